@@ -1,0 +1,46 @@
+# `make demo` and `make test` need nothing but Python 3.11 or later: each makes its own .venv first.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN    := .venv/bin
+READY  := .venv/.ready
+PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint bench clean
+
+help:
+	@echo "make demo      draw two vector fields and print a table of feature errors (demo/fields.png)"
+	@echo "make test      the tests and the examples in docstrings, without the slow ones"
+	@echo "make test-all  the slow ones too"
+	@echo "make lint      style, format and the layers of the package"
+	@echo "make bench     every script in benchmarks/"
+	@echo "make clean     remove caches and builds, but not .venv"
+
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up .venv with $(PYTHON) (a few minutes the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ovkgp needs Python 3.11 or later; say make PYTHON=/path/to/python")'
+	@$(PYTHON) -m venv .venv
+	@$(PIP) torch==2.13.0
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/ovkgp demo
+
+test: $(READY)
+	@$(PYTEST) -m "not slow"
+
+test-all: $(READY)
+	@$(PYTEST)
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(READY)
+	@for script in $(sort $(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	@rm -rf build dist demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	@find ovkgp tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

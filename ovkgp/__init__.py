@@ -1,0 +1,30 @@
+"""Gaussian processes with operator-valued kernels.
+
+``ovkgp.kernels`` holds the covariances, ``ovkgp.features`` their random features, and
+``ovkgp.exceptions`` the errors raised on purpose. Each is loaded when it is first used:
+``import ovkgp`` alone loads neither torch nor matplotlib.
+
+Example:
+    >>> import ovkgp
+    >>> ovkgp.exceptions.InputError.__name__
+    'InputError'
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_SUBPACKAGES = ("exceptions", "features", "kernels")
+
+__all__ = ["__version__", *_SUBPACKAGES]
+
+
+def __getattr__(name: str):
+    """Load a subpackage at its first use (PEP 562)."""
+    if name in _SUBPACKAGES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_SUBPACKAGES})

@@ -1,0 +1,34 @@
+"""The errors this package raises on purpose.
+
+Each is also one of Python's own kinds (``ValueError`` or ``TypeError``), so that code
+which knows nothing of `ovkgp` still catches it, and each message says what was given,
+what was expected and what to do next.
+"""
+
+
+class OvkgpError(Exception):
+    """Base class of every error raised on purpose by `ovkgp`."""
+
+
+class InputError(OvkgpError, ValueError):
+    """The data have the wrong shape, or hold NaN or infinity where none may be."""
+
+
+class DomainError(InputError):
+    """An input lies outside the group or the domain on which a kernel is defined."""
+
+
+class OptionError(OvkgpError, ValueError):
+    """An argument has a value that is not among those allowed."""
+
+
+class KernelTypeError(OvkgpError, TypeError):
+    """There is no rule for this class of kernel, or an object is not a kernel at all."""
+
+
+class SmoothnessError(OvkgpError, ValueError):
+    """A kernel is not smooth enough for the derivatives asked of it."""
+
+
+class SpectralError(OvkgpError, ValueError):
+    """A kernel has no usable spectral pair: not shift-invariant, not even, or of infinite variance."""

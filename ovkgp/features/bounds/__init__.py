@@ -1,0 +1,41 @@
+"""How good are random features, and how many are enough? Bounds and diagnostics of the thesis' chapters 5 to 7.
+
+Every function says which variant it evaluates: "corrected" by default; "printed" is what the thesis prints. The bounds
+are for frequencies drawn independently (``ORFF(..., sampler="iid")``).
+"""
+
+from ovkgp.features.bounds.bernstein import bernstein_bound, pointwise_error_bound
+from ovkgp.features.bounds.constants import SpectralConstants, spectral_constants
+from ovkgp.features.bounds.learning import (
+    constrained_excess_risk_bound,
+    generalization_bound,
+    lambda_ceiling,
+    mean_deviation_bound,
+    ridge_generalization_bound,
+    stability_bound,
+    suggest_features,
+    weight_radius,
+)
+from ovkgp.features.bounds.orlicz import intrinsic_dimension, orlicz_norm
+from ovkgp.features.bounds.uniform import required_features, uniform_error_bound
+from ovkgp.features.bounds.variance import kernel_variance
+
+__all__ = [
+    "SpectralConstants",
+    "bernstein_bound",
+    "constrained_excess_risk_bound",
+    "generalization_bound",
+    "intrinsic_dimension",
+    "kernel_variance",
+    "lambda_ceiling",
+    "mean_deviation_bound",
+    "orlicz_norm",
+    "pointwise_error_bound",
+    "required_features",
+    "ridge_generalization_bound",
+    "spectral_constants",
+    "stability_bound",
+    "suggest_features",
+    "uniform_error_bound",
+    "weight_radius",
+]

@@ -1,0 +1,151 @@
+"""The operator variance of a random-feature estimate at one lag (BT-62).
+
+D · Var K̃(δ) = ½E[A²] + ½E[cos(2⟨ω, δ⟩) A²] − K_e(δ)² for a single term; independent terms add. The thesis bounds it
+by a formula that is false where A depends on ω (Prop. 5.1, BT-E-16); here it is evaluated exactly.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import torch
+from gpytorch.kernels import AdditiveKernel, Kernel, RBFKernel, ScaleKernel
+from torch import Tensor
+
+from ovkgp.exceptions import InputError, OptionError, SpectralError
+from ovkgp.features.bounds import moments
+from ovkgp.features.bounds.checks import count
+from ovkgp.features.bounds.constants import inverse_squares
+from ovkgp.features.bounds.radial import field_variance
+from ovkgp.features.spectral import SpectralPair, spectral_pair
+from ovkgp.kernels.chi_square import SkewedChi2Kernel
+from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel
+from ovkgp.kernels.protocol import block, components, is_operator_valued
+from ovkgp.kernels.warped import WarpedKernel
+
+
+def kernel_variance(kernel: Kernel, lag: Tensor, num_frequencies: int = 1, *, bounded: bool = True) -> Tensor:
+    """Var K̃(δ) = E[(K̃(δ) − K(δ))²], the operator variance of D independent random features at lag δ.
+
+    Corrected values (BT-E-16, 17, 18), exact for
+
+    - a scalar kernel k times a matrix Γ: Γ² (k(0)² + k(0) k(2δ) − 2k(δ)²) / 2D;
+    - curl- and divergence-free RBF kernels, unbounded (any lengthscales) or bounded (equal lengthscales);
+
+    scaled and summed too. Otherwise estimated at 2¹⁴ Sobol frequencies. Where K̃ is not symmetric (a complex
+    factor) the value is E[(K̃ − K)(K̃ − K)ᵀ].
+
+    Args:
+        kernel: a shift-invariant kernel with p outputs.
+        lag: δ = x − z, shape (d,); for a kernel on another group, the group's own x ⋆ z⁻¹.
+        num_frequencies: D, drawn independently.
+        bounded: for curl- and divergence-free kernels, the bounded factor.
+
+    Returns:
+        A symmetric positive semi-definite (p, p) tensor in float64.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.features.bounds import kernel_variance
+        >>> from ovkgp.kernels import CurlFreeKernel
+        >>> kernel = CurlFreeKernel(RBFKernel(ard_num_dims=3))
+        >>> kernel.base_kernel.lengthscale = 1.0
+        >>> kernel_variance(kernel, torch.zeros(3)).diagonal().round(decimals=4)  # (d − 1)/ℓ⁴
+        tensor([2., 2., 2.], dtype=torch.float64)
+    """
+    num_frequencies = count("num_frequencies", num_frequencies)
+    lag = torch.as_tensor(lag).detach().to(torch.float64)
+    if lag.dim() != 1 or not torch.isfinite(lag).all():
+        raise InputError(f"lag is one finite vector of shape (d,), got shape {tuple(lag.shape)}.")
+    spectral_pair(kernel, num_dims=len(lag), bounded=bounded)  # a kernel without one is refused here
+    if len(kernel.batch_shape):
+        raise OptionError(f"a variance is of one kernel, got a batch of shape {tuple(kernel.batch_shape)}: index it.")
+    with torch.no_grad():
+        return _variance(kernel, lag, bounded) / num_frequencies
+
+
+@singledispatch
+def _variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
+    if not is_operator_valued(kernel):
+        return _scalar_variance(kernel, lag, bounded)
+    separable = components(kernel)
+    if separable is None:
+        return _estimated_variance(kernel, lag, bounded)
+    seen = _select(kernel, lag)
+    return sum(_variance(k, seen, bounded) * (m @ m).to(lag) for k, m in separable)
+
+
+def _select(kernel: Kernel, lag: Tensor) -> Tensor:
+    return lag if kernel.active_dims is None else lag[kernel.active_dims]
+
+
+@_variance.register
+def _(kernel: ScaleKernel, lag, bounded):
+    return kernel.outputscale.to(lag) ** 2 * _variance(kernel.base_kernel, _select(kernel, lag), bounded)
+
+
+@_variance.register
+def _(kernel: AdditiveKernel, lag, bounded):
+    seen = _select(kernel, lag)
+    return sum(_variance(part, seen, bounded) for part in kernel.kernels)
+
+
+@_variance.register(CurlFreeKernel)
+@_variance.register(DivergenceFreeKernel)
+def _(kernel, lag, bounded):
+    base, scale = kernel.base_kernel, 1.0
+    seen = _select(kernel, lag)
+    while isinstance(base, ScaleKernel):
+        seen, scale, base = _select(base, seen), scale * base.outputscale.to(lag), base.base_kernel
+    weights = inverse_squares(base, len(_select(base, seen))) if isinstance(base, RBFKernel) else None
+    if weights is None or (bounded and bool((weights != weights[0]).any())):
+        return _estimated_variance(kernel, lag, bounded)
+    return scale**2 * field_variance(weights, _select(base, seen), isinstance(kernel, CurlFreeKernel), bounded)
+
+
+def _scalar_variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
+    """(k(0)² + k(0) k(2δ) − 2 k(δ)²)/2 where A is a constant on (R^d, +), else an estimate."""
+    seen = _select(kernel, lag)
+    inner = spectral_pair.ignoring_active_dims(kernel, num_dims=len(seen), bounded=bounded)
+    plain = len(inner.terms) == 1 and inner.even and inner.terms[0].warp is None
+    if not plain or inner.terms[0].factor(moments.draw_frequencies(inner.terms[0])[:2]).shape[-3] != 1:
+        return _estimated_variance(kernel, lag, bounded)
+    start, once, twice = (block(kernel, s * lag, torch.zeros_like(lag)).to(lag) for s in (0.0, 1.0, 2.0))
+    return (start**2 + start * twice) / 2 - once**2
+
+
+def _estimated_variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
+    pair = spectral_pair(kernel, num_dims=len(lag), bounded=bounded)
+    points = torch.stack([lag, _identity(kernel, lag)])
+    return sum(_estimated_term(term, points) for term in pair.terms)
+
+
+def _identity(kernel: Kernel, lag: Tensor) -> Tensor:
+    """The neutral element of the group on which `kernel` is shift-invariant: 0, except in the columns of a warp."""
+    identity = torch.zeros_like(lag)
+    for part in kernel.modules():
+        if isinstance(part, (SkewedChi2Kernel, WarpedKernel)):
+            neutral = 1 - part.c if isinstance(part, SkewedChi2Kernel) else part.group.identity
+            columns = slice(None) if part.active_dims is None else part.active_dims
+            identity[columns] = neutral.flatten().to(lag)
+    return identity
+
+
+def _estimated_term(term: SpectralPair, points: Tensor) -> Tensor:
+    warped = points if term.warp is None else term.warp(points).to(points)
+    point = warped[0] - warped[1]
+    if point.dim() != 1:
+        raise SpectralError("this kernel compares a different point for each output, so it is no function of the lag.")
+    first, second = [], []
+    for frequencies, factor in moments.draw_factors(term, moments.draw_frequencies(term)):
+        phase = (frequencies @ point)[:, None, None]
+        operators = factor @ factor.mH
+        if operators.is_complex():
+            draws = phase.cos() * operators.real + phase.sin() * operators.imag
+        else:
+            draws = phase.cos() * operators
+        first.append(draws.mean(0))
+        second.append((draws @ draws.mT).mean(0))
+    mean = torch.stack(first).mean(0)
+    return torch.stack(second).mean(0) - mean @ mean.mT

@@ -1,0 +1,204 @@
+"""Covariances of finitely many features: Φ Φᵀ, Φ Φ'ᵀ, and Φ Φᵀ + noise by Woodbury's formula.
+
+With noise N = I ⊗ Σ (or any diagonal) and the r × r capacitance C = I + Φᵀ N⁻¹ Φ,
+
+    (Φ Φᵀ + N)⁻¹ = N⁻¹ − N⁻¹ Φ C⁻¹ Φᵀ N⁻¹,    log det(Φ Φᵀ + N) = log det C + log det N,
+
+so that no np × np matrix is formed; where the points are fewer than the features it is the smaller one, and is.
+"""
+
+from __future__ import annotations
+
+import torch
+from linear_operator import LinearOperator, to_dense
+from linear_operator.operators import (
+    ConstantDiagLinearOperator,
+    DiagLinearOperator,
+    KroneckerProductDiagLinearOperator,
+    KroneckerProductLinearOperator,
+    LowRankRootLinearOperator,
+    MatmulLinearOperator,
+    SumLinearOperator,
+    ZeroLinearOperator,
+)
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from linear_operator.utils.memoize import cached
+from torch import Tensor
+
+from ovkgp.features.operators import stacked
+
+
+class FeatureCovariance(LowRankRootLinearOperator):
+    """Φ Φᵀ. Adding noise gives a `NoisyFeatureCovariance`, adding another one stacks the features."""
+
+    def __init__(self, root: LinearOperator):
+        super().__init__(root)
+
+    def _diagonal(self) -> Tensor:
+        return self.root.squared_rows()
+
+    def add_diagonal(self, diag: Tensor) -> LinearOperator:
+        if diag.dim() == 0 or diag.shape[-1] == 1:
+            return self + ConstantDiagLinearOperator(diag.reshape(*diag.shape[:-1], 1), self.shape[-1])
+        return self + DiagLinearOperator(diag.expand(self.shape[:-1]))
+
+    def __add__(self, other):
+        if isinstance(other, FeatureCovariance):
+            return FeatureCovariance(stacked(self.root, other.root))
+        if isinstance(other, DiagLinearOperator) or output_noise(other) is not None:
+            return NoisyFeatureCovariance(self, other)
+        if isinstance(other, ZeroLinearOperator):
+            return self
+        return LinearOperator.__add__(self, other)
+
+
+class FeatureCrossCovariance(MatmulLinearOperator):
+    """Φ Φ'ᵀ between different points."""
+
+    def __init__(self, left: LinearOperator, right: LinearOperator):
+        super().__init__(left, right)
+
+    @classmethod
+    def between(cls, left: LinearOperator, right: LinearOperator) -> FeatureCrossCovariance:
+        """Φ Φ'ᵀ from Φ and Φ'."""
+        return cls(left, right.mT)
+
+    def _mul_constant(self, other: float | Tensor) -> LinearOperator:
+        other = torch.as_tensor(other, dtype=self.dtype, device=self.device)
+        if not (other > 0).all():
+            return super()._mul_constant(other)
+        root = other.sqrt()
+        return self.__class__(self.left_linear_op._mul_constant(root), self.right_linear_op._mul_constant(root))
+
+    def __add__(self, other):
+        if isinstance(other, FeatureCrossCovariance):
+            left = stacked(self.left_linear_op, other.left_linear_op)
+            return self.between(left, stacked(self.right_linear_op.mT, other.right_linear_op.mT))
+        return super().__add__(other)
+
+
+def output_noise(noise: LinearOperator) -> Tensor | None:
+    """Σ (..., q, q) where `noise` is I ⊗ Σ in data-major order (q = 1 for one variance), else None."""
+    if isinstance(noise, KroneckerProductLinearOperator | KroneckerProductDiagLinearOperator):
+        eye, *blocks = noise.linear_ops
+        is_output_noise = len(blocks) == 1 and isinstance(eye, ConstantDiagLinearOperator)
+        return eye.diag_values.unsqueeze(-1) * to_dense(blocks[0]) if is_output_noise else None
+    return noise.diag_values.unsqueeze(-1) if isinstance(noise, ConstantDiagLinearOperator) else None
+
+
+class NoisyFeatureCovariance(SumLinearOperator):
+    """Φ Φᵀ + N with N diagonal or I ⊗ Σ; solves and determinants by Woodbury's formula.
+
+    Cost: O(n M² + r³) once, with M scalar features and r = M · rank columns, then O(n M p k + r² k) a solve.
+    """
+
+    def __init__(self, covariance: FeatureCovariance, noise: LinearOperator):
+        super().__init__(covariance, noise)
+        self.covariance, self.noise = self.linear_ops
+
+    @property
+    def features(self) -> LinearOperator:
+        """Φ."""
+        return self.covariance.root
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether there are at least as many features as observations, so that the dense road is the shorter."""
+        return self.features.num_columns >= self.shape[-1]
+
+    @property
+    @cached(name="output_noise_chol")
+    def _noise_chol(self) -> Tensor | None:
+        noise = output_noise(self.noise)
+        return None if noise is None else psd_safe_cholesky(noise)
+
+    def noise_solve(self, rhs: Tensor) -> Tensor:
+        """N⁻¹ rhs, for rhs (..., n·p, k)."""
+        chol = self._noise_chol
+        if chol is None:
+            return rhs / self.noise._diagonal().unsqueeze(-1)
+        p = chol.shape[-1]
+        columns = rhs.unflatten(-2, (-1, p)).transpose(-3, -2).flatten(-2)  # (..., p, n k)
+        solved = torch.cholesky_solve(columns, chol).unflatten(-1, (-1, rhs.shape[-1]))
+        return solved.transpose(-3, -2).flatten(-3, -2)
+
+    @property
+    @cached(name="capacitance_chol")
+    def capacitance_chol(self) -> Tensor:
+        """The Cholesky factor (..., r, r) of I + Φᵀ N⁻¹ Φ."""
+        chol, p = self._noise_chol, self.features.num_outputs
+        if chol is not None and chol.shape[-1] in (1, p):
+            precision = torch.cholesky_inverse(chol)
+            eye = torch.eye(p, dtype=chol.dtype, device=chol.device)
+            gram = self.features.cross_gram(self.features, precision if chol.shape[-1] == p else precision * eye)
+        else:
+            dense = self.features.to_dense()
+            gram = dense.mT @ self.noise_solve(dense)
+        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        return psd_safe_cholesky(gram + eye)
+
+    @property
+    @cached(name="dense_chol")
+    def _dense_chol(self) -> Tensor:
+        return psd_safe_cholesky(self.to_dense())
+
+    def weights(self, rhs: Tensor) -> Tensor:
+        """C⁻¹ Φᵀ N⁻¹ rhs: the posterior mean of the weights given observations `rhs` (..., n·p, k)."""
+        return torch.cholesky_solve(self.features._t_matmul(self.noise_solve(rhs)), self.capacitance_chol)
+
+    def _solve(self, rhs: Tensor, preconditioner=None, num_tridiag: int | None = 0) -> Tensor:
+        if self.is_wide:
+            return torch.cholesky_solve(rhs, self._dense_chol)
+        return self.noise_solve(rhs - self.features._matmul(self.weights(rhs)))
+
+    def solve(self, right_tensor: Tensor, left_tensor: Tensor | None = None) -> Tensor:
+        column = right_tensor.unsqueeze(-1) if right_tensor.dim() == 1 else right_tensor
+        solved = self._solve(column)
+        solved = solved.squeeze(-1) if right_tensor.dim() == 1 else solved
+        return solved if left_tensor is None else left_tensor @ solved
+
+    def _logdet(self) -> Tensor:
+        if self.is_wide:
+            return _chol_logdet(self._dense_chol)
+        chol = self._noise_chol
+        if chol is None:
+            noise = self.noise._diagonal().log().sum(-1)
+        else:
+            noise = _chol_logdet(chol) * (self.shape[-1] // chol.shape[-1])
+        return _chol_logdet(self.capacitance_chol) + noise
+
+    def logdet(self) -> Tensor:
+        return self._logdet()
+
+    def inv_quad_logdet(self, inv_quad_rhs=None, logdet=False, reduce_inv_quad=True):
+        inv_quad, log_determinant = None, None
+        if inv_quad_rhs is not None:
+            rhs = inv_quad_rhs.unsqueeze(-1) if inv_quad_rhs.dim() == 1 else inv_quad_rhs
+            inv_quad = (rhs * self._solve(rhs)).sum(-2)
+            inv_quad = inv_quad.sum(-1) if reduce_inv_quad or inv_quad_rhs.dim() == 1 else inv_quad
+        if logdet:
+            log_determinant = self._logdet()
+        return inv_quad, log_determinant
+
+    def _solve_preconditioner(self):
+        return None
+
+    def _mul_constant(self, other: float | Tensor) -> LinearOperator:
+        parts = self.covariance._mul_constant(other), self.noise._mul_constant(other)
+        is_positive = bool((torch.as_tensor(other) > 0).all())
+        return parts[0] + parts[1] if is_positive else SumLinearOperator(*parts)
+
+    def __add__(self, other):
+        if isinstance(other, DiagLinearOperator) and isinstance(self.noise, DiagLinearOperator):
+            return NoisyFeatureCovariance(self.covariance, self.noise + other)
+        return super().__add__(other)
+
+    def _getitem(self, row_index, col_index, *batch_indices) -> LinearOperator:
+        return SumLinearOperator(self.covariance, self.noise)._getitem(row_index, col_index, *batch_indices)
+
+    def evaluate_kernel(self) -> LinearOperator:
+        return self
+
+
+def _chol_logdet(chol: Tensor) -> Tensor:
+    return 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)

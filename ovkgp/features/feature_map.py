@@ -1,0 +1,30 @@
+"""What every feature map has in common."""
+
+from __future__ import annotations
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from ovkgp.exceptions import InputError
+
+
+class FeatureMap(torch.nn.Module):
+    """A finite-dimensional kernel: `map(X)` is Φ, a linear operator of size (n·p) × `num_features` with ΦΦᵀ ≈ K.
+
+    Subclasses keep the kernel at `kernel` (None where there is none) and give `num_outputs` and `num_features`.
+    """
+
+    kernel: Kernel | None
+
+    @staticmethod
+    def check(X: Tensor) -> Tensor:
+        """X as a finite floating (..., n, d) tensor; a vector is one column."""
+        if not torch.is_tensor(X):
+            raise InputError(f"X must be a torch tensor of shape (n, d), got {type(X).__name__}.")
+        if not X.is_floating_point():
+            raise InputError(f"X must be floating point, got {X.dtype}; use X.double().")
+        X = X.unsqueeze(-1) if X.dim() == 1 else X
+        if not torch.isfinite(X).all():
+            raise InputError("X holds NaN or infinity; inputs must be finite (only outputs may be missing).")
+        return X

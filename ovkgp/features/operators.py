@@ -1,0 +1,257 @@
+"""The feature matrix Φ as an operator, never as an (n, p, D) tensor (BT-74..77).
+
+Rows are data-major, (i, a) for output a of point i. With scalar features φ (n, M), here cosines then
+sines, and factors B_j (p, r), the column (m, b) of Φ is φ_m B_m[:, b], and
+
+    Φ θ  = φ · [B_m θ_m]_m          one matrix product of size n × M × pk,
+    Φᵀ y = [B_mᵀ (φᵀ y)_m]_m        likewise,
+    Φᵀ (I ⊗ W) Φ = (φᵀφ) ∘ [B_mᵀ W B_m']      without ever touching an np-sized object.
+
+A factor shared by all frequencies makes Φ the Kronecker product φ ⊗ B, and is applied after the product.
+"""
+
+from __future__ import annotations
+
+import torch
+from linear_operator import LinearOperator
+from torch import Tensor
+
+
+class FeatureOperator(LinearOperator):
+    """Φ of size (n·p) × (M·r) from scalar features and factors.
+
+    Args:
+        features: φ (*batch, n, M).
+        factor: (*batch, J·p, r), the factors B_1, …, B_J stacked; J divides M (it is M, the number D of frequencies
+            whose cosines and sines share a factor, or 1 for a factor shared by all).
+        num_outputs: p.
+        transposed: whether this is Φᵀ.
+
+    Cost of a product with k columns: O(n M p k) time, O(n M + (n + M) p k + J p r) memory.
+    """
+
+    def __init__(self, features: Tensor, factor: Tensor, num_outputs: int, transposed: bool = False):
+        batch_shape = torch.broadcast_shapes(features.shape[:-2], factor.shape[:-2])
+        features = features.expand(*batch_shape, *features.shape[-2:])
+        factor = factor.expand(*batch_shape, *factor.shape[-2:])
+        super().__init__(features, factor, num_outputs=num_outputs, transposed=transposed)
+        self.features, self.factor = features, factor
+        self.num_outputs, self.transposed = num_outputs, transposed
+
+    @property
+    def num_columns(self) -> int:
+        """The number of columns of Φ."""
+        return self.features.shape[-1] * self.factor.shape[-1]
+
+    @property
+    def blocks(self) -> Tensor:
+        """The factors (*batch, J, p, r)."""
+        return self.factor.unflatten(-2, (-1, self.num_outputs))
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether Φ = φ ⊗ B."""
+        return self.factor.shape[-2] == self.num_outputs
+
+    def _size(self) -> torch.Size:
+        rows, columns = self.features.shape[-2] * self.num_outputs, self.num_columns
+        shape = (columns, rows) if self.transposed else (rows, columns)
+        return torch.Size((*self.features.shape[:-2], *shape))
+
+    def _transpose_nonbatch(self) -> FeatureOperator:
+        return self.__class__(*self._args, **{**self._kwargs, "transposed": not self.transposed})
+
+    def _matmul(self, rhs: Tensor) -> Tensor:
+        return self._on_columns(rhs, self._adjoint if self.transposed else self._forward)
+
+    def _t_matmul(self, rhs: Tensor) -> Tensor:
+        return self._on_columns(rhs, self._forward if self.transposed else self._adjoint)
+
+    @staticmethod
+    def _on_columns(rhs: Tensor, product) -> Tensor:
+        return product(rhs.unsqueeze(-1)).squeeze(-1) if rhs.dim() == 1 else product(rhs)
+
+    def _forward(self, weights: Tensor) -> Tensor:
+        """Φ θ, from (..., M·r, k) to (..., n·p, k)."""
+        weights = weights.unflatten(-2, (self.features.shape[-1], -1))  # (..., M, r, k)
+        if self.is_separable:
+            mixed = _times(self.features, weights)  # (..., n, r, k)
+            return _blockwise(self.factor, mixed).flatten(-3, -2)
+        return _times(self.features, self._expand(weights)).flatten(-3, -2)
+
+    def _adjoint(self, values: Tensor) -> Tensor:
+        """Φᵀ y, from (..., n·p, k) to (..., M·r, k)."""
+        values = values.unflatten(-2, (-1, self.num_outputs))  # (..., n, p, k)
+        if self.is_separable:
+            return _times(self.features.mT, _blockwise(self.factor.mT, values)).flatten(-3, -2)
+        return self._contract(_times(self.features.mT, values)).flatten(-3, -2)
+
+    def _expand(self, weights: Tensor) -> Tensor:
+        """[B_m θ_m]_m: (..., M, r, k) → (..., M, p, k)."""
+        return self._per_frequency(self.blocks, weights)
+
+    def _contract(self, values: Tensor) -> Tensor:
+        """[B_mᵀ v_m]_m: (..., M, p, k) → (..., M, r, k)."""
+        return self._per_frequency(self.blocks.mT, values)
+
+    def _per_frequency(self, blocks: Tensor, stacked: Tensor) -> Tensor:
+        halves = stacked.unflatten(-3, (-1, blocks.shape[-3]))  # (..., M / J, J, ·, k)
+        return (blocks.unsqueeze(-4) @ halves).flatten(-4, -3)
+
+    def _mul_constant(self, other: float | Tensor) -> FeatureOperator:
+        features = self.features * (other[..., None, None] if torch.is_tensor(other) and other.dim() else other)
+        return self.__class__(features, *self._args[1:], **self._kwargs)
+
+    def squared_rows(self, other: FeatureOperator | None = None) -> Tensor:
+        """The diagonal (..., n·p) of Φ Φ'ᵀ; Φ' = Φ where it is not given. O(n M p)."""
+        other = self if other is None else other
+        energy = (self.blocks * other.blocks).sum(-1)  # (..., J, p)
+        products = (self.features * other.features).unflatten(-1, (-1, energy.shape[-2])).sum(-2)  # (..., n, J)
+        return (products @ energy).flatten(-2)
+
+    def cross_gram(self, other: FeatureOperator, weight: Tensor) -> Tensor:
+        """Φᵀ (I_n ⊗ W) Φ' for W (..., p, p), as a dense (..., M r, M' r') matrix. O(n M M' + J J' p r r')."""
+        scalar = self.features.mT @ other.features  # (..., M, M')
+        left = self.blocks.mT @ weight.unsqueeze(-3)  # (..., J, r, p)
+        inner = torch.einsum("...jbp,...kpc->...jbkc", left, other.blocks)
+        j, k = inner.shape[-4], inner.shape[-2]
+        grid = scalar.unflatten(-1, (-1, k)).unflatten(-3, (-1, j))  # (..., M / J, J, M' / J', J')
+        gram = torch.einsum("...hjik,...jbkc->...hjbikc", grid, inner)
+        return gram.flatten(-3).flatten(-4, -2)
+
+    def to_dense(self) -> Tensor:
+        blocks = self.blocks  # (..., J, p, r)
+        features = self.features.unflatten(-1, (-1, blocks.shape[-3]))  # (..., n, M / J, J)
+        dense = torch.einsum("...nhj,...jpr->...nphjr", features, blocks).flatten(-3).flatten(-3, -2)
+        return dense.mT if self.transposed else dense
+
+
+class ComplexFeatureOperator(FeatureOperator):
+    """Φ of a complex factor B: the blocks [Re, Im] of e^{−i⟨ω, h(x)⟩} B, for signatures that are not even (BT-39).
+
+    Args:
+        features: [cos⟨ω_j, h(x)⟩, sin⟨ω_j, h(x)⟩]_j, (*batch, n, 2D).
+        factor: the real parts, (*batch, D·p, r).
+        imaginary: the imaginary parts, likewise.
+
+    Column (e, j, b) holds cos · Re B + sin · Im B for e = 0 and cos · Im B − sin · Re B for e = 1.
+    """
+
+    def __init__(
+        self, features: Tensor, factor: Tensor, imaginary: Tensor, num_outputs: int, transposed: bool = False
+    ):
+        super().__init__(features, factor, num_outputs, transposed)
+        imaginary = imaginary.expand_as(self.factor)
+        # The representation of a linear operator is its constructor's arguments.
+        LinearOperator.__init__(
+            self, self.features, self.factor, imaginary, num_outputs=num_outputs, transposed=transposed
+        )
+        self.imaginary = imaginary
+
+    @property
+    def is_separable(self) -> bool:
+        return False
+
+    @property
+    def full_factor(self) -> Tensor:
+        """F (..., 2, D, p, 2, r): cos and sin rows, [Re, Im] columns."""
+        real, imaginary = (t.unflatten(-2, (-1, self.num_outputs)) for t in (self.factor, self.imaginary))
+        rows = torch.stack([real, imaginary], -2), torch.stack([imaginary, -real], -2)
+        return torch.stack(rows, -5)
+
+    def _expand(self, weights: Tensor) -> Tensor:
+        halves = weights.unflatten(-3, (2, -1))  # (..., 2, D, r, k)
+        return torch.einsum("...hjper,...ejrk->...hjpk", self.full_factor, halves).flatten(-4, -3)
+
+    def _contract(self, values: Tensor) -> Tensor:
+        halves = values.unflatten(-3, (2, -1))
+        return torch.einsum("...hjper,...hjpk->...ejrk", self.full_factor, halves).flatten(-4, -3)
+
+    def squared_rows(self, other: FeatureOperator | None = None) -> Tensor:
+        left = self.to_dense()
+        return (left * (left if other is None else other.to_dense())).sum(-1)
+
+    def cross_gram(self, other: FeatureOperator, weight: Tensor) -> Tensor:
+        left = self.to_dense().unflatten(-2, (-1, self.num_outputs))
+        return (weight.unsqueeze(-3).mT @ left).flatten(-3, -2).mT @ other.to_dense()
+
+    def to_dense(self) -> Tensor:
+        features = self.features.unflatten(-1, (2, -1))
+        dense = torch.einsum("...nhj,...hjper->...npejr", features, self.full_factor)
+        dense = dense.flatten(-3).flatten(-3, -2)
+        return dense.mT if self.transposed else dense
+
+
+def _times(matrix: Tensor, stacked: Tensor) -> Tensor:
+    """(..., a, b) times (..., b, q, k) over b, as one matrix product."""
+    return (matrix @ stacked.flatten(-2)).unflatten(-1, stacked.shape[-2:])
+
+
+def _blockwise(matrix: Tensor, stacked: Tensor) -> Tensor:
+    """(..., p, q) applied to each block of (..., n, q, k)."""
+    if stacked.shape[-1] == 1:
+        return (stacked.squeeze(-1) @ matrix.mT).unsqueeze(-1)
+    return matrix.unsqueeze(-3) @ stacked
+
+
+class StackedFeatures(LinearOperator):
+    """[Φ₁, …, Φ_c] side by side: the features of a sum of kernels."""
+
+    def __init__(self, *parts: LinearOperator, transposed: bool = False):
+        batch_shape = torch.broadcast_shapes(*(part.batch_shape for part in parts))
+        parts = tuple(part.expand(*batch_shape, *part.matrix_shape) for part in parts)
+        super().__init__(*parts, transposed=transposed)
+        self.parts, self.transposed = parts, transposed
+
+    @property
+    def num_outputs(self) -> int:
+        return self.parts[0].num_outputs
+
+    @property
+    def num_columns(self) -> int:
+        return sum(part.num_columns for part in self.parts)
+
+    def _size(self) -> torch.Size:
+        rows = self.parts[0].shape[-2]
+        shape = (self.num_columns, rows) if self.transposed else (rows, self.num_columns)
+        return torch.Size((*self.parts[0].batch_shape, *shape))
+
+    def _transpose_nonbatch(self) -> StackedFeatures:
+        return self.__class__(*self.parts, transposed=not self.transposed)
+
+    def _matmul(self, rhs: Tensor) -> Tensor:
+        return self._adjoint(rhs) if self.transposed else self._forward(rhs)
+
+    def _t_matmul(self, rhs: Tensor) -> Tensor:
+        return self._forward(rhs) if self.transposed else self._adjoint(rhs)
+
+    def _forward(self, weights: Tensor) -> Tensor:
+        dim = -1 if weights.dim() == 1 else -2
+        pieces = weights.split([part.num_columns for part in self.parts], dim)
+        first, *rest = (part._matmul(piece) for part, piece in zip(self.parts, pieces, strict=True))
+        return sum(rest, first)
+
+    def _adjoint(self, values: Tensor) -> Tensor:
+        return torch.cat([part._t_matmul(values) for part in self.parts], -1 if values.dim() == 1 else -2)
+
+    def _mul_constant(self, other: float | Tensor) -> StackedFeatures:
+        return self.__class__(*(part._mul_constant(other) for part in self.parts), transposed=self.transposed)
+
+    def squared_rows(self, other: StackedFeatures | None = None) -> Tensor:
+        others = self.parts if other is None else other.parts
+        first, *rest = (a.squared_rows(b) for a, b in zip(self.parts, others, strict=True))
+        return sum(rest, first)
+
+    def cross_gram(self, other: StackedFeatures, weight: Tensor) -> Tensor:
+        rows = [torch.cat([a.cross_gram(b, weight) for b in other.parts], -1) for a in self.parts]
+        return torch.cat(rows, -2)
+
+    def to_dense(self) -> Tensor:
+        dense = torch.cat([part.to_dense() for part in self.parts], -1)
+        return dense.mT if self.transposed else dense
+
+
+def stacked(*parts: LinearOperator) -> LinearOperator:
+    """The features of a sum, flat: stacking stacks gives one stack, and one part is itself."""
+    flat = [piece for part in parts for piece in (part.parts if isinstance(part, StackedFeatures) else (part,))]
+    return flat[0] if len(flat) == 1 else StackedFeatures(*flat)

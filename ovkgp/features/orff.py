@@ -1,0 +1,209 @@
+"""Operator-valued random Fourier features: a kernel made finite-dimensional (BT-47..53).
+
+    Φ(x) = 1/√D [ cos⟨ω_j, h(x)⟩ B(ω_j),  sin⟨ω_j, h(x)⟩ B(ω_j) ]_j,      Φ(x) Φ(z)ᵀ ≈ K(x, z)
+
+The base noise is drawn once and kept; frequencies are differentiable functions of it and of the kernel's
+hyperparameters, so that a feature map is a smooth model and every realisation is itself a valid kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+
+import torch
+from gpytorch.kernels import Kernel
+from linear_operator import LinearOperator, to_dense
+from torch import Tensor
+
+from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
+from ovkgp.features.feature_map import FeatureMap
+from ovkgp.features.noise import as_seed, normal_scores, require_sampler
+from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, stacked
+from ovkgp.features.spectral import SpectralPair, SpectralSum, spectral_pair
+from ovkgp.kernels import num_outputs
+
+
+class ORFF(FeatureMap):
+    """Operator-valued random Fourier features of a kernel.
+
+    Args:
+        kernel_or_pair: a kernel with a spectral pair (its parameters are shared, not copied), or a bare `SpectralPair`.
+        num_frequencies: D, for each term of a sum.
+        num_dims: the input dimension, where the kernel does not know it from ARD, `active_dims` or its outputs.
+        sampler: "iid"; "orthogonal" (lower variance, only for rotation-invariant laws) or "qmc" (scrambled Sobol).
+        bounded: for curl- and divergence-free kernels over RBF, Matérn or RQ, the factor of bounded norm.
+        learn_frequencies: make the base noise a parameter, so that the spectrum is learned (BT-110).
+        random_state: as in scikit-learn; an int reproduces the same features bit for bit.
+
+    Cost: O(n D d) to build, then see `FeatureOperator`; 2·D·r columns, r the columns of the factor.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.features import ORFF
+        >>> from ovkgp.kernels import CurlFreeKernel
+        >>> orff = ORFF(CurlFreeKernel(RBFKernel(ard_num_dims=2)), num_frequencies=100, random_state=0)
+        >>> Phi = orff(torch.randn(7, 2))
+        >>> Phi.shape, (Phi @ torch.randn(200)).shape
+        (torch.Size([14, 200]), torch.Size([14]))
+    """
+
+    def __init__(
+        self,
+        kernel_or_pair: Kernel | SpectralPair | SpectralSum,
+        num_frequencies: int = 500,
+        *,
+        num_dims: int | None = None,
+        sampler: str = "iid",
+        bounded: bool = True,
+        learn_frequencies: bool = False,
+        random_state=None,
+    ):
+        super().__init__()
+        if num_frequencies < 1:
+            raise OptionError(f"num_frequencies must be at least 1, got {num_frequencies}.")
+        is_pair = isinstance(kernel_or_pair, SpectralPair | SpectralSum)
+        if not is_pair and not isinstance(kernel_or_pair, Kernel):
+            raise KernelTypeError(f"expected a kernel or a SpectralPair, got {type(kernel_or_pair).__name__}.")
+        self.kernel = None if is_pair else kernel_or_pair
+        self._pair = kernel_or_pair if is_pair else None
+        self.num_frequencies = int(num_frequencies)
+        self.num_dims, self.sampler, self.bounded = num_dims, sampler, bounded
+        self.learn_frequencies = learn_frequencies
+        self.seed, self.block_index = as_seed(random_state), 0
+        require_sampler(sampler, self.pair)
+        for term in self.pair.terms:
+            _require_road(term)
+        if self.kernel is not None:
+            _require_even(self.kernel, num_dims, bounded)
+        self._draw()
+
+    @property
+    def pair(self) -> SpectralPair | SpectralSum:
+        """The spectral pair at the kernel's current hyperparameters."""
+        if self.kernel is None:
+            return self._pair
+        return spectral_pair(self.kernel, num_dims=self.num_dims, bounded=self.bounded)
+
+    @property
+    def num_outputs(self) -> int:
+        """p."""
+        p = self.factors[0].shape[-2]
+        return num_outputs(self.kernel) if p == 1 and self.kernel is not None else p
+
+    @property
+    def num_features(self) -> int:
+        """The number of columns of Φ."""
+        return sum(2 * self.num_frequencies * factor.shape[-1] for factor in self.factors)
+
+    @property
+    def frequencies(self) -> Tensor | list[Tensor]:
+        """ω (..., D, q), float64; a list with one tensor a term for a sum."""
+        drawn = self._frequencies()
+        return drawn[0] if len(drawn) == 1 else drawn
+
+    @property
+    def factors(self) -> list[Tensor]:
+        """The factors B (..., D or 1, p, r), one tensor a term."""
+        return [term.factor(w) for term, w in zip(self.pair.terms, self._frequencies(), strict=True)]
+
+    def _frequencies(self) -> list[Tensor]:
+        # Uniforms in float64 whatever the dtype of the module: the tails of a float32 uniform are too coarse.
+        limit = 2.0**-53
+        return [
+            term.frequencies(torch.special.ndtr(getattr(self, name).double()).clamp(limit, 1 - limit))
+            for term, name in zip(self.pair.terms, self._noise_names(), strict=True)
+        ]
+
+    def _noise_names(self) -> list[str]:
+        return [f"raw_frequencies_{i}" for i in range(len(self.pair.terms))]
+
+    def _scores(self, num_rows: int) -> list[Tensor]:
+        return [
+            normal_scores(self.sampler, num_rows, term, (self.seed, self.block_index, i))
+            for i, term in enumerate(self.pair.terms)
+        ]
+
+    def _draw(self) -> None:
+        for name, scores in zip(self._noise_names(), self._scores(self.num_frequencies), strict=True):
+            self._store(name, scores.to(torch.get_default_dtype()))
+
+    def _store(self, name: str, scores: Tensor) -> None:
+        if self.learn_frequencies:
+            self.register_parameter(name, torch.nn.Parameter(scores))
+        else:
+            self.register_buffer(name, scores)
+
+    def extend(self, num_new: int) -> ORFF:
+        """Draw `num_new` more frequencies, in place; the old ones stay, learned or not (BT-08)."""
+        if num_new < 0:
+            raise OptionError(f"extend takes the number of frequencies to add, got {num_new}.")
+        old = self.num_frequencies
+        for name, scores in zip(self._noise_names(), self._scores(old + num_new), strict=True):
+            kept = getattr(self, name)
+            self._store(name, torch.cat([kept.data, scores[old:].to(kept)]))
+        self.num_frequencies = old + num_new
+        return self
+
+    def block(self, index: int) -> ORFF:
+        """An independent map of the same size over the same kernel, regenerated from (random_state, index) and
+        stored nowhere; block 0 is the map as it was first drawn (BT-93)."""
+        other = copy(self)
+        other._buffers, other._parameters = dict(self._buffers), dict(self._parameters)
+        other.block_index = int(index)
+        for name, scores in zip(self._noise_names(), other._scores(self.num_frequencies), strict=True):
+            other._store(name, scores.to(getattr(self, name)))
+        return other
+
+    def forward(self, X: Tensor) -> LinearOperator:
+        """Φ(X), of size (n·p) × num_features, for X (..., n, d)."""
+        X = self.check(X)
+        terms = zip(self.pair.terms, self._frequencies(), strict=True)
+        return stacked(*(self._term(term, frequencies, X) for term, frequencies in terms))
+
+    def _term(self, term: SpectralPair, frequencies: Tensor, X: Tensor) -> FeatureOperator:
+        factor = term.factor(frequencies)
+        points = X if term.warp is None else term.warp(X)
+        if points.dim() > X.dim():  # one point an output: p scalar rows for each x
+            points = points.flatten(-3, -2)
+        if points.shape[-1] != frequencies.shape[-1]:
+            raise InputError(f"expected inputs with {frequencies.shape[-1]} columns, got {points.shape[-1]}.")
+        angles = points @ frequencies.to(points).mT
+        features = torch.cat([angles.cos(), angles.sin()], -1) / math.sqrt(self.num_frequencies)
+        p = factor.shape[-2]
+        if term.even:
+            return FeatureOperator(features, factor.to(points).flatten(-3, -2), num_outputs=p)
+        factor = factor.expand(*factor.shape[:-3], self.num_frequencies, *factor.shape[-2:])
+        parts = (part.to(points).flatten(-3, -2) for part in (factor.real, factor.imag))
+        return ComplexFeatureOperator(features, *parts, num_outputs=p)
+
+    def extra_repr(self) -> str:
+        return f"num_frequencies={self.num_frequencies}, sampler={self.sampler!r}, random_state={self.seed}"
+
+
+def _require_road(term: SpectralPair) -> None:
+    """A real factor can only make even signatures, a complex one belongs to the others (BT-E-15)."""
+    probe = term.frequencies(torch.full((1, term.base_dim), 0.3, dtype=torch.float64))
+    is_complex = term.factor(probe).is_complex()
+    if is_complex == term.even:
+        raise SpectralError(
+            "a signature that is not even needs a complex factor B(ω) (with C(−ω) the conjugate of C(ω)), and an even "
+            f"one a real factor; this pair has even={term.even} and a {'complex' if is_complex else 'real'} factor."
+        )
+
+
+def _require_even(kernel: Kernel, num_dims: int | None, bounded: bool) -> None:
+    """Refuse the real road for a kernel whose blocks are not symmetric: K_e(δ)ᵀ = K_e(−δ) ≠ K_e(δ)."""
+    pair = spectral_pair.ignoring_active_dims(kernel, num_dims=num_dims, bounded=bounded)
+    if any(term.warp is not None or not term.even for term in pair.terms):
+        return  # a warp leads to another kernel's pair, which is checked where it is used bare
+    probe = torch.full((1, pair.terms[0].base_dim), 0.3, dtype=torch.float64)
+    dims = pair.terms[0].frequencies(probe).shape[-1]
+    x = torch.linspace(0.2, 0.8, 2 * dims, dtype=kernel.dtype).reshape(2, dims)
+    block = to_dense(kernel.forward(x[:1], x[1:])).detach()
+    if (block - block.mT).abs().max() > 1e-4 * block.abs().max():
+        raise SpectralError(
+            f"{type(kernel).__name__} is not even, K(x, z) ≠ K(z, x), but its spectral pair says it is: real features "
+            "cannot represent it (BT-E-15). Register a pair with even=False and a complex factor."
+        )

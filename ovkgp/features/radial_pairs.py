@@ -1,0 +1,132 @@
+"""Spectral pairs of the radial kernels RBF, Matérn and rational quadratic (BT-42, and the design of §2.5).
+
+All three are Gaussian scale mixtures, k(δ) = E_τ exp(−τ s/2) with s = Σ δ_i²/ℓ_i², so that
+
+    ω = √τ z ⊘ ℓ,   z ~ N(0, I),   τ = 1 (RBF), ν / Gamma(ν) (Matérn-ν), Gamma(α) / α (RQ):
+
+one draw of τ a frequency, shared by the coordinates. The *tilted* law, reweighted by ‖ω ∘ ℓ‖², is what
+bounded curl- and divergence-free features need: ‖z‖² becomes χ²(d + 2), and τ changes its Gamma parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import singledispatch
+from typing import NamedTuple
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel
+from scipy.special import gammaincinv
+from torch import Tensor
+
+from ovkgp.exceptions import SpectralError
+from ovkgp.features.spectral import SpectralPair, input_dim, spectral_pair, unit_factor
+
+
+class GammaQuantile(torch.autograd.Function):
+    """The u-quantile of Gamma(shape, 1), differentiable in the shape and in u."""
+
+    @staticmethod
+    def forward(ctx, shape: Tensor, uniforms: Tensor) -> Tensor:
+        shape, uniforms = torch.broadcast_tensors(shape, uniforms)
+        value = torch.from_numpy(gammaincinv(shape.numpy(force=True), uniforms.numpy(force=True))).to(uniforms)
+        value = value.clamp_min(torch.finfo(value.dtype).tiny)
+        ctx.save_for_backward(shape, value)
+        return value
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        shape, value = ctx.saved_tensors
+        density = torch.exp((shape - 1) * value.log() - value - torch.lgamma(shape))
+        by_shape = torch._standard_gamma_grad(shape.contiguous(), value.contiguous())
+        return _sum_to(gradient * by_shape, ctx, 0), _sum_to(gradient / density, ctx, 1)
+
+
+def _sum_to(gradient: Tensor, ctx, position: int) -> Tensor | None:
+    return gradient if ctx.needs_input_grad[position] else None
+
+
+def gamma_quantile(shape: Tensor, uniforms: Tensor) -> Tensor:
+    """The quantiles of Gamma(shape, 1) at `uniforms`, broadcast against each other."""
+    return GammaQuantile.apply(*torch.broadcast_tensors(shape.to(uniforms), uniforms))
+
+
+class ScaleMixture(NamedTuple):
+    """The mixing law of a radial kernel: quantile functions of τ and of its tilted law, and E[τ]."""
+
+    quantile: Callable[[Tensor], Tensor] | None
+    tilted_quantile: Callable[[Tensor], Tensor] | None
+    mean: float
+
+    @property
+    def base_dim(self) -> int:
+        return 0 if self.quantile is None else 1
+
+
+@singledispatch
+def scale_mixture(kernel: Kernel) -> ScaleMixture | None:
+    """The mixing law of a Gaussian scale mixture, None for any other kernel."""
+    return None
+
+
+@scale_mixture.register
+def _(kernel: RBFKernel) -> ScaleMixture:
+    return ScaleMixture(None, None, 1.0)
+
+
+@scale_mixture.register
+def _(kernel: MaternKernel) -> ScaleMixture:
+    nu = kernel.nu
+    shape = torch.tensor(nu, dtype=torch.float64)
+    # Gamma(ν − 1) exists only where E‖ω‖² does; rougher kernels never ask for the tilted law.
+    return ScaleMixture(
+        lambda u: nu / gamma_quantile(shape, u),
+        lambda u: nu / gamma_quantile(shape - 1, u),
+        nu / (nu - 1) if nu > 1 else float("inf"),
+    )
+
+
+@scale_mixture.register
+def _(kernel: RQKernel) -> ScaleMixture:
+    def alpha(u):
+        return kernel.alpha.to(u)  # (*batch, 1) against uniforms (D,)
+
+    return ScaleMixture(
+        lambda u: gamma_quantile(alpha(u), u) / alpha(u),
+        lambda u: gamma_quantile(alpha(u) + 1, u) / alpha(u),
+        1.0,
+    )
+
+
+def whitened_frequencies(uniforms: Tensor, d: int, mixture: ScaleMixture, tilted: bool = False) -> Tensor:
+    """ω ∘ ℓ (*batch, D, d): √τ z, or for the tilted law R û with R² = τ χ²(d + 2) (one more uniform)."""
+    z = torch.special.ndtri(uniforms[:, :d])
+    if tilted:
+        squared = z.square().sum(-1, keepdim=True)
+        z = z * ((squared - 2 * uniforms[:, d : d + 1].log()) / squared).sqrt()
+    quantile = mixture.tilted_quantile if tilted else mixture.quantile
+    return z if quantile is None else z * quantile(uniforms[:, -1]).sqrt().unsqueeze(-1)
+
+
+@spectral_pair.register(RBFKernel)
+@spectral_pair.register(MaternKernel)
+@spectral_pair.register(RQKernel)
+def radial_pair(kernel: Kernel, num_dims: int | None = None) -> SpectralPair:
+    """ω = √τ z ⊘ ℓ and B = 1."""
+    d, mixture = input_dim(kernel, num_dims), scale_mixture(kernel)
+    return SpectralPair(
+        base_dim=d + mixture.base_dim,
+        frequencies=lambda u: whitened_frequencies(u, d, mixture) / kernel.lengthscale.to(u),
+        factor=unit_factor,
+        isotropic=True,
+        num_dims=d,
+    )
+
+
+def require_finite(kernel: Kernel, order: float, finite_below: float, what: str) -> None:
+    """Raise where a moment of the frequencies that the features need is infinite."""
+    if order >= finite_below:
+        raise SpectralError(
+            f"{what} features of {type(kernel).__name__} have infinite variance: E‖ω‖^{order:g} is infinite. Use "
+            "bounded=True over an RBF, Matérn or RQ kernel, or a smoother base kernel."
+        )

@@ -1,0 +1,182 @@
+"""The operator-valued Bochner theorem as an object.
+
+A shift-invariant operator-valued kernel is an expectation over frequencies (thesis §4.1),
+
+    K(x, z) = E_ω [ cos⟨ω, h(x) − h(z)⟩ B(ω) B(ω)ᵀ ]            (even signatures, B real)
+    K(x, z) = E_ω [ Re( e^{−i⟨ω, h(x) − h(z)⟩} B(ω) B(ω)* ) ]      (any signature, B complex)
+
+`SpectralPair` holds the law of ω, as a map from uniforms, and the factor B. `spectral_pair(kernel)`
+looks the pair of a kernel up in a table that users extend with ``@spectral_pair.register(MyKernel)``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
+
+
+@dataclass(frozen=True)
+class SpectralPair:
+    """A law of frequencies and a factor of the spectral density: (ρ, B) with K = E_ρ[cos · B Bᵀ].
+
+    Args:
+        base_dim: how many uniforms make one frequency.
+        frequencies: u (D, base_dim) in (0, 1) → frequencies (..., D, q); differentiable in the hyperparameters.
+        factor: frequencies (..., D, q) → B (..., D, p, r), or (..., 1, p, r) where B does not depend on the
+            frequency (the kernel is then separable and its features a Kronecker product). Complex if and only
+            if `even` is False.
+        isotropic: the law is a scaled rotation-invariant one whose direction is that of the normal quantiles of
+            the first `num_dims` uniforms: what orthogonal sampling needs.
+        even: whether K_e(δ) = K_e(−δ). A real factor can only represent even signatures (BT-E-15).
+        warp: h, from x (..., n, d) to (..., n, q), or to (..., n, p, q) for one point an output; None is the identity.
+        num_dims: the number of uniforms that hold the direction; `base_dim` where it is not given.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.features import ORFF, SpectralPair
+        >>> pair = SpectralPair(1, lambda u: torch.special.ndtri(u), lambda w: torch.ones(1, 1, 1, dtype=w.dtype))
+        >>> ORFF(pair, num_frequencies=8, random_state=0)(torch.zeros(3, 1)).shape
+        torch.Size([3, 16])
+    """
+
+    base_dim: int
+    frequencies: Callable[[Tensor], Tensor]
+    factor: Callable[[Tensor], Tensor]
+    isotropic: bool = False
+    even: bool = True
+    warp: Callable[[Tensor], Tensor] | None = None
+    num_dims: int | None = None
+
+    def __post_init__(self):
+        if self.base_dim < 1:
+            raise OptionError(f"base_dim must be at least 1, got {self.base_dim}.")
+
+    @property
+    def terms(self) -> tuple[SpectralPair, ...]:
+        """The pairs whose kernels add up to this one: itself alone."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class SpectralSum:
+    """A sum of shift-invariant kernels: one pair a term, whose features stand side by side."""
+
+    terms: tuple[SpectralPair, ...]
+
+    @property
+    def isotropic(self) -> bool:
+        return all(term.isotropic for term in self.terms)
+
+    @property
+    def even(self) -> bool:
+        return all(term.even for term in self.terms)
+
+
+def map_terms(pair: SpectralPair | SpectralSum, change: Callable[[SpectralPair], SpectralPair]):
+    """Apply `change` to every term of a pair, keeping a single pair single."""
+    terms = tuple(change(term) for term in pair.terms)
+    return terms[0] if isinstance(pair, SpectralPair) else SpectralSum(terms)
+
+
+def precompose(pair: SpectralPair | SpectralSum, warp: Callable[[Tensor], Tensor]):
+    """The pair of K(w(x), w(z)) from that of K: `warp` is applied before the pair's own."""
+
+    def change(term: SpectralPair) -> SpectralPair:
+        inner = term.warp
+        return replace(term, warp=warp if inner is None else lambda x: inner(warp(x)))
+
+    return map_terms(pair, change)
+
+
+class SpectralTable:
+    """The dispatch table behind `spectral_pair`."""
+
+    def __init__(self):
+        self._rules: dict[type, Callable] = {}
+
+    def register(self, kernel_class: type) -> Callable[[Callable], Callable]:
+        """Decorate the function that makes the pair of a kernel class.
+
+        The function takes the kernel, and where it wants them the keywords `num_dims` (the input dimension, or
+        None where nobody knows) and `bounded` (prefer a bounded factor). It may ignore `active_dims`.
+        """
+
+        def decorate(rule: Callable) -> Callable:
+            self._rules[kernel_class] = rule
+            return rule
+
+        return decorate
+
+    def __call__(
+        self, kernel: Kernel, *, num_dims: int | None = None, bounded: bool = True
+    ) -> SpectralPair | SpectralSum:
+        """The spectral pair of a shift-invariant kernel.
+
+        Args:
+            kernel: a kernel whose class, or a parent of it, is registered.
+            num_dims: the input dimension, for kernels that do not know it.
+            bounded: for curl- and divergence-free kernels, the factor of bounded norm (lower variance).
+
+        Raises:
+            SpectralError: the kernel has no pair, or one of infinite variance.
+        """
+        active = kernel.active_dims if isinstance(kernel, Kernel) else None
+        pair = self.ignoring_active_dims(kernel, num_dims=None if active is not None else num_dims, bounded=bounded)
+        return pair if active is None else precompose(pair, lambda x: x.index_select(-1, active))
+
+    def ignoring_active_dims(self, kernel: Kernel, *, num_dims: int | None = None, bounded: bool = True):
+        """The pair on the columns `active_dims` has selected already (what `forward` is to `__call__`)."""
+        if not isinstance(kernel, Kernel):
+            raise KernelTypeError(f"expected a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+        rule = next((self._rules[c] for c in type(kernel).__mro__ if c in self._rules), None)
+        if rule is None:
+            known = ", ".join(sorted(c.__name__ for c in self._rules))
+            raise SpectralError(
+                f"{type(kernel).__name__} has no spectral pair here, so it has no random Fourier features. Use Nystrom, "
+                f"or, if the kernel is shift-invariant, register one with @spectral_pair.register({type(kernel).__name__}). "
+                f"Known: {known}."
+            )
+        offered = {"num_dims": num_dims, "bounded": bounded}
+        taken = inspect.signature(rule).parameters
+        return rule(kernel, **{name: value for name, value in offered.items() if name in taken})
+
+
+spectral_pair = SpectralTable()
+
+
+def input_dim(kernel: Kernel, num_dims: int | None) -> int:
+    """The dimension of the columns `kernel` sees: ARD, `active_dims`, its own `num_dims`, or the one given."""
+    if kernel.ard_num_dims is not None:
+        return kernel.ard_num_dims
+    if kernel.active_dims is not None:
+        return len(kernel.active_dims)
+    own = getattr(kernel, "num_dims", None)
+    dims = own if own is not None else num_dims
+    if dims is None:
+        raise OptionError(
+            f"the input dimension of {type(kernel).__name__} is not known: set ard_num_dims or active_dims on the "
+            "kernel, or say ORFF(..., num_dims=d)."
+        )
+    return dims
+
+
+def scaled(pair: SpectralPair | SpectralSum, scale: Callable[[], Tensor]):
+    """The pair of s · K: the factor grows by √s."""
+
+    def change(term: SpectralPair) -> SpectralPair:
+        factor = term.factor
+        return replace(term, factor=lambda frequencies: factor(frequencies) * scale().sqrt()[..., None, None, None])
+
+    return map_terms(pair, change)
+
+
+def unit_factor(frequencies: Tensor) -> Tensor:
+    """B = 1, the factor of a scalar kernel with k(0) = 1, as a (1, 1, 1) tensor."""
+    return torch.ones(1, 1, 1, dtype=frequencies.dtype, device=frequencies.device)

@@ -1,0 +1,34 @@
+"""Thin, differentiable roots of covariance matrices that may be singular.
+
+The eigenvectors V with eigenvalues above a cut-off are chosen first, as constants; then
+A V (Vᵀ A V)⁻¹ Vᵀ Aᵀ is the Nyström form of A on their span. It equals A itself where nothing was
+dropped, whatever V is, so its derivative is right although none is taken through `eigh`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CUTOFF = 1e-10
+"""Relative size, in float64, below which an eigenvalue counts as zero; float32 uses 1e-5."""
+
+
+def leading_subspace(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """V (..., m, r), constant, and the Cholesky factor L of Vᵀ A V (..., r, r), differentiable.
+
+    Batches share the largest rank found in any of them. Cost O(m³).
+    """
+    cutoff = CUTOFF if matrix.dtype == torch.float64 else 1e-5
+    with torch.no_grad():
+        values, vectors = torch.linalg.eigh(matrix)
+        keep = (values > cutoff * values.amax(-1, keepdim=True)).reshape(-1, values.shape[-1]).any(0)
+        vectors = vectors[..., keep]
+    core = vectors.mT @ matrix @ vectors
+    return vectors, torch.linalg.cholesky((core + core.mT) / 2)
+
+
+def thin_root(matrix: Tensor) -> Tensor:
+    """B (..., m, r) with B Bᵀ = A up to the cut-off, r the numerical rank of the positive semi-definite A (..., m, m)."""
+    vectors, chol = leading_subspace(matrix)
+    return torch.linalg.solve_triangular(chol, (matrix @ vectors).mT, upper=False).mT

@@ -1,0 +1,67 @@
+"""Operator-valued kernels as GPyTorch covariance modules, and the scalar kernels and groups they are built from."""
+
+from ovkgp.kernels.blockwise import BlockwiseProductKernel
+from ovkgp.kernels.cauchy import CauchyKernel
+from ovkgp.kernels.chi_square import ExponentiatedChi2Kernel, SkewedChi2Kernel
+from ovkgp.kernels.curves import GaussianCurveKernel, LaplaceCurveKernel
+from ovkgp.kernels.decomposable import DecomposableKernel
+from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel
+from ovkgp.kernels.function_valued import FunctionValuedKernel
+from ovkgp.kernels.groups import AdditiveGroup, CyclicGroup, MultiplicativeGroup, ProductGroup, SkewedMultiplicativeGroup
+from ovkgp.kernels.jets import Jet, lag_jet
+from ovkgp.kernels.laplace import LaplaceKernel
+from ovkgp.kernels.output_matrices import (
+    EmpiricalMatrix,
+    FreeMatrix,
+    GraphMatrix,
+    KnownMatrix,
+    MeanRegularizedMatrix,
+    OutputMatrix,
+    SimplexMatrix,
+    graph_laplacian,
+    simplex_code,
+)
+from ovkgp.kernels.protocol import OperatorValuedKernel, block, components, is_operator_valued, num_outputs
+from ovkgp.kernels.sobolev import SobolevKernel
+from ovkgp.kernels.transformable import Delay, TransformableKernel
+from ovkgp.kernels.warped import WarpedKernel
+
+__all__ = [
+    "AdditiveGroup",
+    "BlockwiseProductKernel",
+    "CauchyKernel",
+    "CurlFreeKernel",
+    "CyclicGroup",
+    "DecomposableKernel",
+    "Delay",
+    "DivergenceFreeKernel",
+    "EmpiricalMatrix",
+    "ExponentiatedChi2Kernel",
+    "FreeMatrix",
+    "FunctionValuedKernel",
+    "GaussianCurveKernel",
+    "GraphMatrix",
+    "HelmholtzKernel",
+    "Jet",
+    "KnownMatrix",
+    "LaplaceCurveKernel",
+    "LaplaceKernel",
+    "MeanRegularizedMatrix",
+    "MultiplicativeGroup",
+    "OperatorValuedKernel",
+    "OutputMatrix",
+    "ProductGroup",
+    "SimplexMatrix",
+    "SkewedChi2Kernel",
+    "SkewedMultiplicativeGroup",
+    "SobolevKernel",
+    "TransformableKernel",
+    "WarpedKernel",
+    "block",
+    "components",
+    "graph_laplacian",
+    "is_operator_valued",
+    "lag_jet",
+    "num_outputs",
+    "simplex_code",
+]

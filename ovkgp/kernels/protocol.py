@@ -1,0 +1,247 @@
+"""What an operator-valued kernel is, and three questions one can ask of any kernel.
+
+An operator-valued kernel with p outputs is a GPyTorch kernel whose matrix at x (n, d) and
+z (m, d) has size (n·p) × (m·p), **data-major**: block (i, j) is the p × p matrix K(x_i, z_j).
+
+`num_outputs`, `block` and `components` answer for our kernels, for GPyTorch's scalar and
+multitask kernels, and see through `ScaleKernel`, `AdditiveKernel` and `ProductKernel`.
+A kernel of one's own answers through the attributes of the same names.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import singledispatch
+
+import torch
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    LCMKernel,
+    MultitaskKernel,
+    ProductKernel,
+    ScaleKernel,
+)
+from linear_operator import to_dense
+from torch import Tensor
+
+from ovkgp.exceptions import InputError, KernelTypeError
+
+Component = tuple[Kernel, Tensor]
+
+
+class BatchIndexMixin:
+    """Indexing and expanding of the batch shape for kernels that are built from others.
+
+    GPyTorch's own recursion walks *all* descendants and writes them back under dotted names;
+    here only direct children are visited (kernels and anything else with a batch shape).
+    """
+
+    def _map_batch(self, on_tensor, on_child, batch_shape: torch.Size):
+        copy = deepcopy(self)
+        copy._batch_shape = batch_shape
+        for name, parameter in self.named_parameters(recurse=False):
+            getattr(copy, name).data = on_tensor(parameter.data)
+        for name, child in self.named_children():
+            if hasattr(child, "batch_shape"):
+                setattr(copy, name, on_child(child))
+            elif isinstance(child, torch.nn.ModuleList) and all(hasattr(item, "batch_shape") for item in child):
+                setattr(copy, name, torch.nn.ModuleList(on_child(item) for item in child))
+        return copy
+
+    def __getitem__(self, index):
+        if len(self.batch_shape) == 0:
+            return self
+        index = index if isinstance(index, tuple) else (index,)
+        batch_shape = self.batch_shape
+        return self._map_batch(
+            lambda t: t[index],
+            lambda child: child.expand_batch(batch_shape)[index] if len(child.batch_shape) else child,
+            torch.empty(batch_shape)[index].shape,
+        )
+
+    def expand_batch(self, *sizes):
+        batch_shape = torch.Size(sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
+        if batch_shape == self.batch_shape:
+            return self
+        old = len(self.batch_shape)
+        return self._map_batch(
+            lambda t: t.expand(*batch_shape, *t.shape[old:]),
+            lambda child: child.expand_batch(batch_shape),
+            batch_shape,
+        )
+
+
+class OperatorValuedKernel(BatchIndexMixin, Kernel):
+    """Base class of the kernels in this package with p outputs.
+
+    A subclass gives `num_outputs` (or overrides `num_outputs_per_input`, where p is the
+    dimension of the inputs) and `forward`; everything else follows.
+
+    ``kernel * scalar_kernel`` multiplies every block by the scalar kernel's value.
+    """
+
+    @property
+    def num_outputs(self) -> int:
+        """The number p of outputs."""
+        raise KernelTypeError(f"{type(self).__name__} does not say how many outputs it has: define `num_outputs`.")
+
+    @property
+    def components(self) -> list[Component] | None:
+        """The (scalar kernel, (p, p) output matrix) pairs whose sum of products this kernel is, or None."""
+        return None
+
+    def num_outputs_per_input(self, x1: Tensor, x2: Tensor) -> int:
+        return self.num_outputs
+
+    def block(self, x: Tensor, z: Tensor) -> Tensor:
+        """K(x, z) as a (p, p) tensor; see `ovkgp.kernels.block`."""
+        return block(self, x, z)
+
+    def __mul__(self, other: Kernel) -> Kernel:
+        from ovkgp.kernels.blockwise import BlockwiseProductKernel
+
+        return super().__mul__(other) if is_operator_valued(other) else BlockwiseProductKernel(self, other)
+
+
+def is_operator_valued(kernel: Kernel) -> bool:
+    """Whether `kernel` gives a matrix, and not a number, for a pair of points."""
+    if isinstance(kernel, (OperatorValuedKernel, MultitaskKernel, LCMKernel)):
+        return True
+    if isinstance(kernel, (AdditiveKernel, ProductKernel)):
+        return any(is_operator_valued(k) for k in kernel.kernels)
+    if isinstance(kernel, ScaleKernel):
+        return is_operator_valued(kernel.base_kernel)
+    return hasattr(kernel, "num_outputs") or type(kernel).num_outputs_per_input is not Kernel.num_outputs_per_input
+
+
+def block(kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
+    """The p × p covariance K(x, z) between the outputs at one point x and at one point z.
+
+    Args:
+        kernel: any kernel; a scalar one gives a (1, 1) block.
+        x, z: one point each, of shape (d,) or (1, d).
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.kernels import CurlFreeKernel, block
+        >>> block(CurlFreeKernel(RBFKernel(ard_num_dims=2)), torch.zeros(2), torch.ones(2)).shape
+        torch.Size([2, 2])
+    """
+    x, z = torch.atleast_1d(x), torch.atleast_1d(z)
+    if x.dim() == 1:
+        x = x.unsqueeze(0)
+    if z.dim() == 1:
+        z = z.unsqueeze(0)
+    if x.shape[-2] != 1 or z.shape[-2] != 1:
+        raise InputError(
+            f"block takes one point x and one point z, of shape (d,) or (1, d); got {tuple(x.shape)} and "
+            f"{tuple(z.shape)}. For many points call the kernel itself: kernel(x, z)."
+        )
+    return to_dense(kernel(x, z))
+
+
+@singledispatch
+def num_outputs(kernel: Kernel) -> int:
+    """The number p of outputs of any kernel: 1 for a scalar one.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from ovkgp.kernels import DecomposableKernel, num_outputs
+        >>> num_outputs(ScaleKernel(DecomposableKernel(RBFKernel(), num_outputs=3))), num_outputs(RBFKernel())
+        (3, 1)
+    """
+    _require_kernel(kernel)
+    if hasattr(kernel, "num_outputs"):
+        return int(kernel.num_outputs)
+    if type(kernel).num_outputs_per_input is Kernel.num_outputs_per_input:
+        return 1
+    raise KernelTypeError(
+        f"{type(kernel).__name__} has several outputs but does not say how many: give it an attribute `num_outputs`."
+    )
+
+
+@singledispatch
+def components(kernel: Kernel) -> list[Component] | None:
+    """The separable structure of a kernel: K(x, z) = Σ_q k_q(x, z) Γ_q.
+
+    Returns:
+        The list of (scalar kernel k_q, output matrix Γ_q (p, p)) pairs, one for an ICM and several
+        for an LMC, or None where the kernel is not separable. The matrices are differentiable in
+        the hyperparameters. A scalar kernel is its own single component with Γ = [[1]].
+    """
+    _require_kernel(kernel)
+    if hasattr(kernel, "components"):
+        return kernel.components
+    if num_outputs(kernel) == 1:
+        return [(kernel, torch.ones(1, 1, dtype=kernel.dtype, device=kernel.device))]
+    return None
+
+
+def _require_kernel(kernel) -> None:
+    if not isinstance(kernel, Kernel):
+        raise KernelTypeError(f"expected a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+
+
+@num_outputs.register
+def _(kernel: ScaleKernel) -> int:
+    return num_outputs(kernel.base_kernel)
+
+
+@num_outputs.register
+def _(kernel: AdditiveKernel) -> int:
+    counts = {num_outputs(k) for k in kernel.kernels}
+    if len(counts) != 1:
+        raise KernelTypeError(f"a sum of kernels with different numbers of outputs {sorted(counts)} has no meaning.")
+    return counts.pop()
+
+
+@num_outputs.register
+def _(kernel: ProductKernel) -> int:
+    counts = {num_outputs(k) for k in kernel.kernels}
+    if len(counts) > 1:
+        raise KernelTypeError(
+            "GPyTorch's ProductKernel multiplies matrices of equal size only. Write the operator-valued factor "
+            "first, `operator_valued * scalar`, and every block is multiplied by the scalar kernel."
+        )
+    return counts.pop()
+
+
+@num_outputs.register
+def _(kernel: MultitaskKernel) -> int:
+    return kernel.num_tasks
+
+
+@num_outputs.register
+def _(kernel: LCMKernel) -> int:
+    return num_outputs(kernel.covar_module_list[0])
+
+
+@components.register
+def _(kernel: ScaleKernel) -> list[Component] | None:
+    if not is_operator_valued(kernel.base_kernel):
+        return [(kernel, torch.ones(1, 1, dtype=kernel.dtype, device=kernel.device))]
+    if kernel.active_dims is not None:  # they select columns before the base kernel sees them
+        return None
+    inner = components(kernel.base_kernel)
+    scale = kernel.outputscale[..., None, None]
+    return None if inner is None else [(k, scale * matrix) for k, matrix in inner]
+
+
+@components.register
+def _(kernel: AdditiveKernel) -> list[Component] | None:
+    if not is_operator_valued(kernel):
+        return [(kernel, torch.ones(1, 1, dtype=kernel.dtype, device=kernel.device))]
+    parts = [components(k) for k in kernel.kernels]
+    return None if any(part is None for part in parts) else [pair for part in parts for pair in part]
+
+
+@components.register
+def _(kernel: MultitaskKernel) -> list[Component]:
+    return [(kernel.data_covar_module, to_dense(kernel.task_covar_module.covar_matrix))]
+
+
+@components.register
+def _(kernel: LCMKernel) -> list[Component]:
+    return [pair for part in kernel.covar_module_list for pair in components(part)]

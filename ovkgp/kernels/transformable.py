@@ -1,0 +1,77 @@
+"""Transformable kernels: output a at x is one scalar process looked at in ψ_a(x) (BT-30).
+
+K_ab(x, z) = k(ψ_a(x), ψ_b(z)). The np × np matrix is the Gram matrix of k at the np transformed
+points, hence positive semi-definite whatever the transforms. Shifts ψ_a(x) = x − τ_a give delayed
+copies of one process, the kernel whose signature is not even (BT-E-15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from gpytorch.kernels import Kernel
+from linear_operator import LinearOperator
+from torch import Tensor
+
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.kernels.decomposable import require_scalar
+from ovkgp.kernels.protocol import OperatorValuedKernel
+
+
+class Delay(torch.nn.Module):
+    """ψ(x) = x − τ with a trained delay τ (d,) or a number."""
+
+    def __init__(self, delay: float | Tensor):
+        super().__init__()
+        self.delay = torch.nn.Parameter(torch.as_tensor(delay, dtype=torch.get_default_dtype()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - self.delay
+
+
+class TransformableKernel(OperatorValuedKernel):
+    """K_ab(x, z) = k(ψ_a(x), ψ_b(z)).
+
+    Args:
+        base_kernel: k, a scalar kernel on the transformed points; `active_dims` select their columns.
+        transforms: ψ_1, …, ψ_p, each from x (..., n, d) to (..., n, q). Modules are trained with the kernel; plain
+            functions must live at the top level of a module if the kernel is to be pickled.
+
+    Cost: that of k at n·p points.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.kernels import Delay, TransformableKernel
+        >>> kernel = TransformableKernel(RBFKernel(), [Delay(0.0), Delay(0.5)])
+        >>> kernel(torch.randn(4, 1)).shape
+        torch.Size([8, 8])
+    """
+
+    def __init__(self, base_kernel: Kernel, transforms: Sequence[Callable[[Tensor], Tensor]]):
+        super().__init__()
+        require_scalar(base_kernel, "base kernel")
+        if len(transforms) < 1:
+            raise OptionError("a transformable kernel needs at least one transform, one for each output.")
+        self.base_kernel = base_kernel
+        self.transforms = tuple(transforms)
+        self.transform_modules = torch.nn.ModuleList(t for t in transforms if isinstance(t, torch.nn.Module))
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.transforms)
+
+    def points(self, x: Tensor) -> Tensor:
+        """The transformed points ψ_a(x_i), (..., n, p, q)."""
+        points = [transform(x) for transform in self.transforms]
+        if any(point.shape[:-1] != x.shape[:-1] or point.shape[-1] != points[0].shape[-1] for point in points):
+            raise InputError(
+                f"every transform must send x {tuple(x.shape)} to (..., n, q) with one q for all; "
+                f"got {[tuple(point.shape) for point in points]}."
+            )
+        return torch.stack(points, dim=-2)
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
+        points = (self.points(x).flatten(-3, -2) for x in (x1, x2))
+        return self.base_kernel(*points, diag=diag, **params)
