@@ -10,14 +10,16 @@ so that no np × np matrix is formed; where the points are fewer than the featur
 from __future__ import annotations
 
 import torch
-from linear_operator import LinearOperator, to_dense
+from linear_operator import LinearOperator, to_dense, to_linear_operator
 from linear_operator.operators import (
+    CatLinearOperator,
     ConstantDiagLinearOperator,
     DiagLinearOperator,
     KroneckerProductDiagLinearOperator,
     KroneckerProductLinearOperator,
     LowRankRootLinearOperator,
     MatmulLinearOperator,
+    RootLinearOperator,
     SumLinearOperator,
     ZeroLinearOperator,
 )
@@ -179,6 +181,22 @@ class NoisyFeatureCovariance(SumLinearOperator):
         if logdet:
             log_determinant = self._logdet()
         return inv_quad, log_determinant
+
+    def root_decomposition(self, method: str | None = None) -> RootLinearOperator:
+        """The exact root [Φ, N^½], of size np × (r + np) and as structured as its parts: what samples are drawn from."""
+        return RootLinearOperator(CatLinearOperator(self.features, self._noise_root(), dim=-1))
+
+    def _noise_root(self) -> LinearOperator:
+        chol = self._noise_chol
+        if chol is None:
+            return DiagLinearOperator(self.noise._diagonal().sqrt())
+        ones = torch.ones(*chol.shape[:-2], 1, dtype=chol.dtype, device=chol.device)
+        eye = ConstantDiagLinearOperator(ones, diag_shape=self.shape[-1] // chol.shape[-1])
+        return KroneckerProductLinearOperator(eye, to_linear_operator(chol))
+
+    def diagonalization(self, method: str | None = None):
+        """By a dense eigendecomposition: Lanczos iterations miss the eigenvalues that the noise repeats."""
+        return super().diagonalization(method="symeig")
 
     def _solve_preconditioner(self):
         return None

@@ -17,6 +17,12 @@ from linear_operator import LinearOperator
 from torch import Tensor
 
 
+def same_batch(*parts: Tensor | LinearOperator) -> tuple:
+    """The parts expanded to one batch shape. What has it already is left alone: a representation must stay a leaf."""
+    batch_shape = torch.broadcast_shapes(*(part.shape[:-2] for part in parts))
+    return tuple(p if p.shape[:-2] == batch_shape else p.expand(*batch_shape, *p.shape[-2:]) for p in parts)
+
+
 class FeatureOperator(LinearOperator):
     """Φ of size (n·p) × (M·r) from scalar features and factors.
 
@@ -31,9 +37,7 @@ class FeatureOperator(LinearOperator):
     """
 
     def __init__(self, features: Tensor, factor: Tensor, num_outputs: int, transposed: bool = False):
-        batch_shape = torch.broadcast_shapes(features.shape[:-2], factor.shape[:-2])
-        features = features.expand(*batch_shape, *features.shape[-2:])
-        factor = factor.expand(*batch_shape, *factor.shape[-2:])
+        features, factor = same_batch(features, factor)
         super().__init__(features, factor, num_outputs=num_outputs, transposed=transposed)
         self.features, self.factor = features, factor
         self.num_outputs, self.transposed = num_outputs, transposed
@@ -141,7 +145,7 @@ class ComplexFeatureOperator(FeatureOperator):
         self, features: Tensor, factor: Tensor, imaginary: Tensor, num_outputs: int, transposed: bool = False
     ):
         super().__init__(features, factor, num_outputs, transposed)
-        imaginary = imaginary.expand_as(self.factor)
+        imaginary, _ = same_batch(imaginary, self.factor)
         # The representation of a linear operator is its constructor's arguments.
         LinearOperator.__init__(
             self, self.features, self.factor, imaginary, num_outputs=num_outputs, transposed=transposed
@@ -198,8 +202,7 @@ class StackedFeatures(LinearOperator):
     """[Φ₁, …, Φ_c] side by side: the features of a sum of kernels."""
 
     def __init__(self, *parts: LinearOperator, transposed: bool = False):
-        batch_shape = torch.broadcast_shapes(*(part.batch_shape for part in parts))
-        parts = tuple(part.expand(*batch_shape, *part.matrix_shape) for part in parts)
+        parts = same_batch(*parts)
         super().__init__(*parts, transposed=transposed)
         self.parts, self.transposed = parts, transposed
 

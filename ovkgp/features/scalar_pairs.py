@@ -2,7 +2,7 @@
 
 A uniform goes through the inverse distribution function of a law that is symmetric about 0: only then may laws be
 multiplied coordinate by coordinate, E cos(ω_1δ_1 + ω_2δ_2) = E cos(ω_1δ_1) · E cos(ω_2δ_2). Continuous laws are
-differentiated through the frequency. Laws on the integers cannot be: there the factor carries the weight √(P(k) / P(k)'),
+differentiated through the frequency. Laws on the integers cannot be: there the factor carries the weight √(P / P'),
 P' being P held constant, whose value is 1 and whose gradient is that of the kernel.
 """
 
@@ -125,7 +125,7 @@ def spectral_mixture_pair(kernel: SpectralMixtureKernel) -> SpectralSum | Spectr
 def warped_pair(kernel: WarpedKernel, bounded: bool = True) -> SpectralPair | SpectralSum:
     """The pair of the base kernel on the warped inputs."""
     base = spectral_pair(kernel.base_kernel, num_dims=kernel.group.embedding_dim, bounded=bounded)
-    return precompose(base, lambda x: kernel.group(x, kernel.active_dims))
+    return precompose(base, lambda x: kernel.group(x, kernel.columns))
 
 
 def _mixture_component(kernel: SpectralMixtureKernel, q: int) -> SpectralPair:

@@ -14,7 +14,7 @@ from gpytorch.priors import Prior
 from torch import Tensor
 
 from ovkgp.kernels.cauchy import sum_over_coordinates
-from ovkgp.kernels.groups import require
+from ovkgp.kernels.groups import column_names, require
 from ovkgp.kernels.protocol import BatchIndexMixin
 
 
@@ -52,6 +52,7 @@ class SkewedChi2Kernel(BatchIndexMixin, Kernel):
         **kwargs,
     ):
         super().__init__(ard_num_dims=ard_num_dims, **kwargs)
+        self.columns = column_names(self.active_dims)
         self.register_parameter("raw_c", torch.nn.Parameter(torch.zeros(*self.batch_shape, 1, ard_num_dims or 1)))
         self.register_constraint("raw_c", Positive() if c_constraint is None else c_constraint)
         if c_prior is not None:
@@ -66,13 +67,13 @@ class SkewedChi2Kernel(BatchIndexMixin, Kernel):
 
     @c.setter
     def c(self, value: float | Tensor) -> None:
-        value = torch.as_tensor(value).to(self.raw_c)
+        value = torch.as_tensor(value, dtype=self.raw_c.dtype, device=self.raw_c.device)
         self.initialize(raw_c=self.raw_c_constraint.inverse_transform(value))
 
     def shift(self, x: Tensor) -> Tensor:
         """x + c, of the shape of x (..., n, d), after the check that it is positive."""
         shifted = x + self.c
-        require(shifted > 0, x, "must be greater than −c; give the kernel a larger c", self.active_dims)
+        require(shifted > 0, x, "must be greater than −c; give the kernel a larger c", self.columns)
         return shifted
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params) -> Tensor:
@@ -111,6 +112,7 @@ class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.columns = column_names(self.active_dims)
         self.register_parameter("raw_gamma", torch.nn.Parameter(torch.zeros(*self.batch_shape, 1, 1)))
         self.register_constraint("raw_gamma", Positive() if gamma_constraint is None else gamma_constraint)
         if gamma_prior is not None:
@@ -125,12 +127,12 @@ class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
 
     @gamma.setter
     def gamma(self, value: float | Tensor) -> None:
-        value = torch.as_tensor(value).to(self.raw_gamma)
+        value = torch.as_tensor(value, dtype=self.raw_gamma.dtype, device=self.raw_gamma.device)
         self.initialize(raw_gamma=self.raw_gamma_constraint.inverse_transform(value))
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params) -> Tensor:
         for x in (x1, x2):
-            require(x >= 0, x, "must be at least 0 in a χ² kernel; shift the inputs", self.active_dims)
+            require(x >= 0, x, "must be at least 0 in a χ² kernel; shift the inputs", self.columns)
         gamma = self.gamma.squeeze(-1) if diag else self.gamma
         if last_dim_is_batch:
             x1, x2, gamma = x1.mT.unsqueeze(-1), x2.mT.unsqueeze(-1), gamma.unsqueeze(-2 if diag else -3)

@@ -31,6 +31,11 @@ def require(inside: Tensor, x: Tensor, rule: str, columns: Columns = None) -> No
     raise DomainError(f"column {name} of the inputs {rule}; its smallest value is {x[..., bad].min().item():g}.")
 
 
+def column_names(active_dims: Sequence[int] | Tensor | None) -> list[int] | None:
+    """`active_dims` as a list, to keep for messages: while GPyTorch evaluates a kernel, it takes them away."""
+    return None if active_dims is None else [int(column) for column in active_dims]
+
+
 class AdditiveGroup(Module):
     """(R^d, +): h(x) = x (BT-12), and the parent of the other groups.
 

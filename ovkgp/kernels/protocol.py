@@ -43,9 +43,9 @@ class BatchIndexMixin:
         for name, parameter in self.named_parameters(recurse=False):
             getattr(copy, name).data = on_tensor(parameter.data)
         for name, child in self.named_children():
-            if hasattr(child, "batch_shape"):
+            if hasattr(child, "expand_batch"):
                 setattr(copy, name, on_child(child))
-            elif isinstance(child, torch.nn.ModuleList) and all(hasattr(item, "batch_shape") for item in child):
+            elif isinstance(child, torch.nn.ModuleList) and all(hasattr(item, "expand_batch") for item in child):
                 setattr(copy, name, torch.nn.ModuleList(on_child(item) for item in child))
         return copy
 

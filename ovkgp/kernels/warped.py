@@ -9,7 +9,7 @@ from __future__ import annotations
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from ovkgp.kernels.groups import AdditiveGroup
+from ovkgp.kernels.groups import AdditiveGroup, column_names
 from ovkgp.kernels.protocol import (
     BatchIndexMixin,
     Component,
@@ -54,6 +54,7 @@ class WarpedKernel(BatchIndexMixin, Kernel):
 
     def __init__(self, base_kernel: Kernel, group: AdditiveGroup, active_dims: Tensor | tuple[int, ...] | None = None):
         super().__init__(active_dims=active_dims)
+        self.columns = column_names(self.active_dims)
         self.base_kernel = base_kernel
         self.group = group
 
@@ -62,8 +63,8 @@ class WarpedKernel(BatchIndexMixin, Kernel):
         return type(self.group) is AdditiveGroup and self.base_kernel.is_stationary
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params):
-        z1 = self.group(x1, self.active_dims)
-        z2 = z1 if x2 is x1 else self.group(x2, self.active_dims)
+        z1 = self.group(x1, self.columns)
+        z2 = z1 if x2 is x1 else self.group(x2, self.columns)
         return self.base_kernel(z1, z2, diag=diag, **params)
 
 

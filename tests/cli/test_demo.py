@@ -49,7 +49,6 @@ def test_demo_reproduces_itself(tmp_path, small):
     assert first == second != other
 
 
-@pytest.mark.slow
 def test_full_demo_has_the_slope_of_monte_carlo():
     for kernel in demo_module.kernels(demo_module.ERROR_DIMS).values():
         errors = demo_module.sup_errors(kernel, seed=0)

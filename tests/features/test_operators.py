@@ -1,0 +1,234 @@
+"""The feature operators against linear_operator's own test cases and against dense products."""
+
+import unittest
+
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from linear_operator.operators import (
+    ConstantDiagLinearOperator,
+    DiagLinearOperator,
+    KroneckerProductLinearOperator,
+    to_linear_operator,
+)
+from linear_operator.test.linear_operator_test_case import LinearOperatorTestCase, RectangularLinearOperatorTestCase
+
+from ovkgp.features import ORFF
+from ovkgp.features.covariance import FeatureCovariance, FeatureCrossCovariance, NoisyFeatureCovariance
+from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, StackedFeatures, stacked
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
+
+
+def separable(n=4, m=3, p=2, r=2, batch=()):
+    return FeatureOperator(torch.randn(*batch, n, m), torch.randn(*batch, p, r), num_outputs=p)
+
+
+def per_frequency(n=4, frequencies=3, p=2, r=1, batch=()):
+    features = torch.randn(*batch, n, 2 * frequencies)
+    return FeatureOperator(features, torch.randn(*batch, frequencies * p, r), num_outputs=p)
+
+
+def complex_factor(n=4, frequencies=2, p=2, r=1, batch=()):
+    parts = (torch.randn(*batch, frequencies * p, r) for _ in range(2))
+    return ComplexFeatureOperator(torch.randn(*batch, n, 2 * frequencies), *parts, num_outputs=p)
+
+
+def dense_twin(op):
+    """Φ entry by entry from the definition, in the order of the docstrings; differentiable in the arguments."""
+    if isinstance(op, StackedFeatures):
+        return torch.cat([dense_twin(part) for part in op.parts], -1)
+    p, n, M = op.num_outputs, op.features.shape[-2], op.features.shape[-1]
+    if isinstance(op, ComplexFeatureOperator):
+        D = M // 2
+        columns = []
+        for e in range(2):
+            for j in range(D):
+                re, im = (t[..., j * p : (j + 1) * p, :] for t in (op.factor, op.imaginary))
+                on_cos, on_sin = (re, im) if e == 0 else (im, -re)
+                cos, sin = op.features[..., j], op.features[..., D + j]
+                block = cos[..., None, None] * on_cos.unsqueeze(-3) + sin[..., None, None] * on_sin.unsqueeze(-3)
+                columns.append(block.reshape(*block.shape[:-3], n * p, -1))
+        return torch.cat(columns, -1)
+    J = op.factor.shape[-2] // p
+    columns = []
+    for m in range(M):
+        block = op.factor[..., (m % J) * p : (m % J + 1) * p, :]
+        columns.append((op.features[..., m, None, None] * block.unsqueeze(-3)).flatten(-3, -2))
+    return torch.cat(columns, -1)
+
+
+class TestSeparable(RectangularLinearOperatorTestCase, unittest.TestCase):
+    seed = 0
+
+    def create_linear_op(self):
+        return separable().requires_grad_(True)
+
+    def evaluate_linear_op(self, op):
+        return dense_twin(op)
+
+
+class TestSeparableBatch(TestSeparable):
+    def create_linear_op(self):
+        return separable(batch=(2,)).requires_grad_(True)
+
+
+class TestPerFrequency(TestSeparable):
+    def create_linear_op(self):
+        return per_frequency().requires_grad_(True)
+
+
+class TestPerFrequencyMultiBatch(TestSeparable):
+    skip_slq_tests = True
+
+    def create_linear_op(self):
+        return per_frequency(batch=(3, 2)).requires_grad_(True)
+
+
+class TestComplex(TestSeparable):
+    def create_linear_op(self):
+        return complex_factor().requires_grad_(True)
+
+
+class TestStacked(TestSeparable):
+    def create_linear_op(self):
+        return StackedFeatures(separable(), per_frequency()).requires_grad_(True)
+
+
+class TestCurlFreeMap(TestSeparable):
+    def create_linear_op(self):
+        orff = ORFF(CurlFreeKernel(RBFKernel(ard_num_dims=2)), 3, random_state=0)
+        return orff(torch.randn(4, 2)).detach().requires_grad_(True)
+
+
+class TestDivergenceFreeMap(TestSeparable):
+    def create_linear_op(self):
+        orff = ORFF(DivergenceFreeKernel(RBFKernel(ard_num_dims=3)), 2, random_state=0)
+        return orff(torch.randn(3, 3)).detach().requires_grad_(True)
+
+
+class TestNoisySharedVariance(LinearOperatorTestCase, unittest.TestCase):
+    """ΦΦᵀ + σ² I with fewer features than observations: the Woodbury road."""
+
+    seed = 0
+    should_test_sample = True
+    should_call_cholesky = False
+    should_call_cg = False
+    should_call_lanczos = False
+    should_call_lanczos_diagonalization = False
+
+    def features(self):
+        return separable(n=6, m=3, p=2, r=1)
+
+    def noise(self, size):
+        return ConstantDiagLinearOperator(torch.tensor([0.7]), diag_shape=size)
+
+    def create_linear_op(self):
+        features = self.features()
+        op = FeatureCovariance(features) + self.noise(features.shape[-2])
+        assert isinstance(op, NoisyFeatureCovariance)
+        return op.detach().requires_grad_(True)
+
+    def evaluate_linear_op(self, op):
+        root = dense_twin(op.features)
+        return root @ root.mT + op.noise.to_dense()
+
+
+class TestNoisyWide(TestNoisySharedVariance):
+    """More features than observations: the dense road."""
+
+    def features(self):
+        return separable(n=3, m=8, p=2, r=2)
+
+
+class TestNoisyDiagonal(TestNoisySharedVariance):
+    def noise(self, size):
+        return DiagLinearOperator(torch.rand(size) + 0.5)
+
+
+class TestNoisyFullOutputs(TestNoisySharedVariance):
+    def features(self):
+        return per_frequency(n=6, frequencies=3, p=2, r=1)
+
+    def noise(self, size):
+        eye = ConstantDiagLinearOperator(torch.ones(1), diag_shape=size // 2)
+        return KroneckerProductLinearOperator(eye, to_linear_operator(torch.tensor([[1.0, 0.4], [0.4, 0.9]])))
+
+
+class TestNoisyStacked(TestNoisySharedVariance):
+    def features(self):
+        return StackedFeatures(separable(n=9, m=3), per_frequency(n=9, frequencies=2))
+
+
+class TestNoisyBatch(TestNoisySharedVariance):
+    def features(self):
+        return separable(n=6, m=3, p=2, r=1, batch=(2,))
+
+    def noise(self, size):
+        return ConstantDiagLinearOperator(torch.tensor([[0.7], [0.9]]), diag_shape=size)
+
+
+MAKERS = [separable, per_frequency, complex_factor, lambda: StackedFeatures(separable(), per_frequency())]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_squared_rows_and_gram_equal_dense(make):
+    torch.manual_seed(1)
+    op = make().double()
+    dense = dense_twin(op)
+    weight = torch.randn(2, 2, dtype=torch.float64)
+    weight = weight @ weight.mT
+    weighted = torch.kron(torch.eye(4, dtype=torch.float64), weight)
+    torch.testing.assert_close(op.squared_rows(), dense.square().sum(-1))
+    torch.testing.assert_close(op.cross_gram(op, weight), dense.mT @ weighted @ dense)
+    torch.testing.assert_close(FeatureCovariance(op).diagonal(), (dense @ dense.mT).diagonal())
+
+
+def test_cross_covariance_scales_and_adds():
+    torch.manual_seed(2)
+    pairs = [(separable(n=3), separable(n=5)), (per_frequency(n=3), per_frequency(n=5))]
+    crosses = [FeatureCrossCovariance.between(a, b) for a, b in pairs]
+    dense = [dense_twin(a) @ dense_twin(b).mT for a, b in pairs]
+    torch.testing.assert_close((crosses[0] * 4.0 + crosses[1]).to_dense(), 4 * dense[0] + dense[1])
+    assert isinstance(crosses[0] * 4.0 + crosses[1], FeatureCrossCovariance)
+    torch.testing.assert_close((crosses[0] * -1.0).to_dense(), -dense[0])
+
+
+def test_stacking_is_flat():
+    parts = separable(), per_frequency(), complex_factor()
+    assert len(stacked(stacked(*parts[:2]), parts[2]).parts) == 3
+    assert stacked(parts[0]) is parts[0]
+
+
+def test_products_never_hold_an_n_p_d_tensor():
+    """The largest tensor in Φθ and Φᵀy has n·2D entries, not n·p·2D."""
+    n, d, D = 300, 10, 50
+    orff = ORFF(DivergenceFreeKernel(RBFKernel(ard_num_dims=d)), D, random_state=0)
+    with torch.no_grad():
+        Phi = orff(torch.randn(n, d))
+        sizes = []
+
+        class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                result = function(*args, **(kwargs or {}))
+                if torch.is_tensor(result):
+                    sizes.append(result.untyped_storage().nbytes() // result.element_size())
+                return result
+
+        with Watch():
+            Phi @ torch.randn(Phi.shape[-1])
+            Phi.mT @ torch.randn(Phi.shape[-2])
+    assert max(sizes) <= n * 2 * D
+
+
+def test_bt_e_27_separable_features_are_the_kronecker_product_with_the_root():
+    """BT-E-27: kron(φ, Bᵀ) in the paper's column layout, φ ⊗ B here; B Bᵀ = Γ and not BᵀB."""
+    Gamma = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=1), output_matrix=Gamma).double()
+    Phi = ORFF(kernel, 20, random_state=0)(torch.zeros(1, 1, dtype=torch.float64)).to_dense()
+    torch.testing.assert_close(Phi @ Phi.mT, Gamma)
+
+
+def test_bt_e_26_cosines_and_sines_have_separate_weights():
+    """BT-E-26: one weight shared by cos and sin would halve the columns."""
+    orff = ORFF(RBFKernel(ard_num_dims=1), 7, random_state=0)
+    assert orff(torch.zeros(2, 1)).shape == (2, 14)
