@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -16,6 +18,24 @@ class FeatureMap(torch.nn.Module):
     """
 
     kernel: Kernel | None
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """That of the kernel; the batches share their base noise or landmarks."""
+        return torch.Size() if self.kernel is None else self.kernel.batch_shape
+
+    def __getitem__(self, index) -> FeatureMap:
+        return self.over(self.kernel[index]) if len(self.batch_shape) else self
+
+    def expand_batch(self, *sizes) -> FeatureMap:
+        """The same map over the expanded kernel."""
+        return self.over(self.kernel.expand_batch(*sizes))
+
+    def over(self, kernel: Kernel) -> FeatureMap:
+        """The same map, noise or landmarks and all, over another kernel of the same kind."""
+        other = copy(self)
+        other._modules = {**self._modules, "kernel": kernel}
+        return other
 
     @staticmethod
     def check(X: Tensor) -> Tensor:

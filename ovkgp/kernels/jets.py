@@ -169,18 +169,16 @@ def _(kernel: CosineKernel, lag: Tensor) -> Jet:
 
 @lag_jet.register
 def _(kernel: SpectralMixtureKernel, lag: Tensor) -> Jet:
+    """GPyTorch's mixture is a product over coordinates of one-dimensional mixtures."""
     lag = lag.unsqueeze(-4)  # the mixture dimension: parameters are (*batch, Q, 1, d)
     mean, scale = 2 * math.pi * _per_pair(kernel.mixture_means), 2 * math.pi * _per_pair(kernel.mixture_scales)
-    envelope = torch.exp(-((scale * lag) ** 2) / 2)
+    envelope = kernel.mixture_weights[..., None, None, None] * torch.exp(-((scale * lag) ** 2) / 2)
     cos, sin = torch.cos(mean * lag), torch.sin(mean * lag)
     drift = scale**2 * lag
-    jet = separable_jet(
-        envelope * cos,
-        -envelope * (drift * cos + mean * sin),
-        envelope * ((drift**2 - scale**2 - mean**2) * cos + 2 * drift * mean * sin),
-    )
-    weights = kernel.mixture_weights[..., None, None]
-    return Jet(*(part.sum(dim) for part, dim in zip(jet.scaled(weights), (-3, -4, -5), strict=True)))
+    value = envelope * cos
+    first = -envelope * (drift * cos + mean * sin)
+    second = envelope * ((drift**2 - scale**2 - mean**2) * cos + 2 * drift * mean * sin)
+    return separable_jet(*(part.sum(-4) for part in (value, first, second)))
 
 
 @lag_jet.register

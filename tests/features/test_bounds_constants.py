@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from gpytorch.kernels import (
+    Kernel,
     LinearKernel,
     MaternKernel,
     MultitaskKernel,
@@ -75,8 +76,11 @@ def test_orlicz_norm_of_gaussian_fields(field, num_dims):
     assert norm == pytest.approx(2 / (sigma**2 * (1 - 4 ** (-1 / num_dims))))
     # E exp(‖ω‖²/C) = 2, by quadrature over the radius of the Gaussian frequencies
     radius = torch.linspace(0, 60, 200_001, dtype=torch.float64)
-    density = torch.exp((num_dims - 1) * radius.log() - radius**2 / 2 - math.lgamma(num_dims / 2)) * 2 ** (1 - num_dims / 2)
-    assert torch.trapezoid(density * (radius**2 / sigma**2 / norm).exp(), radius) == pytest.approx(2.0, abs=1e-6)
+    log_density = (
+        (num_dims - 1) * radius.log() - radius**2 / 2 - math.lgamma(num_dims / 2) - (num_dims / 2 - 1) * math.log(2)
+    )
+    integrand = torch.exp(log_density + radius**2 / sigma**2 / norm)
+    assert torch.trapezoid(integrand, radius) == pytest.approx(2.0, abs=1e-6)
 
 
 def test_orlicz_norm_of_an_ard_field_is_between_the_isotropic_ones():
@@ -200,7 +204,8 @@ def test_multitask_kernels_are_decomposable():
     kernel = MultitaskKernel(rbf(2), num_tasks=3).double()
     found = spectral_constants(kernel)
     assert found.separable and found.num_outputs == 3
-    assert found.sup_norm == pytest.approx(float(torch.linalg.eigvalsh(kernel.task_covar_module.covar_matrix.to_dense())[-1]))
+    matrix = kernel.task_covar_module.covar_matrix.to_dense().detach()
+    assert found.sup_norm == pytest.approx(float(torch.linalg.eigvalsh(matrix)[-1]))
 
 
 def test_active_dims_count_the_columns_that_are_seen():
@@ -233,7 +238,7 @@ def test_which_moments_are_finite(kernel, slope_is_finite, root_slope_is_finite)
     assert math.isfinite(found.root_slope) == root_slope_is_finite
 
 
-class DelayedKernel(RBFKernel):
+class DelayedKernel(Kernel):
     """[[k(δ), k(δ − τ)], [k(δ + τ), k(δ)]]: shift-invariant, but K̃ is not symmetric (BT-E-15)."""
 
     num_outputs = 2
@@ -256,9 +261,11 @@ def test_a_kernel_that_is_not_even_is_bounded_through_its_dilation():
     assert required_features(DelayedKernel(), 0.5) < math.inf
 
 
-@pytest.mark.parametrize("kernel", [LinearKernel(), RBFKernelGrad(ard_num_dims=2), TransformableKernel(rbf(2), [torch.sin])])
+@pytest.mark.parametrize(
+    "kernel", [LinearKernel(), RBFKernelGrad(ard_num_dims=2), TransformableKernel(rbf(2), [torch.sin])]
+)
 def test_kernels_that_are_no_function_of_the_lag_are_refused(kernel):
-    with pytest.raises((SpectralError, OptionError)):
+    with pytest.raises(SpectralError):
         spectral_constants(kernel)
 
 

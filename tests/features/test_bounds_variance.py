@@ -36,13 +36,10 @@ def vector(values):
 def frequencies(num_draws, sigma, bounded, seed=0):
     """Gaussian ω, or for the bounded map ω = R û / σ with R² ~ χ²(d + 2), for d = 3."""
     generator = torch.Generator().manual_seed(seed)
-    normal = torch.randn(num_draws, 5, generator=generator, dtype=torch.float64)
-    omega = normal[:, :3]
+    omega = torch.randn(num_draws, 3, generator=generator, dtype=torch.float64)
     if bounded:
-        omega = normal.norm(dim=-1, keepdim=True) * torch.nn.functional.normalize(normal.roll(0)[:, :3], dim=-1)
-        # the radius must not depend on the direction: it is drawn on its own
         radius = torch.randn(num_draws, 5, generator=generator, dtype=torch.float64).norm(dim=-1, keepdim=True)
-        omega = radius * torch.nn.functional.normalize(normal[:, :3], dim=-1)
+        omega = radius * torch.nn.functional.normalize(omega, dim=-1)
     return omega / sigma
 
 
@@ -102,7 +99,9 @@ def test_values_at_zero_lag(num_dims):
 def test_closed_forms_agree_with_the_sobol_estimate(field, bounded, lengthscale):
     kernel, lag = field(rbf(3, lengthscale)), vector([0.4, -0.3, 0.2])
     exact, estimate = kernel_variance(kernel, lag, bounded=bounded), _estimated_variance(kernel, lag, bounded).detach()
-    assert torch.allclose(exact, estimate, rtol=0, atol=0.01 * float(estimate.abs().max()))  # 2¹⁴ points: 3 digits
+    # 2¹⁴ points; without the bounded map A² holds fourth powers of normal variables, which converge more slowly
+    tolerance = 0.01 if bounded else 0.02
+    assert torch.allclose(exact, estimate, rtol=0, atol=tolerance * float(estimate.abs().max()))
 
 
 @pytest.mark.parametrize("num_dims", [1, 2, 3, 6])

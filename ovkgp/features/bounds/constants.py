@@ -109,7 +109,9 @@ def spectral_constants(
     lipschitz = positive("lipschitz", lipschitz)
     pair = spectral_pair(kernel, num_dims=num_dims, bounded=bounded)
     if len(kernel.batch_shape):
-        raise OptionError(f"a bound is for one kernel, got a batch of shape {tuple(kernel.batch_shape)}: index it first.")
+        raise OptionError(
+            f"a bound is for one kernel, got a batch of shape {tuple(kernel.batch_shape)}: index it first."
+        )
     with torch.no_grad():
         found = _constants(kernel, num_dims, bounded)
     return replace(
@@ -164,7 +166,9 @@ def _(kernel: AdditiveKernel, num_dims, bounded):
 
 @_constants.register
 def _(kernel: TransformableKernel, num_dims, bounded):
-    raise SpectralError("a TransformableKernel compares a different point for each output: it is no function of the lag.")
+    raise SpectralError(
+        "a TransformableKernel compares a different point for each output: it is no function of the lag."
+    )
 
 
 def inverse_squares(kernel: Kernel, num_dims: int | None) -> Tensor | None:
@@ -181,7 +185,7 @@ def inverse_squares(kernel: Kernel, num_dims: int | None) -> Tensor | None:
 def _(kernel, num_dims, bounded):
     weights = inverse_squares(kernel, num_dims)
     if weights is None:
-        return _estimated(kernel, num_dims, bounded)
+        return _estimated_subclass(kernel, num_dims, bounded)
     mix = moments.mixing_moment(kernel)
     # v bounds (1 + k(2δ) − 2k(δ)²)/2 (BT-E-18): 1/2 exactly where k(2δ) ≤ 2k(δ)², which rational quadratic kernels violate.
     return SpectralConstants(
@@ -196,6 +200,15 @@ def _(kernel, num_dims, bounded):
         intrinsic_dim=1.0,
         separable=True,
     )
+
+
+def _estimated_subclass(kernel: Kernel, num_dims: int | None, bounded: bool) -> SpectralConstants:
+    found = _estimated(kernel, num_dims, bounded)
+    if is_operator_valued(kernel) and found.num_outputs == 1:  # a kernel of gradients has inherited a scalar pair
+        raise SpectralError(
+            f"{type(kernel).__name__} has several outputs, but only its parent class has a spectral pair."
+        )
+    return found
 
 
 @_constants.register(CurlFreeKernel)

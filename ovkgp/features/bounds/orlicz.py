@@ -101,5 +101,7 @@ def intrinsic_dimension(matrix: Tensor) -> float:
     eigenvalues = torch.linalg.eigvalsh(matrix)
     largest = float(eigenvalues[-1])
     if float(eigenvalues[0]) < -1e-6 * max(largest, abs(float(eigenvalues[0]))):
-        raise InputError("intrinsic_dimension takes a positive semi-definite matrix, and this one has an eigenvalue < 0.")
+        raise InputError(
+            "intrinsic_dimension takes a positive semi-definite matrix, and this one has an eigenvalue < 0."
+        )
     return float(eigenvalues.sum()) / largest if largest > 0 else 1.0
