@@ -41,7 +41,7 @@ def across(frequencies: Tensor) -> Tensor:
     """
     norm = frequencies.norm(dim=-1, keepdim=True)
     sign = torch.where(frequencies[..., :1] >= 0, 1.0, -1.0).to(frequencies)
-    unit = frequencies / norm
+    unit = frequencies / norm.clamp_min(torch.finfo(norm.dtype).tiny)  # at ω = 0 the factor is 0
     mirror = torch.cat([unit[..., :1] + sign, unit[..., 1:]], dim=-1)
     scale = 2 * norm / mirror.square().sum(-1, keepdim=True)
     d = frequencies.shape[-1]
@@ -61,7 +61,7 @@ def _(kernel: DivergenceFreeKernel, num_dims: int | None = None, bounded: bool =
 
 def _field_pair(kernel, direction: Direction, num_dims: int | None, bounded: bool):
     base, active = kernel.base_kernel, kernel.base_kernel.active_dims
-    d = kernel.num_dims if kernel.num_dims is not None else input_dim(base, num_dims)
+    d = input_dim(kernel, num_dims)
     pair = _over(base, direction, d, bounded)
     return pair if active is None else precompose(pair, lambda x: x.index_select(-1, active))
 

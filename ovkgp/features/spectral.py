@@ -20,6 +20,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
+from ovkgp.kernels.protocol import known_dims
+from ovkgp.kernels.rules import RuleTable
 
 
 @dataclass(frozen=True)
@@ -95,24 +97,12 @@ def precompose(pair: SpectralPair | SpectralSum, warp: Callable[[Tensor], Tensor
     return map_terms(pair, change)
 
 
-class SpectralTable:
-    """The dispatch table behind `spectral_pair`."""
+class SpectralTable(RuleTable):
+    """The dispatch table behind `spectral_pair`.
 
-    def __init__(self):
-        self._rules: dict[type, Callable] = {}
-
-    def register(self, kernel_class: type) -> Callable[[Callable], Callable]:
-        """Decorate the function that makes the pair of a kernel class.
-
-        The function takes the kernel, and where it wants them the keywords `num_dims` (the input dimension, or
-        None where nobody knows) and `bounded` (prefer a bounded factor). It may ignore `active_dims`.
-        """
-
-        def decorate(rule: Callable) -> Callable:
-            self._rules[kernel_class] = rule
-            return rule
-
-        return decorate
+    A rule takes the kernel, and where it wants them the keywords `num_dims` (the input dimension, or None where
+    nobody knows) and `bounded` (prefer a bounded factor). It need not look at the kernel's `active_dims`.
+    """
 
     def __call__(
         self, kernel: Kernel, *, num_dims: int | None = None, bounded: bool = True
@@ -135,13 +125,12 @@ class SpectralTable:
         """The pair on the columns `active_dims` has selected already (what `forward` is to `__call__`)."""
         if not isinstance(kernel, Kernel):
             raise KernelTypeError(f"expected a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
-        rule = next((self._rules[c] for c in type(kernel).__mro__ if c in self._rules), None)
+        rule = self.find(kernel)
         if rule is None:
-            known = ", ".join(sorted(c.__name__ for c in self._rules))
             raise SpectralError(
                 f"{type(kernel).__name__} has no spectral pair here, so it has no random Fourier features. Use Nystrom, "
                 f"or, if the kernel is shift-invariant, register one with @spectral_pair.register({type(kernel).__name__}). "
-                f"Known: {known}."
+                f"Known: {self.known}."
             )
         offered = {"num_dims": num_dims, "bounded": bounded}
         taken = inspect.signature(rule).parameters
@@ -153,12 +142,8 @@ spectral_pair = SpectralTable()
 
 def input_dim(kernel: Kernel, num_dims: int | None) -> int:
     """The dimension of the columns `kernel` sees: ARD, `active_dims`, its own `num_dims`, or the one given."""
-    if kernel.ard_num_dims is not None:
-        return kernel.ard_num_dims
-    if kernel.active_dims is not None:
-        return len(kernel.active_dims)
-    own = getattr(kernel, "num_dims", None)
-    dims = own if own is not None else num_dims
+    own = known_dims(kernel)
+    dims = num_dims if own is None else own
     if dims is None:
         raise OptionError(
             f"the input dimension of {type(kernel).__name__} is not known: set ard_num_dims or active_dims on the "

@@ -6,6 +6,7 @@ from gpytorch.kernels import Kernel, ProductKernel
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
+from ovkgp.exceptions import KernelTypeError
 from ovkgp.kernels.decomposable import kronecker, require_scalar
 from ovkgp.kernels.protocol import Component, OperatorValuedKernel, components, num_outputs
 
@@ -23,6 +24,10 @@ class BlockwiseProductKernel(OperatorValuedKernel):
 
     def __init__(self, base_kernel: Kernel, scalar_kernel: Kernel):
         super().__init__()
+        if not isinstance(base_kernel, Kernel):
+            raise KernelTypeError(
+                f"the first factor must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}."
+            )
         require_scalar(scalar_kernel, "second factor")
         self.base_kernel = base_kernel
         self.scalar_kernel = scalar_kernel

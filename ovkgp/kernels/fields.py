@@ -14,13 +14,13 @@ from abc import abstractmethod
 from copy import deepcopy
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.kernels.decomposable import require_scalar
 from ovkgp.kernels.jets import lag_jet
-from ovkgp.kernels.protocol import OperatorValuedKernel
+from ovkgp.kernels.protocol import OperatorValuedKernel, known_dims
 
 
 class FieldKernel(OperatorValuedKernel):
@@ -39,9 +39,10 @@ class FieldKernel(OperatorValuedKernel):
         require_scalar(base_kernel, "base kernel")
         self.base_kernel = base_kernel
         self.num_dims = _known_dims(base_kernel, num_dims)
-        dims = self.least_dims if self.num_dims is None else self.num_dims
+        dims = max(self.least_dims, _reach(base_kernel)) if self.num_dims is None else self.num_dims
         self._require_dims(dims)
-        lag_jet(base_kernel, torch.zeros(1, 1, dims, dtype=base_kernel.dtype))  # refuse a rough kernel at once
+        lag = torch.zeros(1, 1, dims, dtype=base_kernel.dtype, device=base_kernel.device)
+        lag_jet(base_kernel, lag)  # refuse a rough kernel at once
 
     def _require_dims(self, num_dims: int) -> None:
         if num_dims < self.least_dims:
@@ -85,12 +86,40 @@ class FieldKernel(OperatorValuedKernel):
         return blocks.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
 
+def _parts(kernel: Kernel) -> list[Kernel]:
+    """The terms, factors or scaled kernel that a kernel is made of."""
+    if isinstance(kernel, ScaleKernel):
+        return [kernel.base_kernel]
+    return list(kernel.kernels) if isinstance(kernel, (AdditiveKernel, ProductKernel)) else []
+
+
+def _ard_dims(kernel: Kernel) -> set[int]:
+    """The numbers of columns that ARD lengthscales anywhere in a kernel ask for."""
+    if parts := _parts(kernel):
+        same_columns = isinstance(kernel, ScaleKernel)  # which takes over the active_dims of what it scales
+        return {d for part in parts if same_columns or part.active_dims is None for d in _ard_dims(part)}
+    return set() if kernel.ard_num_dims is None else {kernel.ard_num_dims}
+
+
+def _reach(kernel: Kernel) -> int:
+    """The least number of columns in which the terms and factors of a kernel find all their `active_dims`."""
+    if isinstance(kernel, ScaleKernel):
+        return _reach(kernel.base_kernel)
+    own = (_reach(part) if part.active_dims is None else int(part.active_dims.max()) + 1 for part in _parts(kernel))
+    return max(own, default=1)
+
+
 def _known_dims(base_kernel: Kernel, num_dims: int | None) -> int | None:
-    active = base_kernel.active_dims
-    known = base_kernel.ard_num_dims if active is None else len(active)
+    known = known_dims(base_kernel)
     if num_dims is not None and known is not None and num_dims != known:
         raise OptionError(f"num_dims={num_dims} contradicts the {known} dimensions of the base kernel.")
     return num_dims if known is None else known
+
+
+def _least_columns(kernel: Kernel, least: int) -> int:
+    """The fewest columns that a kernel of unknown dimension can be tried on."""
+    used = [int(k.active_dims.max()) + 1 for k in kernel.sub_kernels() if k.active_dims is not None]
+    return max([least, *used])
 
 
 class CurlFreeKernel(FieldKernel):
@@ -160,6 +189,9 @@ class HelmholtzKernel(OperatorValuedKernel, AdditiveKernel):
 
     def __init__(self, curl_base: Kernel, div_base: Kernel | None = None, num_dims: int | None = None):
         div_base = deepcopy(curl_base) if div_base is None else div_base
+        for base in (curl_base, div_base):  # the dimension that one of them knows holds for both
+            require_scalar(base, "base kernel")
+            num_dims = _known_dims(base, num_dims)
         parts = CurlFreeKernel(curl_base, num_dims), DivergenceFreeKernel(div_base, num_dims)
         AdditiveKernel.__init__(self, *(ScaleKernel(part, batch_shape=part.batch_shape) for part in parts))
 

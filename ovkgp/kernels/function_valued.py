@@ -11,7 +11,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
-from ovkgp.exceptions import InputError, KernelTypeError
+from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.kernels.decomposable import kronecker, kronecker_diagonal, require_scalar
 from ovkgp.kernels.protocol import Component, OperatorValuedKernel, components, num_outputs
 
@@ -46,6 +46,10 @@ class FunctionValuedKernel(OperatorValuedKernel):
         self.input_kernel = input_kernel
         self.task_kernel = task_kernel
         self.register_buffer("tasks", None if tasks is None else _as_grid(tasks))
+        if tasks is not None and task_kernel.ard_num_dims not in (None, self.tasks.shape[-1]):
+            raise OptionError(
+                f"the task kernel has {task_kernel.ard_num_dims} lengthscales, but tasks have {self.tasks.shape[-1]} column(s)."
+            )
 
     @property
     def num_outputs(self) -> int:
@@ -59,9 +63,11 @@ class FunctionValuedKernel(OperatorValuedKernel):
     @property
     def components(self) -> list[Component] | None:
         if self.tasks is None:
-            return super().components if self.num_outputs > 1 else [(self, torch.ones(1, 1, dtype=self.dtype))]
+            if self.num_outputs > 1:
+                return None
+            return [(self, torch.ones(1, 1, dtype=self.dtype, device=self.device))]
         grid = to_dense(self.task_kernel(self.tasks))
-        return [(kernel, torch.kron(grid, matrix.to(grid))) for kernel, matrix in components(self.input_kernel)]
+        return [(kernel, _kron(grid, matrix.to(grid))) for kernel, matrix in components(self.input_kernel)]
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
         product = kronecker_diagonal if diag else kronecker
@@ -80,6 +86,11 @@ class FunctionValuedKernel(OperatorValuedKernel):
                 f"{self.num_task_dims} column(s); got only {x.shape[-1]} column(s)."
             )
         return x[..., : -self.num_task_dims], x[..., -self.num_task_dims :]
+
+
+def _kron(a: Tensor, b: Tensor) -> Tensor:
+    """The Kronecker product over the last two dimensions; `torch.kron` would multiply batch shapes too."""
+    return torch.einsum("...ij,...kl->...ikjl", a, b).flatten(-2).flatten(-3, -2)
 
 
 def _as_grid(tasks: Tensor) -> Tensor:

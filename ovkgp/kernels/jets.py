@@ -13,7 +13,7 @@ and scalings by the rules of calculus. ``@lag_jet.register(MyKernel)`` adds a ke
 from __future__ import annotations
 
 import math
-from functools import reduce, singledispatch
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -34,6 +34,7 @@ from torch import Tensor
 from ovkgp.exceptions import SmoothnessError
 from ovkgp.kernels.cauchy import CauchyKernel
 from ovkgp.kernels.laplace import LaplaceKernel
+from ovkgp.kernels.rules import RuleTable
 from ovkgp.kernels.sobolev import SobolevKernel
 
 SMOOTH_ADVICE = "use gpytorch.kernels.RBFKernel or MaternKernel(nu=2.5)"
@@ -52,7 +53,10 @@ class Jet(NamedTuple):
         return Jet(
             self.value * other.value,
             self.value.unsqueeze(-1) * other.gradient + other.value.unsqueeze(-1) * self.gradient,
-            self.value[..., None, None] * other.hessian + other.value[..., None, None] * self.hessian + cross + cross.mT,
+            self.value[..., None, None] * other.hessian
+            + other.value[..., None, None] * self.hessian
+            + cross
+            + cross.mT,
         )
 
     def __add__(self, other):
@@ -63,13 +67,22 @@ class Jet(NamedTuple):
         return Jet(scale * self.value, scale[..., None] * self.gradient, scale[..., None, None] * self.hessian)
 
 
-@singledispatch
-def lag_jet(kernel: Kernel, lag: Tensor) -> Jet:
-    """The jet of a stationary scalar kernel at lags (*batch, n, m, d); the kernel's own `active_dims` are ignored."""
-    raise SmoothnessError(
-        f"no derivatives are known for {type(kernel).__name__}. If it is twice differentiable and stationary, register "
-        f"them with @ovkgp.kernels.lag_jet.register({type(kernel).__name__}); otherwise {SMOOTH_ADVICE}."
-    )
+class JetTable(RuleTable):
+    """The dispatch table behind `lag_jet`."""
+
+    def __call__(self, kernel: Kernel, lag: Tensor) -> Jet:
+        """The jet of a stationary scalar kernel at lags (*batch, n, m, d); the kernel's own `active_dims` are ignored."""
+        rule = self.find(kernel)
+        if rule is None:
+            name = type(kernel).__name__
+            raise SmoothnessError(
+                f"no derivatives are known for {name}. If it is twice differentiable and stationary, register them with "
+                f"@ovkgp.kernels.lag_jet.register({name}); otherwise {SMOOTH_ADVICE}."
+            )
+        return rule(kernel, lag)
+
+
+lag_jet = JetTable()
 
 
 def _per_pair(parameter: Tensor) -> Tensor:
@@ -79,11 +92,12 @@ def _per_pair(parameter: Tensor) -> Tensor:
 
 def radial_jet(lag: Tensor, lengthscale: Tensor, profile) -> Jet:
     """The jet of κ(s) from `profile`: s ↦ (κ, κ', κ''); κ'' is only ever multiplied by something that vanishes at 0."""
-    precision = _per_pair(lengthscale).pow(-2).expand_as(lag)
+    precision = _per_pair(lengthscale).pow(-2)
     direction = lag * precision
     value, first, second = profile((lag * direction).sum(-1))
     outer = direction.unsqueeze(-1) * direction.unsqueeze(-2)
-    hessian = 4 * second[..., None, None] * outer + torch.diag_embed(2 * first.unsqueeze(-1) * precision)
+    diagonal = (2 * first.unsqueeze(-1) * precision).expand_as(direction)
+    hessian = 4 * second[..., None, None] * outer + torch.diag_embed(diagonal)
     return Jet(value, 2 * first.unsqueeze(-1) * direction, hessian)
 
 
@@ -101,7 +115,7 @@ def separable_jet(value: Tensor, first: Tensor, second: Tensor) -> Jet:
     return reduce(Jet.__mul__, jets)
 
 
-@lag_jet.register
+@lag_jet.register(RBFKernel)
 def _(kernel: RBFKernel, lag: Tensor) -> Jet:
     def profile(s):
         value = torch.exp(-s / 2)
@@ -110,7 +124,7 @@ def _(kernel: RBFKernel, lag: Tensor) -> Jet:
     return radial_jet(lag, kernel.lengthscale, profile)
 
 
-@lag_jet.register
+@lag_jet.register(MaternKernel)
 def _(kernel: MaternKernel, lag: Tensor) -> Jet:
     if kernel.nu < 1.5:
         raise SmoothnessError(f"MaternKernel(nu={kernel.nu}) has no second derivative at zero lag; {SMOOTH_ADVICE}.")
@@ -137,7 +151,7 @@ def _matern52(s):
     return (1 + r + r**2 / 3) * decay, -5 / 6 * (1 + r) * decay, 25 / 12 * decay
 
 
-@lag_jet.register
+@lag_jet.register(RQKernel)
 def _(kernel: RQKernel, lag: Tensor) -> Jet:
     alpha = kernel.alpha.unsqueeze(-1)
 
@@ -148,7 +162,7 @@ def _(kernel: RQKernel, lag: Tensor) -> Jet:
     return radial_jet(lag, kernel.lengthscale, profile)
 
 
-@lag_jet.register
+@lag_jet.register(PeriodicKernel)
 def _(kernel: PeriodicKernel, lag: Tensor) -> Jet:
     rate, lengthscale = 2 * math.pi / _per_pair(kernel.period_length), _per_pair(kernel.lengthscale)
     value = torch.exp((torch.cos(rate * lag) - 1) / lengthscale)
@@ -156,7 +170,7 @@ def _(kernel: PeriodicKernel, lag: Tensor) -> Jet:
     return separable_jet(value, slope * value, (slope**2 - rate**2 * torch.cos(rate * lag) / lengthscale) * value)
 
 
-@lag_jet.register
+@lag_jet.register(CosineKernel)
 def _(kernel: CosineKernel, lag: Tensor) -> Jet:
     if lag.shape[-1] != 1:
         raise SmoothnessError(
@@ -167,7 +181,7 @@ def _(kernel: CosineKernel, lag: Tensor) -> Jet:
     return separable_jet(value, -rate * torch.sin(rate * lag), -(rate**2) * value)
 
 
-@lag_jet.register
+@lag_jet.register(SpectralMixtureKernel)
 def _(kernel: SpectralMixtureKernel, lag: Tensor) -> Jet:
     """GPyTorch's mixture is a product over coordinates of one-dimensional mixtures."""
     lag = lag.unsqueeze(-4)  # the mixture dimension: parameters are (*batch, Q, 1, d)
@@ -181,7 +195,7 @@ def _(kernel: SpectralMixtureKernel, lag: Tensor) -> Jet:
     return separable_jet(*(part.sum(-4) for part in (value, first, second)))
 
 
-@lag_jet.register
+@lag_jet.register(CauchyKernel)
 def _(kernel: CauchyKernel, lag: Tensor) -> Jet:
     lengthscale = _per_pair(kernel.lengthscale)
     t = lag / lengthscale
@@ -189,12 +203,12 @@ def _(kernel: CauchyKernel, lag: Tensor) -> Jet:
     return separable_jet(value, -2 * t * value**2 / lengthscale, (6 * t**2 - 2) * value**3 / lengthscale**2)
 
 
-@lag_jet.register
+@lag_jet.register(LaplaceKernel)
 def _(kernel: LaplaceKernel, lag: Tensor) -> Jet:
     raise SmoothnessError(f"LaplaceKernel has a kink at zero lag; {SMOOTH_ADVICE}.")
 
 
-@lag_jet.register
+@lag_jet.register(SobolevKernel)
 def _(kernel: SobolevKernel, lag: Tensor) -> Jet:
     if kernel.order < 2:
         raise SmoothnessError(f"SobolevKernel(order=1) has a kink at zero lag; {SMOOTH_ADVICE}, or order=2.")
@@ -218,17 +232,17 @@ def _periodic_sobolev(lag: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
     return 1 + (1 / 42 - w**2 * (w + 0.5)) / 720, -w * (1 - 2 * u) * (3 * w + 1) / 720, (w**2 - 1 / 30) / 24
 
 
-@lag_jet.register
+@lag_jet.register(ScaleKernel)
 def _(kernel: ScaleKernel, lag: Tensor) -> Jet:
     return lag_jet(kernel.base_kernel, lag).scaled(kernel.outputscale[..., None, None])
 
 
-@lag_jet.register
+@lag_jet.register(AdditiveKernel)
 def _(kernel: AdditiveKernel, lag: Tensor) -> Jet:
     return reduce(Jet.__add__, (_child_jet(k, lag) for k in kernel.kernels))
 
 
-@lag_jet.register
+@lag_jet.register(ProductKernel)
 def _(kernel: ProductKernel, lag: Tensor) -> Jet:
     return reduce(Jet.__mul__, (_child_jet(k, lag) for k in kernel.kernels))
 

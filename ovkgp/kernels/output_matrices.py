@@ -109,7 +109,7 @@ class KnownMatrix(OutputMatrix):
     """
 
     def __init__(self, matrix: Tensor):
-        matrix = torch.as_tensor(matrix)
+        matrix = torch.as_tensor(matrix).detach()
         if matrix.dtype not in (torch.float32, torch.float64):
             matrix = matrix.to(torch.get_default_dtype())
         if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
@@ -166,6 +166,7 @@ class EmpiricalMatrix(KnownMatrix):
 def _empirical_covariance(Y: Tensor, shrinkage: float) -> Tensor:
     if Y.dim() != 2 or len(Y) < 2:
         raise InputError(f"Y must be (n, p) with at least two rows, got shape {tuple(Y.shape)}.")
+    Y = Y if Y.is_floating_point() else Y.to(torch.get_default_dtype())
     seen = ~Y.isnan()
     if not seen.any(0).all():
         raise InputError(f"output column {int((~seen.any(0)).nonzero()[0])} of Y has no observed value.")
@@ -211,14 +212,20 @@ class GraphMatrix(KnownMatrix):
                 UserWarning,
                 stacklevel=2,
             )
-        super().__init__(_inverse_laplacian(graph_laplacian(weights), ridge or 0.0, mean_variance or 0.0))
+        # in double precision: the null space must not drown in round-off
+        inverse = _inverse_laplacian(graph_laplacian(weights.double()), ridge or 0.0, mean_variance or 0.0)
+        super().__init__(inverse.to(weights.dtype))
 
     @classmethod
     def from_outputs(cls, Y: Tensor, gamma: float | None = None, **options) -> GraphMatrix:
         """Weights W_kl = exp(−γ ‖y_k − y_l‖) from complete outputs Y (n, p); γ = 1 / median distance by default."""
-        distances = torch.cdist(torch.as_tensor(Y).mT, torch.as_tensor(Y).mT)
+        Y = torch.as_tensor(Y)
+        if not torch.isfinite(Y).all():
+            raise InputError("Y holds NaN or infinity; distances between outputs need complete ones.")
+        distances = torch.cdist(Y.mT, Y.mT)
         if gamma is None:
-            gamma = 1 / distances[distances > 0].median()
+            positive = distances[distances > 0]
+            gamma = 1 / positive.median() if len(positive) else 1.0
         return cls(torch.exp(-gamma * distances), **options)
 
 
@@ -228,16 +235,16 @@ def graph_laplacian(weights: Tensor) -> Tensor:
         raise InputError(f"graph weights are a square matrix (p, p), got shape {tuple(weights.shape)}.")
     if (weights < 0).any() or not torch.allclose(weights, weights.mT):
         raise InputError("graph weights must be symmetric and non-negative.")
-    weights = weights - torch.diag(weights.diagonal())
+    weights = (weights + weights.mT) / 2 - torch.diag(weights.diagonal())
     return torch.diag(weights.sum(-1)) - weights
 
 
 def _inverse_laplacian(laplacian: Tensor, ridge: float, mean_variance: float) -> Tensor:
     values, vectors = torch.linalg.eigh(laplacian)
-    null = values <= RANK_CUTOFF * values.amax()
-    inverse = torch.where(null, torch.zeros_like(values), 1 / torch.where(null, torch.ones_like(values), values + ridge))
+    null = values <= len(values) * torch.finfo(values.dtype).eps * values.amax()
     on_null = mean_variance + (1 / ridge if ridge > 0 else 0.0)
-    return (vectors * torch.where(null, torch.full_like(values, on_null), inverse)) @ vectors.mT
+    inverse = torch.where(null, on_null, 1 / torch.where(null, 1.0, values + ridge))
+    return (vectors * inverse) @ vectors.mT
 
 
 def simplex_code(num_classes: int) -> Tensor:
@@ -252,13 +259,15 @@ def simplex_code(num_classes: int) -> Tensor:
     return code
 
 
-class SimplexMatrix(KnownMatrix):
-    """Γ = CᵀC = p/(p−1) (I − 11ᵀ/p) of the simplex code: class scores that sum to zero (BT-80)."""
+class SimplexMatrix(OutputMatrix):
+    """Γ = CᵀC = p/(p−1) (I − 11ᵀ/p) of the simplex code C: class scores that sum to zero (BT-80)."""
 
     def __init__(self, num_classes: int):
-        code = simplex_code(num_classes).to(torch.get_default_dtype())
-        super().__init__(code.mT @ code)
-        self.register_buffer("code", code)
+        super().__init__(num_classes)
+        self.register_buffer("code", simplex_code(num_classes).to(torch.get_default_dtype()))
+
+    def forward(self) -> Tensor:
+        return self.code.mT @ self.code
 
     def factor(self) -> Tensor:
         return self.code.mT

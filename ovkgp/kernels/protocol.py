@@ -33,8 +33,9 @@ Component = tuple[Kernel, Tensor]
 class BatchIndexMixin:
     """Indexing and expanding of the batch shape for kernels that are built from others.
 
-    GPyTorch's own recursion walks *all* descendants and writes them back under dotted names;
-    here only direct children are visited (kernels and anything else with a batch shape).
+    GPyTorch's own recursion walks *all* descendants and writes them back under dotted names, where they count as
+    parameters twice; it does not expand the terms of a sum, and it indexes `active_dims`. Here only direct children
+    are visited (kernels and anything else with a batch shape), GPyTorch's own kernels by the same rules.
     """
 
     def _map_batch(self, on_tensor, on_child, batch_shape: torch.Size):
@@ -42,6 +43,10 @@ class BatchIndexMixin:
         copy._batch_shape = batch_shape
         for name, parameter in self.named_parameters(recurse=False):
             getattr(copy, name).data = on_tensor(parameter.data)
+        if not isinstance(self, BatchIndexMixin):  # a buffer of GPyTorch's has the batch shape in front
+            for name, buffer in self.named_buffers(recurse=False):
+                if name != "active_dims":
+                    setattr(copy, name, on_tensor(buffer))
         for name, child in self.named_children():
             if hasattr(child, "expand_batch"):
                 setattr(copy, name, on_child(child))
@@ -53,10 +58,11 @@ class BatchIndexMixin:
         if len(self.batch_shape) == 0:
             return self
         index = index if isinstance(index, tuple) else (index,)
-        batch_shape = self.batch_shape
-        return self._map_batch(
-            lambda t: t[index],
-            lambda child: child.expand_batch(batch_shape)[index] if len(child.batch_shape) else child,
+        batch_shape, own = self.batch_shape, len(self._batch_shape)
+        return BatchIndexMixin._map_batch(
+            self,
+            lambda t: t.expand(*batch_shape, *t.shape[own:])[index],
+            lambda child: _indexed(_expanded(child, batch_shape), index) if len(child.batch_shape) else child,
             torch.empty(batch_shape)[index].shape,
         )
 
@@ -64,12 +70,22 @@ class BatchIndexMixin:
         batch_shape = torch.Size(sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
         if batch_shape == self.batch_shape:
             return self
-        old = len(self.batch_shape)
-        return self._map_batch(
-            lambda t: t.expand(*batch_shape, *t.shape[old:]),
-            lambda child: child.expand_batch(batch_shape),
+        own = len(self._batch_shape)
+        return BatchIndexMixin._map_batch(
+            self,
+            lambda t: t.expand(*batch_shape, *t.shape[own:]),
+            lambda child: _expanded(child, batch_shape),
             batch_shape,
         )
+
+
+def _indexed(kernel, index):
+    return kernel[index] if isinstance(kernel, BatchIndexMixin) else BatchIndexMixin.__getitem__(kernel, index)
+
+
+def _expanded(kernel, batch_shape: torch.Size):
+    ours = isinstance(kernel, BatchIndexMixin)
+    return kernel.expand_batch(batch_shape) if ours else BatchIndexMixin.expand_batch(kernel, batch_shape)
 
 
 class OperatorValuedKernel(BatchIndexMixin, Kernel):
@@ -110,9 +126,17 @@ def is_operator_valued(kernel: Kernel) -> bool:
         return True
     if isinstance(kernel, (AdditiveKernel, ProductKernel)):
         return any(is_operator_valued(k) for k in kernel.kernels)
-    if isinstance(kernel, ScaleKernel):
-        return is_operator_valued(kernel.base_kernel)
+    if (inner := _wrapped(kernel)) is not None:
+        return is_operator_valued(inner)
     return hasattr(kernel, "num_outputs") or type(kernel).num_outputs_per_input is not Kernel.num_outputs_per_input
+
+
+def _wrapped(kernel: Kernel) -> Kernel | None:
+    """The kernel inside one of GPyTorch's wrappers (scale, inducing points, grid, cylinder, …)."""
+    for name in ("base_kernel", "radial_base_kernel"):
+        if isinstance(inner := getattr(kernel, name, None), Kernel):
+            return inner
+    return None
 
 
 def block(kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
@@ -129,6 +153,9 @@ def block(kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
         >>> block(CurlFreeKernel(RBFKernel(ard_num_dims=2)), torch.zeros(2), torch.ones(2)).shape
         torch.Size([2, 2])
     """
+    _require_kernel(kernel)
+    if isinstance(kernel, ProductKernel):
+        num_outputs(kernel)  # raises where the factors do not fit
     x, z = torch.atleast_1d(x), torch.atleast_1d(z)
     if x.dim() == 1:
         x = x.unsqueeze(0)
@@ -157,6 +184,8 @@ def num_outputs(kernel: Kernel) -> int:
         return int(kernel.num_outputs)
     if type(kernel).num_outputs_per_input is Kernel.num_outputs_per_input:
         return 1
+    if (inner := _wrapped(kernel)) is not None:
+        return num_outputs(inner)
     raise KernelTypeError(
         f"{type(kernel).__name__} has several outputs but does not say how many: give it an attribute `num_outputs`."
     )
@@ -179,14 +208,23 @@ def components(kernel: Kernel) -> list[Component] | None:
     return None
 
 
+def known_dims(kernel: Kernel) -> int | None:
+    """How many columns a kernel looks at, from `active_dims` or ARD, also through scalings, sums and products."""
+    if kernel.active_dims is not None:
+        return len(kernel.active_dims)
+    if kernel.ard_num_dims is not None:
+        return kernel.ard_num_dims
+    if isinstance(kernel, ScaleKernel):
+        return known_dims(kernel.base_kernel)
+    if isinstance(kernel, (AdditiveKernel, ProductKernel)):
+        dims = (known_dims(k) for k in kernel.kernels if k.active_dims is None)
+        return next((d for d in dims if d is not None), None)
+    return getattr(kernel, "num_dims", None)
+
+
 def _require_kernel(kernel) -> None:
     if not isinstance(kernel, Kernel):
         raise KernelTypeError(f"expected a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
-
-
-@num_outputs.register
-def _(kernel: ScaleKernel) -> int:
-    return num_outputs(kernel.base_kernel)
 
 
 @num_outputs.register
@@ -203,7 +241,8 @@ def _(kernel: ProductKernel) -> int:
     if len(counts) > 1:
         raise KernelTypeError(
             "GPyTorch's ProductKernel multiplies matrices of equal size only. Write the operator-valued factor "
-            "first, `operator_valued * scalar`, and every block is multiplied by the scalar kernel."
+            "first, `operator_valued * scalar`, or `BlockwiseProductKernel(operator_valued, scalar)` where that factor "
+            "is GPyTorch's own, and every block is multiplied by the scalar kernel."
         )
     return counts.pop()
 

@@ -24,7 +24,7 @@ class Delay(torch.nn.Module):
 
     def __init__(self, delay: float | Tensor):
         super().__init__()
-        self.delay = torch.nn.Parameter(torch.as_tensor(delay, dtype=torch.get_default_dtype()))
+        self.delay = torch.nn.Parameter(torch.as_tensor(delay, dtype=torch.get_default_dtype()).clone())
 
     def forward(self, x: Tensor) -> Tensor:
         return x - self.delay

@@ -18,8 +18,14 @@ from gpytorch.kernels import (
 
 from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features import spectral_pair
-from ovkgp.features.bounds import intrinsic_dimension, orlicz_norm, required_features, spectral_constants
-from ovkgp.features.bounds.constants import _estimated
+from ovkgp.features.bounds import (
+    intrinsic_dimension,
+    orlicz_norm,
+    pointwise_error_bound,
+    required_features,
+    spectral_constants,
+)
+from ovkgp.features.bounds.estimates import estimated_constants
 from ovkgp.features.spectral import SpectralPair
 from ovkgp.kernels import (
     CurlFreeKernel,
@@ -172,7 +178,7 @@ CLOSED = [
 @pytest.mark.parametrize("kernel", CLOSED, ids=lambda k: type(k).__name__)
 def test_closed_forms_agree_with_the_sobol_estimates(kernel):
     # One percent: third moments of heavy-tailed laws converge slowly; a wrong constant would be off by far more.
-    exact, estimate = spectral_constants(kernel), _estimated(kernel, None, True)
+    exact, estimate = spectral_constants(kernel), estimated_constants(kernel, None, True)
     for name in ("kernel_norm", "slope", "sup_norm", "orlicz"):
         assert getattr(exact, name) == pytest.approx(getattr(estimate, name), rel=1e-2), name
     if exact.separable:
@@ -259,6 +265,18 @@ def test_a_kernel_that_is_not_even_is_bounded_through_its_dilation():
     assert found.sup_norm == pytest.approx(2) and found.variance == pytest.approx(4)
     assert found.slope == pytest.approx(2 * math.sqrt(2 / math.pi), rel=1e-3)
     assert required_features(DelayedKernel(), 0.5) < math.inf
+    with pytest.raises(SpectralError, match="symmetric"):
+        pointwise_error_bound(DelayedKernel(), torch.ones(1), 100, 0.5)
+
+
+def test_a_product_adds_its_frequencies():
+    narrow = spectral_constants(rbf(2, math.sqrt(0.5)))  # k² of lengthscale 1
+    found = spectral_constants(rbf(2) * rbf(2), num_dims=2)
+    assert found.num_dims == 2 and found.separable
+    assert narrow.slope <= found.slope <= 1.6 * narrow.slope
+    assert narrow.root_slope <= found.root_slope <= 1.6 * narrow.root_slope
+    field = spectral_constants(CurlFreeKernel(rbf(2)) * rbf(2), num_dims=2)
+    assert field.num_outputs == 2 and field.sup_norm == pytest.approx(2) and math.isfinite(field.slope)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,8 @@ def test_lambda_ceiling_values():
     scaled = ScaleKernel(rbf(2)).double()
     scaled.outputscale = 3.0
     assert lambda_ceiling(scaled, 1.0, 1.0) == pytest.approx(6)
+    parts = [DecomposableKernel(rbf(2), output_matrix=torch.diag(row)) for row in torch.eye(2, dtype=torch.float64)]
+    assert lambda_ceiling(parts[0] + parts[1], 1.0, 1.0) == pytest.approx(2)  # ‖K(0)‖ = 1, not the sum of two norms
     with pytest.raises(SpectralError):
         lambda_ceiling(TransformableKernel(rbf(2), [torch.sin]), 1.0, 1.0)
 

@@ -5,6 +5,7 @@ import torch
 from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 
 from ovkgp.exceptions import InputError, OptionError, SpectralError
+from ovkgp.features import ORFF
 from ovkgp.features.bounds import kernel_variance, spectral_constants
 from ovkgp.features.bounds.radial import largest_radial_variance
 from ovkgp.features.bounds.variance import _estimated_variance
@@ -12,6 +13,7 @@ from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,
     DivergenceFreeKernel,
+    HelmholtzKernel,
     LaplaceKernel,
     SkewedChi2Kernel,
     TransformableKernel,
@@ -159,6 +161,39 @@ def test_active_dims_select_columns_of_the_lag():
     assert torch.allclose(kernel_variance(kernel, vector([9.0, 9.0, 0.4])), kernel_variance(plain, vector([0.4])))
 
 
+def test_a_scale_selects_the_columns_of_its_base_kernel_once():
+    base = RBFKernel(active_dims=(2,)).double()
+    lag = vector([9.0, 9.0, 0.4])
+    scaled = ScaleKernel(base).double()
+    scaled.outputscale = 3.0
+    assert torch.allclose(kernel_variance(scaled, lag), 9 * kernel_variance(base, lag))
+    field = RBFKernel(active_dims=(1, 2)).double()
+    curl = CurlFreeKernel(ScaleKernel(field).double())
+    curl.base_kernel.outputscale = 3.0
+    assert torch.allclose(kernel_variance(curl, lag), 9 * kernel_variance(CurlFreeKernel(field), lag))
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        HelmholtzKernel(rbf(2)).double(),
+        DecomposableKernel(rbf(2), output_matrix=GAMMA)
+        + DecomposableKernel(rbf(2, 0.4), output_matrix=GAMMA.flip(0, 1)),
+        CurlFreeKernel(rbf(2, vector([0.6, 1.2]))),
+        CurlFreeKernel(rbf(2)) * rbf(2),
+    ],
+    ids=["helmholtz", "lmc", "ard", "product"],
+)
+def test_variance_against_draws_of_features(kernel):
+    X = vector([[0.4, -0.3], [0.0, 0.0]])
+    exact = block(kernel, X[0], X[1]).detach()
+    products = []
+    for seed in range(300):
+        Phi = ORFF(kernel, 2, random_state=seed)(X).to_dense().detach()
+        products.append(Phi[:2] @ Phi[2:].T)
+    assert_simulated(kernel_variance(kernel, X[0], 2), torch.stack(products), exact)
+
+
 def test_the_skewed_group_has_its_own_lag():
     kernel = SkewedChi2Kernel(ard_num_dims=2, c=0.5).double()
     assert kernel_variance(kernel, vector([0.5, 0.5])).item() == pytest.approx(0.0, abs=1e-12)  # the neutral element
@@ -220,7 +255,7 @@ def test_bt_e_18_decomposable_variance_is_exact_and_the_printed_bound_is_not_one
     lag = vector([3.0, 3.0])
     base = rbf(2)
     kernel = DecomposableKernel(base, output_matrix=4 * torch.eye(2, dtype=torch.float64))
-    once, twice = (float(block(base, s * lag, torch.zeros(2).double())) for s in (1.0, 2.0))
+    once, twice = (block(base, s * lag, torch.zeros(2).double()).item() for s in (1.0, 2.0))
     exact = float(torch.linalg.matrix_norm(kernel_variance(kernel, lag), ord=2))
     assert exact == pytest.approx(16 * (1 + twice - 2 * once**2) / 2)
     assert exact > (1 + twice) * 4 / 2 + once**2  # what the thesis prints as an upper bound

@@ -5,16 +5,15 @@ are for frequencies drawn independently (``ORFF(..., sampler="iid")``).
 """
 
 from ovkgp.features.bounds.bernstein import bernstein_bound, pointwise_error_bound
-from ovkgp.features.bounds.constants import SpectralConstants, spectral_constants
+from ovkgp.features.bounds.constants import SpectralConstants
+from ovkgp.features.bounds.constrained import constrained_excess_risk_bound, mean_deviation_bound, weight_radius
+from ovkgp.features.bounds.kernel_constants import spectral_constants
 from ovkgp.features.bounds.learning import (
-    constrained_excess_risk_bound,
     generalization_bound,
     lambda_ceiling,
-    mean_deviation_bound,
     ridge_generalization_bound,
     stability_bound,
     suggest_features,
-    weight_radius,
 )
 from ovkgp.features.bounds.orlicz import intrinsic_dimension, orlicz_norm
 from ovkgp.features.bounds.uniform import required_features, uniform_error_bound

@@ -16,9 +16,9 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from ovkgp.exceptions import InputError
+from ovkgp.exceptions import InputError, SpectralError
 from ovkgp.features.bounds.checks import VARIANTS, count, one_of, positive
-from ovkgp.features.bounds.constants import spectral_constants
+from ovkgp.features.bounds.kernel_constants import spectral_constants
 from ovkgp.features.bounds.orlicz import intrinsic_dimension
 from ovkgp.features.bounds.variance import kernel_variance
 
@@ -46,7 +46,7 @@ def bernstein_bound(
         >>> import torch
         >>> from ovkgp.features.bounds import bernstein_bound
         >>> round(bernstein_bound(torch.eye(2) / 100, 0.01, 0.5, method="dimension"), 6)
-        9e-05
+        8.9e-05
     """
     epsilon, size, num_terms = positive("epsilon", epsilon), positive("size", size), count("num_terms", num_terms)
     one_of("method", method, METHODS)
@@ -110,6 +110,10 @@ def pointwise_error_bound(
     variance = kernel_variance(kernel, lag, num_frequencies, bounded=bounded)
     c = spectral_constants(kernel, num_dims=lag.shape[-1], bounded=bounded)
     size = 4 * (c.orlicz + c.kernel_norm) if method == "orlicz" else c.sup_norm + c.kernel_norm
+    if c.num_outputs != len(variance):  # the constants are those of a dilation
+        raise SpectralError(
+            "the features of this kernel are not symmetric at a single lag, as these inequalities need."
+        )
     if not math.isfinite(size) or not torch.isfinite(variance).all():
         return 1.0
     if size == 0:

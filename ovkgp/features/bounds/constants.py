@@ -1,40 +1,24 @@
-"""The constants of a kernel that every concentration bound is made of (BT-59, 63, 64).
-
-With the spectral pair K_e(δ) = E[cos⟨ω, δ⟩ A(ω)], they are ‖K_e(e)‖, m = E[H_ω ‖A‖], √E[H_ω² ‖A‖²], ess sup ‖A‖,
-the Orlicz norm of ‖A‖ and v ≥ sup_δ ‖D · Var K̃(δ)‖, where H_ω = ‖ω‖ on (R^d, +). Exact for RBF, Matérn and
-rational quadratic kernels, alone, decomposable, curl- or divergence-free, scaled and summed; Sobol estimates for other pairs.
-"""
+"""The numbers of a kernel that every concentration bound is made of, and how they add and scale (BT-59, 63, 64)."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields, replace
-from functools import singledispatch
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from torch import Tensor
 
-from ovkgp.exceptions import OptionError, SpectralError
-from ovkgp.features.bounds import moments
-from ovkgp.features.bounds.checks import positive
-from ovkgp.features.bounds.orlicz import gaussian_orlicz_norm, intrinsic_dimension
-from ovkgp.features.bounds.radial import largest_radial_variance
-from ovkgp.features.moments import moment_order
-from ovkgp.features.spectral import SpectralPair, SpectralSum, input_dim, spectral_pair
-from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel
-from ovkgp.kernels.protocol import components, is_operator_valued
-from ovkgp.kernels.transformable import TransformableKernel
+from ovkgp.features.bounds.orlicz import intrinsic_dimension
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SpectralConstants:
     """What a bound needs to know of a kernel and its features; any of the numbers may be infinite.
 
     Args:
         num_dims: d, the dimension of the lags that are covered by balls.
         num_outputs: p.
-        kernel_norm: ‖K_e(e)‖ = sup_δ ‖K_e(δ)‖.
+        at_zero: K_e(e), (p, p).
         slope: m = E[H_ω ‖A(ω)‖].
         root_slope: √E[H_ω² ‖A(ω)‖²]; for K = k Γ this is σ_p ‖Γ‖.
         sup_norm: ess sup ‖A(ω)‖.
@@ -46,7 +30,7 @@ class SpectralConstants:
 
     num_dims: int
     num_outputs: int
-    kernel_norm: float
+    at_zero: Tensor
     slope: float
     root_slope: float
     sup_norm: float
@@ -55,238 +39,41 @@ class SpectralConstants:
     intrinsic_dim: float
     separable: bool
 
+    @property
+    def kernel_norm(self) -> float:
+        """‖K_e(e)‖ = sup_δ ‖K_e(δ)‖."""
+        return float(torch.linalg.matrix_norm(self.at_zero, ord=2))
+
     def scaled(self, scale: float) -> SpectralConstants:
         """The constants of s · K."""
-        if scale == 0:  # infinity · 0 would be NaN
-            zeros = {f.name: 0.0 for f in fields(self) if f.name in _LINEAR}
-            return replace(self, **zeros, variance=0.0)
-        return replace(
-            self, **{name: scale * getattr(self, name) for name in _LINEAR}, variance=scale**2 * self.variance
-        )
+        linear = {name: scale * getattr(self, name) if scale else 0.0 for name in _LINEAR}  # infinity · 0 would be NaN
+        variance = scale**2 * self.variance if scale else 0.0
+        return replace(self, at_zero=scale * self.at_zero, variance=variance, **linear)
 
     def times(self, matrix: Tensor) -> SpectralConstants:
         """The constants of k · Γ from those of the scalar kernel k."""
-        matrix = matrix.detach().to(torch.float64)
+        matrix = matrix.detach().to("cpu", torch.float64)
         return replace(
             self.scaled(float(torch.linalg.matrix_norm(matrix, ord=2))),
             num_outputs=matrix.shape[-1],
+            at_zero=self.at_zero * matrix,
             intrinsic_dim=intrinsic_dimension(matrix @ matrix),
         )
 
     def __add__(self, other: SpectralConstants) -> SpectralConstants:
         """The constants of a sum with independent features: all add, by the triangle inequality."""
-        totals = {name: getattr(self, name) + getattr(other, name) for name in (*_LINEAR, "variance")}
+        totals = {name: getattr(self, name) + getattr(other, name) for name in (*_LINEAR, "at_zero", "variance")}
         scalar = self.num_outputs == 1 and self.separable and other.separable
         p = max(self.num_outputs, other.num_outputs)
         return replace(self, **totals, num_outputs=p, intrinsic_dim=float(p), separable=scalar)
 
 
-_LINEAR = ("kernel_norm", "slope", "root_slope", "sup_norm", "orlicz")
+_LINEAR = ("slope", "root_slope", "sup_norm", "orlicz")
 
 
-def spectral_constants(
-    kernel: Kernel, *, num_dims: int | None = None, bounded: bool = True, lipschitz: float = 1.0
-) -> SpectralConstants:
-    """The constants of a shift-invariant kernel; with the thesis' formulas, corrected where it errs (BT-E-16, 17, 18).
-
-    Args:
-        kernel: anything `spectral_pair` knows, with an empty batch shape.
-        num_dims: the input dimension, for kernels that do not know it and sums of kernels on different columns.
-        bounded: for curl- and divergence-free kernels, the bounded factor.
-        lipschitz: for a pair with a warp h, a Lipschitz constant of h: H_ω = lipschitz · ‖ω‖.
-
-    Raises:
-        SpectralError: the kernel has no spectral pair.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.features.bounds import spectral_constants
-        >>> kernel = RBFKernel(ard_num_dims=2)
-        >>> kernel.lengthscale = 0.5
-        >>> round(spectral_constants(kernel).root_slope ** 2, 4)  # E‖ω‖² = d/ℓ²
-        8.0
-    """
-    lipschitz = positive("lipschitz", lipschitz)
-    pair = spectral_pair(kernel, num_dims=num_dims, bounded=bounded)
-    if len(kernel.batch_shape):
-        raise OptionError(
-            f"a bound is for one kernel, got a batch of shape {tuple(kernel.batch_shape)}: index it first."
-        )
-    with torch.no_grad():
-        found = _constants(kernel, num_dims, bounded)
-    return replace(
-        found,
-        num_dims=_lag_dim(pair, num_dims),
-        slope=lipschitz * found.slope,
-        root_slope=lipschitz * found.root_slope,
-    )
-
-
-def _lag_dim(pair: SpectralPair | SpectralSum, num_dims: int | None) -> int:
-    with torch.no_grad():
-        sizes = {term.frequencies(torch.full((1, term.base_dim), 0.5)).shape[-1] for term in pair.terms}
-    alike = len(sizes) == 1 and (len(pair.terms) == 1 or all(term.warp is None for term in pair.terms))
-    if alike:
-        return sizes.pop()
-    if num_dims is None:
-        raise OptionError("the terms of this kernel may see different columns: give the input dimension as num_dims.")
-    return num_dims
-
-
-@singledispatch
-def _constants(kernel: Kernel, num_dims: int | None, bounded: bool) -> SpectralConstants:
-    separable = components(kernel) if is_operator_valued(kernel) else None
-    if separable is None:
-        return _estimated(kernel, num_dims, bounded)
-    dims = _seen(kernel, num_dims)
-    return _total(_constants(scalar, dims, bounded).times(matrix) for scalar, matrix in separable)
-
-
-def _seen(kernel: Kernel, num_dims: int | None) -> int | None:
-    return num_dims if kernel.active_dims is None else len(kernel.active_dims)
-
-
-def _total(parts) -> SpectralConstants:
+def total(parts: Iterable[SpectralConstants]) -> SpectralConstants:
+    """The constants of a sum of kernels."""
     first, *others = parts
     for other in others:
         first = first + other
     return first
-
-
-@_constants.register
-def _(kernel: ScaleKernel, num_dims, bounded):
-    return _constants(kernel.base_kernel, _seen(kernel, num_dims), bounded).scaled(float(kernel.outputscale))
-
-
-@_constants.register
-def _(kernel: AdditiveKernel, num_dims, bounded):
-    dims = _seen(kernel, num_dims)
-    return _total(_constants(part, dims, bounded) for part in kernel.kernels)
-
-
-@_constants.register
-def _(kernel: TransformableKernel, num_dims, bounded):
-    raise SpectralError(
-        "a TransformableKernel compares a different point for each output: it is no function of the lag."
-    )
-
-
-def inverse_squares(kernel: Kernel, num_dims: int | None) -> Tensor | None:
-    """1/ℓ² (d,) in float64 for an RBF, Matérn or RQ kernel; None for any other class, their gradient kernels included."""
-    if type(kernel) not in (RBFKernel, MaternKernel, RQKernel):
-        return None
-    lengthscale = kernel.lengthscale.detach().to(torch.float64).flatten()
-    return lengthscale.square().reciprocal().expand(input_dim(kernel, num_dims))
-
-
-@_constants.register(RBFKernel)
-@_constants.register(MaternKernel)
-@_constants.register(RQKernel)
-def _(kernel, num_dims, bounded):
-    weights = inverse_squares(kernel, num_dims)
-    if weights is None:
-        return _estimated_subclass(kernel, num_dims, bounded)
-    mix = moments.mixing_moment(kernel)
-    # v bounds (1 + k(2δ) − 2k(δ)²)/2 (BT-E-18): 1/2 exactly where k(2δ) ≤ 2k(δ)², which rational quadratic kernels violate.
-    return SpectralConstants(
-        num_dims=weights.numel(),
-        num_outputs=1,
-        kernel_norm=1.0,
-        slope=moments.gaussian_norm_moment(weights, 1) * mix(1),
-        root_slope=math.sqrt(moments.gaussian_norm_moment(weights, 2) * mix(2)),
-        sup_norm=1.0,
-        orlicz=1 / math.log(2),
-        variance=1.0 if isinstance(kernel, RQKernel) else 0.5,
-        intrinsic_dim=1.0,
-        separable=True,
-    )
-
-
-def _estimated_subclass(kernel: Kernel, num_dims: int | None, bounded: bool) -> SpectralConstants:
-    found = _estimated(kernel, num_dims, bounded)
-    if is_operator_valued(kernel) and found.num_outputs == 1:  # a kernel of gradients has inherited a scalar pair
-        raise SpectralError(
-            f"{type(kernel).__name__} has several outputs, but only its parent class has a spectral pair."
-        )
-    return found
-
-
-@_constants.register(CurlFreeKernel)
-@_constants.register(DivergenceFreeKernel)
-def _(kernel, num_dims, bounded):
-    dims = _seen(kernel, num_dims) if kernel.num_dims is None else kernel.num_dims
-    base = kernel.base_kernel
-    if isinstance(base, ScaleKernel):
-        inner = type(kernel)(base.base_kernel, _seen(base, dims))
-        return _constants(inner, dims, bounded).scaled(float(base.outputscale))
-    if isinstance(base, AdditiveKernel) and all(part.active_dims is None for part in base.kernels):
-        return _total(_constants(type(kernel)(part, _seen(base, dims)), dims, bounded) for part in base.kernels)
-    weights = inverse_squares(base, dims)
-    if weights is None:
-        return _estimated(kernel, num_dims, bounded)
-    return _field(kernel, weights, bounded)
-
-
-def _field(kernel: CurlFreeKernel | DivergenceFreeKernel, weights: Tensor, bounded: bool) -> SpectralConstants:
-    """A(ω) = ωωᵀ or ‖ω‖²I − ωωᵀ, of norm ‖ω‖²; bounded, of norm d E[scale²] ‖û ⊘ ℓ‖² under a law weighted by it."""
-    d, curl = weights.numel(), isinstance(kernel, CurlFreeKernel)
-    mix = moments.mixing_moment(kernel.base_kernel)
-    sup_norm = d * float(weights.max()) * mix(2) if bounded else math.inf
-    if bounded:
-        orlicz = sup_norm / math.log(2)
-    else:
-        orlicz = gaussian_orlicz_norm(weights) if type(kernel.base_kernel) is RBFKernel else math.inf
-    largest = float(weights.max()) if curl else float(weights.sum() - weights.min())
-    return SpectralConstants(
-        num_dims=d,
-        num_outputs=d,
-        kernel_norm=largest * mix(2),
-        slope=moments.gaussian_norm_moment(weights, 3) * mix(3),
-        root_slope=math.inf,  # only Hoeffding's inequality asks for it, and the error is not a number times a matrix
-        sup_norm=sup_norm,
-        orlicz=orlicz,
-        variance=_field_variance(kernel, weights, bounded, mix),
-        intrinsic_dim=float(d),
-        separable=False,
-    )
-
-
-def _field_variance(kernel, weights: Tensor, bounded: bool, mix) -> float:
-    """sup_δ ‖D Var K̃(δ)‖ where the kernel is radial and Gaussian, else the always valid ‖E[A²]‖ (BT-E-16)."""
-    d, curl = weights.numel(), isinstance(kernel, CurlFreeKernel)
-    if type(kernel.base_kernel) is RBFKernel and bool((weights == weights[0]).all()):
-        return float(weights[0]) ** 2 * largest_radial_variance(d, curl, bounded)
-    along = weights * (weights.sum() + 2 * weights)  # the diagonal of E[‖ω‖² ωωᵀ] for Gaussian ω
-    square = float((along if curl else along.sum() - along).max())
-    return square * d / (d + 2) * mix(2) ** 2 if bounded else square * mix(4)
-
-
-def _estimated(kernel: Kernel, num_dims: int | None, bounded: bool) -> SpectralConstants:
-    pair = spectral_pair(kernel, num_dims=num_dims, bounded=bounded)
-    order = moment_order(kernel)
-    return _total(_estimated_term(term, order) for term in pair.terms)
-
-
-def _estimated_term(term: SpectralPair, order: float) -> SpectralConstants:
-    """Sobol estimates for one term. Where K̃ need not be symmetric, its dilation of size 2p is what is bounded."""
-    frequencies = moments.draw_frequencies(term)
-    length, norms = frequencies.norm(dim=-1), moments.operator_norms(term, frequencies)
-    constant = norms.numel() == 1
-    power, sup_norm = (0.0, float(norms)) if constant else moments.growth(term, frequencies)
-    if not constant and power == 0:
-        order -= 2  # a factor made bounded by moving its ‖ω‖² into the law of ω
-    mean, square = moments.mean_square(term, frequencies)
-    variance = float(torch.linalg.matrix_norm(square, ord=2)) if term.even else float(norms.square().mean())
-    p = mean.shape[-1] if term.even else 2 * mean.shape[-1]
-    return SpectralConstants(
-        num_dims=frequencies.shape[-1],
-        num_outputs=p,
-        kernel_norm=float(torch.linalg.matrix_norm(mean, ord=2)),
-        slope=float((length * norms).mean()) if order > 1 + power else math.inf,
-        root_slope=float((length * norms).square().mean().sqrt()) if order > 2 + 2 * power else math.inf,
-        sup_norm=sup_norm,
-        orlicz=sup_norm / math.log(2),  # infinite for an unbounded factor: only Gaussian laws are light enough
-        variance=variance if order > 2 * power else math.inf,
-        intrinsic_dim=intrinsic_dimension(square) if constant and term.even else float(p),
-        separable=constant and term.even,
-    )

@@ -1,4 +1,4 @@
-"""What learning with an operator-valued kernel guarantees: risk bounds and rules of thumb (thesis §6.1, 7; BT-68, 85..89).
+"""What learning with an operator-valued kernel guarantees: risk bounds and rules of thumb (BT-68, 85..89).
 
 Each bound reads R(f) ≤ R_emp(f) + …, with probability at least 1 − δ over the N training pairs.
 """
@@ -11,7 +11,7 @@ from gpytorch.kernels import Kernel
 
 from ovkgp.exceptions import OptionError
 from ovkgp.features.bounds.checks import VARIANTS, count, nonnegative, one_of, positive, probability
-from ovkgp.features.bounds.constants import spectral_constants
+from ovkgp.features.bounds.kernel_constants import spectral_constants
 
 
 def generalization_bound(
@@ -40,7 +40,7 @@ def generalization_bound(
     Example:
         >>> from ovkgp.features.bounds import generalization_bound
         >>> round(generalization_bound(0.1, 10_000, lipschitz=1.0, norm_bound=1.0, trace=1.0, cost_bound=1.0), 4)
-        0.1827
+        0.1826
     """
     num_rows, delta = count("num_rows", num_rows), probability("delta", delta)
     risk = nonnegative("empirical_risk", empirical_risk)
@@ -65,9 +65,11 @@ def ridge_generalization_bound(
 ) -> float:
     """(7.2) for the minimiser of (1/N) Σ c(f(x_i), y_i) + (λ/2)‖f‖², with the constants that ridge regression has.
 
-    With c = ½‖·‖² ("half"): M = σ_y/√λ, L = √κ M + C_y, C = ½L². With c = ‖·‖² ("full"): M = σ_y√(2/λ), L = 2(√κ M + C_y),
-    C = (√κ M + C_y)². ``variant="printed"`` evaluates (7.5), R_emp + 8 (C_y²/λ) √(κ/N) (√T + √(κ ln(1/δ)/2)) for λ < 2κ,
-    whose L is the larger of the two terms of the sum above where it should be the sum (BT-E-39).
+    With c = ½‖·‖² ("half"): M = σ_y/√λ, L = √κ M + C_y, C = ½L².
+    With c = ‖·‖² ("full"): M = σ_y√(2/λ), L = 2(√κ M + C_y), C = (√κ M + C_y)².
+
+    ``variant="printed"`` evaluates (7.5), R_emp + 8 (C_y²/λ) √(κ/N) (√T + √(κ ln(1/δ)/2)) for λ < 2κ and the
+    first loss, whose L is the larger of the two terms of the sum above where it should be the sum (BT-E-39).
 
     Args:
         empirical_risk: the mean cost on the training set.
@@ -124,9 +126,9 @@ def stability_bound(
 ) -> float:
     """The bound (7.6) from uniform stability, R(f) ≤ R_emp + 2β + (4Nβ + ξ) √(ln(1/δ)/2N), for ridge regression.
 
-    β = σ²κ²/(2λN), ξ = σ²/2 and σ = C_y(1 + κ/√λ), so that 4Nβ + ξ = (σ²/2)(4κ²/λ + 1). ``variant="printed"`` misses that ½ in
-    its last term: valid, but looser (BT-E-40). The bound decreases as N^(−1/2) and grows as λ^(−2) for small λ. It
-    asks nothing of the trace of K, which may be infinite.
+    β = σ²κ²/(2λN), ξ = σ²/2 and σ = C_y(1 + κ/√λ), so that 4Nβ + ξ = (σ²/2)(4κ²/λ + 1). ``variant="printed"`` misses
+    that ½ in its last term: valid, but looser (BT-E-40). The bound decreases as N^(−1/2) and grows as λ^(−2) for small
+    λ. It asks nothing of the trace of K, which may be infinite.
 
     Args:
         empirical_risk: the mean of ½‖f(x_i) − y_i‖².
@@ -152,79 +154,13 @@ def stability_bound(
     return nonnegative("empirical_risk", empirical_risk) + 2 * beta + spread
 
 
-def mean_deviation_bound(radius: float, num_samples: int, delta: float = 0.05) -> float:
-    """Lemma 7.1: ‖X̄ − E X̄‖ ≤ (R/√D)(1 + √(2 ln(1/δ))) with probability 1 − δ, for D independent vectors with ‖X_j‖ ≤ R.
-
-    As printed; there is nothing to correct in it.
-
-    Example:
-        >>> from ovkgp.features.bounds import mean_deviation_bound
-        >>> round(mean_deviation_bound(1.0, 100, delta=0.05), 4)
-        0.3448
-    """
-    radius, num_samples = nonnegative("radius", radius), count("num_samples", num_samples)
-    return radius / math.sqrt(num_samples) * (1 + math.sqrt(2 * math.log(1 / probability("delta", delta))))
-
-
-def constrained_excess_risk_bound(
-    num_rows: int,
-    num_frequencies: int,
-    *,
-    lipschitz: float,
-    norm_bound: float,
-    trace: float,
-    cost_bound: float,
-    factor_norm: float,
-    delta: float = 0.05,
-) -> float:
-    """Prop. 7.3: the excess risk of random features whose weights are held in a ball, with probability 1 − 2δ,
-
-    4√(2/N) (L M √T + C √ln(2/δ)) + (u L M/√D)(1 + √(2 ln(1/δ))), for the constraint ‖θ_j‖ ≤ `weight_radius`(M, D).
-
-    As printed, with the constraint corrected (BT-E-41). Tikhonov's penalty does not satisfy it.
-
-    Args:
-        num_rows, num_frequencies: N and D.
-        lipschitz, norm_bound, cost_bound: L, M and C, as in `generalization_bound`.
-        trace: T ≥ ess sup Tr A(ω).
-        factor_norm: u = ess sup √‖A(ω)‖ = ess sup ‖B(ω)‖.
-
-    Example:
-        >>> from ovkgp.features.bounds import constrained_excess_risk_bound
-        >>> limits = dict(lipschitz=1.0, norm_bound=1.0, trace=1.0, cost_bound=1.0, factor_norm=1.0)
-        >>> constrained_excess_risk_bound(10**6, 10**6, **limits) < 0.03
-        True
-    """
-    twice = 2 * generalization_bound(
-        0.0, num_rows, lipschitz=lipschitz, norm_bound=norm_bound, trace=trace, cost_bound=cost_bound, delta=delta
-    )
-    return twice + lipschitz * mean_deviation_bound(
-        nonnegative("factor_norm", factor_norm) * norm_bound, num_frequencies, delta
-    )
-
-
-def weight_radius(norm_bound: float, num_frequencies: int, *, normalized: bool = True) -> float:
-    """The radius of the ball that Prop. 7.3 holds each frequency's weights in.
-
-    M/√D for features with the factor 1/√D, as `ORFF` has them, and M/D without it (``normalized=False``). The thesis
-    prints the second with the first kind of features (BT-E-41).
-
-    Example:
-        >>> from ovkgp.features.bounds import weight_radius
-        >>> weight_radius(2.0, 100), weight_radius(2.0, 100, normalized=False)
-        (0.2, 0.02)
-    """
-    num_frequencies = count("num_frequencies", num_frequencies)
-    return positive("norm_bound", norm_bound) / (math.sqrt(num_frequencies) if normalized else num_frequencies)
-
-
 def lambda_ceiling(
     kernel: Kernel, output_variance: float, output_norm: float, *, num_dims: int | None = None, bounded: bool = True
 ) -> float:
     """The largest λ with which ridge regression can still reach outputs of norm C: 2 ‖K_e(e)‖ σ_y² / C² (BT-68).
 
-    For (1/N) Σ‖f(x_i) − y_i‖² + (λ/2)‖f‖², comparing with f = 0 gives λ‖f‖² ≤ 2σ_y² (the square is missing in the thesis,
-    BT-E-23), and ‖f(x)‖ ≤ √‖K_e(e)‖ ‖f‖. The ceiling itself is as printed.
+    For (1/N) Σ‖f(x_i) − y_i‖² + (λ/2)‖f‖², comparing with f = 0 gives λ‖f‖² ≤ 2σ_y² (the square is missing in the
+    thesis, BT-E-23), and ‖f(x)‖ ≤ √‖K_e(e)‖ ‖f‖. The ceiling itself is as printed.
 
     Args:
         kernel: a shift-invariant kernel.

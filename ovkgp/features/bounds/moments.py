@@ -1,7 +1,8 @@
 """Moments of a spectral law: closed forms for Gaussian scale mixtures, Sobol estimates for any other.
 
-The frequencies of an RBF, Matérn or rational quadratic kernel are ω = √τ ε ⊘ ℓ with normal ε and one τ for all coordinates,
-so E‖ω‖ˢ is the Gaussian moment times E[τ^(s/2)]. Another law is met through 2¹⁴ scrambled Sobol points with a fixed seed.
+The frequencies of an RBF, Matérn or rational quadratic kernel are ω = √τ ε ⊘ ℓ with normal ε and one τ for all
+coordinates, so E‖ω‖ˢ is the Gaussian moment times E[τ^(s/2)]. Another law is met through 2¹⁴ scrambled Sobol points
+with a fixed seed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _CHUNK = 2**10
 def mixing_moment(kernel: Kernel) -> Callable[[float], float]:
     """s ↦ E[τ^(s/2)] of the variable that multiplies squared Gaussian frequencies.
 
-    1 for RBF, ν^(s/2) Γ(ν − s/2)/Γ(ν) for Matérn (infinite from s = 2ν on), α^(−s/2) Γ(α + s/2)/Γ(α) for rational quadratic.
+    1 for RBF, ν^(s/2) Γ(ν − s/2)/Γ(ν) for Matérn (infinite from s = 2ν on), α^(−s/2) Γ(α + s/2)/Γ(α) for RQ.
     """
     if isinstance(kernel, MaternKernel):
         nu = float(kernel.nu)
@@ -40,7 +41,7 @@ def _gamma_ratio(x: float, step: float) -> float:
 def gaussian_norm_moment(variances: Tensor, s: float) -> float:
     """E‖ω‖ˢ for ω ~ N(0, diag(variances)).
 
-    Exact where the variances are equal, (2 v)^(s/2) Γ((d+s)/2)/Γ(d/2), and for s = 2; else a Sobol estimate (four digits).
+    Exact where the variances are equal, (2 v)^(s/2) Γ((d+s)/2)/Γ(d/2), and for s = 2; else a Sobol estimate.
     """
     d = variances.numel()
     if s == 2:
@@ -62,6 +63,12 @@ def draw_frequencies(term: SpectralPair) -> Tensor:
     with torch.no_grad():
         frequencies = term.frequencies(sobol(term.base_dim))
     return frequencies.reshape(NUM_DRAWS, -1).to(torch.float64)
+
+
+def has_constant_factor(term: SpectralPair) -> bool:
+    """Whether B does not depend on ω."""
+    two = torch.tensor([[0.3], [0.6]], dtype=torch.float64).expand(2, term.base_dim)
+    return term.factor(term.frequencies(two)).shape[-3] == 1
 
 
 def draw_factors(term: SpectralPair, frequencies: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

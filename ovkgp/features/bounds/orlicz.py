@@ -44,7 +44,7 @@ def orlicz_norm(samples_or_kernel: Tensor | Kernel, *, bounded: bool = False, nu
         True
     """
     if isinstance(samples_or_kernel, Kernel):
-        from ovkgp.features.bounds.constants import spectral_constants
+        from ovkgp.features.bounds.kernel_constants import spectral_constants  # it is built on this module
 
         return spectral_constants(samples_or_kernel, bounded=bounded, num_dims=num_dims).orlicz
     return _empirical(samples_or_kernel)

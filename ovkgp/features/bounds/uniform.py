@@ -2,10 +2,11 @@
 
 Three inequalities, for D independent frequencies and inputs in a set C of diameter |C| in R^d:
 
-    hoeffding            2⁸ (σ_p‖Γ‖|C|/ε)² exp(−ε²D / 4‖Γ‖²(d+2))                                  K = k Γ only
-    bernstein_bounded    C_d (4m|C|/ε)^{d/(d+1)} p_int^{1/(d+1)} exp(−Dε² / 8(d+1)(v + uε/6))        ess sup‖A‖ < ∞
-    bernstein_unbounded  C_d (4m|C|/ε)^{d/(d+1)} (p_int r)^{1/(d+1)} exp(−Dε² / 8v(d+1)(1+1/p))      ‖A‖ with exponential
-                                                             or exp(−Dε / 8u(d+1)κ) for larger ε     tails, p < ∞
+    hoeffding            2⁸ (σ_p‖Γ‖|C|/ε)² exp(−ε²D / 4‖Γ‖²(d+2))                                   K = k Γ only
+    bernstein_bounded    C_d (4m|C|/ε)^{d/(d+1)} p_int^{1/(d+1)} exp(−Dε² / 8(d+1)(v + uε/6))       ess sup‖A‖ < ∞
+    bernstein_unbounded  C_d (4m|C|/ε)^{d/(d+1)} (p_int r)^{1/(d+1)} exp(−Dε² / 8v(d+1)(1+1/p))     ‖‖A‖‖_ψ₁ < ∞, p < ∞
+                                                             or exp(−Dε / 8u(d+1)κ) for larger ε
+
     C_d = 4 (d^{1/(d+1)} + d^{−d/(d+1)}),   κ = log(16√2 p) + log(u²/v),   r = 1 + 3 / (ε² log²(1 + Dε/v)).
 """
 
@@ -17,7 +18,8 @@ from gpytorch.kernels import Kernel
 
 from ovkgp.exceptions import OptionError
 from ovkgp.features.bounds.checks import VARIANTS, count, nonnegative, one_of, positive, probability
-from ovkgp.features.bounds.constants import SpectralConstants, spectral_constants
+from ovkgp.features.bounds.constants import SpectralConstants
+from ovkgp.features.bounds.kernel_constants import spectral_constants
 
 METHODS = ("auto", "hoeffding", "bernstein_bounded", "bernstein_unbounded")
 _MOST = 2**62
@@ -46,7 +48,8 @@ def uniform_error_bound(
     them: 8√2 (m|C|/ε) for C_d(·)^{d/(d+1)}, and exp(−Dε² / 2(d+1)(v + uε/3)); it may be too small to be true.
     Hoeffding's bound is the same in both. Where ε exceeds what a theorem allows for |C|, the bound for the
     smallest larger set it does allow is returned. A bound above 1 says nothing and is reported as 1.0, and so is
-    one with an infinite moment (the Laplace kernel, rough Matérn kernels).
+    one with an infinite moment (the Laplace kernel, rough Matérn kernels). For a kernel whose constants have no closed
+    form they are estimated at 2¹⁴ Sobol frequencies, and the bound is as good as those estimates.
 
     Args:
         kernel: a shift-invariant kernel; its hyperparameters count.
@@ -202,7 +205,7 @@ def _bernstein_unbounded(c: SpectralConstants, D: int, epsilon: float, diameter:
 
 
 def _log_cover(c: SpectralConstants, epsilon: float, diameter: float, variant: str) -> float:
-    """What covering the lags by balls costs: log C_d (4m|C|/ε)^{d/(d+1)}, or log 8√2 m|C|/ε as printed (BT-E-20, 21)."""
+    """What covering the lags by balls costs: log C_d (4m|C|/ε)^{d/(d+1)}; printed, log 8√2 m|C|/ε (BT-E-20, 21)."""
     d, reach = c.num_dims, max(c.slope * diameter / epsilon, 1.0)
     if variant == "printed":
         return math.log(8 * math.sqrt(2) * reach)

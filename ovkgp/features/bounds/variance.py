@@ -15,7 +15,7 @@ from torch import Tensor
 from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.bounds import moments
 from ovkgp.features.bounds.checks import count
-from ovkgp.features.bounds.constants import inverse_squares
+from ovkgp.features.bounds.kernel_constants import inverse_squares
 from ovkgp.features.bounds.radial import field_variance
 from ovkgp.features.spectral import SpectralPair, spectral_pair
 from ovkgp.kernels.chi_square import SkewedChi2Kernel
@@ -42,7 +42,7 @@ def kernel_variance(kernel: Kernel, lag: Tensor, num_frequencies: int = 1, *, bo
         bounded: for curl- and divergence-free kernels, the bounded factor.
 
     Returns:
-        A symmetric positive semi-definite (p, p) tensor in float64.
+        A (p, p) tensor in float64, symmetric and, up to rounding, positive semi-definite.
 
     Example:
         >>> import torch
@@ -82,7 +82,9 @@ def _select(kernel: Kernel, lag: Tensor) -> Tensor:
 
 @_variance.register
 def _(kernel: ScaleKernel, lag, bounded):
-    return kernel.outputscale.to(lag) ** 2 * _variance(kernel.base_kernel, _select(kernel, lag), bounded)
+    # GPyTorch's ScaleKernel takes over the active_dims of its base kernel, which then selects once, not twice.
+    seen = _select(kernel, lag) if kernel.base_kernel.active_dims is None else lag
+    return kernel.outputscale.to(lag) ** 2 * _variance(kernel.base_kernel, seen, bounded)
 
 
 @_variance.register
@@ -95,13 +97,13 @@ def _(kernel: AdditiveKernel, lag, bounded):
 @_variance.register(DivergenceFreeKernel)
 def _(kernel, lag, bounded):
     base, scale = kernel.base_kernel, 1.0
-    seen = _select(kernel, lag)
+    seen = _select(base, _select(kernel, lag))
     while isinstance(base, ScaleKernel):
-        seen, scale, base = _select(base, seen), scale * base.outputscale.to(lag), base.base_kernel
-    weights = inverse_squares(base, len(_select(base, seen))) if isinstance(base, RBFKernel) else None
+        scale, base = scale * base.outputscale.to(lag), base.base_kernel
+    weights = inverse_squares(base, len(seen)) if isinstance(base, RBFKernel) else None
     if weights is None or (bounded and bool((weights != weights[0]).any())):
         return _estimated_variance(kernel, lag, bounded)
-    return scale**2 * field_variance(weights, _select(base, seen), isinstance(kernel, CurlFreeKernel), bounded)
+    return scale**2 * field_variance(weights, seen, isinstance(kernel, CurlFreeKernel), bounded)
 
 
 def _scalar_variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
@@ -109,7 +111,7 @@ def _scalar_variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
     seen = _select(kernel, lag)
     inner = spectral_pair.ignoring_active_dims(kernel, num_dims=len(seen), bounded=bounded)
     plain = len(inner.terms) == 1 and inner.even and inner.terms[0].warp is None
-    if not plain or inner.terms[0].factor(moments.draw_frequencies(inner.terms[0])[:2]).shape[-3] != 1:
+    if not plain or not moments.has_constant_factor(inner.terms[0]):
         return _estimated_variance(kernel, lag, bounded)
     start, once, twice = (block(kernel, s * lag, torch.zeros_like(lag)).to(lag) for s in (0.0, 1.0, 2.0))
     return (start**2 + start * twice) / 2 - once**2
