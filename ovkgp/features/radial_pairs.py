@@ -14,9 +14,10 @@ from collections.abc import Callable
 from functools import singledispatch
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel
-from scipy.special import gammaincinv
+from scipy.special import gammainc, gammaincinv
 from torch import Tensor
 
 from ovkgp.exceptions import SpectralError
@@ -24,11 +25,10 @@ from ovkgp.features.spectral import SpectralPair, input_dim, spectral_pair, unit
 
 
 class GammaQuantile(torch.autograd.Function):
-    """The u-quantile of Gamma(shape, 1), differentiable in the shape and in u."""
+    """The u-quantile of Gamma(shape, 1) for tensors of equal shape, differentiable in both."""
 
     @staticmethod
     def forward(ctx, shape: Tensor, uniforms: Tensor) -> Tensor:
-        shape, uniforms = torch.broadcast_tensors(shape, uniforms)
         value = torch.from_numpy(gammaincinv(shape.numpy(force=True), uniforms.numpy(force=True))).to(uniforms)
         value = value.clamp_min(torch.finfo(value.dtype).tiny)
         ctx.save_for_backward(shape, value)
@@ -38,12 +38,19 @@ class GammaQuantile(torch.autograd.Function):
     def backward(ctx, gradient: Tensor):
         shape, value = ctx.saved_tensors
         density = torch.exp((shape - 1) * value.log() - value - torch.lgamma(shape))
-        by_shape = torch._standard_gamma_grad(shape.contiguous(), value.contiguous())
-        return _sum_to(gradient * by_shape, ctx, 0), _sum_to(gradient / density, ctx, 1)
+        by_shape = by_uniforms = None
+        if ctx.needs_input_grad[0]:  # implicitly: F(x; shape) = u, so dx/dshape = −∂F/∂shape / density
+            by_shape = -gradient * _shape_derivative(shape, value) / density
+        if ctx.needs_input_grad[1]:
+            by_uniforms = gradient / density
+        return by_shape, by_uniforms
 
 
-def _sum_to(gradient: Tensor, ctx, position: int) -> Tensor | None:
-    return gradient if ctx.needs_input_grad[position] else None
+def _shape_derivative(shape: Tensor, value: Tensor) -> Tensor:
+    """∂/∂a of the distribution function of Gamma(a, 1), by a central difference: good to about 1e-10."""
+    a, x = shape.numpy(force=True), value.numpy(force=True)
+    step = 1e-5 * np.maximum(a, 1)
+    return torch.from_numpy((gammainc(a + step, x) - gammainc(a - step, x)) / (2 * step)).to(value)
 
 
 def gamma_quantile(shape: Tensor, uniforms: Tensor) -> Tensor:

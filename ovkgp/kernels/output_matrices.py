@@ -253,8 +253,8 @@ def simplex_code(num_classes: int) -> Tensor:
         raise OptionError(f"a simplex code needs at least 2 classes, got {num_classes}.")
     code = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
     for p in range(2, num_classes):
-        top = torch.cat([torch.ones(1, 1), torch.full((1, p), -1 / p)], dim=1).to(code)
-        bottom = torch.cat([torch.zeros(p - 1, 1).to(code), (1 - p**-2) ** 0.5 * code], dim=1)
+        top = torch.cat([code.new_ones(1, 1), code.new_full((1, p), -1 / p)], dim=1)
+        bottom = torch.cat([code.new_zeros(p - 1, 1), (1 - p**-2) ** 0.5 * code], dim=1)
         code = torch.cat([top, bottom])
     return code
 
@@ -267,10 +267,10 @@ class SimplexMatrix(OutputMatrix):
         self.register_buffer("code", simplex_code(num_classes).to(torch.get_default_dtype()))
 
     def forward(self) -> Tensor:
-        return self.code.mT @ self.code
+        return self.factor() @ self.factor().mT
 
     def factor(self) -> Tensor:
-        return self.code.mT
+        return self.code.mT.expand(*self.batch_shape, *self.code.mT.shape)
 
 
 class MeanRegularizedMatrix(OutputMatrix):

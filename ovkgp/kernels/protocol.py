@@ -58,10 +58,10 @@ class BatchIndexMixin:
         if len(self.batch_shape) == 0:
             return self
         index = index if isinstance(index, tuple) else (index,)
-        batch_shape, own = self.batch_shape, len(self._batch_shape)
+        batch_shape = self.batch_shape
         return BatchIndexMixin._map_batch(
             self,
-            lambda t: t.expand(*batch_shape, *t.shape[own:])[index],
+            lambda t: t.expand(*batch_shape, *_event_shape(self, t))[index],
             lambda child: _indexed(_expanded(child, batch_shape), index) if len(child.batch_shape) else child,
             torch.empty(batch_shape)[index].shape,
         )
@@ -70,13 +70,18 @@ class BatchIndexMixin:
         batch_shape = torch.Size(sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
         if batch_shape == self.batch_shape:
             return self
-        own = len(self._batch_shape)
         return BatchIndexMixin._map_batch(
             self,
-            lambda t: t.expand(*batch_shape, *t.shape[own:]),
+            lambda t: t.expand(*batch_shape, *_event_shape(self, t)),
             lambda child: _expanded(child, batch_shape),
             batch_shape,
         )
+
+
+def _event_shape(kernel, tensor: Tensor) -> torch.Size:
+    """The shape of a parameter without its batch shape, which in a `ScaleKernel` is that of the scaled kernel."""
+    whole = kernel.batch_shape
+    return tensor.shape[len(whole if tensor.shape[: len(whole)] == whole else kernel._batch_shape) :]
 
 
 def _indexed(kernel, index):

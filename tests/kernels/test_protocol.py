@@ -181,13 +181,13 @@ def test_block_takes_points_as_rows_or_vectors_and_is_a_method_too():
 
 
 def test_block_refuses_many_points():
-    with pytest.raises(InputError, match="one point x and one point z.*call the kernel itself"):
+    with pytest.raises(InputError, match=r"one point x and one point z.*call the kernel itself"):
         block(operator_valued("curl_free"), torch.zeros(3, 2), torch.zeros(2))
 
 
 @pytest.mark.parametrize("ask", [num_outputs, components, lambda k: block(k, torch.zeros(1), torch.zeros(1))])
 def test_what_is_no_kernel_is_refused_by_name(ask):
-    with pytest.raises(KernelTypeError, match="expected a gpytorch.kernels.Kernel, got str"):
+    with pytest.raises(KernelTypeError, match=r"expected a gpytorch.kernels.Kernel, got str"):
         ask("rbf")
 
 
