@@ -102,14 +102,14 @@ BOUNDED = {
     "icm graph": lambda: DecomposableKernel(rbf(), output_matrix=GraphMatrix(CHAIN, mean_variance=0.5)),
     "icm simplex": lambda: DecomposableKernel(rbf(), output_matrix=SimplexMatrix(3)),
     "icm mean-regularised": lambda: DecomposableKernel(rbf(), output_matrix=MeanRegularizedMatrix(3, coupling=0.3)),
-    "lmc": lambda: DecomposableKernel(rbf(), num_outputs=2) + DecomposableKernel(MaternKernel(ard_num_dims=2), num_outputs=2),
+    "lmc": lambda: (
+        DecomposableKernel(rbf(), num_outputs=2) + DecomposableKernel(MaternKernel(ard_num_dims=2), num_outputs=2)
+    ),
     "icm times periodic": lambda: DecomposableKernel(rbf(), output_matrix=GAMMA) * ard(PeriodicKernel(ard_num_dims=2)),
     "multitask": seeded(lambda: MultitaskKernel(rbf(), num_tasks=2, rank=1)),
     "lcm": seeded(lambda: LCMKernel([rbf(), MaternKernel(ard_num_dims=2)], num_tasks=2, rank=1)),
     "function-valued grid": lambda: FunctionValuedKernel(rbf(), RBFKernel(), tasks=torch.linspace(0, 1, 3)),
-    "function-valued pairs": lambda: FunctionValuedKernel(
-        RBFKernel(ard_num_dims=1), LaplaceKernel(ard_num_dims=1)
-    ),
+    "function-valued pairs": lambda: FunctionValuedKernel(RBFKernel(ard_num_dims=1), LaplaceKernel(ard_num_dims=1)),
     "delays": lambda: TransformableKernel(rbf(), [Delay(0.0), Delay(0.4)]),
     "warped icm": lambda: WarpedKernel(DecomposableKernel(rbf(), output_matrix=GAMMA), MultiplicativeGroup(2)),
 }

@@ -119,7 +119,7 @@ def separable(pair: SpectralPair | SpectralSum, root) -> SpectralPair | Spectral
         def factor(frequencies: Tensor) -> Tensor:
             return term.factor(frequencies) * root().to(frequencies).unsqueeze(-3)
 
-        return replace(term, factor=factor)
+        return replace(term, factor=factor, reflection=None)
 
     return map_terms(pair, change)
 

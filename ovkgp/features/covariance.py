@@ -18,7 +18,6 @@ from linear_operator.operators import (
     KroneckerProductDiagLinearOperator,
     KroneckerProductLinearOperator,
     LowRankRootLinearOperator,
-    MatmulLinearOperator,
     RootLinearOperator,
     SumLinearOperator,
     ZeroLinearOperator,
@@ -54,29 +53,39 @@ class FeatureCovariance(LowRankRootLinearOperator):
         return LinearOperator.__add__(self, other)
 
 
-class FeatureCrossCovariance(MatmulLinearOperator):
-    """Φ Φ'ᵀ between different points."""
+class FeatureCrossCovariance(LinearOperator):
+    """Φ Φ'ᵀ between different points, from Φ and Φ'."""
 
     def __init__(self, left: LinearOperator, right: LinearOperator):
         super().__init__(left, right)
+        self.left, self.right = left, right
 
-    @classmethod
-    def between(cls, left: LinearOperator, right: LinearOperator) -> FeatureCrossCovariance:
-        """Φ Φ'ᵀ from Φ and Φ'."""
-        return cls(left, right.mT)
+    def _size(self) -> torch.Size:
+        batch = torch.broadcast_shapes(self.left.batch_shape, self.right.batch_shape)
+        return torch.Size((*batch, self.left.shape[-2], self.right.shape[-2]))
+
+    def _matmul(self, rhs: Tensor) -> Tensor:
+        return self.left._matmul(self.right._t_matmul(rhs))
+
+    def _t_matmul(self, rhs: Tensor) -> Tensor:
+        return self.right._matmul(self.left._t_matmul(rhs))
+
+    def _transpose_nonbatch(self) -> FeatureCrossCovariance:
+        return self.__class__(self.right, self.left)
 
     def _mul_constant(self, other: float | Tensor) -> LinearOperator:
         other = torch.as_tensor(other, dtype=self.dtype, device=self.device)
         if not (other > 0).all():
             return super()._mul_constant(other)
-        root = other.sqrt()
-        return self.__class__(self.left_linear_op._mul_constant(root), self.right_linear_op._mul_constant(root))
+        return self.__class__(self.left._mul_constant(other.sqrt()), self.right._mul_constant(other.sqrt()))
 
     def __add__(self, other):
         if isinstance(other, FeatureCrossCovariance):
-            left = stacked(self.left_linear_op, other.left_linear_op)
-            return self.between(left, stacked(self.right_linear_op.mT, other.right_linear_op.mT))
+            return self.__class__(stacked(self.left, other.left), stacked(self.right, other.right))
         return super().__add__(other)
+
+    def to_dense(self) -> Tensor:
+        return self.left.to_dense() @ self.right.to_dense().mT
 
 
 def output_noise(noise: LinearOperator) -> Tensor | None:

@@ -14,18 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.features.moments import moment_order
+from ovkgp.features.operators import reflected_columns
 from ovkgp.features.radial_pairs import require_finite, scale_mixture, whitened_frequencies
 from ovkgp.features.spectral import SpectralPair, SpectralSum, input_dim, map_terms, precompose, scaled, spectral_pair
 from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel
 
-Direction = Callable[[Tensor], Tensor]
-"""ω (..., D, d) ↦ the factor (..., D, d, r) of A(ω), homogeneous of degree one in ω."""
+
+class Direction(NamedTuple):
+    """ω (..., D, d) ↦ a factor (..., D, d, r) of A(ω), of degree one in ω, and its form as a reflection if it has one."""
+
+    factor: Callable[[Tensor], Tensor]
+    reflection: Callable[[Tensor], tuple[Tensor, Tensor]] | None
 
 
 def along(frequencies: Tensor) -> Tensor:
@@ -33,30 +39,34 @@ def along(frequencies: Tensor) -> Tensor:
     return frequencies.unsqueeze(-1)
 
 
-def across(frequencies: Tensor) -> Tensor:
-    """‖ω‖ Q(ω), d × (d − 1): the factor of ‖ω‖² I − ωωᵀ.
+def mirror(frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """v and ‖ω‖ (..., D, 1): the reflection I − 2vvᵀ/‖v‖² sends e₁ to ∓ω/‖ω‖, and its other columns are Q(ω).
 
-    Q holds the last d − 1 columns of the Householder reflection that sends e₁ to ∓ω/‖ω‖; its sign follows the
-    first coordinate, so that it is smooth in positive lengthscales.
+    The sign follows the first coordinate of ω, so that Q is smooth in positive lengthscales.
     """
     norm = frequencies.norm(dim=-1, keepdim=True)
-    sign = torch.where(frequencies[..., :1] >= 0, 1.0, -1.0).to(frequencies)
     unit = frequencies / norm.clamp_min(torch.finfo(norm.dtype).tiny)  # at ω = 0 the factor is 0
-    mirror = torch.cat([unit[..., :1] + sign, unit[..., 1:]], dim=-1)
-    scale = 2 * norm / mirror.square().sum(-1, keepdim=True)
-    d = frequencies.shape[-1]
-    eye = torch.eye(d, dtype=frequencies.dtype, device=frequencies.device)[:, 1:]
-    return norm.unsqueeze(-1) * eye - (scale * mirror).unsqueeze(-1) * mirror[..., 1:].unsqueeze(-2)
+    sign = torch.where(frequencies[..., :1] >= 0, 1.0, -1.0).to(frequencies)
+    return torch.cat([unit[..., :1] + sign, unit[..., 1:]], dim=-1), norm
+
+
+def across(frequencies: Tensor) -> Tensor:
+    """‖ω‖ Q(ω), d × (d − 1): the factor of ‖ω‖² I − ωωᵀ."""
+    return reflected_columns(*mirror(frequencies))
+
+
+CURL_FREE = Direction(along, None)
+DIVERGENCE_FREE = Direction(across, mirror)
 
 
 @spectral_pair.register(CurlFreeKernel)
 def _(kernel: CurlFreeKernel, num_dims: int | None = None, bounded: bool = True):
-    return _field_pair(kernel, along, num_dims, bounded)
+    return _field_pair(kernel, CURL_FREE, num_dims, bounded)
 
 
 @spectral_pair.register(DivergenceFreeKernel)
 def _(kernel: DivergenceFreeKernel, num_dims: int | None = None, bounded: bool = True):
-    return _field_pair(kernel, across, num_dims, bounded)
+    return _field_pair(kernel, DIVERGENCE_FREE, num_dims, bounded)
 
 
 def _field_pair(kernel, direction: Direction, num_dims: int | None, bounded: bool):
@@ -75,35 +85,47 @@ def _over(base: Kernel, direction: Direction, d: int, bounded: bool) -> Spectral
     if bounded and scale_mixture(base) is not None:
         return _bounded(base, direction, d)
     require_finite(base, 4, moment_order(base), "unbounded curl- and divergence-free")
-    return map_terms(
-        spectral_pair.ignoring_active_dims(base, num_dims=d), lambda term: _unbounded(term, direction, d)
-    )
+    return map_terms(spectral_pair.ignoring_active_dims(base, num_dims=d), lambda term: _unbounded(term, direction, d))
 
 
 def _bounded(base: Kernel, direction: Direction, d: int) -> SpectralPair:
     mixture = scale_mixture(base)
     require_finite(base, 2, moment_order(base), "curl- and divergence-free")
-
-    def factor(frequencies: Tensor) -> Tensor:
-        radius = (frequencies * base.lengthscale.to(frequencies)).norm(dim=-1)
-        return direction(frequencies) * ((d * mixture.mean) ** 0.5 / radius)[..., None, None]
-
-    return SpectralPair(
+    pair = SpectralPair(
         base_dim=d + 1 + mixture.base_dim,
         frequencies=lambda u: whitened_frequencies(u, d, mixture, tilted=True) / base.lengthscale.to(u),
-        factor=factor,
+        factor=along,
         isotropic=True,
         num_dims=d,
     )
+
+    def amplitude(frequencies: Tensor) -> Tensor:
+        radius = (frequencies * base.lengthscale.to(frequencies)).norm(dim=-1, keepdim=True)
+        return (d * mixture.mean) ** 0.5 / radius
+
+    return _directed(pair, direction, lambda frequencies: frequencies, amplitude)
 
 
 def _unbounded(term: SpectralPair, direction: Direction, d: int) -> SpectralPair:
     """Multiply a scalar factor by the direction of the frequency of x itself: the warp of a smooth stationary kernel
     selects or repeats columns, so it is linear and ⟨ω, h(x)⟩ = ⟨ω Hᵀ, x⟩ with H = h(I)."""
 
-    def factor(frequencies: Tensor) -> Tensor:
+    def of_x(frequencies: Tensor) -> Tensor:
         eye = torch.eye(d, dtype=frequencies.dtype, device=frequencies.device)
-        of_x = frequencies if term.warp is None else frequencies @ term.warp(eye).mT
-        return direction(of_x) * term.factor(frequencies)
+        return frequencies if term.warp is None else frequencies @ term.warp(eye).mT
 
-    return replace(term, factor=factor)
+    return _directed(term, direction, of_x, lambda frequencies: term.factor(frequencies).squeeze(-1))
+
+
+def _directed(term: SpectralPair, direction: Direction, of_x, amplitude) -> SpectralPair:
+    """The pair with the factor direction(ω) · amplitude(ω), amplitude (..., D or 1, 1)."""
+
+    def reflection(frequencies: Tensor) -> tuple[Tensor, Tensor]:
+        vectors, norm = direction.reflection(of_x(frequencies))
+        return vectors, norm * amplitude(frequencies)
+
+    return replace(
+        term,
+        factor=lambda w: direction.factor(of_x(w)) * amplitude(w).unsqueeze(-1),
+        reflection=reflection if direction.reflection else None,
+    )

@@ -87,8 +87,8 @@ class FeatureOperator(LinearOperator):
         """Φᵀ y, from (..., n·p, k) to (..., M·r, k)."""
         values = values.unflatten(-2, (-1, self.num_outputs))  # (..., n, p, k)
         if self.is_separable:
-            return _times(self.features.mT, _blockwise(self.factor.mT, values)).flatten(-3, -2)
-        return self._contract(_times(self.features.mT, values)).flatten(-3, -2)
+            return _adjoint_times(self.features, _blockwise(self.factor.mT, values)).flatten(-3, -2)
+        return self._contract(_adjoint_times(self.features, values)).flatten(-3, -2)
 
     def _expand(self, weights: Tensor) -> Tensor:
         """[B_m θ_m]_m: (..., M, r, k) → (..., M, p, k)."""
@@ -141,9 +141,7 @@ class ComplexFeatureOperator(FeatureOperator):
     Column (e, j, b) holds cos · Re B + sin · Im B for e = 0 and cos · Im B − sin · Re B for e = 1.
     """
 
-    def __init__(
-        self, features: Tensor, factor: Tensor, imaginary: Tensor, num_outputs: int, transposed: bool = False
-    ):
+    def __init__(self, features: Tensor, factor: Tensor, imaginary: Tensor, num_outputs: int, transposed: bool = False):
         super().__init__(features, factor, num_outputs, transposed)
         imaginary, _ = same_batch(imaginary, self.factor)
         # The representation of a linear operator is its constructor's arguments.
@@ -186,13 +184,99 @@ class ComplexFeatureOperator(FeatureOperator):
         return dense.mT if self.transposed else dense
 
 
+class ReflectedFeatureOperator(FeatureOperator):
+    """Φ whose factors are the columns 2, …, p of scaled reflections, s_j (I − 2 v_j v_jᵀ/‖v_j‖²): divergence-free maps.
+
+    Args:
+        features: φ (*batch, n, 2D).
+        factor: the mirrors v, (*batch, D, p).
+        lengths: the scales s, (*batch, D, 1).
+
+    The (D, p, p − 1) tensor of the factors is not formed in products: O(n D p k) time, O(n D + (n + D) p k) memory.
+    """
+
+    def __init__(self, features: Tensor, factor: Tensor, lengths: Tensor, num_outputs: int, transposed: bool = False):
+        features, factor, lengths = same_batch(features, factor, lengths)
+        LinearOperator.__init__(self, features, factor, lengths, num_outputs=num_outputs, transposed=transposed)
+        self.features, self.factor, self.lengths = features, factor, lengths
+        self.num_outputs, self.transposed = num_outputs, transposed
+
+    @property
+    def num_columns(self) -> int:
+        return self.features.shape[-1] * (self.num_outputs - 1)
+
+    @property
+    def blocks(self) -> Tensor:
+        return reflected_columns(self.factor, self.lengths)
+
+    @property
+    def is_separable(self) -> bool:
+        return False
+
+    @property
+    def _direction(self) -> Tensor:
+        """√2 v/‖v‖ as columns, (..., 1, D, p, 1)."""
+        return (self.factor * (2 / self.factor.square().sum(-1, keepdim=True)).sqrt()).unsqueeze(-1).unsqueeze(-4)
+
+    def _expand(self, weights: Tensor) -> Tensor:
+        padded = torch.nn.functional.pad(weights, (0, 0, 1, 0)).unflatten(-3, (2, -1))  # (..., 2, D, p, k)
+        return (self._reflect(padded) * self.lengths.unsqueeze(-1).unsqueeze(-4)).flatten(-4, -3)
+
+    def _contract(self, values: Tensor) -> Tensor:
+        values = values.unflatten(-3, (2, -1)) * self.lengths.unsqueeze(-1).unsqueeze(-4)
+        return self._reflect(values)[..., 1:, :].flatten(-4, -3)
+
+    def _reflect(self, columns: Tensor) -> Tensor:
+        direction = self._direction
+        return columns - direction * (direction * columns).sum(-2, keepdim=True)
+
+
+def reflected_columns(mirrors: Tensor, lengths: Tensor) -> Tensor:
+    """s (I − 2vvᵀ/‖v‖²) without its first column, (..., D, p, p − 1), from v (..., D, p) and s (..., D, 1)."""
+    scaled = mirrors * (2 / mirrors.square().sum(-1, keepdim=True))
+    eye = torch.eye(mirrors.shape[-1], dtype=mirrors.dtype, device=mirrors.device)[:, 1:]
+    return lengths.unsqueeze(-1) * (eye - scaled.unsqueeze(-1) * mirrors[..., 1:].unsqueeze(-2))
+
+
+class Waves(torch.autograd.Function):
+    """[cos t, sin t] side by side, with one tensor kept for the gradient and no copy made."""
+
+    @staticmethod
+    def forward(ctx, angles: Tensor) -> Tensor:
+        D = angles.shape[-1]
+        waves = angles.new_empty(*angles.shape[:-1], 2 * D)
+        torch.cos(angles, out=waves[..., :D])
+        torch.sin(angles, out=waves[..., D:])
+        ctx.save_for_backward(waves)
+        return waves
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        (waves,) = ctx.saved_tensors
+        (cos, sin), (by_cos, by_sin) = waves.chunk(2, -1), gradient.chunk(2, -1)
+        return by_sin * cos - by_cos * sin
+
+
 def _times(matrix: Tensor, stacked: Tensor) -> Tensor:
     """(..., a, b) times (..., b, q, k) over b, as one matrix product."""
     return (matrix @ stacked.flatten(-2)).unflatten(-1, stacked.shape[-2:])
 
 
+NARROW = 64
+"""Up to about this many columns (yᵀφ)ᵀ is faster than φᵀy; beyond, the two are equal and the second is contiguous."""
+
+
+def _adjoint_times(features: Tensor, stacked: Tensor) -> Tensor:
+    """φᵀ (..., M, n) times (..., n, q, k) over n, as one matrix product."""
+    flat = stacked.flatten(-2)
+    product = (flat.mT @ features).mT if flat.shape[-1] <= NARROW else features.mT @ flat
+    return product.unflatten(-1, stacked.shape[-2:])
+
+
 def _blockwise(matrix: Tensor, stacked: Tensor) -> Tensor:
     """(..., p, q) applied to each block of (..., n, q, k)."""
+    if matrix.shape[-2:] == (1, 1):
+        return matrix.unsqueeze(-3) * stacked
     if stacked.shape[-1] == 1:
         return (stacked.squeeze(-1) @ matrix.mT).unsqueeze(-1)
     return matrix.unsqueeze(-3) @ stacked

@@ -19,7 +19,13 @@ from torch import Tensor
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.noise import as_seed, normal_scores, require_sampler
-from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, stacked
+from ovkgp.features.operators import (
+    ComplexFeatureOperator,
+    FeatureOperator,
+    ReflectedFeatureOperator,
+    Waves,
+    stacked,
+)
 from ovkgp.features.spectral import SpectralPair, SpectralSum, spectral_pair
 from ovkgp.kernels import num_outputs
 
@@ -72,12 +78,16 @@ class ORFF(FeatureMap):
         self.num_dims, self.sampler, self.bounded = num_dims, sampler, bounded
         self.learn_frequencies = learn_frequencies
         self.seed, self.block_index = as_seed(random_state), 0
-        require_sampler(sampler, self.pair)
-        for term in self.pair.terms:
+        pair = self.pair
+        require_sampler(sampler, pair)
+        for term in pair.terms:
             _require_road(term)
         if self.kernel is not None:
             _require_even(self.kernel, num_dims, bounded)
-        self._draw()
+        self._noise_names = tuple(f"raw_frequencies_{i}" for i in range(len(pair.terms)))
+        for name, scores in zip(self._noise_names, self._scores(self.num_frequencies), strict=True):
+            self._store(name, scores.to(torch.get_default_dtype()))
+        self._num_outputs = self._count_outputs()
 
     @property
     def pair(self) -> SpectralPair | SpectralSum:
@@ -89,6 +99,9 @@ class ORFF(FeatureMap):
     @property
     def num_outputs(self) -> int:
         """p."""
+        return self._num_outputs
+
+    def _count_outputs(self) -> int:
         p = self.factors[0].shape[-2]
         return num_outputs(self.kernel) if p == 1 and self.kernel is not None else p
 
@@ -100,34 +113,28 @@ class ORFF(FeatureMap):
     @property
     def frequencies(self) -> Tensor | list[Tensor]:
         """ω (..., D, q), float64; a list with one tensor a term for a sum."""
-        drawn = self._frequencies()
+        drawn = self._frequencies(self.pair.terms)
         return drawn[0] if len(drawn) == 1 else drawn
 
     @property
     def factors(self) -> list[Tensor]:
         """The factors B (..., D or 1, p, r), one tensor a term."""
-        return [term.factor(w) for term, w in zip(self.pair.terms, self._frequencies(), strict=True)]
+        terms = self.pair.terms
+        return [term.factor(w) for term, w in zip(terms, self._frequencies(terms), strict=True)]
 
-    def _frequencies(self) -> list[Tensor]:
+    def _frequencies(self, terms: tuple[SpectralPair, ...]) -> list[Tensor]:
         # Uniforms in float64 whatever the dtype of the module: the tails of a float32 uniform are too coarse.
         limit = 2.0**-53
         return [
             term.frequencies(torch.special.ndtr(getattr(self, name).double()).clamp(limit, 1 - limit))
-            for term, name in zip(self.pair.terms, self._noise_names(), strict=True)
+            for term, name in zip(terms, self._noise_names, strict=True)
         ]
-
-    def _noise_names(self) -> list[str]:
-        return [f"raw_frequencies_{i}" for i in range(len(self.pair.terms))]
 
     def _scores(self, num_rows: int) -> list[Tensor]:
         return [
             normal_scores(self.sampler, num_rows, term, (self.seed, self.block_index, i))
             for i, term in enumerate(self.pair.terms)
         ]
-
-    def _draw(self) -> None:
-        for name, scores in zip(self._noise_names(), self._scores(self.num_frequencies), strict=True):
-            self._store(name, scores.to(torch.get_default_dtype()))
 
     def _store(self, name: str, scores: Tensor) -> None:
         if self.learn_frequencies:
@@ -140,7 +147,7 @@ class ORFF(FeatureMap):
         if num_new < 0:
             raise OptionError(f"extend takes the number of frequencies to add, got {num_new}.")
         old = self.num_frequencies
-        for name, scores in zip(self._noise_names(), self._scores(old + num_new), strict=True):
+        for name, scores in zip(self._noise_names, self._scores(old + num_new), strict=True):
             kept = getattr(self, name)
             self._store(name, torch.cat([kept.data, scores[old:].to(kept)]))
         self.num_frequencies = old + num_new
@@ -152,31 +159,36 @@ class ORFF(FeatureMap):
         other = copy(self)
         other._buffers, other._parameters = dict(self._buffers), dict(self._parameters)
         other.block_index = int(index)
-        for name, scores in zip(self._noise_names(), other._scores(self.num_frequencies), strict=True):
+        for name, scores in zip(self._noise_names, other._scores(self.num_frequencies), strict=True):
             other._store(name, scores.to(getattr(self, name)))
         return other
 
     def forward(self, X: Tensor) -> LinearOperator:
         """Φ(X), of size (n·p) × num_features, for X (..., n, d)."""
         X = self.check(X)
-        terms = zip(self.pair.terms, self._frequencies(), strict=True)
-        return stacked(*(self._term(term, frequencies, X) for term, frequencies in terms))
+        terms = self.pair.terms
+        drawn = zip(terms, self._frequencies(terms), strict=True)
+        return stacked(*(self._term(term, frequencies, X) for term, frequencies in drawn))
 
     def _term(self, term: SpectralPair, frequencies: Tensor, X: Tensor) -> FeatureOperator:
-        factor = term.factor(frequencies)
         points = X if term.warp is None else term.warp(X)
         if points.dim() > X.dim():  # one point an output: p scalar rows for each x
             points = points.flatten(-3, -2)
         if points.shape[-1] != frequencies.shape[-1]:
             raise InputError(f"expected inputs with {frequencies.shape[-1]} columns, got {points.shape[-1]}.")
-        angles = points @ frequencies.to(points).mT
-        features = torch.cat([angles.cos(), angles.sin()], -1) / math.sqrt(self.num_frequencies)
+        waves = Waves.apply(points @ frequencies.to(points).mT)
+        # The 1/√D goes into the factors, which are small.
+        if term.reflection is not None:
+            mirrors, lengths = (part.to(points) for part in term.reflection(frequencies))
+            lengths = (lengths / math.sqrt(self.num_frequencies)).expand(*mirrors.shape[:-1], 1)
+            return ReflectedFeatureOperator(waves, mirrors, lengths, num_outputs=mirrors.shape[-1])
+        factor = term.factor(frequencies) / math.sqrt(self.num_frequencies)
         p = factor.shape[-2]
         if term.even:
-            return FeatureOperator(features, factor.to(points).flatten(-3, -2), num_outputs=p)
+            return FeatureOperator(waves, factor.to(points).flatten(-3, -2), num_outputs=p)
         factor = factor.expand(*factor.shape[:-3], self.num_frequencies, *factor.shape[-2:])
         parts = (part.to(points).flatten(-3, -2) for part in (factor.real, factor.imag))
-        return ComplexFeatureOperator(features, *parts, num_outputs=p)
+        return ComplexFeatureOperator(waves, *parts, num_outputs=p)
 
     def extra_repr(self) -> str:
         return f"num_frequencies={self.num_frequencies}, sampler={self.sampler!r}, random_state={self.seed}"

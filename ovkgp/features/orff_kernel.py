@@ -64,13 +64,58 @@ class ORFFKernel(OperatorValuedKernel):
         same = x1 is x2 or torch.equal(x1, x2)
         if diag:
             return left.squared_rows() if same else left.squared_rows(self.orff(x2))
-        return FeatureCovariance(left) if same else FeatureCrossCovariance.between(left, self.orff(x2))
+        return FeatureCovariance(left) if same else FeatureCrossCovariance(left, DeferredFeatures(x2, self.orff))
 
     def __add__(self, other: Kernel) -> Kernel:
         return FeatureSumKernel(self, other) if isinstance(other, ORFFKernel) else super().__add__(other)
 
     def prediction_strategy(self, train_inputs, train_prior_dist, train_labels, likelihood):
         return FeaturePredictionStrategy(train_inputs, train_prior_dist, train_labels, likelihood)
+
+
+class DeferredFeatures(LinearOperator):
+    """Φ(X), computed when somebody multiplies by it: prediction in weight space never does for the training points."""
+
+    def __init__(self, X: Tensor, feature_map: FeatureMap, scale: float | Tensor = 1.0):
+        super().__init__(X, feature_map=feature_map, scale=scale)
+        self.X, self.feature_map, self.scale = X, feature_map, scale
+
+    @cached(name="features")
+    def evaluate_kernel(self) -> LinearOperator:
+        return self.feature_map(self.X)._mul_constant(self.scale)
+
+    def representation(self) -> tuple[Tensor, ...]:
+        return self.evaluate_kernel().representation()
+
+    def representation_tree(self):
+        return self.evaluate_kernel().representation_tree()
+
+    @property
+    def num_outputs(self) -> int:
+        return self.evaluate_kernel().num_outputs
+
+    @property
+    def num_columns(self) -> int:
+        return self.feature_map.num_features
+
+    def _size(self) -> torch.Size:
+        batch = torch.broadcast_shapes(self.X.shape[:-2], self.feature_map.batch_shape)
+        return torch.Size((*batch, self.X.shape[-2] * self.feature_map.num_outputs, self.num_columns))
+
+    def _transpose_nonbatch(self) -> LinearOperator:
+        return self.evaluate_kernel().mT
+
+    def _matmul(self, rhs: Tensor) -> Tensor:
+        return self.evaluate_kernel()._matmul(rhs)
+
+    def _t_matmul(self, rhs: Tensor) -> Tensor:
+        return self.evaluate_kernel()._t_matmul(rhs)
+
+    def _mul_constant(self, other: float | Tensor) -> DeferredFeatures:
+        return DeferredFeatures(self.X, self.feature_map, self.scale * other)
+
+    def to_dense(self) -> Tensor:
+        return self.evaluate_kernel().to_dense()
 
 
 class FeatureSumKernel(AdditiveKernel):
@@ -110,9 +155,10 @@ class FeaturePredictionStrategy(DefaultPredictionStrategy):
         return self.noisy.weights(residual)
 
     def exact_prediction(self, test_mean: Tensor, test_test_covar, test_train_covar):
-        features = _left_features(to_linear_operator(test_train_covar).evaluate_kernel())
-        if features is None or self.noisy is None:
+        prior = to_linear_operator(test_test_covar).evaluate_kernel()
+        if self.noisy is None or not isinstance(prior, FeatureCovariance):
             return super().exact_prediction(test_mean, test_test_covar, test_train_covar)
+        features = prior.root
         mean = test_mean + features._matmul(self.weight_mean).squeeze(-1)
         if settings.skip_posterior_variances.on():
             return mean, ZeroLinearOperator(*test_test_covar.shape)
@@ -120,10 +166,3 @@ class FeaturePredictionStrategy(DefaultPredictionStrategy):
         eye = torch.eye(chol.shape[-1], dtype=chol.dtype, device=chol.device)
         inverse_root = torch.linalg.solve_triangular(chol, eye, upper=False).mT
         return mean, RootLinearOperator(features._matmul(inverse_root))
-
-
-def _left_features(covariance: LinearOperator) -> LinearOperator | None:
-    """Φ_* of a covariance Φ_* Φᵀ between test and training points."""
-    if isinstance(covariance, FeatureCrossCovariance):
-        return covariance.left_linear_op
-    return covariance.root if isinstance(covariance, FeatureCovariance) else None

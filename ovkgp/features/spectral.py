@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from gpytorch.kernels import Kernel
@@ -39,6 +40,8 @@ class SpectralPair:
         even: whether K_e(δ) = K_e(−δ). A real factor can only represent even signatures (BT-E-15).
         warp: h, from x (..., n, d) to (..., n, q), or to (..., n, p, q) for one point an output; None is the identity.
         num_dims: the number of uniforms that hold the direction; `base_dim` where it is not given.
+        reflection: frequencies → (v (..., D, p), s (..., D, 1)), where the factor is s (I − 2vvᵀ/‖v‖²) without its first
+            column: spares the (D, p, p − 1) tensor. `factor` must agree with it.
 
     Example:
         >>> import torch
@@ -55,6 +58,7 @@ class SpectralPair:
     even: bool = True
     warp: Callable[[Tensor], Tensor] | None = None
     num_dims: int | None = None
+    reflection: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
 
     def __post_init__(self):
         if self.base_dim < 1:
@@ -133,8 +137,13 @@ class SpectralTable(RuleTable):
                 f"Known: {self.known}."
             )
         offered = {"num_dims": num_dims, "bounded": bounded}
-        taken = inspect.signature(rule).parameters
-        return rule(kernel, **{name: value for name, value in offered.items() if name in taken})
+        return rule(kernel, **{name: offered[name] for name in _keywords(rule)})
+
+
+@cache
+def _keywords(rule: Callable) -> tuple[str, ...]:
+    """Which of the keywords on offer a rule takes."""
+    return tuple(name for name in ("num_dims", "bounded") if name in inspect.signature(rule).parameters)
 
 
 spectral_pair = SpectralTable()
@@ -156,8 +165,14 @@ def scaled(pair: SpectralPair | SpectralSum, scale: Callable[[], Tensor]):
     """The pair of s · K: the factor grows by √s."""
 
     def change(term: SpectralPair) -> SpectralPair:
-        factor = term.factor
-        return replace(term, factor=lambda frequencies: factor(frequencies) * scale().sqrt()[..., None, None, None])
+        def factor(frequencies: Tensor) -> Tensor:
+            return term.factor(frequencies) * scale().sqrt()[..., None, None, None]
+
+        def reflection(frequencies: Tensor) -> tuple[Tensor, Tensor]:
+            mirror, length = term.reflection(frequencies)
+            return mirror, length * scale().sqrt()[..., None, None]
+
+        return replace(term, factor=factor, reflection=reflection if term.reflection else None)
 
     return map_terms(pair, change)
 

@@ -7,7 +7,13 @@ from ovkgp.kernels.curves import GaussianCurveKernel, LaplaceCurveKernel
 from ovkgp.kernels.decomposable import DecomposableKernel
 from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel
 from ovkgp.kernels.function_valued import FunctionValuedKernel
-from ovkgp.kernels.groups import AdditiveGroup, CyclicGroup, MultiplicativeGroup, ProductGroup, SkewedMultiplicativeGroup
+from ovkgp.kernels.groups import (
+    AdditiveGroup,
+    CyclicGroup,
+    MultiplicativeGroup,
+    ProductGroup,
+    SkewedMultiplicativeGroup,
+)
 from ovkgp.kernels.jets import Jet, lag_jet
 from ovkgp.kernels.laplace import LaplaceKernel
 from ovkgp.kernels.output_matrices import (

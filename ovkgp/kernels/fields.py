@@ -86,40 +86,23 @@ class FieldKernel(OperatorValuedKernel):
         return blocks.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
 
-def _parts(kernel: Kernel) -> list[Kernel]:
-    """The terms, factors or scaled kernel that a kernel is made of."""
-    if isinstance(kernel, ScaleKernel):
-        return [kernel.base_kernel]
-    return list(kernel.kernels) if isinstance(kernel, (AdditiveKernel, ProductKernel)) else []
-
-
-def _ard_dims(kernel: Kernel) -> set[int]:
-    """The numbers of columns that ARD lengthscales anywhere in a kernel ask for."""
-    if parts := _parts(kernel):
-        same_columns = isinstance(kernel, ScaleKernel)  # which takes over the active_dims of what it scales
-        return {d for part in parts if same_columns or part.active_dims is None for d in _ard_dims(part)}
-    return set() if kernel.ard_num_dims is None else {kernel.ard_num_dims}
-
-
 def _reach(kernel: Kernel) -> int:
     """The least number of columns in which the terms and factors of a kernel find all their `active_dims`."""
     if isinstance(kernel, ScaleKernel):
         return _reach(kernel.base_kernel)
-    own = (_reach(part) if part.active_dims is None else int(part.active_dims.max()) + 1 for part in _parts(kernel))
-    return max(own, default=1)
+    parts = kernel.kernels if isinstance(kernel, (AdditiveKernel, ProductKernel)) else []
+    reaches = (_reach(part) if part.active_dims is None else int(part.active_dims.max()) + 1 for part in parts)
+    return max(reaches, default=1)
 
 
 def _known_dims(base_kernel: Kernel, num_dims: int | None) -> int | None:
     known = known_dims(base_kernel)
     if num_dims is not None and known is not None and num_dims != known:
         raise OptionError(f"num_dims={num_dims} contradicts the {known} dimensions of the base kernel.")
-    return num_dims if known is None else known
-
-
-def _least_columns(kernel: Kernel, least: int) -> int:
-    """The fewest columns that a kernel of unknown dimension can be tried on."""
-    used = [int(k.active_dims.max()) + 1 for k in kernel.sub_kernels() if k.active_dims is not None]
-    return max([least, *used])
+    dims = num_dims if known is None else known
+    if dims is not None and dims < (reach := _reach(base_kernel)):
+        raise OptionError(f"a part of the base kernel looks at column {reach - 1}, but there are only {dims} columns.")
+    return dims
 
 
 class CurlFreeKernel(FieldKernel):

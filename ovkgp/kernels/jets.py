@@ -252,5 +252,5 @@ def _child_jet(kernel: Kernel, lag: Tensor) -> Jet:
     if kernel.active_dims is None:
         return lag_jet(kernel, lag)
     jet = lag_jet(kernel, lag.index_select(-1, kernel.active_dims))
-    place = torch.eye(lag.shape[-1], dtype=lag.dtype, device=lag.device)[kernel.active_dims]
+    place = torch.eye(lag.shape[-1], dtype=jet.value.dtype, device=lag.device)[kernel.active_dims]
     return Jet(jet.value, jet.gradient @ place, place.mT @ jet.hessian @ place)

@@ -25,7 +25,7 @@ from gpytorch.kernels import (
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.exceptions import InputError, KernelTypeError
+from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 
 Component = tuple[Kernel, Tensor]
 
@@ -84,13 +84,17 @@ def _event_shape(kernel, tensor: Tensor) -> torch.Size:
     return tensor.shape[len(whole if tensor.shape[: len(whole)] == whole else kernel._batch_shape) :]
 
 
-def _indexed(kernel, index):
-    return kernel[index] if isinstance(kernel, BatchIndexMixin) else BatchIndexMixin.__getitem__(kernel, index)
+def _is_foreign(child) -> bool:
+    """Whether a child is one of GPyTorch's kernels, and not something with indexing of its own."""
+    return isinstance(child, Kernel) and not isinstance(child, BatchIndexMixin)
 
 
-def _expanded(kernel, batch_shape: torch.Size):
-    ours = isinstance(kernel, BatchIndexMixin)
-    return kernel.expand_batch(batch_shape) if ours else BatchIndexMixin.expand_batch(kernel, batch_shape)
+def _indexed(child, index):
+    return BatchIndexMixin.__getitem__(child, index) if _is_foreign(child) else child[index]
+
+
+def _expanded(child, batch_shape: torch.Size):
+    return BatchIndexMixin.expand_batch(child, batch_shape) if _is_foreign(child) else child.expand_batch(batch_shape)
 
 
 class OperatorValuedKernel(BatchIndexMixin, Kernel):
@@ -215,16 +219,24 @@ def components(kernel: Kernel) -> list[Component] | None:
 
 def known_dims(kernel: Kernel) -> int | None:
     """How many columns a kernel looks at, from `active_dims` or ARD, also through scalings, sums and products."""
+    dims = _dims_asked_for(kernel)
+    if len(dims) > 1:
+        raise OptionError(
+            f"the parts of {type(kernel).__name__} ask for different numbers of dimensions: {sorted(dims)}. "
+            "Make their ard_num_dims agree, or give each its active_dims."
+        )
+    return dims.pop() if dims else None
+
+
+def _dims_asked_for(kernel: Kernel) -> set[int]:
+    own = {kernel.ard_num_dims, getattr(kernel, "num_dims", None)}
     if kernel.active_dims is not None:
-        return len(kernel.active_dims)
-    if kernel.ard_num_dims is not None:
-        return kernel.ard_num_dims
+        own.add(len(kernel.active_dims))
     if isinstance(kernel, ScaleKernel):
-        return known_dims(kernel.base_kernel)
+        own |= _dims_asked_for(kernel.base_kernel)
     if isinstance(kernel, (AdditiveKernel, ProductKernel)):
-        dims = (known_dims(k) for k in kernel.kernels if k.active_dims is None)
-        return next((d for d in dims if d is not None), None)
-    return getattr(kernel, "num_dims", None)
+        own |= {dims for k in kernel.kernels if k.active_dims is None for dims in _dims_asked_for(k)}
+    return own - {None}
 
 
 def _require_kernel(kernel) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from gpytorch.kernels import Kernel
 
+from ovkgp.exceptions import KernelTypeError
+
 
 class RuleTable:
     """Rules by kernel class, with a `register` decorator."""
@@ -18,7 +20,9 @@ class RuleTable:
         self._rules: dict[type, Callable] = {}
 
     def register(self, kernel_class: type) -> Callable[[Callable], Callable]:
-        """Decorate the rule for `kernel_class`."""
+        """Decorate the rule for `kernel_class`: ``@table.register(MyKernel)``."""
+        if not isinstance(kernel_class, type):
+            raise KernelTypeError(f"name the kernel class: @register(MyKernel); got {kernel_class!r}.")
 
         def decorate(rule: Callable) -> Callable:
             self._rules[kernel_class] = rule

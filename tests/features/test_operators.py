@@ -15,7 +15,14 @@ from linear_operator.test.linear_operator_test_case import LinearOperatorTestCas
 
 from ovkgp.features import ORFF
 from ovkgp.features.covariance import FeatureCovariance, FeatureCrossCovariance, NoisyFeatureCovariance
-from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, StackedFeatures, stacked
+from ovkgp.features.operators import (
+    ComplexFeatureOperator,
+    FeatureOperator,
+    ReflectedFeatureOperator,
+    StackedFeatures,
+    Waves,
+    stacked,
+)
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
 
 
@@ -49,12 +56,23 @@ def dense_twin(op):
                 block = cos[..., None, None] * on_cos.unsqueeze(-3) + sin[..., None, None] * on_sin.unsqueeze(-3)
                 columns.append(block.reshape(*block.shape[:-3], n * p, -1))
         return torch.cat(columns, -1)
-    J = op.factor.shape[-2] // p
+    if isinstance(op, ReflectedFeatureOperator):
+        v = op.factor
+        outer = v.unsqueeze(-1) * v.unsqueeze(-2) / v.square().sum(-1)[..., None, None]
+        factor = (op.lengths.unsqueeze(-1) * (torch.eye(p, dtype=v.dtype) - 2 * outer))[..., 1:].flatten(-3, -2)
+    else:
+        factor = op.factor
+    J = factor.shape[-2] // p
     columns = []
     for m in range(M):
-        block = op.factor[..., (m % J) * p : (m % J + 1) * p, :]
+        block = factor[..., (m % J) * p : (m % J + 1) * p, :]
         columns.append((op.features[..., m, None, None] * block.unsqueeze(-3)).flatten(-3, -2))
     return torch.cat(columns, -1)
+
+
+def reflected(n=4, frequencies=2, p=2, batch=()):
+    parts = torch.randn(*batch, frequencies, p), torch.rand(*batch, frequencies, 1)
+    return ReflectedFeatureOperator(torch.randn(*batch, n, 2 * frequencies), *parts, num_outputs=p)
 
 
 class TestSeparable(RectangularLinearOperatorTestCase, unittest.TestCase):
@@ -82,6 +100,16 @@ class TestPerFrequencyMultiBatch(TestSeparable):
 
     def create_linear_op(self):
         return per_frequency(batch=(3, 2)).requires_grad_(True)
+
+
+class TestReflected(TestSeparable):
+    def create_linear_op(self):
+        return reflected(p=3).requires_grad_(True)
+
+
+class TestReflectedBatch(TestSeparable):
+    def create_linear_op(self):
+        return reflected(batch=(2,)).requires_grad_(True)
 
 
 class TestComplex(TestSeparable):
@@ -167,7 +195,7 @@ class TestNoisyBatch(TestNoisySharedVariance):
         return ConstantDiagLinearOperator(torch.tensor([[0.7], [0.9]]), diag_shape=size)
 
 
-MAKERS = [separable, per_frequency, complex_factor, lambda: StackedFeatures(separable(), per_frequency())]
+MAKERS = [separable, per_frequency, complex_factor, reflected, lambda: StackedFeatures(separable(), per_frequency())]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -186,11 +214,21 @@ def test_squared_rows_and_gram_equal_dense(make):
 def test_cross_covariance_scales_and_adds():
     torch.manual_seed(2)
     pairs = [(separable(n=3), separable(n=5)), (per_frequency(n=3), per_frequency(n=5))]
-    crosses = [FeatureCrossCovariance.between(a, b) for a, b in pairs]
+    crosses = [FeatureCrossCovariance(a, b) for a, b in pairs]
     dense = [dense_twin(a) @ dense_twin(b).mT for a, b in pairs]
     torch.testing.assert_close((crosses[0] * 4.0 + crosses[1]).to_dense(), 4 * dense[0] + dense[1])
     assert isinstance(crosses[0] * 4.0 + crosses[1], FeatureCrossCovariance)
     torch.testing.assert_close((crosses[0] * -1.0).to_dense(), -dense[0])
+
+
+class TestCrossCovariance(RectangularLinearOperatorTestCase, unittest.TestCase):
+    seed = 0
+
+    def create_linear_op(self):
+        return FeatureCrossCovariance(per_frequency(n=3), per_frequency(n=4)).requires_grad_(True)
+
+    def evaluate_linear_op(self, op):
+        return dense_twin(op.left) @ dense_twin(op.right).mT
 
 
 def test_stacking_is_flat():
@@ -218,6 +256,13 @@ def test_products_never_hold_an_n_p_d_tensor():
             Phi @ torch.randn(Phi.shape[-1])
             Phi.mT @ torch.randn(Phi.shape[-2])
     assert max(sizes) <= n * 2 * D
+
+
+def test_waves_are_twice_differentiable():
+    angles = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(Waves.apply(angles), torch.cat([angles.cos(), angles.sin()], -1))
+    assert torch.autograd.gradcheck(Waves.apply, angles)
+    assert torch.autograd.gradgradcheck(Waves.apply, angles)
 
 
 def test_bt_e_27_separable_features_are_the_kronecker_product_with_the_root():

@@ -108,7 +108,9 @@ def test_evidence_gradient_and_prediction_equal_dense_algebra(name, rank):
         expected_mean = model.mean_module(Xs).flatten() + Ks @ solve[:, 0]
         torch.testing.assert_close(posterior.mean.flatten(), expected_mean, rtol=1e-8, atol=1e-8)
         torch.testing.assert_close(posterior.covariance_matrix, Kss - Ks @ solve[:, 1:], rtol=1e-7, atol=1e-7)
-        torch.testing.assert_close(posterior.variance.flatten(), (Kss - Ks @ solve[:, 1:]).diagonal(), atol=1e-7, rtol=0)
+        torch.testing.assert_close(
+            posterior.variance.flatten(), (Kss - Ks @ solve[:, 1:]).diagonal(), atol=1e-7, rtol=0
+        )
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -136,7 +138,9 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("name", ["decomposable", "divergence-free", "scaled", "sum", "scaled sum", "features of a sum"])
+@pytest.mark.parametrize(
+    "name", ["decomposable", "divergence-free", "scaled", "sum", "scaled sum", "features of a sum"]
+)
 def test_no_square_matrix_of_all_observations_is_formed(name, rank):
     """Training, and prediction at as many points: nothing is larger than np × r, let alone np × np."""
     n = 300

@@ -21,7 +21,9 @@ from ovkgp.kernels import (
 )
 
 BOTH = [(name, True) for name in CASES] + [
-    (name, False) for name in FIELDS if "matern32" not in name  # refused: infinite variance
+    (name, False)
+    for name in FIELDS
+    if "matern32" not in name  # refused: infinite variance
 ]
 
 
@@ -64,8 +66,7 @@ def test_errors_fall_as_one_over_root_d(name):
     with torch.no_grad():
         K = kernel(x).to_dense()
         errors = [
-            np.mean([_squared_error(kernel, K, x, D, seed, NUM_DIMS[name]) for seed in range(24)]) ** 0.5
-            for D in sizes
+            np.mean([_squared_error(kernel, K, x, D, seed, NUM_DIMS[name]) for seed in range(24)]) ** 0.5 for D in sizes
         ]
     slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
     assert slope == pytest.approx(-0.5, abs=0.1)

@@ -63,8 +63,7 @@ EVERY = pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
 def test_factor_is_a_root_of_the_matrix(make):
     module = make()
     factor = array(module.factor())
-    tolerance = 1e-7 if isinstance(module, SimplexMatrix) else 1e-12  # the simplex code is born in single precision
-    np.testing.assert_allclose(factor @ factor.T, array(module()), atol=tolerance)
+    np.testing.assert_allclose(factor @ factor.T, array(module()), atol=1e-12)
 
 
 @EVERY
@@ -72,7 +71,7 @@ def test_matrix_is_symmetric_and_positive_semidefinite(make):
     matrix = array(make()())
     np.testing.assert_allclose(matrix, matrix.T, rtol=1e-14, atol=1e-15)
     values = np.linalg.eigvalsh(matrix)
-    assert values[0] >= -1e-7 * values[-1]
+    assert values[0] >= -1e-12 * values[-1]
 
 
 @EVERY

@@ -1,0 +1,192 @@
+"""Feature operators against their dense twins, and ORFFKernel against GPyTorch's RFFKernel, in one run and on one thread.
+
+    python benchmarks/features.py [--quick]
+
+Prints ours, the twin's or peer's, and the ratio. Curl-free and divergence-free maps, N = 2000, d = p = 10, D = 500, with 1
+and 50 right-hand sides: (a) build and one product, (b) one more product with cos and sin at hand, the peak memory of (a),
+and the slopes of log time in log N, D and d. Then one training step and one prediction of a plain ExactGP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+
+import gpytorch
+import torch
+from gpytorch.kernels import RBFKernel, RFFKernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ovkgp.features import ORFF, ORFFKernel
+from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel
+
+FIELDS = {"curl-free": CurlFreeKernel, "divergence-free": DivergenceFreeKernel}
+
+
+class PeakMemory(TorchDispatchMode):
+    """The largest total of live tensor storages made inside, in bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.live, self.peak = {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if torch.is_tensor(tensor):
+                storage = tensor.untyped_storage()
+                self.live[storage.data_ptr()] = (
+                    storage.nbytes(),
+                    torch.multiprocessing.reductions.StorageWeakRef(storage),
+                )
+        self.live = {key: pair for key, pair in self.live.items() if not pair[1].expired()}
+        self.peak = max(self.peak, sum(size for size, _ in self.live.values()))
+        return result
+
+
+def seconds(work, repeats: int = 7) -> float:
+    """The shortest of several runs."""
+    best = math.inf
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def peak(work) -> int:
+    with PeakMemory() as watch:
+        work()
+    return watch.peak
+
+
+def make(field, N: int, d: int, D: int):
+    orff = ORFF(FIELDS[field](RBFKernel(ard_num_dims=d)).double(), D, random_state=0)
+    generator = torch.Generator().manual_seed(0)
+    return orff, torch.rand(N, d, generator=generator, dtype=torch.float64)
+
+
+def dense_features(orff: ORFF, X: torch.Tensor) -> torch.Tensor:
+    """The dense twin: the (N·p) × r matrix, built block by block from the definition."""
+    w, B = orff.frequencies, orff.factors[0]
+    angles = X @ w.mT
+    waves = torch.stack([angles.cos(), angles.sin()], 1) / math.sqrt(len(w))
+    return torch.einsum("nej,jpr->npejr", waves, B).reshape(len(X) * B.shape[1], -1)
+
+
+def line(label: str, ours: float, theirs: float, target: str, unit: str = "ms", scale: float = 1e3) -> None:
+    print(f"{label:<52}{ours * scale:>11.2f} {unit}{theirs * scale:>12.2f} {unit}{theirs / ours:>9.2f} x   {target}")
+
+
+def products(quick: bool) -> None:
+    N, d, D = (500, 10, 200) if quick else (2000, 10, 500)
+    print(f"\nfeature products, N = {N}, d = p = {d}, D = {D}{'':<17}ours{'dense':>16}{'dense / ours':>14}")
+    for field in FIELDS:
+        orff, X = make(field, N, d, D)
+        Phi, dense = orff(X), dense_features(orff, X)
+        for k in (1, 50):
+            theta = torch.randn(orff.num_features, k, dtype=torch.float64)
+            values = torch.randn(N * d, k, dtype=torch.float64)
+            torch.testing.assert_close(Phi @ theta, dense @ theta)
+            torch.testing.assert_close(Phi.mT @ values, dense.mT @ values)
+            line(
+                f"{field}, k = {k}: (a) build + one product",
+                seconds(lambda t=theta: orff(X) @ t, 3),
+                seconds(lambda t=theta: dense_features(orff, X) @ t, 3),
+                "want > 1",
+            )
+            line(
+                f"{field}, k = {k}: (b) Phi @ theta",
+                seconds(lambda t=theta: Phi @ t),
+                seconds(lambda t=theta: dense @ t),
+                "want > 0.83",
+            )
+            line(
+                f"{field}, k = {k}: (b) Phi.T @ y",
+                seconds(lambda v=values: Phi.mT @ v),
+                seconds(lambda v=values: dense.mT @ v),
+                "want > 0.83",
+            )
+        theta = torch.randn(orff.num_features, 1, dtype=torch.float64)
+        line(
+            f"{field}: peak memory of (a)",
+            peak(lambda: orff(X) @ theta),
+            peak(lambda: dense_features(orff, X) @ theta),
+            "want > 5",
+            "MB",
+            1e-6,
+        )
+
+
+def slopes(quick: bool) -> None:
+    """The fitted slope of log time of build + product against each size; at most linear, so at most about 1."""
+    base = {"N": 2000, "d": 16, "D": 400}
+    factors = (1, 2, 4) if quick else (1, 2, 4, 8)
+    print("\nslopes of log time (build + Phi @ theta + Phi.T @ y); linear is 1")
+    for field in FIELDS:
+        row = []
+        for size in base:
+            times = []
+            for factor in factors:
+                sizes = {**base, size: base[size] * factor}
+                orff, X = make(field, **sizes)
+                theta = torch.randn(orff.num_features, dtype=torch.float64)
+                times.append(seconds(lambda o=orff, x=X, t=theta: (P := o(x)).mT @ (P @ t), 5))
+            x = torch.tensor([math.log(f) for f in factors])
+            y = torch.tensor([math.log(t) for t in times])
+            slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()
+            row.append(f"{size}: {slope:.2f}")
+        print(f"{field:<20}" + "   ".join(row) + "   want <= 1.1")
+
+
+class Model(gpytorch.models.ExactGP):
+    def __init__(self, X, y, kernel):
+        super().__init__(X, y, gpytorch.likelihoods.GaussianLikelihood())
+        self.mean_module, self.covar_module = gpytorch.means.ConstantMean(), kernel
+
+    def forward(self, x):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def exact_gp(quick: bool) -> None:
+    n, d, D = (1000 if quick else 5000), 4, 100
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(n, d, generator=generator)
+    y, Xs = torch.sin(X.sum(-1)), torch.rand(1000, d, generator=generator)
+    models = {
+        "ours": Model(X, y, ORFFKernel(ORFF(RBFKernel(ard_num_dims=d), D, random_state=0))),
+        "gpytorch": Model(X, y, RFFKernel(num_samples=D, num_dims=d, ard_num_dims=d)),
+    }
+
+    def step(model):
+        model.train()
+        model.zero_grad()
+        mll = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
+        (-mll(model(X), y)).backward()
+
+    def predict(model):
+        model.train()
+        model.eval()  # drops the caches
+        with torch.no_grad():
+            posterior = model(Xs)
+            return posterior.mean, posterior.variance
+
+    print(f"\nplain ExactGP, n = {n}, p = 1, D = {D}{'':<27}ours{'RFFKernel':>16}{'theirs / ours':>14}")
+    for label, work in (("one training step (evidence and gradient)", step), ("prediction at 1000 points", predict)):
+        line(label, *(seconds(lambda m=model, w=work: w(m), 9) for model in models.values()), "want >= 1")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        products(quick)
+        slopes(quick)
+    exact_gp(quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import CosineKernel, Kernel, LinearKernel, MaternKernel, RBFKernel, ScaleKernel
+from oracles import SMOOTH_BASES, difference_gradient, difference_hessian, smooth_base
+
+from ovkgp.exceptions import SmoothnessError
+from ovkgp.kernels import CurlFreeKernel, Jet, LaplaceKernel, SobolevKernel, lag_jet
+
+EVERY = pytest.mark.parametrize("name", SMOOTH_BASES)
+LAGS = {
+    "generic": [0.31, -0.57, 0.23],
+    "coincident": [0.0, 0.0, 0.0],
+    "one_coordinate_equal": [0.31, 0.0, 0.23],
+    "far": [1.3, -1.7, 2.1],
+}
+
+
+def value_at(kernel):
+    """k as a function of many lags (L, d), from the kernel itself."""
+    return lambda lags: (
+        kernel(torch.tensor(lags), torch.zeros(1, lags.shape[-1]).double()).to_dense()[:, 0].detach().numpy()
+    )
+
+
+def jet_at(kernel, lag):
+    return [part[0, 0].detach().numpy() for part in lag_jet(kernel, torch.tensor(lag).reshape(1, 1, -1))]
+
+
+@EVERY
+@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("lag", LAGS.values(), ids=LAGS)
+def test_jet_equals_finite_differences_of_the_kernel(name, d, lag):
+    kernel, lag = smooth_base(name, d), np.array(lag[:d])
+    value, gradient, hessian = jet_at(kernel, lag)
+    k = value_at(kernel)
+    np.testing.assert_allclose(value, k(lag[None])[0], rtol=1e-9)
+    np.testing.assert_allclose(gradient, difference_gradient(k, lag), atol=2e-6)
+    np.testing.assert_allclose(hessian, difference_hessian(k, lag), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rbf", "matern32", "spectral_mixture", "periodic", "periodic_sobolev2", "sobolev2"])
+@pytest.mark.parametrize("lag", [[0.0], [0.4], [-1.1]])
+def test_jet_in_one_dimension(name, lag):
+    kernel, lag = smooth_base(name, 1), np.array(lag)
+    k = value_at(kernel)
+    value, gradient, hessian = jet_at(kernel, lag)
+    np.testing.assert_allclose(value, k(lag[None])[0], rtol=1e-9)
+    np.testing.assert_allclose(gradient, difference_gradient(k, lag), atol=2e-6)
+    np.testing.assert_allclose(hessian, difference_hessian(k, lag), atol=1e-6)
+
+
+def test_jet_of_the_cosine_kernel():
+    kernel, lag = CosineKernel().double(), np.array([0.3])
+    kernel.period_length = 1.7
+    k = value_at(kernel)
+    value, gradient, hessian = jet_at(kernel, lag)
+    np.testing.assert_allclose(value, k(lag[None])[0], rtol=1e-9)
+    np.testing.assert_allclose(gradient, difference_gradient(k, lag), atol=2e-6)
+    np.testing.assert_allclose(hessian, difference_hessian(k, lag), atol=1e-6)
+
+
+@EVERY
+def test_jet_near_zero_lag_tends_to_its_limit(name):
+    """No cancellation: a lag of 1e-9 gives the Hessian at 0 up to what the kernel itself changes on that way."""
+    kernel = smooth_base(name, 2)
+    for lag in (np.array([1e-9, -2e-9]), np.array([1e-160, 0.0])):
+        np.testing.assert_allclose(jet_at(kernel, lag)[2], jet_at(kernel, np.zeros(2))[2], rtol=1e-7, atol=1e-7)
+
+
+@EVERY
+def test_jet_is_even_odd_and_even(name):
+    kernel, lag = smooth_base(name, 3), np.array([0.3, -0.6, 1.2])
+    for sign, there, back in zip((1, -1, 1), jet_at(kernel, lag), jet_at(kernel, -lag), strict=True):
+        np.testing.assert_allclose(back, sign * there, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "rough",
+    [
+        MaternKernel(nu=0.5),
+        LaplaceKernel(),
+        SobolevKernel(order=1),
+        SobolevKernel(order=1, periodic=True),
+        ScaleKernel(MaternKernel(nu=0.5)),
+        RBFKernel() + MaternKernel(nu=0.5),
+        RBFKernel() * LaplaceKernel(),
+    ],
+)
+def test_rough_kernel_is_refused_with_the_name_of_a_smooth_one(rough):
+    with pytest.raises(SmoothnessError, match=r"use gpytorch.kernels.RBFKernel or MaternKernel\(nu=2.5\)"):
+        CurlFreeKernel(rough)
+
+
+def test_unknown_kernel_is_told_how_to_register():
+    with pytest.raises(SmoothnessError, match=r"lag_jet.register\(LinearKernel\)"):
+        CurlFreeKernel(LinearKernel())
+
+
+def test_cosine_is_refused_in_several_dimensions():
+    with pytest.raises(SmoothnessError, match="one input dimension only"):
+        CurlFreeKernel(CosineKernel(), num_dims=2)
+
+
+def test_subclass_that_computes_something_else_does_not_inherit_the_derivatives():
+    class Other(RBFKernel):
+        def forward(self, x1, x2, **params):
+            return super().forward(x1, x2, **params) ** 2
+
+    with pytest.raises(SmoothnessError, match="no derivatives are known for Other"):
+        CurlFreeKernel(Other())
+
+
+def test_own_kernel_is_registered_with_one_function():
+    class Mine(Kernel):
+        is_stationary = True
+
+        def forward(self, x1, x2, **params):
+            return RBFKernel.forward(self, x1, x2, **params)
+
+    @lag_jet.register(Mine)
+    def _(kernel, lag):
+        value = torch.exp(-lag.pow(2).sum(-1) / 2)
+        outer = lag.unsqueeze(-1) * lag.unsqueeze(-2)
+        return Jet(value, -value[..., None] * lag, value[..., None, None] * (outer - torch.eye(lag.shape[-1])))
+
+    reference = RBFKernel()
+    reference.lengthscale = 1.0
+    x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(CurlFreeKernel(Mine())(x).to_dense(), CurlFreeKernel(reference)(x).to_dense())
