@@ -84,60 +84,59 @@ def products(quick: bool) -> None:
     print(f"\nfeature products, N = {N}, d = p = {d}, D = {D}{'':<17}ours{'dense':>16}{'dense / ours':>14}")
     for field in FIELDS:
         orff, X = make(field, N, d, D)
-        Phi, dense = orff(X), dense_features(orff, X)
         for k in (1, 50):
-            theta = torch.randn(orff.num_features, k, dtype=torch.float64)
-            values = torch.randn(N * d, k, dtype=torch.float64)
-            torch.testing.assert_close(Phi @ theta, dense @ theta)
-            torch.testing.assert_close(Phi.mT @ values, dense.mT @ values)
-            line(
-                f"{field}, k = {k}: (a) build + one product",
-                seconds(lambda t=theta: orff(X) @ t, 3),
-                seconds(lambda t=theta: dense_features(orff, X) @ t, 3),
-                "want > 1",
-            )
-            line(
-                f"{field}, k = {k}: (b) Phi @ theta",
-                seconds(lambda t=theta: Phi @ t),
-                seconds(lambda t=theta: dense @ t),
-                "want > 0.83",
-            )
-            line(
-                f"{field}, k = {k}: (b) Phi.T @ y",
-                seconds(lambda v=values: Phi.mT @ v),
-                seconds(lambda v=values: dense.mT @ v),
-                "want > 0.83",
-            )
-        theta = torch.randn(orff.num_features, 1, dtype=torch.float64)
-        line(
-            f"{field}: peak memory of (a)",
-            peak(lambda: orff(X) @ theta),
-            peak(lambda: dense_features(orff, X) @ theta),
-            "want > 5",
-            "MB",
-            1e-6,
-        )
+            compare_products(f"{field}, k = {k}", orff, X, k)
+        compare_memory(field, orff, X)
+
+
+def compare_products(label: str, orff: ORFF, X: torch.Tensor, k: int) -> None:
+    Phi, dense = orff(X), dense_features(orff, X)
+    theta, values = (torch.randn(size, k, dtype=torch.float64) for size in reversed(dense.shape))
+    torch.testing.assert_close(Phi @ theta, dense @ theta)
+    torch.testing.assert_close(Phi.mT @ values, dense.mT @ values)
+    build = seconds(lambda: orff(X) @ theta, 3), seconds(lambda: dense_features(orff, X) @ theta, 3)
+    line(f"{label}: (a) build + one product", *build, "want > 1")
+    line(f"{label}: (b) Phi @ theta", seconds(lambda: Phi @ theta), seconds(lambda: dense @ theta), "want > 0.83")
+    line(f"{label}: (b) Phi.T @ y", seconds(lambda: Phi.mT @ values), seconds(lambda: dense.mT @ values), "want > 0.83")
+
+
+def compare_memory(label: str, orff: ORFF, X: torch.Tensor) -> None:
+    theta = torch.randn(orff.num_features, 1, dtype=torch.float64)
+    peaks = peak(lambda: orff(X) @ theta), peak(lambda: dense_features(orff, X) @ theta)
+    line(f"{label}: peak memory of (a)", *peaks, "want > 5", "MB", 1e-6)
 
 
 def slopes(quick: bool) -> None:
-    """The fitted slope of log time of build + product against each size; at most linear, so at most about 1."""
-    base = {"N": 2000, "d": 16, "D": 400}
+    """The fitted slope of log time of build + products against each size; at most linear, so at most about 1.
+
+    The smallest sizes are past what the processor's caches and the allocator's pools hold, so that one cost is fitted.
+    """
+    base = {"N": 4000, "d": 8, "D": 1000} if quick else {"N": 8000, "d": 8, "D": 1000}
     factors = (1, 2, 4) if quick else (1, 2, 4, 8)
     print("\nslopes of log time (build + Phi @ theta + Phi.T @ y); linear is 1")
     for field in FIELDS:
         row = []
         for size in base:
-            times = []
-            for factor in factors:
-                sizes = {**base, size: base[size] * factor}
-                orff, X = make(field, **sizes)
-                theta = torch.randn(orff.num_features, dtype=torch.float64)
-                times.append(seconds(lambda o=orff, x=X, t=theta: (P := o(x)).mT @ (P @ t), 5))
-            x = torch.tensor([math.log(f) for f in factors])
-            y = torch.tensor([math.log(t) for t in times])
-            slope = ((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum()
-            row.append(f"{size}: {slope:.2f}")
+            times = [pass_seconds(field, **{**base, size: base[size] * factor}) for factor in factors]
+            row.append(f"{size}: {fitted_slope(factors, times):.2f}")
         print(f"{field:<20}" + "   ".join(row) + "   want <= 1.1")
+
+
+def pass_seconds(field: str, N: int, d: int, D: int) -> float:
+    orff, X = make(field, N, d, D)
+    theta = torch.randn(orff.num_features, dtype=torch.float64)
+
+    def work():
+        Phi = orff(X)
+        return Phi.mT @ (Phi @ theta)
+
+    return seconds(work, 5)
+
+
+def fitted_slope(sizes, times) -> float:
+    x, y = (torch.tensor([math.log(value) for value in values]) for values in (sizes, times))
+    x, y = x - x.mean(), y - y.mean()
+    return ((x * y).sum() / x.square().sum()).item()
 
 
 class Model(gpytorch.models.ExactGP):

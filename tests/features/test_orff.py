@@ -38,12 +38,12 @@ SAMPLERS = ["iid", "orthogonal", "qmc"]
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_random_state_reproduces_bit_for_bit_and_leaves_global_generators_alone(sampler):
-    numpy_state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()
+    numpy_state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
     first, again, other = small(sampler=sampler), small(sampler=sampler), small(sampler=sampler, random_state=1)
     assert torch.equal(first.frequencies, again.frequencies)
     assert not torch.equal(first.frequencies, other.frequencies)
     assert torch.equal(torch.get_rng_state(), torch_state)
-    assert (np.random.get_state()[1] == numpy_state).all()
+    assert (np.random.get_state()[1] == numpy_state).all()  # noqa: NPY002
 
 
 def test_random_state_none_differs_and_a_random_state_object_advances():

@@ -131,11 +131,11 @@ def test_positive_semidefinite(parameter, seed):
 def test_prior_constraint_setter_and_pickle():
     kernel = SkewedChi2Kernel(ard_num_dims=2, c=0.5, c_prior=GammaPrior(2.0, 1.0), c_constraint=GreaterThan(0.1))
     kernel = pickle.loads(pickle.dumps(kernel))
-    name, module, prior, closure, setter = next(kernel.named_priors())
+    _, module, _, closure, setter = next(kernel.named_priors())
     torch.testing.assert_close(closure(module), torch.full((1, 2), 0.5))
     setter(module, torch.full((1, 2), 2.0))
     torch.testing.assert_close(kernel.c, torch.full((1, 2), 2.0))
     kernel = pickle.loads(pickle.dumps(ExponentiatedChi2Kernel(gamma=0.25, gamma_prior=GammaPrior(2.0, 1.0))))
-    name, module, prior, closure, setter = next(kernel.named_priors())
+    _, module, _, closure, setter = next(kernel.named_priors())
     setter(module, torch.tensor(2.0))
     torch.testing.assert_close(closure(module), torch.full((1, 1), 2.0))
