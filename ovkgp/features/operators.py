@@ -115,7 +115,8 @@ class FeatureOperator(LinearOperator):
 
     def cross_gram(self, other: FeatureOperator, weight: Tensor) -> Tensor:
         """Φᵀ (I_n ⊗ W) Φ' for W (..., p, p), as a dense (..., M r, M' r') matrix. O(n M M' + J J' p r r')."""
-        scalar = self.features.mT @ other.features  # (..., M, M')
+        same = other.features is self.features
+        scalar = SelfGram.apply(self.features) if same else self.features.mT @ other.features  # (..., M, M')
         left = self.blocks.mT @ weight.unsqueeze(-3)  # (..., J, r, p)
         inner = torch.einsum("...jbp,...kpc->...jbkc", left, other.blocks)
         j, k = inner.shape[-4], inner.shape[-2]
@@ -255,6 +256,20 @@ class Waves(torch.autograd.Function):
         (waves,) = ctx.saved_tensors
         (cos, sin), (by_cos, by_sin) = waves.chunk(2, -1), gradient.chunk(2, -1)
         return by_sin * cos - by_cos * sin
+
+
+class SelfGram(torch.autograd.Function):
+    """φᵀφ, whose gradient is one matrix product and not the two that autograd would make of it."""
+
+    @staticmethod
+    def forward(ctx, features: Tensor) -> Tensor:
+        ctx.save_for_backward(features)
+        return features.mT @ features
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        (features,) = ctx.saved_tensors
+        return features @ (gradient + gradient.mT)
 
 
 def _times(matrix: Tensor, stacked: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from ovkgp.features.operators import (
     ComplexFeatureOperator,
     FeatureOperator,
     ReflectedFeatureOperator,
+    SelfGram,
     StackedFeatures,
     Waves,
     stacked,
@@ -263,6 +264,13 @@ def test_waves_are_twice_differentiable():
     torch.testing.assert_close(Waves.apply(angles), torch.cat([angles.cos(), angles.sin()], -1))
     assert torch.autograd.gradcheck(Waves.apply, angles)
     assert torch.autograd.gradgradcheck(Waves.apply, angles)
+
+
+def test_self_gram_is_twice_differentiable():
+    features = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(SelfGram.apply(features), features.mT @ features)
+    assert torch.autograd.gradcheck(SelfGram.apply, features)
+    assert torch.autograd.gradgradcheck(SelfGram.apply, features)
 
 
 def test_bt_e_27_separable_features_are_the_kronecker_product_with_the_root():
