@@ -84,7 +84,11 @@ class DecomposableKernel(OperatorValuedKernel):
 
     @property
     def batch_shape(self) -> torch.Size:
-        return torch.broadcast_shapes(self.base_kernel.batch_shape, self.output_module.batch_shape)
+        return torch.broadcast_shapes(super().batch_shape, self.output_module.batch_shape)
+
+    @batch_shape.setter
+    def batch_shape(self, value: torch.Size) -> None:  # GPyTorch sets it when samples of hyperparameters are loaded
+        self._batch_shape = value
 
     @property
     def is_stationary(self) -> bool:

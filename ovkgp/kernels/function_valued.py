@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import torch
 from gpytorch.kernels import Kernel
+from gpytorch.settings import lazily_evaluate_kernels
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.kernels.decomposable import kronecker, kronecker_diagonal, require_scalar
-from ovkgp.kernels.protocol import Component, OperatorValuedKernel, components, num_outputs
+from ovkgp.kernels.protocol import Component, OperatorValuedKernel, components, num_outputs, scalar_component
 
 
 class FunctionValuedKernel(OperatorValuedKernel):
@@ -56,6 +57,10 @@ class FunctionValuedKernel(OperatorValuedKernel):
         return num_outputs(self.input_kernel) * (1 if self.tasks is None else len(self.tasks))
 
     @property
+    def is_scalar(self) -> bool:
+        return self.tasks is None and num_outputs(self.input_kernel) == 1
+
+    @property
     def num_task_dims(self) -> int:
         """How many columns hold the task, where inputs are (x, task) pairs."""
         return self.task_kernel.ard_num_dims or 1
@@ -63,10 +68,9 @@ class FunctionValuedKernel(OperatorValuedKernel):
     @property
     def components(self) -> list[Component] | None:
         if self.tasks is None:
-            if self.num_outputs > 1:
-                return None
-            return [(self, torch.ones(1, 1, dtype=self.dtype, device=self.device))]
-        grid = to_dense(self.task_kernel(self.tasks))
+            return scalar_component(self) if self.is_scalar else None
+        with lazily_evaluate_kernels(False):
+            grid = to_dense(self.task_kernel(self.tasks))
         return [(kernel, _kron(grid, matrix.to(grid))) for kernel, matrix in components(self.input_kernel)]
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:

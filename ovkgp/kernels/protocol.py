@@ -112,6 +112,11 @@ class OperatorValuedKernel(BatchIndexMixin, Kernel):
         raise KernelTypeError(f"{type(self).__name__} does not say how many outputs it has: define `num_outputs`.")
 
     @property
+    def is_scalar(self) -> bool:
+        """Whether this is a scalar kernel all the same, and may stand wherever one is wanted."""
+        return False
+
+    @property
     def components(self) -> list[Component] | None:
         """The (scalar kernel, (p, p) output matrix) pairs whose sum of products this kernel is, or None."""
         return None
@@ -131,7 +136,9 @@ class OperatorValuedKernel(BatchIndexMixin, Kernel):
 
 def is_operator_valued(kernel: Kernel) -> bool:
     """Whether `kernel` gives a matrix, and not a number, for a pair of points."""
-    if isinstance(kernel, (OperatorValuedKernel, MultitaskKernel, LCMKernel)):
+    if isinstance(kernel, OperatorValuedKernel):
+        return not kernel.is_scalar
+    if isinstance(kernel, (MultitaskKernel, LCMKernel)):
         return True
     if isinstance(kernel, (AdditiveKernel, ProductKernel)):
         return any(is_operator_valued(k) for k in kernel.kernels)
@@ -213,8 +220,13 @@ def components(kernel: Kernel) -> list[Component] | None:
     if hasattr(kernel, "components"):
         return kernel.components
     if num_outputs(kernel) == 1:
-        return [(kernel, torch.ones(1, 1, dtype=kernel.dtype, device=kernel.device))]
+        return scalar_component(kernel)
     return None
+
+
+def scalar_component(kernel: Kernel) -> list[Component]:
+    """A scalar kernel as its own single component."""
+    return [(kernel, torch.ones(1, 1, dtype=kernel.dtype, device=kernel.device))]
 
 
 def known_dims(kernel: Kernel) -> int | None:
@@ -277,7 +289,7 @@ def _(kernel: LCMKernel) -> int:
 @components.register
 def _(kernel: ScaleKernel) -> list[Component] | None:
     if not is_operator_valued(kernel.base_kernel):
-        return [(kernel, torch.ones(1, 1, dtype=kernel.dtype, device=kernel.device))]
+        return scalar_component(kernel)
     if kernel.active_dims is not None:  # they select columns before the base kernel sees them
         return None
     inner = components(kernel.base_kernel)
@@ -288,7 +300,7 @@ def _(kernel: ScaleKernel) -> list[Component] | None:
 @components.register
 def _(kernel: AdditiveKernel) -> list[Component] | None:
     if not is_operator_valued(kernel):
-        return [(kernel, torch.ones(1, 1, dtype=kernel.dtype, device=kernel.device))]
+        return scalar_component(kernel)
     parts = [components(k) for k in kernel.kernels]
     return None if any(part is None for part in parts) else [pair for part in parts for pair in part]
 

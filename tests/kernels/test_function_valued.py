@@ -147,3 +147,12 @@ def test_grid_must_have_as_many_columns_as_the_task_kernel_has_lengthscales():
 def test_kernels_of_the_wrong_kind_are_refused(input_kernel, task_kernel, message):
     with pytest.raises(KernelTypeError, match=message):
         FunctionValuedKernel(input_kernel, task_kernel)
+
+
+def test_pairs_are_a_scalar_kernel_that_goes_into_a_decomposable_one():
+    """LT-34: the product kernel on (x, task) pairs, times a matrix for vector outputs."""
+    pairs = FunctionValuedKernel(RBFKernel(ard_num_dims=1), RBFKernel(ard_num_dims=1))
+    matrix = torch.tensor([[1.0, 0.3], [0.3, 2.0]])
+    kernel = DecomposableKernel(pairs, output_matrix=matrix)
+    x = torch.rand(4, 2)
+    torch.testing.assert_close(kernel(x).to_dense(), torch.kron(pairs(x).to_dense(), matrix))

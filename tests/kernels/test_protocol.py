@@ -24,8 +24,12 @@ from ovkgp.kernels import (
     BlockwiseProductKernel,
     CurlFreeKernel,
     DecomposableKernel,
+    Delay,
     DivergenceFreeKernel,
+    FunctionValuedKernel,
+    HelmholtzKernel,
     OperatorValuedKernel,
+    TransformableKernel,
     block,
     components,
     is_operator_valued,
@@ -400,3 +404,23 @@ def test_gradients_in_the_hyperparameters_are_right(name):
 def test_num_outputs_of_a_field_of_unknown_dimension_asks_for_it(make):
     with pytest.raises(KernelTypeError, match="set ard_num_dims on the base kernel or pass num_dims"):
         num_outputs(make(RBFKernel()))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda base: DecomposableKernel(base, num_outputs=2),
+        lambda base: CurlFreeKernel(base, num_dims=2),
+        lambda base: HelmholtzKernel(base, num_dims=2),
+        lambda base: FunctionValuedKernel(base, RBFKernel(), tasks=torch.linspace(0, 1, 2)),
+        lambda base: TransformableKernel(base, [Delay(0.0), Delay(1.0)]),
+    ],
+)
+def test_samples_of_hyperparameters_are_loaded_as_a_batch(make):
+    """GPyTorch's `pyro_load_from_samples`, as fully Bayesian models use it."""
+    kernel = make(RBFKernel(lengthscale_prior=GammaPrior(2.0, 1.0)))
+    samples = {name: torch.rand(5, 1, 1) + 0.5 for name, *_ in kernel.named_priors()}
+    kernel.pyro_load_from_samples(samples)
+    x = torch.rand(4, 2)
+    assert kernel(x).to_dense().shape == (5, 8, 8)
+    torch.testing.assert_close(kernel(x, diag=True), kernel(x).to_dense().diagonal(dim1=-2, dim2=-1))
