@@ -1,6 +1,5 @@
 """``ovkgp demo``: its picture, its tables, and its answers to bad input."""
 
-import os
 import tempfile
 
 import matplotlib.image

@@ -8,14 +8,12 @@ from dataclasses import replace
 import torch
 from gpytorch.kernels import Kernel, ProductKernel
 
-from ovkgp.exceptions import SpectralError
 from ovkgp.features.bounds import moments
 from ovkgp.features.bounds.constants import SpectralConstants, total
 from ovkgp.features.bounds.orlicz import intrinsic_dimension
 from ovkgp.features.moments import moment_order
 from ovkgp.features.spectral import SpectralPair, spectral_pair
 from ovkgp.kernels.blockwise import BlockwiseProductKernel
-from ovkgp.kernels.protocol import is_operator_valued
 
 
 def estimated_constants(kernel: Kernel, num_dims: int | None, bounded: bool) -> SpectralConstants:
@@ -23,17 +21,8 @@ def estimated_constants(kernel: Kernel, num_dims: int | None, bounded: bool) -> 
     pair = spectral_pair(kernel, num_dims=num_dims, bounded=bounded)
     order = moment_order(kernel)
     found = total(_estimated_term(term, order) for term in pair.terms)
-    if is_operator_valued(kernel) and found.num_outputs == 1 and _of_gradients(kernel):
-        raise SpectralError(
-            f"{type(kernel).__name__} has several outputs, but only its parent class has a spectral pair."
-        )
     repeats = math.sqrt(_repeats(kernel))
     return replace(found, slope=repeats * found.slope, root_slope=repeats * found.root_slope)
-
-
-def _of_gradients(kernel: Kernel) -> bool:
-    """Whether the kernel has outputs that it does not name: GPyTorch's kernels of values and gradients."""
-    return not hasattr(kernel, "num_outputs") and type(kernel).num_outputs_per_input is not Kernel.num_outputs_per_input
 
 
 def _repeats(kernel: Kernel) -> int:
