@@ -13,7 +13,7 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, LCMKernel, MultitaskKernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
-from ovkgp.exceptions import SpectralError
+from ovkgp.exceptions import OptionError, SpectralError
 from ovkgp.features.spectral import (
     SpectralPair,
     SpectralSum,
@@ -29,7 +29,7 @@ from ovkgp.kernels import (
     FunctionValuedKernel,
     TransformableKernel,
     components,
-    is_operator_valued,
+    num_outputs,
 )
 
 
@@ -48,7 +48,7 @@ def _(kernel: AdditiveKernel, num_dims: int | None = None, bounded: bool = True)
 
 @spectral_pair.register(ProductKernel)
 def _(kernel: ProductKernel, num_dims: int | None = None, bounded: bool = True):
-    if is_operator_valued(kernel):
+    if num_outputs(kernel) > 1:
         raise SpectralError("the entrywise product of two operator-valued kernels has no spectral pair; use Nystrom.")
     return reduce(product, (spectral_pair(k, num_dims=num_dims, bounded=bounded) for k in kernel.kernels))
 
@@ -81,8 +81,18 @@ def _product(left: SpectralPair, right: SpectralPair) -> SpectralPair:
         frequencies=frequencies,
         factor=lambda w: left.factor(w[..., :width]) * right.factor(w[..., width:]),
         even=left.even and right.even,
-        warp=lambda x: torch.cat([x if part.warp is None else part.warp(x) for part in (left, right)], dim=-1),
+        warp=lambda x: _side_by_side(*(x if part.warp is None else part.warp(x) for part in (left, right))),
+        discrete=left.discrete or right.discrete,
     )
+
+
+def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
+    """Columns of a and b; where one has a point for each output, the other repeats its own."""
+    if a.dim() != b.dim():
+        a, b = (t if t.dim() > min(a.dim(), b.dim()) else t.unsqueeze(-2) for t in (a, b))
+        shape = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+        a, b = (t.expand(*shape, t.shape[-1]) for t in (a, b))
+    return torch.cat([a, b], dim=-1)
 
 
 @spectral_pair.register(DecomposableKernel)
@@ -97,8 +107,13 @@ def _(kernel: DecomposableKernel, num_dims: int | None = None):
 def _(kernel: Kernel, num_dims: int | None = None):
     if getattr(kernel, "tasks", ...) is None:
         return _on_pairs(kernel, num_dims)
+    parts = components(kernel)
+    if parts is None:
+        raise SpectralError(
+            f"{type(kernel).__name__} with active_dims: use DecomposableKernel, and set them on its base."
+        )
     terms = []
-    for scalar, matrix in components(kernel):
+    for scalar, matrix in parts:
         pair = spectral_pair(scalar, num_dims=num_dims)
         terms += separable(pair, lambda matrix=matrix: thin_root(matrix)).terms
     return terms[0] if len(terms) == 1 else SpectralSum(tuple(terms))
@@ -107,6 +122,8 @@ def _(kernel: Kernel, num_dims: int | None = None):
 def _on_pairs(kernel: FunctionValuedKernel, num_dims: int | None):
     """k_X(x, x') k_Θ(θ, θ') on inputs (x, θ)."""
     t = kernel.num_task_dims
+    if num_dims is not None and num_dims <= t:
+        raise OptionError(f"num_dims counts the columns of x and of the task, at least {t + 1}; got {num_dims}.")
     of_x = spectral_pair(kernel.input_kernel, num_dims=None if num_dims is None else num_dims - t)
     of_task = spectral_pair(kernel.task_kernel, num_dims=t)
     return product(precompose(of_x, lambda x: x[..., :-t]), precompose(of_task, lambda x: x[..., -t:]))

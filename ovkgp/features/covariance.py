@@ -157,6 +157,27 @@ class NoisyFeatureCovariance(SumLinearOperator):
         """C⁻¹ Φᵀ N⁻¹ rhs: the posterior mean of the weights given observations `rhs` (..., n·p, k)."""
         return torch.cholesky_solve(self.features._t_matmul(self.noise_solve(rhs)), self.capacitance_chol)
 
+    def observed_weights(self, rhs: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """`weights` and `capacitance_chol` from the entries of `rhs` (..., n·p, 1) that were `seen`: the precision of
+        the noise is inverted for each pattern of missing outputs. Forms Φ: O(n p r²) time and O(n p r) memory."""
+        p = 1 if self._noise_chol is None else self._noise_chol.shape[-1]
+        precision = self._observed_precision(seen.squeeze(-1).unflatten(-1, (-1, p)))  # (..., n, p, p)
+        dense = self.features.to_dense()
+        weighted = (precision @ dense.unflatten(-2, (-1, p))).flatten(-3, -2)
+        eye = torch.eye(dense.shape[-1], dtype=dense.dtype, device=dense.device)
+        chol = psd_safe_cholesky(dense.mT @ weighted + eye)
+        return torch.cholesky_solve(weighted.mT @ torch.where(seen, rhs, 0.0), chol), chol
+
+    def _observed_precision(self, seen: Tensor) -> Tensor:
+        """For each row of `seen` (..., n, p): the inverse of the noise between its seen outputs, zero elsewhere."""
+        both = seen.unsqueeze(-1) & seen.unsqueeze(-2)
+        eye = torch.eye(seen.shape[-1], dtype=self.dtype, device=self.device)
+        noise = output_noise(self.noise)
+        if noise is None:
+            return torch.diag_embed(seen / self.noise._diagonal().unflatten(-1, seen.shape[-2:]))
+        covariance = torch.where(both, noise.unsqueeze(-3), eye)
+        return torch.where(both, torch.linalg.inv(covariance), 0.0)
+
     def _solve(self, rhs: Tensor, preconditioner=None, num_tridiag: int | None = 0) -> Tensor:
         if self.is_wide:
             return torch.cholesky_solve(rhs, self._dense_chol)

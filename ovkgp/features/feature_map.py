@@ -6,18 +6,24 @@ from copy import copy
 
 import torch
 from gpytorch.kernels import Kernel
+from gpytorch.module import Module
 from torch import Tensor
 
 from ovkgp.exceptions import InputError
 
 
-class FeatureMap(torch.nn.Module):
+class FeatureMap(Module):
     """A finite-dimensional kernel: `map(X)` is Φ, a linear operator of size (n·p) × `num_features` with ΦΦᵀ ≈ K.
 
     Subclasses keep the kernel at `kernel` (None where there is none) and give `num_outputs` and `num_features`.
     """
 
     kernel: Kernel | None
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether ΦΦᵀ depends on lags only, as the kernel of random Fourier features does."""
+        return False
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -33,8 +39,15 @@ class FeatureMap(torch.nn.Module):
 
     def over(self, kernel: Kernel) -> FeatureMap:
         """The same map, noise or landmarks and all, over another kernel of the same kind."""
+        other = self._sharing_copy()
+        other.kernel = kernel
+        return other
+
+    def _sharing_copy(self) -> FeatureMap:
+        """A copy that shares tensors and kernel with this map, but can be given others without changing it."""
         other = copy(self)
-        other._modules = {**self._modules, "kernel": kernel}
+        for registry in ("_parameters", "_buffers", "_modules"):
+            setattr(other, registry, dict(getattr(self, registry)))
         return other
 
     @staticmethod

@@ -20,10 +20,19 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
-from ovkgp.features.moments import moment_order
 from ovkgp.features.operators import reflected_columns
-from ovkgp.features.radial_pairs import require_finite, scale_mixture, whitened_frequencies
-from ovkgp.features.spectral import SpectralPair, SpectralSum, input_dim, map_terms, precompose, scaled, spectral_pair
+from ovkgp.features.radial_pairs import scale_mixture, whitened_frequencies
+from ovkgp.features.spectral import (
+    SpectralPair,
+    SpectralSum,
+    input_dim,
+    map_terms,
+    precompose,
+    scaled,
+    select,
+    spectral_pair,
+)
+from ovkgp.features.tails import require_finite
 from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel
 
 
@@ -73,7 +82,7 @@ def _field_pair(kernel, direction: Direction, num_dims: int | None, bounded: boo
     base, active = kernel.base_kernel, kernel.base_kernel.active_dims
     d = input_dim(kernel, num_dims)
     pair = _over(base, direction, d, bounded)
-    return pair if active is None else precompose(pair, lambda x: x.index_select(-1, active))
+    return pair if active is None else precompose(pair, lambda x: select(x, active))
 
 
 def _over(base: Kernel, direction: Direction, d: int, bounded: bool) -> SpectralPair | SpectralSum:
@@ -84,13 +93,13 @@ def _over(base: Kernel, direction: Direction, d: int, bounded: bool) -> Spectral
         return SpectralSum(tuple(t for k in base.kernels for t in _over(k, direction, d, bounded).terms))
     if bounded and scale_mixture(base) is not None:
         return _bounded(base, direction, d)
-    require_finite(base, 4, moment_order(base), "unbounded curl- and divergence-free")
+    require_finite(base, 4, "unbounded curl- and divergence-free")
     return map_terms(spectral_pair.ignoring_active_dims(base, num_dims=d), lambda term: _unbounded(term, direction, d))
 
 
 def _bounded(base: Kernel, direction: Direction, d: int) -> SpectralPair:
     mixture = scale_mixture(base)
-    require_finite(base, 2, moment_order(base), "curl- and divergence-free")
+    require_finite(base, 2, "curl- and divergence-free")
     pair = SpectralPair(
         base_dim=d + 1 + mixture.base_dim,
         frequencies=lambda u: whitened_frequencies(u, d, mixture, tilted=True) / base.lengthscale.to(u),

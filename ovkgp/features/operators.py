@@ -307,7 +307,9 @@ class StackedFeatures(LinearOperator):
 
     @property
     def num_outputs(self) -> int:
-        return self.parts[0].num_outputs
+        """The p of all parts; 1 where they differ, as maps with a row for each output have p = 1."""
+        counts = {part.num_outputs for part in self.parts}
+        return counts.pop() if len(counts) == 1 else 1
 
     @property
     def num_columns(self) -> int:
@@ -345,6 +347,8 @@ class StackedFeatures(LinearOperator):
         return sum(rest, first)
 
     def cross_gram(self, other: StackedFeatures, weight: Tensor) -> Tensor:
+        if any(part.num_outputs != weight.shape[-1] for part in self.parts):
+            return weight * (self.to_dense().mT @ other.to_dense())  # unlike parts and one weight
         rows = [torch.cat([a.cross_gram(b, weight) for b in other.parts], -1) for a in self.parts]
         return torch.cat(rows, -2)
 

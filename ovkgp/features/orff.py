@@ -9,7 +9,7 @@ hyperparameters, so that a feature map is a smooth model and every realisation i
 from __future__ import annotations
 
 import math
-from copy import copy
+from operator import index as as_integer
 
 import torch
 from gpytorch.kernels import Kernel
@@ -27,7 +27,7 @@ from ovkgp.features.operators import (
     stacked,
 )
 from ovkgp.features.spectral import SpectralPair, SpectralSum, spectral_pair
-from ovkgp.kernels import num_outputs
+from ovkgp.kernels import is_operator_valued, num_outputs
 
 
 class ORFF(FeatureMap):
@@ -67,26 +67,25 @@ class ORFF(FeatureMap):
         random_state=None,
     ):
         super().__init__()
-        if num_frequencies < 1:
-            raise OptionError(f"num_frequencies must be at least 1, got {num_frequencies}.")
         is_pair = isinstance(kernel_or_pair, SpectralPair | SpectralSum)
         if not is_pair and not isinstance(kernel_or_pair, Kernel):
             raise KernelTypeError(f"expected a kernel or a SpectralPair, got {type(kernel_or_pair).__name__}.")
         self.kernel = None if is_pair else kernel_or_pair
         self._pair = kernel_or_pair if is_pair else None
-        self.num_frequencies = int(num_frequencies)
+        self.num_frequencies = _as_count(num_frequencies, "num_frequencies", least=1)
         self.num_dims, self.sampler, self.bounded = num_dims, sampler, bounded
         self.learn_frequencies = learn_frequencies
         self.seed, self.block_index = as_seed(random_state), 0
         pair = self.pair
         require_sampler(sampler, pair)
+        device = None if self.kernel is None else self.kernel.device
         for term in pair.terms:
-            _require_road(term)
+            _require_road(term, learn_frequencies, device)
         if self.kernel is not None:
             _require_even(self.kernel, num_dims, bounded)
         self._noise_names = tuple(f"raw_frequencies_{i}" for i in range(len(pair.terms)))
         for name, scores in zip(self._noise_names, self._scores(self.num_frequencies), strict=True):
-            self._store(name, scores.to(torch.get_default_dtype()))
+            self._store(name, scores.to(device, torch.get_default_dtype()))
         self._num_outputs = self._count_outputs()
 
     @property
@@ -102,8 +101,14 @@ class ORFF(FeatureMap):
         return self._num_outputs
 
     def _count_outputs(self) -> int:
-        p = self.factors[0].shape[-2]
-        return num_outputs(self.kernel) if p == 1 and self.kernel is not None else p
+        counts = {factor.shape[-2] for factor in self.factors}
+        if 1 not in counts or self.kernel is None or getattr(self.kernel, "num_dims", 0) is None:
+            return max(counts)
+        return num_outputs(self.kernel)  # a kernel with a point for each output has p = 1 here
+
+    @property
+    def is_stationary(self) -> bool:
+        return self.kernel is not None and self.kernel.is_stationary
 
     @property
     def num_features(self) -> int:
@@ -143,10 +148,11 @@ class ORFF(FeatureMap):
             self.register_buffer(name, scores)
 
     def extend(self, num_new: int) -> ORFF:
-        """Draw `num_new` more frequencies, in place; the old ones stay, learned or not (BT-08)."""
-        if num_new < 0:
-            raise OptionError(f"extend takes the number of frequencies to add, got {num_new}.")
-        old = self.num_frequencies
+        """Draw `num_new` more frequencies, in place; the old ones stay, learned or not (BT-08).
+
+        Learned frequencies are then a new, longer parameter: hand it to the optimiser again.
+        """
+        old, num_new = self.num_frequencies, _as_count(num_new, "the number of frequencies to add", least=0)
         for name, scores in zip(self._noise_names, self._scores(old + num_new), strict=True):
             kept = getattr(self, name)
             self._store(name, torch.cat([kept.data, scores[old:].to(kept)]))
@@ -156,9 +162,8 @@ class ORFF(FeatureMap):
     def block(self, index: int) -> ORFF:
         """An independent map of the same size over the same kernel, regenerated from (random_state, index) and
         stored nowhere; block 0 is the map as it was first drawn (BT-93)."""
-        other = copy(self)
-        other._buffers, other._parameters = dict(self._buffers), dict(self._parameters)
-        other.block_index = int(index)
+        other = self._sharing_copy()
+        other.block_index = _as_count(index, "the index of a block", least=0)
         for name, scores in zip(self._noise_names, other._scores(self.num_frequencies), strict=True):
             other._store(name, scores.to(getattr(self, name)))
         return other
@@ -180,7 +185,7 @@ class ORFF(FeatureMap):
         # The 1/√D goes into the factors, which are small.
         if term.reflection is not None:
             mirrors, lengths = (part.to(points) for part in term.reflection(frequencies))
-            lengths = (lengths / math.sqrt(self.num_frequencies)).expand(*mirrors.shape[:-1], 1)
+            lengths = lengths.expand(*lengths.shape[:-2], self.num_frequencies, 1) / math.sqrt(self.num_frequencies)
             return ReflectedFeatureOperator(waves, mirrors, lengths, num_outputs=mirrors.shape[-1])
         factor = term.factor(frequencies) / math.sqrt(self.num_frequencies)
         p = factor.shape[-2]
@@ -194,28 +199,54 @@ class ORFF(FeatureMap):
         return f"num_frequencies={self.num_frequencies}, sampler={self.sampler!r}, random_state={self.seed}"
 
 
-def _require_road(term: SpectralPair) -> None:
+def _as_count(value, name: str, least: int) -> int:
+    try:
+        count = as_integer(value)
+    except TypeError:
+        raise OptionError(f"{name} must be a whole number, got {value!r}.") from None
+    if count < least:
+        raise OptionError(f"{name} must be at least {least}, got {count}.")
+    return count
+
+
+def _probe(term: SpectralPair, device) -> Tensor:
+    return torch.full((1, term.base_dim), 0.3, dtype=torch.float64, device=device)
+
+
+def _require_road(term: SpectralPair, learn: bool, device) -> None:
     """A real factor can only make even signatures, a complex one belongs to the others (BT-E-15)."""
-    probe = term.frequencies(torch.full((1, term.base_dim), 0.3, dtype=torch.float64))
-    is_complex = term.factor(probe).is_complex()
-    if is_complex == term.even:
+    factor = term.factor(term.frequencies(_probe(term, device)))
+    if factor.dim() < 3:
+        raise SpectralError(f"a factor has shape (..., D or 1, p, r), got {tuple(factor.shape)}.")
+    if factor.is_complex() == term.even:
         raise SpectralError(
             "a signature that is not even needs a complex factor B(ω) (with C(−ω) the conjugate of C(ω)), and an even "
-            f"one a real factor; this pair has even={term.even} and a {'complex' if is_complex else 'real'} factor."
+            f"one a real factor; this pair has even={term.even} and a "
+            f"{'complex' if factor.is_complex() else 'real'} factor."
         )
+    if learn and term.discrete:
+        raise SpectralError("the frequencies of this kernel lie on a lattice and cannot be learned by gradients.")
 
 
 def _require_even(kernel: Kernel, num_dims: int | None, bounded: bool) -> None:
-    """Refuse the real road for a kernel whose blocks are not symmetric: K_e(δ)ᵀ = K_e(−δ) ≠ K_e(δ)."""
-    pair = spectral_pair.ignoring_active_dims(kernel, num_dims=num_dims, bounded=bounded)
+    """Refuse the real road for a kernel, or a part of one, with blocks that are not symmetric: K_e(δ) ≠ K_e(−δ)."""
+    for part in kernel.modules():
+        if isinstance(part, Kernel) and is_operator_valued(part) and not _is_even(part, num_dims, bounded):
+            raise SpectralError(
+                f"{type(part).__name__} is not even, K(x, z) ≠ K(z, x), but its spectral pair says it is: real features "
+                "cannot represent it (BT-E-15). Register a pair with even=False and a complex factor."
+            )
+
+
+def _is_even(kernel: Kernel, num_dims: int | None, bounded: bool) -> bool:
+    """Whether the blocks of a kernel whose pair claims to be even are symmetric at a probe."""
+    try:
+        pair = spectral_pair.ignoring_active_dims(kernel, num_dims=num_dims, bounded=bounded)
+    except OptionError:
+        return True  # a part behind a warp, of unknown dimension: its own parts are looked at too
     if any(term.warp is not None or not term.even for term in pair.terms):
-        return  # a warp leads to another kernel's pair, which is checked where it is used bare
-    probe = torch.full((1, pair.terms[0].base_dim), 0.3, dtype=torch.float64)
-    dims = pair.terms[0].frequencies(probe).shape[-1]
-    x = torch.linspace(0.2, 0.8, 2 * dims, dtype=kernel.dtype).reshape(2, dims)
+        return True  # likewise made of parts, or on the complex road
+    dims = pair.terms[0].frequencies(_probe(pair.terms[0], kernel.device)).shape[-1]
+    x = torch.linspace(0.2, 0.8, 2 * dims, dtype=kernel.dtype, device=kernel.device).reshape(2, dims)
     block = to_dense(kernel.forward(x[:1], x[1:])).detach()
-    if (block - block.mT).abs().max() > 1e-4 * block.abs().max():
-        raise SpectralError(
-            f"{type(kernel).__name__} is not even, K(x, z) ≠ K(z, x), but its spectral pair says it is: real features "
-            "cannot represent it (BT-E-15). Register a pair with even=False and a complex factor."
-        )
+    return bool((block - block.mT).abs().max() <= 1e-4 * block.abs().max())

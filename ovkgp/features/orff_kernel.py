@@ -30,7 +30,8 @@ class ORFFKernel(OperatorValuedKernel):
         orff: an `ORFF` or any other `FeatureMap`. Its kernel's hyperparameters are this kernel's.
 
     Works in an `ExactGP` with a Gaussian or multitask Gaussian likelihood of any rank, scaled by a `ScaleKernel`, and
-    in sums with other `ORFFKernel`s. (A sum with a kernel that is not low-rank is dense, as it must be.)
+    in sums with other `ORFFKernel`s (see `FeatureSumKernel` for sums of scaled ones; a sum with a kernel that is not
+    low-rank is dense, as it must be). Missing outputs (NaN) are left out of mean and variance alike.
 
     Cost of the marginal likelihood and its gradient: O(n M² + r³) time and O(n M + r²) memory with M = 2D scalar
     features and r = M · rank weights; no np × np matrix is formed.
@@ -57,17 +58,20 @@ class ORFFKernel(OperatorValuedKernel):
 
     @property
     def is_stationary(self) -> bool:
-        return self.orff.kernel is not None and self.orff.kernel.is_stationary
+        return self.orff.is_stationary
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
+        dtype = torch.promote_types(x1.dtype, x2.dtype)
+        x1, x2, same = x1.to(dtype), x2.to(dtype), _are_same(x1, x2)
         left = self.orff(x1)
-        same = x1 is x2 or torch.equal(x1, x2)
         if diag:
             return left.squared_rows() if same else left.squared_rows(self.orff(x2))
-        return FeatureCovariance(left) if same else FeatureCrossCovariance(left, DeferredFeatures(x2, self.orff))
+        if same:
+            return FeatureCovariance(left)
+        return FeatureCrossCovariance(left, DeferredFeatures(x2, self.orff, left.shape[-1]))
 
     def __add__(self, other: Kernel) -> Kernel:
-        return FeatureSumKernel(self, other) if isinstance(other, ORFFKernel) else super().__add__(other)
+        return FeatureSumKernel(self) + other
 
     def prediction_strategy(self, train_inputs, train_prior_dist, train_labels, likelihood):
         return FeaturePredictionStrategy(train_inputs, train_prior_dist, train_labels, likelihood)
@@ -76,9 +80,9 @@ class ORFFKernel(OperatorValuedKernel):
 class DeferredFeatures(LinearOperator):
     """Φ(X), computed when somebody multiplies by it: prediction in weight space never does for the training points."""
 
-    def __init__(self, X: Tensor, feature_map: FeatureMap, scale: float | Tensor = 1.0):
-        super().__init__(X, feature_map=feature_map, scale=scale)
-        self.X, self.feature_map, self.scale = X, feature_map, scale
+    def __init__(self, X: Tensor, feature_map: FeatureMap, num_columns: int, scale: float | Tensor = 1.0):
+        super().__init__(X, feature_map=feature_map, num_columns=num_columns, scale=scale)
+        self.X, self.feature_map, self.num_columns, self.scale = X, feature_map, num_columns, scale
 
     @cached(name="features")
     def evaluate_kernel(self) -> LinearOperator:
@@ -94,10 +98,6 @@ class DeferredFeatures(LinearOperator):
     def num_outputs(self) -> int:
         return self.evaluate_kernel().num_outputs
 
-    @property
-    def num_columns(self) -> int:
-        return self.feature_map.num_features
-
     def _size(self) -> torch.Size:
         batch = torch.broadcast_shapes(self.X.shape[:-2], self.feature_map.batch_shape)
         return torch.Size((*batch, self.X.shape[-2] * self.feature_map.num_outputs, self.num_columns))
@@ -112,7 +112,13 @@ class DeferredFeatures(LinearOperator):
         return self.evaluate_kernel()._t_matmul(rhs)
 
     def _mul_constant(self, other: float | Tensor) -> DeferredFeatures:
-        return DeferredFeatures(self.X, self.feature_map, self.scale * other)
+        return DeferredFeatures(self.X, self.feature_map, self.num_columns, self.scale * other)
+
+    def to(self, *args, **kwargs) -> LinearOperator:
+        return self.evaluate_kernel().to(*args, **kwargs)  # and never the map, which is the user's
+
+    def type(self, dtype: torch.dtype) -> LinearOperator:
+        return self.evaluate_kernel().type(dtype)
 
     def to_dense(self) -> Tensor:
         return self.evaluate_kernel().to_dense()
@@ -121,17 +127,27 @@ class DeferredFeatures(LinearOperator):
 class FeatureSumKernel(AdditiveKernel):
     """The sum of `ORFFKernel`s: one low-rank kernel with all their features.
 
-    It predicts in weight space; a GPyTorch `AdditiveKernel` of them gives the same answer through Woodbury solves, but
-    forms the (m·p) × (n·p) matrix between test and training points.
+    ``orff_kernel + orff_kernel`` makes one. Scaled terms are given to the class itself,
+    ``FeatureSumKernel(ScaleKernel(a), ScaleKernel(b))``: ``ScaleKernel(a) + ScaleKernel(b)`` is GPyTorch's
+    `AdditiveKernel`, which gives the same answer through the same Woodbury solves, but forms the (m·p) × (n·p) matrix
+    between test and training points when it predicts.
     """
 
     def __add__(self, other: Kernel) -> Kernel:
-        if isinstance(other, ORFFKernel | FeatureSumKernel):
-            return FeatureSumKernel(*self.kernels, *(other.kernels if isinstance(other, AdditiveKernel) else [other]))
-        return super().__add__(other)
+        kernels = [*self.kernels, *(other.kernels if isinstance(other, AdditiveKernel) else [other])]
+        is_low_rank = isinstance(other, ORFFKernel | FeatureSumKernel)
+        return FeatureSumKernel(*kernels) if is_low_rank else AdditiveKernel(*kernels)
 
     def prediction_strategy(self, train_inputs, train_prior_dist, train_labels, likelihood):
         return FeaturePredictionStrategy(train_inputs, train_prior_dist, train_labels, likelihood)
+
+
+def _are_same(x1: Tensor, x2: Tensor) -> bool:
+    """Whether two inputs may share their features: never where a gradient would tell them apart."""
+    if x1 is x2:
+        return True
+    tracked = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad)
+    return not tracked and torch.equal(x1, x2)
 
 
 class FeaturePredictionStrategy(DefaultPredictionStrategy):
@@ -140,29 +156,36 @@ class FeaturePredictionStrategy(DefaultPredictionStrategy):
     @property
     @cached(name="noisy_features")
     def noisy(self) -> NoisyFeatureCovariance | None:
-        """The training covariance, where it is Φ Φᵀ + N with fewer features than observations."""
+        """The training covariance, where it is Φ Φᵀ + N."""
         covariance = self.lik_train_train_covar.evaluate_kernel()
-        is_thin = isinstance(covariance, NoisyFeatureCovariance) and not covariance.is_wide
-        if not is_thin or self.train_labels.isnan().any():
+        if not isinstance(covariance, NoisyFeatureCovariance):
             return None
         return covariance.detach() if settings.detach_test_caches.on() else covariance
 
     @property
-    @cached(name="weight_mean")
-    def weight_mean(self) -> Tensor:
-        """C⁻¹ Φᵀ N⁻¹ (y − m), (..., r, 1)."""
+    def is_thin(self) -> bool:
+        """Whether weight space is the road to take: fewer features than observations, or some of those missing."""
+        return self.noisy is not None and (not self.noisy.is_wide or bool(self.train_labels.isnan().any()))
+
+    @property
+    @cached(name="weight_posterior")
+    def weight_posterior(self) -> tuple[Tensor, Tensor]:
+        """The mean C⁻¹ Φᵀ N⁻¹ (y − m), (..., r, 1), of the weights, and the Cholesky factor of C, (..., r, r)."""
         residual = (self.train_labels - self.train_prior_dist.loc).unsqueeze(-1)
-        return self.noisy.weights(residual)
+        seen = ~residual.isnan()
+        if seen.all():
+            return self.noisy.weights(residual), self.noisy.capacitance_chol
+        return self.noisy.observed_weights(residual, seen)
 
     def exact_prediction(self, test_mean: Tensor, test_test_covar, test_train_covar):
         prior = to_linear_operator(test_test_covar).evaluate_kernel()
-        if self.noisy is None or not isinstance(prior, FeatureCovariance):
+        if not self.is_thin or not isinstance(prior, FeatureCovariance):
             return super().exact_prediction(test_mean, test_test_covar, test_train_covar)
+        weights, chol = self.weight_posterior
         features = prior.root
-        mean = test_mean + features._matmul(self.weight_mean).squeeze(-1)
+        mean = test_mean + features._matmul(weights).squeeze(-1)
         if settings.skip_posterior_variances.on():
             return mean, ZeroLinearOperator(*test_test_covar.shape)
-        chol = self.noisy.capacitance_chol
         eye = torch.eye(chol.shape[-1], dtype=chol.dtype, device=chol.device)
         inverse_root = torch.linalg.solve_triangular(chol, eye, upper=False).mT
         return mean, RootLinearOperator(features._matmul(inverse_root))

@@ -19,13 +19,13 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel
 from scipy.special import gammainc, gammaincinv
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from ovkgp.exceptions import SpectralError
 from ovkgp.features.spectral import SpectralPair, input_dim, spectral_pair, unit_factor
 
 
 class GammaQuantile(torch.autograd.Function):
-    """The u-quantile of Gamma(shape, 1) for tensors of equal shape, differentiable in both."""
+    """The u-quantile of Gamma(shape, 1) for tensors of equal shape, differentiable in both, once."""
 
     @staticmethod
     def forward(ctx, shape: Tensor, uniforms: Tensor) -> Tensor:
@@ -35,6 +35,7 @@ class GammaQuantile(torch.autograd.Function):
         return value
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient: Tensor):
         shape, value = ctx.saved_tensors
         density = torch.exp((shape - 1) * value.log() - value - torch.lgamma(shape))
@@ -128,12 +129,3 @@ def radial_pair(kernel: Kernel, num_dims: int | None = None) -> SpectralPair:
         isotropic=True,
         num_dims=d,
     )
-
-
-def require_finite(kernel: Kernel, order: float, finite_below: float, what: str) -> None:
-    """Raise where a moment of the frequencies that the features need is infinite."""
-    if order >= finite_below:
-        raise SpectralError(
-            f"{what} features of {type(kernel).__name__} have infinite variance: E‖ω‖^{order:g} is infinite. Use "
-            "bounded=True over an RBF, Matérn or RQ kernel, or a smoother base kernel."
-        )

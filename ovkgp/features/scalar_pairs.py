@@ -78,7 +78,7 @@ def sobolev_pair(kernel: SobolevKernel, num_dims: int | None = None) -> Spectral
         quantile = _cauchy_quantile if kernel.order == 1 else _sobolev2_quantile
         return quantile(u) / kernel.lengthscale
 
-    return SpectralPair(dims, frequencies, lambda w: unit_factor(w) * scale)
+    return SpectralPair(dims, frequencies, lambda w: unit_factor(w) * scale, discrete=kernel.periodic)
 
 
 @spectral_pair.register(PeriodicKernel)
@@ -94,7 +94,7 @@ def periodic_pair(kernel: PeriodicKernel, num_dims: int | None = None) -> Spectr
         log_law = _log_bessel(integers, 1 / kernel.lengthscale.to(frequencies)).sum(-1)
         return _held_ratio(log_law)
 
-    return SpectralPair(dims, frequencies, factor)
+    return SpectralPair(dims, frequencies, factor, discrete=True)
 
 
 @spectral_pair.register(CosineKernel)
@@ -106,7 +106,7 @@ def cosine_pair(kernel: CosineKernel, num_dims: int | None = None) -> SpectralPa
             f"cos(π‖x − z‖ / period) is not positive definite in {dims} dimensions, so it has no spectral law. "
             "Multiply one-dimensional CosineKernels, each with its own active_dims."
         )
-    return SpectralPair(1, lambda u: _sign(u) * math.pi / kernel.period_length, unit_factor)
+    return SpectralPair(1, lambda u: _sign(u) * math.pi / kernel.period_length, unit_factor, discrete=True)
 
 
 @spectral_pair.register(SpectralMixtureKernel)

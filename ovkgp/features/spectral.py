@@ -20,7 +20,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
+from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.kernels.protocol import known_dims
 from ovkgp.kernels.rules import RuleTable
 
@@ -42,6 +42,7 @@ class SpectralPair:
         num_dims: the number of uniforms that hold the direction; `base_dim` where it is not given.
         reflection: frequencies → (v (..., D, p), s (..., D, 1)), where the factor is s (I − 2vvᵀ/‖v‖²) without its first
             column: spares the (D, p, p − 1) tensor. `factor` must agree with it.
+        discrete: the frequencies lie on a lattice, so they have no derivative in the uniforms.
 
     Example:
         >>> import torch
@@ -59,6 +60,7 @@ class SpectralPair:
     warp: Callable[[Tensor], Tensor] | None = None
     num_dims: int | None = None
     reflection: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+    discrete: bool = False
 
     def __post_init__(self):
         if self.base_dim < 1:
@@ -123,7 +125,7 @@ class SpectralTable(RuleTable):
         """
         active = kernel.active_dims if isinstance(kernel, Kernel) else None
         pair = self.ignoring_active_dims(kernel, num_dims=None if active is not None else num_dims, bounded=bounded)
-        return pair if active is None else precompose(pair, lambda x: x.index_select(-1, active))
+        return pair if active is None else precompose(pair, lambda x: select(x, active))
 
     def ignoring_active_dims(self, kernel: Kernel, *, num_dims: int | None = None, bounded: bool = True):
         """The pair on the columns `active_dims` has selected already (what `forward` is to `__call__`)."""
@@ -175,6 +177,13 @@ def scaled(pair: SpectralPair | SpectralSum, scale: Callable[[], Tensor]):
         return replace(term, factor=factor, reflection=reflection if term.reflection else None)
 
     return map_terms(pair, change)
+
+
+def select(x: Tensor, columns: Tensor) -> Tensor:
+    """The columns of x (..., d) that `active_dims` name."""
+    if int(columns.max()) >= x.shape[-1]:
+        raise InputError(f"active_dims ask for column {int(columns.max())}, but the inputs have {x.shape[-1]} columns.")
+    return x.index_select(-1, columns.to(x.device))
 
 
 def unit_factor(frequencies: Tensor) -> Tensor:

@@ -22,9 +22,11 @@ def leading_subspace(matrix: Tensor) -> tuple[Tensor, Tensor]:
     cutoff = CUTOFF if matrix.dtype == torch.float64 else 1e-5
     with torch.no_grad():
         values, vectors = torch.linalg.eigh(matrix)
-        keep = (values > cutoff * values.amax(-1, keepdim=True)).reshape(-1, values.shape[-1]).any(0)
-        vectors = vectors[..., keep]
-    core = vectors.mT @ matrix @ vectors
+        large = values > cutoff * values.amax(-1, keepdim=True)
+        keep = large.reshape(-1, values.shape[-1]).any(0)
+        large = large[..., keep].to(matrix)
+        vectors = vectors[..., keep] * large.unsqueeze(-2)  # zero columns where another batch has the larger rank
+    core = vectors.mT @ matrix @ vectors + torch.diag_embed(1 - large)
     return vectors, torch.linalg.cholesky((core + core.mT) / 2)
 
 

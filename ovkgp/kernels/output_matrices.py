@@ -12,6 +12,7 @@ import torch
 from gpytorch.constraints import Interval, Positive
 from gpytorch.module import Module
 from gpytorch.priors import Prior
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
@@ -48,8 +49,12 @@ class OutputMatrix(BatchIndexMixin, Module):
         return self._batch_shape
 
     def factor(self) -> Tensor:
-        """B (..., p, r) with B Bᵀ = Γ; a Cholesky factor unless a subclass knows a thinner one."""
-        return torch.linalg.cholesky(self())
+        """B (..., p, r) with B Bᵀ = Γ; a Cholesky factor unless a subclass knows a thinner one.
+
+        Where Γ is singular to working precision, GPyTorch's jitter (1e-8 in float64, 1e-6 in float32, and up) is
+        added with a warning.
+        """
+        return psd_safe_cholesky(self())
 
 
 def starting_loadings(num_outputs: int, rank: int) -> Tensor:

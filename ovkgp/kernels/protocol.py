@@ -219,9 +219,7 @@ def components(kernel: Kernel) -> list[Component] | None:
     _require_kernel(kernel)
     if hasattr(kernel, "components"):
         return kernel.components
-    if num_outputs(kernel) == 1:
-        return scalar_component(kernel)
-    return None
+    return None if is_operator_valued(kernel) else scalar_component(kernel)
 
 
 def scalar_component(kernel: Kernel) -> list[Component]:
@@ -306,7 +304,19 @@ def _(kernel: AdditiveKernel) -> list[Component] | None:
 
 
 @components.register
+def _(kernel: ProductKernel) -> list[Component] | None:
+    return scalar_component(kernel) if num_outputs(kernel) == 1 else None
+
+
+@components.register
 def _(kernel: MultitaskKernel) -> list[Component]:
+    if kernel.data_covar_module.active_dims is not None:
+        raise KernelTypeError(
+            "GPyTorch's MultitaskKernel ignores the active_dims of its data kernel. Set them on the MultitaskKernel "
+            "itself, or use DecomposableKernel, which heeds them."
+        )
+    if kernel.active_dims is not None:  # they select columns before the data kernel sees them
+        return None
     return [(kernel.data_covar_module, to_dense(kernel.task_covar_module.covar_matrix))]
 
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import MaternKernel, RBFKernel, RBFKernelGrad, ScaleKernel
 
 from ovkgp.exceptions import InputError
 from ovkgp.features import Nystrom
@@ -113,3 +113,17 @@ def test_pickle_and_state_dict():
     twin = pickle.loads(pickle.dumps(map_))
     assert torch.equal(twin(inputs(3, 1)).to_dense(), map_(inputs(3, 1)).to_dense())
     assert "landmarks" in map_.state_dict()
+
+
+def test_batches_of_different_rank():
+    kernel = RBFKernel(batch_shape=torch.Size([2])).double()
+    kernel.lengthscale = torch.tensor([[[0.05]], [[50.0]]])
+    Z = inputs(8, 0)
+    Phi = Nystrom(kernel, Z)(Z).to_dense()
+    torch.testing.assert_close(Phi @ Phi.mT, kernel(Z).to_dense(), atol=1e-8, rtol=0)
+
+
+def test_kernels_of_values_and_gradients():
+    kernel, Z = RBFKernelGrad().double(), inputs(4, 0)
+    Phi = Nystrom(kernel, Z)(Z).to_dense()
+    torch.testing.assert_close(Phi @ Phi.mT, kernel(Z).to_dense(), atol=1e-8, rtol=0)

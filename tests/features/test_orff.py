@@ -7,13 +7,23 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from spectral_cases import CASES, FIELDS, NUM_DIMS, make
 from torch.autograd.functional import jacobian
 
-from ovkgp.exceptions import DomainError, InputError, OptionError
-from ovkgp.features import ORFF, spectral_pair
-from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel, SkewedChi2Kernel, num_outputs
+from ovkgp.exceptions import DomainError, InputError, KernelTypeError, OptionError, SpectralError
+from ovkgp.features import ORFF, SpectralPair, spectral_pair
+from ovkgp.kernels import (
+    CurlFreeKernel,
+    DecomposableKernel,
+    Delay,
+    DivergenceFreeKernel,
+    FunctionValuedKernel,
+    HelmholtzKernel,
+    SkewedChi2Kernel,
+    TransformableKernel,
+    num_outputs,
+)
 
 
 def small(**options):
@@ -301,3 +311,72 @@ def test_batches_of_hyperparameters_share_the_noise():
     for i in range(2):
         single = ORFF(CurlFreeKernel(base[i]), 6, random_state=0)(X)
         torch.testing.assert_close(Phi.to_dense()[i], single.to_dense())
+
+
+def test_maps_over_other_kernels_do_not_change_the_original():
+    orff = ORFF(RBFKernel(ard_num_dims=2), 4, random_state=0)
+    other = orff.over(RBFKernel(ard_num_dims=2))
+    other.extend(4)
+    other.double()
+    assert orff.num_frequencies == 4
+    assert orff.frequencies.shape == (4, 2)
+    assert orff.raw_frequencies_0.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["periodic", "cosine", "sobolev periodic", "icm times periodic"])
+def test_frequencies_on_a_lattice_cannot_be_learned(name):
+    with pytest.raises(SpectralError, match="lattice"):
+        ORFF(make(name), 4, num_dims=NUM_DIMS[name], learn_frequencies=True)
+
+
+@pytest.mark.parametrize("field", [CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel])
+def test_batches_of_outputscales(field):
+    kernel = ScaleKernel(field(RBFKernel(ard_num_dims=2)), batch_shape=torch.Size([3]))
+    kernel.outputscale = torch.tensor([0.5, 1.0, 2.0])
+    Phi = ORFF(kernel, 5, random_state=0)(X).to_dense()
+    once = ORFF(kernel.base_kernel, 5, random_state=0)(X).to_dense()
+    torch.testing.assert_close(Phi, kernel.outputscale.detach().sqrt()[:, None, None] * once)
+
+
+def test_delays_times_a_scalar_kernel():
+    kernel = (
+        TransformableKernel(RBFKernel(ard_num_dims=1), [Delay(0.0), Delay(0.4)]) * RBFKernel(ard_num_dims=1)
+    ).double()
+    x = torch.linspace(0, 1, 4).double().unsqueeze(-1)
+    Phi = ORFF(kernel, 20_000, random_state=0)(x).to_dense()
+    torch.testing.assert_close(Phi @ Phi.mT, kernel(x).to_dense(), atol=0.03, rtol=0)  # 4/√20 000
+
+
+def test_sums_of_kernels_with_different_outputs_are_refused():
+    with pytest.raises(KernelTypeError, match="different numbers of outputs"):
+        ORFF(AdditiveKernel(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), RBFKernel(ard_num_dims=2)), 4)
+
+
+def test_a_product_in_the_wrong_order_is_told_the_right_one():
+    with pytest.raises(KernelTypeError, match="first"):
+        ORFF(RBFKernel(ard_num_dims=2) * DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), 4)
+
+
+def test_the_gradient_in_alpha_is_not_differentiated_again():
+    """A wrong second derivative would be silent; an error is not."""
+    orff = ORFF(RQKernel(ard_num_dims=2).double(), 4, random_state=0)
+    (gradient,) = torch.autograd.grad(orff(X.double()).to_dense().sum(), orff.kernel.raw_alpha, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        torch.autograd.grad(gradient.sum(), orff.kernel.raw_alpha)
+
+
+@pytest.mark.parametrize("count", [2.7, "many", None])
+def test_counts_are_whole_numbers(count):
+    with pytest.raises(OptionError, match="whole number"):
+        ORFF(RBFKernel(ard_num_dims=1), count)
+
+
+def test_more_bad_inputs():
+    with pytest.raises(OptionError, match="at least 0"):
+        small().block(-1)
+    with pytest.raises(InputError, match="column 4"):
+        ORFF(RBFKernel(active_dims=[4]), 3)(X)
+    with pytest.raises(OptionError, match="columns of x and of the task"):
+        ORFF(FunctionValuedKernel(RBFKernel(), RBFKernel()), 3, num_dims=1)
+    with pytest.raises(SpectralError, match="shape"):
+        ORFF(SpectralPair(1, torch.special.ndtri, lambda w: torch.ones(2, 2)), 3)

@@ -33,6 +33,7 @@ KERNELS = {
     "sum": lambda: decomposable(0, 5) + decomposable(1, 6),
     "sum of three": lambda: decomposable(0, 3) + decomposable(1, 4) + decomposable(2, 5),
     "sum of scaled": lambda: ScaleKernel(decomposable(0, 5)) + ScaleKernel(decomposable(1, 6)),
+    "feature sum of scaled": lambda: FeatureSumKernel(ScaleKernel(decomposable(0, 5)), ScaleKernel(decomposable(1, 6))),
     "scaled sum": lambda: ScaleKernel(decomposable(0, 5) + decomposable(1, 6)),
     "features of a sum": lambda: ORFFKernel(
         ORFF(
@@ -139,7 +140,8 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
-    "name", ["decomposable", "divergence-free", "scaled", "sum", "scaled sum", "features of a sum"]
+    "name",
+    ["decomposable", "divergence-free", "scaled", "sum", "scaled sum", "feature sum of scaled", "features of a sum"],
 )
 def test_no_square_matrix_of_all_observations_is_formed(name, rank):
     """Training, and prediction at as many points: nothing is larger than np × r, let alone np × np."""
@@ -206,18 +208,51 @@ def test_more_features_than_observations_is_right_too():
         torch.testing.assert_close(model(Xs).covariance_matrix, Kss - Ks @ torch.linalg.solve(K + noise, Ks.mT))
 
 
-def test_missing_outputs_give_the_dense_mean():
-    model, X, Y, Xs = build("decomposable", 0)
+@pytest.mark.parametrize("n", [N, 4])
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", ["decomposable", "divergence-free", "sum", "nystrom, not separable"])
+def test_missing_outputs_give_the_dense_mean_and_variance(name, rank, n):
+    """GPyTorch's own variance ignores that outputs are missing; n = 4 has more features than observations."""
+    model, X, Y, Xs = build(name, rank, n)
     Y = Y.clone()
     Y[::4, 1] = torch.nan
+    Y[1] = torch.nan
     model.set_train_data(X, Y)
-    K, Ks, _, noise = dense_parts(model, X, Xs)
+    K, Ks, Kss, noise = dense_parts(model, X, Xs)
     seen = ~Y.flatten().isnan()
     model.eval()
     with torch.no_grad(), gpytorch.settings.observation_nan_policy("mask"):
+        solve = torch.linalg.solve((K + noise)[seen][:, seen], Ks[:, seen].mT).mT
         residual = (Y.flatten() - model.mean_module(X).flatten())[seen]
-        expected = Ks[:, seen] @ torch.linalg.solve((K + noise)[seen][:, seen], residual)
-        torch.testing.assert_close(model(Xs).mean.flatten(), model.mean_module(Xs).flatten() + expected)
+        posterior = model(Xs)
+        mean = model.mean_module(Xs).flatten() + solve @ residual
+        torch.testing.assert_close(posterior.mean.flatten(), mean, rtol=1e-7, atol=1e-8)
+        torch.testing.assert_close(posterior.covariance_matrix, Kss - solve @ Ks[:, seen].mT, rtol=1e-6, atol=1e-7)
+
+
+def test_missing_outputs_of_a_single_output_model_with_fixed_noise():
+    torch.manual_seed(0)
+    X, y, Xs = torch.rand(30, 2).double(), torch.randn(30).double(), torch.rand(5, 2).double()
+    y[::3] = torch.nan
+    noise = torch.rand(30).double() + 0.1
+    kernel = ORFFKernel(ORFF(RBFKernel(ard_num_dims=2), 5, random_state=0)).double()
+
+    class Single(gpytorch.models.ExactGP):
+        def __init__(self):
+            super().__init__(X, y, gpytorch.likelihoods.FixedNoiseGaussianLikelihood(noise))
+            self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), kernel
+
+        def forward(self, x):
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+    model = Single().double().eval()
+    seen = ~y.isnan()
+    with torch.no_grad():
+        K = (kernel(X).to_dense() + torch.diag(noise))[seen][:, seen]
+        Ks = kernel(Xs, X).to_dense()[:, seen]
+        torch.testing.assert_close(model(Xs).mean, Ks @ torch.linalg.solve(K, y[seen]))
+        expected = (kernel(Xs).to_dense() - Ks @ torch.linalg.solve(K, Ks.mT)).diagonal()
+        torch.testing.assert_close(model(Xs).variance, expected)
 
 
 def test_training_improves_the_evidence_and_hyperparameters_are_the_kernels_own():
@@ -253,8 +288,53 @@ def test_only_feature_maps_are_wrapped():
         ORFFKernel(RBFKernel())
 
 
+def test_unlike_maps_add_in_either_order():
+    """Nyström features of a kernel that is not separable have a row for each output, random ones a block."""
+    orff = ORFFKernel(ORFF(CurlFreeKernel(RBFKernel(ard_num_dims=3)), 4, random_state=0)).double()
+    nystrom = ORFFKernel(Nystrom(orff.orff.kernel, torch.rand(5, 3).double()))
+    X, noise = torch.rand(20, 3).double(), 0.3 * torch.eye(60).double()
+    for kernel in (orff + nystrom, nystrom + orff):
+        dense = sum(part(X).to_dense() for part in kernel.kernels) + noise
+        ours = kernel(X).evaluate_kernel().add_diagonal(torch.tensor(0.3).double())
+        torch.testing.assert_close(ours.logdet(), torch.logdet(dense))
+        rhs = torch.randn(60, 2).double()
+        torch.testing.assert_close(ours.solve(rhs), torch.linalg.solve(dense, rhs))
+
+
+def test_gradients_tell_equal_inputs_apart():
+    """K(a, x) with a = x in value: row 1 of a does not enter K(a_0, x_1)."""
+    kernel = decomposable().double()
+    x = torch.randn(3, 2).double()
+    a = x.clone().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(kernel(a, x).to_dense()[0, P], a)
+    assert gradient[0].abs().max() > 0
+    assert torch.equal(gradient[1], torch.zeros(2).double())
+
+
+def test_mixed_precision_is_promoted():
+    kernel, x = decomposable(), torch.randn(3, 2)
+    assert kernel(x.double(), x).to_dense().dtype == torch.float64
+
+
+def test_converting_a_cross_covariance_leaves_the_map_alone():
+    kernel = decomposable()
+    x = torch.randn(3, 2)
+    cross = kernel(x, x + 1).evaluate_kernel()
+    torch.testing.assert_close(cross.double().to_dense().float(), cross.to_dense())
+    assert kernel.orff.raw_frequencies_0.dtype == torch.float32
+
+
+def test_hyperparameters_are_reached_through_gpytorch_names():
+    kernel = decomposable()
+    kernel.initialize(**{"orff.kernel.base_kernel.lengthscale": 2.0})
+    assert torch.equal(kernel.orff.kernel.base_kernel.lengthscale, torch.full((1, 2), 2.0))
+    assert kernel.is_stationary
+    assert not ORFFKernel(Nystrom(RBFKernel(), torch.rand(3, 2))).is_stationary
+
+
 def test_sum_stays_a_feature_sum_and_a_dense_partner_makes_it_dense():
     assert isinstance(decomposable() + decomposable(1) + decomposable(2), FeatureSumKernel)
+    assert isinstance(decomposable() + (decomposable(1) + decomposable(2)), FeatureSumKernel)
     mixed = (decomposable() + DecomposableKernel(RBFKernel(), num_outputs=P)).double()
     X = torch.randn(5, 2).double()
     parts = sum(kernel(X).to_dense() for kernel in mixed.kernels)

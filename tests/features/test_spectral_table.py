@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, RBFKernel, RBFKernelGrad
+from gpytorch.kernels import Kernel, LinearKernel, MaternKernel, MultitaskKernel, RBFKernel, RBFKernelGrad, ScaleKernel
 from spectral_cases import CASES, FIELDS, NUM_DIMS, make
 
 from ovkgp.exceptions import KernelTypeError, OptionError, SmoothnessError, SpectralError
@@ -15,9 +15,13 @@ from ovkgp.kernels import (
     DecomposableKernel,
     DivergenceFreeKernel,
     ExponentiatedChi2Kernel,
+    FunctionValuedKernel,
+    HelmholtzKernel,
     LaplaceKernel,
+    MultiplicativeGroup,
     SobolevKernel,
     TransformableKernel,
+    WarpedKernel,
 )
 
 BOTH = [(name, True) for name in CASES] + [
@@ -134,6 +138,10 @@ def test_moment_orders():
     assert moment_order(DecomposableKernel(MaternKernel(nu=1.5), num_outputs=2)) == 3
     assert moment_order(CurlFreeKernel(RBFKernel())) == math.inf
     assert moment_order(RBFKernel() * SobolevKernel(order=2)) == 3
+    assert moment_order(HelmholtzKernel(MaternKernel(nu=1.5), num_dims=2)) == 3
+    assert moment_order(MultitaskKernel(MaternKernel(nu=0.5), num_tasks=2)) == 1
+    assert moment_order(FunctionValuedKernel(RBFKernel(), LaplaceKernel())) == 1
+    assert moment_order(FunctionValuedKernel(RBFKernel(), LaplaceKernel(), tasks=torch.arange(2.0))) == math.inf
 
 
 @pytest.mark.parametrize("kernel", [LinearKernel(), ExponentiatedChi2Kernel(), RBFKernelGrad()])
@@ -257,8 +265,16 @@ def test_bt_e_15_a_registered_real_pair_of_a_kernel_that_is_not_even_is_refused(
         return SpectralPair(1, torch.special.ndtri, lambda w: torch.ones(1, 2, 1, dtype=w.dtype))
 
     kernel = DelayKernel(RBFKernel(ard_num_dims=1), [_no_delay, _delay])
-    with pytest.raises(SpectralError, match="not even"):
-        ORFF(kernel, 10)
+    hidden = (
+        kernel,
+        ScaleKernel(kernel),
+        kernel * RBFKernel(ard_num_dims=1),
+        kernel + DecomposableKernel(RBFKernel(active_dims=[0]), num_outputs=2),
+        WarpedKernel(kernel, MultiplicativeGroup()),
+    )
+    for bad in hidden:
+        with pytest.raises(SpectralError, match="DelayKernel is not even"):
+            ORFF(bad, 10)
 
 
 def _no_delay(x):

@@ -9,6 +9,7 @@ from gpytorch.kernels import RBFKernel
 from gpytorch.priors import GammaPrior, LKJCovariancePrior, NormalPrior, SmoothedBoxPrior
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linear_operator.utils.warnings import NumericalWarning
 from oracles import dense, randomise
 
 from ovkgp.exceptions import InputError, OptionError
@@ -548,3 +549,11 @@ def test_empirical_matrix_is_positive_semidefinite_whatever_is_missing(missing, 
     Y[0] = 0.5  # every column is seen at least once
     values = torch.linalg.eigvalsh(EmpiricalMatrix(torch.tensor(Y), shrinkage)())
     assert values[0] >= -1e-12 * max(values[-1].item(), 1e-3)
+
+
+def test_a_nearly_singular_free_matrix_still_has_a_factor():
+    matrix = FreeMatrix(4, rank=1).double()
+    matrix.diagonal = 1e-18
+    with pytest.warns(NumericalWarning):
+        factor = matrix.factor()
+    torch.testing.assert_close(factor @ factor.mT, matrix(), atol=1e-7, rtol=0)

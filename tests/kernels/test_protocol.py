@@ -424,3 +424,10 @@ def test_samples_of_hyperparameters_are_loaded_as_a_batch(make):
     x = torch.rand(4, 2)
     assert kernel(x).to_dense().shape == (5, 8, 8)
     torch.testing.assert_close(kernel(x, diag=True), kernel(x).to_dense().diagonal(dim1=-2, dim2=-1))
+
+
+def test_multitask_kernel_that_ignores_active_dims_is_refused():
+    """GPyTorch calls the data kernel's `forward`, which does not select columns."""
+    with pytest.raises(KernelTypeError, match="DecomposableKernel"):
+        components(MultitaskKernel(RBFKernel(active_dims=[1]), num_tasks=2))
+    assert components(MultitaskKernel(RBFKernel(), num_tasks=2, active_dims=[1])) is None

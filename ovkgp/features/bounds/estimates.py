@@ -11,8 +11,8 @@ from gpytorch.kernels import Kernel, ProductKernel
 from ovkgp.features.bounds import moments
 from ovkgp.features.bounds.constants import SpectralConstants, total
 from ovkgp.features.bounds.orlicz import intrinsic_dimension
-from ovkgp.features.moments import moment_order
 from ovkgp.features.spectral import SpectralPair, spectral_pair
+from ovkgp.features.tails import moment_order
 from ovkgp.kernels.blockwise import BlockwiseProductKernel
 
 
@@ -42,9 +42,9 @@ def _estimated_term(term: SpectralPair, order: float) -> SpectralConstants:
     length, norms = frequencies.norm(dim=-1), moments.operator_norms(term, frequencies)
     constant = norms.numel() == 1
     power, sup_norm = (0.0, float(norms)) if constant else moments.growth(term, frequencies)
-    if not constant and power == 0:
-        order -= 2  # a factor made bounded by moving its ‖ω‖² into the law of ω
     mean, square = moments.mean_square(term, frequencies)
+    if not constant and power == 0 and mean.shape[-1] > 1:
+        order -= 2  # a factor made bounded by moving its ‖ω‖² into the law of ω
     variance = float(torch.linalg.matrix_norm(square, ord=2)) if term.even else float(norms.square().mean())
     p = mean.shape[-1] if term.even else 2 * mean.shape[-1]
     return SpectralConstants(

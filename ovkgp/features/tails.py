@@ -5,15 +5,27 @@ from __future__ import annotations
 import math
 from functools import singledispatch
 
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ProductKernel, ScaleKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    LCMKernel,
+    MaternKernel,
+    MultitaskKernel,
+    ProductKernel,
+    ScaleKernel,
+)
 
+from ovkgp.exceptions import SpectralError
 from ovkgp.kernels import (
     BlockwiseProductKernel,
+    FunctionValuedKernel,
+    HelmholtzKernel,
     LaplaceKernel,
     OperatorValuedKernel,
     SobolevKernel,
     TransformableKernel,
     WarpedKernel,
+    components,
 )
 
 
@@ -43,6 +55,7 @@ def _(kernel: SobolevKernel) -> float:
 
 @moment_order.register(AdditiveKernel)
 @moment_order.register(ProductKernel)
+@moment_order.register(HelmholtzKernel)
 def _(kernel) -> float:
     return min(moment_order(k) for k in kernel.kernels)
 
@@ -60,8 +73,26 @@ def _(kernel: BlockwiseProductKernel) -> float:
 
 
 @moment_order.register
-def _(kernel: OperatorValuedKernel) -> float:
-    parts = kernel.components
+def _(kernel: FunctionValuedKernel) -> float:
+    order = moment_order(kernel.input_kernel)  # on a grid the task kernel is only a matrix
+    return min(order, moment_order(kernel.task_kernel)) if kernel.tasks is None else order
+
+
+@moment_order.register(OperatorValuedKernel)
+@moment_order.register(MultitaskKernel)
+@moment_order.register(LCMKernel)
+def _(kernel) -> float:
+    parts = components(kernel)
     if parts is not None:
         return min(moment_order(k) for k, _ in parts)
     return moment_order(kernel.base_kernel) if hasattr(kernel, "base_kernel") else math.inf
+
+
+def require_finite(kernel: Kernel, order: float, what: str) -> None:
+    """Raise where a moment of the frequencies that the features need is infinite."""
+    if order >= moment_order(kernel):
+        raise SpectralError(
+            f"{what} features of {type(kernel).__name__} have infinite variance: E‖ω‖^{order:g} is infinite. Take a "
+            "smoother base kernel. A plain RBF, Matérn (nu ≥ 1.5) or RQ kernel, scaled or in a sum, has bounded features "
+            "of finite variance, with bounded=True."
+        )
