@@ -2,7 +2,8 @@
 
 ``ovkgp.kernels`` holds the covariances, ``ovkgp.features`` their random features, and
 ``ovkgp.exceptions`` the errors raised on purpose. Each is loaded when it is first used:
-``import ovkgp`` alone loads neither torch nor matplotlib.
+``import ovkgp`` alone loads neither torch nor matplotlib. Codes such as BT-27 in the docstrings
+point to the literature: see ``docs/references.md``.
 
 Example:
     >>> import ovkgp

@@ -1,4 +1,7 @@
-"""Kernels made finite-dimensional: spectral pairs, random Fourier and Nyström features, and how good they are."""
+"""Kernels made finite-dimensional: spectral pairs, random Fourier and Nyström features, and how good they are.
+
+Codes such as BT-47, and "the thesis": see ``docs/references.md``.
+"""
 
 from ovkgp.features import bounds, combined_pairs, field_pairs, radial_pairs, scalar_pairs  # noqa: F401  (they fill the table)
 from ovkgp.features.feature_map import FeatureMap

@@ -26,7 +26,8 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.memoize import cached
 from torch import Tensor
 
-from ovkgp.features.operators import stacked
+from ovkgp.features.capacitance import DenseCapacitance, KroneckerCapacitance
+from ovkgp.features.operators import FeatureOperator, stacked
 
 
 class FeatureCovariance(LowRankRootLinearOperator):
@@ -100,7 +101,8 @@ def output_noise(noise: LinearOperator) -> Tensor | None:
 class NoisyFeatureCovariance(SumLinearOperator):
     """Φ Φᵀ + N with N diagonal or I ⊗ Σ; solves and determinants by Woodbury's formula.
 
-    Cost: O(n M² + r³) once, with M scalar features and r = M · rank columns, then O(n M p k + r² k) a solve.
+    Cost with M scalar features and r columns: O(n M² + r³) once, or O(n M² + M³ + p³) for separable features and noise
+    that is alike at all points (see `capacitance`); then O(n M p k) and a solve with C for k right-hand sides.
     """
 
     def __init__(self, covariance: FeatureCovariance, noise: LinearOperator):
@@ -114,8 +116,9 @@ class NoisyFeatureCovariance(SumLinearOperator):
 
     @property
     def is_wide(self) -> bool:
-        """Whether there are at least as many features as observations, so that the dense road is the shorter."""
-        return self.features.num_columns >= self.shape[-1]
+        """Whether the matrix to factorise has no fewer rows than there are observations: the dense road is the shorter."""
+        size = self.features.features.shape[-1] if self._is_kronecker else self.features.num_columns
+        return size >= self.shape[-1]
 
     @property
     @cached(name="output_noise_chol")
@@ -134,19 +137,27 @@ class NoisyFeatureCovariance(SumLinearOperator):
         return solved.transpose(-3, -2).flatten(-3, -2)
 
     @property
-    @cached(name="capacitance_chol")
-    def capacitance_chol(self) -> Tensor:
-        """The Cholesky factor (..., r, r) of I + Φᵀ N⁻¹ Φ."""
-        chol, p = self._noise_chol, self.features.num_outputs
-        if chol is not None and chol.shape[-1] in (1, p):
-            precision = torch.cholesky_inverse(chol)
-            eye = torch.eye(p, dtype=chol.dtype, device=chol.device)
-            gram = self.features.cross_gram(self.features, precision if chol.shape[-1] == p else precision * eye)
-        else:
-            dense = self.features.to_dense()
-            gram = dense.mT @ self.noise_solve(dense)
-        eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        return psd_safe_cholesky(gram + eye)
+    @cached(name="capacitance")
+    def capacitance(self) -> DenseCapacitance | KroneckerCapacitance:
+        """C = I + Φᵀ N⁻¹ Φ, factorised."""
+        chol, features = self._noise_chol, self.features
+        if chol is None or chol.shape[-1] not in (1, features.num_outputs):
+            dense = features.to_dense()
+            return DenseCapacitance(dense.mT @ self.noise_solve(dense))
+        precision = torch.cholesky_inverse(chol)
+        if chol.shape[-1] != features.num_outputs:
+            precision = precision * torch.eye(features.num_outputs, dtype=chol.dtype, device=chol.device)
+        if self._is_kronecker:
+            return KroneckerCapacitance(features.scalar_gram(), features.factor.mT @ precision @ features.factor)
+        return DenseCapacitance(features.cross_gram(features, precision))
+
+    @property
+    def _is_kronecker(self) -> bool:
+        """Whether C is I + S ⊗ T with T larger than 1 × 1: separable features, and noise that is alike at all points."""
+        features = self.features
+        separable = isinstance(features, FeatureOperator) and features.is_separable and features.factor.shape[-1] > 1
+        chol = self._noise_chol
+        return separable and chol is not None and chol.shape[-1] in (1, features.num_outputs)
 
     @property
     @cached(name="dense_chol")
@@ -155,18 +166,17 @@ class NoisyFeatureCovariance(SumLinearOperator):
 
     def weights(self, rhs: Tensor) -> Tensor:
         """C⁻¹ Φᵀ N⁻¹ rhs: the posterior mean of the weights given observations `rhs` (..., n·p, k)."""
-        return torch.cholesky_solve(self.features._t_matmul(self.noise_solve(rhs)), self.capacitance_chol)
+        return self.capacitance.solve(self.features._t_matmul(self.noise_solve(rhs)))
 
-    def observed_weights(self, rhs: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """`weights` and `capacitance_chol` from the entries of `rhs` (..., n·p, 1) that were `seen`: the precision of
+    def observed_weights(self, rhs: Tensor, seen: Tensor) -> tuple[Tensor, DenseCapacitance]:
+        """`weights` and `capacitance` from the entries of `rhs` (..., n·p, 1) that were `seen`: the precision of
         the noise is inverted for each pattern of missing outputs. Forms Φ: O(n p r²) time and O(n p r) memory."""
         p = 1 if self._noise_chol is None else self._noise_chol.shape[-1]
         precision = self._observed_precision(seen.squeeze(-1).unflatten(-1, (-1, p)))  # (..., n, p, p)
         dense = self.features.to_dense()
         weighted = (precision @ dense.unflatten(-2, (-1, p))).flatten(-3, -2)
-        eye = torch.eye(dense.shape[-1], dtype=dense.dtype, device=dense.device)
-        chol = psd_safe_cholesky(dense.mT @ weighted + eye)
-        return torch.cholesky_solve(weighted.mT @ torch.where(seen, rhs, 0.0), chol), chol
+        capacitance = DenseCapacitance(dense.mT @ weighted)
+        return capacitance.solve(weighted.mT @ torch.where(seen, rhs, 0.0)), capacitance
 
     def _observed_precision(self, seen: Tensor) -> Tensor:
         """For each row of `seen` (..., n, p): the inverse of the noise between its seen outputs, zero elsewhere."""
@@ -197,7 +207,7 @@ class NoisyFeatureCovariance(SumLinearOperator):
             noise = self.noise._diagonal().log().sum(-1)
         else:
             noise = _chol_logdet(chol) * (self.shape[-1] // chol.shape[-1])
-        return _chol_logdet(self.capacitance_chol) + noise
+        return self.capacitance.logdet() + noise
 
     def logdet(self) -> Tensor:
         return self._logdet()

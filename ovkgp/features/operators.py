@@ -113,10 +113,14 @@ class FeatureOperator(LinearOperator):
         products = (self.features * other.features).unflatten(-1, (-1, energy.shape[-2])).sum(-2)  # (..., n, J)
         return (products @ energy).flatten(-2)
 
+    def scalar_gram(self) -> Tensor:
+        """φᵀφ (..., M, M)."""
+        return SelfGram.apply(self.features)
+
     def cross_gram(self, other: FeatureOperator, weight: Tensor) -> Tensor:
         """Φᵀ (I_n ⊗ W) Φ' for W (..., p, p), as a dense (..., M r, M' r') matrix. O(n M M' + J J' p r r')."""
         same = other.features is self.features
-        scalar = SelfGram.apply(self.features) if same else self.features.mT @ other.features  # (..., M, M')
+        scalar = self.scalar_gram() if same else self.features.mT @ other.features  # (..., M, M')
         left = self.blocks.mT @ weight.unsqueeze(-3)  # (..., J, r, p)
         inner = torch.einsum("...jbp,...kpc->...jbkc", left, other.blocks)
         j, k = inner.shape[-4], inner.shape[-2]

@@ -18,6 +18,7 @@ from linear_operator.operators import RootLinearOperator, ZeroLinearOperator
 from torch import Tensor
 
 from ovkgp.exceptions import KernelTypeError
+from ovkgp.features.capacitance import DenseCapacitance, KroneckerCapacitance
 from ovkgp.features.covariance import FeatureCovariance, FeatureCrossCovariance, NoisyFeatureCovariance
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.kernels import OperatorValuedKernel
@@ -33,8 +34,10 @@ class ORFFKernel(OperatorValuedKernel):
     in sums with other `ORFFKernel`s (see `FeatureSumKernel` for sums of scaled ones; a sum with a kernel that is not
     low-rank is dense, as it must be). Missing outputs (NaN) are left out of mean and variance alike.
 
-    Cost of the marginal likelihood and its gradient: O(n M² + r³) time and O(n M + r²) memory with M = 2D scalar
-    features and r = M · rank weights; no np × np matrix is formed.
+    Cost of the marginal likelihood and its gradient, with M = 2D scalar features: O(n M² + M³ + p³) time for a
+    decomposable kernel, O(n M² + r³) with r = `orff.num_features` for the others; memory O(n M + r²). No np × np matrix
+    is formed unless there are fewer observations than features. Where n·p is not much larger than M the exact kernel
+    is as fast, and does not understate its variance far from the data.
 
     Example:
         >>> import torch
@@ -169,23 +172,21 @@ class FeaturePredictionStrategy(DefaultPredictionStrategy):
 
     @property
     @cached(name="weight_posterior")
-    def weight_posterior(self) -> tuple[Tensor, Tensor]:
-        """The mean C⁻¹ Φᵀ N⁻¹ (y − m), (..., r, 1), of the weights, and the Cholesky factor of C, (..., r, r)."""
+    def weight_posterior(self) -> tuple[Tensor, DenseCapacitance | KroneckerCapacitance]:
+        """The mean C⁻¹ Φᵀ N⁻¹ (y − m), (..., r, 1), of the weights, and the inverse C of their covariance."""
         residual = (self.train_labels - self.train_prior_dist.loc).unsqueeze(-1)
         seen = ~residual.isnan()
         if seen.all():
-            return self.noisy.weights(residual), self.noisy.capacitance_chol
+            return self.noisy.weights(residual), self.noisy.capacitance
         return self.noisy.observed_weights(residual, seen)
 
     def exact_prediction(self, test_mean: Tensor, test_test_covar, test_train_covar):
         prior = to_linear_operator(test_test_covar).evaluate_kernel()
         if not self.is_thin or not isinstance(prior, FeatureCovariance):
             return super().exact_prediction(test_mean, test_test_covar, test_train_covar)
-        weights, chol = self.weight_posterior
+        weights, capacitance = self.weight_posterior
         features = prior.root
         mean = test_mean + features._matmul(weights).squeeze(-1)
         if settings.skip_posterior_variances.on():
             return mean, ZeroLinearOperator(*test_test_covar.shape)
-        eye = torch.eye(chol.shape[-1], dtype=chol.dtype, device=chol.device)
-        inverse_root = torch.linalg.solve_triangular(chol, eye, upper=False).mT
-        return mean, RootLinearOperator(features._matmul(inverse_root))
+        return mean, RootLinearOperator(capacitance.posterior_root(features))

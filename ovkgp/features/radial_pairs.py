@@ -19,13 +19,12 @@ import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel
 from scipy.special import gammainc, gammaincinv
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ovkgp.features.spectral import SpectralPair, input_dim, spectral_pair, unit_factor
 
 
 class GammaQuantile(torch.autograd.Function):
-    """The u-quantile of Gamma(shape, 1) for tensors of equal shape, differentiable in both, once."""
+    """The u-quantile x of Gamma(a, 1) for a and u of equal shape: F(x; a) = u, so dx/da = −∂F/∂a / density."""
 
     @staticmethod
     def forward(ctx, shape: Tensor, uniforms: Tensor) -> Tensor:
@@ -35,27 +34,44 @@ class GammaQuantile(torch.autograd.Function):
         return value
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, gradient: Tensor):
         shape, value = ctx.saved_tensors
-        density = torch.exp((shape - 1) * value.log() - value - torch.lgamma(shape))
-        by_shape = by_uniforms = None
-        if ctx.needs_input_grad[0]:  # implicitly: F(x; shape) = u, so dx/dshape = −∂F/∂shape / density
-            by_shape = -gradient * _shape_derivative(shape, value) / density
-        if ctx.needs_input_grad[1]:
-            by_uniforms = gradient / density
-        return by_shape, by_uniforms
+        by_uniforms = gradient / gamma_density(shape, value)
+        return -by_uniforms * GammaShapeDerivative.apply(shape, value), by_uniforms
 
 
-def _shape_derivative(shape: Tensor, value: Tensor) -> Tensor:
-    """∂/∂a of the distribution function of Gamma(a, 1), by a central difference: good to about 1e-10."""
+class GammaShapeDerivative(torch.autograd.Function):
+    """∂F/∂a (x; a) of the distribution function of Gamma(a, 1), by central differences: good to about 1e-10, and its
+    own derivative in a to about 1e-7. Differentiable once, so that quantiles are twice."""
+
+    @staticmethod
+    def forward(ctx, shape: Tensor, value: Tensor) -> Tensor:
+        ctx.save_for_backward(shape, value)
+        below, _, above, step = _shifted_cdfs(shape, value, 1e-5)
+        return (above - below) / (2 * step)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        shape, value = ctx.saved_tensors
+        below, here, above, step = _shifted_cdfs(shape, value, 1e-3)
+        by_value = gamma_density(shape, value) * (value.log() - torch.digamma(shape))
+        return gradient * (above - 2 * here + below) / step**2, gradient * by_value
+
+
+def gamma_density(shape: Tensor, value: Tensor) -> Tensor:
+    """The density of Gamma(shape, 1)."""
+    return torch.exp((shape - 1) * value.log() - value - torch.lgamma(shape))
+
+
+def _shifted_cdfs(shape: Tensor, value: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """F(x; a − h), F(x; a), F(x; a + h) and h, which grows with a and stays below it."""
     a, x = shape.numpy(force=True), value.numpy(force=True)
-    step = 1e-5 * np.maximum(a, 1)
-    return torch.from_numpy((gammainc(a + step, x) - gammainc(a - step, x)) / (2 * step)).to(value)
+    h = step * np.maximum(np.minimum(a, 1), a)
+    return tuple(torch.from_numpy(np.asarray(t)).to(value) for t in (*(gammainc(a + c * h, x) for c in (-1, 0, 1)), h))
 
 
 def gamma_quantile(shape: Tensor, uniforms: Tensor) -> Tensor:
-    """The quantiles of Gamma(shape, 1) at `uniforms`, broadcast against each other."""
+    """The quantiles of Gamma(shape, 1) at `uniforms`, broadcast against each other; twice differentiable in both."""
     return GammaQuantile.apply(*torch.broadcast_tensors(shape.to(uniforms), uniforms))
 
 

@@ -1,6 +1,6 @@
 """The operator-valued Bochner theorem as an object.
 
-A shift-invariant operator-valued kernel is an expectation over frequencies (thesis §4.1),
+A shift-invariant operator-valued kernel is an expectation over frequencies (R. Brault's thesis, §4.2; see ``docs/references.md``),
 
     K(x, z) = E_ω [ cos⟨ω, h(x) − h(z)⟩ B(ω) B(ω)ᵀ ]            (even signatures, B real)
     K(x, z) = E_ω [ Re( e^{−i⟨ω, h(x) − h(z)⟩} B(ω) B(ω)* ) ]      (any signature, B complex)

@@ -1,4 +1,7 @@
-"""Operator-valued kernels as GPyTorch covariance modules, and the scalar kernels and groups they are built from."""
+"""Operator-valued kernels as GPyTorch covariance modules, and the scalar kernels and groups they are built from.
+
+Codes such as BT-27: see ``docs/references.md``.
+"""
 
 from ovkgp.kernels.blockwise import BlockwiseProductKernel
 from ovkgp.kernels.cauchy import CauchyKernel

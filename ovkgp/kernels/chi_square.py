@@ -1,7 +1,7 @@
 """Two χ² kernels for histograms and other positive inputs.
 
 The skewed χ² kernel Π_k 2√((x_k + c_k)(z_k + c_k)) / (x_k + z_k + 2c_k) is the shift-invariant kernel
-Π_k sech(t_k / 2), t_k = log(x_k + c_k) − log(z_k + c_k), of the skewed multiplicative group (BT-14, §2.5).
+Π_k sech(t_k / 2), t_k = log(x_k + c_k) − log(z_k + c_k), of the skewed multiplicative group (BT-14).
 The exponentiated χ² kernel is exp(−γ Σ_k (x_k − z_k)² / (x_k + z_k)) (LT-40).
 """
 

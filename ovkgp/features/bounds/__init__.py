@@ -1,4 +1,8 @@
-"""How good are random features, and how many are enough? Bounds and diagnostics of the thesis' chapters 5 to 7.
+"""How good are random features, and how many are enough? Bounds and diagnostics of operator-valued kernels.
+
+They come from chapters 5 to 7 of R. Brault's thesis, "Large-scale operator-valued kernel regression" (Université
+Paris-Saclay, 2017); "the thesis" below is that one. Codes such as BT-62 (an item) and BT-E-16 (an erratum): see
+``docs/references.md``.
 
 Every function says which variant it evaluates: "corrected" by default; "printed" is what the thesis prints. The bounds
 are for frequencies drawn independently (``ORFF(..., sampler="iid")``).
