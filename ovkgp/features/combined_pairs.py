@@ -31,6 +31,7 @@ from ovkgp.kernels import (
     components,
     num_outputs,
 )
+from ovkgp.kernels.protocol import known_dims
 
 
 @spectral_pair.register(ScaleKernel)
@@ -143,4 +144,5 @@ def separable(pair: SpectralPair | SpectralSum, root) -> SpectralPair | Spectral
 
 @spectral_pair.register(TransformableKernel)
 def _(kernel: TransformableKernel, num_dims: int | None = None):
-    return precompose(spectral_pair(kernel.base_kernel, num_dims=num_dims), kernel.points)
+    base = kernel.base_kernel  # its dimension is that of the transformed points; guess the inputs' where it is open
+    return precompose(spectral_pair(base, num_dims=num_dims if known_dims(base) is None else None), kernel.points)

@@ -15,7 +15,20 @@ from ovkgp.exceptions import InputError
 class FeatureMap(Module):
     """A finite-dimensional kernel: `map(X)` is Φ, a linear operator of size (n·p) × `num_features` with ΦΦᵀ ≈ K.
 
-    Subclasses keep the kernel at `kernel` (None where there is none) and give `num_outputs` and `num_features`.
+    Subclasses keep the kernel at `kernel` (None where there is none) and give `num_outputs`, `num_features` and
+    `forward`. `ORFF` and `Nystrom` are the two in this package; `ORFFKernel` makes a GPyTorch kernel of any.
+
+    Example:
+        >>> import torch
+        >>> from linear_operator import to_linear_operator
+        >>> from ovkgp.features import FeatureMap, ORFFKernel
+        >>> class Parabolas(FeatureMap):  # random functions a + b x + c x²
+        ...     kernel, num_outputs, num_features = None, 1, 3
+        ...     def forward(self, X):
+        ...         X = self.check(X)
+        ...         return to_linear_operator(torch.cat([X**0, X, X**2], -1))
+        >>> Parabolas()(torch.randn(5, 1)).shape, ORFFKernel(Parabolas())(torch.randn(5, 1)).shape
+        (torch.Size([5, 3]), torch.Size([5, 5]))
     """
 
     kernel: Kernel | None
@@ -51,13 +64,13 @@ class FeatureMap(Module):
         return other
 
     @staticmethod
-    def check(X: Tensor) -> Tensor:
+    def check(X: Tensor, name: str = "X") -> Tensor:
         """X as a finite floating (..., n, d) tensor; a vector is one column."""
         if not torch.is_tensor(X):
-            raise InputError(f"X must be a torch tensor of shape (n, d), got {type(X).__name__}.")
+            raise InputError(f"{name} must be a torch tensor of shape (n, d), got {type(X).__name__}.")
         if not X.is_floating_point():
-            raise InputError(f"X must be floating point, got {X.dtype}; use X.double().")
+            raise InputError(f"{name} must be floating point, got {X.dtype}; use .double().")
         X = X.unsqueeze(-1) if X.dim() == 1 else X
         if not torch.isfinite(X).all():
-            raise InputError("X holds NaN or infinity; inputs must be finite (only outputs may be missing).")
+            raise InputError(f"{name} holds NaN or infinity; inputs must be finite (only outputs may be missing).")
         return X

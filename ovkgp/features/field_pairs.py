@@ -80,7 +80,7 @@ def _(kernel: DivergenceFreeKernel, num_dims: int | None = None, bounded: bool =
 
 def _field_pair(kernel, direction: Direction, num_dims: int | None, bounded: bool):
     base, active = kernel.base_kernel, kernel.base_kernel.active_dims
-    d = input_dim(kernel, num_dims)
+    d = input_dim(kernel, num_dims if active is None else None)
     pair = _over(base, direction, d, bounded)
     return pair if active is None else precompose(pair, lambda x: select(x, active))
 

@@ -43,7 +43,7 @@ class Nystrom(FeatureMap):
 
     def __init__(self, kernel: Kernel, landmarks: Tensor):
         super().__init__()
-        landmarks = self.check(landmarks)
+        landmarks = self.check(landmarks, "landmarks")
         if landmarks.dim() != 2 or len(landmarks) == 0:
             raise InputError(f"landmarks must be a non-empty (m, d) tensor, got shape {tuple(landmarks.shape)}.")
         self.kernel = kernel

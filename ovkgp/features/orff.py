@@ -28,6 +28,7 @@ from ovkgp.features.operators import (
 )
 from ovkgp.features.spectral import SpectralPair, SpectralSum, spectral_pair
 from ovkgp.kernels import is_operator_valued, num_outputs
+from ovkgp.kernels.fields import FieldKernel
 
 
 class ORFF(FeatureMap):
@@ -102,7 +103,8 @@ class ORFF(FeatureMap):
 
     def _count_outputs(self) -> int:
         counts = {factor.shape[-2] for factor in self.factors}
-        if 1 not in counts or self.kernel is None or getattr(self.kernel, "num_dims", 0) is None:
+        is_open_field = isinstance(self.kernel, FieldKernel) and self.kernel.num_dims is None
+        if 1 not in counts or self.kernel is None or is_open_field:
             return max(counts)
         return num_outputs(self.kernel)  # a kernel with a point for each output has p = 1 here
 

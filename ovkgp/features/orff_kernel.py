@@ -17,7 +17,7 @@ from linear_operator import LinearOperator, to_linear_operator
 from linear_operator.operators import RootLinearOperator, ZeroLinearOperator
 from torch import Tensor
 
-from ovkgp.exceptions import KernelTypeError
+from ovkgp.exceptions import KernelTypeError, OptionError
 from ovkgp.features.capacitance import DenseCapacitance, KroneckerCapacitance
 from ovkgp.features.covariance import FeatureCovariance, FeatureCrossCovariance, NoisyFeatureCovariance
 from ovkgp.features.feature_map import FeatureMap
@@ -86,9 +86,15 @@ class DeferredFeatures(LinearOperator):
     def __init__(self, X: Tensor, feature_map: FeatureMap, num_columns: int, scale: float | Tensor = 1.0):
         super().__init__(X, feature_map=feature_map, num_columns=num_columns, scale=scale)
         self.X, self.feature_map, self.num_columns, self.scale = X, feature_map, num_columns, scale
+        self._versions = self._parameter_versions()
+
+    def _parameter_versions(self) -> list[int]:
+        return [parameter._version for parameter in self.feature_map.parameters()]
 
     @cached(name="features")
     def evaluate_kernel(self) -> LinearOperator:
+        if self._versions != self._parameter_versions():
+            raise OptionError("the hyperparameters changed since this covariance was made: call the kernel again.")
         return self.feature_map(self.X)._mul_constant(self.scale)
 
     def representation(self) -> tuple[Tensor, ...]:

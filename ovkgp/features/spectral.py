@@ -74,7 +74,18 @@ class SpectralPair:
 
 @dataclass(frozen=True)
 class SpectralSum:
-    """A sum of shift-invariant kernels: one pair a term, whose features stand side by side."""
+    """A sum of shift-invariant kernels: one pair a term, whose features stand side by side.
+
+    Args:
+        terms: the pairs.
+
+    Example:
+        >>> from gpytorch.kernels import MaternKernel, RBFKernel
+        >>> from ovkgp.features import spectral_pair
+        >>> pair = spectral_pair(RBFKernel(ard_num_dims=2) + MaternKernel(ard_num_dims=2))
+        >>> type(pair).__name__, len(pair.terms), pair.isotropic
+        ('SpectralSum', 2, True)
+    """
 
     terms: tuple[SpectralPair, ...]
 
@@ -104,10 +115,31 @@ def precompose(pair: SpectralPair | SpectralSum, warp: Callable[[Tensor], Tensor
 
 
 class SpectralTable(RuleTable):
-    """The dispatch table behind `spectral_pair`.
+    """`spectral_pair(kernel)`: the law of the frequencies and the factor from which random features are made.
 
-    A rule takes the kernel, and where it wants them the keywords `num_dims` (the input dimension, or None where
-    nobody knows) and `bounded` (prefer a bounded factor). It need not look at the kernel's `active_dims`.
+    `spectral_pair` is the one table of this class. It knows the kernels that the README lists with random features.
+
+    Call it as ``spectral_pair(kernel, num_dims=None, bounded=True)``; it returns a `SpectralPair`, or a `SpectralSum`
+    for a sum of kernels, and raises a `SpectralError` for a kernel without one. It costs nothing: nothing is drawn.
+
+    Register a shift-invariant kernel of your own with ``@spectral_pair.register(MyKernel)`` and a function from the
+    kernel to its pair. The rule takes the kernel, and where it wants them the keywords `num_dims` (the input dimension,
+    or None where nobody knows) and `bounded` (prefer a bounded factor). It need not look at the kernel's `active_dims`.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import Kernel, RBFKernel
+        >>> from ovkgp.features import ORFF, SpectralPair, spectral_pair
+        >>> spectral_pair(RBFKernel(ard_num_dims=2)).isotropic
+        True
+        >>> class Gauss(Kernel):  # exp(−‖δ‖²/2), whose frequencies are standard normal
+        ...     def forward(self, x1, x2, diag=False, **params):
+        ...         return self.covar_dist(x1, x2, diag=diag, square_dist=True).div(-2).exp()
+        >>> @spectral_pair.register(Gauss)
+        ... def gauss_pair(kernel, num_dims=None):
+        ...     return SpectralPair(num_dims, torch.special.ndtri, lambda w: torch.ones(1, 1, 1, dtype=w.dtype))
+        >>> ORFF(Gauss(), num_frequencies=8, num_dims=2, random_state=0)(torch.zeros(3, 2)).shape
+        torch.Size([3, 16])
     """
 
     def __call__(
@@ -154,11 +186,13 @@ spectral_pair = SpectralTable()
 def input_dim(kernel: Kernel, num_dims: int | None) -> int:
     """The dimension of the columns `kernel` sees: ARD, `active_dims`, its own `num_dims`, or the one given."""
     own = known_dims(kernel)
+    if kernel.active_dims is None and None not in (own, num_dims) and own != num_dims:
+        raise OptionError(f"num_dims={num_dims} contradicts the {own} dimensions of {type(kernel).__name__}.")
     dims = num_dims if own is None else own
     if dims is None:
         raise OptionError(
             f"the input dimension of {type(kernel).__name__} is not known: set ard_num_dims or active_dims on the "
-            "kernel, or say ORFF(..., num_dims=d)."
+            "kernel, or pass num_dims=d."
         )
     return dims
 

@@ -34,6 +34,15 @@ def moment_order(kernel: Kernel) -> float:
     """The supremum of the orders q with E‖ω‖^q < ∞ under the scalar spectral law; infinity for light tails.
 
     Register a rule for a kernel of your own with heavy tails: ``@moment_order.register(MyKernel)``.
+
+    Args:
+        kernel: any kernel with a spectral pair; of an operator-valued one the scalar kernel counts.
+
+    Example:
+        >>> from gpytorch.kernels import MaternKernel, RBFKernel
+        >>> from ovkgp.features import moment_order
+        >>> moment_order(MaternKernel(nu=1.5)), moment_order(RBFKernel())
+        (3.0, inf)
     """
     return math.inf
 

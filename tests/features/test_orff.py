@@ -375,6 +375,8 @@ def test_counts_are_whole_numbers(count):
 def test_more_bad_inputs():
     with pytest.raises(OptionError, match="at least 0"):
         small().block(-1)
+    with pytest.raises(OptionError, match="contradicts the 2 dimensions"):
+        ORFF(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), 3, num_dims=3)
     with pytest.raises(InputError, match="column 4"):
         ORFF(RBFKernel(active_dims=[4]), 3)(X)
     with pytest.raises(OptionError, match="columns of x and of the task"):

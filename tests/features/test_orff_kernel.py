@@ -9,7 +9,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ovkgp.exceptions import KernelTypeError
+from ovkgp.exceptions import KernelTypeError, OptionError
 from ovkgp.features import ORFF, FeatureSumKernel, Nystrom, ORFFKernel
 from ovkgp.features.covariance import NoisyFeatureCovariance
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
@@ -322,6 +322,16 @@ def test_converting_a_cross_covariance_leaves_the_map_alone():
     cross = kernel(x, x + 1).evaluate_kernel()
     torch.testing.assert_close(cross.double().to_dense().float(), cross.to_dense())
     assert kernel.orff.raw_frequencies_0.dtype == torch.float32
+
+
+def test_a_cross_covariance_does_not_outlive_its_hyperparameters():
+    """Its right half is made when it is needed; with other hyperparameters than the left it would be no covariance."""
+    kernel, x = decomposable(), torch.randn(3, 2)
+    cross = kernel(x, x + 1).evaluate_kernel()
+    with torch.no_grad():
+        kernel.orff.kernel.base_kernel.raw_lengthscale.add_(1.0)
+    with pytest.raises(OptionError, match="call the kernel again"):
+        cross.to_dense()
 
 
 def test_hyperparameters_are_reached_through_gpytorch_names():
