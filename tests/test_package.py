@@ -4,6 +4,7 @@ import contextlib
 import io
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 import ovkgp
 
 ROOT = Path(__file__).parents[1]
+REFERENCES = (ROOT / "docs" / "references.md").read_text(encoding="utf-8")
 HEAVY = ("torch", "gpytorch", "arviz", "matplotlib", "scipy", "sklearn")
 
 
@@ -92,5 +94,49 @@ def test_examples_of_the_readme_run():
             exec(compile(block, "README.md", "exec"), scope)
     expected = torch.tensor([[0.0, 1.0], [-1.0, 0.0]]) * math.exp(-0.5)
     torch.testing.assert_close(scope["prediction"].mean.detach(), expected, atol=0.1, rtol=0)
+    assert (scope["prediction_with_gaps"].stddev > scope["prediction"].stddev).all()
+    hours = scope["day"](torch.tensor([[23.0], [1.0], [12.0]])).to_dense()
+    torch.testing.assert_close(hours[0].detach(), torch.tensor([1.0, 0.80, 0.04]), atol=0.01, rtol=0)
+    assert scope["lmc"](scope["X"]).shape == (900, 900)
+    assert scope["hour_and_place"](torch.rand(5, 3)).shape == (20, 20)
+    weights = torch.randn(scope["orff"].num_features)
+    assert torch.equal(scope["again"](scope["X"]) @ weights, scope["orff"](scope["X"]) @ weights)
+    assert torch.equal(scope["copy"](scope["X"]) @ weights, scope["orff"](scope["X"]) @ weights)
     error = (scope["Phi"] @ scope["Phi"].mT).to_dense() - scope["sinc"](scope["X"][:5]).to_dense()
     assert error.abs().max() < 0.05  # some 5 standard deviations at 20 000 frequencies
+
+
+def codes_cited(text: str) -> set[str]:
+    """The codes of the literature in a text, with lists and ranges written out: BT-E-16, 17 and BT-57..61."""
+    codes = set()
+    for source, numbers in re.findall(r"\b((?:BT|BA|LT|BO)-(?:E-)?)(\d+(?:(?:, |\.\.)\d+)*)\b", text):
+        for part in numbers.split(", "):
+            first, _, last = part.partition("..")
+            codes |= {f"{source}{number:02}" for number in range(int(first), int(last or first) + 1)}
+    return codes
+
+
+def test_codes_are_written_out():
+    text = "curl-free (BT-09, 27..29), its errata (BT-E-16, 17), BO-04 and BT-110."
+    assert codes_cited(text) == {
+        *("BT-09", "BT-27", "BT-28", "BT-29", "BT-E-16", "BT-E-17", "BO-04", "BT-110"),
+    }
+
+
+@pytest.mark.parametrize("folder", ["ovkgp", "tests"])
+def test_every_code_cited_is_explained(folder):
+    explained = re.findall(r"^\| ((?:BT|BA|LT|BO)-(?:E-)?\d+) \|", REFERENCES, flags=re.MULTILINE)
+    assert len(explained) == len(set(explained))
+    here = Path(__file__).resolve()
+    files = [file for file in (ROOT / folder).rglob("*.py") if file.resolve() != here]
+    cited = set().union(*(codes_cited(file.read_text(encoding="utf-8")) for file in files))
+    assert len(cited) > 20
+    assert cited - set(explained) == set()
+
+
+def test_tests_of_the_errata_exist():
+    named = re.findall(r"`(\w+/test_\w+\.py)::(test_\w+)`", REFERENCES)
+    errata = re.findall(r"^\| (?:BT|BO)-E-\d+ \|", REFERENCES, flags=re.MULTILINE)
+    assert len(named) == len(errata) > 0
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), (file, name)

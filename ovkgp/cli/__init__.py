@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -42,29 +41,31 @@ def _options(
 
 @app.command("demo")
 def demo_command(
-    out: Annotated[Path, typer.Option(help="The folder for the picture; it is made if need be.")] = Path("demo"),
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where the picture goes; it is made if need be.")] = "demo",
     seed: Annotated[int, typer.Option(help="The seed of all random numbers, 0 or more.")] = 0,
 ) -> None:
     """Draw a curl-free and a divergence-free field, and tabulate how fast random features converge."""
-    from ovkgp.cli.inputs import check_seed, output_folder
-
     with _one_sentence():
+        from ovkgp.cli.inputs import check_seed, output_folder
+
         check_seed(seed)
-        output_folder(out)
+        with output_folder(out) as folder:
+            from ovkgp.cli.demo import run
 
-        from ovkgp.cli.demo import run
-
-        run(out, seed)
+            run(folder, seed)
 
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    """Turn an error raised on purpose into one sentence and exit code 2."""
+    """Turn an error raised on purpose into one sentence and exit code 2, and Ctrl-C into one and 130."""
     try:
         yield
     except OvkgpError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(2) from None
+    except KeyboardInterrupt as stop:
+        typer.echo(f"Interrupted; {str(stop) or 'nothing was written'}.", err=True)
+        raise typer.Exit(130) from None
 
 
 def main() -> None:

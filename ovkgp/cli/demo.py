@@ -56,7 +56,7 @@ class FieldPicture:
 
 
 def run(out: Path, seed: int) -> None:
-    """Compute everything, print the tables and write ``fields.png`` into the folder `out`."""
+    """Compute everything, write ``fields.png`` into the folder `out` and print the tables."""
     console = Console()
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("Drawing fields", total=2 + len(SIZES) * len(kernels()))
@@ -73,9 +73,12 @@ def run(out: Path, seed: int) -> None:
         save_figure(path, curl_free, divergence_free, SIZES, errors)
     except OSError as error:
         raise OptionError(f"cannot write '{path}' ({reason(error)}): choose another folder with --out.") from error
-    console.print(error_table(errors))
-    console.print(check_table({"curl-free": curl_free, "divergence-free": divergence_free}))
-    console.print(f"Picture written to {path}", soft_wrap=True, highlight=False)
+    try:
+        console.print(error_table(errors))
+        console.print(check_table({"curl-free": curl_free, "divergence-free": divergence_free}))
+        console.print(f"Picture written to {path}", soft_wrap=True, highlight=False)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"the picture was written to {path}") from None
 
 
 def child_seed(seed: int, *path: int) -> int:

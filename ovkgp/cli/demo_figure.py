@@ -30,18 +30,24 @@ def save_figure(
     sizes: Sequence[int],
     errors: Mapping[str, np.ndarray],
 ) -> None:
-    """Write the three panels to `path` as a PNG."""
-    figure = Figure(figsize=(13, 4.3), layout="constrained")
+    """Write the three panels to `path` as a PNG: the whole picture, or none where the work is interrupted."""
+    figure = Figure(figsize=(13.6, 4.3), layout="constrained")
     FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(wspace=0.06)  # the label of a colour bar is no neighbour of the next panel's
     left, middle, right = figure.subplots(1, 3)
-    draw_field(left, curl_free, "Curl-free field over its potential")
-    draw_field(middle, divergence_free, "Divergence-free field over its stream function")
+    draw_field(left, curl_free, "Curl-free field over its potential", "potential")
+    draw_field(middle, divergence_free, "Divergence-free field over its stream function", "stream function")
     draw_errors(right, sizes, errors)
-    figure.savefig(path, dpi=100, format="png")
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        figure.savefig(unfinished, dpi=100, format="png")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
-def draw_field(axes: Axes, field: FieldPicture, title: str) -> None:
-    """Arrows over the contours of the scalar they come from."""
+def draw_field(axes: Axes, field: FieldPicture, title: str, scalar: str) -> None:
+    """Arrows over the contours of the scalar they come from, which is called `scalar` at the colour bar."""
     levels = MaxNLocator(nbins=12).tick_values(field.potential.min(), field.potential.max())
     # the dark half of the colours is left out so that black arrows stay visible
     shades = axes.contourf(
@@ -53,7 +59,7 @@ def draw_field(axes: Axes, field: FieldPicture, title: str) -> None:
     axes.quiver(field.axis[step], field.axis[step], arrows[..., 0], arrows[..., 1], width=0.006, color="black")
     axes.set_title(title, fontsize="medium")
     axes.set(xlabel="$x_1$", ylabel="$x_2$", aspect="equal")
-    axes.figure.colorbar(shades, ax=axes, shrink=0.76, format="%g")
+    axes.figure.colorbar(shades, ax=axes, shrink=0.76, format="%g", label=scalar)
 
 
 def draw_errors(axes: Axes, sizes: Sequence[int], errors: Mapping[str, np.ndarray]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ovkgp.exceptions import OptionError
@@ -24,8 +26,27 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-def output_folder(path: Path) -> Path:
-    """Make the folder `path`, prove that a file can be written into it, and return it."""
+@contextmanager
+def output_folder(name: str) -> Iterator[Path]:
+    """Make the folder `name`, prove that a file can be written into it, and give its path.
+
+    Where the work inside fails or is interrupted, the folders made here are removed again, unless something is in them.
+    """
+    if not name.strip():
+        raise OptionError("--out must name a folder, got an empty name: say --out demo, or --out . for this one.")
+    path = Path(name)
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        _make_writable(path)
+        yield path
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):  # not there, or not empty
+                folder.rmdir()
+        raise
+
+
+def _make_writable(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise OptionError(f"--out must be a folder, but '{path}' is a file: name another one.")
     try:
@@ -34,7 +55,6 @@ def output_folder(path: Path) -> Path:
             pass
     except OSError as error:
         raise OptionError(f"cannot write into the folder '{path}' ({reason(error)}): name another one.") from error
-    return path
 
 
 def reason(error: OSError) -> str:

@@ -3,7 +3,7 @@
     Φ(x) = K(x, Z) V L⁻ᵀ,   V Vᵀ ≈ I, L Lᵀ = Vᵀ K(Z, Z) V,      Φ(x) Φ(z)ᵀ = K(x, Z) K(Z, Z)† K(Z, z)
 
 Unlike random features they are exact at the landmarks; the matching GP posterior mean is that of the
-subset of regressors with the landmarks as inducing points (ID-20).
+subset of regressors with the landmarks as inducing points.
 """
 
 from __future__ import annotations

@@ -140,6 +140,18 @@ class FeatureSumKernel(AdditiveKernel):
     ``FeatureSumKernel(ScaleKernel(a), ScaleKernel(b))``: ``ScaleKernel(a) + ScaleKernel(b)`` is GPyTorch's
     `AdditiveKernel`, which gives the same answer through the same Woodbury solves, but forms the (m·p) × (n·p) matrix
     between test and training points when it predicts.
+
+    Args:
+        *kernels: `ORFFKernel`s, scaled or not.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+        >>> from ovkgp.features import ORFF, FeatureSumKernel, ORFFKernel
+        >>> smooth = ORFFKernel(ORFF(RBFKernel(ard_num_dims=2), 50, random_state=0))
+        >>> rough = ORFFKernel(ORFF(MaternKernel(ard_num_dims=2), 50, random_state=1))
+        >>> FeatureSumKernel(ScaleKernel(smooth), ScaleKernel(rough))(torch.randn(4, 2)).shape
+        torch.Size([4, 4])
     """
 
     def __add__(self, other: Kernel) -> Kernel:

@@ -119,8 +119,16 @@ class SpectralTable(RuleTable):
 
     `spectral_pair` is the one table of this class. It knows the kernels that the README lists with random features.
 
-    Call it as ``spectral_pair(kernel, num_dims=None, bounded=True)``; it returns a `SpectralPair`, or a `SpectralSum`
-    for a sum of kernels, and raises a `SpectralError` for a kernel without one. It costs nothing: nothing is drawn.
+    Args:
+        kernel: a kernel whose class, or a parent of it, is registered.
+        num_dims: the input dimension, for kernels that do not know it.
+        bounded: for curl- and divergence-free kernels, the factor of bounded norm (lower variance).
+
+    Returns:
+        A `SpectralPair`, or a `SpectralSum` for a sum of kernels. It costs nothing: no frequency is drawn.
+
+    Raises:
+        SpectralError: the kernel has no pair, or one of infinite variance.
 
     Register a shift-invariant kernel of your own with ``@spectral_pair.register(MyKernel)`` and a function from the
     kernel to its pair. The rule takes the kernel, and where it wants them the keywords `num_dims` (the input dimension,
@@ -145,16 +153,7 @@ class SpectralTable(RuleTable):
     def __call__(
         self, kernel: Kernel, *, num_dims: int | None = None, bounded: bool = True
     ) -> SpectralPair | SpectralSum:
-        """The spectral pair of a shift-invariant kernel.
-
-        Args:
-            kernel: a kernel whose class, or a parent of it, is registered.
-            num_dims: the input dimension, for kernels that do not know it.
-            bounded: for curl- and divergence-free kernels, the factor of bounded norm (lower variance).
-
-        Raises:
-            SpectralError: the kernel has no pair, or one of infinite variance.
-        """
+        """The spectral pair of a shift-invariant kernel; the arguments are at the head of the class."""
         active = kernel.active_dims if isinstance(kernel, Kernel) else None
         pair = self.ignoring_active_dims(kernel, num_dims=None if active is not None else num_dims, bounded=bounded)
         return pair if active is None else precompose(pair, lambda x: select(x, active))

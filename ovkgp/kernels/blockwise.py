@@ -14,6 +14,12 @@ from ovkgp.kernels.protocol import Component, OperatorValuedKernel, components, 
 class BlockwiseProductKernel(OperatorValuedKernel):
     """k(x, z) K(x, z): what ``operator_valued * scalar`` makes. Kronecker products stay Kronecker products.
 
+    Args:
+        base_kernel: K, with p outputs.
+        scalar_kernel: k.
+
+    Cost: that of the two kernels, and O(n·m·p²) for a base kernel that is not separable.
+
     Example:
         >>> from gpytorch.kernels import PeriodicKernel, RBFKernel
         >>> from ovkgp.kernels import DecomposableKernel

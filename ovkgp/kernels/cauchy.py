@@ -26,7 +26,7 @@ class CauchyKernel(BatchIndexMixin, Kernel):
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.cauchy import CauchyKernel
+        >>> from ovkgp.kernels import CauchyKernel
         >>> kernel = CauchyKernel()
         >>> kernel.lengthscale = 1.0
         >>> round(kernel(torch.zeros(1, 2), torch.ones(1, 2)).to_dense().item(), 6)

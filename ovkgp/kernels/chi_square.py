@@ -37,7 +37,7 @@ class SkewedChi2Kernel(BatchIndexMixin, Kernel):
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.chi_square import SkewedChi2Kernel
+        >>> from ovkgp.kernels import SkewedChi2Kernel
         >>> kernel = SkewedChi2Kernel(c=1.0)
         >>> round(kernel(torch.tensor([[0.0]]), torch.tensor([[3.0]])).to_dense().item(), 6)
         0.8
@@ -98,7 +98,7 @@ class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.chi_square import ExponentiatedChi2Kernel
+        >>> from ovkgp.kernels import ExponentiatedChi2Kernel
         >>> kernel = ExponentiatedChi2Kernel(gamma=0.25)
         >>> round(kernel(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 3.0]])).to_dense().log().item(), 6)
         -0.25

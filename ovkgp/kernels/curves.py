@@ -12,6 +12,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.kernels.checks import whole_number
 from ovkgp.kernels.protocol import BatchIndexMixin
 
 
@@ -21,13 +22,11 @@ class _CurveKernel(BatchIndexMixin, Kernel):
 
     def __init__(self, num_channels: int = 1, weights: Tensor | None = None, **kwargs):
         super().__init__(**kwargs)
-        if num_channels < 1:
-            raise OptionError(f"num_channels must be at least 1, got {num_channels}.")
         if weights is not None:
             weights = torch.as_tensor(weights, dtype=torch.get_default_dtype()).clone()
             if weights.dim() != 1 or not bool((weights >= 0).all()):
                 raise OptionError("weights must be a vector of non-negative numbers, one a grid point.")
-        self.num_channels = num_channels
+        self.num_channels = whole_number("num_channels", num_channels)
         self.register_buffer("weights", weights)
 
     def _grid_weights(self, x: Tensor) -> Tensor:
@@ -65,7 +64,7 @@ class GaussianCurveKernel(_CurveKernel):
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.curves import GaussianCurveKernel
+        >>> from ovkgp.kernels import GaussianCurveKernel
         >>> curves = torch.randn(5, 20 * 3)  # five curves in R³ at twenty times
         >>> GaussianCurveKernel(num_channels=3)(curves).shape
         torch.Size([5, 5])
@@ -77,12 +76,16 @@ class GaussianCurveKernel(_CurveKernel):
 class LaplaceCurveKernel(_CurveKernel):
     """The integrated Laplace kernel on curves: k(x, z) = Σ_l w_l exp(−‖x(t_l) − z(t_l)‖ / ℓ).
 
-    Arguments, shapes and costs are those of `GaussianCurveKernel`. Where two curves cross, the gradient
-    of that grid point is the subgradient 0.
+    Shapes and costs are those of `GaussianCurveKernel`. Where two curves cross, the gradient of that grid point is the
+    subgradient 0.
+
+    Args:
+        num_channels, weights, ard_num_dims: as for `GaussianCurveKernel`.
+        batch_shape, active_dims, lengthscale_prior, lengthscale_constraint: as in any GPyTorch kernel.
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.curves import LaplaceCurveKernel
+        >>> from ovkgp.kernels import LaplaceCurveKernel
         >>> LaplaceCurveKernel(weights=torch.tensor([0.25, 0.5, 0.25]))(torch.randn(4, 3)).shape
         torch.Size([4, 4])
     """

@@ -22,6 +22,9 @@ def kronecker(scalar: LinearOperator | Tensor, matrix: Tensor) -> LinearOperator
     scalar = to_linear_operator(scalar).evaluate_kernel()
     matrix = matrix.to(scalar.dtype)
     batch_shape = torch.broadcast_shapes(scalar.batch_shape, matrix.shape[:-2])
+    if 0 in scalar.matrix_shape:  # a Kronecker product of linear_operator cannot be empty
+        rows, columns = (size * matrix.shape[-1] for size in scalar.matrix_shape)
+        return to_linear_operator(matrix.new_zeros(*batch_shape, rows, columns))
     matrix = to_linear_operator(matrix.expand(*batch_shape, *matrix.shape[-2:]))
     return KroneckerProductLinearOperator(scalar.expand(*batch_shape, *scalar.matrix_shape), matrix)
 

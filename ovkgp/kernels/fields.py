@@ -18,6 +18,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
+from ovkgp.kernels.checks import whole_number
 from ovkgp.kernels.decomposable import require_scalar
 from ovkgp.kernels.jets import lag_jet
 from ovkgp.kernels.protocol import OperatorValuedKernel, known_dims
@@ -97,6 +98,7 @@ def _reach(kernel: Kernel) -> int:
 
 def _known_dims(base_kernel: Kernel, num_dims: int | None) -> int | None:
     known = known_dims(base_kernel)
+    num_dims = None if num_dims is None else whole_number("num_dims", num_dims)
     if num_dims is not None and known is not None and num_dims != known:
         raise OptionError(f"num_dims={num_dims} contradicts the {known} dimensions of the base kernel.")
     dims = num_dims if known is None else known
@@ -109,6 +111,9 @@ class CurlFreeKernel(FieldKernel):
     """K(x, z) = −∇∇ᵀk(x − z): fields that are gradients (BT-27). For the RBF kernel with lengthscale ℓ,
 
     K(δ) = exp(−‖δ‖²/2ℓ²)/ℓ² · (I − δδᵀ/ℓ²).
+
+    The variance of a draw is then 1/ℓ² and changes with the lengthscale: wrap the kernel in GPyTorch's `ScaleKernel`
+    where both are to be learned.
 
     Args:
         base_kernel: RBF (with ARD or not), Matérn-3/2 or -5/2, RQ, Cauchy, Periodic, SpectralMixture, Sobolev of
@@ -134,7 +139,12 @@ class DivergenceFreeKernel(FieldKernel):
 
     K(δ) = exp(−‖δ‖²/2ℓ²)/ℓ² · (δδᵀ/ℓ² + (d − 1 − ‖δ‖²/ℓ²) I).
 
-    Arguments and cost as for `CurlFreeKernel`.
+    The variance of a draw is then (d − 1)/ℓ²: see `CurlFreeKernel` for the remedy.
+
+    Args:
+        base_kernel, num_dims: as for `CurlFreeKernel`.
+
+    Cost: O(n m d²) time and memory.
 
     Example:
         >>> import torch
@@ -160,6 +170,8 @@ class HelmholtzKernel(OperatorValuedKernel, AdditiveKernel):
         num_dims: d, where the base kernels do not know it.
 
     The two terms are GPyTorch `ScaleKernel`s, at `kernel.curl` and `kernel.div`.
+
+    Cost: O(n m d²) time and memory, as for its terms.
 
     Example:
         >>> from gpytorch.kernels import RBFKernel

@@ -2,7 +2,8 @@
 
 A group has an operation ⋆, an identity, inverses, and a pairing (x, ω) = exp(i⟨h(x), ω⟩) that turns ⋆ into a
 product; h is `log`. A shift-invariant kernel on it is a stationary kernel after the warp `embed`: h itself, or a
-circle for cyclic coordinates. Calling the module checks the domain and warps.
+circle for cyclic coordinates. Calling the module checks the domain and warps. Everything costs O(n·d) for n points,
+but for `pairing`, which is O(n·D·d) with D frequencies.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import Module, ModuleList
 
 from ovkgp.exceptions import DomainError, InputError, OptionError
+from ovkgp.kernels.checks import whole_number
 
 Columns = Sequence[int] | Tensor | None
 
@@ -39,23 +41,22 @@ def column_names(active_dims: Sequence[int] | Tensor | None) -> list[int] | None
 class AdditiveGroup(Module):
     """(R^d, +): h(x) = x (BT-12), and the parent of the other groups.
 
-    Every method takes and returns points as the last axis: x (..., d). All cost O(n·d) for n points.
+    Every method takes and returns points as the last axis: x (..., d). All cost O(n·d) for n points; `pairing` costs
+    O(n·D·d) for D frequencies.
 
     Args:
         num_dims: the number d of columns.
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.groups import AdditiveGroup
+        >>> from ovkgp.kernels import AdditiveGroup
         >>> AdditiveGroup(2).op(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
         tensor([4., 6.])
     """
 
     def __init__(self, num_dims: int = 1):
         super().__init__()
-        if num_dims < 1:
-            raise OptionError(f"a group has at least one dimension, got num_dims={num_dims}.")
-        self.num_dims = num_dims
+        self.num_dims = whole_number("num_dims", num_dims)
 
     @property
     def embedding_dim(self) -> int:
@@ -109,6 +110,14 @@ class AdditiveGroup(Module):
             raise InputError(f"{type(self).__name__} has {self.num_dims} column(s); the inputs are {tuple(x.shape)}.")
 
 
+def require_group(group: AdditiveGroup) -> None:
+    """Raise unless `group` is one of the groups of this package, and not a class of them."""
+    if isinstance(group, type) and issubclass(group, AdditiveGroup):
+        raise OptionError(f"the group is the class {group.__name__} itself: make one of it, {group.__name__}(…).")
+    if not isinstance(group, AdditiveGroup):
+        raise OptionError(f"the group must be one such as CyclicGroup(24.0), got {type(group).__name__}.")
+
+
 class SkewedMultiplicativeGroup(AdditiveGroup):
     """((−c, ∞)^d, ⊙) with x ⊙ z = (x + c)(z + c) − c: h(x) = log(x + c) (BT-14).
 
@@ -118,7 +127,7 @@ class SkewedMultiplicativeGroup(AdditiveGroup):
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.groups import SkewedMultiplicativeGroup
+        >>> from ovkgp.kernels import SkewedMultiplicativeGroup
         >>> group = SkewedMultiplicativeGroup(0.5)
         >>> group.op(torch.tensor([1.5]), group.identity)
         tensor([1.5000], dtype=torch.float64)
@@ -158,6 +167,9 @@ class SkewedMultiplicativeGroup(AdditiveGroup):
         require(lower + self.c > 0, lower, f"has no Lipschitz constant down to −c, c = {self.c.tolist()}")
         return (lower + self.c).reciprocal().max().item()
 
+    def extra_repr(self) -> str:
+        return f"c={_shown(self.c)}, num_dims={self.num_dims}"
+
 
 class MultiplicativeGroup(SkewedMultiplicativeGroup):
     """((0, ∞)^d, ×): h(x) = log x (BT-13).
@@ -167,13 +179,16 @@ class MultiplicativeGroup(SkewedMultiplicativeGroup):
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.groups import MultiplicativeGroup
+        >>> from ovkgp.kernels import MultiplicativeGroup
         >>> MultiplicativeGroup().inverse(torch.tensor([4.0]))
         tensor([0.2500])
     """
 
     def __init__(self, num_dims: int = 1):
-        super().__init__(0.0, num_dims)
+        super().__init__(0.0, whole_number("num_dims", num_dims))
+
+    def extra_repr(self) -> str:
+        return AdditiveGroup.extra_repr(self)
 
 
 class CyclicGroup(AdditiveGroup):
@@ -190,7 +205,7 @@ class CyclicGroup(AdditiveGroup):
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.groups import CyclicGroup
+        >>> from ovkgp.kernels import CyclicGroup
         >>> CyclicGroup(24.0).op(torch.tensor([23.0]), torch.tensor([2.0]))
         tensor([1.])
     """
@@ -223,6 +238,9 @@ class CyclicGroup(AdditiveGroup):
     def lipschitz(self, lower: float | Sequence[float] | Tensor | None = None) -> float:
         return (2 * math.pi / self.period).max().item()
 
+    def extra_repr(self) -> str:
+        return f"period={_shown(self.period)}, num_dims={self.num_dims}"
+
 
 class ProductGroup(AdditiveGroup):
     """A product of groups over consecutive blocks of columns (BT-15); the characters multiply.
@@ -233,13 +251,17 @@ class ProductGroup(AdditiveGroup):
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.groups import AdditiveGroup, CyclicGroup, ProductGroup
+        >>> from ovkgp.kernels import AdditiveGroup, CyclicGroup, ProductGroup
         >>> group = ProductGroup([AdditiveGroup(2), CyclicGroup(7.0)])
         >>> group.num_dims, group(torch.zeros(5, 3)).shape
         (3, torch.Size([5, 4]))
     """
 
     def __init__(self, groups: Sequence[AdditiveGroup]):
+        if not isinstance(groups, Sequence) or len(groups) == 0:
+            raise OptionError(f"a product of groups is made of a list of one group or more, got {groups!r}.")
+        for group in groups:
+            require_group(group)
         super().__init__(sum(group.num_dims for group in groups))
         self.groups = ModuleList(groups)
 
@@ -287,7 +309,14 @@ class ProductGroup(AdditiveGroup):
 
 def _per_column(value: float | Sequence[float] | Tensor, num_dims: int | None) -> Tensor:
     """`value` as a double precision vector (d,): a user's 0.1 stays 0.1 in a model that is made double later."""
+    num_dims = None if num_dims is None else whole_number("num_dims", num_dims)
     vector = torch.as_tensor(value, dtype=torch.float64).detach().clone().reshape(-1)
     if num_dims is not None and len(vector) not in (1, num_dims):
         raise OptionError(f"expected one number or {num_dims}, one a column; got {len(vector)}.")
     return vector if num_dims is None else vector.expand(num_dims).clone()
+
+
+def _shown(values: Tensor) -> float | list[float]:
+    """The numbers of a vector as a user would write them: one where all are equal."""
+    numbers = [round(value, 6) for value in values.tolist()]
+    return numbers[0] if len(set(numbers)) == 1 else numbers

@@ -41,7 +41,22 @@ SMOOTH_ADVICE = "use gpytorch.kernels.RBFKernel or MaternKernel(nu=2.5)"
 
 
 class Jet(NamedTuple):
-    """k (...), ∇k (..., d) and ∇∇ᵀk (..., d, d) at lags (..., d)."""
+    """k (...), ∇k (..., d) and ∇∇ᵀk (..., d, d) at lags (..., d): what `lag_jet` gives.
+
+    Jets are added and multiplied like the functions they belong to.
+
+    Args:
+        value: k.
+        gradient: ∇k.
+        hessian: ∇∇ᵀk.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.kernels import Jet
+        >>> linear = Jet(torch.tensor(3.0), torch.tensor([1.0]), torch.zeros(1, 1))  # f(t) = t at t = 3
+        >>> (linear * linear).hessian.item()  # of t²
+        2.0
+    """
 
     value: Tensor
     gradient: Tensor
@@ -68,7 +83,43 @@ class Jet(NamedTuple):
 
 
 class JetTable(RuleTable):
-    """The dispatch table behind `lag_jet`."""
+    """`lag_jet(kernel, lag)`: value, gradient and Hessian of a stationary scalar kernel with respect to the lag.
+
+    `lag_jet` is the one table of this class. It knows GPyTorch's RBF, Matérn, RQ, Periodic, Cosine and SpectralMixture
+    kernels, the stationary ones of this package, and scalings, sums and products of them; curl- and divergence-free
+    kernels are made of what it returns.
+
+    Args:
+        kernel: the kernel, at its current hyperparameters; its own `active_dims` are ignored.
+        lag: x − z, of shape (*batch, n, m, d).
+
+    Returns:
+        A `Jet` of shapes (*batch, n, m), (*batch, n, m, d) and (*batch, n, m, d, d). Cost: O(n·m·d²).
+
+    Raises:
+        SmoothnessError: the kernel has no second derivative at zero lag, or no rule.
+
+    Register a kernel of your own, stationary and twice differentiable, with a function of the kernel and the lags
+    (*batch, n, m, d) that returns a `Jet`. Autograd through a distance is wrong where two points coincide: give the
+    derivatives in closed form.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import Kernel
+        >>> from ovkgp.kernels import CurlFreeKernel, Jet, lag_jet
+        >>> class Gauss(Kernel):  # exp(−‖δ‖²/2)
+        ...     def forward(self, x1, x2, diag=False, **params):
+        ...         return self.covar_dist(x1, x2, diag=diag, square_dist=True).div(-2).exp()
+        >>> @lag_jet.register(Gauss)
+        ... def gauss_jet(kernel, lag):
+        ...     k = lag.square().sum(-1).div(-2).exp()
+        ...     outer = lag.unsqueeze(-1) * lag.unsqueeze(-2)
+        ...     return Jet(k, -lag * k[..., None], (outer - torch.eye(lag.shape[-1])) * k[..., None, None])
+        >>> lag_jet(Gauss(), torch.zeros(1, 1, 2)).value.item()
+        1.0
+        >>> CurlFreeKernel(Gauss(), num_dims=2)(torch.randn(3, 2)).shape
+        torch.Size([6, 6])
+    """
 
     def __call__(self, kernel: Kernel, lag: Tensor) -> Jet:
         """The jet of a stationary scalar kernel at lags (*batch, n, m, d); the kernel's own `active_dims` are ignored."""

@@ -26,7 +26,7 @@ class LaplaceKernel(BatchIndexMixin, Kernel):
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.laplace import LaplaceKernel
+        >>> from ovkgp.kernels import LaplaceKernel
         >>> kernel = LaplaceKernel(ard_num_dims=2)
         >>> kernel.lengthscale = torch.tensor([1.0, 2.0])
         >>> kernel(torch.zeros(1, 2), torch.ones(1, 2)).to_dense().log().item()

@@ -2,6 +2,9 @@
 
 Calling a module gives Γ (..., p, p), positive semi-definite; `factor()` gives B (..., p, r) with
 B Bᵀ = Γ, from which random features are made (BT-24, BT-25, BT-49, BT-80, BA-05).
+
+Cost: O(p²·rank) or less for Γ and O(p³) at most for its factor; a fixed Γ from data or a graph costs O(p³) once (and
+O(n·p²) for the covariance of n rows).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.kernels.checks import whole_number
 from ovkgp.kernels.protocol import BatchIndexMixin
 
 RANK_CUTOFF = 1e-5
@@ -33,13 +37,25 @@ class OutputMatrix(BatchIndexMixin, Module):
         num_outputs: p.
         batch_shape: leading dimensions, as in GPyTorch's kernels.
         prior: a prior on the matrix itself.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.kernels import DecomposableKernel, OutputMatrix
+        >>> class Correlated(OutputMatrix):  # two outputs with a trained correlation
+        ...     def __init__(self):
+        ...         super().__init__(num_outputs=2)
+        ...         self.register_parameter("raw", torch.nn.Parameter(torch.zeros(1)))
+        ...     def forward(self):
+        ...         one = torch.ones(1).to(self.raw)
+        ...         return torch.cat([one, self.raw.tanh(), self.raw.tanh(), one]).reshape(2, 2)
+        >>> DecomposableKernel(RBFKernel(), output_matrix=Correlated())(torch.randn(5, 1)).shape
+        torch.Size([10, 10])
     """
 
     def __init__(self, num_outputs: int, batch_shape: torch.Size = torch.Size(), prior: Prior | None = None):
         super().__init__()
-        if num_outputs < 1:
-            raise OptionError(f"num_outputs must be at least 1, got {num_outputs}.")
-        self.num_outputs = int(num_outputs)
+        self.num_outputs = whole_number("num_outputs", num_outputs)
         self._batch_shape = torch.Size(batch_shape)
         if prior is not None:
             self.register_prior("matrix_prior", prior, _matrix_of)
@@ -70,6 +86,12 @@ def starting_loadings(num_outputs: int, rank: int) -> Tensor:
 class FreeMatrix(OutputMatrix):
     """Γ = W Wᵀ + diag(v): `rank` free loadings W (p, rank) and a positive diagonal v (p,), both trained.
 
+    Args:
+        num_outputs: p.
+        rank: the number of columns of W, from 1 to p.
+        batch_shape, prior: as for `OutputMatrix`.
+        diagonal_constraint: the constraint on v; `Positive` by default.
+
     Example:
         >>> from ovkgp.kernels import FreeMatrix
         >>> FreeMatrix(num_outputs=3, rank=2)().shape
@@ -85,10 +107,10 @@ class FreeMatrix(OutputMatrix):
         diagonal_constraint: Interval | None = None,
     ):
         super().__init__(num_outputs, batch_shape, prior)
-        if not 1 <= rank <= num_outputs:
+        self.rank = whole_number("rank", rank, least=None)
+        if not 1 <= self.rank <= self.num_outputs:
             raise OptionError(f"rank must be between 1 and num_outputs = {num_outputs}, got {rank}.")
-        self.rank = int(rank)
-        start = starting_loadings(num_outputs, rank).to(torch.get_default_dtype())
+        start = starting_loadings(self.num_outputs, self.rank).to(torch.get_default_dtype())
         self.register_parameter("loadings", torch.nn.Parameter(start.repeat(*self.batch_shape, 1, 1)))
         self.register_parameter("raw_diagonal", torch.nn.Parameter(torch.zeros(*self.batch_shape, num_outputs)))
         self.register_constraint("raw_diagonal", diagonal_constraint or Positive())
@@ -106,11 +128,24 @@ class FreeMatrix(OutputMatrix):
     def forward(self) -> Tensor:
         return self.loadings @ self.loadings.mT + torch.diag_embed(self.diagonal)
 
+    def extra_repr(self) -> str:
+        return f"num_outputs={self.num_outputs}, rank={self.rank}"
+
 
 class KnownMatrix(OutputMatrix):
     """A given positive semi-definite Γ (p, p), never trained.
 
     Its factor keeps only the eigenvalues above 1e-5 of the largest, so that features are as few as the rank.
+
+    Args:
+        matrix: Γ (..., p, p), symmetric and positive semi-definite.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.kernels import KnownMatrix
+        >>> twins = KnownMatrix(torch.ones(2, 2))  # two outputs that are one
+        >>> twins().shape, twins.factor().shape
+        (torch.Size([2, 2]), torch.Size([2, 1]))
     """
 
     def __init__(self, matrix: Tensor):
@@ -129,6 +164,9 @@ class KnownMatrix(OutputMatrix):
     def expand_batch(self, *sizes):
         batch_shape = torch.Size(sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
         return self._map_matrix(self.matrix.expand(*batch_shape, *self.matrix.shape[-2:]))
+
+    def extra_repr(self) -> str:
+        return f"num_outputs={self.num_outputs}"
 
     def _map_matrix(self, matrix: Tensor) -> KnownMatrix:
         copy = self._map_batch(None, None, matrix.shape[:-2])
@@ -159,7 +197,18 @@ class EmpiricalMatrix(KnownMatrix):
     """Γ = the covariance of the observed outputs Y (n, p) (BA-05), shrunk towards its diagonal.
 
     Missing entries (NaN) are left out pair by pair, and what that makes indefinite is clipped to the nearest
-    positive semi-definite matrix. `shrinkage` s gives (1 − s) Γ + s diag(Γ).
+    positive semi-definite matrix.
+
+    Args:
+        Y: the outputs (n, p), at least two rows, at least one value a column.
+        shrinkage: s in [0, 1] gives (1 − s) Γ + s diag(Γ).
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.kernels import EmpiricalMatrix
+        >>> EmpiricalMatrix(torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]))().round(decimals=4)
+        tensor([[1., 2.],
+                [2., 4.]])
     """
 
     def __init__(self, Y: Tensor, shrinkage: float = 0.0):
@@ -194,6 +243,7 @@ class GraphMatrix(KnownMatrix):
         weights: W (p, p), symmetric, non-negative; its diagonal is ignored.
         ridge: ε > 0 gives (L + ε I)⁻¹.
         mean_variance: α > 0 gives L† + α P, P the projector on the null space of L (11ᵀ/p if the graph is connected).
+            Not together with a ridge, which gives that mean the variance 1/ε already.
 
     Example:
         >>> import torch
@@ -210,6 +260,11 @@ class GraphMatrix(KnownMatrix):
         for name, value in (("ridge", ridge), ("mean_variance", mean_variance)):
             if value is not None and value < 0:
                 raise OptionError(f"{name} must not be negative, got {value}.")
+        if ridge and mean_variance:
+            raise OptionError(
+                f"give ridge or mean_variance, not both (got {ridge} and {mean_variance}): each of them gives the mean "
+                "over the tasks a variance."
+            )
         if ridge is None and mean_variance is None:
             warnings.warn(
                 "a bare Laplacian pseudo-inverse gives the mean over the tasks zero prior variance; pass "
@@ -235,7 +290,18 @@ class GraphMatrix(KnownMatrix):
 
 
 def graph_laplacian(weights: Tensor) -> Tensor:
-    """L = diag(W1) − W of a symmetric non-negative W (p, p)."""
+    """The Laplacian L = diag(W1) − W of a graph.
+
+    Args:
+        weights: W (p, p), symmetric and non-negative; its diagonal is ignored.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.kernels import graph_laplacian
+        >>> graph_laplacian(torch.tensor([[0.0, 2.0], [2.0, 0.0]]))
+        tensor([[ 2., -2.],
+                [-2.,  2.]])
+    """
     if weights.dim() != 2 or weights.shape[0] != weights.shape[1]:
         raise InputError(f"graph weights are a square matrix (p, p), got shape {tuple(weights.shape)}.")
     if (weights < 0).any() or not torch.allclose(weights, weights.mT):
@@ -253,9 +319,19 @@ def _inverse_laplacian(laplacian: Tensor, ridge: float, mean_variance: float) ->
 
 
 def simplex_code(num_classes: int) -> Tensor:
-    """The simplex code C (p−1, p): unit columns with pairwise inner products −1/(p−1), C Cᵀ = p/(p−1) I (BT-80, BT-E-29)."""
-    if num_classes < 2:
-        raise OptionError(f"a simplex code needs at least 2 classes, got {num_classes}.")
+    """The simplex code C (p−1, p): unit columns with pairwise inner products −1/(p−1), C Cᵀ = p/(p−1) I (BT-80, BT-E-29).
+
+    Args:
+        num_classes: p, at least 2. Column k is the code of class k; of a prediction f (p−1,), `(f @ C).argmax()` is
+            the class.
+
+    Example:
+        >>> from ovkgp.kernels import simplex_code
+        >>> code = simplex_code(3)
+        >>> code.shape, (code.mT @ code)[0, 1].item()
+        (torch.Size([2, 3]), -0.5)
+    """
+    num_classes = whole_number("num_classes", num_classes, least=2)
     code = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
     for p in range(2, num_classes):
         top = torch.cat([code.new_ones(1, 1), code.new_full((1, p), -1 / p)], dim=1)
@@ -265,7 +341,17 @@ def simplex_code(num_classes: int) -> Tensor:
 
 
 class SimplexMatrix(OutputMatrix):
-    """Γ = CᵀC = p/(p−1) (I − 11ᵀ/p) of the simplex code C: class scores that sum to zero (BT-80)."""
+    """Γ = CᵀC = p/(p−1) (I − 11ᵀ/p) of the simplex code C: class scores that sum to zero (BT-80).
+
+    Args:
+        num_classes: p, at least 2.
+
+    Example:
+        >>> from ovkgp.kernels import SimplexMatrix
+        >>> matrix = SimplexMatrix(3)
+        >>> bool(matrix().sum(-1).abs().max() < 1e-6), matrix.factor().shape
+        (True, torch.Size([3, 2]))
+    """
 
     def __init__(self, num_classes: int):
         super().__init__(num_classes)
@@ -283,6 +369,16 @@ class MeanRegularizedMatrix(OutputMatrix):
 
     The matching penalty is ‖f‖² = Σ_a ‖f_a − f̄‖² / (1 − c) + p ‖f̄‖² / (1 − c + p c): c = 0 is independence,
     c → 1 one function for all.
+
+    Args:
+        num_outputs: p.
+        coupling: where c starts.
+        batch_shape: leading dimensions.
+
+    Example:
+        >>> from ovkgp.kernels import MeanRegularizedMatrix
+        >>> MeanRegularizedMatrix(2, coupling=0.25)().tolist()
+        [[1.0, 0.25], [0.25, 1.0]]
     """
 
     def __init__(self, num_outputs: int, coupling: float = 0.5, batch_shape: torch.Size = torch.Size()):

@@ -104,6 +104,25 @@ class OperatorValuedKernel(BatchIndexMixin, Kernel):
     dimension of the inputs) and `forward`; everything else follows.
 
     ``kernel * scalar_kernel`` multiplies every block by the scalar kernel's value.
+
+    Example:
+        Two outputs, the second the slope of the first: k(δ) = exp(−δ²/2), and its derivatives, in one dimension.
+
+        >>> import torch
+        >>> from ovkgp.kernels import OperatorValuedKernel, block
+        >>> class ValueAndSlope(OperatorValuedKernel):
+        ...     num_outputs = 2
+        ...     def forward(self, x1, x2, diag=False, **params):
+        ...         t = x1 - x2 if diag else x1 - x2.mT  # lags
+        ...         k = torch.exp(-t.square() / 2)
+        ...         if diag:
+        ...             return torch.stack([k, k * (1 - t.square())], -1).flatten(-3)
+        ...         blocks = torch.stack([k, t * k, -t * k, k * (1 - t.square())], -1).unflatten(-1, (2, 2))
+        ...         return blocks.transpose(-3, -2).flatten(-2).flatten(-3, -2)  # data-major
+        >>> ValueAndSlope()(torch.randn(5, 1)).shape
+        torch.Size([10, 10])
+        >>> block(ValueAndSlope(), torch.zeros(1), torch.zeros(1)).abs().tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
     """
 
     @property
@@ -135,7 +154,17 @@ class OperatorValuedKernel(BatchIndexMixin, Kernel):
 
 
 def is_operator_valued(kernel: Kernel) -> bool:
-    """Whether `kernel` gives a matrix, and not a number, for a pair of points."""
+    """Whether `kernel` gives a matrix, and not a number, for a pair of points.
+
+    Args:
+        kernel: any GPyTorch kernel.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+        >>> from ovkgp.kernels import CurlFreeKernel, is_operator_valued
+        >>> is_operator_valued(RBFKernel()), is_operator_valued(ScaleKernel(CurlFreeKernel(RBFKernel(ard_num_dims=2))))
+        (False, True)
+    """
     if isinstance(kernel, OperatorValuedKernel):
         return not kernel.is_scalar
     if isinstance(kernel, (MultitaskKernel, LCMKernel)):
@@ -189,6 +218,9 @@ def block(kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
 def num_outputs(kernel: Kernel) -> int:
     """The number p of outputs of any kernel: 1 for a scalar one.
 
+    Args:
+        kernel: any GPyTorch kernel.
+
     Example:
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
         >>> from ovkgp.kernels import DecomposableKernel, num_outputs
@@ -211,10 +243,20 @@ def num_outputs(kernel: Kernel) -> int:
 def components(kernel: Kernel) -> list[Component] | None:
     """The separable structure of a kernel: K(x, z) = Σ_q k_q(x, z) Γ_q.
 
+    Args:
+        kernel: any GPyTorch kernel.
+
     Returns:
         The list of (scalar kernel k_q, output matrix Γ_q (p, p)) pairs, one for an ICM and several
         for an LMC, or None where the kernel is not separable. The matrices are differentiable in
         the hyperparameters. A scalar kernel is its own single component with Γ = [[1]].
+
+    Example:
+        >>> from gpytorch.kernels import MaternKernel, RBFKernel
+        >>> from ovkgp.kernels import DecomposableKernel, components
+        >>> lmc = DecomposableKernel(RBFKernel(), num_outputs=3) + DecomposableKernel(MaternKernel(), num_outputs=3)
+        >>> [(type(k).__name__, matrix.shape) for k, matrix in components(lmc)]
+        [('RBFKernel', torch.Size([3, 3])), ('MaternKernel', torch.Size([3, 3]))]
     """
     _require_kernel(kernel)
     if hasattr(kernel, "components"):

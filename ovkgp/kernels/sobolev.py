@@ -32,7 +32,7 @@ class SobolevKernel(BatchIndexMixin, Kernel):
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.sobolev import SobolevKernel
+        >>> from ovkgp.kernels import SobolevKernel
         >>> SobolevKernel(order=1)(torch.zeros(1, 1)).to_dense().item()
         0.5
         >>> kernel = SobolevKernel(order=2, periodic=True)

@@ -7,7 +7,7 @@ copies of one process, the kernel whose signature is not even (BT-E-15).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from gpytorch.kernels import Kernel
@@ -20,7 +20,17 @@ from ovkgp.kernels.protocol import OperatorValuedKernel
 
 
 class Delay(torch.nn.Module):
-    """ψ(x) = x − τ with a trained delay τ (d,) or a number."""
+    """ψ(x) = x − τ with a trained delay τ: one transform of a `TransformableKernel`.
+
+    Args:
+        delay: where τ starts, a number, or (d,) for one a column.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.kernels import Delay
+        >>> Delay(0.5)(torch.tensor([[1.0], [2.0]])).tolist()
+        [[0.5], [1.5]]
+    """
 
     def __init__(self, delay: float | Tensor):
         super().__init__()
@@ -52,8 +62,13 @@ class TransformableKernel(OperatorValuedKernel):
     def __init__(self, base_kernel: Kernel, transforms: Sequence[Callable[[Tensor], Tensor]]):
         super().__init__()
         require_scalar(base_kernel, "base kernel")
-        if len(transforms) < 1:
-            raise OptionError("a transformable kernel needs at least one transform, one for each output.")
+        if not isinstance(transforms, Iterable) or len(transforms := list(transforms)) < 1:
+            raise OptionError("a transformable kernel needs a list of at least one transform, one for each output.")
+        for place, transform in enumerate(transforms):
+            if not callable(transform):
+                raise OptionError(
+                    f"transform {place} must be a function of x, or a module such as Delay(0.5); got {transform!r}."
+                )
         self.base_kernel = base_kernel
         self.transforms = tuple(transforms)
         self.transform_modules = torch.nn.ModuleList(t for t in transforms if isinstance(t, torch.nn.Module))

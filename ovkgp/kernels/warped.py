@@ -9,7 +9,8 @@ from __future__ import annotations
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from ovkgp.kernels.groups import AdditiveGroup, column_names
+from ovkgp.exceptions import KernelTypeError
+from ovkgp.kernels.groups import AdditiveGroup, column_names, require_group
 from ovkgp.kernels.protocol import (
     BatchIndexMixin,
     Component,
@@ -31,29 +32,39 @@ class WarpedKernel(BatchIndexMixin, Kernel):
 
     Args:
         base_kernel: the kernel on R^q.
-        group: one of `ovkgp.kernels.groups`.
+        group: an `AdditiveGroup`, `MultiplicativeGroup`, `SkewedMultiplicativeGroup`, `CyclicGroup` or `ProductGroup`.
         active_dims: the columns of the inputs that the group sees; None is all.
 
     Raises:
+        KernelTypeError, OptionError: the first argument is no kernel, or the second no group.
         DomainError: on a call with an input outside the group.
 
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.kernels.groups import CyclicGroup
-        >>> from ovkgp.kernels.warped import WarpedKernel
+        >>> from ovkgp.kernels import CyclicGroup, WarpedKernel
         >>> kernel = WarpedKernel(RBFKernel(), CyclicGroup(24.0))
         >>> round(kernel(torch.tensor([[1.0]]), torch.tensor([[25.0]])).to_dense().item(), 4)
         1.0
     """
 
-    def __new__(cls, base_kernel: Kernel | None = None, *args, **kwargs):  # without arguments when unpickled
-        if cls is WarpedKernel and base_kernel is not None and is_operator_valued(base_kernel):
+    def __new__(
+        cls,
+        base_kernel: Kernel | None = None,  # no argument is given when an object is copied or unpickled
+        group: AdditiveGroup | None = None,
+        active_dims: Tensor | tuple[int, ...] | None = None,
+    ):
+        if cls is WarpedKernel and isinstance(base_kernel, Kernel) and is_operator_valued(base_kernel):
             cls = OperatorValuedWarpedKernel
         return super().__new__(cls)
 
     def __init__(self, base_kernel: Kernel, group: AdditiveGroup, active_dims: Tensor | tuple[int, ...] | None = None):
         super().__init__(active_dims=active_dims)
+        if not isinstance(base_kernel, Kernel):
+            raise KernelTypeError(
+                f"the base kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}."
+            )
+        require_group(group)
         self.columns = column_names(self.active_dims)
         self.base_kernel = base_kernel
         self.group = group
@@ -73,8 +84,7 @@ class OperatorValuedWarpedKernel(WarpedKernel, OperatorValuedKernel):
 
     Example:
         >>> from gpytorch.kernels import MultitaskKernel, RBFKernel
-        >>> from ovkgp.kernels.groups import MultiplicativeGroup
-        >>> from ovkgp.kernels.warped import WarpedKernel
+        >>> from ovkgp.kernels import MultiplicativeGroup, WarpedKernel
         >>> WarpedKernel(MultitaskKernel(RBFKernel(), num_tasks=3), MultiplicativeGroup()).num_outputs
         3
     """

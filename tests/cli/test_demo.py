@@ -1,7 +1,13 @@
 """``ovkgp demo``: its picture, its tables, and its answers to bad input."""
 
+import os
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 
+import matplotlib.figure
 import matplotlib.image
 import numpy as np
 import pytest
@@ -92,6 +98,67 @@ def test_picture_cannot_be_written(tmp_path, small):
     result = invoke("--out", tmp_path)
     assert result.exit_code == 2
     assert "cannot write" in result.output and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_out_has_no_name(name):
+    assert_one_sentence(invoke("--out", name), "--out must name a folder")
+
+
+def interrupt(*args, **kwargs):
+    raise KeyboardInterrupt
+
+
+def assert_interrupted(result, words):
+    assert result.exit_code == 130
+    assert result.output.strip().splitlines()[-1].startswith(f"Interrupted; {words}")
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("step", ["picture", "sup_errors", "save_figure"])
+def test_ctrl_c_writes_nothing_and_leaves_no_folder(tmp_path, small, monkeypatch, step):
+    monkeypatch.setattr(demo_module, step, interrupt)
+    assert_interrupted(invoke("--out", tmp_path / "made" / "here"), "nothing was written.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_leaves_a_folder_alone_that_was_there(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(demo_module, "picture", interrupt)
+    assert_interrupted(invoke("--out", tmp_path), "nothing was written.")
+    assert tmp_path.is_dir()
+
+
+def test_ctrl_c_while_the_picture_is_written_leaves_no_half_of_it(tmp_path, small, monkeypatch):
+    def start(figure, path, **options):
+        path.write_bytes(b"half a picture")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", start)
+    (tmp_path / "fields.png").write_bytes(b"an old picture")
+    assert_interrupted(invoke("--out", tmp_path), "nothing was written.")
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"an old picture"]
+
+
+def test_ctrl_c_after_the_picture_says_where_it_is(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(demo_module, "error_table", interrupt)
+    assert_interrupted(invoke("--out", tmp_path / "made"), "the picture was written to")
+    assert (tmp_path / "made" / "fields.png").is_file()
+
+
+def test_a_real_ctrl_c(tmp_path):
+    command = [sys.executable, "-m", "ovkgp", "demo", "--out", str(tmp_path / "made")]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options) as process:
+        while not (tmp_path / "made").exists():  # then it is at work
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    # Python itself ends by the signal, which a shell calls 130 too, where code run by `exec` was interrupted
+    assert process.returncode in (130, -signal.SIGINT)
+    assert errors.strip() == "Interrupted; nothing was written."
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])

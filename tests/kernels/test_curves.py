@@ -133,3 +133,9 @@ def test_wrong_widths_weights_and_options():
             GaussianCurveKernel(**arguments)
     with pytest.raises(OptionError, match="last_dim_is_batch"):
         GaussianCurveKernel().forward(torch.zeros(1, 2), torch.zeros(1, 2), last_dim_is_batch=True)
+
+
+@BOTH
+def test_channels_are_whole_numbers(make):
+    with pytest.raises(OptionError, match="num_channels must be a whole number"):
+        make(num_channels=1.5)

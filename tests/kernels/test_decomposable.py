@@ -132,3 +132,23 @@ def test_base_kernel_must_be_a_kernel():
 def test_base_kernel_must_be_scalar(base):
     with pytest.raises(KernelTypeError, match="must be a scalar kernel"):
         DecomposableKernel(base, num_outputs=2)
+
+
+@pytest.mark.parametrize("options", [{"num_outputs": 2.5}, {"num_outputs": "2"}, {"num_outputs": 2, "rank": 1.5}])
+def test_sizes_are_whole_numbers(options):
+    with pytest.raises(OptionError, match="must be a whole number"):
+        DecomposableKernel(RBFKernel(), **options)
+
+
+def test_sizes_may_be_integers_of_numpy_and_torch():
+    kernel = DecomposableKernel(RBFKernel(), np.int64(3), rank=torch.tensor(2))
+    assert kernel.num_outputs == 3 and kernel.output_module.rank == 2
+
+
+@pytest.mark.parametrize("make", [lambda k: k, lambda k: k * RBFKernel(), lambda k: k + k, ScaleKernel])
+def test_no_points_give_an_empty_matrix(make):
+    kernel, x = make(DecomposableKernel(RBFKernel(), num_outputs=2)), torch.randn(3, 1)
+    assert kernel(x[:0]).to_dense().shape == (0, 0)
+    assert kernel(x[:0], x).to_dense().shape == (0, 6)
+    assert kernel(x, x[:0]).to_dense().shape == (6, 0)
+    assert kernel(x[:0], diag=True).shape == (0,)

@@ -325,3 +325,9 @@ def test_wrong_number_of_columns_is_refused(make):
 def test_base_kernel_must_be_scalar(make, base, message):
     with pytest.raises(KernelTypeError, match=message):
         make(base)
+
+
+@pytest.mark.parametrize("make", [CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel])
+def test_dimensions_are_whole_numbers(make):
+    with pytest.raises(OptionError, match=r"num_dims must be a whole number, got 2\.5"):
+        make(RBFKernel(), num_dims=2.5)

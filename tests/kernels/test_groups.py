@@ -135,3 +135,30 @@ def test_pickle_state_dict_and_options(group):
     for make in (lambda: AdditiveGroup(0), lambda: CyclicGroup(-1.0), lambda: CyclicGroup([1.0, 2.0], num_dims=3)):
         with pytest.raises(OptionError):
             make()
+
+
+@pytest.mark.parametrize("groups", [[], AdditiveGroup(), [AdditiveGroup], [AdditiveGroup(), 3]])
+def test_product_of_something_else_is_refused(groups):
+    with pytest.raises(OptionError):
+        ProductGroup(groups)
+
+
+@pytest.mark.parametrize("make", [AdditiveGroup, MultiplicativeGroup, lambda d: CyclicGroup(1.0, num_dims=d)])
+def test_dimensions_are_whole_numbers(make):
+    with pytest.raises(OptionError, match=r"num_dims must be a whole number, got 2\.5"):
+        make(2.5)
+
+
+@pytest.mark.parametrize(
+    ("group", "shown"),
+    [
+        (AdditiveGroup(2), "AdditiveGroup(num_dims=2)"),
+        (MultiplicativeGroup(2), "MultiplicativeGroup(num_dims=2)"),
+        (CyclicGroup(24), "CyclicGroup(period=24.0, num_dims=1)"),
+        (CyclicGroup(24).float(), "CyclicGroup(period=24.0, num_dims=1)"),
+        (CyclicGroup([24.0, 7.0]), "CyclicGroup(period=[24.0, 7.0], num_dims=2)"),
+        (SkewedMultiplicativeGroup(0.1, 3).float(), "SkewedMultiplicativeGroup(c=0.1, num_dims=3)"),
+    ],
+)
+def test_repr_tells_what_the_group_is(group, shown):
+    assert repr(group) == shown

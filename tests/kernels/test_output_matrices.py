@@ -356,6 +356,32 @@ def test_graph_matrix_is_silent_once_told_what_to_do(options):
         GraphMatrix(CHAIN, **options)
 
 
+def test_graph_matrix_takes_one_remedy_and_not_both():
+    with pytest.raises(OptionError, match="ridge or mean_variance, not both"):
+        GraphMatrix(CHAIN, ridge=1.0, mean_variance=1.0)
+
+
+@pytest.mark.parametrize(
+    ("module", "shown"),
+    [
+        (KnownMatrix(torch.eye(3)), "KnownMatrix(num_outputs=3)"),
+        (GraphMatrix(CHAIN, ridge=1.0), "GraphMatrix(num_outputs=3)"),
+    ],
+)
+def test_repr_tells_the_size(module, shown):
+    assert repr(module) == shown
+
+
+def test_repr_tells_the_rank():
+    assert "num_outputs=4, rank=2" in repr(FreeMatrix(4, rank=2))
+
+
+@pytest.mark.parametrize("make", [FreeMatrix, MeanRegularizedMatrix, SimplexMatrix, simplex_code])
+def test_number_of_outputs_is_whole(make):
+    with pytest.raises(OptionError, match=r"must be a whole number, got 2\.5"):
+        make(2.5)
+
+
 def function_on_the_graph(weights):
     """f = Σ_i k(·, x_i) Γ u_i: the scalar Gram matrix, the coefficients of each f_a, and ‖f‖² from the kernel."""
     generator = torch.Generator().manual_seed(4)
@@ -490,7 +516,7 @@ def test_bt_80_simplex_matrix_makes_class_scores_sum_to_zero(p):
 
 
 def test_simplex_code_needs_two_classes():
-    with pytest.raises(OptionError, match="at least 2 classes"):
+    with pytest.raises(OptionError, match="num_classes must be at least 2"):
         simplex_code(1)
 
 

@@ -93,6 +93,14 @@ def test_trained_delays_survive_pickling_and_stay_one_object():
 def test_no_transform_at_all_is_refused():
     with pytest.raises(OptionError, match="at least one transform"):
         TransformableKernel(RBFKernel(), [])
+    with pytest.raises(OptionError, match="at least one transform"):
+        TransformableKernel(RBFKernel(), torch.tanh)
+
+
+@pytest.mark.parametrize("bad", [1, "delay", torch.zeros(2)])
+def test_transforms_are_functions(bad):
+    with pytest.raises(OptionError, match="transform 1 must be a function of x"):
+        TransformableKernel(RBFKernel(), [Delay(0.0), bad])
 
 
 @pytest.mark.parametrize("bad", [lambda x: x[..., :1], lambda x: x[:-1], lambda x: x.sum(-1)])

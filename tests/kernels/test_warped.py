@@ -1,3 +1,4 @@
+import inspect
 import pickle
 import unittest
 
@@ -8,7 +9,7 @@ from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ovkgp.exceptions import DomainError
+from ovkgp.exceptions import DomainError, KernelTypeError, OptionError
 from ovkgp.kernels.chi_square import SkewedChi2Kernel
 from ovkgp.kernels.groups import (
     AdditiveGroup,
@@ -142,3 +143,26 @@ def test_outside_the_group_names_the_column_of_the_table():
     kernel = WarpedKernel(RBFKernel(), MultiplicativeGroup(2), active_dims=[0, 3])
     with pytest.raises(DomainError, match=r"column 3 .*smallest value is -1"):
         kernel(torch.tensor([[1.0, -9.0, -9.0, -1.0]])).to_dense()
+
+
+def test_signature_shows_the_group():
+    assert list(inspect.signature(WarpedKernel).parameters) == ["base_kernel", "group", "active_dims"]
+
+
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        (CyclicGroup, r"class CyclicGroup itself: make one of it, CyclicGroup\("),
+        (24.0, "got float"),
+        (None, "got NoneType"),
+    ],
+)
+def test_something_that_is_no_group_is_refused(group, message):
+    with pytest.raises(OptionError, match=message):
+        WarpedKernel(RBFKernel(), group)
+
+
+@pytest.mark.parametrize("base", ["rbf", RBFKernel, None])
+def test_something_that_is_no_kernel_is_refused(base):
+    with pytest.raises(KernelTypeError, match="base kernel must be a"):
+        WarpedKernel(base, CyclicGroup(24.0))

@@ -26,6 +26,13 @@ class SpectralConstants:
         variance: v ≥ sup_δ ‖D · Var K̃(δ)‖.
         intrinsic_dim: p_int ≥ sup_δ IntDim(V(δ)) for a dominating V.
         separable: the error K̃ − K is a random number times a fixed matrix, so Hoeffding's inequality applies.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.features.bounds import spectral_constants
+        >>> constants = spectral_constants(RBFKernel(ard_num_dims=2))
+        >>> constants.kernel_norm, constants.scaled(3.0).kernel_norm
+        (1.0, 3.0)
     """
 
     num_dims: int

@@ -13,6 +13,11 @@ def mean_deviation_bound(radius: float, num_samples: int, delta: float = 0.05) -
 
     As printed; there is nothing to correct in it.
 
+    Args:
+        radius: R.
+        num_samples: D.
+        delta: the probability with which the bound may fail.
+
     Example:
         >>> from ovkgp.features.bounds import mean_deviation_bound
         >>> round(mean_deviation_bound(1.0, 100, delta=0.05), 4)
@@ -64,6 +69,11 @@ def weight_radius(norm_bound: float, num_frequencies: int, *, normalized: bool =
 
     M/√D for features with the factor 1/√D, as `ORFF` has them, and M/D without it (``normalized=False``). The thesis
     prints the second with the first kind of features (BT-E-41).
+
+    Args:
+        norm_bound: M.
+        num_frequencies: D.
+        normalized: whether the features carry the factor 1/√D.
 
     Example:
         >>> from ovkgp.features.bounds import weight_radius

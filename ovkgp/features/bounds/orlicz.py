@@ -87,6 +87,9 @@ def intrinsic_dimension(matrix: Tensor) -> float:
 
     A zero matrix, for which the ratio has no value, gives 1: the least that any other matrix gives.
 
+    Args:
+        matrix: V.
+
     Example:
         >>> import torch
         >>> from ovkgp.features.bounds import intrinsic_dimension
