@@ -9,7 +9,6 @@ hyperparameters, so that a feature map is a smooth model and every realisation i
 from __future__ import annotations
 
 import math
-from operator import index as as_integer
 
 import torch
 from gpytorch.kernels import Kernel
@@ -28,6 +27,7 @@ from ovkgp.features.operators import (
 )
 from ovkgp.features.spectral import SpectralPair, SpectralSum, spectral_pair
 from ovkgp.kernels import is_operator_valued, num_outputs
+from ovkgp.kernels.checks import whole_number
 from ovkgp.kernels.fields import FieldKernel
 
 
@@ -73,7 +73,7 @@ class ORFF(FeatureMap):
             raise KernelTypeError(f"expected a kernel or a SpectralPair, got {type(kernel_or_pair).__name__}.")
         self.kernel = None if is_pair else kernel_or_pair
         self._pair = kernel_or_pair if is_pair else None
-        self.num_frequencies = _as_count(num_frequencies, "num_frequencies", least=1)
+        self.num_frequencies = whole_number("num_frequencies", num_frequencies)
         self.num_dims, self.sampler, self.bounded = num_dims, sampler, bounded
         self.learn_frequencies = learn_frequencies
         self.seed, self.block_index = as_seed(random_state), 0
@@ -154,7 +154,7 @@ class ORFF(FeatureMap):
 
         Learned frequencies are then a new, longer parameter: hand it to the optimiser again.
         """
-        old, num_new = self.num_frequencies, _as_count(num_new, "the number of frequencies to add", least=0)
+        old, num_new = self.num_frequencies, whole_number("the number of frequencies to add", num_new, least=0)
         for name, scores in zip(self._noise_names, self._scores(old + num_new), strict=True):
             kept = getattr(self, name)
             self._store(name, torch.cat([kept.data, scores[old:].to(kept)]))
@@ -165,7 +165,7 @@ class ORFF(FeatureMap):
         """An independent map of the same size over the same kernel, regenerated from (random_state, index) and
         stored nowhere; block 0 is the map as it was first drawn (BT-93)."""
         other = self._sharing_copy()
-        other.block_index = _as_count(index, "the index of a block", least=0)
+        other.block_index = whole_number("the index of a block", index, least=0)
         for name, scores in zip(self._noise_names, other._scores(self.num_frequencies), strict=True):
             other._store(name, scores.to(getattr(self, name)))
         return other
@@ -199,16 +199,6 @@ class ORFF(FeatureMap):
 
     def extra_repr(self) -> str:
         return f"num_frequencies={self.num_frequencies}, sampler={self.sampler!r}, random_state={self.seed}"
-
-
-def _as_count(value, name: str, least: int) -> int:
-    try:
-        count = as_integer(value)
-    except TypeError:
-        raise OptionError(f"{name} must be a whole number, got {value!r}.") from None
-    if count < least:
-        raise OptionError(f"{name} must be at least {least}, got {count}.")
-    return count
 
 
 def _probe(term: SpectralPair, device) -> Tensor:

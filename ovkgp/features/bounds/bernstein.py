@@ -17,10 +17,11 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, SpectralError
-from ovkgp.features.bounds.checks import VARIANTS, count, one_of, positive
+from ovkgp.features.bounds.checks import VARIANTS, one_of, positive
 from ovkgp.features.bounds.kernel_constants import spectral_constants
 from ovkgp.features.bounds.orlicz import intrinsic_dimension
 from ovkgp.features.bounds.variance import kernel_variance
+from ovkgp.kernels.checks import whole_number
 
 METHODS = ("dimension", "intrinsic", "orlicz")
 
@@ -48,7 +49,11 @@ def bernstein_bound(
         >>> round(bernstein_bound(torch.eye(2) / 100, 0.01, 0.5, method="dimension"), 6)
         8.9e-05
     """
-    epsilon, size, num_terms = positive("epsilon", epsilon), positive("size", size), count("num_terms", num_terms)
+    epsilon, size, num_terms = (
+        positive("epsilon", epsilon),
+        positive("size", size),
+        whole_number("num_terms", num_terms),
+    )
     one_of("method", method, METHODS)
     one_of("variant", variant, VARIANTS)
     variance = torch.as_tensor(variance).detach().to(torch.float64)
@@ -104,7 +109,7 @@ def pointwise_error_bound(
         >>> pointwise_error_bound(RBFKernel(ard_num_dims=2), torch.ones(2), 2000, epsilon=0.1) < 1e-4
         True
     """
-    num_frequencies = count("num_frequencies", num_frequencies)
+    num_frequencies = whole_number("num_frequencies", num_frequencies)
     one_of("method", method, METHODS)
     lag = torch.as_tensor(lag)
     variance = kernel_variance(kernel, lag, num_frequencies, bounded=bounded)

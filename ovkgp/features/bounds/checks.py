@@ -29,13 +29,6 @@ def probability(name: str, value: float) -> float:
     return float(value)
 
 
-def count(name: str, value: int) -> int:
-    """`value` as an integer, if it is a whole number of at least 1."""
-    if value != value or value < 1 or int(value) != value:
-        raise OptionError(f"{name} must be a whole number, 1 or more, got {value}.")
-    return int(value)
-
-
 def one_of(name: str, value: str, allowed: Iterable[str]) -> str:
     """`value`, if it is among `allowed`."""
     allowed = tuple(allowed)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ovkgp.features.bounds.checks import count, nonnegative, positive, probability
+from ovkgp.features.bounds.checks import nonnegative, positive, probability
 from ovkgp.features.bounds.learning import generalization_bound
+from ovkgp.kernels.checks import whole_number
 
 
 def mean_deviation_bound(radius: float, num_samples: int, delta: float = 0.05) -> float:
@@ -23,7 +24,7 @@ def mean_deviation_bound(radius: float, num_samples: int, delta: float = 0.05) -
         >>> round(mean_deviation_bound(1.0, 100, delta=0.05), 4)
         0.3448
     """
-    radius, num_samples = nonnegative("radius", radius), count("num_samples", num_samples)
+    radius, num_samples = nonnegative("radius", radius), whole_number("num_samples", num_samples)
     return radius / math.sqrt(num_samples) * (1 + math.sqrt(2 * math.log(1 / probability("delta", delta))))
 
 
@@ -80,5 +81,5 @@ def weight_radius(norm_bound: float, num_frequencies: int, *, normalized: bool =
         >>> weight_radius(2.0, 100), weight_radius(2.0, 100, normalized=False)
         (0.2, 0.02)
     """
-    num_frequencies = count("num_frequencies", num_frequencies)
+    num_frequencies = whole_number("num_frequencies", num_frequencies)
     return positive("norm_bound", norm_bound) / (math.sqrt(num_frequencies) if normalized else num_frequencies)

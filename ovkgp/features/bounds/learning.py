@@ -10,8 +10,9 @@ import math
 from gpytorch.kernels import Kernel
 
 from ovkgp.exceptions import OptionError
-from ovkgp.features.bounds.checks import VARIANTS, count, nonnegative, one_of, positive, probability
+from ovkgp.features.bounds.checks import VARIANTS, nonnegative, one_of, positive, probability
 from ovkgp.features.bounds.kernel_constants import spectral_constants
+from ovkgp.kernels.checks import whole_number
 
 
 def generalization_bound(
@@ -42,7 +43,7 @@ def generalization_bound(
         >>> round(generalization_bound(0.1, 10_000, lipschitz=1.0, norm_bound=1.0, trace=1.0, cost_bound=1.0), 4)
         0.1826
     """
-    num_rows, delta = count("num_rows", num_rows), probability("delta", delta)
+    num_rows, delta = whole_number("num_rows", num_rows), probability("delta", delta)
     risk = nonnegative("empirical_risk", empirical_risk)
     capacity = nonnegative("lipschitz", lipschitz) * nonnegative("norm_bound", norm_bound)
     capacity *= math.sqrt(nonnegative("trace", trace))
@@ -107,7 +108,11 @@ def ridge_generalization_bound(
 
 
 def _printed_ridge(empirical_risk, num_rows, lam, kappa, trace, size, delta) -> float:
-    num_rows, delta, trace = count("num_rows", num_rows), probability("delta", delta), nonnegative("trace", trace)
+    num_rows, delta, trace = (
+        whole_number("num_rows", num_rows),
+        probability("delta", delta),
+        nonnegative("trace", trace),
+    )
     if lam >= 2 * kappa:
         raise OptionError(f"the printed bound (7.5) is for lam < 2 κ, got lam={lam} and κ={kappa}.")
     inner = math.sqrt(trace) + math.sqrt(kappa * math.log(1 / delta) / 2)
@@ -144,7 +149,7 @@ def stability_bound(
         >>> bound < stability_bound(0.0, 1000, 1.0, kappa=1.0, output_norm=1.0, variant="printed")
         True
     """
-    num_rows, lam, delta = count("num_rows", num_rows), positive("lam", lam), probability("delta", delta)
+    num_rows, lam, delta = whole_number("num_rows", num_rows), positive("lam", lam), probability("delta", delta)
     kappa, size = nonnegative("kappa", kappa), nonnegative("output_norm", output_norm)
     one_of("variant", variant, VARIANTS)
     square = (size * (1 + kappa / math.sqrt(lam))) ** 2
@@ -197,6 +202,6 @@ def suggest_features(num_rows: int, rule: str = "sqrt", *, constant: float = 1.0
         >>> suggest_features(10_000), suggest_features(10_000, "linear", constant=0.1)
         (100, 1000)
     """
-    num_rows, constant = count("num_rows", num_rows), positive("constant", constant)
+    num_rows, constant = whole_number("num_rows", num_rows), positive("constant", constant)
     growth = math.sqrt(num_rows) if one_of("rule", rule, ("sqrt", "linear")) == "sqrt" else num_rows
     return max(1, math.ceil(constant * growth))

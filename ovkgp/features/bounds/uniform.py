@@ -17,9 +17,10 @@ import math
 from gpytorch.kernels import Kernel
 
 from ovkgp.exceptions import OptionError
-from ovkgp.features.bounds.checks import VARIANTS, count, nonnegative, one_of, positive, probability
+from ovkgp.features.bounds.checks import VARIANTS, nonnegative, one_of, positive, probability
 from ovkgp.features.bounds.constants import SpectralConstants
 from ovkgp.features.bounds.kernel_constants import spectral_constants
+from ovkgp.kernels.checks import whole_number
 
 METHODS = ("auto", "hoeffding", "bernstein_bounded", "bernstein_unbounded")
 _MOST = 2**62
@@ -79,7 +80,7 @@ def uniform_error_bound(
         >>> uniform_error_bound(kernel, 100_000, epsilon=0.1, diameter=1.0) < 1e-6
         True
     """
-    num_frequencies = count("num_frequencies", num_frequencies)
+    num_frequencies = whole_number("num_frequencies", num_frequencies)
     epsilon, diameter = positive("epsilon", epsilon), nonnegative("diameter", diameter)
     one_of("method", method, METHODS)
     one_of("variant", variant, VARIANTS)

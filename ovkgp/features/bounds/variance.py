@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.bounds import moments
-from ovkgp.features.bounds.checks import count
 from ovkgp.features.bounds.kernel_constants import inverse_squares
 from ovkgp.features.bounds.radial import field_variance
 from ovkgp.features.spectral import SpectralPair, spectral_pair
+from ovkgp.kernels.checks import whole_number
 from ovkgp.kernels.chi_square import SkewedChi2Kernel
 from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel
 from ovkgp.kernels.protocol import block, components, is_operator_valued
@@ -54,7 +54,7 @@ def kernel_variance(kernel: Kernel, lag: Tensor, num_frequencies: int = 1, *, bo
         >>> kernel_variance(kernel, torch.zeros(3)).diagonal().round(decimals=4)  # (d − 1)/ℓ⁴
         tensor([2., 2., 2.], dtype=torch.float64)
     """
-    num_frequencies = count("num_frequencies", num_frequencies)
+    num_frequencies = whole_number("num_frequencies", num_frequencies)
     lag = torch.as_tensor(lag).detach().to(torch.float64)
     if lag.dim() != 1 or not torch.isfinite(lag).all():
         raise InputError(f"lag is one finite vector of shape (d,), got shape {tuple(lag.shape)}.")
