@@ -17,7 +17,7 @@ from ovkgp.kernels.groups import (
     ProductGroup,
     SkewedMultiplicativeGroup,
 )
-from ovkgp.kernels.jets import Jet, lag_jet
+from ovkgp.kernels.jets import Jet, lag_jet, radial_jet, separable_jet
 from ovkgp.kernels.laplace import LaplaceKernel
 from ovkgp.kernels.output_matrices import (
     EmpiricalMatrix,
@@ -72,5 +72,7 @@ __all__ = [
     "is_operator_valued",
     "lag_jet",
     "num_outputs",
+    "radial_jet",
+    "separable_jet",
     "simplex_code",
 ]

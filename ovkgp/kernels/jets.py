@@ -13,6 +13,7 @@ and scalings by the rules of calculus. ``@lag_jet.register(MyKernel)`` adds a ke
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
 from typing import NamedTuple
 
@@ -100,7 +101,7 @@ class JetTable(RuleTable):
         SmoothnessError: the kernel has no second derivative at zero lag, or no rule.
 
     Register a kernel of your own, stationary and twice differentiable, with a function of the kernel and the lags
-    (*batch, n, m, d) that returns a `Jet`. Autograd through a distance is wrong where two points coincide: give the
+    (*batch, n, m, d) that returns a `Jet`; `radial_jet` and `separable_jet` make one from fewer derivatives. Autograd through a distance is wrong where two points coincide: give the
     derivatives in closed form.
 
     Example:
@@ -141,8 +142,25 @@ def _per_pair(parameter: Tensor) -> Tensor:
     return parameter.unsqueeze(-2)
 
 
-def radial_jet(lag: Tensor, lengthscale: Tensor, profile) -> Jet:
-    """The jet of κ(s) from `profile`: s ↦ (κ, κ', κ''); κ'' is only ever multiplied by something that vanishes at 0."""
+def radial_jet(lag: Tensor, lengthscale: Tensor, profile: Callable) -> Jet:
+    """The jet of a radial kernel k = κ(s), s = Σ δ_i²/ℓ_i², from the derivatives of κ in s.
+
+    Args:
+        lag: δ, of shape (*batch, n, m, d).
+        lengthscale: ℓ, of shape (*batch, 1, d) or (*batch, 1, 1), as GPyTorch's kernels have it.
+        profile: s (*batch, n, m) ↦ (κ, κ', κ''), finite at s = 0; κ'' is only ever multiplied by something that vanishes
+            there, so where it diverges more slowly than 1/s its value at 0 may be set to 0.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.kernels import radial_jet
+        >>> def inverse_quadratic(s):  # κ = 1 / (1 + s)
+        ...     k = 1 / (1 + s)
+        ...     return k, -(k**2), 2 * k**3
+        >>> radial_jet(torch.zeros(1, 1, 2), torch.ones(1, 1), inverse_quadratic).hessian.squeeze()
+        tensor([[-2.,  0.],
+                [ 0., -2.]])
+    """
     precision = _per_pair(lengthscale).pow(-2)
     direction = lag * precision
     value, first, second = profile((lag * direction).sum(-1))
@@ -153,7 +171,18 @@ def radial_jet(lag: Tensor, lengthscale: Tensor, profile) -> Jet:
 
 
 def separable_jet(value: Tensor, first: Tensor, second: Tensor) -> Jet:
-    """The jet of Π_i f_i(δ_i) from f_i, f_i', f_i'' (..., d)."""
+    """The jet of a product over coordinates k = Π_i f_i(δ_i), from the one-dimensional derivatives.
+
+    Args:
+        value, first, second: f_i, f_i' and f_i'' at δ_i, each of shape (..., d).
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.kernels import separable_jet
+        >>> t = torch.tensor([0.0, 0.5])  # cos δ_1 · cos δ_2
+        >>> separable_jet(t.cos(), -t.sin(), -t.cos()).value == t.cos().prod()
+        tensor(True)
+    """
     axes = torch.eye(value.shape[-1], dtype=value.dtype, device=value.device)
     jets = (
         Jet(
