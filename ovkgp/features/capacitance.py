@@ -13,6 +13,11 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 
+def chol_logdet(chol: Tensor) -> Tensor:
+    """log det A from its Cholesky factor."""
+    return 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
 class DenseCapacitance:
     """C from ΦᵀN⁻¹Φ (..., r, r), by Cholesky."""
 
@@ -25,7 +30,7 @@ class DenseCapacitance:
         return torch.cholesky_solve(rhs, self.chol)
 
     def logdet(self) -> Tensor:
-        return 2 * self.chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return chol_logdet(self.chol)
 
     def posterior_root(self, features: LinearOperator) -> Tensor:
         """A dense root (..., m·p, r) of Φ_* C⁻¹ Φ_*ᵀ."""

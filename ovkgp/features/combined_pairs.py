@@ -22,7 +22,6 @@ from ovkgp.features.spectral import (
     scaled,
     spectral_pair,
 )
-from ovkgp.features.subspace import thin_root
 from ovkgp.kernels import (
     BlockwiseProductKernel,
     DecomposableKernel,
@@ -32,6 +31,7 @@ from ovkgp.kernels import (
     num_outputs,
 )
 from ovkgp.kernels.protocol import known_dims
+from ovkgp.kernels.roots import thin_root
 
 
 @spectral_pair.register(ScaleKernel)

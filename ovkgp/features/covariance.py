@@ -26,7 +26,7 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.memoize import cached
 from torch import Tensor
 
-from ovkgp.features.capacitance import DenseCapacitance, KroneckerCapacitance
+from ovkgp.features.capacitance import DenseCapacitance, KroneckerCapacitance, chol_logdet
 from ovkgp.features.operators import FeatureOperator, stacked
 
 
@@ -137,27 +137,32 @@ class NoisyFeatureCovariance(SumLinearOperator):
         return solved.transpose(-3, -2).flatten(-3, -2)
 
     @property
-    @cached(name="capacitance")
-    def capacitance(self) -> DenseCapacitance | KroneckerCapacitance:
-        """C = I + Φᵀ N⁻¹ Φ, factorised."""
-        chol, features = self._noise_chol, self.features
-        if chol is None or chol.shape[-1] not in (1, features.num_outputs):
-            dense = features.to_dense()
-            return DenseCapacitance(dense.mT @ self.noise_solve(dense))
-        precision = torch.cholesky_inverse(chol)
-        if chol.shape[-1] != features.num_outputs:
-            precision = precision * torch.eye(features.num_outputs, dtype=chol.dtype, device=chol.device)
-        if self._is_kronecker:
-            return KroneckerCapacitance(features.scalar_gram(), features.factor.mT @ precision @ features.factor)
-        return DenseCapacitance(features.cross_gram(features, precision))
+    def _output_precision(self) -> Tensor | None:
+        """Σ⁻¹ (..., p, p) for the p of the features, where the noise is alike at all points; else None."""
+        chol, p = self._noise_chol, self.features.num_outputs
+        if chol is None or chol.shape[-1] not in (1, p):
+            return None
+        eye = torch.eye(p, dtype=chol.dtype, device=chol.device)
+        return torch.cholesky_inverse(chol) * (eye if chol.shape[-1] == 1 else 1)
 
     @property
     def _is_kronecker(self) -> bool:
         """Whether C is I + S ⊗ T with T larger than 1 × 1: separable features, and noise that is alike at all points."""
         features = self.features
         separable = isinstance(features, FeatureOperator) and features.is_separable and features.factor.shape[-1] > 1
-        chol = self._noise_chol
-        return separable and chol is not None and chol.shape[-1] in (1, features.num_outputs)
+        return separable and self._output_precision is not None
+
+    @property
+    @cached(name="capacitance")
+    def capacitance(self) -> DenseCapacitance | KroneckerCapacitance:
+        """C = I + Φᵀ N⁻¹ Φ, factorised."""
+        features, precision = self.features, self._output_precision
+        if precision is None:
+            dense = features.to_dense()
+            return DenseCapacitance(dense.mT @ self.noise_solve(dense))
+        if self._is_kronecker:
+            return KroneckerCapacitance(features.scalar_gram(), features.factor.mT @ precision @ features.factor)
+        return DenseCapacitance(features.cross_gram(features, precision))
 
     @property
     @cached(name="dense_chol")
@@ -169,8 +174,8 @@ class NoisyFeatureCovariance(SumLinearOperator):
         return self.capacitance.solve(self.features._t_matmul(self.noise_solve(rhs)))
 
     def observed_weights(self, rhs: Tensor, seen: Tensor) -> tuple[Tensor, DenseCapacitance]:
-        """`weights` and `capacitance` from the entries of `rhs` (..., n·p, 1) that were `seen`: the precision of
-        the noise is inverted for each pattern of missing outputs. Forms Φ: O(n p r²) time and O(n p r) memory."""
+        """`weights` and `capacitance` from the entries of `rhs` (..., n·p, 1) that were `seen`: the noise between the
+        seen outputs is inverted row by row. Forms Φ: O(n p r² + n p³) time and O(n p (r + p)) memory."""
         p = 1 if self._noise_chol is None else self._noise_chol.shape[-1]
         precision = self._observed_precision(seen.squeeze(-1).unflatten(-1, (-1, p)))  # (..., n, p, p)
         dense = self.features.to_dense()
@@ -201,12 +206,12 @@ class NoisyFeatureCovariance(SumLinearOperator):
 
     def _logdet(self) -> Tensor:
         if self.is_wide:
-            return _chol_logdet(self._dense_chol)
+            return chol_logdet(self._dense_chol)
         chol = self._noise_chol
         if chol is None:
             noise = self.noise._diagonal().log().sum(-1)
         else:
-            noise = _chol_logdet(chol) * (self.shape[-1] // chol.shape[-1])
+            noise = chol_logdet(chol) * (self.shape[-1] // chol.shape[-1])
         return self.capacitance.logdet() + noise
 
     def logdet(self) -> Tensor:
@@ -256,7 +261,3 @@ class NoisyFeatureCovariance(SumLinearOperator):
 
     def evaluate_kernel(self) -> LinearOperator:
         return self
-
-
-def _chol_logdet(chol: Tensor) -> Tensor:
-    return 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -110,7 +110,7 @@ def _bounded(base: Kernel, direction: Direction, d: int) -> SpectralPair:
 
     def amplitude(frequencies: Tensor) -> Tensor:
         radius = (frequencies * base.lengthscale.to(frequencies)).norm(dim=-1, keepdim=True)
-        return (d * mixture.mean) ** 0.5 / radius
+        return (d * mixture.moment(2)) ** 0.5 / radius
 
     return _directed(pair, direction, lambda frequencies: frequencies, amplitude)
 

@@ -47,14 +47,23 @@ def normal_scores(sampler: str, num_rows: int, pair: SpectralPair, key: tuple[in
     """The first rows (num_rows, base_dim), float64, of the sequence named by `key` = (seed, block, term)."""
     rng = np.random.default_rng(np.random.SeedSequence(key[0], spawn_key=key[1:]))
     if sampler == "qmc":
-        power = max(num_rows - 1, 0).bit_length()
-        uniforms = qmc.Sobol(pair.base_dim, scramble=True, rng=rng).random_base2(power)[:num_rows]
+        uniforms = sobol_points(num_rows, pair.base_dim, rng)
     else:
-        uniforms = rng.random((num_rows, pair.base_dim))
-    scores = ndtri(np.clip(uniforms, _SMALLEST, 1 - 2**-53))
+        uniforms = _inside(rng.random((num_rows, pair.base_dim)))
+    scores = ndtri(uniforms)
     if sampler == "orthogonal":
         scores = _orthogonalised(scores, pair.num_dims or pair.base_dim, key)
     return torch.from_numpy(scores)
+
+
+def sobol_points(num_rows: int, num_dims: int, rng: np.random.Generator) -> np.ndarray:
+    """The first scrambled Sobol points (num_rows, num_dims), strictly inside the unit cube."""
+    power = max(num_rows - 1, 0).bit_length()  # a power of two at a time, as the sequence is balanced
+    return _inside(qmc.Sobol(num_dims, scramble=True, rng=rng).random_base2(power)[:num_rows])
+
+
+def _inside(uniforms: np.ndarray) -> np.ndarray:
+    return np.clip(uniforms, _SMALLEST, 1 - 2**-53)
 
 
 def _orthogonalised(scores: np.ndarray, d: int, key: tuple[int, ...]) -> np.ndarray:

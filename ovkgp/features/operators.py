@@ -147,13 +147,10 @@ class ComplexFeatureOperator(FeatureOperator):
     """
 
     def __init__(self, features: Tensor, factor: Tensor, imaginary: Tensor, num_outputs: int, transposed: bool = False):
-        super().__init__(features, factor, num_outputs, transposed)
-        imaginary, _ = same_batch(imaginary, self.factor)
-        # The representation of a linear operator is its constructor's arguments.
-        LinearOperator.__init__(
-            self, self.features, self.factor, imaginary, num_outputs=num_outputs, transposed=transposed
-        )
-        self.imaginary = imaginary
+        features, factor, imaginary = same_batch(features, factor, imaginary)
+        LinearOperator.__init__(self, features, factor, imaginary, num_outputs=num_outputs, transposed=transposed)
+        self.features, self.factor, self.imaginary = features, factor, imaginary
+        self.num_outputs, self.transposed = num_outputs, transposed
 
     @property
     def is_separable(self) -> bool:

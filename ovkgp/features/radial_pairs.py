@@ -10,8 +10,8 @@ bounded curl- and divergence-free features need: ‖z‖² becomes χ²(d + 2), 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import singledispatch
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from scipy.special import gammainc, gammaincinv
 from torch import Tensor
 
 from ovkgp.features.spectral import SpectralPair, input_dim, spectral_pair, unit_factor
+from ovkgp.kernels.rules import RuleTable
 
 
 class GammaQuantile(torch.autograd.Function):
@@ -76,29 +77,35 @@ def gamma_quantile(shape: Tensor, uniforms: Tensor) -> Tensor:
 
 
 class ScaleMixture(NamedTuple):
-    """The mixing law of a radial kernel: quantile functions of τ and of its tilted law, and E[τ]."""
+    """The mixing law of a radial kernel: quantile functions of τ and of its tilted law, and s ↦ E[τ^(s/2)]."""
 
     quantile: Callable[[Tensor], Tensor] | None
     tilted_quantile: Callable[[Tensor], Tensor] | None
-    mean: float
+    moment: Callable[[float], float]
 
     @property
     def base_dim(self) -> int:
         return 0 if self.quantile is None else 1
 
 
-@singledispatch
-def scale_mixture(kernel: Kernel) -> ScaleMixture | None:
-    """The mixing law of a Gaussian scale mixture, None for any other kernel."""
-    return None
+class MixtureTable(RuleTable):
+    """The mixing laws of the kernels that are Gaussian scale mixtures."""
+
+    def __call__(self, kernel: Kernel) -> ScaleMixture | None:
+        """The mixing law, None for a kernel that is no such mixture."""
+        rule = self.find(kernel)
+        return None if rule is None else rule(kernel)
 
 
-@scale_mixture.register
+scale_mixture = MixtureTable()
+
+
+@scale_mixture.register(RBFKernel)
 def _(kernel: RBFKernel) -> ScaleMixture:
-    return ScaleMixture(None, None, 1.0)
+    return ScaleMixture(None, None, lambda s: 1.0)
 
 
-@scale_mixture.register
+@scale_mixture.register(MaternKernel)
 def _(kernel: MaternKernel) -> ScaleMixture:
     nu = kernel.nu
     shape = torch.tensor(nu, dtype=torch.float64)
@@ -106,20 +113,31 @@ def _(kernel: MaternKernel) -> ScaleMixture:
     return ScaleMixture(
         lambda u: nu / gamma_quantile(shape, u),
         lambda u: nu / gamma_quantile(shape - 1, u),
-        nu / (nu - 1) if nu > 1 else float("inf"),
+        lambda s: nu ** (s / 2) * gamma_ratio(nu, -s / 2) if s < 2 * nu else math.inf,
     )
 
 
-@scale_mixture.register
+@scale_mixture.register(RQKernel)
 def _(kernel: RQKernel) -> ScaleMixture:
     def alpha(u):
         return kernel.alpha.to(u)  # (*batch, 1) against uniforms (D,)
 
+    def moment(s: float) -> float:
+        if s == 2:
+            return 1.0  # for every α, and so for batches of them
+        value = float(kernel.alpha)
+        return value ** (-s / 2) * gamma_ratio(value, s / 2)
+
     return ScaleMixture(
         lambda u: gamma_quantile(alpha(u), u) / alpha(u),
         lambda u: gamma_quantile(alpha(u) + 1, u) / alpha(u),
-        1.0,
+        moment,
     )
+
+
+def gamma_ratio(x: float, step: float) -> float:
+    """Γ(x + step) / Γ(x)."""
+    return math.exp(math.lgamma(x + step) - math.lgamma(x))
 
 
 def whitened_frequencies(uniforms: Tensor, d: int, mixture: ScaleMixture, tilted: bool = False) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels.checks import whole_number
 from ovkgp.kernels.protocol import BatchIndexMixin
+from ovkgp.kernels.roots import thin_root
 
 RANK_CUTOFF = 1e-5
 """Relative size below which an eigenvalue of a fixed output matrix is dropped from its factor (BT-49)."""
@@ -177,9 +178,7 @@ class KnownMatrix(OutputMatrix):
         return self.matrix
 
     def factor(self) -> Tensor:
-        values, vectors = torch.linalg.eigh(self.matrix)
-        keep = (values > RANK_CUTOFF * values.amax(-1, keepdim=True)).reshape(-1, self.num_outputs).any(0)
-        return vectors[..., keep] * values[..., keep].clamp_min(0).sqrt().unsqueeze(-2)
+        return thin_root(self.matrix, RANK_CUTOFF)
 
 
 def _require_psd(matrix: Tensor) -> None:

@@ -97,8 +97,6 @@ class TestPerFrequency(TestSeparable):
 
 
 class TestPerFrequencyMultiBatch(TestSeparable):
-    skip_slq_tests = True
-
     def create_linear_op(self):
         return per_frequency(batch=(3, 2)).requires_grad_(True)
 

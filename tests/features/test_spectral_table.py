@@ -22,6 +22,8 @@ from ovkgp.kernels import (
     SobolevKernel,
     TransformableKernel,
     WarpedKernel,
+    lag_jet,
+    radial_jet,
 )
 
 BOTH = [(name, True) for name in CASES] + [
@@ -194,6 +196,37 @@ def test_a_user_registers_a_kernel_with_one_function():
     x = torch.linspace(0, 1, 5).double().unsqueeze(-1)
     Phi = ORFF(kernel, 20_000, random_state=0)(x).to_dense()
     torch.testing.assert_close(Phi @ Phi.mT, kernel(x).to_dense(), atol=0.03, rtol=0)  # 4/√20 000
+
+
+def test_fields_over_a_kernel_of_ones_own_use_its_own_law():
+    """A subclass of RBFKernel with a formula, derivatives and a pair of its own is not taken for an RBF kernel."""
+
+    class Sharper(RBFKernel):
+        def forward(self, x1, x2, **params):
+            return super().forward(2 * x1, 2 * x2, **params)
+
+    @lag_jet.register(Sharper)
+    def _(kernel, lag):
+        return radial_jet(lag, kernel.lengthscale / 2, _gaussian_profile)
+
+    @spectral_pair.register(Sharper)
+    def _(kernel):
+        return SpectralPair(
+            base_dim=2,
+            frequencies=lambda u: 2 * torch.special.ndtri(u) / kernel.lengthscale,
+            factor=lambda w: torch.ones(1, 1, 1, dtype=w.dtype),
+        )
+
+    kernel = CurlFreeKernel(Sharper(ard_num_dims=2)).double()
+    x = points(2)
+    Phi = ORFF(kernel, 100_000, random_state=0)(x).to_dense()
+    K = kernel(x).to_dense()
+    assert (Phi @ Phi.mT - K).abs().max() < 0.03 * K.abs().max()
+
+
+def _gaussian_profile(s):
+    value = torch.exp(-s / 2)
+    return value, -value / 2, value / 4
 
 
 def test_a_bare_pair_is_a_legitimate_kernel():

@@ -22,6 +22,7 @@ from ovkgp.features.bounds.constants import SpectralConstants, total
 from ovkgp.features.bounds.estimates import estimated_constants
 from ovkgp.features.bounds.orlicz import gaussian_orlicz_norm
 from ovkgp.features.bounds.radial import largest_radial_variance
+from ovkgp.features.radial_pairs import scale_mixture
 from ovkgp.features.spectral import SpectralPair, SpectralSum, input_dim, spectral_pair
 from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel
 from ovkgp.kernels.protocol import components, is_operator_valued
@@ -111,8 +112,8 @@ def _(kernel: TransformableKernel, num_dims, bounded):
 
 
 def inverse_squares(kernel: Kernel, num_dims: int | None) -> Tensor | None:
-    """1/ℓ² (d,) in float64 for an RBF, Matérn or RQ kernel; None for other classes, those of gradients included."""
-    if type(kernel) not in (RBFKernel, MaternKernel, RQKernel):
+    """1/ℓ² (d,) in float64 for a Gaussian scale mixture: an RBF, Matérn or RQ kernel; None for any other."""
+    if scale_mixture(kernel) is None:
         return None
     lengthscale = kernel.lengthscale.detach().to("cpu", torch.float64).flatten()
     return lengthscale.square().reciprocal().expand(input_dim(kernel, num_dims))
@@ -125,7 +126,7 @@ def _(kernel, num_dims, bounded):
     weights = inverse_squares(kernel, num_dims)
     if weights is None:
         return estimated_constants(kernel, num_dims, bounded)
-    mix = moments.mixing_moment(kernel)
+    mix = scale_mixture(kernel).moment
     # v bounds (1 + k(2δ) − 2k(δ)²)/2 (BT-E-18): 1/2 where k(2δ) ≤ 2k(δ)², and rational quadratic kernels violate that.
     return SpectralConstants(
         num_dims=weights.numel(),
@@ -160,7 +161,7 @@ def _(kernel, num_dims, bounded):
 def _field(kernel: CurlFreeKernel | DivergenceFreeKernel, weights: Tensor, bounded: bool) -> SpectralConstants:
     """A(ω) = ωωᵀ or ‖ω‖²I − ωωᵀ, of norm ‖ω‖²; bounded, of norm d E[scale²] ‖û ⊘ ℓ‖² under a law weighted by it."""
     d, curl = weights.numel(), isinstance(kernel, CurlFreeKernel)
-    mix = moments.mixing_moment(kernel.base_kernel)
+    mix = scale_mixture(kernel.base_kernel).moment
     sup_norm = d * float(weights.max()) * mix(2) if bounded else math.inf
     if bounded:
         orlicz = sup_norm / math.log(2)

@@ -8,34 +8,18 @@ with a fixed seed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+import numpy as np
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, RQKernel
 from torch import Tensor
 
+from ovkgp.features.noise import sobol_points
+from ovkgp.features.radial_pairs import gamma_ratio
 from ovkgp.features.spectral import SpectralPair
 
 NUM_DRAWS = 2**14
 _CHUNK = 2**10
-
-
-def mixing_moment(kernel: Kernel) -> Callable[[float], float]:
-    """s ↦ E[τ^(s/2)] of the variable that multiplies squared Gaussian frequencies.
-
-    1 for RBF, ν^(s/2) Γ(ν − s/2)/Γ(ν) for Matérn (infinite from s = 2ν on), α^(−s/2) Γ(α + s/2)/Γ(α) for RQ.
-    """
-    if isinstance(kernel, MaternKernel):
-        nu = float(kernel.nu)
-        return lambda s: math.inf if s >= 2 * nu else nu ** (s / 2) * _gamma_ratio(nu, -s / 2)
-    if isinstance(kernel, RQKernel):
-        alpha = float(kernel.alpha)
-        return lambda s: alpha ** (-s / 2) * _gamma_ratio(alpha, s / 2)
-    return lambda s: 1.0
-
-
-def _gamma_ratio(x: float, step: float) -> float:
-    return math.exp(math.lgamma(x + step) - math.lgamma(x))
 
 
 def gaussian_norm_moment(variances: Tensor, s: float) -> float:
@@ -47,15 +31,14 @@ def gaussian_norm_moment(variances: Tensor, s: float) -> float:
     if s == 2:
         return float(variances.sum())
     if bool((variances == variances[0]).all()):
-        return float(2 * variances[0]) ** (s / 2) * _gamma_ratio(d / 2, s / 2)
+        return float(2 * variances[0]) ** (s / 2) * gamma_ratio(d / 2, s / 2)
     normals = torch.special.ndtri(sobol(d))
     return float((normals.square() @ variances.to(normals)).pow(s / 2).mean())
 
 
 def sobol(num_dims: int) -> Tensor:
     """2¹⁴ scrambled Sobol points in (0, 1)^num_dims, always the same ones, in float64."""
-    points = torch.quasirandom.SobolEngine(num_dims, scramble=True, seed=0).draw(NUM_DRAWS, dtype=torch.float64)
-    return points.clamp(2.0**-32, 1 - 2.0**-32)
+    return torch.from_numpy(sobol_points(NUM_DRAWS, num_dims, np.random.default_rng(0)))
 
 
 def draw_frequencies(term: SpectralPair) -> Tensor:

@@ -14,12 +14,12 @@ CUTOFF = 1e-10
 """Relative size, in float64, below which an eigenvalue counts as zero; float32 uses 1e-5."""
 
 
-def leading_subspace(matrix: Tensor) -> tuple[Tensor, Tensor]:
+def leading_subspace(matrix: Tensor, cutoff: float = CUTOFF) -> tuple[Tensor, Tensor]:
     """V (..., m, r), constant, and the Cholesky factor L of Vᵀ A V (..., r, r), differentiable.
 
     Batches share the largest rank found in any of them. Cost O(m³).
     """
-    cutoff = CUTOFF if matrix.dtype == torch.float64 else 1e-5
+    cutoff = cutoff if matrix.dtype == torch.float64 else max(cutoff, 1e-5)
     with torch.no_grad():
         values, vectors = torch.linalg.eigh(matrix)
         large = values > cutoff * values.amax(-1, keepdim=True)
@@ -30,7 +30,7 @@ def leading_subspace(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return vectors, torch.linalg.cholesky((core + core.mT) / 2)
 
 
-def thin_root(matrix: Tensor) -> Tensor:
+def thin_root(matrix: Tensor, cutoff: float = CUTOFF) -> Tensor:
     """B (..., m, r) with B Bᵀ = A up to the cut-off, r the numerical rank of the positive semi-definite A (..., m, m)."""
-    vectors, chol = leading_subspace(matrix)
+    vectors, chol = leading_subspace(matrix, cutoff)
     return torch.linalg.solve_triangular(chol, (matrix @ vectors).mT, upper=False).mT
