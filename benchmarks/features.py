@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from functools import partial
 
 import gpytorch
 import torch
 from gpytorch.kernels import RBFKernel, RFFKernel
+from threadpoolctl import threadpool_limits
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ovkgp.features import ORFF, ORFFKernel
@@ -45,13 +47,14 @@ class PeakMemory(TorchDispatchMode):
         return result
 
 
-def seconds(work, repeats: int = 7) -> float:
-    """The shortest of several runs."""
-    best = math.inf
+def seconds(*works, repeats: int = 7) -> list[float]:
+    """The shortest of several runs of each; the runs take turns, so that a drift of the clock meets all alike."""
+    best = [math.inf] * len(works)
     for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - start)
+        for i, work in enumerate(works):
+            start = time.perf_counter()
+            work()
+            best[i] = min(best[i], time.perf_counter() - start)
     return best
 
 
@@ -94,10 +97,10 @@ def compare_products(label: str, orff: ORFF, X: torch.Tensor, k: int) -> None:
     theta, values = (torch.randn(size, k, dtype=torch.float64) for size in reversed(dense.shape))
     torch.testing.assert_close(Phi @ theta, dense @ theta)
     torch.testing.assert_close(Phi.mT @ values, dense.mT @ values)
-    build = seconds(lambda: orff(X) @ theta, 3), seconds(lambda: dense_features(orff, X) @ theta, 3)
+    build = seconds(lambda: orff(X) @ theta, lambda: dense_features(orff, X) @ theta, repeats=3)
     line(f"{label}: (a) build + one product", *build, "want > 1")
-    line(f"{label}: (b) Phi @ theta", seconds(lambda: Phi @ theta), seconds(lambda: dense @ theta), "want > 0.83")
-    line(f"{label}: (b) Phi.T @ y", seconds(lambda: Phi.mT @ values), seconds(lambda: dense.mT @ values), "want > 0.83")
+    line(f"{label}: (b) Phi @ theta", *seconds(lambda: Phi @ theta, lambda: dense @ theta), "want > 0.83")
+    line(f"{label}: (b) Phi.T @ y", *seconds(lambda: Phi.mT @ values, lambda: dense.mT @ values), "want > 0.83")
 
 
 def compare_memory(label: str, orff: ORFF, X: torch.Tensor) -> None:
@@ -130,7 +133,7 @@ def pass_seconds(field: str, N: int, d: int, D: int) -> float:
         Phi = orff(X)
         return Phi.mT @ (Phi @ theta)
 
-    return seconds(work, 5)
+    return seconds(work, repeats=5)[0]
 
 
 def fitted_slope(sizes, times) -> float:
@@ -173,7 +176,7 @@ def exact_gp(quick: bool) -> None:
 
     print(f"\nplain ExactGP, n = {n}, p = 1, D = {D}{'':<27}ours{'RFFKernel':>16}{'theirs / ours':>14}")
     for label, work in (("one training step (evidence and gradient)", step), ("prediction at 1000 points", predict)):
-        line(label, *(seconds(lambda m=model, w=work: w(m), 9) for model in models.values()), "want >= 1")
+        line(label, *seconds(*(partial(work, model) for model in models.values()), repeats=15), "want >= 1")
 
 
 def main() -> None:
@@ -181,10 +184,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
-    with torch.no_grad():
-        products(quick)
-        slopes(quick)
-    exact_gp(quick)
+    with threadpool_limits(1):  # NumPy's threads are not torch's
+        with torch.no_grad():
+            products(quick)
+            slopes(quick)
+        exact_gp(quick)
 
 
 if __name__ == "__main__":

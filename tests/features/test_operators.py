@@ -264,8 +264,9 @@ def test_waves_are_twice_differentiable():
     assert torch.autograd.gradgradcheck(Waves.apply, angles)
 
 
-def test_self_gram_is_twice_differentiable():
-    features = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize("shape", [(5, 3), (2, 5, 3), (0, 3)])
+def test_self_gram_is_twice_differentiable(shape):
+    features = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(SelfGram.apply(features), features.mT @ features)
     assert torch.autograd.gradcheck(SelfGram.apply, features)
     assert torch.autograd.gradgradcheck(SelfGram.apply, features)
