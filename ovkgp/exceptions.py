@@ -1,6 +1,6 @@
 """The errors this package raises on purpose.
 
-Each is also one of Python's own kinds (``ValueError`` or ``TypeError``), so that code
+Each is also one of Python's own kinds (``ValueError``, ``TypeError``, …), so that code
 which knows nothing of `ovkgp` still catches it, and each message says what was given,
 what was expected and what to do next.
 """
@@ -32,3 +32,15 @@ class SmoothnessError(OvkgpError, ValueError):
 
 class SpectralError(OvkgpError, ValueError):
     """A kernel has no usable spectral pair: not shift-invariant, not even, or of infinite variance."""
+
+
+class FactorisationError(OvkgpError, ArithmeticError):
+    """A covariance matrix could not be factorised, jitter and all; the message names the hyperparameters."""
+
+
+class ModelFileError(OvkgpError, ValueError):
+    """A file is not a whole, untouched model of this package."""
+
+
+class FitWarning(UserWarning):
+    """Training was interrupted or did not converge; the model holds the best parameters found."""
