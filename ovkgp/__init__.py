@@ -1,6 +1,7 @@
 """Gaussian processes with operator-valued kernels.
 
-``ovkgp.kernels`` holds the covariances, ``ovkgp.features`` their random features, and
+``ovkgp.GPRegressor`` is the door for scikit-learn users. ``ovkgp.kernels`` holds the covariances,
+``ovkgp.features`` their random features, ``ovkgp.inference`` evidence and posteriors, and
 ``ovkgp.exceptions`` the errors raised on purpose. Each is loaded when it is first used:
 ``import ovkgp`` alone loads neither torch nor matplotlib. Codes such as BT-27 in the docstrings
 point to the literature: see ``docs/references.md``.
@@ -15,17 +16,25 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("exceptions", "features", "kernels")
+_SUBPACKAGES = ("estimators", "exceptions", "features", "inference", "kernels")
+_NAMES = {
+    "GPRegressor": "ovkgp.estimators",
+    "to_long": "ovkgp.inference",
+    "to_wide": "ovkgp.inference",
+}
+"""What is offered at the top, and where it lives."""
 
-__all__ = ["__version__", *_SUBPACKAGES]
+__all__ = ["__version__", *_NAMES, *_SUBPACKAGES]
 
 
 def __getattr__(name: str):
-    """Load a subpackage at its first use (PEP 562)."""
+    """Load a subpackage, or a name from one, at its first use (PEP 562)."""
     if name in _SUBPACKAGES:
         return import_module(f"{__name__}.{name}")
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_SUBPACKAGES})
+    return sorted({*globals(), *__all__})

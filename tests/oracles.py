@@ -21,6 +21,7 @@ from ovkgp.kernels import (
     DivergenceFreeKernel,
     FunctionValuedKernel,
     HelmholtzKernel,
+    IndependentKernel,
     MeanRegularizedMatrix,
     SimplexMatrix,
     SobolevKernel,
@@ -204,6 +205,13 @@ def operator_valued(name, batch_shape=torch.Size(), **base):
                 DecomposableKernel(MaternKernel(nu=2.5, **base), num_outputs=3, rank=2), batch_shape=base["batch_shape"]
             )
         ),
+        "independent": lambda: IndependentKernel(
+            [
+                RBFKernel(**base),
+                ScaleKernel(MaternKernel(nu=1.5, **base), batch_shape=base["batch_shape"]),
+                RQKernel(active_dims=[1], **base) + RBFKernel(**base),
+            ]
+        ),
         "curl_free": lambda: CurlFreeKernel(RBFKernel(**base), num_dims=2),
         "curl_free_matern": lambda: CurlFreeKernel(MaternKernel(nu=1.5, **base), num_dims=2),
         "divergence_free": lambda: DivergenceFreeKernel(RBFKernel(**base), num_dims=2),
@@ -227,6 +235,7 @@ OUTPUTS = {
     "decomposable_known": 3,
     "decomposable_mean": 3,
     "lmc": 3,
+    "independent": 3,
     "curl_free": 2,
     "curl_free_matern": 2,
     "divergence_free": 2,
@@ -247,6 +256,7 @@ SEPARABLE = {
     "decomposable_known": 1,
     "decomposable_mean": 1,
     "lmc": 2,
+    "independent": 3,
     "function_valued_grid": 1,
     "function_valued_pairs": 1,
     "function_valued_vector": 1,

@@ -23,6 +23,7 @@ from ovkgp.kernels import (
     FunctionValuedKernel,
     GraphMatrix,
     HelmholtzKernel,
+    IndependentKernel,
     LaplaceKernel,
     MeanRegularizedMatrix,
     MultiplicativeGroup,
@@ -104,6 +105,13 @@ BOUNDED = {
     "icm mean-regularised": lambda: DecomposableKernel(rbf(), output_matrix=MeanRegularizedMatrix(3, coupling=0.3)),
     "lmc": lambda: (
         DecomposableKernel(rbf(), num_outputs=2) + DecomposableKernel(MaternKernel(ard_num_dims=2), num_outputs=2)
+    ),
+    "independent": lambda: IndependentKernel(
+        [
+            rbf(),
+            scaled(ard(MaternKernel(nu=1.5, ard_num_dims=2))) + RBFKernel(active_dims=[1]),
+            ard(LaplaceKernel(ard_num_dims=2)),
+        ]
     ),
     "icm times periodic": lambda: DecomposableKernel(rbf(), output_matrix=GAMMA) * ard(PeriodicKernel(ard_num_dims=2)),
     "multitask": seeded(lambda: MultitaskKernel(rbf(), num_tasks=2, rank=1)),

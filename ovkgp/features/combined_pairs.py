@@ -1,4 +1,4 @@
-"""Spectral pairs of scaled, summed, multiplied, separable and transformed kernels, from those of their parts.
+"""Spectral pairs of scaled, summed, multiplied, separable, independent and transformed kernels, from those of their parts.
 
 Products live on stacked inputs: with h = (h₁, h₂) and ω = (ω₁, ω₂) independent, k₁ k₂ has the pair
 (ρ₁ ⊗ ρ₂, B₁ B₂), so that factors that depend on their own frequencies keep them.
@@ -26,6 +26,7 @@ from ovkgp.kernels import (
     BlockwiseProductKernel,
     DecomposableKernel,
     FunctionValuedKernel,
+    IndependentKernel,
     TransformableKernel,
     components,
     num_outputs,
@@ -100,6 +101,15 @@ def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
 def _(kernel: DecomposableKernel, num_dims: int | None = None):
     pair = spectral_pair(kernel.base_kernel, num_dims=num_dims)
     return separable(pair, kernel.output_module.factor)
+
+
+@spectral_pair.register(IndependentKernel)
+def _(kernel: IndependentKernel, num_dims: int | None = None) -> SpectralSum:
+    eye = torch.eye(kernel.num_outputs, dtype=torch.float64)
+    terms = []
+    for part, column in zip(kernel.kernels, eye.split(1, -1), strict=True):  # k_a e_a e_aᵀ has the root e_a
+        terms += separable(spectral_pair(part, num_dims=num_dims), lambda column=column: column).terms
+    return SpectralSum(tuple(terms))
 
 
 @spectral_pair.register(FunctionValuedKernel)

@@ -120,13 +120,27 @@ class FeatureOperator(LinearOperator):
     def cross_gram(self, other: FeatureOperator, weight: Tensor) -> Tensor:
         """Φᵀ (I_n ⊗ W) Φ' for W (..., p, p), as a dense (..., M r, M' r') matrix. O(n M M' + J J' p r r')."""
         same = other.features is self.features
-        scalar = self.scalar_gram() if same else self.features.mT @ other.features  # (..., M, M')
+        waves = self.scalar_gram() if same else self.features.mT @ other.features  # (..., M, M')
+        return self.gram_from_waves(other, waves, weight)
+
+    def gram_from_waves(self, other: FeatureOperator, waves: Tensor, weight: Tensor) -> Tensor:
+        """Φᵀ (I_n ⊗ W) Φ' from the product φᵀφ' (..., M, M') alone, whatever n was."""
+        if isinstance(other, ComplexFeatureOperator):
+            return other.gram_from_waves(self, waves.mT, weight.mT).mT
         left = self.blocks.mT @ weight.unsqueeze(-3)  # (..., J, r, p)
         inner = torch.einsum("...jbp,...kpc->...jbkc", left, other.blocks)
         j, k = inner.shape[-4], inner.shape[-2]
-        grid = scalar.unflatten(-1, (-1, k)).unflatten(-3, (-1, j))  # (..., M / J, J, M' / J', J')
-        gram = torch.einsum("...hjik,...jbkc->...hjbikc", grid, inner)
+        grid = waves.unflatten(-1, (-1, k)).unflatten(-3, (-1, j))  # (..., M / J, J, M' / J', J')
+        gram = grid[..., None, :, :, None] * inner[..., None, :, :, None, :, :]  # (..., M / J, J, r, M' / J', J', r')
         return gram.flatten(-3).flatten(-4, -2)
+
+    def adjoint_from_waves(self, projections: Tensor) -> Tensor:
+        """Φᵀ y (..., M·r, k) from φᵀ y (..., M, p, k) alone."""
+        return self._contract(projections).flatten(-3, -2)
+
+    def output(self, index: int) -> FeatureOperator:
+        """The rows of one output: features of a scalar process, n × (M·r)."""
+        return FeatureOperator(self.features, self.blocks[..., index, :], num_outputs=1)
 
     def to_dense(self) -> Tensor:
         blocks = self.blocks  # (..., J, p, r)
@@ -175,9 +189,15 @@ class ComplexFeatureOperator(FeatureOperator):
         left = self.to_dense()
         return (left * (left if other is None else other.to_dense())).sum(-1)
 
-    def cross_gram(self, other: FeatureOperator, weight: Tensor) -> Tensor:
-        left = self.to_dense().unflatten(-2, (-1, self.num_outputs))
-        return (weight.unsqueeze(-3).mT @ left).flatten(-3, -2).mT @ other.to_dense()
+    def gram_from_waves(self, other: FeatureOperator, waves: Tensor, weight: Tensor) -> Tensor:
+        eye = torch.eye(other.num_columns, dtype=waves.dtype, device=waves.device)
+        weights = eye.unflatten(0, (other.features.shape[-1], -1)).expand(*waves.shape[:-2], -1, -1, -1)
+        expanded = weight.unsqueeze(-3) @ other._expand(weights)  # (..., M', p, M' r')
+        return self.adjoint_from_waves(_times(waves, expanded))
+
+    def output(self, index: int) -> ComplexFeatureOperator:
+        parts = (t.unflatten(-2, (-1, self.num_outputs))[..., index, :] for t in (self.factor, self.imaginary))
+        return ComplexFeatureOperator(self.features, *parts, num_outputs=1)
 
     def to_dense(self) -> Tensor:
         features = self.features.unflatten(-1, (2, -1))
@@ -358,6 +378,26 @@ class StackedFeatures(LinearOperator):
             return weight * (self.to_dense().mT @ other.to_dense())  # unlike parts and one weight
         rows = [torch.cat([a.cross_gram(b, weight) for b in other.parts], -1) for a in self.parts]
         return torch.cat(rows, -2)
+
+    def gram_from_waves(self, other: StackedFeatures, waves: Tensor, weight: Tensor) -> Tensor:
+        """Φᵀ (I_n ⊗ W) Φ' from the product φᵀφ' of all waves side by side, for parts of p outputs each."""
+        rows = [
+            torch.cat([a.gram_from_waves(b, block, weight) for b, block in zip(other.parts, blocks, strict=True)], -1)
+            for a, row in zip(self.parts, waves.split(self._num_waves, -2), strict=True)
+            for blocks in (row.split(other._num_waves, -1),)
+        ]
+        return torch.cat(rows, -2)
+
+    def adjoint_from_waves(self, projections: Tensor) -> Tensor:
+        pieces = zip(self.parts, projections.split(self._num_waves, -3), strict=True)
+        return torch.cat([part.adjoint_from_waves(piece) for part, piece in pieces], -2)
+
+    @property
+    def _num_waves(self) -> list[int]:
+        return [part.features.shape[-1] for part in self.parts]
+
+    def output(self, index: int) -> StackedFeatures:
+        return self.__class__(*(part.output(index) for part in self.parts))
 
     def to_dense(self) -> Tensor:
         dense = torch.cat([part.to_dense() for part in self.parts], -1)

@@ -26,7 +26,7 @@ from ovkgp.features.operators import (
     stacked,
 )
 from ovkgp.features.spectral import SpectralPair, SpectralSum, spectral_pair
-from ovkgp.kernels import is_operator_valued, num_outputs
+from ovkgp.kernels import components, is_operator_valued, num_outputs
 from ovkgp.kernels.checks import whole_number
 from ovkgp.kernels.fields import FieldKernel
 
@@ -76,7 +76,7 @@ class ORFF(FeatureMap):
         self.num_frequencies = whole_number("num_frequencies", num_frequencies)
         self.num_dims, self.sampler, self.bounded = num_dims, sampler, bounded
         self.learn_frequencies = learn_frequencies
-        self.seed, self.block_index = as_seed(random_state), 0
+        self.seed, self.block_index, self._first_term = as_seed(random_state), 0, 0
         pair = self.pair
         require_sampler(sampler, pair)
         device = None if self.kernel is None else self.kernel.device
@@ -140,7 +140,7 @@ class ORFF(FeatureMap):
     def _scores(self, num_rows: int) -> list[Tensor]:
         return [
             normal_scores(self.sampler, num_rows, term, (self.seed, self.block_index, i))
-            for i, term in enumerate(self.pair.terms)
+            for i, term in enumerate(self.pair.terms, self._first_term)
         ]
 
     def _store(self, name: str, scores: Tensor) -> None:
@@ -168,6 +168,39 @@ class ORFF(FeatureMap):
         other.block_index = whole_number("the index of a block", index, least=0)
         for name, scores in zip(self._noise_names, other._scores(self.num_frequencies), strict=True):
             other._store(name, scores.to(getattr(self, name)))
+        return other
+
+    def part(self, index: int, kernel: Kernel | None = None) -> ORFF:
+        """The scalar map φ_q of one component of a separable kernel: Φ = [φ_1 ⊗ B_1, …, φ_c ⊗ B_c], Γ_q = B_q B_qᵀ.
+
+        It shares noise and hyperparameters with this map. Of an `IndependentKernel` it is the map of output q alone.
+
+        Args:
+            index: q, the place of the component in `components(orff.kernel)`.
+            kernel: k_q itself, where it is at hand; looked up in the components otherwise.
+
+        Example:
+            >>> import torch
+            >>> from gpytorch.kernels import RBFKernel
+            >>> from ovkgp.features import ORFF
+            >>> from ovkgp.kernels import IndependentKernel
+            >>> orff = ORFF(IndependentKernel.copies(RBFKernel(ard_num_dims=2), 3), 10, random_state=0)
+            >>> orff(torch.zeros(4, 2)).shape, orff.part(1)(torch.zeros(4, 2)).shape
+            (torch.Size([12, 60]), torch.Size([4, 20]))
+        """
+        parts = None if self.kernel is None else components(self.kernel)
+        if parts is None:
+            raise KernelTypeError("only the features of a separable kernel have scalar parts, one for each component.")
+        if whole_number("the index of a part", index, least=0) >= len(parts):
+            raise OptionError(f"there are {len(parts)} parts, counted from 0; got index {index}.")
+        counts = [len(spectral_pair(k, num_dims=self.num_dims).terms) for k, _ in parts[: index + 1]]
+        other = self.over(parts[index][0] if kernel is None else kernel)
+        other._num_outputs, other._first_term = 1, self._first_term + sum(counts[:-1])
+        other._noise_names = self._noise_names[sum(counts[:-1]) : sum(counts)]
+        for name in set(self._noise_names) - set(other._noise_names):
+            other._buffers.pop(name, None), other._parameters.pop(name, None)
+        if [term.base_dim for term in other.pair.terms] != [getattr(self, n).shape[-1] for n in other._noise_names]:
+            raise KernelTypeError(f"{type(kernel).__name__} is not the kernel of part {index} of these features.")
         return other
 
     def forward(self, X: Tensor) -> LinearOperator:

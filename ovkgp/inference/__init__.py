@@ -1,1 +1,28 @@
-"""What do the data say? Evidence and posteriors of Gaussian processes with operator-valued kernels."""
+"""What do the data say? Evidence and posteriors of Gaussian processes with operator-valued kernels.
+
+`OperatorValuedGP` ties kernel, mean, noise and perhaps a feature map together; its `condition` gives a `Posterior`, whose
+`predict` gives a `Prediction`. `Statistics` are what a feature map keeps of data that stream by.
+"""
+
+from ovkgp.inference.draws import FunctionDraws
+from ovkgp.inference.fit_report import FitReport
+from ovkgp.inference.gp import OperatorValuedGP
+from ovkgp.inference.hyperparameters import hyperparameters
+from ovkgp.inference.leave_one_out import LeaveOneOut
+from ovkgp.inference.long_format import to_long, to_wide
+from ovkgp.inference.posterior import Posterior
+from ovkgp.inference.prediction import Prediction
+from ovkgp.inference.statistics import Statistics
+
+__all__ = [
+    "FitReport",
+    "FunctionDraws",
+    "LeaveOneOut",
+    "OperatorValuedGP",
+    "Posterior",
+    "Prediction",
+    "Statistics",
+    "hyperparameters",
+    "to_long",
+    "to_wide",
+]

@@ -17,6 +17,7 @@ from ovkgp.kernels.groups import (
     ProductGroup,
     SkewedMultiplicativeGroup,
 )
+from ovkgp.kernels.independent import IndependentKernel
 from ovkgp.kernels.jets import Jet, lag_jet, radial_jet, separable_jet
 from ovkgp.kernels.laplace import LaplaceKernel
 from ovkgp.kernels.output_matrices import (
@@ -51,6 +52,7 @@ __all__ = [
     "GaussianCurveKernel",
     "GraphMatrix",
     "HelmholtzKernel",
+    "IndependentKernel",
     "Jet",
     "KnownMatrix",
     "LaplaceCurveKernel",

@@ -1,0 +1,54 @@
+"""Exact or approximate, and the feature map that goes with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
+from ovkgp.features import ORFF, FeatureMap, Nystrom, spectral_pair
+from ovkgp.inference.roads import DENSE_LIMIT
+from ovkgp.kernels import IndependentKernel, components
+
+SEPARABLE_LIMIT = 4000
+"""Rows up to which a separable kernel with complete outputs is treated exactly."""
+
+
+def choose_approximation(approximation: str, kernel: Kernel, Y: np.ndarray, noise: np.ndarray | None) -> str:
+    """ "exact", "orff" or "nystrom": what was asked for, or what the size of Y (n, p) suggests."""
+    if approximation != "auto":
+        return approximation
+    seen = np.isfinite(Y)
+    counts = seen.sum(0) if isinstance(kernel, IndependentKernel) else seen.sum(keepdims=True)
+    if counts.max() <= DENSE_LIMIT:
+        return "exact"
+    parts = components(kernel)
+    is_kronecker = parts is not None and len(parts) == 1 and seen.all() and noise is None
+    if is_kronecker and len(Y) <= SEPARABLE_LIMIT:
+        return "exact"
+    return "orff" if _has_pair(kernel, None) else "nystrom"
+
+
+def approximate(kernel: Kernel, approximation: str, X: Tensor, num_frequencies: int, seed: int) -> FeatureMap | None:
+    """The feature map of an approximation; None for the exact kernel."""
+    if approximation == "exact":
+        return None
+    if approximation == "orff":
+        pair = spectral_pair(kernel, num_dims=X.shape[1])
+        sampler = "orthogonal" if all(term.isotropic for term in pair.terms) else "iid"
+        return ORFF(kernel, num_frequencies, num_dims=X.shape[1], sampler=sampler, random_state=seed)
+    distinct = torch.unique(X, dim=0)
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))
+    return Nystrom(kernel, distinct[order[:num_frequencies]])
+
+
+def _has_pair(kernel: Kernel, num_dims: int | None) -> bool:
+    try:
+        spectral_pair(kernel, num_dims=num_dims)
+    except (SpectralError, KernelTypeError):
+        return False
+    except OptionError:  # it has one, and only lacks the number of dimensions
+        return True
+    return True

@@ -1,0 +1,335 @@
+"""The Gaussian-process regressor: a multi-output GP with missing outputs, behind scikit-learn's interface."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils.validation import check_is_fitted
+
+from ovkgp.estimators.approximations import approximate, choose_approximation
+from ovkgp.estimators.options import require_options
+from ovkgp.estimators.scaled_draws import ScaledDraws
+from ovkgp.estimators.scaling import Scaling
+from ovkgp.estimators.structures import CANDIDATES, given_kernel, shares_scale, structure
+from ovkgp.estimators.summary import Summary, summarise
+from ovkgp.estimators.tables import as_array, input_table, output_table
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.features.noise import as_seed
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.priors import register_default_priors, register_noise_prior
+from ovkgp.inference.subsets import random_rows
+
+ROWS_AT_ONCE = 1 << 16
+"""Rows that are scaled and gathered together."""
+
+SELECTION_ROWS = 1000
+"""Rows on which the candidate structures of kernel="auto" are compared."""
+
+
+class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Multi-output Gaussian-process regression with an operator-valued kernel.
+
+    Args:
+        kernel: "auto" (the better of "independent" and "decomposable" by evidence), "independent", "decomposable" (ICM),
+            "lmc", "curl_free", "divergence_free", "helmholtz" (vector fields), or a kernel object, which is copied.
+        base_kernel: the scalar kernel of the named structures: "matern52", "matern32", "matern12", "rbf", "rq" or an object.
+        rank: of the output matrix of "decomposable"; the number of components of "lmc" (at least 2).
+        approximation: "exact", "orff" (random features), "nystrom" (landmarks), or "auto": exact while n ≤ 4000 for
+            separable kernels with complete outputs, or up to 5000 observed entries; random features beyond.
+        num_frequencies: of the random features; the number of landmarks for "nystrom".
+        noise: "shared", "per_output" or "full" (trained), or a variance, (p,) or (p, p) in the units of Y (fixed).
+        hyperparameters: "evidence" trains them, "fixed" leaves those of a kernel object as they are.
+        likelihood: "gaussian".
+        training_rows: beyond so many rows hyperparameters are trained on a random subset; None uses all.
+        variance: "guarded" keeps the variance of random features from starving far from the data, "features" does not.
+        random_state: as in scikit-learn.
+        verbose: 0 is quiet, 1 shows progress.
+
+    Inputs and outputs are centred and scaled inside (see `ovkgp.estimators.scaling`); everything public is in the user's
+    units. NaN in Y is a missing output. Predictions describe a *new observation*: `noise=False` gives the latent function.
+
+    Attributes:
+        gp_, posterior_: the `OperatorValuedGP` behind it and its posterior, in scaled units (`scaling_`).
+        kernel_: the name of the structure that was taken, or "given".
+        approximation_: "exact", "orff" or "nystrom".
+        noise_: the noise covariance (p, p) of a new observation.
+        log_evidence_: log p(Y) of the data in the user's units, at the trained hyperparameters.
+        candidates_: for kernel="auto", the score of each candidate (evidence less ½·parameters·log N).
+        fit_report_: how training went; None for "fixed".
+        output_names_, n_outputs_, n_features_in_, feature_names_in_.
+
+    Example:
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> X = np.linspace(0, 6, 50)[:, None]
+        >>> Y = np.hstack([np.sin(X), np.cos(X)])
+        >>> Y[10:20, 0] = np.nan  # missing outputs
+        >>> model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
+        >>> mean, std = model.predict([[1.5], [2.0]], return_std=True)
+        >>> mean.shape, std.shape
+        ((2, 2), (2, 2))
+    """
+
+    def __init__(
+        self,
+        kernel="auto",
+        base_kernel="matern52",
+        rank=2,
+        approximation="auto",
+        num_frequencies=500,
+        noise="per_output",
+        hyperparameters="evidence",
+        likelihood="gaussian",
+        training_rows=10_000,
+        variance="guarded",
+        random_state=None,
+        verbose=0,
+    ):
+        self.kernel = kernel
+        self.base_kernel = base_kernel
+        self.rank = rank
+        self.approximation = approximation
+        self.num_frequencies = num_frequencies
+        self.noise = noise
+        self.hyperparameters = hyperparameters
+        self.likelihood = likelihood
+        self.training_rows = training_rows
+        self.variance = variance
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # --- learning ---------------------------------------------------------------------------------------------------
+
+    def fit(self, X, Y, noise=None, *, checkpoint=None) -> GPRegressor:
+        """Train on X (n, d) and Y (n, p) or (n,), NaN where an output is missing.
+
+        Args:
+            noise: variances (n, p) of the entries of Y, where they are known; they replace the trained noise.
+            checkpoint: a file to which training saves its progress; a later call with the same file goes on from there.
+        """
+        data = self._prepare(X, Y, noise)
+        self._train(*data, features=None, checkpoint=checkpoint)
+        self._condition(*data)
+        return self
+
+    def partial_fit(self, X, Y, noise=None) -> GPRegressor:
+        """Add rows. The first call trains hyperparameters and scaling on its rows and takes a feature map (random
+        features, or landmarks for approximation="nystrom"); later calls only add to the statistics of all rows seen,
+        in memory that does not grow."""
+        if not hasattr(self, "gp_"):
+            data = self._prepare(X, Y, noise)
+            self._train(*data, features="nystrom" if self.approximation == "nystrom" else "orff")
+        else:
+            data = self._further(X, Y, noise)
+        self._add(*data)
+        return self
+
+    def _prepare(self, X, Y, noise) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Check everything there is to check, and forget the last fit."""
+        require_options(self)
+        X = input_table(self, X, reset=True)
+        Y, names, self._is_flat = output_table(Y, X)
+        _require_seen(Y, names)
+        for fitted in [name for name in vars(self) if name.endswith("_") and name not in _KEPT]:
+            delattr(self, fitted)
+        self.n_outputs_ = Y.shape[1]
+        self.output_names_ = names or [f"y{a}" for a in range(Y.shape[1])]
+        return X, Y, _known_noise(noise, Y)
+
+    def _further(self, X, Y, noise) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        X = input_table(self, X, reset=False)
+        Y, _, _ = output_table(Y, X)
+        if Y.shape[1] != self.n_outputs_:
+            raise InputError(f"Y has {Y.shape[1]} columns; the first call had {self.n_outputs_}.")
+        if self.gp_.features is None:
+            raise OptionError(
+                'partial_fit adds to a feature map, and this model was fitted exactly: use approximation="orff" in fit, or '
+                "call partial_fit from the start."
+            )
+        return X, Y, _known_noise(noise, Y)
+
+    def _train(self, X, Y, noise, features: str | None, checkpoint=None) -> None:
+        seed = as_seed(self.random_state)
+        kernel = self._kernel(X, Y, noise, seed)
+        self.scaling_ = self._scaling(kernel, X, Y)
+        self.approximation_ = features or choose_approximation(self.approximation, kernel, Y, noise)
+        rows = _some_rows(len(X), self.training_rows, Y, seed)
+        inputs, outputs = self.scaling_.inputs(X[rows]), self.scaling_.outputs(Y[rows])
+        self.gp_ = self._gp(kernel, approximate(kernel, self.approximation_, inputs, self.num_frequencies, seed))
+        self.fit_report_ = None
+        if self.hyperparameters == "fixed":
+            self.gp_.start(inputs, outputs, kernel=not isinstance(self.kernel, Kernel))
+            return
+        known = None if noise is None else self.scaling_.variances(noise[rows])
+        options = {"training_rows": None, "random_state": seed, "verbose": self.verbose}
+        self.gp_.fit(inputs, outputs, known, checkpoint=checkpoint, **options)
+        self.fit_report_ = self.gp_.fit_report_
+
+    def _kernel(self, X, Y, noise, seed: int) -> Kernel:
+        d, p = X.shape[1], Y.shape[1]
+        if isinstance(self.kernel, Kernel):
+            self.kernel_ = "given"
+            return given_kernel(self.kernel, p).double()
+        if self.kernel == "auto":
+            self.kernel_ = "independent" if p == 1 else self._best_structure(X, Y, noise, seed)
+        else:
+            self.kernel_ = self.kernel
+        return structure(self.kernel_, self.base_kernel, self.rank, d, p).double()
+
+    def _best_structure(self, X, Y, noise, seed: int) -> str:
+        """The candidate with the largest evidence on some of the rows, each parameter counted at ½ log N."""
+        rows = _some_rows(len(X), SELECTION_ROWS, Y, seed)
+        self.candidates_ = {name: self._score_of(name, X, Y, noise, rows, seed) for name in CANDIDATES}
+        return max(self.candidates_, key=self.candidates_.get)
+
+    def _score_of(self, name: str, X, Y, noise, rows, seed: int) -> float:
+        kernel = structure(name, self.base_kernel, self.rank, X.shape[1], Y.shape[1]).double()
+        self.scaling_ = self._scaling(kernel, X, Y)
+        data = self.scaling_.inputs(X[rows]), self.scaling_.outputs(Y[rows])
+        exact = choose_approximation("auto", kernel, Y[rows], noise) == "exact"
+        gp = self._gp(kernel, None if exact else approximate(kernel, "orff", data[0], self.num_frequencies, seed))
+        gp.fit(*data, None if noise is None else self.scaling_.variances(noise[rows]), random_state=seed)
+        num_parameters = sum(parameter.numel() for parameter in gp.parameters())
+        return gp.fit_report_.log_evidence - 0.5 * num_parameters * np.log(np.isfinite(Y[rows]).sum())
+
+    def _scaling(self, kernel: Kernel, X, Y) -> Scaling:
+        given = isinstance(self.kernel, Kernel)
+        if given and self.hyperparameters == "fixed":
+            return Scaling.none(X.shape[1], Y.shape[1])
+        return Scaling.of(X, Y, scale_inputs=not given, shared=shares_scale(kernel))
+
+    def _gp(self, kernel: Kernel, features) -> OperatorValuedGP:
+        noise = self.noise if isinstance(self.noise, str) else _scaled_noise(self.noise, self.scaling_)
+        gp = OperatorValuedGP(kernel, mean="constant", noise=noise, features=features)
+        if not isinstance(self.kernel, Kernel):
+            register_default_priors(gp.kernel, self.n_features_in_)
+        if gp.noise_model.is_trained:
+            register_noise_prior(gp.noise_model)
+        return gp
+
+    def _condition(self, X, Y, noise) -> None:
+        if self.approximation_ != "exact":
+            self._add(X, Y, noise)
+            return
+        known = None if noise is None else self.scaling_.variances(noise)
+        self.posterior_ = self.gp_.condition(self.scaling_.inputs(X), self.scaling_.outputs(Y), noise=known)
+        self._num_seen = np.isfinite(Y).sum(0)
+        self._report()
+
+    def _add(self, X, Y, noise) -> None:
+        statistics = getattr(self, "statistics_", None)
+        for start in range(0, len(X), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            if not np.isfinite(Y[part]).any():
+                continue
+            known = None if noise is None else self.scaling_.variances(noise[part])
+            data = self.scaling_.inputs(X[part]), self.scaling_.outputs(Y[part])
+            statistics = self.gp_.statistics(*data, known, into=statistics)
+        self.statistics_ = statistics
+        self.posterior_ = self.gp_.condition(statistics, variance=self.variance)
+        self._num_seen = statistics.num_seen.numpy()
+        self._report()
+
+    def _report(self) -> None:
+        self.noise_ = self.scaling_.cov(self.posterior_.noise)
+        self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_seen)
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def predict(self, X, return_std=False, return_cov=False, noise=True):
+        """The posterior mean at X (m, d), (m, p) or, where Y was one-dimensional, (m,).
+
+        Args:
+            return_std: also the standard deviation, of the same shape.
+            return_cov: also the covariance between outputs at each point (m, p, p), or, for "full", between everything,
+                (m·p, m·p), data-major.
+            noise: of a new observation (True), or of the latent function (False).
+        """
+        if return_std and return_cov:
+            raise OptionError("ask for return_std or return_cov, not both: the std is the root of cov's diagonal.")
+        if return_cov not in (False, True, "full"):
+            raise OptionError(f'return_cov must be False, True or "full", got {return_cov!r}.')
+        form = "full" if return_cov == "full" else "output" if return_cov else "diag" if return_std else "none"
+        X = self._inputs(X)
+        prediction = self.posterior_.predict(X, form, noise=bool(noise))
+        mean = self._flat(self.scaling_.mean(prediction.mean))
+        if return_std:
+            return mean, self._flat(self.scaling_.std(prediction.std))
+        return (mean, self.scaling_.cov(prediction.cov)) if return_cov else mean
+
+    def sample_y(self, X, n_samples=1, random_state=0, noise=True) -> np.ndarray:
+        """Joint draws at X (m, d): (m, p, n_samples), or (m, n_samples) where Y was one-dimensional."""
+        X = self._inputs(X)
+        draws = self.posterior_.sample(X, n_samples, noise=noise, random_state=random_state)
+        draws = np.moveaxis(self.scaling_.mean(draws), 0, -1)
+        return draws[:, 0] if self._is_flat else draws
+
+    def sample_functions(self, k=1, random_state=None) -> ScaledDraws:
+        """k random latent functions: `draws[i](X)` is (m, p), `draws(X)` is (k, m, p), the same at every call."""
+        check_is_fitted(self, "posterior_")
+        draws = self.posterior_.sample_functions(k, random_state=random_state)
+        return ScaledDraws(draws, self.scaling_, self._is_flat)
+
+    def score(self, X, y, sample_weight=None) -> float:
+        """R² over the observed entries of each output, averaged over the outputs."""
+        predicted = np.reshape(self.predict(X), (-1, self.n_outputs_))
+        Y, _, _ = output_table(y, predicted)
+        if Y.shape != predicted.shape:
+            raise InputError(f"y has shape {np.shape(y)}; the model predicts {self.n_outputs_} outputs.")
+        weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+        seen = np.isfinite(Y)
+        columns = [a for a in range(Y.shape[1]) if seen[:, a].any()]
+        scores = [r2_score(Y[s, a], predicted[s, a], sample_weight=weight[s]) for a in columns for s in [seen[:, a]]]
+        return float(np.mean(scores))
+
+    def summary(self) -> Summary:
+        """The model in words: structure, hyperparameters in the user's units, evidence, and what deserves attention."""
+        check_is_fitted(self, "posterior_")
+        return summarise(self)
+
+    def _inputs(self, X) -> torch.Tensor:
+        check_is_fitted(self, "posterior_")
+        return self.scaling_.inputs(input_table(self, X, reset=False))
+
+    def _flat(self, values: np.ndarray) -> np.ndarray:
+        return values[:, 0] if self._is_flat else values
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.single_output = True
+        return tags
+
+
+_KEPT = {"n_features_in_", "feature_names_in_"}
+
+
+def _require_seen(Y: np.ndarray, names: list[str] | None) -> None:
+    unseen = np.flatnonzero(~np.isfinite(Y).any(0))
+    if len(unseen):
+        column = names[unseen[0]] if names else unseen[0]
+        raise InputError(f"nobody observed output {column!r} of Y (all NaN): leave that column out, or add data.")
+
+
+def _known_noise(noise, Y: np.ndarray) -> np.ndarray | None:
+    if noise is None:
+        return None
+    noise = np.asarray(as_array(noise), dtype=np.float64)
+    noise = noise[:, None] if noise.ndim == 1 and Y.shape[1] == 1 else noise
+    if noise.shape != Y.shape:
+        raise InputError(f"noise is a variance for each entry of Y, {Y.shape}; got {noise.shape}.")
+    return noise
+
+
+def _scaled_noise(noise, scaling: Scaling) -> np.ndarray:
+    """A fixed noise in the units of the model."""
+    noise, scale = np.asarray(noise, dtype=np.float64), scaling.output_scale
+    if noise.ndim == 0 and np.all(scale == scale[0]):
+        return noise / scale[0] ** 2
+    return noise / np.outer(scale, scale) if noise.ndim == 2 else noise / scale**2
+
+
+def _some_rows(num_rows: int, most: int | None, Y: np.ndarray, seed: int) -> np.ndarray | slice:
+    return slice(None) if most is None or num_rows <= most else random_rows(np.isfinite(Y), most, seed)

@@ -1,0 +1,46 @@
+"""The options of an estimator, checked before anything is done."""
+
+from __future__ import annotations
+
+from ovkgp.exceptions import OptionError
+from ovkgp.inference.gp import VARIANCES
+from ovkgp.kernels.checks import whole_number
+
+APPROXIMATIONS = ("auto", "exact", "orff", "nystrom")
+HYPERPARAMETERS = ("fixed", "evidence")
+LIKELIHOODS = ("gaussian",)
+LATER = {
+    "approximation": ("variational",),
+    "hyperparameters": ("laplace", "svi", "nuts"),
+    "likelihood": (
+        "student_t",
+        "laplace",
+        "asymmetric_laplace",
+        "huber",
+        "bernoulli",
+        "poisson",
+        "negative_binomial",
+        "softmax",
+    ),
+}
+"""Values that are named already and not available in this version."""
+
+
+def require_options(estimator) -> None:
+    """Refuse option values that there are not, saying which there are."""
+    _require("approximation", estimator.approximation, APPROXIMATIONS)
+    _require("hyperparameters", estimator.hyperparameters, HYPERPARAMETERS)
+    _require("likelihood", estimator.likelihood, LIKELIHOODS)
+    _require("variance", estimator.variance, VARIANCES)
+    whole_number("num_frequencies", estimator.num_frequencies)
+    if estimator.training_rows is not None:
+        whole_number("training_rows", estimator.training_rows)
+
+
+def _require(name: str, value, allowed: tuple[str, ...]) -> None:
+    if isinstance(value, str) and value in allowed:
+        return
+    names = ", ".join(map(repr, allowed))
+    if isinstance(value, str) and value in LATER.get(name, ()):
+        raise OptionError(f"{name}={value!r} arrives in a later version; in this one {name} is one of {names}.")
+    raise OptionError(f"{name} must be one of {names}, got {value!r}.")

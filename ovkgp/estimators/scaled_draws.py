@@ -1,0 +1,41 @@
+"""Random functions in the user's units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ovkgp.estimators.scaling import Scaling
+from ovkgp.estimators.tables import as_array
+from ovkgp.inference.draws import FunctionDraws
+
+
+class ScaledDraws(Sequence):
+    """k functions X (m, d) ↦ (m, p), or (m,) where Y was one-dimensional; called, all of them at once.
+
+    Args:
+        draws: the functions in the units of the model.
+        scaling: from those to the user's.
+        is_flat: whether Y was one-dimensional.
+    """
+
+    def __init__(self, draws: FunctionDraws, scaling: Scaling, is_flat: bool):
+        self._draws, self._scaling, self._is_flat = draws, scaling, is_flat
+
+    def __len__(self) -> int:
+        return len(self._draws)
+
+    def __call__(self, X) -> np.ndarray:
+        return self._evaluate(self._draws, X)
+
+    def __getitem__(self, index):
+        chosen = self._draws[index]
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return lambda X: self._evaluate(chosen, X)
+
+    def _evaluate(self, draw, X) -> np.ndarray:
+        X = np.atleast_2d(np.asarray(as_array(X), dtype=np.float64))
+        values = self._scaling.mean(draw(self._scaling.inputs(X)))
+        return values[..., 0] if self._is_flat else values

@@ -1,0 +1,90 @@
+"""From the user's units to units in which every column is of order one, and back.
+
+Each output is centred and scaled by its own standard deviation. Where the kernel ties outputs to each other or to the
+axes of the inputs (vector fields, known output matrices), all outputs share one scale and all inputs another: anything
+else would destroy the property that the kernel was chosen for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Offsets and scales of inputs (d,) and outputs (p,), as float64 arrays."""
+
+    input_offset: np.ndarray
+    input_scale: np.ndarray
+    output_offset: np.ndarray
+    output_scale: np.ndarray
+
+    @classmethod
+    def none(cls, num_inputs: int, num_outputs: int) -> Scaling:
+        """Everything left as it is."""
+        return cls(np.zeros(num_inputs), np.ones(num_inputs), np.zeros(num_outputs), np.ones(num_outputs))
+
+    @classmethod
+    def of(cls, X: np.ndarray, Y: np.ndarray, *, scale_inputs: bool, shared: bool) -> Scaling:
+        """The scaling of data X (n, d) and Y (n, p) with NaN where missing.
+
+        Args:
+            scale_inputs: whether the inputs are scaled at all.
+            shared: one scale for all outputs, and one for all inputs.
+        """
+        scaling = cls.none(X.shape[1], Y.shape[1])
+        offset, scale = _moments(Y, shared)
+        if not scale_inputs:
+            return cls(scaling.input_offset, scaling.input_scale, offset, scale)
+        return cls(*_moments(X, shared), offset, scale)
+
+    def inputs(self, X: np.ndarray) -> Tensor:
+        """X in the units of the model, float64."""
+        return torch.from_numpy((np.asarray(X, dtype=np.float64) - self.input_offset) / self.input_scale)
+
+    def outputs(self, Y: np.ndarray) -> Tensor:
+        """Y in the units of the model, float64."""
+        return torch.from_numpy((np.asarray(Y, dtype=np.float64) - self.output_offset) / self.output_scale)
+
+    def variances(self, noise: np.ndarray) -> Tensor:
+        """Variances of outputs, (…, p), in the units of the model."""
+        return torch.from_numpy(np.asarray(noise, dtype=np.float64) / self.output_scale**2)
+
+    def mean(self, mean: Tensor) -> np.ndarray:
+        """A mean (…, p) in the user's units."""
+        return mean.detach().numpy() * self.output_scale + self.output_offset
+
+    def std(self, std: Tensor) -> np.ndarray:
+        """A standard deviation (…, p) in the user's units."""
+        return std.detach().numpy() * self.output_scale
+
+    def cov(self, cov: Tensor) -> np.ndarray:
+        """A covariance (…, k·p, k·p), data-major, in the user's units."""
+        scale = np.tile(self.output_scale, cov.shape[-1] // len(self.output_scale))
+        return cov.detach().numpy() * scale[:, None] * scale
+
+    def log_density(self, log_density: float, num_seen: np.ndarray) -> float:
+        """A log density of `num_seen` (p,) observed entries in the user's units."""
+        return log_density - float(num_seen @ np.log(self.output_scale))
+
+
+def _moments(columns: np.ndarray, shared: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column, NaN left out; one deviation for all where `shared`."""
+    columns = np.asarray(columns, dtype=np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # an empty column; whoever needs it refuses it by name
+        offset = np.nanmean(columns, 0)
+        # Relative to the largest entry, so that squares neither overflow nor vanish.
+        largest = np.nanmax(np.abs(columns - offset), 0)
+        unit = np.where(largest > 0, largest, 1.0)
+        scale = unit * np.sqrt(np.nanmean(((columns - offset) / unit) ** 2, 0))
+    level = np.finfo(np.float64).eps * 16 * np.abs(offset)
+    scale = np.where(np.isfinite(scale) & (scale > level), scale, 0.0)
+    if shared:
+        scale = np.full_like(scale, np.sqrt(np.mean(scale**2)) if scale.any() else 0.0)
+    return np.nan_to_num(offset), np.where(scale > 0, scale, 1.0)

@@ -1,0 +1,139 @@
+"""Posteriors by the exact kernel: mean m + K_* α and covariance K_** − K_* C⁻¹ K_*ᵀ, with α = C⁻¹ (y − m).
+
+`ExactPosterior` works with the whole cross-covariance, `KroneckerPosterior` with the scalar kernel alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from gpytorch.kernels import Kernel
+from linear_operator import to_dense
+from torch import Tensor
+
+from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
+from ovkgp.features import ORFF
+from ovkgp.features.noise import as_seed
+from ovkgp.inference.draws import FunctionDraws
+from ovkgp.inference.field_processes import FieldViews
+from ovkgp.inference.means import OutputMean
+from ovkgp.inference.posterior import CHUNK_ENTRIES, Posterior, difference, normal
+from ovkgp.inference.processes import Process, prior_covariance
+from ovkgp.kernels import components
+from ovkgp.kernels.checks import whole_number
+
+
+class ExactPosterior(FieldViews, Posterior):
+    """The posterior of a process, by a dense or an iterative solver on the observed entries.
+
+    Args:
+        process: what is predicted.
+        solver: C⁻¹ on the observed entries.
+        X: the training inputs (n, d).
+        mean: the prior mean; used where the process is the observed one.
+        output_noise: Σ (p, p) of a new observation, and of the data where theirs is not known.
+        known_noise: the variances (n, p) of the data, where they are known.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        solver,
+        X: Tensor,
+        mean: OutputMean,
+        output_noise: Tensor,
+        known_noise: Tensor | None = None,
+    ):
+        self.process, self.solver, self.X, self.mean = process, solver, X, mean
+        self.output_noise, self.known_noise = output_noise, known_noise
+        self.num_outputs, self.num_dims = process.num_outputs, X.shape[1]
+        self.log_evidence, self.log_evidence_error = float(solver.log_density), solver.standard_error
+
+    @property
+    def noise(self) -> Tensor | None:
+        return self.output_noise if self.process.is_observed else None
+
+    def of(self, process: Process) -> ExactPosterior:
+        """The posterior of another process that is jointly Gaussian with the observed one."""
+        return ExactPosterior(process, self.solver, self.X, self.mean, self.output_noise, self.known_noise)
+
+    def rows_at_once(self, form: str) -> int:
+        return CHUNK_ENTRIES // (self.solver.alpha.numel() * self.num_outputs)
+
+    def prior_mean(self, X: Tensor) -> Tensor:
+        """m(X) (m, q); zero for a process that is not the observed one."""
+        return self.mean(X) if self.process.is_observed else X.new_zeros(len(X), self.num_outputs)
+
+    def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
+        cross = self.process.cross(X, self.X)
+        cross = cross if form == "none" else to_dense(cross)
+        mean = self.prior_mean(X) + (cross @ self.solver.alpha.flatten()).unflatten(-1, (-1, self.num_outputs))
+        if form == "none":
+            return mean, None
+        explained = self.solver.explained(cross, form, num_outputs=self.num_outputs)
+        return mean, difference(self.process.prior(X, form), explained, self.num_outputs, form)
+
+    def propagate(self, X: Tensor, coefficients: Tensor) -> Tensor:
+        """K(X, X_train) c for coefficients c (n·p, k): (m·q, k)."""
+        return self.process.cross(X, self.X) @ coefficients
+
+    def sample_functions(self, k: int = 1, *, random_state=None, num_frequencies: int = 2000) -> FunctionDraws:
+        """k random functions; `num_frequencies` random features stand for the prior (see `ovkgp.inference.draws`)."""
+        k, seed = whole_number("the number of draws", k), as_seed(random_state)
+        prior = _prior_features(self.process.kernel, num_frequencies, self.num_dims, seed)
+        weights = normal((k, prior.num_features), seed, self.X)
+        noise = self._noise_draws(normal((k, *self.solver.alpha.shape), seed + 1, self.X))
+        drawn = (prior(self.X) @ weights.mT).mT.unflatten(-1, self.solver.alpha.shape)
+        coefficients = self.solver.alpha.flatten().unsqueeze(-1) - self.solver.solve((drawn + noise).flatten(1).mT)
+
+        def evaluate(X: Tensor, index: Tensor) -> Tensor:
+            values = self.process.features(prior, X) @ weights[index].mT + self.propagate(X, coefficients[:, index])
+            return self.prior_mean(X) + values.mT.unflatten(-1, (-1, self.num_outputs))
+
+        return FunctionDraws(evaluate, k, self.num_dims)
+
+    def _noise_draws(self, scores: Tensor) -> Tensor:
+        if self.known_noise is not None:
+            return scores * self.known_noise.sqrt()
+        return scores @ torch.linalg.cholesky(self.output_noise).mT
+
+
+class KroneckerPosterior(ExactPosterior):
+    """The posterior of a kernel k(x, z) Γ given complete outputs, from the eigendecompositions of K and Γ.
+
+    Cost of m standard deviations: O(m n² + m n p + m p²) time; the np × np matrix is never formed.
+    """
+
+    def __init__(self, process: Process, solver, X: Tensor, mean: OutputMean, output_noise: Tensor):
+        super().__init__(process, solver, X, mean, output_noise)
+        ((self.scalar, self.output_matrix),) = components(process.kernel)
+
+    def rows_at_once(self, form: str) -> int:
+        return CHUNK_ENTRIES // max(len(self.X), self.num_outputs**2)
+
+    def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
+        cross = to_dense(self.scalar(X, self.X))
+        mean = self.prior_mean(X) + cross @ (self.solver.alpha @ self.output_matrix)
+        if form == "none":
+            return mean, None
+        return mean, difference(self._prior(X, form), self.solver.explained(cross, form), self.num_outputs, form)
+
+    def _prior(self, X: Tensor, form: str) -> Tensor:
+        if form == "full":
+            return torch.kron(to_dense(self.scalar(X)), self.output_matrix)
+        variance = prior_covariance(self.scalar, X, 1, "diag")
+        return variance * self.output_matrix.diagonal() if form == "diag" else variance[..., None] * self.output_matrix
+
+    def propagate(self, X: Tensor, coefficients: Tensor) -> Tensor:
+        blocks = coefficients.unflatten(0, self.solver.alpha.shape)  # (n, p, k)
+        mixed = torch.einsum("npk,pq->nqk", blocks, self.output_matrix).flatten(1)
+        return (to_dense(self.scalar(X, self.X)) @ mixed).unflatten(-1, blocks.shape[1:]).flatten(0, 1)
+
+
+def _prior_features(kernel: Kernel, num_frequencies: int, num_dims: int, seed: int) -> ORFF:
+    try:
+        return ORFF(kernel, num_frequencies, num_dims=num_dims, random_state=seed).double()
+    except (SpectralError, KernelTypeError) as error:
+        raise OptionError(
+            f"random functions need random features of the prior, and this kernel has none: {error} For joint draws at "
+            "given points use sample(X, k)."
+        ) from error

@@ -1,0 +1,133 @@
+"""The road of feature maps: weights instead of functions, statistics instead of data.
+
+One pass over the data gathers `Statistics`; evidence, weights and their covariance follow from those alone, at a cost that
+does not depend on the number of rows.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import torch
+from linear_operator import LinearOperator, to_dense
+from torch import Tensor
+
+from ovkgp.exceptions import InputError
+from ovkgp.inference.conversion import whitened
+from ovkgp.inference.data import Observations
+from ovkgp.inference.gathering import gather
+from ovkgp.inference.guard import VarianceGuard
+from ovkgp.inference.leave_one_out import LeaveOneOut
+from ovkgp.inference.model import Model
+from ovkgp.inference.posterior import CHUNK_ENTRIES
+from ovkgp.inference.processes import KernelProcess
+from ovkgp.inference.rows import choose_layout, whitening
+from ovkgp.inference.statistics import Statistics
+from ovkgp.inference.weight_posterior import WeightPosterior
+from ovkgp.inference.weight_space import WeightSystem, weight_system
+
+MOST_LANDMARKS = 1000
+"""How many inputs statistics keep for the guarded variance."""
+
+
+class FeatureRoad:
+    """Weight space on additive statistics.
+
+    Cost of the evidence and its gradient: O(n M²) time for M waves, then O(M³ + p³) for a separable kernel with complete
+    outputs and O(r³) for r features otherwise; memory for one chunk of rows and the statistics.
+    """
+
+    name = "features"
+
+    def log_evidence(self, model: Model, data: Observations) -> Tensor:
+        template = _template(model, data.X)
+        statistics = gather(model.features, model.mean, model.noise, data, template=template, num_landmarks=0)
+        return _system(model, statistics, template).log_density
+
+    def condition(self, model: Model, data: Observations, num_landmarks: int = 0) -> WeightPosterior:
+        """The posterior; `model` is frozen. With landmarks its variance is guarded."""
+        return self.condition_on(model, self.statistics(model, data), num_landmarks)
+
+    def statistics(self, model: Model, data: Observations, into: Statistics | None = None) -> Statistics:
+        """The statistics of some data, added to others."""
+        template = _template(model, data.X)
+        layout = choose_layout(template, model.noise, data)
+        if into is not None and "whitened" in (layout, into.layout) and into.layout != "empty":
+            layout = "whitened"
+            into = whitened(into, template, model.noise.matrix(), _fingerprint(model, template, layout))
+        found = gather(
+            *(model.features, model.mean, model.noise, data),
+            template=template,
+            layout=layout,
+            num_landmarks=MOST_LANDMARKS,
+            fingerprint=_fingerprint(model, template, layout),
+        )
+        return found if into is None else into + found
+
+    def log_evidence_of(self, model: Model, statistics: Statistics) -> Tensor:
+        """log p(Y) from statistics; differentiable in noise, mean and output factors."""
+        return self._system_of(model, statistics).log_density
+
+    def condition_on(self, model: Model, statistics: Statistics, num_landmarks: int = 0) -> WeightPosterior:
+        """The posterior from statistics."""
+        system, found = self._system_of(model, statistics), statistics.landmarks
+        guard = None
+        if num_landmarks and model.features.kernel is not None:
+            guard = VarianceGuard(model.kernel, found.X[:num_landmarks], found.seen[:num_landmarks])
+        process = KernelProcess(model.kernel, statistics.num_outputs)
+        noise = _new_noise(model, statistics)
+        return WeightPosterior(process, model.features, system, model.mean, noise, found.X.shape[1], guard)
+
+    def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
+        """The predictive densities of each entry given all others, in a second pass over the data."""
+        system = self._system_of(model, self.statistics(model, data))
+        size = max(CHUNK_ENTRIES // (system.num_features * data.num_outputs), 1)
+        return LeaveOneOut.stack([_left_out(model, system, chunk) for chunk in data.chunks(size)])
+
+    @staticmethod
+    def _system_of(model: Model, statistics: Statistics) -> WeightSystem:
+        if statistics.layout == "empty":
+            raise InputError("there are no data in these statistics: add some first.")
+        template = _template(model, statistics.landmarks.X)
+        if statistics.fingerprint != _fingerprint(model, template, statistics.layout):
+            raise InputError(
+                "these statistics were gathered with other features, at other hyperparameters of the kernel: gather them "
+                "again with gp.statistics(X, Y)."
+            )
+        return _system(model, statistics, template)
+
+
+def _template(model: Model, X: Tensor) -> LinearOperator:
+    """Φ at a fixed point of the input space: it carries the factors, and tells one map from another."""
+    probe = torch.linspace(0.1, 0.9, X.shape[1], dtype=torch.float64, device=X.device).unsqueeze(0)
+    return model.features(probe)
+
+
+def _system(model: Model, statistics: Statistics, template: LinearOperator) -> WeightSystem:
+    return weight_system(statistics, template, model.noise.matrix(), model.mean.coefficients)
+
+
+def _fingerprint(model: Model, template: LinearOperator, layout: str) -> str:
+    """A short name for what the rows are made of: the waves, or Φ itself and the noise where they were divided out."""
+    if layout == "whitened":
+        values = [to_dense(template), model.noise.matrix()]
+    else:
+        values = [part.features for part in getattr(template, "parts", (template,))]
+    digest = sha256()
+    for value in values:
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _new_noise(model: Model, statistics: Statistics) -> Tensor:
+    if bool((statistics.noise_sum > 0).any()):
+        return torch.diag_embed(statistics.noise_sum / statistics.num_seen.clamp_min(1))
+    return model.noise.matrix().detach()
+
+
+def _left_out(model: Model, system: WeightSystem, chunk: Observations) -> LeaveOneOut:
+    Phi = model.features(chunk.X)
+    root = whitening(chunk, model.noise.matrix())
+    precision = (root.mT @ root).expand(chunk.num_rows, -1, -1)
+    alpha = system.alpha(Phi, precision, chunk.Y - model.mean(chunk.X))
+    return LeaveOneOut.from_inverse(chunk, alpha, system.inverse_diagonal(Phi, precision))

@@ -1,0 +1,272 @@
+"""A Gaussian process with an operator-valued kernel: kernel + mean + noise (+ feature map), and three verbs.
+
+`fit` trains the hyperparameters by evidence, `log_evidence` is that evidence, differentiable, and `condition` gives the
+posterior. The linear algebra is chosen from the structure at hand (`ovkgp.inference.roads`).
+"""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from hashlib import sha256
+
+import torch
+from gpytorch.kernels import Kernel
+from gpytorch.means import Mean
+from gpytorch.module import Module
+from torch import Tensor
+
+from ovkgp.exceptions import KernelTypeError, OptionError
+from ovkgp.features import FeatureMap
+from ovkgp.inference.data import Observations, observations
+from ovkgp.inference.feature_road import FeatureRoad
+from ovkgp.inference.leave_one_out import LeaveOneOut
+from ovkgp.inference.means import output_mean
+from ovkgp.inference.model import Model
+from ovkgp.inference.noise import OutputNoise
+from ovkgp.inference.posterior import Posterior
+from ovkgp.inference.priors import log_prior
+from ovkgp.inference.roads import choose_road, require_road
+from ovkgp.inference.starts import boxes, data_starts, noise_start
+from ovkgp.inference.statistics import Statistics
+from ovkgp.inference.subsets import training_subset
+from ovkgp.inference.training import FitReport, maximise
+from ovkgp.kernels import num_outputs
+
+VARIANCES = ("features", "guarded")
+NOISE_BOX = (1e-8, 1e2)
+"""Where a trained noise variance stays, relative to the variance of its output."""
+
+
+class OperatorValuedGP(Module):
+    """A Gaussian process with p outputs.
+
+    Args:
+        kernel: any kernel of `ovkgp.kernels` or GPyTorch; copied, in float64.
+        mean: "zero", "constant" (one an output), "linear" or a GPyTorch mean.
+        noise: "shared", "per_output" or "full" (trained), or a variance, (p,) or (p, p) (fixed).
+        features: a feature map *of this kernel*, such as `ORFF(kernel)`, for data of any size; None for the exact kernel.
+        road: "auto", or one of "kronecker", "dense", "iterative", "features" to insist on.
+
+    Trained and predicted values live in the units of the data as given. A noise known for each entry of Y is passed to
+    `fit`, `condition` and `log_evidence` as `noise=`, an (n, p) array of variances, and replaces the model's.
+
+    Cost: see `ovkgp.inference.roads`; n³ + p³ for a separable kernel, (observed entries)³ for others, n M² for a feature
+    map with M waves.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference import OperatorValuedGP
+        >>> from ovkgp.kernels import DecomposableKernel
+        >>> X = torch.linspace(0, 6, 40, dtype=torch.float64).unsqueeze(-1)
+        >>> Y = torch.cat([X.sin(), X.cos()], -1)
+        >>> Y[5:15, 0] = torch.nan  # missing outputs
+        >>> gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2, rank=2)).fit(X, Y)
+        >>> prediction = gp.condition(X, Y).predict([[1.5], [2.0]])
+        >>> prediction.mean.shape, bool((prediction.std < 0.1).all())
+        (torch.Size([2, 2]), True)
+    """
+
+    fit_report_: FitReport | None = None
+    """How the last training went."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: str | Mean = "constant",
+        noise="per_output",
+        features: FeatureMap | None = None,
+        road: str = "auto",
+    ):
+        super().__init__()
+        if not isinstance(kernel, Kernel):
+            raise KernelTypeError(f"expected a kernel, got {type(kernel).__name__}.")
+        if features is not None and features.kernel is not kernel:
+            raise OptionError(
+                "the feature map belongs to another kernel; make it from this one: "
+                "OperatorValuedGP(kernel, features=ORFF(kernel))."
+            )
+        if len(kernel.batch_shape):
+            raise KernelTypeError(f"a kernel with batch shape {tuple(kernel.batch_shape)} is several models; give one.")
+        self.kernel, self.features, mean = deepcopy((kernel, features, mean))
+        self.num_outputs = num_outputs(self.kernel)
+        self.mean = output_mean(mean, self.num_outputs)
+        self.noise_model = OutputNoise(noise, self.num_outputs)
+        self.road = require_road(road)
+        self.double()
+
+    @property
+    def noise(self) -> Tensor:
+        """Σ, as a tensor (), (p,) or (p, p)."""
+        return self.noise_model.value
+
+    @property
+    def model(self) -> Model:
+        """What the roads see."""
+        return Model(self.kernel, self.mean, self.noise_model, self.features)
+
+    def frozen(self) -> OperatorValuedGP:
+        """A copy that nobody trains."""
+        return deepcopy(self).requires_grad_(False)
+
+    def log_evidence(self, X, Y=None, noise=None) -> Tensor:
+        """log p(Y) of the observed entries, differentiable in the hyperparameters.
+
+        Args:
+            X: inputs (n, d), or `Statistics` (and no Y).
+            Y: outputs (n, p), NaN where missing.
+            noise: known variances (n, p).
+        """
+        if isinstance(X, Statistics):
+            return FeatureRoad().log_evidence_of(self.model, X)
+        data = self._observe(X, Y, noise)
+        return choose_road(self.model, data, self.road).log_evidence(self.model, data)
+
+    def condition(
+        self, X, Y=None, hyperparameters=None, noise=None, *, variance: str = "features", num_landmarks: int = 1000
+    ) -> Posterior:
+        """The posterior given data, at the present hyperparameters.
+
+        Args:
+            X: inputs (n, d), or `Statistics` (and no Y).
+            Y: outputs (n, p), NaN where missing.
+            hyperparameters: None, for the present ones.
+            noise: known variances (n, p).
+            variance: with a feature map, "features" for the variance of its weights alone, "guarded" for one that never
+                falls below the exact kernel's given `num_landmarks` of the inputs (`ovkgp.inference.guard`).
+        """
+        if hyperparameters is not None:
+            raise OptionError("hyperparameters must be None here: predictions use the present ones.")
+        if variance not in VARIANCES:
+            raise OptionError(f"variance must be one of {', '.join(map(repr, VARIANCES))}, got {variance!r}.")
+        landmarks = num_landmarks if variance == "guarded" else 0
+        with torch.no_grad():
+            if isinstance(X, Statistics):
+                return FeatureRoad().condition_on(self.frozen().model, X, landmarks)
+            data = self._observe(X, Y, noise)
+            model = self.frozen().model
+            return choose_road(model, data, self.road).condition(model, data, landmarks)
+
+    def statistics(self, X, Y, noise=None, *, into: Statistics | None = None) -> Statistics:
+        """What the feature map needs to know of the data, in one pass and in memory that does not grow with n.
+
+        Statistics add up: `gp.statistics(X1, Y1) + gp.statistics(X2, Y2)` are those of all rows, in any order. They hold
+        for the present hyperparameters of the kernel; `condition` and `log_evidence` take them in place of data.
+
+        Args:
+            X, Y, noise: as for `condition`; outputs that nobody observed here may be observed elsewhere.
+            into: statistics to add to.
+        """
+        if self.features is None:
+            raise OptionError("statistics need a feature map: OperatorValuedGP(kernel, features=ORFF(kernel)).")
+        data = self._observe(X, Y, noise, every_output=False)
+        with torch.no_grad():
+            return FeatureRoad().statistics(self.model, data, into)
+
+    def leave_one_out(self, X, Y, noise=None) -> LeaveOneOut:
+        """The predictive density of each observed entry given all the others, in closed form."""
+        kept = ~torch.isnan(torch.as_tensor(Y).reshape(len(Y), -1)).all(1)
+        with torch.no_grad():
+            data = self._observe(X, Y, noise)
+            return choose_road(self.model, data, self.road).leave_one_out(self.model, data).spread(kept)
+
+    def fit(
+        self,
+        X,
+        Y,
+        noise=None,
+        *,
+        training_rows: int | None = 10_000,
+        start: str = "auto",
+        restarts: int = 1,
+        max_iter: int = 200,
+        tolerance: float = 1e-7,
+        checkpoint=None,
+        random_state=None,
+        verbose: int = 0,
+    ) -> OperatorValuedGP:
+        """Train the hyperparameters, in place, to the largest evidence (plus log-priors, where priors are registered).
+
+        Args:
+            X, Y, noise: as for `condition`.
+            training_rows: beyond so many rows, a random subset of this size is used; None uses all.
+            start: "data" starts from the data (median distances, principal components of Y), "current" from the
+                present values, "auto" from the better of the two.
+            restarts: how many runs; the later ones start from random perturbations.
+            max_iter, tolerance: of L-BFGS; the tolerance is per observed entry.
+            checkpoint: a file to which progress is saved; a later call with the same file goes on from there.
+            random_state: of the subset and the restarts.
+            verbose: 0 is quiet, 1 shows a progress bar.
+
+        Ctrl-C keeps the best values so far, sets `fit_report_.interrupted`, warns and returns.
+        """
+        if start not in ("auto", "data", "current"):
+            raise OptionError(f'start must be "auto", "data" or "current", got {start!r}.')
+        data = training_subset(self._observe(X, Y, noise), training_rows, random_state).double()
+        road = choose_road(self.model, data, self.road)
+        self.fit_report_ = maximise(
+            self,
+            lambda: road.log_evidence(self.model, data) + log_prior(self),
+            boxes=self._boxes(data),
+            starts=self._starts(data, start),
+            restarts=restarts,
+            max_iter=max_iter,
+            tolerance=tolerance,
+            scale=data.num_seen,
+            checkpoint=checkpoint,
+            signature=_fingerprint(data),
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.fit_report_.num_rows = data.num_rows
+        with torch.no_grad():
+            self.fit_report_.log_evidence = float(road.log_evidence(self.model, data))
+        return self
+
+    def start(self, X, Y, *, kernel: bool = True) -> OperatorValuedGP:
+        """Set mean, noise and (unless `kernel` is False) kernel hyperparameters from the data, without training."""
+        self._start(self._observe(X, Y, None).double(), kernel)
+        return self
+
+    def _observe(self, X, Y, noise, every_output: bool = True) -> Observations:
+        data = observations(X, Y, self.num_outputs, noise, every_output=every_output)
+        self.mean.see(data.X.shape[1])
+        return data
+
+    def _starts(self, data: Observations, start: str) -> list[dict[str, Tensor]]:
+        current = self._state()
+        if start == "current":
+            return [current]
+        self._start(data)
+        from_data = self._state()
+        return [from_data, current] if start == "auto" else [from_data]
+
+    @torch.no_grad()
+    def _start(self, data: Observations, kernel: bool = True) -> None:
+        self.mean.start(data.X, data.Y)
+        centred = data.Y - self.mean(data.X)
+        if kernel:
+            data_starts(self.kernel, data.X, centred)
+        if self.noise_model.is_trained:
+            self.noise_model.set(noise_start(centred))
+
+    def _state(self) -> dict[str, Tensor]:
+        return {name: parameter.detach().clone() for name, parameter in self.named_parameters()}
+
+    def _boxes(self, data: Observations) -> dict:
+        found = {f"kernel.{name}": box for name, box in boxes(self.kernel, data.X, data.Y).items()}
+        if self.noise_model.is_trained:
+            variances = 10 * noise_start(data.Y)
+            variances = variances.mean() if self.noise_model.kind == "shared" else variances
+            found["noise_model.log_scale"] = tuple(0.5 * (math.log(end) + variances.log()) for end in NOISE_BOX)
+        return found
+
+
+def _fingerprint(data: Observations) -> str:
+    """A short name for the data, so that a checkpoint is not resumed on others."""
+    digest = sha256()
+    for part in (data.X, data.Y, data.noise):
+        if part is not None:
+            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,213 @@
+"""One separable component and complete outputs: C = K ⊗ Γ + I ⊗ Σ by two small eigendecompositions.
+
+With Σ = L Lᵀ, K = U s Uᵀ, L⁻¹ Γ L⁻ᵀ = V t Vᵀ and W = L⁻ᵀ V,
+
+    C⁻¹ = (U ⊗ W) diag(1 / (1 + s_i t_j)) (U ⊗ W)ᵀ,     log det C = Σ_ij log(1 + s_i t_j) + n log det Σ,
+
+in O(n³ + p³) instead of O(n³p³). Gradients are in closed form: none goes through `eigh`, which has no derivative at repeated
+eigenvalues, and Γ may be singular.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.inference.dense import check_finite, check_form, gaussian_log_density, safe_cholesky
+
+
+def kronecker_log_density(K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor) -> Tensor:
+    """log N(vec R | 0, K ⊗ Γ + I ⊗ Σ), differentiable once in all four.
+
+    Args:
+        K: scalar Gram matrix (n, n).
+        output_matrix: Γ (p, p), positive semi-definite.
+        noise: Σ (p, p), positive definite.
+        residuals: R (n, p), complete.
+
+    Cost: one eigendecomposition of K and n²p for the value, half an n × n × n product and n²p more for the gradient.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.kronecker import kronecker_log_density
+        >>> I = torch.eye(3).double()
+        >>> kronecker_log_density(I, I[:2, :2], I[:2, :2], torch.ones(3, 2).double())
+        tensor(-9.0931, dtype=torch.float64)
+    """
+    _check_shapes(K, output_matrix, noise, residuals)
+    chol = safe_cholesky(noise)
+    whitened = torch.linalg.solve_triangular(chol, residuals.mT, upper=False).mT
+    density = _WhiteDensity.apply(K, _whiten(output_matrix, chol), whitened)
+    return density - len(residuals) * chol.diagonal().log().sum()
+
+
+def _check_shapes(K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor) -> None:
+    n, p = residuals.shape
+    for name, matrix, size in (("K", K, n), ("output_matrix", output_matrix, p), ("noise", noise, p)):
+        if matrix.shape != (size, size):
+            raise InputError(f"residuals {(n, p)} need {name} of shape {(size, size)}; got {tuple(matrix.shape)}.")
+
+
+def _whiten(output_matrix: Tensor, chol: Tensor) -> Tensor:
+    """L⁻¹ Γ L⁻ᵀ."""
+    half = torch.linalg.solve_triangular(chol, output_matrix, upper=False)
+    return torch.linalg.solve_triangular(chol, half.mT, upper=False)
+
+
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, rounded up to zero, and eigenvectors of a covariance, as constants.
+
+    On the processor they are NumPy's: 0.14 s against torch's 0.21 s for n = 1000, 3.1 s against 3.8 s for n = 2500.
+    """
+    check_finite(matrix, "a Gram or output matrix")
+    try:
+        if matrix.device.type == "cpu":
+            values, vectors = (torch.from_numpy(a) for a in np.linalg.eigh(matrix.detach().numpy()))
+        else:
+            values, vectors = torch.linalg.eigh(matrix.detach())
+    except (np.linalg.LinAlgError, torch.linalg.LinAlgError) as error:
+        raise FactorisationError(f"the eigendecomposition of a Gram matrix failed: {error}") from error
+    return values.clamp_min_(0), vectors.contiguous()
+
+
+class _WhiteDensity(torch.autograd.Function):
+    """log N(vec R | 0, K ⊗ G + I). With A = Uᵀ α V, α = C⁻¹ R:
+
+    ∂K = ½ (α G αᵀ − U diag(Σ_j t_j / (1 + s_i t_j)) Uᵀ),   ∂G = ½ (αᵀ K α − V diag(Σ_i s_i / (1 + s_i t_j)) Vᵀ),   ∂R = −α.
+    """
+
+    @staticmethod
+    def forward(ctx, K: Tensor, G: Tensor, residuals: Tensor) -> Tensor:
+        (s, U), (t, V) = eigh(K), eigh(G)
+        values = 1 + s.unsqueeze(-1) * t
+        rotated = U.mT @ residuals @ V
+        weights = rotated / values
+        ctx.save_for_backward(s, U, t, V, values, weights)
+        return gaussian_log_density((rotated * weights).sum(), values.log().sum(), values.numel())
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        if torch.is_grad_enabled():
+            raise OptionError(
+                "the Kronecker evidence has first derivatives only: create_graph=True asks for the second. Take differences of "
+                "gradients, or dense_log_density, which can be differentiated twice."
+            )
+        s, U, t, V, values, weights = ctx.saved_tensors
+        alpha, by_K, by_G = U @ weights, None, None  # alpha without its Vᵀ
+        if ctx.needs_input_grad[0]:
+            by_K = _weighted_gram(U, (t / values).sum(1))
+            by_K.addmm_(alpha * t, alpha.mT, beta=-0.5, alpha=0.5).mul_(gradient)
+        if ctx.needs_input_grad[1]:
+            inner = weights.mT @ (s.unsqueeze(-1) * weights) - torch.diag((s.unsqueeze(-1) / values).sum(0))
+            by_G = V @ inner @ V.mT * (gradient / 2)
+        return by_K, by_G, -gradient * (alpha @ V.mT)
+
+
+def _weighted_gram(U: Tensor, weights: Tensor) -> Tensor:
+    """U diag(w) Uᵀ for w ≥ 0. On the processor it is NumPy's `a @ a.T`, which calls SYRK: half a product."""
+    root = U * weights.sqrt()
+    if root.device.type != "cpu":
+        return root @ root.mT
+    array = root.numpy()
+    return torch.from_numpy(array @ array.T)
+
+
+class KroneckerSolver:
+    """C⁻¹ for C = K ⊗ Γ + I ⊗ Σ, for predictions.
+
+    Args:
+        K: scalar Gram matrix (n, n).
+        output_matrix: Γ (p, p), positive semi-definite.
+        noise: Σ (p, p), positive definite.
+        residuals: R (n, p), complete.
+
+    Cost: O(n³ + p³ + n²p) once; a solve with k columns O(n p (n + p) k).
+
+    Attributes:
+        alpha: C⁻¹ r (n, p).
+        log_density: log N(r | 0, C).
+        standard_error: 0.0, since it is exact.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.kronecker import KroneckerSolver
+        >>> I = torch.eye(3).double()
+        >>> solver = KroneckerSolver(I, I[:2, :2], I[:2, :2], torch.ones(3, 2).double())
+        >>> solver.alpha[0], solver.explained(I[:1], "diag")
+        (tensor([0.5000, 0.5000], dtype=torch.float64), tensor([[0.5000, 0.5000]], dtype=torch.float64))
+    """
+
+    standard_error = 0.0
+
+    @torch.no_grad()
+    def __init__(self, K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor):
+        _check_shapes(K, output_matrix, noise, residuals)
+        chol = safe_cholesky(noise)
+        self.s, self.U = eigh(K)
+        self.t, V = eigh(_whiten(output_matrix, chol))
+        self.W = torch.linalg.solve_triangular(chol.mT, V, upper=True).contiguous()
+        self.mixing = output_matrix @ self.W
+        self.noise_logdet = 2 * len(residuals) * chol.diagonal().log().sum()
+        self.rotated = self.U.mT @ residuals @ self.W
+        self.alpha = self.U @ (self.rotated / self.values) @ self.W.mT
+        self.log_density = self.path([1.0])[0]
+
+    @property
+    def values(self) -> Tensor:
+        """1 + s_i t_j (n, p), the eigenvalues of the whitened C."""
+        return 1 + self.s.unsqueeze(-1) * self.t
+
+    @torch.no_grad()
+    def path(self, multipliers) -> Tensor:
+        """The log density (k,) for noise c Σ, for each c of `multipliers` (k,). O(n p) each, from the same eigenvalues."""
+        n, p = self.rotated.shape
+
+        def density(c: float) -> Tensor:
+            values = self.s.unsqueeze(-1) * self.t + c
+            return gaussian_log_density((self.rotated.square() / values).sum(), values.log().sum(), n * p)
+
+        return torch.stack([density(float(c)) for c in multipliers]) - self.noise_logdet / 2
+
+    @torch.no_grad()
+    def solve(self, rhs: Tensor) -> Tensor:
+        """C⁻¹ rhs, (n·p, k) → (n·p, k)."""
+        n, p = self.rotated.shape
+        rotated = (self.U.mT @ rhs.reshape(n, -1)).view(n, p, -1)  # (n, p, k)
+        inner = self.W @ ((self.W.mT @ rotated) / self.values.unsqueeze(-1))
+        return (self.U @ inner.view(n, -1)).view(n * p, -1)
+
+    @torch.no_grad()
+    def inverse_diagonal(self) -> Tensor:
+        """The diagonal of C⁻¹ (n, p). O(n²p + n p²)."""
+        return self.U.square() @ (1 / self.values) @ self.W.square().mT
+
+    @torch.no_grad()
+    def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
+        """K_* C⁻¹ K_*ᵀ for K_* = k ⊗ Γ with the *scalar* covariance `cross` = k (m, n); `num_outputs` can only be p.
+
+        `form` is "diag" → (m, p) in O(m n² + m n p + m p²), "output" → (m, p, p) or "full" → (m·p, m·p) in O(m² n p + m² p³).
+        """
+        check_form(form)
+        if num_outputs not in (None, len(self.W)):
+            raise InputError(f"a separable covariance predicts its own {len(self.W)} outputs, not {num_outputs}.")
+        rotated = cross @ self.U  # (m, n)
+        if form == "full":
+            inner = torch.stack([(rotated / column) @ rotated.mT for column in self.values.mT])  # (p, m, m)
+            return torch.einsum("jik,aj,bj->iakb", inner, self.mixing, self.mixing).flatten(2).flatten(0, 1)
+        variances = rotated.square() @ (1 / self.values)  # (m, p), along the columns of `mixing`
+        if form == "diag":
+            return variances @ self.mixing.square().mT
+        return (self.mixing * variances.unsqueeze(1)) @ self.mixing.mT
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything the solver holds, to be stored."""
+        return dict(self.__dict__)
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> KroneckerSolver:
+        """The solver that `tensors` came from."""
+        solver = cls.__new__(cls)
+        solver.__dict__.update(tensors)
+        return solver

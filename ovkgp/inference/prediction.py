@@ -1,0 +1,99 @@
+"""What a posterior says about given points: a mean, and as much of the covariance as was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from gpytorch.distributions import MultitaskMultivariateNormal
+from linear_operator.operators import BlockDiagLinearOperator, DiagLinearOperator, to_linear_operator
+from torch import Tensor
+
+from ovkgp.exceptions import OptionError
+
+FORMS = ("none", "diag", "output", "full")
+
+
+def require_form(form: str) -> str:
+    """Refuse a form of covariance that there is not."""
+    if form not in FORMS:
+        raise OptionError(f"cov must be one of {', '.join(map(repr, FORMS))}, got {form!r}.")
+    return form
+
+
+class Prediction:
+    """A Gaussian prediction of p outputs at m points.
+
+    Args:
+        mean: (m, p).
+        covariance: None, the variances (m, p), the blocks (m, p, p) or the whole (m·p, m·p) matrix, data-major.
+        form: which of these it is: "none", "diag", "output" or "full".
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference import Prediction
+        >>> prediction = Prediction(torch.zeros(3, 2), torch.ones(3, 2), "diag")
+        >>> lower, upper = prediction.interval(0.9)
+        >>> upper.shape, round(upper[0, 0].item(), 3)
+        (torch.Size([3, 2]), 1.645)
+    """
+
+    def __init__(self, mean: Tensor, covariance: Tensor | None = None, form: str = "none"):
+        self.mean, self._covariance, self.form = mean, covariance, require_form(form)
+
+    @property
+    def variance(self) -> Tensor:
+        """(m, p)."""
+        self._require("diag", "output", "full")
+        if self.form == "diag":
+            return self._covariance
+        diagonal = self._covariance.diagonal(dim1=-2, dim2=-1)
+        return diagonal if self.form == "output" else diagonal.unflatten(-1, self.mean.shape[-2:])
+
+    @property
+    def std(self) -> Tensor:
+        """(m, p)."""
+        return self.variance.sqrt()
+
+    @property
+    def cov(self) -> Tensor:
+        """(m, p, p) between the outputs at each point, or (m·p, m·p) between everything, as was asked for."""
+        self._require("output", "full")
+        return self._covariance
+
+    def quantile(self, q: float | Sequence[float]) -> Tensor:
+        """The q-quantile of each entry, (m, p); for several q, (len(q), m, p)."""
+        levels = torch.as_tensor(q, dtype=self.mean.dtype, device=self.mean.device)
+        if not bool(((levels > 0) & (levels < 1)).all()):
+            raise OptionError(f"quantile levels lie strictly between 0 and 1, got {q}.")
+        scores = torch.special.ndtri(levels)
+        return (
+            self.mean + scores.reshape(*levels.shape, 1, 1) * self.std
+            if levels.dim()
+            else self.mean + scores * self.std
+        )
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval (lower, upper) that holds each entry with probability `level`, two (m, p) tensors."""
+        if not 0 < level < 1:
+            raise OptionError(f"the level of an interval lies strictly between 0 and 1, got {level}.")
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    @property
+    def distribution(self) -> MultitaskMultivariateNormal:
+        """As GPyTorch's distribution; what was not asked for is taken as uncorrelated."""
+        self._require("diag", "output", "full")
+        if self.form == "diag":
+            covariance = DiagLinearOperator(self._covariance.flatten(-2))
+        else:
+            covariance = to_linear_operator(self._covariance)
+            covariance = BlockDiagLinearOperator(covariance) if self.form == "output" else covariance
+        return MultitaskMultivariateNormal(self.mean, covariance)
+
+    def _require(self, *forms: str) -> None:
+        if self.form not in forms:
+            wanted = " or ".join(f'cov="{form}"' for form in forms)
+            raise OptionError(f'this prediction was made with cov="{self.form}": ask for it with predict(X, {wanted}).')
+
+    def __repr__(self) -> str:
+        return f"Prediction(mean={tuple(self.mean.shape)}, cov={self.form!r})"

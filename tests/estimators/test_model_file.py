@@ -1,0 +1,316 @@
+"""Model files: bit-equal, all or nothing, and refused with a reason when anything about them is wrong."""
+
+import json
+import os
+import pickle
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from ovkgp.estimators import model_file
+from ovkgp.estimators.model_file import FORMAT_VERSION, read_model, write_model
+from ovkgp.exceptions import InputError, ModelFileError
+
+HEADER = {"estimator": "GPRegressor", "params": {"noise": 0.1, "rank": None, "names": ["Größe", "b"]}, "n": 3}
+TENSORS = {
+    "double": torch.tensor([[1.5, float("nan")], [float("-inf"), -0.0]], dtype=torch.float64),
+    "float": torch.randn(3, 2, generator=torch.Generator().manual_seed(0)),
+    "half": torch.tensor([1.0, 2.0], dtype=torch.float16),
+    "long": torch.tensor([2**62, -1]),
+    "bool": torch.tensor([True, False, True]),
+    "byte": torch.arange(256, dtype=torch.uint8),
+    "number": torch.tensor(3.25, dtype=torch.float64),
+    "nothing": torch.zeros(0, 3),
+    "turned": torch.arange(6.0).reshape(2, 3).mT,
+    "stepped": torch.arange(10.0)[::3],
+    "spread": torch.ones(1).expand(4),
+    "trained": torch.nn.Parameter(torch.ones(2)),
+}
+
+
+def bits(tensor):
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def assert_same(read, written):
+    assert sorted(read) == sorted(written)
+    for name, tensor in written.items():
+        assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape), name
+        assert bits(read[name]) == bits(tensor), name
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.ovkgp"
+
+
+@pytest.fixture
+def written(path):
+    write_model(path, TENSORS, HEADER)
+    return path
+
+
+def test_round_trip_is_bit_equal(written):
+    tensors, header = read_model(written)
+    assert_same(tensors, TENSORS)
+    assert header == HEADER
+
+
+def test_paths_may_be_strings_or_path_like(path):
+    class Somewhere(os.PathLike):
+        def __fspath__(self):
+            return str(path)
+
+    for place in (str(path), Somewhere(), os.fsencode(path)):
+        write_model(place, {}, {"place": type(place).__name__})
+        assert read_model(place) == ({}, {"place": type(place).__name__})
+
+
+def test_tensors_read_are_free_of_the_file(written):
+    tensors, _ = read_model(written)
+    written.write_bytes(b"")
+    tensors["double"].add_(1)
+    assert tensors["double"][0, 0] == 2.5
+
+
+def test_tensors_that_share_their_memory_are_each_written(path):
+    whole = torch.arange(6.0)
+    write_model(path, {"whole": whole, "again": whole, "part": whole[2:4]}, {})
+    assert_same(read_model(path)[0], {"whole": whole, "again": whole, "part": whole[2:4]})
+
+
+def test_equal_models_are_equal_files(tmp_path):
+    write_model(tmp_path / "a", TENSORS, HEADER)
+    write_model(tmp_path / "b", dict(reversed(TENSORS.items())), dict(reversed(HEADER.items())))
+    assert json_of(tmp_path / "a")["__metadata__"] == json_of(tmp_path / "b")["__metadata__"]
+
+
+def test_any_safetensors_reader_can_open_it(written):
+    tensors = safetensors.torch.load_file(written)
+    assert_same(tensors, TENSORS)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def json_of(path):
+    data = path.read_bytes()
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+
+
+def rewrite_metadata(path, **changes):
+    """The same tensors under other metadata."""
+    metadata = {**json_of(path)["__metadata__"], **changes}
+    path.write_bytes(safetensors.torch.save(safetensors.torch.load_file(path), metadata))
+
+
+def test_missing_file(path):
+    with pytest.raises(FileNotFoundError, match=r"there is no model file at .*model\.ovkgp"):
+        read_model(path)
+
+
+def test_folder_instead_of_a_file(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        read_model(tmp_path)
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        write_model(tmp_path, {}, {})
+
+
+def test_empty_file(path):
+    path.touch()
+    with pytest.raises(ModelFileError, match="is empty"):
+        read_model(path)
+
+
+def test_every_truncation_is_noticed(written):
+    data = written.read_bytes()
+    for length in [1, 7, 8, 9, 100, *range(len(data) - 9, len(data))]:
+        written.write_bytes(data[:length])
+        with pytest.raises(ModelFileError, match="was cut short"):
+            read_model(written)
+
+
+def test_trailing_bytes_are_noticed(written):
+    written.write_bytes(written.read_bytes() + b"\0")
+    with pytest.raises(ModelFileError, match="not a model file"):
+        read_model(written)
+
+
+def test_every_changed_byte_of_the_numbers_is_noticed(written):
+    data = bytearray(written.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    flags = start + next(v["data_offsets"][0] for k, v in json_of(written).items() if k == "bool")
+    for place in [start, flags, len(data) - 1, *np.random.default_rng(0).integers(start, len(data), 20)]:
+        changed = data.copy()
+        changed[place] ^= 1
+        written.write_bytes(changed)
+        with pytest.raises(ModelFileError, match="was changed"):
+            read_model(written)
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"GPRegressor", b"GPRegressoR"), (b"half", b"harf"), (b"F32", b"I32")])
+def test_changed_header_names_and_types_are_noticed(written, old, new):
+    data = written.read_bytes()
+    assert old in data
+    written.write_bytes(data.replace(old, new))
+    with pytest.raises(ModelFileError, match="was changed"):
+        read_model(written)
+
+
+def test_a_changed_shape_is_noticed(written):
+    data = written.read_bytes()
+    assert b'"shape":[3,2]' in data
+    written.write_bytes(data.replace(b'"shape":[3,2]', b'"shape":[2,3]', 1))
+    with pytest.raises(ModelFileError, match="was changed"):
+        read_model(written)
+
+
+@pytest.mark.parametrize("changes", [{"sha256": "0" * 64}, {"header": "{}"}, {"header": "not json"}])
+def test_changed_metadata_are_noticed(written, changes):
+    rewrite_metadata(written, **changes)
+    with pytest.raises(ModelFileError, match="was changed"):
+        read_model(written)
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+def test_somebody_elses_safetensors(path, metadata):
+    path.write_bytes(safetensors.torch.save({"a": torch.ones(2)}, metadata))
+    with pytest.raises(ModelFileError, match="not a model written by ovkgp"):
+        read_model(path)
+
+
+def test_a_newer_format_says_so(written):
+    rewrite_metadata(written, format_version=str(FORMAT_VERSION + 1))
+    with pytest.raises(ModelFileError, match=r"written by a newer ovkgp \(format 2; this one reads up to 1\): upgrade"):
+        read_model(written)
+
+
+@pytest.mark.parametrize("version", ["", "one", "-1", "²"])
+def test_a_format_that_is_no_number(written, version):
+    rewrite_metadata(written, format_version=version)
+    with pytest.raises(ModelFileError, match="which version"):
+        read_model(written)
+
+
+class Trap:
+    def __reduce__(self):
+        return os.mkdir, (self.place,)
+
+
+def test_a_pickle_is_refused_and_not_run(path, tmp_path):
+    trap = Trap()
+    trap.place = str(tmp_path / "sprung")
+    for data in (pickle.dumps(trap), b"PK\x03\x04" + bytes(100), b"\xff" * 64, b"{}", b"x" * 1000):
+        path.write_bytes(data)
+        with pytest.raises(ModelFileError, match="not a model file"):
+            read_model(path)
+    torch.save({"trap": trap}, path)
+    with pytest.raises(ModelFileError, match="not a model file"):
+        read_model(path)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "header", "message"),
+    [
+        ({"a": [1.0]}, {}, "'a' is a list"),
+        ({1: torch.ones(1)}, {}, "1 is a Tensor"),
+        ({"a": torch.ones(1, dtype=torch.complex128)}, {}, r"tensors of torch\.complex128, such as 'a'"),
+        ({"a": torch.eye(2).to_sparse()}, {}, "dense tensors"),
+        ({}, {"a": torch.ones(1)}, "plain JSON"),
+        ({}, {"a": {1, 2}}, "plain JSON"),
+    ],
+)
+def test_what_cannot_be_stored(path, tensors, header, message):
+    with pytest.raises(InputError, match=message):
+        write_model(path, tensors, header)
+    assert not path.exists()
+
+
+# --- all or nothing -------------------------------------------------------------------------------------------------
+
+
+def only(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize("failure", [OSError("no space left on device"), KeyboardInterrupt()])
+def test_a_failure_keeps_the_old_file_and_leaves_nothing_behind(written, monkeypatch, step, failure):
+    def fail(*_):
+        raise failure
+
+    monkeypatch.setattr(model_file.os, step, fail)
+    with pytest.raises(type(failure)):
+        write_model(written, {"new": torch.ones(1000)}, {})
+    assert only(written.parent) == ["model.ovkgp"]
+    assert_same(read_model(written)[0], TENSORS)
+
+
+def test_a_failure_leaves_no_new_file(path, monkeypatch):
+    monkeypatch.setattr(model_file, "_write", lambda *_: path.missing)
+    with pytest.raises(AttributeError):
+        write_model(path, TENSORS, HEADER)
+    assert only(path.parent) == []
+
+
+def test_missing_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing to write model.ovkgp to; make it first"):
+        write_model(tmp_path / "missing" / "model.ovkgp", {}, {})
+
+
+def test_folder_that_may_not_be_written_to(path, monkeypatch):
+    """Root may write anywhere, so the refusal of the system is played."""
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(model_file, "_write", refuse)
+    with pytest.raises(PermissionError, match="may not write to the folder"):
+        write_model(path, {}, {})
+
+
+def test_a_link_keeps_pointing_to_the_file(tmp_path, written):
+    link = tmp_path / "latest"
+    link.symlink_to(written)
+    write_model(link, {}, {"by": "link"})
+    assert link.is_symlink() and read_model(written)[1] == {"by": "link"}
+
+
+def test_permissions_are_those_of_any_new_file_and_kept_when_replaced(written):
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(written.stat().st_mode) == 0o666 & ~mask
+    written.chmod(0o600)
+    write_model(written, {}, {})
+    assert stat.S_IMODE(written.stat().st_mode) == 0o600
+
+
+KILLED = """
+import sys, torch
+from ovkgp.estimators.model_file import write_model
+n = 0
+while True:
+    n += 1
+    write_model(sys.argv[1], {"a": torch.full((50_000,), float(n))}, {"n": n})
+    print(n, flush=True)
+"""
+
+
+def test_a_killed_process_leaves_a_whole_file(path):
+    """A process that rewrites the model without end is killed in the middle of it, three times."""
+    for wait in (0.01, 0.013, 0.02):
+        writer = subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE, text=True)
+        writer.stdout.readline()
+        time.sleep(wait)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        tensors, header = read_model(path)
+        assert torch.equal(tensors["a"], torch.full((50_000,), float(header["n"])))

@@ -1,0 +1,152 @@
+"""The dense road against explicit inverses, its derivatives against differences, and its failures."""
+
+import math
+
+import pytest
+import torch
+from linear_operator.utils.warnings import NumericalWarning
+
+from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.inference.dense import DenseSolver, dense_log_density, safe_cholesky
+
+NAN = float("nan")
+
+
+def covariance(size, seed=0, noise=0.1):
+    root = torch.randn(size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return root @ root.mT + noise * torch.eye(size, dtype=torch.float64)
+
+
+def normal(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def close(actual, expected, rtol=1e-10):
+    scale = expected.abs().max().item()
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=rtol * scale)
+
+
+def test_log_density_is_that_of_torch():
+    C, r = covariance(6), normal(6)
+    expected = torch.distributions.MultivariateNormal(torch.zeros(6).double(), C).log_prob(r)
+    close(dense_log_density(C, r), expected)
+
+
+def test_first_and_second_derivatives_equal_differences():
+    def density(root, r):
+        return dense_log_density(root @ root.mT + torch.eye(4).double(), r)
+
+    inputs = normal(4, 4).requires_grad_(), normal(4, seed=2).requires_grad_()
+    assert torch.autograd.gradcheck(density, inputs)
+    assert torch.autograd.gradgradcheck(density, inputs)
+
+
+def test_gradient_is_the_closed_form():
+    C, r = covariance(5).requires_grad_(), normal(5).requires_grad_()
+    by_C, by_r = torch.autograd.grad(3 * dense_log_density(C, r), (C, r))
+    inverse = torch.linalg.inv(C.detach())
+    alpha = inverse @ r.detach()
+    close(by_C, 1.5 * (alpha.outer(alpha) - inverse))
+    close(by_r, -3 * alpha)
+    assert torch.equal(by_C, by_C.mT)
+
+
+def test_gradient_of_residuals_alone():
+    C, r = covariance(5), normal(5).requires_grad_()
+    (by_r,) = torch.autograd.grad(dense_log_density(C, r), r)
+    close(by_r, -torch.linalg.solve(C, r.detach()))
+
+
+def test_jitter_is_added_with_a_warning():
+    v = normal(6, 2)
+    singular = v @ v.mT - 1e-12 * torch.eye(6).double()
+    with pytest.warns(NumericalWarning, match="mean diagonal was added"):
+        chol = safe_cholesky(singular)
+    assert (chol @ chol.mT - singular).abs().max() < 1.1e-6 * singular.diagonal().mean()
+
+
+def test_second_derivatives_use_the_jitter_that_the_value_used():
+    """The matrix without its jitter is indefinite: its inverse has nothing in common with the one that was used."""
+    v = normal(6, 2)
+    C = (v @ v.mT - 1e-12 * torch.eye(6).double()).requires_grad_()
+    with pytest.warns(NumericalWarning):
+        value = dense_log_density(C, normal(6))
+    once = torch.autograd.grad(value, C, retain_graph=True)[0]
+    twice = torch.autograd.grad(value, C, create_graph=True)[0].detach()
+    close(twice, once, 1e-4)  # the condition number is 1e10, and one road is Cholesky, the other LU
+
+
+@pytest.mark.parametrize("bad", [NAN, math.inf])
+def test_nan_is_blamed_on_the_hyperparameters(bad):
+    C = covariance(4)
+    C[1, 0] = C[0, 1] = bad
+    with pytest.raises(FactorisationError, match="hyperparameters"):
+        safe_cholesky(C)
+
+
+def test_indefinite_is_an_error():
+    with pytest.raises(FactorisationError, match="more noise"):
+        safe_cholesky(torch.diag(torch.tensor([1.0, -1.0, 2.0]).double()))
+
+
+# --- the solver ---------------------------------------------------------------------------------------------------
+
+
+def missing_case():
+    n, p = 5, 2
+    R = normal(n, p)
+    R[0, 1] = R[3, 0] = NAN
+    seen = ~torch.isnan(R).flatten()
+    full = covariance(n * p)
+    return full, R, seen, full[seen][:, seen]
+
+
+def padded_inverse(seen, C):
+    inverse = torch.zeros(len(seen), len(seen)).double()
+    inverse[seen.outer(seen)] = torch.linalg.inv(C).flatten()
+    return inverse
+
+
+def test_solver_against_the_padded_inverse():
+    _, R, seen, C = missing_case()
+    solver, inverse = DenseSolver(C, R), padded_inverse(seen, C)
+    close(solver.alpha, (inverse @ R.nan_to_num().flatten()).view(R.shape))
+    close(solver.log_density, dense_log_density(C, R.flatten()[seen]))
+    assert solver.standard_error == 0.0 and not solver.log_density.requires_grad
+    rhs = normal(10, 3)
+    rhs[~seen] = NAN  # ignored
+    close(solver.solve(rhs), inverse @ rhs.nan_to_num())
+    close(solver.inverse_diagonal(), inverse.diagonal().view(R.shape))
+
+
+@pytest.mark.parametrize("q", [None, 3])
+def test_explained_in_every_form(q):
+    _, R, seen, C = missing_case()
+    size = 2 if q is None else q
+    cross = normal(4 * size, 10, seed=5)
+    expected = cross @ padded_inverse(seen, C) @ cross.mT
+    solver = DenseSolver(C, R)
+    close(solver.explained(cross, "full", num_outputs=q), expected)
+    close(solver.explained(cross, "diag", num_outputs=q), expected.diagonal().view(4, size))
+    blocks = torch.stack([expected[i * size : (i + 1) * size, i * size : (i + 1) * size] for i in range(4)])
+    close(solver.explained(cross, "output", num_outputs=q), blocks)
+
+
+def test_tensors_restore_the_solver_bit_for_bit():
+    _, R, _, C = missing_case()
+    solver = DenseSolver(C, R)
+    stored = {name: tensor.clone() for name, tensor in solver.tensors().items()}
+    assert all(tensor.is_contiguous() for tensor in solver.tensors().values())
+    again = DenseSolver.from_tensors(stored)
+    cross, rhs = normal(4, 10), normal(10, 2)
+    assert torch.equal(again.alpha, solver.alpha) and torch.equal(again.log_density, solver.log_density)
+    assert torch.equal(again.solve(rhs), solver.solve(rhs))
+    assert torch.equal(again.explained(cross, "full"), solver.explained(cross, "full"))
+
+
+def test_wrong_size_and_wrong_form_are_refused():
+    full, R, _, C = missing_case()
+    with pytest.raises(InputError, match="8 observed entries"):
+        DenseSolver(full, R)
+    with pytest.raises(OptionError, match="'diag', 'output', 'full'"):
+        DenseSolver(C, R).explained(normal(2, 10), "all")

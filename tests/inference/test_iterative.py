@@ -1,0 +1,306 @@
+"""Conjugate gradients on Σ K_q ⊗ Γ_q + N against the explicit matrix of the observed entries.
+
+Solves must agree to 1e-6 or better. The log determinant and the trace in the gradient are estimates: their exact standard
+deviations over probes are computed from the dense matrices, and what is seen over seeds must look like draws with those.
+"""
+
+import math
+
+import pytest
+import torch
+from linear_operator.utils.warnings import NumericalWarning
+
+from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.inference.dense import dense_log_density
+from ovkgp.inference.iterative import IterativeSolver, iterative_log_density
+from ovkgp.inference.kronecker_sum import KroneckerSum
+from ovkgp.inference.preconditioner import pivoted_cholesky, precondition
+
+N, P = 60, 3
+NOISES = ("shared", "per_output", "full", "full, by point", "known")
+SHAPES = [(components, missing, noise) for components in (1, 2) for missing in (0.0, 0.3) for noise in NOISES]
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def close(actual, expected, rtol):
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=rtol * expected.abs().max().item())
+
+
+def noise_of(kind, n=N, level=0.05):
+    root = normal(P, P, seed=11)
+    full = level * (root @ root.mT + torch.eye(P).double())
+    rising = 0.5 + torch.linspace(0, 1, n).double()
+    return {
+        "shared": torch.full((1, P), level).double(),
+        "per_output": level * torch.tensor([[1.0, 2.0, 0.5]]).double(),
+        "full": full.unsqueeze(0),
+        "full, by point": full * rising.view(n, 1, 1),
+        "known": level * (0.5 + normal(n, P, seed=12).square()),
+    }[kind]
+
+
+def problem(components=2, missing=0.3, noise="per_output", n=N, level=0.05):
+    """Grams of a Matérn-½ and a Gaussian kernel, one Γ of rank 1 and one of full rank, noise, residuals with NaN."""
+    X = normal(n, 2, seed=1)
+    squares = (X[:, None] - X[None]).square().sum(-1)
+    roots = normal(P, P, seed=2), normal(P, 1, seed=3)
+    grams = [torch.exp(-squares.clamp_min(0).sqrt()), torch.exp(-2 * squares)][:components]
+    outputs = [roots[0] @ roots[0].mT, roots[1] @ roots[1].mT][:components]
+    noise = noise_of(noise, n, level)
+    chol = torch.linalg.cholesky(dense_covariance(grams, outputs, noise))
+    R = (chol @ normal(n * P, seed=4)).view(n, P)
+    R[torch.rand(n, P, generator=torch.Generator().manual_seed(5)) < missing] = float("nan")
+    return grams, outputs, noise, R
+
+
+def dense_covariance(grams, outputs, noise):
+    """The explicit np × np matrix, missing entries and all."""
+    n = len(grams[0])
+    blocks = torch.diag_embed(noise) if noise.dim() == 2 else noise
+    signal = sum(torch.kron(K, G) for K, G in zip(grams, outputs, strict=True))
+    return signal + torch.block_diag(*blocks.expand(n, P, P))
+
+
+def dense_observed(grams, outputs, noise, R):
+    seen = ~torch.isnan(R).flatten()
+    return dense_covariance(grams, outputs, noise)[seen][:, seen]
+
+
+def padded(R, inverse):
+    seen = ~torch.isnan(R).flatten()
+    out = torch.zeros(len(seen), len(seen)).double()
+    out[seen.outer(seen)] = inverse.flatten()
+    return out
+
+
+# --- parts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("components", "missing", "noise"), SHAPES)
+def test_product_preconditioner_and_its_determinant_equal_the_dense_ones(components, missing, noise):
+    grams, outputs, noise, R = problem(components, missing, noise)
+    seen = ~torch.isnan(R)
+    C = KroneckerSum(grams, outputs, noise, seen)
+    masked = normal(N * P, 4) * seen.flatten().unsqueeze(1)
+    dense = dense_covariance(grams, outputs, noise)
+    close(C.matmul(masked), dense @ masked * seen.flatten().unsqueeze(1), 1e-12)
+    assert C.norm_bound() >= torch.linalg.matrix_norm(dense_observed(grams, outputs, noise, R), 2)
+    preconditioner = precondition(C, max_rank=40)
+    approximate = [L @ L.mT for L in preconditioner.factors]
+    P_hat = dense_observed(approximate, outputs, noise, R)
+    close(preconditioner.logdet(), torch.logdet(P_hat), 1e-10)
+    close(C.flat(preconditioner.solve(C.stacked(masked))), padded(R, torch.linalg.inv(P_hat)) @ masked, 1e-9)
+
+
+def test_probes_have_the_covariance_of_the_preconditioner():
+    grams, outputs, noise, R = problem(noise="full", n=6)
+    preconditioner = precondition(KroneckerSum(grams, outputs, noise, ~torch.isnan(R)), max_rank=8)
+    Z = KroneckerSum.flat(preconditioner.sample(40_000, seed=0))
+    expected = padded(R, dense_observed([L @ L.mT for L in preconditioner.factors], outputs, noise, R))
+    error = (Z @ Z.mT / 40_000 - expected).abs()
+    d = expected.diagonal()
+    assert (error <= 5 * ((d.outer(d) + expected.square()) / 40_000).sqrt()).all()  # Wishart's standard deviation
+
+
+def test_pivoted_cholesky_leaves_no_more_than_its_tolerance():
+    K = problem()[0][1]
+    L = pivoted_cholesky(K, N, 1e-3)
+    left = K - L @ L.mT
+    assert L.shape[1] < N
+    assert left.diagonal().max() <= 1e-3 and left.diagonal().min() > -1e-12
+    close(pivoted_cholesky(K, N, 0.0) @ pivoted_cholesky(K, N, 0.0).mT, K, 1e-10)
+
+
+# --- the solver ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("components", "missing", "noise"), SHAPES)
+def test_solver_against_the_dense_inverse(components, missing, noise):
+    grams, outputs, noise, R = problem(components, missing, noise)
+    inverse = padded(R, torch.linalg.inv(dense_observed(grams, outputs, noise, R)))
+    solver = IterativeSolver(grams, outputs, noise, R, max_rank=30)
+    close(solver.alpha, (inverse @ R.nan_to_num().flatten()).view(N, P), 1e-8)
+    rhs = torch.where(torch.isnan(R).flatten().unsqueeze(1), float("nan"), normal(N * P, 3))
+    close(solver.solve(rhs), inverse @ rhs.nan_to_num(), 1e-8)
+    close(solver.inverse_diagonal(), inverse.diagonal().view(N, P), 1e-8)
+    cross = normal(4 * 2, N * P, seed=6)
+    expected = cross @ inverse @ cross.mT
+    close(solver.explained(cross, "full", num_outputs=2), expected, 1e-8)
+    close(solver.explained(cross, "diag", num_outputs=2), expected.diagonal().view(4, 2), 1e-8)
+    blocks = torch.stack([expected[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] for i in range(4)])
+    close(solver.explained(cross, "output", num_outputs=2), blocks, 1e-8)
+
+
+@pytest.mark.parametrize("max_rank", [600, 1500])
+def test_small_noise_and_more_points(max_rank):
+    grams, outputs, noise, R = problem(n=400, level=1e-3)
+    C, seen = dense_observed(grams, outputs, noise, R), ~torch.isnan(R).flatten()
+    solver = IterativeSolver(grams, outputs, noise, R, max_rank=max_rank)
+    close(solver.alpha.flatten()[seen], torch.linalg.solve(C, R.flatten()[seen]), 1e-7)
+    cross = torch.kron(grams[0][:5] + 0.1, outputs[0])
+    variance = torch.einsum("ij,ji->i", cross[:, seen], torch.linalg.solve(C, cross[:, seen].mT))
+    close(solver.explained(cross, "diag").flatten(), variance, 1e-7)
+
+
+def test_tensors_restore_the_solver_bit_for_bit():
+    solver = IterativeSolver(*problem(noise="full"), max_rank=30)
+    tensors = solver.tensors()
+    assert all(tensor.is_contiguous() for tensor in tensors.values())
+    again = IterativeSolver.from_tensors({name: tensor.clone() for name, tensor in tensors.items()})
+    cross, rhs = normal(4 * P, N * P), normal(N * P, 2)
+    assert torch.equal(again.alpha, solver.alpha) and torch.equal(again.log_density, solver.log_density)
+    assert again.standard_error == solver.standard_error
+    assert torch.equal(again.solve(rhs), solver.solve(rhs))
+    assert torch.equal(again.explained(cross, "output"), solver.explained(cross, "output"))
+
+
+# --- the estimates --------------------------------------------------------------------------------------------------
+
+
+def standard_deviation(matrix):
+    """Of N uᵀMu / uᵀu over directions u: N entries, M made symmetric."""
+    size, symmetric = len(matrix), (matrix + matrix.mT) / 2
+    spread = symmetric.square().sum() - symmetric.diagonal().sum() ** 2 / size
+    return math.sqrt(2 * size / (size + 2) * spread.item())
+
+
+def matrix_root(matrix, power):
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values**power) @ vectors.mT
+
+
+def matrix_log(matrix):
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.log()) @ vectors.mT
+
+
+def approximate_grams(grams, outputs, noise, R, max_rank):
+    preconditioner = precondition(KroneckerSum(grams, outputs, noise, ~torch.isnan(R)), max_rank)
+    return [L @ L.mT for L in preconditioner.factors]
+
+
+CASES = [(1, 0.3, "shared"), (2, 0.0, "full"), (2, 0.3, "known")]
+
+
+@pytest.mark.parametrize(("components", "missing", "noise"), CASES)
+def test_evidence_is_unbiased_and_its_error_is_known(components, missing, noise):
+    """20 seeds of 16 probes: z-scores by the exact deviation have mean 0 ± 3/√20, none beyond 4; reported errors are right."""
+    args = problem(components, missing, noise)
+    R = args[-1]
+    C, P_hat = dense_observed(*args), dense_observed(approximate_grams(*args, max_rank=30), *args[1:])
+    half = matrix_root(P_hat, -0.5)
+    exact_error = standard_deviation(matrix_log(half @ C @ half)) / 2 / math.sqrt(16)
+    expected = dense_log_density(C, R[~torch.isnan(R)])
+    solvers = [IterativeSolver(*args, seed=seed, max_rank=30) for seed in range(20)]
+    z = torch.tensor([(solver.log_density - expected).item() / exact_error for solver in solvers])
+    assert exact_error > 0.01  # else there is nothing to test
+    assert z.abs().max() < 4 and abs(z.mean()) < 3 / math.sqrt(20) and 0.6 < z.std() < 1.5
+    reported = torch.tensor([solver.standard_error for solver in solvers])
+    assert 0.8 < reported.square().mean().sqrt() / exact_error < 1.2
+    assert torch.equal(iterative_log_density(*args, max_rank=30), iterative_log_density(*args, max_rank=30))
+    close(iterative_log_density(*args, max_rank=30, seed=3), solvers[3].log_density, 1e-7)
+
+
+@pytest.mark.parametrize("max_rank", [30, 1500])
+@pytest.mark.parametrize(("components", "missing", "noise"), CASES)
+def test_gradient_is_unbiased_and_its_error_is_known(components, missing, noise, max_rank):
+    """Along a random direction of every argument: z-scores by the exact deviation over probes, as for the evidence."""
+    grams, outputs, noise, R = args = problem(components, missing, noise)
+    directions = [normal(len(t), len(t), seed=20 + i) for i, t in enumerate(grams + outputs)]
+    directions = [d @ d.mT for d in directions] + [noise * normal(*noise.shape, seed=30)]
+    if noise.dim() == 3:
+        directions[-1] = directions[-1] + directions[-1].mT
+    C, approximate = dense_observed(*args), approximate_grams(*args, max_rank=max_rank)
+    P_hat, zs = dense_observed(approximate, outputs, noise, R), []
+    half = matrix_root(P_hat, -0.5)
+    c = min(1.0, 2 / torch.linalg.eigvalsh(half @ C @ half).max().item())
+    assert (c == 1) == (max_rank == 1500)  # both kinds of preconditioner are here
+    for i, direction in enumerate(directions):
+        inputs = [t.clone().requires_grad_(i == j) for j, t in enumerate([*grams, *outputs, noise])]
+
+        def split(inputs=inputs):
+            return inputs[:components], inputs[components:-1], inputs[-1]
+
+        exact = torch.autograd.grad(dense_log_density(dense_observed(*split(), R), R[~torch.isnan(R)]), inputs[i])[0]
+        dC = torch.func.jvp(
+            lambda t, i=i, inputs=inputs: _with(inputs, i, t, components, R), (inputs[i].detach(),), (direction,)
+        )[1]
+        is_output = components <= i < 2 * components  # whose exact part is that of the preconditioner's own Gram matrix
+        control = change(approximate[i - components], direction, R) if is_output else dC
+        inner = torch.linalg.solve(C, dC) - c * torch.linalg.solve(P_hat, control)
+        inner = matrix_root(P_hat, 0.5) @ inner @ matrix_root(P_hat, -0.5)
+        error = standard_deviation(inner) / 2 / math.sqrt(16)
+        for seed in range(10):
+            value = iterative_log_density(*split(), R, seed=seed, max_rank=max_rank)
+            (got,) = torch.autograd.grad(value, inputs[i])
+            zs.append(((got - exact) * direction).sum().item() / error)
+    z = torch.tensor(zs).view(len(directions), 10)
+    assert z.abs().max() < 4 and (z.mean(1).abs() < 3.5 / math.sqrt(10)).all() and (z.std(1) > 0.3).all()
+
+
+def change(gram, direction, R):
+    """The change of the observed part of `gram` ⊗ Γ along a direction of Γ."""
+    seen = ~torch.isnan(R).flatten()
+    return torch.kron(gram, direction)[seen][:, seen]
+
+
+def _with(inputs, i, tensor, components, R):
+    inputs = [tensor if i == j else t.detach() for j, t in enumerate(inputs)]
+    return dense_observed(inputs[:components], inputs[components:-1], inputs[-1], R)
+
+
+@pytest.mark.parametrize(("components", "missing", "noise"), SHAPES)
+def test_gradient_of_the_residuals_is_exact(components, missing, noise):
+    grams, outputs, noise, R = problem(components, missing, noise)
+    seen = ~torch.isnan(R)
+    (got,) = torch.autograd.grad(3 * iterative_log_density(grams, outputs, noise, R.requires_grad_()), R)
+    expected = torch.zeros(N, P).double()
+    expected[seen] = -3 * torch.linalg.solve(dense_observed(grams, outputs, noise, R), R.detach()[seen])
+    close(got, expected, 1e-5)  # the solves of the evidence stop at 1e-6
+
+
+def test_many_probes_bring_the_whole_gradient_close():
+    """Every argument at once, entry by entry, with 20 000 probes: 1/√20000 of the largest entry, times six."""
+    grams, outputs, noise, R = problem(noise="full, by point", n=12)
+    inputs = [t.requires_grad_() for t in (*grams, *outputs, noise, R)]
+    ours = iterative_log_density(inputs[:2], inputs[2:4], *inputs[4:], num_probes=20_000, max_rank=10)
+    expected = dense_log_density(dense_observed(inputs[:2], inputs[2:4], *inputs[4:]), R[~torch.isnan(R)])
+    wanted = torch.autograd.grad(expected, inputs)
+    for got, want in zip(torch.autograd.grad(ours, inputs), wanted, strict=True):
+        assert (got - want).abs().max() < 6 / math.sqrt(20_000) * want.abs().max()
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+def test_too_few_iterations_warn():
+    args = problem(level=1e-3)
+    with pytest.warns(NumericalWarning, match="more iterations"):
+        IterativeSolver(*args, max_rank=4, max_iterations=5)
+    with pytest.warns(NumericalWarning, match="more iterations"):
+        iterative_log_density(*args, max_rank=4, max_iterations=5)
+
+
+def test_second_derivatives_nan_and_wrong_shapes_are_refused():
+    grams, outputs, noise, R = problem()
+    value = iterative_log_density([grams[0].requires_grad_(), grams[1]], outputs, noise, R)
+    with pytest.raises(OptionError, match="first derivatives only"):
+        torch.autograd.grad(value, grams[0], create_graph=True)
+    with pytest.raises(FactorisationError, match="hyperparameters"):
+        iterative_log_density([grams[0] * float("nan")], outputs[:1], noise, R)
+    with pytest.raises(InputError, match=r"Σ.unsqueeze\(0\)"):
+        iterative_log_density(grams, outputs, torch.eye(P).double(), R)
+    with pytest.raises(InputError, match="Gram and an output matrix"):
+        iterative_log_density(grams, outputs[:1], noise, R)
+    with pytest.raises(InputError, match="Gram matrices of shape"):
+        iterative_log_density([g[:5, :5] for g in grams], outputs, noise, R)
+
+
+def test_a_component_of_nothing_is_nothing():
+    grams, outputs, noise, R = problem()
+    zero = [outputs[0], torch.zeros(P, P).double()]
+    alone = IterativeSolver(grams[:1], outputs[:1], noise, R)
+    close(IterativeSolver(grams, zero, noise, R).alpha, alone.alpha, 1e-9)

@@ -1,0 +1,384 @@
+"""Starts and boxes against medians, variances and principal components computed one by one."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.constraints import Interval
+from gpytorch.kernels import (
+    ConstantKernel,
+    LCMKernel,
+    LinearKernel,
+    MaternKernel,
+    MultitaskKernel,
+    PeriodicKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
+
+from ovkgp.features import ORFF, ORFFKernel
+from ovkgp.inference.data_scales import column_distances, output_covariance, row_distances
+from ovkgp.inference.starts import boxes, data_starts, noise_start, sizes
+from ovkgp.inference.training import maximise
+from ovkgp.kernels import (
+    CurlFreeKernel,
+    CyclicGroup,
+    DecomposableKernel,
+    Delay,
+    DivergenceFreeKernel,
+    FunctionValuedKernel,
+    GaussianCurveKernel,
+    HelmholtzKernel,
+    IndependentKernel,
+    LaplaceKernel,
+    SobolevKernel,
+    TransformableKernel,
+    WarpedKernel,
+    num_outputs,
+)
+
+
+def data(n=40, d=3, p=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(n, d, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 20.0, 0.05, 3.0])[:d].double()
+    mixing = torch.tensor([[1.0, 0.0, 0.2], [2.0, 0.5, 0.0], [-1.0, 1.0, 3.0]]).double()[:p]
+    return X, torch.randn(n, 3, generator=generator, dtype=torch.float64) @ mixing.mT + 4.0
+
+
+def medians(X):
+    """The median nonzero |x_i − x_j| of each column, pair by pair."""
+    return [np.median([abs(a - b) for a, b in combinations(column, 2) if a != b]) for column in X.T.tolist()]
+
+
+def median_distance(X):
+    pairs = [np.linalg.norm(np.subtract(a, b)) for a, b in combinations(X.tolist(), 2)]
+    return np.median([distance for distance in pairs if distance > 0])
+
+
+def average_variance(kernel, X):
+    return kernel(X, diag=True).detach().double().mean().item()
+
+
+# --- lengthscales ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lengthscale_is_the_median_distance():
+    X, Y = data()
+    kernel = RBFKernel().double()
+    data_starts(kernel, X, Y[:, :1])
+    assert kernel.lengthscale.item() == pytest.approx(median_distance(X), rel=1e-9)
+
+
+def test_ard_lengthscales_are_the_medians_of_the_columns_times_the_root_of_their_number():
+    X, Y = data()
+    kernel = MaternKernel(ard_num_dims=3).double()
+    data_starts(kernel, X, Y[:, :1])
+    np.testing.assert_allclose(kernel.lengthscale.detach().flatten(), math.sqrt(3) * np.array(medians(X)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("wrap", [lambda kernel: kernel, ScaleKernel, lambda kernel: CurlFreeKernel(kernel)])
+def test_active_dims_are_heeded(wrap):
+    X, Y = data(d=4)
+    kernel = wrap(RBFKernel(active_dims=(3, 0), ard_num_dims=2)).double()
+    data_starts(kernel, X, Y[:, : num_outputs(kernel)])
+    inner = getattr(kernel, "base_kernel", kernel)
+    expected = math.sqrt(2) * np.array(medians(X[:, [3, 0]]))
+    np.testing.assert_allclose(inner.lengthscale.detach().flatten(), expected, rtol=1e-9)
+    assert torch.isfinite(kernel(X).to_dense()).all()
+
+
+def test_active_dims_compose_on_the_way_down():
+    X, Y = data(d=4)
+    product = RBFKernel(active_dims=(0, 2), ard_num_dims=2) * RBFKernel(active_dims=(1,))
+    kernel = ScaleKernel(product, active_dims=(3, 1, 0)).double()
+    data_starts(kernel, X, Y[:, :1])
+    first, second = kernel.base_kernel.kernels
+    expected = math.sqrt(2) * np.array(medians(X[:, [3, 0]]))  # columns 0 and 2 of columns 3, 1, 0
+    np.testing.assert_allclose(first.lengthscale.detach().flatten(), expected, rtol=1e-9)
+    assert second.lengthscale.item() == pytest.approx(medians(X[:, [1]])[0], rel=1e-9)
+
+
+def test_binary_and_constant_columns_have_a_lengthscale_of_their_own_size():
+    X = torch.stack([(torch.arange(30) % 5 == 0).double(), torch.full((30,), 7.0).double()], -1)
+    kernel = RBFKernel(ard_num_dims=2).double()
+    data_starts(kernel, X, X[:, :1])
+    torch.testing.assert_close(kernel.lengthscale.detach(), torch.full((1, 2), math.sqrt(2)).double())
+    low, high = boxes(kernel, X, X[:, :1])["raw_lengthscale"]
+    assert low.tolist() == [0.01, 0.01] and high.tolist() == pytest.approx([1e3 * math.sqrt(2)] * 2)
+
+
+def test_many_rows_are_subsampled_the_same_way_every_time():
+    X = torch.rand(5000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    once, again = row_distances(X).median, row_distances(X).median
+    assert torch.equal(once, again) and once.item() == pytest.approx(0.512, rel=0.05)  # of the unit square
+
+
+@pytest.mark.parametrize("make", [LaplaceKernel, RQKernel, SobolevKernel])
+def test_any_kernel_with_a_lengthscale_starts_at_the_data(make):
+    X, Y = data()
+    kernel = ScaleKernel(make(ard_num_dims=3)).double()
+    data_starts(kernel, X, Y[:, :1])
+    np.testing.assert_allclose(
+        kernel.base_kernel.lengthscale.detach().flatten(), math.sqrt(3) * np.array(medians(X)), rtol=1e-9
+    )
+    assert average_variance(kernel, X) == pytest.approx(Y[:, 0].var().item(), rel=1e-9)  # also where k(x, x) is not 1
+
+
+def test_curves_are_compared_at_one_grid_point_at_a_time():
+    X = torch.randn(30, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    kernel = GaussianCurveKernel().double()
+    data_starts(kernel, X, X[:, :1])
+    assert kernel.lengthscale.item() == pytest.approx(median_distance(X) / math.sqrt(50), rel=1e-9)
+
+
+def test_the_period_takes_the_place_of_a_lengthscale_that_has_no_unit():
+    X, Y = data(d=1)
+    kernel = PeriodicKernel().double()
+    before = kernel.lengthscale.item()
+    data_starts(kernel, X, Y[:, :1])
+    assert kernel.period_length.item() == pytest.approx(medians(X)[0], rel=1e-9) and kernel.lengthscale.item() == before
+
+
+# --- variances ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ScaleKernel(RBFKernel()),
+        lambda: ScaleKernel(LinearKernel()),
+        lambda: LinearKernel(),
+        lambda: ConstantKernel(),
+        lambda: ScaleKernel(RBFKernel()) * ScaleKernel(MaternKernel()),
+        lambda: ScaleKernel(RBFKernel(active_dims=(0,))) + ScaleKernel(LinearKernel()) + ScaleKernel(MaternKernel()),
+        lambda: ScaleKernel(CurlFreeKernel(RBFKernel(ard_num_dims=2))),
+        lambda: ScaleKernel(DivergenceFreeKernel(RBFKernel(), num_dims=2)),
+        lambda: CurlFreeKernel(ScaleKernel(MaternKernel(ard_num_dims=2))),
+        lambda: HelmholtzKernel(RBFKernel(ard_num_dims=2)),
+        lambda: DecomposableKernel(ScaleKernel(RBFKernel()), output_matrix=3 * torch.eye(2)),
+        lambda: DecomposableKernel(RBFKernel(), num_outputs=2, rank=1),
+        lambda: DecomposableKernel(SobolevKernel(), num_outputs=2, rank=2),
+        lambda: ScaleKernel(DecomposableKernel(RBFKernel(), num_outputs=2)),
+        lambda: DecomposableKernel(RBFKernel(), 2) + DecomposableKernel(MaternKernel(), 2),
+        lambda: DecomposableKernel(RBFKernel(), 2) * ScaleKernel(PeriodicKernel()),
+        lambda: MultitaskKernel(RBFKernel(), num_tasks=2),
+        lambda: LCMKernel([RBFKernel(), MaternKernel()], num_tasks=2),
+        lambda: IndependentKernel.copies(ScaleKernel(RBFKernel()), 2),
+        lambda: TransformableKernel(ScaleKernel(RBFKernel()), [Delay(0.0), Delay(1.0)]),
+        lambda: FunctionValuedKernel(ScaleKernel(RBFKernel()), RBFKernel(), tasks=torch.linspace(0, 1, 2)),
+        lambda: FunctionValuedKernel(ScaleKernel(RBFKernel()), ScaleKernel(RBFKernel())),
+        lambda: ScaleKernel(WarpedKernel(DecomposableKernel(RBFKernel(), 2), CyclicGroup([5.0, 5.0]))),
+    ],
+)
+def test_the_prior_variance_at_the_data_is_that_of_the_outputs(make):
+    X, Y = data(d=2)
+    kernel = make().double()
+    Y = Y[:, : num_outputs(kernel)]
+    data_starts(kernel, X, Y)
+    # the diagonal of an output matrix has a floor of 1e-3, hence not exactly
+    assert average_variance(kernel, X) == pytest.approx(Y.var(0).mean().item(), rel=5e-3)
+    if num_outputs(kernel) > 1:  # a draw at the data is then a sane start for the evidence
+        assert torch.isfinite(kernel(X).to_dense()).all()
+
+
+def test_terms_of_a_sum_share_the_variance_and_spread_their_lengthscales():
+    X, Y = data()
+    kernel = sum((ScaleKernel(RBFKernel()) for _ in range(2)), ScaleKernel(RBFKernel())).double()
+    data_starts(kernel, X, Y[:, :1])
+    lengthscales = torch.cat([part.base_kernel.lengthscale.detach().flatten() for part in kernel.kernels])
+    np.testing.assert_allclose(lengthscales / median_distance(X), [1.0, 0.4, 0.16], rtol=1e-9)
+    for part in kernel.kernels:
+        assert part.outputscale.item() == pytest.approx(Y[:, 0].var().item() / 3, rel=1e-9)
+
+
+def test_many_terms_do_not_run_away_to_tiny_lengthscales():
+    X, Y = data()
+    kernel = sum((RBFKernel() for _ in range(11)), RBFKernel()).double()
+    data_starts(kernel, X, Y[:, :1])
+    assert kernel.kernels[-1].lengthscale.item() == pytest.approx(0.064 * median_distance(X), rel=1e-9)
+
+
+def test_an_output_matrix_starts_at_the_principal_components_of_the_outputs():
+    X, Y = data(n=500, p=3)
+    kernel = DecomposableKernel(RBFKernel(), num_outputs=3, rank=2).double()
+    data_starts(kernel, X, Y)
+    covariance = np.cov(Y.numpy().T)
+    deviations = np.sqrt(covariance.diagonal())
+    values, vectors = np.linalg.eigh(covariance / np.outer(deviations, deviations))
+    shared = 0.9 * (vectors[:, 1:] * values[1:]) @ vectors[:, 1:].T * np.outer(deviations, deviations)
+    loadings = kernel.output_module.loadings.detach()
+    np.testing.assert_allclose(loadings @ loadings.mT, shared, rtol=1e-8)
+    assert (loadings.gather(0, loadings.abs().argmax(0, keepdim=True)) > 0).all()
+    np.testing.assert_allclose(kernel.output_matrix.detach().diagonal(), covariance.diagonal(), rtol=1e-8)
+
+
+def test_independent_outputs_start_each_from_its_own_column():
+    X, Y = data(p=3)
+    Y = Y * torch.tensor([1e-4, 1.0, 1e4])
+    kernel = IndependentKernel.copies(ScaleKernel(RBFKernel()), 3).double()
+    data_starts(kernel, X, Y)
+    np.testing.assert_allclose([part.outputscale.item() for part in kernel.kernels], Y.var(0), rtol=1e-8)
+
+
+def test_missing_outputs_are_left_out_pair_by_pair():
+    _, Y = data(n=30, p=3)
+    holes = Y.clone()
+    holes[::3, 0] = holes[1::4, 2] = torch.nan
+    covariance = output_covariance(holes)
+    for a in range(3):
+        seen = ~holes[:, a].isnan()
+        assert covariance[a, a].item() == pytest.approx(holes[seen, a].var().item(), rel=1e-2)  # clipped to be positive
+    assert torch.linalg.eigvalsh(covariance).amin() > -1e-12
+    torch.testing.assert_close(output_covariance(Y), Y.mT.cov(), rtol=1e-9, atol=1e-12)
+
+
+def test_the_noise_starts_at_a_tenth_of_the_variance():
+    _, Y = data(p=3)
+    torch.testing.assert_close(noise_start(Y), 0.1 * Y.var(0), rtol=1e-9, atol=0)
+
+
+# --- degenerate data ------------------------------------------------------------------------------------------------------
+
+
+def kernels():
+    return {
+        "scaled ARD": ScaleKernel(RBFKernel(ard_num_dims=2)),
+        "decomposable": DecomposableKernel(MaternKernel(), num_outputs=2, rank=2),
+        "sum": DecomposableKernel(RBFKernel(ard_num_dims=2), 2) + DecomposableKernel(LinearKernel(), 2),
+        "helmholtz": HelmholtzKernel(RBFKernel(ard_num_dims=2)),
+        "independent": IndependentKernel.copies(ScaleKernel(MaternKernel(ard_num_dims=2)), 2),
+        "features": ORFFKernel(ORFF(DecomposableKernel(RBFKernel(ard_num_dims=2), 2), 10, random_state=0)),
+    }
+
+
+DEGENERATE = {
+    "one row": lambda X, Y: (X[:1], Y[:1]),
+    "duplicates": lambda X, Y: (X[:1].expand(9, -1), Y[:9]),
+    "constant outputs": lambda X, Y: (X, torch.full_like(Y, 0.1)),
+    "zero outputs": lambda X, Y: (X, torch.zeros_like(Y)),
+    "zero inputs": lambda X, Y: (torch.zeros_like(X), Y),
+    "one constant output": lambda X, Y: (X, Y * torch.tensor([1.0, 0.0])),
+    "large": lambda X, Y: (1e8 * X, 1e8 * Y),
+    "small": lambda X, Y: (1e-8 * X, 1e-8 * Y),
+    "far away": lambda X, Y: (X + 1e8, Y + 1e8),
+    "missing": lambda X, Y: (X, torch.where(torch.arange(len(Y)).unsqueeze(-1) % 2 == torch.arange(2), Y, torch.nan)),
+    "nothing": lambda X, Y: (X, torch.full_like(Y, torch.nan)),
+}
+
+
+@pytest.mark.parametrize("name", kernels())
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_degenerate_data_give_finite_starts_inside_their_boxes(name, case):
+    X, Y = DEGENERATE[case](*data(d=2))
+    kernel = kernels()[name].double()
+    Y = Y[:, : num_outputs(kernel)]
+    before = {key: value.clone() for key, value in kernel.state_dict().items()}
+    ranges = boxes(kernel, X, Y)
+    assert all(torch.equal(before[key], value) for key, value in kernel.state_dict().items())  # only looked at
+    data_starts(kernel, X, Y)
+    assert ranges and all(torch.isfinite(parameter).all() for parameter in kernel.parameters())
+    for key, (low, high) in ranges.items():
+        value = kernel.constraint_for_parameter_name(key).transform(dict(kernel.named_parameters())[key])
+        assert bool(((low > 0) & (low <= value) & (value <= high) & (high < torch.inf)).all()), key
+    noise = noise_start(Y)
+    assert noise.shape == (Y.shape[1],) and bool((torch.isfinite(noise) & (noise > 0)).all())
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1e8])
+@pytest.mark.parametrize("name", kernels())
+def test_starts_follow_the_units_of_the_outputs_and_inputs(name, unit):
+    X, Y = data(d=2)
+    plain, scaled = kernels()[name].double(), kernels()[name].double()
+    Y = Y[:, : num_outputs(plain)]
+    data_starts(plain, X, Y)
+    data_starts(scaled, unit * X, unit * Y)
+    expected = unit**2 * average_variance(plain, X)
+    assert average_variance(scaled, unit * X) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_constant_output_has_a_small_variance_and_a_lone_one_its_own_size():
+    _, Y = data()
+    Y[:, 1] = 3.0
+    variances = output_covariance(Y).diagonal()
+    assert variances[1].item() == pytest.approx(1e-3 * variances[0].item(), rel=1e-9)
+    assert output_covariance(torch.full((5, 1), 3.0)).item() == pytest.approx(9.0)
+    assert output_covariance(torch.zeros(5, 2)).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_distances_of_one_row_are_one():
+    assert (
+        column_distances(torch.ones(1, 2)).median.tolist()
+        == [1.0, 1.0]
+        == column_distances(torch.ones(1, 2)).small.tolist()
+    )
+
+
+# --- what is not touched, and constraints -----------------------------------------------------------------------------------
+
+
+def test_what_is_kept_fixed_is_left_alone_and_has_no_box():
+    X, Y = data()
+    kernel = ScaleKernel(DecomposableKernel(RBFKernel(), num_outputs=2)).double()
+    decomposable = kernel.base_kernel
+    for parameter in (kernel.raw_outputscale, decomposable.output_module.loadings):
+        parameter.requires_grad_(False)
+    before = kernel.outputscale.item(), decomposable.output_module.loadings.clone()
+    data_starts(kernel, X, Y)
+    assert kernel.outputscale.item() == before[0] and torch.equal(decomposable.output_module.loadings, before[1])
+    assert set(boxes(kernel, X, Y)) == {
+        "base_kernel.base_kernel.raw_lengthscale",
+        "base_kernel.output_module.raw_diagonal",
+    }
+
+
+def test_a_start_stays_inside_a_constraint():
+    X, Y = data()
+    kernel = RBFKernel(lengthscale_constraint=Interval(0.1, 0.2)).double()
+    data_starts(kernel, X, Y[:, :1])
+    assert 0.1 < kernel.lengthscale.item() < 0.2
+    report = maximise(kernel, lambda: -kernel.lengthscale.square().sum(), boxes=boxes(kernel, X, Y[:, :1]))
+    assert 0.1 <= kernel.lengthscale.item() < 0.11 and report.evaluations > 1
+
+
+def test_the_boxes_are_relative_to_the_data():
+    X, Y = data()
+    kernel = IndependentKernel.copies(ScaleKernel(RBFKernel(ard_num_dims=3)), 2).double()
+    found = boxes(kernel, X, Y)
+    low, high = found["kernels.0.base_kernel.raw_lengthscale"]
+    expected = np.array(medians(X))
+    quantiles = [np.quantile([abs(a - b) for a, b in combinations(column, 2)], 0.05) for column in X.T.tolist()]
+    np.testing.assert_allclose(low, 1e-2 * np.array(quantiles), rtol=1e-9)
+    np.testing.assert_allclose(high, 1e3 * math.sqrt(3) * expected, rtol=1e-9)
+    for a in range(2):
+        low, high = found[f"kernels.{a}.raw_outputscale"]
+        variance = Y[:, a].var().item()
+        assert low.item() == pytest.approx(1e-8 * variance, rel=1e-9) and high.item() == pytest.approx(1e4 * variance)
+
+
+# --- in a training ----------------------------------------------------------------------------------------------------------
+
+
+def fitted_evidence(unit):
+    X, _ = data(n=25, d=2, seed=3)
+    Y = torch.stack([X[:, 0].sin(), (X[:, 0] + X[:, 1] / 20).cos()], -1) * unit
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2, rank=1).double()
+    noise = 0.01 * output_covariance(Y).diagonal().mean()
+    data_starts(kernel, X, Y)
+
+    def evidence():
+        K = kernel(X).to_dense() + noise * torch.eye(50, dtype=torch.float64)
+        return torch.distributions.MultivariateNormal(torch.zeros(50).double(), K).log_prob(Y.flatten())
+
+    report = maximise(kernel, evidence, boxes=boxes(kernel, X, Y), sizes=sizes(kernel, X, Y), scale=50, tolerance=1e-8)
+    return report.objective + 50 * math.log(unit), report
+
+
+def test_units_of_the_outputs_do_not_matter_to_a_training():
+    expected, report = fitted_evidence(1.0)
+    assert report.converged
+    for unit in (1e-6, 1e6):
+        found, report = fitted_evidence(unit)
+        assert report.converged and found == pytest.approx(expected, rel=1e-5)
