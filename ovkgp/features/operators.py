@@ -276,7 +276,7 @@ class Waves(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> Tensor:
         (waves,) = ctx.saved_tensors
         (cos, sin), (by_cos, by_sin) = waves.chunk(2, -1), gradient.chunk(2, -1)
-        return by_sin * cos - by_cos * sin
+        return (by_sin * cos).addcmul_(by_cos, sin, value=-1)
 
 
 class SelfGram(torch.autograd.Function):

@@ -211,7 +211,8 @@ class IterativeSolver:
         max_rank: int = MAX_RANK,
     ):
         self.tolerance, self.max_iterations, self.noise = tolerance, max_iterations, noise.detach()
-        self.covariance = KroneckerSum(grams, output_matrices, noise, ~torch.isnan(residuals))
+        matrices = [[matrix.detach() for matrix in part] for part in (grams, output_matrices)]
+        self.covariance = KroneckerSum(*matrices, self.noise, ~torch.isnan(residuals))
         self.preconditioner = precondition(self.covariance, max_rank)
         self.norm = self.covariance.norm_bound()
         r = residuals.nan_to_num()

@@ -74,8 +74,7 @@ class ParameterVector:
     """The parameters of `module` that require a gradient, as a float64 NumPy vector of well-scaled variables.
 
     Args:
-        module: any torch module; constraints are those that GPyTorch modules keep. A parameter whose name begins with
-            `log_` has no constraint and is a logarithm already.
+        module: any torch module; constraints are those that GPyTorch modules keep.
         boxes: (low, high) of the *constrained* value, by qualified name or by `id(parameter)`: numbers or tensors that
             expand to the parameter's shape. Values outside are clipped at once.
         sizes: the typical size of an unconstrained parameter, by qualified name, a number or a tensor that

@@ -18,7 +18,7 @@ from ovkgp.kernels.roots import thin_root
 MAX_RANK = 1500
 """The most columns of F, over all components."""
 
-RESIDUAL = 0.1
+RESIDUAL = 0.01
 """A factor of K is good enough when the variance that it leaves anywhere is this part of the smallest noise."""
 
 CHUNK_ENTRIES = 1 << 22
@@ -112,7 +112,7 @@ class Preconditioner:
 
 
 def precondition(covariance: KroneckerSum, max_rank: int = MAX_RANK) -> Preconditioner:
-    """P̂ with at most `max_rank` columns, shared alike by the components.
+    """P̂ with at most `max_rank` columns: an equal share for each component, and what one leaves goes to the next.
 
     Example:
         >>> import torch
@@ -126,11 +126,11 @@ def precondition(covariance: KroneckerSum, max_rank: int = MAX_RANK) -> Precondi
     for K in covariance.grams:
         check_finite(K, "a Gram matrix")
     roots = [thin_root(G) for G in covariance.output_matrices]
-    share = max_rank // max(1, sum(B.shape[1] for B in roots))
-    noise = RESIDUAL * covariance.noise.smallest()
-    strengths = [torch.linalg.matrix_norm(G, ord=2).item() for G in covariance.output_matrices]
-    factors = [
-        pivoted_cholesky(K, share, noise / max(strength, 1e-300))
-        for K, strength in zip(covariance.grams, strengths, strict=True)
-    ]
-    return Preconditioner(covariance, factors, roots)
+    tolerance = RESIDUAL * covariance.noise.smallest()
+    factors, left = {}, max_rank
+    for q in sorted(range(len(roots)), key=lambda q: -roots[q].shape[1]):
+        waiting = sum(B.shape[1] for i, B in enumerate(roots) if i not in factors)
+        strength = max(torch.linalg.matrix_norm(covariance.output_matrices[q], ord=2).item(), 1e-300)
+        factors[q] = pivoted_cholesky(covariance.grams[q], left // max(1, waiting), tolerance / strength)
+        left -= factors[q].shape[1] * roots[q].shape[1]
+    return Preconditioner(covariance, [factors[q] for q in range(len(roots))], roots)

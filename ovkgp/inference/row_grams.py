@@ -49,7 +49,7 @@ class BlockGram(torch.autograd.Function):
         def pulled(span: slice) -> Tensor:
             total = blocks[0] @ both[spans[0], span]
             for other, block in zip(spans[1:], blocks[1:], strict=True):
-                total = torch.addmm(total, block, both[other, span])
+                total.addmm_(block, both[other, span])
             return total
 
         needed = ctx.needs_input_grad[1:]

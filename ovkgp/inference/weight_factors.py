@@ -63,7 +63,9 @@ class _KroneckerTerms(torch.autograd.Function):
             capacitance = KroneckerCapacitance(left, right)
             value = moment @ capacitance.solve(moment.unsqueeze(-1)).squeeze(-1) - capacitance.logdet()
             inputs = [part if part.requires_grad else None for part in (left, right, moment)]
-            found = iter(torch.autograd.grad(value, [part for part in inputs if part is not None], gradient, create_graph=True))
+            found = iter(
+                torch.autograd.grad(value, [part for part in inputs if part is not None], gradient, create_graph=True)
+            )
             return tuple(None if part is None else next(found) for part in inputs)
         on_s, on_t = (t / values).sum(1), (s.unsqueeze(1) / values).sum(0)
         by_left = (U * on_s) @ U.mT + weights @ right @ weights.mT

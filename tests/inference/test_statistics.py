@@ -1,0 +1,332 @@
+"""Statistics: a commutative monoid, the same for any order and chunking of the data, in bounded memory."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from weight_space_cases import Case
+
+from ovkgp.exceptions import InputError
+from ovkgp.inference.data import Observations
+from ovkgp.inference.gathering import gather
+from ovkgp.inference.landmarks import Landmarks, choose_landmarks, row_priorities
+from ovkgp.inference.row_grams import BlockGram, grams_by_output, row_groups, seen_patterns
+from ovkgp.inference.statistics import Statistics
+from ovkgp.inference.weight_space import weight_system
+
+KINDS = {
+    "shared": ("decomposable", "full", 0.0),
+    "shared stack": ("lmc", "full", 0.0),
+    "by output": ("helmholtz", "per_output", 0.3),
+    "known": ("curl-free", "known", 0.3),
+    "whitened": ("decomposable", "full", 0.3),
+    "whitened rows": ("delays", "per_output", 0.3),
+}
+
+
+@pytest.fixture(params=KINDS)
+def case(request):
+    return Case(*KINDS[request.param], mean="linear", n=60)
+
+
+def gathered(case, data=None, **options):
+    with torch.no_grad():
+        return gather(case.features, case.mean, case.noise, case.data if data is None else data, **options)
+
+
+def same(a, b, tolerance=1e-10):
+    assert (a.layout, a.num_rows, a.num_waves, a.num_basis, a.weighted) == (
+        b.layout,
+        b.num_rows,
+        b.num_waves,
+        b.num_basis,
+        b.weighted,
+    )
+    assert torch.equal(a.num_seen, b.num_seen)
+    for name in ("gram", "log_noise", "noise_sum"):
+        torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=tolerance, atol=tolerance)
+    assert torch.equal(a.landmarks.X, b.landmarks.X) and torch.equal(a.landmarks.seen, b.landmarks.seen)
+    assert torch.equal(a.landmarks.priorities, b.landmarks.priorities)
+
+
+def parts(case, sizes, **options):
+    """Consecutive pieces of the data, all gathered in the layout of the whole."""
+    layout = gathered(case).layout
+    pieces = zip(case.data.X.split(sizes), case.data.Y.split(sizes), strict=True)
+    noises = [None] * len(sizes) if case.data.noise is None else case.data.noise.split(sizes)
+    data = [Observations(*piece, noise) for piece, noise in zip(pieces, noises, strict=True)]
+    return [gathered(case, piece, layout=layout, **options) for piece in data]
+
+
+def sizes(case):
+    n = case.data.num_rows
+    return [17, 1, n - 28, 10]
+
+
+def test_the_order_and_the_chunks_do_not_matter(case):
+    whole = gathered(case, num_landmarks=20)
+    shuffled = case.data.rows(torch.randperm(case.data.num_rows, generator=torch.Generator().manual_seed(0)))
+    same(gathered(case, shuffled, num_landmarks=20), whole)
+    for chunk_rows in (1, 7, 59):
+        same(gathered(case, chunk_rows=chunk_rows, num_landmarks=20), whole)
+
+
+def test_statistics_are_a_commutative_monoid(case):
+    a, b, c, d = parts(case, sizes(case), num_landmarks=20)
+    whole = gathered(case, num_landmarks=20)
+    same(a + b, b + a, 0.0)
+    same((a + b) + (c + d), a + ((b + c) + d))
+    same(sum([d, b, a, c]), whole)
+    same(Statistics.empty() + a, a, 0.0)
+    same(a + Statistics.empty(), a, 0.0)
+    assert (Statistics.empty() + Statistics.empty()).layout == "empty"
+    with pytest.raises(TypeError):
+        a + 1
+    with pytest.raises(TypeError):
+        1 + a
+
+
+def test_gradients_flow_through_a_sum(case):
+    """The evidence of added pieces has the gradient of the evidence of the whole."""
+    parameters = [t for t in case.features.parameters() if t.requires_grad]
+    template = case.features(case.data.X[:1])
+
+    def gradient(statistics):
+        system = weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
+        return torch.autograd.grad(system.log_density, parameters, retain_graph=True)
+
+    whole = gather(case.features, case.mean, case.noise, case.data)
+    halves = case.data.rows(slice(0, 20)), case.data.rows(slice(20, None))
+    added = sum(gather(case.features, case.mean, case.noise, half, layout=whole.layout) for half in halves)
+    for found, expected in zip(gradient(added), gradient(whole), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+
+
+def test_a_shared_gram_becomes_one_for_each_output():
+    case = Case("helmholtz", "per_output", 0.3, n=40)
+    data = case.data
+    complete = data.seen.all(1)
+    assert 0 < complete.sum() < len(complete)
+    pieces = [gathered(case, data.rows(rows)) for rows in (complete, ~complete)]
+    assert [piece.layout for piece in pieces] == ["shared", "by_output"]
+    whole = gathered(case)
+    same(pieces[0] + pieces[1], whole)
+    same(pieces[1] + pieces[0], whole)
+    same(pieces[0].by_output(), gathered(case, data.rows(complete), layout="by_output"))
+
+
+def test_float32_data_are_summed_in_float64():
+    case = Case("curl-free", "shared", 0.0, n=30)
+    single = Observations(case.data.X.float(), case.data.Y.float())
+    statistics = gathered(case, single, chunk_rows=7)
+    assert statistics.gram.dtype == torch.float64
+    same(statistics, gathered(case, Observations(single.X.double(), single.Y.double())))
+
+
+def test_rows_without_outputs_and_no_rows_at_all():
+    case = Case("curl-free", "shared", 0.0, n=20)
+    X, Y = case.data.X, case.data.Y.clone()
+    Y[3:12] = torch.nan
+    kept = torch.cat([torch.arange(3), torch.arange(12, 20)])
+    expected = gathered(case, Observations(X[kept], Y[kept]))
+    for chunk_rows in (None, 4):
+        same(gathered(case, Observations(X, Y), chunk_rows=chunk_rows), expected)
+    assert gathered(case, Observations(X[3:12], Y[3:12])).layout == "empty"
+
+
+def test_what_does_not_add_is_an_error():
+    case = Case("curl-free", "per_output", 0.0)
+    a = gathered(case, fingerprint="abc")
+    with pytest.raises(InputError, match="'abc' and 'xyz'"):
+        a + gathered(case, fingerprint="xyz")
+    known = Observations(case.data.X, case.data.Y, torch.ones_like(case.data.Y))
+    with pytest.raises(InputError, match="weighted is False in one and True in the other"):
+        a + gathered(case, known, fingerprint="abc")
+    with pytest.raises(InputError, match="num_basis is 1 in one and 3 in the other"):
+        linear = Case("curl-free", mean="linear")
+        a + gathered(linear, fingerprint="abc")
+    with pytest.raises(InputError, match="num_waves is 12 in one and 24 in the other"):
+        a + gathered(Case("helmholtz", missing=0.0), fingerprint="abc")
+    full = Case("own", "full", 0.0)
+    with pytest.raises(InputError):
+        a + gathered(full, fingerprint="abc")
+
+
+def test_statistics_come_back_from_tensors_and_json(case):
+    statistics = gathered(case, num_landmarks=10, fingerprint="f")
+    tensors, header = statistics.tensors()
+    assert all(torch.is_tensor(tensor) for tensor in tensors.values())
+    again = Statistics.from_tensors(tensors, json.loads(json.dumps(header)))
+    same(again, statistics, 0.0)
+    assert again.fingerprint == "f" and again.landmarks.limit == 10
+    same(again + statistics, statistics + statistics, 0.0)
+    empty = Statistics.from_tensors(*Statistics.empty().tensors())
+    same(empty + statistics, statistics, 0.0)
+
+
+# --- landmarks -------------------------------------------------------------------------------------------------------
+
+
+def points(n=300, d=2, p=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    Y = torch.randn(n, p, generator=generator, dtype=torch.float64)
+    Y[torch.rand(n, p, generator=generator) < 0.3] = torch.nan
+    return Observations(torch.randn(n, d, generator=generator, dtype=torch.float64), Y).seen_rows()
+
+
+def test_landmarks_do_not_depend_on_order_or_chunks(monkeypatch):
+    data = points()
+    whole = choose_landmarks(data, 40)
+    assert len(whole) == 40 and bool((whole.priorities.diff() > 0).all()) and bool((whole.priorities >= 0).all())
+    for rows, at_once in itertools.product(
+        (torch.randperm(data.num_rows), torch.arange(data.num_rows).flip(0)), (1, 37)
+    ):
+        monkeypatch.setattr("ovkgp.inference.landmarks.ROWS_AT_ONCE", at_once)
+        other = choose_landmarks(data.rows(rows), 40)
+        assert torch.equal(other.X, whole.X) and torch.equal(other.seen, whole.seen)
+    pieces = [choose_landmarks(data.rows(slice(start, start + 70)), 40) for start in range(0, data.num_rows, 70)]
+    merged = sum(pieces[::-1], Landmarks.none())
+    assert torch.equal(merged.X, whole.X) and torch.equal(merged.priorities, whole.priorities)
+
+
+def test_landmarks_are_rows_of_the_data_with_their_masks_and_copies_count_once():
+    data = points(50)
+    twice = Observations(torch.cat([data.X, data.X]), torch.cat([data.Y, data.Y]))
+    chosen = choose_landmarks(twice, 1000)
+    assert len(chosen) == data.num_rows
+    for x, seen in zip(chosen.X, chosen.seen, strict=True):
+        (row,) = (data.X == x).all(1).nonzero()[0]
+        assert torch.equal(data.seen[row], seen)
+    other_mask = Observations(data.X, torch.where(data.seen, torch.nan, 1.0)).seen_rows()
+    assert len(chosen + choose_landmarks(other_mask, 1000)) == data.num_rows + other_mask.num_rows
+
+
+def test_landmarks_are_a_fair_sample():
+    """Of 20 000 points on a line, 1000 kept: each tenth has 100 ± 5 standard deviations of a hypergeometric count."""
+    X = torch.linspace(0, 1, 20_000, dtype=torch.float64).unsqueeze(-1)
+    chosen = choose_landmarks(Observations(X, torch.zeros_like(X)), 1000)
+    counts = np.histogram(chosen.X.numpy(), bins=10, range=(0, 1))[0]
+    assert np.abs(counts - 100).max() < 5 * np.sqrt(1000 * 0.1 * 0.9 * 19 / 20)
+
+
+def test_priorities_of_zero_and_minus_zero_agree_and_of_dtypes():
+    zeros = Observations(torch.tensor([[0.0], [-0.0]], dtype=torch.float64), torch.zeros(2, 1))
+    assert row_priorities(zeros).unique().numel() == 1
+    halves = Observations(torch.tensor([[0.5, 0.25]]), torch.zeros(1, 1))
+    assert torch.equal(row_priorities(halves), row_priorities(halves.double()))
+
+
+def test_no_landmarks_and_the_smaller_limit():
+    data = points(60)
+    assert len(choose_landmarks(data, 0)) == 0
+    merged = choose_landmarks(data, 30) + choose_landmarks(data, 10)
+    assert torch.equal(merged.X, choose_landmarks(data, 10).X)
+
+
+@pytest.mark.parametrize("p", [3, 64, 70, 130])
+def test_patterns_of_any_number_of_outputs(p):
+    generator = torch.Generator().manual_seed(0)
+    distinct = torch.rand(5, p, generator=generator) < 0.5
+    which = torch.randint(5, (40,), generator=generator)
+    seen = distinct[which]
+    patterns, found, counts = seen_patterns(seen)
+    assert torch.equal(patterns[found], seen) and len(patterns) == len(seen.unique(dim=0)) == len(counts)
+    assert torch.equal(counts, torch.bincount(found))
+
+
+# --- Gram matrices ---------------------------------------------------------------------------------------------------
+
+
+def test_block_gram_equals_dense_and_is_twice_differentiable():
+    torch.manual_seed(0)
+    blocks = [torch.randn(6, k, dtype=torch.float64, requires_grad=True) for k in (3, 2, 1)]
+    whole = torch.cat(blocks, 1)
+    torch.testing.assert_close(BlockGram.apply(False, *blocks), whole.mT @ whole, rtol=1e-13, atol=1e-13)
+
+    def gram(*blocks):
+        return BlockGram.apply(False, *blocks).tanh()
+
+    assert torch.autograd.gradcheck(gram, blocks) and torch.autograd.gradgradcheck(gram, blocks)
+    weight = torch.randn(6, 6, dtype=torch.float64)
+    value, only = (torch.autograd.grad(BlockGram.apply(flag, *blocks), blocks, weight) for flag in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(value, only, strict=True))
+
+
+def gram_data(n=900):
+    data = points(n, p=3, seed=1)
+    torch.manual_seed(1)
+    waves = [torch.randn(data.num_rows, k, dtype=torch.float64) for k in (4, 3)]
+    return data, waves, torch.ones(data.num_rows, 1, dtype=torch.float64), torch.nan_to_num(data.Y)
+
+
+@pytest.mark.parametrize("adding", [0, 100, 10_000])
+@pytest.mark.parametrize("known", [False, True])
+def test_grams_by_output_however_the_rows_are_grouped(adding, known, monkeypatch):
+    """From every pattern of missing outputs multiplied once, to every output on its own."""
+    monkeypatch.setattr("ovkgp.inference.row_grams.ADDING", adding)
+    data, waves, basis, Y = gram_data()
+    if known:
+        data = Observations(data.X, data.Y, 0.1 + torch.rand_like(data.Y))
+    groups = row_groups(data)
+    entries = torch.zeros_like(data.seen, dtype=torch.int64)
+    for group in groups:
+        for a in group.outputs:
+            entries[group.rows, a] += 1
+    assert torch.equal(entries, data.seen.long())
+    if not known:
+        assert max(len(group.outputs) for group in groups) == (1 if adding == 10_000 else 3)
+    grams = grams_by_output(waves, basis, Y, groups)
+    for a, gram in enumerate(grams):
+        scale = torch.where(data.seen[:, a], 1.0 if data.noise is None else data.noise[:, a].rsqrt(), 0.0)
+        rows = torch.cat([*waves, basis, Y[:, [a]]], 1) * scale.unsqueeze(1)
+        torch.testing.assert_close(gram, rows.mT @ rows, rtol=1e-12, atol=1e-12)
+
+
+def test_an_output_that_no_row_of_a_chunk_shows():
+    case = Case("curl-free", "per_output", 0.0, n=20)
+    Y = case.data.Y.clone()
+    Y[:10, 0] = torch.nan
+    data = Observations(case.data.X, Y)
+    same(gathered(case, data, chunk_rows=5), gathered(case, data))
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+class PeakMemory(TorchDispatchMode):
+    """The largest total of live tensor storages made inside, in bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self.live, self.peak = {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if torch.is_tensor(tensor):
+                storage = tensor.untyped_storage()
+                reference = torch.multiprocessing.reductions.StorageWeakRef(storage)
+                self.live[storage.data_ptr()] = storage.nbytes(), reference
+        self.live = {key: pair for key, pair in self.live.items() if not pair[1].expired()}
+        self.peak = max(self.peak, sum(size for size, _ in self.live.values()))
+        return result
+
+
+@pytest.mark.parametrize("kind", ["shared", "by output", "whitened"])
+def test_memory_of_evidence_and_gradient_does_not_grow_with_the_rows(kind):
+    """Beyond the masks of the data (a byte an entry and a few words a row), the peak is that of one chunk."""
+    peaks, seen = [], []
+    for n in (600, 2400):
+        case = Case(*KINDS[kind], n=n)
+        with PeakMemory() as watch:
+            statistics = gather(case.features, case.mean, case.noise, case.data, chunk_rows=100)
+            template = case.features(case.data.X[:1])
+            system = weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
+            torch.autograd.grad(system.log_density, list(case.parameters().values()), allow_unused=True)
+        peaks.append(watch.peak)
+        seen.append(case.data.seen.numel())
+    assert peaks[1] - peaks[0] < 12 * (seen[1] - seen[0])
+    assert peaks[1] < 1.3 * peaks[0]
