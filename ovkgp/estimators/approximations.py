@@ -28,7 +28,12 @@ def choose_approximation(approximation: str, kernel: Kernel, Y: np.ndarray, nois
     is_kronecker = parts is not None and len(parts) == 1 and seen.all() and noise is None
     if is_kronecker and len(Y) <= SEPARABLE_LIMIT:
         return "exact"
-    return "orff" if _has_pair(kernel, None) else "nystrom"
+    return feature_kind(approximation, kernel)
+
+
+def feature_kind(approximation: str, kernel: Kernel) -> str:
+    """ "nystrom" where that was asked for or the kernel has no spectral pair, else "orff"."""
+    return "orff" if approximation != "nystrom" and _has_pair(kernel) else "nystrom"
 
 
 def approximate(kernel: Kernel, approximation: str, X: Tensor, num_frequencies: int, seed: int) -> FeatureMap | None:
@@ -44,9 +49,9 @@ def approximate(kernel: Kernel, approximation: str, X: Tensor, num_frequencies: 
     return Nystrom(kernel, distinct[order[:num_frequencies]])
 
 
-def _has_pair(kernel: Kernel, num_dims: int | None) -> bool:
+def _has_pair(kernel: Kernel) -> bool:
     try:
-        spectral_pair(kernel, num_dims=num_dims)
+        spectral_pair(kernel)
     except (SpectralError, KernelTypeError):
         return False
     except OptionError:  # it has one, and only lacks the number of dimensions

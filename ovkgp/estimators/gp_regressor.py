@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.estimators.approximations import approximate, choose_approximation
+from ovkgp.estimators.approximations import approximate, choose_approximation, feature_kind
 from ovkgp.estimators.options import require_options
 from ovkgp.estimators.scaled_draws import ScaledDraws
 from ovkgp.estimators.scaling import Scaling
@@ -111,7 +111,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             checkpoint: a file to which training saves its progress; a later call with the same file goes on from there.
         """
         data = self._prepare(X, Y, noise)
-        self._train(*data, features=None, checkpoint=checkpoint)
+        self._train(*data, features=False, checkpoint=checkpoint)
         self._condition(*data)
         return self
 
@@ -121,7 +121,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         in memory that does not grow."""
         if not hasattr(self, "gp_"):
             data = self._prepare(X, Y, noise)
-            self._train(*data, features="nystrom" if self.approximation == "nystrom" else "orff")
+            self._train(*data, features=True)
         else:
             data = self._further(X, Y, noise)
         self._add(*data)
@@ -144,56 +144,62 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Y, _, _ = output_table(Y, X)
         if Y.shape[1] != self.n_outputs_:
             raise InputError(f"Y has {Y.shape[1]} columns; the first call had {self.n_outputs_}.")
-        if self.gp_.features is None:
-            raise OptionError(
-                'partial_fit adds to a feature map, and this model was fitted exactly: use approximation="orff" in fit, or '
-                "call partial_fit from the start."
-            )
+        if self.approximation_ == "exact":
+            self._leave_exact()
         return X, Y, _known_noise(noise, Y)
 
-    def _train(self, X, Y, noise, features: str | None, checkpoint=None) -> None:
+    def _leave_exact(self) -> None:
+        """Give an exactly fitted model a feature map, and its own data as the first statistics."""
+        data, kind = self.posterior_.data, feature_kind(self.approximation, self.gp_.kernel)
+        self.gp_.features = approximate(self.gp_.kernel, kind, data.X, self.num_frequencies, as_seed(self.random_state))
+        self.gp_.double()
+        self.statistics_ = self.gp_.statistics(data.X, data.Y, data.noise)
+        self.approximation_ = kind
+
+    def _train(self, X, Y, noise, features: bool, checkpoint=None) -> None:
         seed = as_seed(self.random_state)
-        kernel = self._kernel(X, Y, noise, seed)
+        kernel, trained = self._kernel(X, Y, noise, seed)
         self.scaling_ = self._scaling(kernel, X, Y)
-        self.approximation_ = features or choose_approximation(self.approximation, kernel, Y, noise)
-        rows = _some_rows(len(X), self.training_rows, Y, seed)
+        kind = feature_kind(self.approximation, kernel)
+        self.approximation_ = kind if features else choose_approximation(self.approximation, kernel, Y, noise)
+        rows = _some_rows(Y, self.training_rows, seed)
         inputs, outputs = self.scaling_.inputs(X[rows]), self.scaling_.outputs(Y[rows])
         self.gp_ = self._gp(kernel, approximate(kernel, self.approximation_, inputs, self.num_frequencies, seed))
         self.fit_report_ = None
         if self.hyperparameters == "fixed":
             self.gp_.start(inputs, outputs, kernel=not isinstance(self.kernel, Kernel))
             return
+        if trained is not None:
+            self.gp_.adopt(trained)
         known = None if noise is None else self.scaling_.variances(noise[rows])
-        options = {"training_rows": None, "random_state": seed, "verbose": self.verbose}
-        self.gp_.fit(inputs, outputs, known, checkpoint=checkpoint, **options)
+        options = {"training_rows": None, "random_state": seed, "verbose": self.verbose, "checkpoint": checkpoint}
+        self.gp_.fit(inputs, outputs, known, start="auto" if trained is None else "current", **options)
         self.fit_report_ = self.gp_.fit_report_
 
-    def _kernel(self, X, Y, noise, seed: int) -> Kernel:
+    def _kernel(self, X, Y, noise, seed: int) -> tuple[Kernel, OperatorValuedGP | None]:
+        """The kernel and, where structures were compared, the model of the winner on some of the rows."""
         d, p = X.shape[1], Y.shape[1]
         if isinstance(self.kernel, Kernel):
             self.kernel_ = "given"
-            return given_kernel(self.kernel, p).double()
-        if self.kernel == "auto":
-            self.kernel_ = "independent" if p == 1 else self._best_structure(X, Y, noise, seed)
-        else:
-            self.kernel_ = self.kernel
-        return structure(self.kernel_, self.base_kernel, self.rank, d, p).double()
+            return given_kernel(self.kernel, p).double(), None
+        if self.kernel != "auto" or p == 1 or self.hyperparameters == "fixed":
+            self.kernel_ = "independent" if self.kernel == "auto" else self.kernel
+            return structure(self.kernel_, self.base_kernel, self.rank, d, p).double(), None
+        models = {name: self._candidate(name, X, Y, noise, seed) for name in CANDIDATES}
+        self.candidates_ = {name: penalised_evidence(model) for name, model in models.items()}
+        self.kernel_ = max(self.candidates_, key=self.candidates_.get)
+        return structure(self.kernel_, self.base_kernel, self.rank, d, p).double(), models[self.kernel_]
 
-    def _best_structure(self, X, Y, noise, seed: int) -> str:
-        """The candidate with the largest evidence on some of the rows, each parameter counted at ½ log N."""
-        rows = _some_rows(len(X), SELECTION_ROWS, Y, seed)
-        self.candidates_ = {name: self._score_of(name, X, Y, noise, rows, seed) for name in CANDIDATES}
-        return max(self.candidates_, key=self.candidates_.get)
-
-    def _score_of(self, name: str, X, Y, noise, rows, seed: int) -> float:
+    def _candidate(self, name: str, X, Y, noise, seed: int) -> OperatorValuedGP:
+        """A structure, trained on some of the rows."""
         kernel = structure(name, self.base_kernel, self.rank, X.shape[1], Y.shape[1]).double()
         self.scaling_ = self._scaling(kernel, X, Y)
-        data = self.scaling_.inputs(X[rows]), self.scaling_.outputs(Y[rows])
-        exact = choose_approximation("auto", kernel, Y[rows], noise) == "exact"
-        gp = self._gp(kernel, None if exact else approximate(kernel, "orff", data[0], self.num_frequencies, seed))
-        gp.fit(*data, None if noise is None else self.scaling_.variances(noise[rows]), random_state=seed)
-        num_parameters = sum(parameter.numel() for parameter in gp.parameters())
-        return gp.fit_report_.log_evidence - 0.5 * num_parameters * np.log(np.isfinite(Y[rows]).sum())
+        rows = _some_rows(Y, SELECTION_ROWS, seed)
+        inputs = self.scaling_.inputs(X[rows])
+        kind = choose_approximation("auto", kernel, Y[rows], noise)
+        gp = self._gp(kernel, approximate(kernel, kind, inputs, self.num_frequencies, seed))
+        known = None if noise is None else self.scaling_.variances(noise[rows])
+        return gp.fit(inputs, self.scaling_.outputs(Y[rows]), known, random_state=seed, verbose=self.verbose)
 
     def _scaling(self, kernel: Kernel, X, Y) -> Scaling:
         given = isinstance(self.kernel, Kernel)
@@ -331,5 +337,12 @@ def _scaled_noise(noise, scaling: Scaling) -> np.ndarray:
     return noise / np.outer(scale, scale) if noise.ndim == 2 else noise / scale**2
 
 
-def _some_rows(num_rows: int, most: int | None, Y: np.ndarray, seed: int) -> np.ndarray | slice:
-    return slice(None) if most is None or num_rows <= most else random_rows(np.isfinite(Y), most, seed)
+def _some_rows(Y: np.ndarray, most: int | None, seed: int) -> np.ndarray | slice:
+    return slice(None) if most is None or len(Y) <= most else random_rows(np.isfinite(Y), most, seed)
+
+
+def penalised_evidence(gp: OperatorValuedGP) -> float:
+    """log p(Y) − ½ k log N for k trained parameters and N observed entries: the evidence, had they been integrated out."""
+    report = gp.fit_report_
+    num_parameters = sum(parameter.numel() for parameter in gp.parameters() if parameter.requires_grad)
+    return report.log_evidence - 0.5 * num_parameters * np.log(report.num_seen)

@@ -91,10 +91,9 @@ def refined_solve(
         solution = solution + conjugate_gradients(apply, precondition, residual, tolerance, max_iterations).solution
         residual = rhs - apply(solution)
         floor = 16 * torch.finfo(rhs.dtype).eps * norm * _norms(solution)
-        left = _norms(residual)
-        if bool((left <= 2 * tolerance * _norms(rhs) + floor).all()):
+        if bool((_norms(residual) <= 2 * tolerance * _norms(rhs) + floor).all()):
             return solution
-    warn_of_residual((left / _norms(rhs)).max().item(), tolerance)
+    warn_of_residual(relative_norms(residual, rhs).max().item(), tolerance)
     return solution
 
 
@@ -120,6 +119,11 @@ def _dots(left: Tensor, right: Tensor) -> Tensor:
 
 def _norms(V: Tensor) -> Tensor:
     return torch.linalg.vector_norm(V, dim=(0, 2))
+
+
+def relative_norms(V: Tensor, rhs: Tensor) -> Tensor:
+    """‖v‖ / ‖b‖ of each column, (k,); 0 for 0 / 0."""
+    return _norms(V) / _norms(rhs).clamp_min(torch.finfo(rhs.dtype).tiny)
 
 
 def _quotient(numerator: Tensor, denominator: Tensor, active: Tensor) -> Tensor:

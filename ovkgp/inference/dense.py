@@ -121,6 +121,14 @@ def inverse_of(chol: Tensor) -> Tensor:
     return lower + lower.tril(-1).mT
 
 
+def gram(matrix: Tensor) -> Tensor:
+    """AᵀA (m, m) of A (r, m), without a gradient. On the processor it is NumPy's, which calls SYRK: half a product."""
+    if matrix.device.type != "cpu":
+        return matrix.mT @ matrix
+    array = matrix.detach().numpy()
+    return torch.from_numpy(array.T @ array)
+
+
 class DenseSolver:
     """C⁻¹ on the observed entries, for predictions.
 
@@ -188,7 +196,7 @@ class DenseSolver:
         if form == "diag":
             return root.square().sum(0).view(-1, q)
         if form == "full":
-            return root.mT @ root
+            return gram(root)
         points = root.mT.unflatten(0, (-1, q))  # (m, q, N)
         return points @ points.mT
 

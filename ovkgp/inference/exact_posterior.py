@@ -13,6 +13,7 @@ from torch import Tensor
 from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF
 from ovkgp.features.noise import as_seed
+from ovkgp.inference.data import Observations
 from ovkgp.inference.draws import FunctionDraws
 from ovkgp.inference.field_processes import FieldViews
 from ovkgp.inference.means import OutputMean
@@ -28,25 +29,21 @@ class ExactPosterior(FieldViews, Posterior):
     Args:
         process: what is predicted.
         solver: C⁻¹ on the observed entries.
-        X: the training inputs (n, d).
+        data: what was observed, in float64.
         mean: the prior mean; used where the process is the observed one.
         output_noise: Σ (p, p) of a new observation, and of the data where theirs is not known.
-        known_noise: the variances (n, p) of the data, where they are known.
     """
 
-    def __init__(
-        self,
-        process: Process,
-        solver,
-        X: Tensor,
-        mean: OutputMean,
-        output_noise: Tensor,
-        known_noise: Tensor | None = None,
-    ):
-        self.process, self.solver, self.X, self.mean = process, solver, X, mean
-        self.output_noise, self.known_noise = output_noise, known_noise
-        self.num_outputs, self.num_dims = process.num_outputs, X.shape[1]
+    def __init__(self, process: Process, solver, data: Observations, mean: OutputMean, output_noise: Tensor):
+        self.process, self.solver, self.data, self.mean = process, solver, data, mean
+        self.output_noise = output_noise
+        self.num_outputs, self.num_dims = process.num_outputs, data.X.shape[1]
         self.log_evidence, self.log_evidence_error = float(solver.log_density), solver.standard_error
+
+    @property
+    def X(self) -> Tensor:
+        """The training inputs (n, d)."""
+        return self.data.X
 
     @property
     def noise(self) -> Tensor | None:
@@ -54,7 +51,7 @@ class ExactPosterior(FieldViews, Posterior):
 
     def of(self, process: Process) -> ExactPosterior:
         """The posterior of another process that is jointly Gaussian with the observed one."""
-        return ExactPosterior(process, self.solver, self.X, self.mean, self.output_noise, self.known_noise)
+        return ExactPosterior(process, self.solver, self.data, self.mean, self.output_noise)
 
     def rows_at_once(self, form: str) -> int:
         return CHUNK_ENTRIES // (self.solver.alpha.numel() * self.num_outputs)
@@ -92,8 +89,8 @@ class ExactPosterior(FieldViews, Posterior):
         return FunctionDraws(evaluate, k, self.num_dims)
 
     def _noise_draws(self, scores: Tensor) -> Tensor:
-        if self.known_noise is not None:
-            return scores * self.known_noise.sqrt()
+        if self.data.noise is not None:
+            return scores * self.data.noise.sqrt()
         return scores @ torch.linalg.cholesky(self.output_noise).mT
 
 
@@ -103,8 +100,8 @@ class KroneckerPosterior(ExactPosterior):
     Cost of m standard deviations: O(m n² + m n p + m p²) time; the np × np matrix is never formed.
     """
 
-    def __init__(self, process: Process, solver, X: Tensor, mean: OutputMean, output_noise: Tensor):
-        super().__init__(process, solver, X, mean, output_noise)
+    def __init__(self, process: Process, solver, data: Observations, mean: OutputMean, output_noise: Tensor):
+        super().__init__(process, solver, data, mean, output_noise)
         ((self.scalar, self.output_matrix),) = components(process.kernel)
 
     def rows_at_once(self, form: str) -> int:

@@ -46,8 +46,7 @@ class ExactRoad(ABC):
         """The posterior; `model` is frozen. Landmarks are for features only: these variances need no guard."""
         data = checked(data)
         process = KernelProcess(model.kernel, data.num_outputs)
-        parts = (process, self.solver(model, data), data.X, model.mean, model.new_noise(data))
-        return self.posterior(*parts) if data.noise is None else self.posterior(*parts, data.noise)
+        return self.posterior(process, self.solver(model, data), data, model.mean, model.new_noise(data))
 
     def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
         """The predictive densities of each entry given all others."""

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from ovkgp.exceptions import KernelTypeError, OptionError
 from ovkgp.inference.data import Observations
 from ovkgp.inference.landmarks import choose_landmarks
-from ovkgp.inference.rows import Rows, choose_layout, whitened_log_noise
+from ovkgp.inference.rows import ROWS_AT_ONCE, Rows, choose_layout, whitened_log_noise
 from ovkgp.inference.statistics import Statistics
 
 CHUNK_ENTRIES = 4_000_000
@@ -105,7 +105,7 @@ def _count_waves(template: LinearOperator) -> int:
 def _noise_sum(data: Observations) -> Tensor:
     if data.noise is None:
         return data.Y.new_zeros(data.num_outputs, dtype=torch.float64)
-    return torch.where(data.seen, data.noise.double(), 0.0).sum(0)
+    return sum(torch.where(part.seen, part.noise, 0.0).sum(0) for part in data.chunks(ROWS_AT_ONCE))
 
 
 def stream_gram(rows: Rows, data: Observations, noise: Tensor | None, chunk_rows: int) -> Tensor:

@@ -7,8 +7,10 @@ posterior. The linear algebra is chosen from the structure at hand (`ovkgp.infer
 from __future__ import annotations
 
 import math
+import warnings
 from copy import deepcopy
 from hashlib import sha256
+from pathlib import Path
 
 import torch
 from gpytorch.kernels import Kernel
@@ -16,7 +18,7 @@ from gpytorch.means import Mean
 from gpytorch.module import Module
 from torch import Tensor
 
-from ovkgp.exceptions import KernelTypeError, OptionError
+from ovkgp.exceptions import FitWarning, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.data import Observations, observations
 from ovkgp.inference.feature_road import FeatureRoad
@@ -27,7 +29,7 @@ from ovkgp.inference.noise import OutputNoise
 from ovkgp.inference.posterior import Posterior
 from ovkgp.inference.priors import log_prior
 from ovkgp.inference.roads import choose_road, require_road
-from ovkgp.inference.starts import boxes, data_starts, noise_start
+from ovkgp.inference.starts import boxes, data_starts, noise_start, sizes
 from ovkgp.inference.statistics import Statistics
 from ovkgp.inference.subsets import training_subset
 from ovkgp.inference.training import FitReport, maximise
@@ -36,6 +38,9 @@ from ovkgp.kernels import num_outputs
 VARIANCES = ("features", "guarded")
 NOISE_BOX = (1e-8, 1e2)
 """Where a trained noise variance stays, relative to the variance of its output."""
+
+WARMED, WARM_ROWS = ("kronecker", "dense", "iterative", "independent"), 400
+"""On the roads whose cost grows like n³, more than twice so many rows are preceded by a training on so many."""
 
 
 class OperatorValuedGP(Module):
@@ -105,6 +110,11 @@ class OperatorValuedGP(Module):
     def model(self) -> Model:
         """What the roads see."""
         return Model(self.kernel, self.mean, self.noise_model, self.features)
+
+    def adopt(self, other: OperatorValuedGP) -> None:
+        """Take the hyperparameters of another model of the same kernel structure, mean and noise."""
+        for part in ("kernel", "mean", "noise_model"):
+            getattr(self, part).load_state_dict(getattr(other, part).state_dict())
 
     def frozen(self) -> OperatorValuedGP:
         """A copy that nobody trains."""
@@ -205,10 +215,17 @@ class OperatorValuedGP(Module):
             raise OptionError(f'start must be "auto", "data" or "current", got {start!r}.')
         data = training_subset(self._observe(X, Y, noise), training_rows, random_state).double()
         road = choose_road(self.model, data, self.road)
+        is_resumed = checkpoint is not None and Path(checkpoint).exists()
+        if start == "auto" and road.name in WARMED and data.num_rows > 2 * WARM_ROWS and not is_resumed:
+            self._warm(data, restarts=restarts, max_iter=max_iter, random_state=random_state, verbose=verbose)
+            if self.fit_report_.interrupted:
+                return self
+            restarts, start = 1, "current"
         self.fit_report_ = maximise(
             self,
             lambda: road.log_evidence(self.model, data) + log_prior(self),
             boxes=self._boxes(data),
+            sizes=self._sizes(data),
             starts=self._starts(data, start),
             restarts=restarts,
             max_iter=max_iter,
@@ -219,10 +236,17 @@ class OperatorValuedGP(Module):
             random_state=random_state,
             verbose=verbose,
         )
-        self.fit_report_.num_rows = data.num_rows
+        self.fit_report_.num_rows, self.fit_report_.num_seen = data.num_rows, data.num_seen
         with torch.no_grad():
             self.fit_report_.log_evidence = float(road.log_evidence(self.model, data))
         return self
+
+    def _warm(self, data: Observations, random_state, **options) -> None:
+        """Train on few rows first: an evaluation there costs a fraction of one on all rows."""
+        few = training_subset(data, WARM_ROWS, random_state)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "training stopped", FitWarning)  # it goes on with all rows
+            self.fit(few.X, few.Y, few.noise, random_state=random_state, **options)
 
     def start(self, X, Y, *, kernel: bool = True) -> OperatorValuedGP:
         """Set mean, noise and (unless `kernel` is False) kernel hyperparameters from the data, without training."""
@@ -261,6 +285,18 @@ class OperatorValuedGP(Module):
             variances = variances.mean() if self.noise_model.kind == "shared" else variances
             found["noise_model.log_scale"] = tuple(0.5 * (math.log(end) + variances.log()) for end in NOISE_BOX)
         return found
+
+    def _sizes(self, data: Observations) -> dict:
+        """The natural steps of parameters that live in the units of the data."""
+        deviations = (10 * noise_start(data.Y)).sqrt()
+        found = {f"kernel.{name}": size for name, size in sizes(self.kernel, data.X, data.Y).items()}
+        spread = data.X.std(0, correction=0).unsqueeze(-1)
+        steps = {
+            "mean.constant": deviations,
+            "mean.slopes": deviations / torch.where(spread > 0, spread, 1.0),
+            "noise_model.lower": 0.3 * deviations.unsqueeze(-1),
+        }
+        return found | {name: step for name, step in steps.items() if name in dict(self.named_parameters())}
 
 
 def _fingerprint(data: Observations) -> str:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.features.noise import as_seed
+from ovkgp.inference.data import Observations
 from ovkgp.inference.draws import FunctionDraws
 from ovkgp.inference.posterior import Posterior
 from ovkgp.kernels.checks import whole_number
@@ -29,6 +30,16 @@ class IndependentPosterior(Posterior):
     @property
     def noise(self) -> Tensor:
         return torch.block_diag(*(part.noise for part in self.parts))
+
+    @property
+    def data(self) -> Observations:
+        """What was observed, one output a row (posteriors of exact parts only)."""
+        parts = [part.data for part in self.parts]
+        alone = [_alone(part.Y, a, len(parts), torch.nan) for a, part in enumerate(parts)]
+        known = None
+        if parts[0].noise is not None:
+            known = torch.cat([_alone(part.noise, a, len(parts), 1.0) for a, part in enumerate(parts)])
+        return Observations(torch.cat([part.X for part in parts]), torch.cat(alone), known)
 
     def rows_at_once(self, form: str) -> int:
         return min(part.rows_at_once(form) for part in self.parts)
@@ -53,3 +64,10 @@ class IndependentPosterior(Posterior):
             return torch.cat([draw._evaluate(X, index) for draw in draws], -1)
 
         return FunctionDraws(evaluate, k, self.num_dims)
+
+
+def _alone(column: Tensor, index: int, num_outputs: int, fill: float) -> Tensor:
+    """A column (n, 1) among p columns of `fill`."""
+    table = column.new_full((len(column), num_outputs), fill)
+    table[:, [index]] = column
+    return table

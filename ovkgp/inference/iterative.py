@@ -18,14 +18,18 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.conjugate_gradients import conjugate_gradients, refined_solve, warn_of_residual
+from ovkgp.inference.conjugate_gradients import conjugate_gradients, refined_solve, relative_norms, warn_of_residual
 from ovkgp.inference.dense import check_form, gaussian_log_density
-from ovkgp.inference.kronecker_sum import KroneckerSum, times
+from ovkgp.inference.kronecker_sum import KroneckerSum
 from ovkgp.inference.preconditioner import MAX_RANK, Preconditioner, precondition
-from ovkgp.inference.traces import PreconditionerTraces
+from ovkgp.inference.traces import DensityDerivatives, control_weight
 
 CHUNK_COLUMNS = 256
 """Right-hand sides that are solved together."""
+
+
+PROBE_TOLERANCE = 1e-6
+"""Relative residual of the solves for probes, whose spread is so much larger."""
 
 
 def iterative_log_density(
@@ -35,7 +39,7 @@ def iterative_log_density(
     residuals: Tensor,
     seed: int = 0,
     num_probes: int = 16,
-    tolerance: float = 1e-6,
+    tolerance: float = PROBE_TOLERANCE,
     max_iterations: int = 1000,
     max_rank: int = MAX_RANK,
 ) -> Tensor:
@@ -100,7 +104,7 @@ class _IterativeDensity(torch.autograd.Function):
         values, weights = run.spectra()
         logdet, _ = probes.logdet(values[1:], weights[1:])
         alpha, X = run.solution.split([1, num_probes], 1)
-        ctx.preconditioner, ctx.noise_shape, ctx.control = preconditioner, noise.shape, _control(values[0])
+        ctx.preconditioner, ctx.noise_shape, ctx.control = preconditioner, noise.shape, control_weight(values[0])
         ctx.save_for_backward(alpha, X, probes.U, (probes.scales / num_probes).unsqueeze(-1))
         return gaussian_log_density((r * alpha).sum(), logdet, probes.num_entries)
 
@@ -116,7 +120,7 @@ class _IterativeDensity(torch.autograd.Function):
         by_residuals = -gradient * alpha if needs_residuals else None
         if not (needs_noise or any(needed)):
             return None, None, None, by_residuals, *[None] * len(needed)
-        parts = _Derivatives(ctx.preconditioner, ctx.control, *ctx.saved_tensors)
+        parts = DensityDerivatives(ctx.preconditioner, ctx.control, *ctx.saved_tensors)
         q = len(needed) // 2
         by_grams = [parts.by_gram(i).mul_(half) if needed[i] else None for i in range(q)]
         by_outputs = [parts.by_output(i).mul_(half) if needed[q + i] else None for i in range(q)]
@@ -124,52 +128,8 @@ class _IterativeDensity(torch.autograd.Function):
         return None, None, by_noise, by_residuals, *by_grams, *by_outputs
 
 
-def _control(spectrum: Tensor) -> float:
-    """c, from the eigenvalues λ ≥ 1 of P̂^{-½} C P̂^{-½} that the solve for the residuals met (and the probes had no part in).
-
-    In the directions of λ and λ', probes estimate a − c instead of a, with a the mean of 1/λ and 1/λ'. That is never the larger
-    while c ≤ 2/λ for all λ; so a poor preconditioner does no harm, and a good one has c = 1.
-    """
-    return min(1.0, 2 / spectrum.max().item())
-
-
-class _Derivatives:
-    """α αᵀ − c P̂⁻¹ − Σ_i w_i (x_i − c u_i) u_iᵀ, contracted with the parts of C."""
-
-    def __init__(self, preconditioner: Preconditioner, c: float, alpha: Tensor, X: Tensor, U: Tensor, weights: Tensor):
-        self.covariance, self.factors, self.c = preconditioner.covariance, preconditioner.factors, c
-        self.traces = PreconditionerTraces(preconditioner)
-        self.weighted = U * (c * weights)
-        self.left = torch.cat([alpha, self.weighted - X * weights], 1)
-        self.plain = torch.cat([alpha, X * -weights], 1)
-        self.right = torch.cat([alpha, U], 1)
-
-    def by_gram(self, index: int) -> Tensor:
-        """Γ_q contracted away: one matrix product (n, k·p) × (k·p, n) beyond the exact trace."""
-        mixed = self.right @ self.covariance.output_matrices[index]
-        return _symmetric(self.left.flatten(1) @ mixed.flatten(1).mT).sub_(self.traces.by_gram(index), alpha=self.c)
-
-    def by_output(self, index: int) -> Tensor:
-        """K_q contracted away. The exact part is that of L Lᵀ, which is so much cheaper, and so is what it stands for."""
-        product = self.plain.flatten(0, 1).mT @ times(self.covariance.grams[index], self.right).flatten(0, 1)
-        L, U = self.factors[index], self.right[:, 1:]
-        product += times(L.mT, self.weighted).flatten(0, 1).mT @ times(L.mT, U).flatten(0, 1)
-        return _symmetric(product).sub_(self.traces.by_output(index), alpha=self.c)
-
-    def by_noise(self, shape: torch.Size) -> Tensor:
-        """The blocks at the points, or their diagonals, added up where points share their noise."""
-        blocks = _symmetric(self.left.mT @ self.right).sub_(self.traces.by_noise(), alpha=self.c)  # (n, p, p)
-        blocks = blocks if len(shape) == 3 else blocks.diagonal(dim1=-2, dim2=-1)
-        return blocks.clone() if len(blocks) == shape[0] else blocks.sum(0, keepdim=True)
-
-
-def _symmetric(matrix: Tensor) -> Tensor:
-    return (matrix + matrix.mT).div_(2)
-
-
 def _check_residuals(covariance: KroneckerSum, solution: Tensor, rhs: Tensor, tolerance: float) -> None:
-    norms = [torch.linalg.vector_norm(V, dim=(0, 2)) for V in (covariance.apply(solution) - rhs, rhs)]
-    relative = (norms[0] / norms[1].clamp_min(torch.finfo(rhs.dtype).tiny)).max().item()
+    relative = relative_norms(covariance.apply(solution) - rhs, rhs).max().item()
     if not relative <= 10 * tolerance:  # NaN too
         warn_of_residual(relative, tolerance)
 
@@ -218,14 +178,10 @@ class IterativeSolver:
         r = residuals.nan_to_num()
         self.alpha = self._solve(r.unsqueeze(1)).squeeze(1)
         probes = _Probes(self.preconditioner, num_probes, seed)
-        run = self._iterate(probes.Z, max(tolerance, 1e-6))
+        operators = self.covariance.apply, self.preconditioner.solve
+        run = conjugate_gradients(*operators, probes.Z, max(tolerance, PROBE_TOLERANCE), max_iterations)
         logdet, self.standard_error = probes.logdet(*run.spectra())
         self.log_density = gaussian_log_density((r * self.alpha).sum(), logdet, probes.num_entries)
-
-    def _iterate(self, rhs: Tensor, tolerance: float):
-        return conjugate_gradients(
-            self.covariance.apply, self.preconditioner.solve, rhs, tolerance, self.max_iterations
-        )
 
     def _solve(self, V: Tensor) -> Tensor:
         """C⁻¹ V for V (n, k, p)."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import FactorisationError, InputError, OptionError
-from ovkgp.inference.dense import check_finite, check_form, gaussian_log_density, safe_cholesky
+from ovkgp.inference.dense import check_finite, check_form, gaussian_log_density, gram, safe_cholesky
 
 
 def kronecker_log_density(K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor) -> Tensor:
@@ -97,21 +97,12 @@ class _WhiteDensity(torch.autograd.Function):
         s, U, t, V, values, weights = ctx.saved_tensors
         alpha, by_K, by_G = U @ weights, None, None  # alpha without its Vᵀ
         if ctx.needs_input_grad[0]:
-            by_K = _weighted_gram(U, (t / values).sum(1))
+            by_K = gram((U * (t / values).sum(1).sqrt()).mT)
             by_K.addmm_(alpha * t, alpha.mT, beta=-0.5, alpha=0.5).mul_(gradient)
         if ctx.needs_input_grad[1]:
             inner = weights.mT @ (s.unsqueeze(-1) * weights) - torch.diag((s.unsqueeze(-1) / values).sum(0))
             by_G = V @ inner @ V.mT * (gradient / 2)
         return by_K, by_G, -gradient * (alpha @ V.mT)
-
-
-def _weighted_gram(U: Tensor, weights: Tensor) -> Tensor:
-    """U diag(w) Uᵀ for w ≥ 0. On the processor it is NumPy's `a @ a.T`, which calls SYRK: half a product."""
-    root = U * weights.sqrt()
-    if root.device.type != "cpu":
-        return root @ root.mT
-    array = root.numpy()
-    return torch.from_numpy(array @ array.T)
 
 
 class KroneckerSolver:

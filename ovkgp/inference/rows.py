@@ -16,6 +16,9 @@ from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference.data import Observations
 from ovkgp.inference.row_grams import BlockGram, grams_by_output, row_groups, seen_patterns
 
+ROWS_AT_ONCE = 1 << 16
+"""Rows whose patterns of missing outputs are counted together."""
+
 
 def wave_parts(Phi: LinearOperator, num_outputs: int) -> list[FeatureOperator] | None:
     """The parts of Φ, where all of them are made of waves and factors for p outputs; else None."""
@@ -106,9 +109,12 @@ def whitening(chunk: Observations, noise: Tensor | None) -> Tensor:
 def whitened_log_noise(data: Observations, noise: Tensor | None) -> Tensor:
     """log det N over the observed entries, differentiable in Σ."""
     if data.noise is not None:
-        return torch.where(data.seen, data.noise.double(), 1.0).log().sum()
-    patterns, _, counts = seen_patterns(data.seen)
-    return 2 * counts.to(noise) @ _pattern_chol(patterns, noise).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return sum(part.noise.log()[part.seen].sum() for part in data.chunks(ROWS_AT_ONCE))
+    total = noise.new_zeros(())
+    for seen in data.seen.split(ROWS_AT_ONCE):
+        patterns, _, counts = seen_patterns(seen)
+        total = total + 2 * counts.to(noise) @ _pattern_chol(patterns, noise).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return total
 
 
 def _pattern_chol(patterns: Tensor, noise: Tensor) -> Tensor:

@@ -312,3 +312,11 @@ def test_a_component_of_nothing_is_nothing():
     zero = [outputs[0], torch.zeros(P, P).double()]
     alone = IterativeSolver(grams[:1], outputs[:1], noise, R)
     close(IterativeSolver(grams, zero, noise, R).alpha, alone.alpha, 1e-9)
+
+
+def test_residuals_of_nothing_are_solved_by_nothing():
+    grams, outputs, noise, R = problem()
+    R = torch.where(torch.isnan(R), R, 0.0)
+    solver = IterativeSolver(grams, outputs, noise, R)
+    assert torch.equal(solver.alpha, torch.zeros(N, P).double())
+    close(iterative_log_density(grams, outputs, noise, R), solver.log_density, 1e-7)

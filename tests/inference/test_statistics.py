@@ -198,7 +198,7 @@ def test_landmarks_are_rows_of_the_data_with_their_masks_and_copies_count_once()
     chosen = choose_landmarks(twice, 1000)
     assert len(chosen) == data.num_rows
     for x, seen in zip(chosen.X, chosen.seen, strict=True):
-        (row,) = (data.X == x).all(1).nonzero()[0]
+        (row,) = (x == data.X).all(1).nonzero()[0]
         assert torch.equal(data.seen[row], seen)
     other_mask = Observations(data.X, torch.where(data.seen, torch.nan, 1.0)).seen_rows()
     assert len(chosen + choose_landmarks(other_mask, 1000)) == data.num_rows + other_mask.num_rows
@@ -316,17 +316,19 @@ class PeakMemory(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("kind", ["shared", "by output", "whitened"])
-def test_memory_of_evidence_and_gradient_does_not_grow_with_the_rows(kind):
-    """Beyond the masks of the data (a byte an entry and a few words a row), the peak is that of one chunk."""
-    peaks, seen = [], []
+def test_memory_of_evidence_and_gradient_does_not_grow_with_the_rows(kind, monkeypatch):
+    """Four times the rows: the same peak, but for the data themselves, whose chunks are views of them, and their mask."""
+    monkeypatch.setattr("ovkgp.inference.landmarks.ROWS_AT_ONCE", 100)
+    monkeypatch.setattr("ovkgp.inference.rows.ROWS_AT_ONCE", 100)
+    peaks, given = [], []
     for n in (600, 2400):
         case = Case(*KINDS[kind], n=n)
         with PeakMemory() as watch:
-            statistics = gather(case.features, case.mean, case.noise, case.data, chunk_rows=100)
+            statistics = gather(case.features, case.mean, case.noise, case.data, chunk_rows=100, num_landmarks=50)
             template = case.features(case.data.X[:1])
             system = weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
             torch.autograd.grad(system.log_density, list(case.parameters().values()), allow_unused=True)
         peaks.append(watch.peak)
-        seen.append(case.data.seen.numel())
-    assert peaks[1] - peaks[0] < 12 * (seen[1] - seen[0])
-    assert peaks[1] < 1.3 * peaks[0]
+        given.append(8 * (case.data.X.numel() + case.data.Y.numel()) + case.data.seen.numel())
+    # Missing outputs are grouped otherwise in every chunk, which moves the peak by a little.
+    assert peaks[1] - peaks[0] <= given[1] - given[0] + 0.02 * (peaks[0] - given[0]), (peaks, given)
