@@ -11,57 +11,18 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from functools import partial
 
 import gpytorch
 import torch
 from gpytorch.kernels import RBFKernel, RFFKernel
 from threadpoolctl import threadpool_limits
-from torch.utils._python_dispatch import TorchDispatchMode
+from timing import line, peak, seconds
 
 from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel
 
 FIELDS = {"curl-free": CurlFreeKernel, "divergence-free": DivergenceFreeKernel}
-
-
-class PeakMemory(TorchDispatchMode):
-    """The largest total of live tensor storages made inside, in bytes."""
-
-    def __init__(self):
-        super().__init__()
-        self.live, self.peak = {}, 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if torch.is_tensor(tensor):
-                storage = tensor.untyped_storage()
-                self.live[storage.data_ptr()] = (
-                    storage.nbytes(),
-                    torch.multiprocessing.reductions.StorageWeakRef(storage),
-                )
-        self.live = {key: pair for key, pair in self.live.items() if not pair[1].expired()}
-        self.peak = max(self.peak, sum(size for size, _ in self.live.values()))
-        return result
-
-
-def seconds(*works, repeats: int = 7) -> list[float]:
-    """The shortest of several runs of each; the runs take turns, so that a drift of the clock meets all alike."""
-    best = [math.inf] * len(works)
-    for _ in range(repeats):
-        for i, work in enumerate(works):
-            start = time.perf_counter()
-            work()
-            best[i] = min(best[i], time.perf_counter() - start)
-    return best
-
-
-def peak(work) -> int:
-    with PeakMemory() as watch:
-        work()
-    return watch.peak
 
 
 def make(field, N: int, d: int, D: int):
@@ -76,10 +37,6 @@ def dense_features(orff: ORFF, X: torch.Tensor) -> torch.Tensor:
     angles = X @ w.mT
     waves = torch.stack([angles.cos(), angles.sin()], 1) / math.sqrt(len(w))
     return torch.einsum("nej,jpr->npejr", waves, B).reshape(len(X) * B.shape[1], -1)
-
-
-def line(label: str, ours: float, theirs: float, target: str, unit: str = "ms", scale: float = 1e3) -> None:
-    print(f"{label:<52}{ours * scale:>11.2f} {unit}{theirs * scale:>12.2f} {unit}{theirs / ours:>9.2f} x   {target}")
 
 
 def products(quick: bool) -> None:

@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 _SUBPACKAGES = ("estimators", "exceptions", "features", "inference", "kernels")
 _NAMES = {
     "GPRegressor": "ovkgp.estimators",
+    "load": "ovkgp.estimators",
     "to_long": "ovkgp.inference",
     "to_wide": "ovkgp.inference",
 }

@@ -1,6 +1,6 @@
 """A Gaussian process in plain NumPy: explicit np × np matrices, cut down to the observed entries, and nothing clever.
 
-    mean  m_* + K_* C⁻¹ (y − m),    covariance  K_** − K_* C⁻¹ K_*ᵀ,    evidence  log N(y | m, C),    C = K + N.
+mean  m_* + K_* C⁻¹ (y − m),    covariance  K_** − K_* C⁻¹ K_*ᵀ,    evidence  log N(y | m, C),    C = K + N.
 """
 
 import numpy as np

@@ -296,6 +296,27 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self, "posterior_")
         return summarise(self)
 
+    def save(self, path) -> None:
+        """Write the fitted model to one file, all or nothing; `ovkgp.load(path)` gives it back, equal to the bit.
+
+        The file holds the options, what was learned and the factorised posterior, in safetensors with a checksum: no
+        pickle. A kernel of a class of one's own is saved by its values; `ovkgp.load(path, kernel=…)` must then supply the
+        object. Neither the priors of a kernel object nor a random state that is not a number are stored.
+
+        Args:
+            path: where; the folder must exist, and a file of this name is replaced.
+
+        Raises:
+            NotFittedError: there is nothing to save yet.
+            OSError: the folder is missing or not writable, or the disk is full; an older file is then untouched.
+
+        Example:
+            See `ovkgp.load`.
+        """
+        from ovkgp.estimators.storage import save  # which makes regressors, and so imports this module
+
+        save(self, path)
+
     def _inputs(self, X) -> torch.Tensor:
         check_is_fitted(self, "posterior_")
         return self.scaling_.inputs(input_table(self, X, reset=False))
@@ -315,7 +336,7 @@ _KEPT = {"n_features_in_", "feature_names_in_"}
 def _require_seen(Y: np.ndarray, names: list[str] | None) -> None:
     unseen = np.flatnonzero(~np.isfinite(Y).any(0))
     if len(unseen):
-        column = names[unseen[0]] if names else unseen[0]
+        column = names[unseen[0]] if names else int(unseen[0])
         raise InputError(f"nobody observed output {column!r} of Y (all NaN): leave that column out, or add data.")
 
 

@@ -99,7 +99,7 @@ class IterativeRoad(ExactRoad):
     @staticmethod
     def _parts(model: Model, data: Observations) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
         scalars, matrices = zip(*components(model.kernel), strict=True)
-        noise = model.noise.matrix() if data.noise is None else data.noise
+        noise = model.noise.matrix().unsqueeze(0) if data.noise is None else data.noise  # one Σ, or variances
         return [to_dense(k(data.X)) for k in scalars], list(matrices), noise, data.Y - model.mean(data.X)
 
 

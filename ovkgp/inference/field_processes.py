@@ -2,9 +2,7 @@
 
 With f = ∇g and g ~ GP(0, k):       Cov(g(x), f(z)) = −∇k(x − z),
 with f = (∂₂ψ, −∂₁ψ), ψ ~ GP(0, k): Cov(ψ(x), f(z)) = (−∂₂k, ∂₁k)(x − z),
-and for a sum of independent fields the covariance of a part with the sum is that part's own kernel. In terms of random
-features B_j cos⟨ω_j, x⟩ θ_j + B_j sin⟨ω_j, x⟩ θ'_j with B_j = b_j ω_j (or b_j times ω_j turned by a right angle) the scalar
-is b_j sin⟨ω_j, x⟩ θ_j − b_j cos⟨ω_j, x⟩ θ'_j: its derivatives are the field, term by term.
+and for a sum of independent fields the covariance of a part with the sum is that part's own kernel.
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from linear_operator import LinearOperator, to_dense, to_linear_operator
 from torch import Tensor
 
-from ovkgp.exceptions import KernelTypeError, OptionError
-from ovkgp.features import ORFF, FeatureMap
-from ovkgp.features.operators import FeatureOperator, StackedFeatures
+from ovkgp.exceptions import KernelTypeError
+from ovkgp.features import FeatureMap
 from ovkgp.inference.data import one_point
+from ovkgp.inference.field_features import field_terms, part_features, quarter_turn, require_waves, scalar_features
 from ovkgp.inference.processes import Process, prior_covariance
 from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel, lag_jet
 from ovkgp.kernels.fields import FieldKernel
@@ -42,7 +40,7 @@ class FieldPart(Process):
         return to_linear_operator(self.part(X, Z)).evaluate_kernel()
 
     def features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
-        return _among(_field_features(feature_map, X), self.index, self.num_outputs)
+        return part_features(feature_map, X, self.index)
 
 
 class ScalarOfField(Process):
@@ -50,60 +48,87 @@ class ScalarOfField(Process):
 
     Args:
         kernel: that of the observed field.
-        part: the curl-free or divergence-free kernel of the part, scaled or not.
-        index: which term of `kernel` it is.
+        index: which part of `kernel` it is; 0 where there is only one.
         turned: whether the field is (∂₂ψ, −∂₁ψ) and not ∇g.
         reference: a point (1, d) where the scalar is taken as zero; None keeps its prior N(0, k(0)) level.
     """
 
     num_outputs = 1
 
-    def __init__(self, kernel: Kernel, part: Kernel, index: int, turned: bool, reference: Tensor | None):
+    def __init__(self, kernel: Kernel, index: int, turned: bool, reference: Tensor | None):
         self.kernel, self.index, self.turned, self.reference = kernel, index, turned, reference
-        self.scale = part.outputscale if isinstance(part, ScaleKernel) else torch.ones((), dtype=torch.float64)
-        self.base = (part.base_kernel if isinstance(part, ScaleKernel) else part).base_kernel
+        part = field_terms(kernel)[index]
+        field, self.scale = unscaled(part)
+        self.base, self.selections = field.base_kernel, (part.active_dims, field.base_kernel.active_dims)
+
+    def columns(self, X: Tensor) -> Tensor:
+        """The columns of X that are the coordinates of the field."""
+        columns = torch.arange(X.shape[-1], device=X.device)
+        for selection in self.selections:
+            columns = columns if selection is None else columns[selection]
+        return columns
+
+    def _jet(self, X: Tensor, Z: Tensor):
+        """k and its derivatives at all lags x − z, without `scale`."""
+        X, Z = (points[..., self.columns(points)] for points in (X, Z))
+        return lag_jet(self.base, X.unsqueeze(-2) - Z.unsqueeze(-3))
 
     def prior(self, X: Tensor, form: str) -> Tensor:
+        seen = X if self.selections[0] is None else X[..., self.selections[0]]
         if self.reference is None:
-            return self.scale * prior_covariance(self.base, X, 1, form)
+            return self.scale * prior_covariance(self.base, seen, 1, form)
+        level, shared = (self._jet(points, self.reference).value for points in (self.reference, X))  # (1, 1), (m, 1)
         if form == "full":
-            to_reference = to_dense(self.base(X, self.reference))
-            level = to_dense(self.base(self.reference))
-            return self.scale * (to_dense(self.base(X)) - to_reference - to_reference.mT + level)
-        variance = 2 * (prior_covariance(self.base, X, 1, "diag") - to_dense(self.base(X, self.reference)))
-        return self.scale * (variance if form == "diag" else variance.unsqueeze(-1))  # stationary: k(x, x) = k(0)
+            return self.scale * (to_dense(self.base(seen)) - shared - shared.mT + level)
+        variance = 2 * (level - shared)  # stationary: k(x, x) is k(0), and the same number as at the reference
+        return self.scale * (variance if form == "diag" else variance.unsqueeze(-1))
 
     def cross(self, X: Tensor, Z: Tensor) -> LinearOperator:
         cross = self._cross(X, Z)
         return to_linear_operator(cross if self.reference is None else cross - self._cross(self.reference, Z))
 
     def _cross(self, X: Tensor, Z: Tensor) -> Tensor:
-        if self.base.active_dims is not None:
-            X, Z = (points.index_select(-1, self.base.active_dims) for points in (X, Z))
-        gradient = lag_jet(self.base, X.unsqueeze(-2) - Z.unsqueeze(-3)).gradient  # (m, n, d)
-        return -self.scale * (_quarter_turn(gradient) if self.turned else gradient).flatten(-2)
+        gradient = self._jet(X, Z).gradient  # (m, n, d)
+        return -self.scale * (quarter_turn(gradient) if self.turned else gradient).flatten(-2)
 
     def features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
-        scalar = self._features(feature_map, X)
+        options = self.index, self.columns(X), self.turned
+        scalar = scalar_features(feature_map, X, *options)
         if self.reference is None:
             return scalar
-        at_reference = self._features(feature_map, self.reference)
+        at_reference = scalar_features(feature_map, self.reference, *options)
         return to_linear_operator(to_dense(scalar) - to_dense(at_reference))
 
-    def _features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
-        parts = _field_features(feature_map, X)
-        frequencies = feature_map.frequencies
-        frequencies = frequencies[self.index] if isinstance(frequencies, list) else frequencies
-        direction = _quarter_turn(frequencies) if self.turned else frequencies
-        blocks = parts[self.index].blocks.squeeze(-1)  # (D, d)
-        lengths = (blocks * direction).sum(-1, keepdim=True) / direction.square().sum(-1, keepdim=True)
-        cos, sin = parts[self.index].features.chunk(2, -1)
-        scalar = FeatureOperator(torch.cat([sin, -cos], -1), lengths, num_outputs=1)
-        return _among([*parts[: self.index], scalar, *parts[self.index + 1 :]], self.index, 1)
+
+def unscaled(kernel: Kernel) -> tuple[Kernel, Tensor | float]:
+    """The kernel inside its `ScaleKernel`s, and the product of their scales."""
+    scale = 1.0
+    while isinstance(kernel, ScaleKernel):
+        kernel, scale = kernel.base_kernel, scale * kernel.outputscale
+    return kernel, scale
 
 
 class FieldViews:
-    """What posteriors of vector fields can be asked beyond the field itself."""
+    """What posteriors of vector fields can be asked beyond the field itself.
+
+    Each answer is a posterior with `predict`, `sample` and `sample_functions` of its own, for the field less its prior
+    mean. With one `random_state` all of them draw the same function: a drawn potential has the drawn field as its gradient.
+    None has noise, since none was observed. With random features their variance is that of the features, unguarded.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference import OperatorValuedGP
+        >>> from ovkgp.kernels import HelmholtzKernel
+        >>> X = torch.rand(30, 2, dtype=torch.float64)
+        >>> gp = OperatorValuedGP(HelmholtzKernel(RBFKernel(ard_num_dims=2)), mean="zero", noise=0.01)
+        >>> posterior = gp.condition(X, torch.stack([X[:, 0], X[:, 1]], -1))  # the gradient of |x|²/2
+        >>> posterior.potential(reference=[0.5, 0.5]).predict([[0.5, 0.5], [1.0, 1.0]]).std[0].item()
+        0.0
+        >>> parts = posterior.components()
+        >>> torch.allclose(sum(part.predict(X).mean for part in parts.values()), posterior.predict(X).mean)
+        True
+    """
 
     def potential(self, reference=None):
         """The posterior of g with f = ∇g, for curl-free kernels and the curl-free part of `HelmholtzKernel` (ID-11).
@@ -125,53 +150,34 @@ class FieldViews:
     def components(self) -> dict:
         """The posteriors of the two parts of a Helmholtz field, {"curl": …, "div": …}; their means add up (ID-12)."""
         kernel = self.process.kernel
-        if not isinstance(kernel, HelmholtzKernel):
-            raise KernelTypeError(f"only a HelmholtzKernel has two components; this is a {type(kernel).__name__}.")
+        if not isinstance(kernel, HelmholtzKernel) or not self.process.is_observed:
+            name = type(kernel).__name__ if self.process.is_observed else "posterior derived from one"
+            raise KernelTypeError(f"only the posterior of a HelmholtzKernel has two components; this is a {name}.")
+        self._require_waves()
         return {name: self.of(FieldPart(kernel, index)) for index, name in enumerate(("curl", "div"))}
 
     def _scalar(self, wanted: type[FieldKernel], turned: bool, reference):
-        kernel = self.process.kernel
-        terms = list(kernel.kernels) if isinstance(kernel, HelmholtzKernel) else [kernel]
-        for index, term in enumerate(terms):
-            field = term.base_kernel if isinstance(term, ScaleKernel) else term
-            if isinstance(field, wanted):
-                if turned and self.num_dims != 2:
-                    raise KernelTypeError(
-                        f"a stream function exists in two dimensions; these inputs have {self.num_dims}."
-                    )
-                at = None if reference is None else one_point(reference, self.num_dims, "reference")
-                return self.of(ScalarOfField(kernel, term, index, turned, at))
-        raise KernelTypeError(
-            f"this needs a {wanted.__name__} (scaled or not) or a HelmholtzKernel; this is a {type(kernel).__name__}."
-        )
+        fields = self._fields()
+        index = next((index for index, field in fields.items() if isinstance(field, wanted)), None)
+        if index is None:
+            names = " and ".join(type(field).__name__ for field in fields.values())
+            raise KernelTypeError(f"this needs a {wanted.__name__} (scaled or not) or a HelmholtzKernel; this is a {names}.")
+        if turned and fields[index].num_outputs != 2:
+            raise KernelTypeError(
+                f"a stream function belongs to a field in two dimensions; this one has {fields[index].num_outputs}."
+            )
+        self._require_waves()
+        at = None if reference is None else one_point(reference, self.num_dims, "reference")
+        return self.of(ScalarOfField(self.process.kernel, index, turned, at))
 
+    def _fields(self) -> dict[int, Kernel]:
+        """The fields that are predicted, without their scales, by their place in the kernel."""
+        if isinstance(self.process, ScalarOfField):
+            raise KernelTypeError("this is the posterior of a scalar function already: ask that of the field.")
+        fields = {i: unscaled(term)[0] for i, term in enumerate(field_terms(self.process.kernel))}
+        return {i: f for i, f in fields.items() if not isinstance(self.process, FieldPart) or i == self.process.index}
 
-def _quarter_turn(vectors: Tensor) -> Tensor:
-    """(v₁, v₂) ↦ (v₂, −v₁)."""
-    return torch.stack([vectors[..., 1], -vectors[..., 0]], -1)
-
-
-def _field_features(feature_map: FeatureMap, X: Tensor) -> list[LinearOperator]:
-    if not isinstance(feature_map, ORFF):
-        raise OptionError(
-            f"the parts of a field need an ORFF map or exact inference, not {type(feature_map).__name__}."
-        )
-    features = feature_map(X)
-    return list(features.parts) if isinstance(features, StackedFeatures) else [features]
-
-
-def _among(parts: list[LinearOperator], index: int, num_outputs: int) -> LinearOperator:
-    """The features of one part beside zeros for the weights of the others."""
-    if len(parts) == 1:
-        return parts[0]
-    rows = parts[index].shape[-2]
-    blocks = [
-        part if i == index else _nothing(rows, part.num_columns, num_outputs, part.features)
-        for i, part in enumerate(parts)
-    ]
-    return StackedFeatures(*blocks)
-
-
-def _nothing(rows: int, columns: int, num_outputs: int, like: Tensor) -> FeatureOperator:
-    points = rows // num_outputs
-    return FeatureOperator(like.new_zeros(points, columns), like.new_ones(num_outputs, 1), num_outputs=num_outputs)
+    def _require_waves(self) -> None:
+        feature_map = getattr(self, "feature_map", None)
+        if feature_map is not None:
+            require_waves(feature_map)

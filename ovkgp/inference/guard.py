@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ovkgp.inference.dense import safe_cholesky
 from ovkgp.inference.processes import of_form, prior_covariance
-from ovkgp.kernels import components
+from ovkgp.kernels import components, num_outputs
 
 NUGGET = 1e-6
 """The values at the landmarks are known up to this share of the prior variance: K(Z, Z) is singular for smooth kernels."""
@@ -83,6 +83,22 @@ class VarianceGuard:
         have, need = (_standing(c, self.num_outputs, form) for c in (covariance, floor))
         share = ((need - have).clamp_min(0) / need.clamp_min(torch.finfo(need.dtype).tiny)).sqrt()
         return covariance + share.unsqueeze(-1) * floor * share.unsqueeze(-2)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that `from_tensors` needs beside the kernel, to be stored bit for bit."""
+        entries = {} if self.is_separable else {"entries": self.entries}
+        return {"landmarks": self.landmarks, "chol": self.chol, **entries}
+
+    @classmethod
+    def from_tensors(cls, kernel: Kernel, tensors: dict[str, Tensor]) -> VarianceGuard:
+        """The guard that `tensors` came from, over the same kernel."""
+        guard = cls.__new__(cls)
+        guard.kernel, guard.num_outputs, guard.is_separable = kernel, num_outputs(kernel), "entries" not in tensors
+        guard.landmarks, guard.chol = tensors["landmarks"], tensors["chol"]
+        guard.entries = tensors.get("entries", slice(None))
+        if guard.is_separable:
+            ((guard.scalar, guard.output_matrix),) = components(kernel)
+        return guard
 
 
 def _standing(covariance: Tensor, num_outputs: int, form: str) -> Tensor:

@@ -43,7 +43,7 @@ class PreconditionerTraces:
         L = self.preconditioner.factors[index]
         blocks = self.noise.inverse_blocks(self.preconditioner.covariance.seen)
         own = torch.einsum("iab,i->ab", blocks, L.square().sum(1))
-        products = (L.mT @ self.H).flatten(0, 1)  # (R·r, p)
+        products = times(L.mT, self.H.transpose(0, 1)).flatten(0, 1)  # (r·R, p)
         return own - products.mT @ products
 
     def by_noise(self) -> Tensor:

@@ -12,6 +12,9 @@ import torch
 from gp_cases import KERNELS, MEANS, NOISES, ONE_COMPONENT, SEPARABLE, SPECTRAL, Problem, close
 from posterior_oracle import diagonal_parts
 
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference import exact_roads
+
 MISSING = (0.0, 0.3)
 
 
@@ -96,3 +99,189 @@ def test_the_kronecker_road_can_be_insisted_on_for_one_output():
     check(problem)
 
 
+# --- one model for each road ---------------------------------------------------------------------------------------
+
+ROADS = {
+    "kronecker": lambda **kw: Problem("icm, rank 2", **{"missing": 0.0, **kw}),
+    "dense": lambda **kw: Problem("curl-free", **kw),
+    "iterative": lambda **kw: Problem("lmc", road="iterative", **kw),
+    "features": lambda **kw: Problem("helmholtz", features="orff", **kw),
+    "features, shared": lambda **kw: Problem("icm, rank 2", features="orff", **{"missing": 0.0, **kw}),
+    "features, nystrom": lambda **kw: Problem("lmc", features="nystrom", **kw),
+    "independent": lambda **kw: Problem("independent", **kw),
+    "independent, features": lambda **kw: Problem("independent", features="orff", **kw),
+}
+
+
+def precision(road):
+    return 1e-6 if road == "iterative" else 1e-8
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("road", ROADS)
+def test_every_mean_on_every_road(road, mean):
+    problem = ROADS[road](mean=mean)
+    assert problem.road == road.split(",")[0]
+    check(problem, precision(road))
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("road", ROADS)
+def test_noise_is_added_to_every_form(road, noise):
+    """A new observation has Σ; where the noise is known for each entry, its average over the observed entries."""
+    problem = ROADS[road](noise=noise)
+    p, m = problem.num_outputs, len(problem.test)
+    if problem.known is None:
+        new = problem.noise_matrix()[:p, :p]
+    else:
+        new = np.diag(np.nanmean(np.where(np.isnan(problem.Y), np.nan, problem.known), 0))
+    posterior = problem.condition()
+    latent = {form: posterior.predict(problem.test, form) for form in ("diag", "output", "full")}
+    noisy = {form: posterior.predict(problem.test, form, noise=True) for form in latent}
+    close(noisy["diag"].variance - latent["diag"].variance, np.tile(new.diagonal(), (m, 1)))
+    close(noisy["output"].cov - latent["output"].cov, np.tile(new, (m, 1, 1)))
+    close(noisy["full"].cov - latent["full"].cov, np.kron(np.eye(m), new))
+    assert all(torch.equal(noisy[form].mean, latent[form].mean) for form in latent)
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_chunking_over_test_points_changes_nothing(road, monkeypatch):
+    problem = ROADS[road]()
+    posterior = problem.condition()
+    whole = {form: posterior.predict(problem.test, form) for form in ("none", "diag", "output", "full")}
+    for module in ("exact_posterior", "weight_posterior"):
+        monkeypatch.setattr(f"ovkgp.inference.{module}.CHUNK_ENTRIES", 1)
+    calls, latent = [], posterior.latent
+    monkeypatch.setattr(posterior, "latent", lambda X, form: calls.append(len(X)) or latent(X, form))
+    for form, expected in whole.items():
+        calls.clear()
+        found = posterior.predict(problem.test, form)
+        assert calls == [5] if form == "full" else calls == [1] * 5
+        close(found.mean, expected.mean, 1e-12)
+        if form != "none":
+            close(found.variance, expected.variance, 1e-12 if road != "iterative" else 1e-8)
+        if form == "output":
+            close(found.cov, expected.cov, 1e-12 if road != "iterative" else 1e-8)
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+
+def difference_quotient(value, parameter, direction, h=1e-3):
+    """Fourth-order central differences: error h⁴ and 1e-14 |value| / h."""
+    values = []
+    for step in (-2, -1, 1, 2):
+        with torch.no_grad():
+            parameter.add_(step * h * direction)
+            values.append(value())
+            parameter.sub_(step * h * direction)
+    return (values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * h)
+
+
+def slopes(problem, seed=0):
+    """The slope of the evidence along a random direction of each parameter: by differences of the dense twin, and ours."""
+    generator = torch.Generator().manual_seed(seed)
+    parameters = {name: t for name, t in problem.gp.named_parameters() if t.requires_grad}
+    directions = [torch.randn(t.shape, generator=generator, dtype=t.dtype) for t in parameters.values()]
+    pairs = list(zip(parameters.values(), directions, strict=True))
+    expected = [difference_quotient(lambda: problem.oracle().evidence, t, direction) for t, direction in pairs]
+    return list(parameters), np.array(expected), partial(analytic_slopes, problem, pairs)
+
+
+def analytic_slopes(problem, pairs):
+    found = torch.autograd.grad(problem.log_evidence(), [t for t, _ in pairs])
+    return np.array([(g * direction).sum().item() for g, (_, direction) in zip(found, pairs, strict=True)])
+
+
+@pytest.mark.parametrize("missing", MISSING)
+@pytest.mark.parametrize("noise", ["shared", "per_output", "full"])
+@pytest.mark.parametrize("features", [None, "orff", "nystrom"])
+@pytest.mark.parametrize("name", ["icm, rank 2", "lmc", "independent", "helmholtz", "delays", "scalar"])
+def test_gradient_of_the_evidence_in_every_parameter(name, features, noise, missing):
+    problem = Problem(name, noise, missing, "linear", features)
+    names, expected, found = slopes(problem)
+    assert {"mean.constant", "mean.slopes", "noise_model.log_scale"} < set(names)
+    np.testing.assert_allclose(found(), expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max(), err_msg=str(names))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_gradient_of_the_evidence_with_known_noise_and_a_mean_of_ones_own(name):
+    problem = Problem(name, "known", 0.3, "gpytorch", level=0.05)
+    names, expected, found = slopes(problem)
+    assert "mean.mean.speed" in names
+    np.testing.assert_allclose(found(), expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max(), err_msg=str(names))
+
+
+@pytest.mark.parametrize("missing, noise", [(0.0, "full"), (0.3, "per_output"), (0.3, "full")])
+def test_gradient_of_the_iterative_evidence_is_right_within_its_monte_carlo_error(missing, noise, monkeypatch):
+    """Its trace is estimated with probes. Over seeds, with a preconditioner too small to be exact, the mean must lie within
+    four of its standard errors of the true slope, and each within six standard deviations."""
+    problem = Problem("lmc", noise, missing, "linear", road="iterative", n=25)
+    names, expected, found = slopes(problem)
+    exact = exact_roads.iterative_log_density
+    draws = []
+    for seed in range(20):
+        monkeypatch.setattr(exact_roads, "iterative_log_density", partial(exact, seed=seed, max_rank=10))
+        draws.append(found())
+    draws = np.array(draws)
+    spread, floor = draws.std(0, ddof=1), 1e-6 * np.abs(expected).max()
+    assert (spread[[n.startswith("kernel") for n in names]] > 10 * floor).any()  # the probes do matter
+    assert (np.abs(draws.mean(0) - expected) < 4 * spread / np.sqrt(len(draws)) + floor).all(), names
+    assert (np.abs(draws - expected) < 6 * spread + floor).all(), names
+
+
+def test_the_standard_error_of_the_iterative_evidence_is_honest(monkeypatch):
+    """Where the preconditioner is too small to be exact: errors over seeds, in units of what each says of itself."""
+    problem = Problem("lmc", "per_output", 0.3, road="iterative", n=25)
+    evidence, solver, scores = problem.oracle().evidence, exact_roads.IterativeSolver, []
+    for seed in range(30):
+        monkeypatch.setattr(exact_roads, "IterativeSolver", partial(solver, seed=seed, max_rank=10))
+        posterior = problem.condition()
+        assert posterior.log_evidence_error > 1e-3
+        scores.append((posterior.log_evidence - evidence) / posterior.log_evidence_error)
+    assert np.abs(np.mean(scores)) < 3 / np.sqrt(30)
+    assert 0.7 < np.sqrt(np.mean(np.square(scores))) < 1.4  # one, up to 3 / √(2 · 30)
+
+
+# --- which road, and when there is none ------------------------------------------------------------------------------
+
+
+def test_many_entries_turn_to_products_and_many_of_a_field_to_an_error(monkeypatch):
+    monkeypatch.setattr("ovkgp.inference.roads.DENSE_LIMIT", 20)
+    for name in ("lmc", "icm, rank 2"):
+        problem = Problem(name)
+        assert problem.road == "iterative"
+        check(problem, 1e-6)
+    assert Problem("scalar", missing=0.3, n=40).road == "kronecker"  # rows without an output are left out
+    assert Problem("curl-free", features="orff").road == "features"
+    with pytest.raises(InputError, match=r"20\).*CurlFreeKernel.*ORFF"):
+        Problem("curl-free").condition()
+    with pytest.raises(InputError, match="ORFF"):
+        Problem("helmholtz").log_evidence()
+
+
+def test_too_many_rows_for_an_exact_kernel(monkeypatch):
+    monkeypatch.setattr("ovkgp.inference.exact_roads.MOST_ROWS", 13)
+    for road in ("kronecker", "dense", "iterative"):
+        for ask in (lambda p: p.condition(), lambda p: p.log_evidence()):
+            with pytest.raises(InputError, match="14 rows.*ORFF"):
+                ask(ROADS[road](missing=0.0))
+    ROADS["features"]().condition()
+
+
+@pytest.mark.parametrize(
+    "name, noise, missing, road, message",
+    [
+        ("icm, rank 2", "float", 0.3, "kronecker", "complete"),
+        ("icm, rank 2", "known", 0.0, "kronecker", "alike"),
+        ("lmc", "float", 0.0, "kronecker", "one component"),
+        ("curl-free", "float", 0.0, "kronecker", "separable"),
+        ("curl-free", "float", 0.0, "iterative", "separable"),
+        ("icm, rank 2", "float", 0.0, "features", "ORFF"),
+    ],
+)
+def test_a_road_that_the_structure_does_not_allow_is_refused(name, noise, missing, road, message):
+    problem = Problem(name, noise, missing, road=road)
+    for ask in (problem.condition, problem.log_evidence):
+        with pytest.raises(OptionError, match=message):
+            ask()

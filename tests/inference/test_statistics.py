@@ -184,7 +184,7 @@ def test_landmarks_do_not_depend_on_order_or_chunks(monkeypatch):
     for rows, at_once in itertools.product(
         (torch.randperm(data.num_rows), torch.arange(data.num_rows).flip(0)), (1, 37)
     ):
-        monkeypatch.setattr("ovkgp.inference.landmarks.ROWS_AT_ONCE", at_once)
+        monkeypatch.setitem(choose_landmarks.__globals__, "ROWS_AT_ONCE", at_once)
         other = choose_landmarks(data.rows(rows), 40)
         assert torch.equal(other.X, whole.X) and torch.equal(other.seen, whole.seen)
     pieces = [choose_landmarks(data.rows(slice(start, start + 70)), 40) for start in range(0, data.num_rows, 70)]
@@ -266,7 +266,7 @@ def gram_data(n=900):
 @pytest.mark.parametrize("known", [False, True])
 def test_grams_by_output_however_the_rows_are_grouped(adding, known, monkeypatch):
     """From every pattern of missing outputs multiplied once, to every output on its own."""
-    monkeypatch.setattr("ovkgp.inference.row_grams.ADDING", adding)
+    monkeypatch.setitem(row_groups.__globals__, "ADDING", adding)
     data, waves, basis, Y = gram_data()
     if known:
         data = Observations(data.X, data.Y, 0.1 + torch.rand_like(data.Y))
@@ -318,8 +318,8 @@ class PeakMemory(TorchDispatchMode):
 @pytest.mark.parametrize("kind", ["shared", "by output", "whitened"])
 def test_memory_of_evidence_and_gradient_does_not_grow_with_the_rows(kind, monkeypatch):
     """Four times the rows: the same peak, but for the data themselves, whose chunks are views of them, and their mask."""
-    monkeypatch.setattr("ovkgp.inference.landmarks.ROWS_AT_ONCE", 100)
-    monkeypatch.setattr("ovkgp.inference.rows.ROWS_AT_ONCE", 100)
+    for name in ("choose_landmarks", "whitened_log_noise"):
+        monkeypatch.setitem(gather.__globals__[name].__globals__, "ROWS_AT_ONCE", 100)
     peaks, given = [], []
     for n in (600, 2400):
         case = Case(*KINDS[kind], n=n)

@@ -1,0 +1,545 @@
+"""GPRegressor: scikit-learn's own checks, the shapes and units of its answers, and data that nobody likes."""
+
+import copy
+import os
+import pickle
+import signal
+import warnings
+
+import gpytorch
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import ovkgp
+from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
+from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, KnownMatrix
+from ovkgp.kernels.fields import FieldKernel
+
+
+@parametrize_with_checks(
+    [
+        ovkgp.GPRegressor(random_state=0),
+        ovkgp.GPRegressor(kernel="decomposable", approximation="orff", num_frequencies=30, random_state=0),
+        ovkgp.GPRegressor(kernel="lmc", approximation="nystrom", num_frequencies=20, noise="full", random_state=0),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def smooth(n=60, seed=0, missing=0.0):
+    """Inputs (n, 2), noisy outputs (n, 3) of different scales, and the truth."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 5, (n, 2))
+    truth = np.c_[np.sin(X[:, 0]), 50 + 10 * np.cos(X[:, 1]), 0.01 * np.sin(X.sum(1))]
+    Y = truth + 0.1 * truth.std(0) * rng.standard_normal(truth.shape)
+    Y[rng.random(Y.shape) < missing] = np.nan
+    return X, Y, truth
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, Y, _ = smooth(missing=0.2)
+    return ovkgp.GPRegressor(kernel="decomposable", random_state=0).fit(X, Y)
+
+
+# --- answers ------------------------------------------------------------------------------------------------------------
+
+
+def test_shapes(fitted):
+    X = np.random.default_rng(1).uniform(0, 5, (7, 2))
+    mean, std = fitted.predict(X, return_std=True)
+    assert mean.shape == std.shape == (7, 3) and mean.dtype == std.dtype == np.float64
+    assert fitted.predict(X, return_cov=True)[1].shape == (7, 3, 3)
+    assert fitted.predict(X, return_cov="full")[1].shape == (21, 21)
+    assert fitted.sample_y(X, 5).shape == (7, 3, 5)
+    draws = fitted.sample_functions(4, random_state=0)
+    assert draws(X).shape == (4, 7, 3) and draws[1](X).shape == (7, 3)
+    np.testing.assert_allclose(draws(X)[1], draws[1](X), rtol=1e-10)  # products of other shapes round otherwise
+    np.testing.assert_array_equal(fitted.sample_y(X, 2, random_state=3), fitted.sample_y(X, 2, random_state=3))
+
+
+def test_one_dimensional_targets_stay_one_dimensional():
+    X, Y, _ = smooth()
+    flat = ovkgp.GPRegressor(random_state=0).fit(X, Y[:, 0])
+    column = ovkgp.GPRegressor(random_state=0).fit(X, Y[:, :1])
+    mean, std = flat.predict(X[:5], return_std=True)
+    assert mean.shape == std.shape == (5,)
+    assert flat.sample_y(X[:5], 3).shape == (5, 3)
+    assert flat.sample_functions(2)(X[:5]).shape == (2, 5)
+    assert column.predict(X[:5]).shape == (5, 1)
+    np.testing.assert_allclose(column.predict(X[:5])[:, 0], mean)
+
+
+def test_std_cov_and_noise_agree(fitted):
+    X = np.random.default_rng(2).uniform(0, 5, (6, 2))
+    _, std = fitted.predict(X, return_std=True)
+    _, cov = fitted.predict(X, return_cov=True)
+    _, full = fitted.predict(X, return_cov="full")
+    np.testing.assert_allclose(np.sqrt(np.diagonal(cov, axis1=1, axis2=2)), std)
+    np.testing.assert_allclose(np.sqrt(np.diag(full)).reshape(6, 3), std)
+    _, latent = fitted.predict(X, return_std=True, noise=False)
+    np.testing.assert_allclose(std**2 - latent**2, np.broadcast_to(np.diag(fitted.noise_), (6, 3)))
+
+
+def test_it_is_the_gp_behind_it_in_the_users_units(fitted):
+    """The same kernel, noise and mean written in the units of the data give the same posterior and evidence."""
+    X, Y, _ = smooth(missing=0.2)
+    scaling, gp = fitted.scaling_, fitted.gp_
+    scale = torch.from_numpy(scaling.output_scale)
+    kernel = DecomposableKernel(
+        copy.deepcopy(gp.kernel.base_kernel),
+        output_matrix=KnownMatrix(gp.kernel.output_matrix.detach() * torch.outer(scale, scale)),
+    )
+    kernel.base_kernel.lengthscale = gp.kernel.base_kernel.lengthscale.detach() * torch.from_numpy(scaling.input_scale)
+    ours = ovkgp.inference.OperatorValuedGP(kernel, mean="constant", noise=gp.noise.detach() * scale**2)
+    with torch.no_grad():
+        ours.mean.constant.copy_(gp.mean.constant * scale + torch.from_numpy(scaling.output_offset))
+    posterior = ours.condition(X, Y)
+    prediction = posterior.predict(X[:5], noise=True)
+    mean, std = fitted.predict(X[:5], return_std=True)
+    np.testing.assert_allclose(prediction.mean, mean, rtol=1e-7)
+    np.testing.assert_allclose(prediction.std, std, rtol=1e-7)
+    assert posterior.log_evidence == pytest.approx(fitted.log_evidence_, rel=1e-8)
+
+
+def test_score_looks_at_observed_entries_only(fitted):
+    X, Y, truth = smooth(missing=0.2)
+    gaps = truth.copy()
+    gaps[np.isnan(Y)] = np.nan
+    predicted = fitted.predict(X)
+    expected = [
+        1 - ((gaps[s, a] - predicted[s, a]) ** 2).sum() / ((gaps[s, a] - gaps[s, a].mean()) ** 2).sum()
+        for a in range(3)
+        for s in [~np.isnan(gaps[:, a])]
+    ]
+    assert fitted.score(X, gaps) == pytest.approx(np.mean(expected))
+    assert fitted.score(X, gaps) > 0.95
+
+
+def test_data_frames_keep_their_names():
+    X, Y, _ = smooth()
+    model = ovkgp.GPRegressor(kernel="independent", random_state=0)
+    model.fit(pd.DataFrame(X, columns=["east", "north"]), pd.DataFrame(Y, columns=["u", "v", "w"]))
+    assert model.output_names_ == ["u", "v", "w"]
+    assert list(model.feature_names_in_) == ["east", "north"]
+    assert "v" in model.summary() and model.summary() == repr(model.summary())
+    frame = pd.DataFrame(X[:3], columns=["north", "east"])
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame)
+
+
+def test_tensors_are_welcome(fitted):
+    X, Y, _ = smooth(missing=0.2)
+    again = ovkgp.GPRegressor(kernel="decomposable", random_state=0).fit(torch.tensor(X), torch.tensor(Y))
+    np.testing.assert_array_equal(again.predict(torch.tensor(X)), fitted.predict(X))
+
+
+def test_random_state_reproduces_bit_for_bit():
+    X, Y, _ = smooth(missing=0.1)
+    options = dict(kernel="decomposable", approximation="orff", num_frequencies=40, random_state=3)
+    one, two = (ovkgp.GPRegressor(**options).fit(X, Y).predict(X, return_std=True) for _ in range(2))
+    np.testing.assert_array_equal(one[0], two[0])
+    np.testing.assert_array_equal(one[1], two[1])
+
+
+def test_fit_leaves_the_given_kernel_alone():
+    X, Y, _ = smooth()
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3, rank=2)
+    before = copy.deepcopy(kernel.state_dict())
+    model = ovkgp.GPRegressor(kernel=kernel, random_state=0).fit(X, Y)
+    assert model.kernel is kernel and model.gp_.kernel is not kernel
+    assert all(torch.equal(value, before[name]) for name, value in kernel.state_dict().items())
+    assert model.score(X, Y) > 0.9
+
+
+def test_fixed_hyperparameters_of_a_kernel_object_are_in_the_users_units():
+    X, Y, _ = smooth()
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), output_matrix=torch.diag(torch.tensor([1.0, 100.0, 1e-4])))
+    kernel.base_kernel.lengthscale = 1.5
+    model = ovkgp.GPRegressor(kernel=kernel, hyperparameters="fixed", noise=[0.01, 1.0, 1e-6]).fit(X, Y)
+    gp = ovkgp.inference.OperatorValuedGP(kernel, noise=[0.01, 1.0, 1e-6])
+    with torch.no_grad():
+        gp.mean.constant.copy_(torch.from_numpy(Y.mean(0)))
+    expected = gp.condition(X, Y).predict(X[:4], noise=True)
+    mean, std = model.predict(X[:4], return_std=True)
+    np.testing.assert_allclose(mean, expected.mean, rtol=1e-9)
+    np.testing.assert_allclose(std, expected.std, rtol=1e-9)
+    assert model.fit_report_ is None
+
+
+@pytest.mark.parametrize("noise", [0.04, [0.04, 1.0, 1e-6], np.diag([0.04, 1.0, 1e-6])])
+def test_fixed_noise_is_in_the_users_units(noise):
+    X, Y, _ = smooth()
+    model = ovkgp.GPRegressor(kernel="decomposable", noise=noise, random_state=0).fit(X, Y)
+    expected = np.diag(np.broadcast_to(noise, 3)) if np.ndim(noise) < 2 else noise
+    np.testing.assert_allclose(model.noise_, expected, rtol=1e-10)
+
+
+def test_known_noise_of_each_entry():
+    """A point that is known to be worthless is as good as a missing one."""
+    X, Y, _ = smooth()
+    noise = np.full(Y.shape, 0.01) * Y.std(0) ** 2
+    spoilt, gone = Y.copy(), Y.copy()
+    spoilt[10:20] += 5 * Y.std(0)
+    gone[10:20] = np.nan
+    noise[10:20] *= 1e12
+    options = dict(kernel="independent", random_state=0)
+    one = ovkgp.GPRegressor(**options).fit(X, spoilt, noise=noise)
+    keep = np.r_[:10, 20:60]
+    two = ovkgp.GPRegressor(**options).fit(X[keep], Y[keep], noise=noise[keep])
+    truth = smooth()[2]
+    assert one.score(X, truth) > 0.97 and two.score(X, truth) > 0.97
+    with pytest.raises(InputError, match="variance for each entry"):
+        one.fit(X, Y, noise=noise[:, 0])
+
+
+# --- structure ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["independent", "decomposable", "lmc"])
+@pytest.mark.parametrize("approximation", ["exact", "orff", "nystrom"])
+def test_structures_and_approximations_learn(kernel, approximation):
+    X, Y, truth = smooth(80, missing=0.15)
+    model = ovkgp.GPRegressor(kernel=kernel, approximation=approximation, num_frequencies=40, random_state=0).fit(X, Y)
+    assert (model.kernel_, model.approximation_) == (kernel, approximation)
+    assert model.score(X, truth) > 0.95
+    inside = np.abs(model.predict(X, return_std=True, noise=False)[0] - truth)
+    assert np.mean(inside < 3 * model.predict(X, return_std=True)[1]) > 0.95
+
+
+def vortex(n=60, seed=0, scale=(1.0, 100.0)):
+    """An incompressible field of two components whose scales differ: inputs are stretched alike, so that it stays so."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, 2)) * np.array(scale)
+    x, y = (X / np.array(scale)).T
+    bump = np.exp(-(x**2 + y**2))
+    field = np.c_[-y * bump * scale[0], x * bump * scale[1]]  # ∂/∂X₁ + ∂/∂X₂ = 0 in the stretched coordinates
+    return X, field + 0.02 * field.std(0) * rng.standard_normal(field.shape)
+
+
+@pytest.mark.parametrize("approximation", ["exact", "orff"])
+def test_divergence_free_mean_whatever_the_scales(approximation):
+    """Components whose scales differ a hundredfold: their own scalings would destroy the property."""
+    X, Y = vortex()
+    model = ovkgp.GPRegressor(kernel="divergence_free", approximation=approximation, num_frequencies=60, random_state=0)
+    model.fit(X, Y)
+    assert np.std(Y[:, 1]) > 50 * np.std(Y[:, 0])
+    h = 1e-4
+    points = np.random.default_rng(1).uniform(-1, 1, (20, 2)) * np.array([1.0, 100.0])
+    slopes = [
+        (model.predict(points + h * e)[:, a] - model.predict(points - h * e)[:, a]) / (2 * h)
+        for a, e in enumerate(np.eye(2))
+    ]
+    size = np.abs(slopes[0]).max()
+    assert size > 0
+    np.testing.assert_allclose(slopes[0] + slopes[1], 0, atol=1e-5 * size)  # differences of step 1e-4
+
+
+@pytest.mark.parametrize("kernel", ["curl_free", "divergence_free", "helmholtz"])
+def test_field_kernels_share_one_scale_and_keep_the_axes(kernel):
+    X, Y = vortex(scale=(1.0, 1.0))
+    model = ovkgp.GPRegressor(kernel=kernel, random_state=0).fit(X * [1.0, 30.0], Y)
+    assert np.ptp(model.scaling_.output_scale) == np.ptp(model.scaling_.input_scale) == 0
+    assert any(isinstance(part, FieldKernel) for part in model.gp_.kernel.modules())
+
+
+def test_given_field_kernel_shares_one_scale_and_leaves_inputs_alone():
+    X, Y = vortex(scale=(1.0, 1.0))
+    kernel = ScaleKernel(DivergenceFreeKernel(RBFKernel(), num_dims=2))
+    model = ovkgp.GPRegressor(kernel=kernel, random_state=0).fit(X, Y * [1, 5])
+    assert np.ptp(model.scaling_.output_scale) == 0
+    assert (model.scaling_.input_scale == 1).all() and (model.scaling_.input_offset == 0).all()
+
+
+def test_independence_costs_little_to_find_out():
+    """On independent outputs the default loses at most 0.02 nats an observation to independent GPs, out of sample."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, (220, 1))
+    truth = np.c_[np.sin(3 * X[:, 0]), np.cos(0.7 * X[:, 0]), np.abs(X[:, 0] - 3)]
+    Y = truth + np.array([0.1, 0.3, 0.2]) * rng.standard_normal(truth.shape)
+    density = {}
+    for kernel in ("auto", "independent"):
+        model = ovkgp.GPRegressor(kernel=kernel, random_state=0).fit(X[:120], Y[:120])
+        mean, std = model.predict(X[120:], return_std=True)
+        density[kernel] = np.mean(-0.5 * ((Y[120:] - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi))
+    assert density["auto"] >= density["independent"] - 0.02
+
+
+def test_auto_finds_coupling():
+    """Outputs that are copies of one function: what is missing in one is read off the others."""
+    rng = np.random.default_rng(1)
+    X = np.linspace(0, 6, 80)[:, None]
+    Y = np.sin(2 * X) @ [[1.0, -2.0, 0.5]] + 0.05 * rng.standard_normal((80, 3))
+    truth = np.sin(2 * X) @ [[1.0, -2.0, 0.5]]
+    Y[20:60, 0] = np.nan
+    model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
+    assert model.kernel_ == "decomposable" and set(model.candidates_) == {"independent", "decomposable"}
+    assert np.abs(model.predict(X)[20:60, 0] - truth[20:60, 0]).max() < 0.15
+
+
+def test_auto_takes_features_beyond_the_limit():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, (5200, 1)).astype(np.float32)
+    y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(5200)
+    model = ovkgp.GPRegressor(num_frequencies=50, training_rows=300, random_state=0).fit(X, y)
+    assert model.approximation_ == "orff" and model.fit_report_.num_rows == 300
+    grid = np.linspace(0, 6, 50)[:, None]
+    np.testing.assert_allclose(model.predict(grid), np.sin(grid[:, 0]), atol=0.05)
+    far = model.predict([[60.0]], return_std=True, noise=False)[1]
+    bare = clone(model).set_params(variance="features").fit(X, y).predict([[60.0]], return_std=True, noise=False)[1]
+    assert far > bare
+
+
+# --- more data ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", ["per_output", "full"])
+def test_partial_fit_is_the_one_pass_answer(noise):
+    X, Y, _ = smooth(90, missing=0.2)
+    Y[:30] = smooth(90)[1][:30]  # the first part is complete, the later ones are not
+    options = dict(kernel="decomposable", approximation="orff", num_frequencies=30, noise=noise, random_state=0)
+    first = ovkgp.GPRegressor(**options).partial_fit(X[:30], Y[:30])
+    rest = first.gp_.statistics(first.scaling_.inputs(X), first.scaling_.outputs(Y))
+    whole = first.gp_.condition(rest, variance="guarded").predict(first.scaling_.inputs(X[:9]), "output")
+    for part in (slice(60, 90), slice(30, 45), slice(45, 60)):
+        first.partial_fit(X[part], Y[part])
+    inner = first.posterior_.predict(first.scaling_.inputs(X[:9]), "output")
+    torch.testing.assert_close(inner.mean, whole.mean, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(inner.cov, whole.cov, rtol=1e-8, atol=1e-10)
+    assert first._num_seen.sum() == np.isfinite(Y).sum()
+
+
+def test_partial_fit_goes_on_from_an_exact_fit():
+    X, Y, truth = smooth(120, missing=0.1)
+    for kernel in ("independent", "decomposable"):
+        model = ovkgp.GPRegressor(kernel=kernel, num_frequencies=100, random_state=0).fit(X[:60], Y[:60])
+        assert model.approximation_ == "exact"
+        model.partial_fit(X[60:], Y[60:])
+        assert model.approximation_ == "orff"
+        assert model._num_seen.sum() == np.isfinite(Y).sum()
+        assert model.score(X, truth) > 0.97
+
+
+def test_partial_fit_refuses_other_shapes():
+    X, Y, _ = smooth()
+    model = ovkgp.GPRegressor(num_frequencies=10, random_state=0).partial_fit(X, Y)
+    with pytest.raises(InputError, match="columns"):
+        model.partial_fit(X, Y[:, :2])
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(X[:, :1], Y)
+
+
+def test_trained_runs_agree_in_evidence():
+    """From fit or from a first partial_fit, and in another order of rows: the same evidence to 1e-4."""
+    X, Y, _ = smooth(80)
+    options = dict(kernel="decomposable", approximation="orff", num_frequencies=50, random_state=0)
+    order = np.random.default_rng(0).permutation(80)
+    evidences = [
+        ovkgp.GPRegressor(**options).fit(X, Y).log_evidence_,
+        ovkgp.GPRegressor(**options).fit(X[order], Y[order]).log_evidence_,
+        ovkgp.GPRegressor(**options).partial_fit(X, Y).log_evidence_,
+    ]
+    np.testing.assert_allclose(evidences, evidences[0], rtol=1e-4)
+
+
+# --- neighbours ---------------------------------------------------------------------------------------------------------
+
+
+def test_grid_search_and_pipelines():
+    X, Y, _ = smooth(40, missing=0.1)
+    search = GridSearchCV(ovkgp.GPRegressor(kernel="decomposable", random_state=0), {"rank": [1, 2]}, cv=2).fit(X, Y)
+    assert search.best_score_ > 0.5
+    pipeline = make_pipeline(StandardScaler(), ovkgp.GPRegressor(kernel="independent", random_state=0)).fit(X, Y)
+    assert pipeline.predict(X[:2], return_std=True)[1].shape == (2, 3)
+    assert cross_val_score(pipeline, X, Y, cv=2).shape == (2,)
+
+
+def test_pickle_and_deepcopy(fitted):
+    X = np.random.default_rng(5).uniform(0, 5, (4, 2))
+    for twin in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
+        np.testing.assert_array_equal(twin.predict(X, return_std=True)[1], fitted.predict(X, return_std=True)[1])
+
+
+# --- data that nobody likes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("approximation", ["exact", "orff"])
+@pytest.mark.parametrize("scale", [1e-8, 1e8])
+def test_any_scale(scale, approximation):
+    X, Y, _ = smooth(40)
+    options = dict(kernel="decomposable", approximation=approximation, num_frequencies=30, random_state=0)
+    plain = ovkgp.GPRegressor(**options).fit(X, Y).predict(X, return_std=True)
+    scaled = ovkgp.GPRegressor(**options).fit(X * scale, Y / scale).predict(X * scale, return_std=True)
+    np.testing.assert_allclose(scaled[0] * scale, plain[0], rtol=1e-4)  # training stops at slightly different points
+    np.testing.assert_allclose(scaled[1] * scale, plain[1], rtol=1e-3)
+
+
+def test_float32_input():
+    X, Y, truth = smooth()
+    model = ovkgp.GPRegressor(random_state=0).fit(X.astype(np.float32), Y.astype(np.float32))
+    assert model.predict(X.astype(np.float32)).dtype == np.float64
+    assert model.score(X, truth) > 0.97
+
+
+@pytest.mark.parametrize("approximation", ["exact", "orff", "nystrom"])
+def test_one_row(approximation):
+    model = ovkgp.GPRegressor(approximation=approximation, num_frequencies=10, random_state=0)
+    model.fit(np.array([[1.0, 2.0]]), np.array([[3.0, 5.0]]))
+    mean, std = model.predict([[1.0, 2.0], [9.0, 9.0]], return_std=True)
+    np.testing.assert_allclose(mean[0], [3.0, 5.0], atol=0.5)
+    assert np.isfinite(std).all() and (std > 0).all()
+
+
+@pytest.mark.parametrize("approximation", ["exact", "orff", "nystrom"])
+def test_constant_output_and_constant_input(approximation):
+    X, Y, _ = smooth(40)
+    X[:, 1], Y[:, 1] = 7.0, -3.0
+    model = ovkgp.GPRegressor(approximation=approximation, num_frequencies=20, random_state=0).fit(X, Y)
+    mean, std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(mean[:, 1], -3.0, atol=0.05)
+    assert np.isfinite(std).all() and (std[:, 1] < 0.3).all()
+
+
+@pytest.mark.parametrize("approximation", ["exact", "orff", "nystrom"])
+def test_duplicate_rows(approximation):
+    X, Y, truth = smooth(30)
+    X, Y = np.repeat(X, 3, 0), np.repeat(Y, 3, 0) + 0.01 * np.random.default_rng(0).standard_normal((90, 3)) * Y.std(0)
+    model = ovkgp.GPRegressor(approximation=approximation, num_frequencies=30, random_state=0).fit(X, Y)
+    _, std = model.predict(X, return_std=True)
+    assert np.isfinite(std).all() and model.score(X, np.repeat(truth, 3, 0)) > 0.9
+
+
+def test_an_output_with_two_observations():
+    X, Y, _ = smooth(40)
+    Y[2:, 2] = np.nan
+    model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
+    assert np.isfinite(model.predict(X, return_std=True)[1]).all()
+    assert "only 2 observations" in model.summary()
+
+
+def test_rows_without_any_output_change_nothing():
+    X, Y, _ = smooth(40)
+    more = np.r_[Y, np.full((5, 3), np.nan)]
+    options = dict(kernel="decomposable", random_state=0)
+    one = ovkgp.GPRegressor(**options).fit(X, Y)
+    two = ovkgp.GPRegressor(**options).fit(np.r_[X, X[:5]], more)
+    # The inputs of the empty rows take part in the scaling of X, so that training is the same up to its tolerance.
+    np.testing.assert_allclose(two.predict(X), one.predict(X), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X, Y: (X, np.c_[Y[:, :2], np.full(60, np.nan)]), "nobody observed output 2"),
+        (lambda X, Y: (np.where(X > 4, np.nan, X), Y), "NaN"),
+        (lambda X, Y: (X, np.where(Y > 50, np.inf, Y)), "infinity"),
+        (lambda X, Y: (X[:-1], Y), "inconsistent numbers of samples"),
+        (lambda X, Y: (X, Y[:, :, None]), "dim"),
+        (lambda X, Y: (X, None), "y to be passed"),
+    ],
+)
+def test_bad_data_get_a_clear_error(change, message):
+    X, Y, _ = smooth()
+    with pytest.raises(ValueError, match=message):
+        ovkgp.GPRegressor().fit(*change(X, Y))
+
+
+def test_an_unseen_output_is_called_by_its_name():
+    X, Y, _ = smooth()
+    frame = pd.DataFrame(Y, columns=["u", "v", "w"])
+    frame["v"] = np.nan
+    with pytest.raises(InputError, match="'v'"):
+        ovkgp.GPRegressor().fit(X, frame)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel": "nonsense"}, "kernel must be one of 'auto'"),
+        ({"base_kernel": "nonsense"}, "base_kernel must be one of"),
+        ({"approximation": "nonsense"}, "approximation must be one of"),
+        ({"approximation": "variational"}, "later version"),
+        ({"hyperparameters": "nuts"}, "later version"),
+        ({"likelihood": "student_t"}, "later version"),
+        ({"noise": "nonsense"}, "noise must be one of"),
+        ({"noise": -1.0}, "positive"),
+        ({"variance": "nonsense"}, "variance must be one of"),
+        ({"rank": 0}, "rank"),
+        ({"num_frequencies": 0}, "num_frequencies"),
+        ({"training_rows": 0}, "training_rows"),
+        ({"kernel": "curl_free"}, "as many outputs as inputs"),
+        ({"kernel": DecomposableKernel(RBFKernel(), num_outputs=2)}, "kernel has 2 outputs"),
+        ({"base_kernel": DecomposableKernel(RBFKernel(), num_outputs=2)}, "scalar"),
+    ],
+)
+def test_bad_options_get_a_clear_error(options, message):
+    X, Y, _ = smooth()
+    with pytest.raises(OvkgpError, match=message):
+        ovkgp.GPRegressor(**options).fit(X, Y)
+
+
+def test_unfitted():
+    with pytest.raises(NotFittedError):
+        ovkgp.GPRegressor().predict([[0.0]])
+    with pytest.raises(NotFittedError):
+        ovkgp.GPRegressor().summary()
+
+
+def test_std_and_cov_are_not_asked_together(fitted):
+    with pytest.raises(OptionError, match="not both"):
+        fitted.predict([[0.0, 0.0]], return_std=True, return_cov=True)
+
+
+def test_a_failed_fit_loses_nothing(fitted):
+    X, Y, _ = smooth(missing=0.2)
+    model = copy.deepcopy(fitted)
+    with pytest.raises(ValueError):
+        model.fit(np.where(X > 4, np.nan, X), Y)
+    np.testing.assert_array_equal(model.predict(X[:3]), fitted.predict(X[:3]))
+
+
+def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
+    X, Y, truth = smooth()
+    calls, original = [], gpytorch.kernels.MaternKernel.forward
+
+    def interrupting(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 30:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(MaternKernel, "forward", interrupting)
+    with pytest.warns(FitWarning, match="interrupted"):
+        model = ovkgp.GPRegressor(kernel="decomposable", random_state=0).fit(X, Y)
+    assert model.fit_report_.interrupted
+    assert model.score(X, truth) > 0.5
+
+
+def test_checkpoint_resumes(tmp_path):
+    X, Y, _ = smooth(40)
+    path = tmp_path / "training"
+    options = dict(kernel="decomposable", random_state=0)
+    one = ovkgp.GPRegressor(**options).fit(X, Y, checkpoint=path)
+    two = ovkgp.GPRegressor(**options).fit(X, Y, checkpoint=path)
+    assert two.fit_report_.resumed
+    np.testing.assert_allclose(two.predict(X), one.predict(X), rtol=1e-10)
+
+
+def test_quiet_unless_asked(capsys):
+    X, Y, _ = smooth(30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ovkgp.GPRegressor(kernel="independent", random_state=0).fit(X, Y)
+        assert capsys.readouterr() == ("", "")
+        ovkgp.GPRegressor(kernel="independent", random_state=0, verbose=1).fit(X, Y)
+    assert "objective" in capsys.readouterr().err
