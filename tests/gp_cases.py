@@ -60,7 +60,7 @@ class Waves(Mean):
 
 
 def normal(generator, *shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def noise_of(kind, p, level, generator):

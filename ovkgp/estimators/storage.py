@@ -70,9 +70,9 @@ def _kernel_option(name: str, kernel: Kernel, estimator: GPRegressor) -> tuple[d
     if any(isinstance(part, Prior) for part in kernel.modules()):
         warnings.warn(
             f"the priors of the {name} are not stored: the loaded model predicts as this one does, but is trained again "
-            f"with them only if it is loaded with load(path, kernel=…).",
+            "with them only if it is loaded with ovkgp.load(path, kernel=…).",
             UserWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     known = {"class": type(kernel).__name__}
     if is_storable(kernel):

@@ -6,10 +6,12 @@ variance of each observed entry. Rows in which nothing is observed are left out.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ CHECKED_AT_ONCE = 1 << 20
 """Rows whose finiteness is checked together, so that a check makes no copy as large as the data."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Observations:
     """What was seen: X (n, d), Y (n, p) with NaN where nothing was, and known variances (n, p) or None.
 
@@ -100,7 +102,8 @@ def observations(X, Y, num_outputs: int, noise=None, *, every_output: bool = Tru
     _refuse(Y, torch.isinf, "Y holds infinity; a missing output is NaN.")
     data = Observations(X, Y, None if noise is None else _known_noise(noise, Y)).seen_rows()
     if data.num_rows == 0:
-        raise InputError("there is nothing to learn from: every entry of Y is missing.")
+        why = "every entry of Y is missing (NaN)" if len(Y) else "X and Y have no rows"
+        raise InputError(f"there is nothing to learn from: {why}.")
     unseen = [] if not every_output or data.is_complete else (~data.seen.any(0)).nonzero().flatten().tolist()
     if unseen:
         raise InputError(
@@ -116,28 +119,44 @@ def inputs(X, num_dims: int | None = None, name: str = "X") -> Tensor:
     if X.dim() != 2 or X.shape[1] == 0:
         raise InputError(f"{name} must have shape (n, d) with d ≥ 1, got {tuple(X.shape)}.")
     if num_dims is not None and X.shape[1] != num_dims:
-        raise InputError(f"{name} has {X.shape[1]} columns; the model was made with {num_dims}.")
+        raise InputError(
+            f"{name} has {X.shape[1]} columns; the model was made with {num_dims}. (One point is one row, [[…]].)"
+        )
     _refuse(X, lambda t: ~torch.isfinite(t), f"{name} holds NaN or infinity; only outputs may be missing.")
     return X
 
 
 def one_point(point, num_dims: int, name: str) -> Tensor:
     """A single point as a (1, d) tensor in float64."""
-    rows = torch.as_tensor(point, dtype=torch.float64).reshape(1, -1)
-    if rows.shape[1] != num_dims or not bool(torch.isfinite(rows).all()):
-        raise InputError(f"{name} must be one finite point with {num_dims} coordinates, got {point}.")
-    return rows
+    message = f"{name} must be one finite point with {num_dims} coordinates, got {point}."
+    try:
+        row = as_floating(point, name).double().reshape(1, -1)
+    except InputError as error:
+        raise InputError(message) from error
+    if row.shape[1] != num_dims or not bool(torch.isfinite(row).all()):
+        raise InputError(message)
+    return row
 
 
 def as_floating(values, name: str) -> Tensor:
-    """Values as a real floating tensor; whole numbers become float64."""
+    """Values as a real floating tensor, a view of them where possible; whole numbers become float64, masked ones NaN."""
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.astype(np.float64).filled(np.nan)
     try:
-        tensor = torch.as_tensor(values)
+        tensor = values if torch.is_tensor(values) else _from_array(np.asarray(values))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be an array of numbers: {error}") from error
     if tensor.is_complex():
         raise InputError(f"{name} is complex; real numbers are wanted.")
     return tensor if tensor.is_floating_point() else tensor.double()
+
+
+def _from_array(array: np.ndarray) -> Tensor:
+    if any(stride < 0 for stride in array.strides):  # torch cannot read backwards
+        array = array.copy()
+    with warnings.catch_warnings():  # of read-only memory, such as a table's or a file's: nobody writes to it here
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ", category=UserWarning)
+        return torch.from_numpy(array)
 
 
 def _known_noise(noise, Y: Tensor) -> Tensor:

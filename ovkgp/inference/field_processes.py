@@ -161,7 +161,9 @@ class FieldViews:
         index = next((index for index, field in fields.items() if isinstance(field, wanted)), None)
         if index is None:
             names = " and ".join(type(field).__name__ for field in fields.values())
-            raise KernelTypeError(f"this needs a {wanted.__name__} (scaled or not) or a HelmholtzKernel; this is a {names}.")
+            raise KernelTypeError(
+                f"this needs a {wanted.__name__} (scaled or not) or a HelmholtzKernel; this is a {names}."
+            )
         if turned and fields[index].num_outputs != 2:
             raise KernelTypeError(
                 f"a stream function belongs to a field in two dimensions; this one has {fields[index].num_outputs}."

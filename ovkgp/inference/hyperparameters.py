@@ -15,6 +15,8 @@ WRAPPERS = {"base_kernel", "output_module", "kernels"}
 def hyperparameters(kernel: Kernel) -> dict[str, Tensor]:
     """lengthscale, outputscale, output_matrix, … of a kernel; those of the terms of a sum are prefixed by their number.
 
+    Where two have the same name (a scaled kernel inside a scaled one) the inner one keeps its whole path.
+
     Example:
         >>> from gpytorch.kernels import MaternKernel, RBFKernel
         >>> from ovkgp.inference.hyperparameters import hyperparameters
@@ -25,14 +27,17 @@ def hyperparameters(kernel: Kernel) -> dict[str, Tensor]:
     """
     matrices = {path: part for path, part in kernel.named_modules() if isinstance(part, OutputMatrix)}
     with torch.no_grad():
-        found = {_name(path, "output_matrix"): matrix() for path, matrix in matrices.items()}
+        found = {}
+        for path, matrix in matrices.items():
+            _add(found, path, "output_matrix", matrix())
         for path, parameter, constraint in kernel.named_parameters_and_constraints():
             owner, _, last = path.rpartition(".")
             if not any(owner == inside or owner.startswith(f"{inside}.") for inside in matrices):
                 value = parameter.detach() if constraint is None else constraint.transform(parameter)
-                found[_name(owner, last.removeprefix("raw_"))] = value.clone()
+                _add(found, owner, last.removeprefix("raw_"), value.clone())
     return found
 
 
-def _name(path: str, last: str) -> str:
-    return ".".join([*(step for step in path.split(".") if step and step not in WRAPPERS), last])
+def _add(found: dict[str, Tensor], path: str, last: str, value: Tensor) -> None:
+    short = ".".join([*(step for step in path.split(".") if step and step not in WRAPPERS), last])
+    found[f"{path}.{last}" if short in found else short] = value

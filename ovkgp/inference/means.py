@@ -69,6 +69,12 @@ class PolynomialMean(OutputMean):
         elif num_dims != self.num_dims:
             raise InputError(f"X has {num_dims} columns; the linear mean was made with {self.num_dims}.")
 
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        slopes = state_dict.get(f"{prefix}slopes")
+        if slopes is not None and self.num_dims is None:  # a mean that has not seen data learns d from what it loads
+            self.see(len(slopes))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def basis(self, X: Tensor) -> Tensor:
         ones = X.new_ones(len(X), int(self.degree >= 0))
         return torch.cat([ones, X], -1) if self.degree == 1 else ones
@@ -78,24 +84,45 @@ class PolynomialMean(OutputMean):
         if self.degree < 0:
             return super().coefficients
         constant = self.constant.unsqueeze(0)
-        return torch.cat([constant, self.slopes]) if self.degree == 1 else constant
+        if self.degree == 0:
+            return constant
+        if self.num_dims is None:
+            raise InputError(
+                "the linear mean has no slopes yet, since it has not seen the number of input columns: fit or condition "
+                "on data, load a state, or call `see(num_dims)`."
+            )
+        return torch.cat([constant, self.slopes])
 
     def forward(self, X: Tensor) -> Tensor:
         if self.degree < 0:
             return X.new_zeros(len(X), self.num_outputs)
-        return self.basis(X) @ self.coefficients
+        return self.basis(X.to(self.constant)) @ self.coefficients
 
     @torch.no_grad()
     def start(self, X: Tensor, Y: Tensor) -> None:
-        if self.degree < 0:
-            return
-        for a, column in enumerate(Y.T):
-            seen = ~torch.isnan(column)
-            basis, target = self.basis(X[seen]), column[seen]
-            fitted = torch.linalg.pinv(basis) @ target if len(target) > basis.shape[1] else target.mean().reshape(1)
-            self.constant[a] = fitted[0]
-            if self.degree == 1 and len(fitted) > 1:
-                self.slopes[:, a] = fitted[1:]
+        """Least squares for each output where it was observed; no slopes where it has no more than d + 1 entries."""
+        if self.degree == 1:
+            self.see(X.shape[1])
+        X, Y = X.to(self.coefficients), Y.to(self.coefficients)
+        for a, seen in enumerate((~torch.isnan(Y)).T if self.degree >= 0 else ()):
+            if bool(seen.any()):
+                self._start_output(a, X[seen], Y[seen, a])
+
+    def _start_output(self, index: int, X: Tensor, y: Tensor) -> None:
+        self.constant[index] = y.mean()
+        if self.degree == 1:
+            slopes = _slopes(X, y) if len(y) > X.shape[1] + 1 else X.new_zeros(X.shape[1])
+            self.slopes[:, index] = slopes
+            self.constant[index] -= X.mean(0) @ slopes
+
+
+def _slopes(X: Tensor, y: Tensor) -> Tensor:
+    """Least-squares slopes (d,) with an intercept, the smallest in standardised columns; zero for a constant column."""
+    centred = X - X.mean(0)
+    spread = centred.square().mean(0).sqrt()
+    varies = spread > 1e-12 * X.abs().amax(0)
+    scale = torch.where(varies, spread, 1.0)
+    return torch.linalg.pinv(torch.where(varies, centred / scale, 0.0)) @ (y - y.mean()) / scale
 
 
 class WrappedMean(OutputMean):
@@ -138,6 +165,6 @@ def output_mean(mean: str | Mean, num_outputs: int) -> OutputMean:
     """The mean module for "zero", "constant", "linear" or a GPyTorch mean."""
     if isinstance(mean, Mean):
         return WrappedMean(mean, num_outputs)
-    if mean not in MEANS:
+    if not isinstance(mean, str) or mean not in MEANS:
         raise OptionError(f"mean must be one of {', '.join(map(repr, MEANS))} or a gpytorch.means.Mean, got {mean!r}.")
     return PolynomialMean(num_outputs, MEANS.index(mean) - 1)

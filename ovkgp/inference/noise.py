@@ -108,6 +108,8 @@ def _start(kind: str, num_outputs: int) -> Tensor:
 
 
 def _fixed(noise, num_outputs: int) -> Tensor:
+    if isinstance(noise, bool):
+        raise InputError(f"noise is a variance, not a switch; got {noise}. (predict(…, noise=True) is one.)")
     try:
         value = torch.as_tensor(noise, dtype=torch.float64).detach().clone()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -118,9 +120,11 @@ def _fixed(noise, num_outputs: int) -> Tensor:
             "Variances known for each entry of Y go to fit, condition and log_evidence as `noise=`."
         )
     if value.dim() == 2:
-        is_fine = torch.isfinite(value).all() and torch.allclose(value, value.mT)
-        if not is_fine or torch.linalg.cholesky_ex(value).info.item() != 0:
+        asymmetry = (value - value.mT).abs().max()  # relative: the scale of the data is anybody's
+        if not bool(asymmetry <= 1e-8 * value.abs().max()) or torch.linalg.cholesky_ex(value).info.item() != 0:
             raise InputError("a noise matrix must be symmetric and positive definite.")
     elif not bool((torch.isfinite(value) & (value > 0)).all()):
-        raise InputError("noise is a variance and must be positive and finite.")
+        raise InputError(
+            "noise is a variance and must be positive and finite; give data without noise a small share of their variance, such as 1e-6."
+        )
     return value

@@ -9,7 +9,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal
 from linear_operator.operators import BlockDiagLinearOperator, DiagLinearOperator, to_linear_operator
 from torch import Tensor
 
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import InputError, OptionError
 
 FORMS = ("none", "diag", "output", "full")
 
@@ -40,6 +40,7 @@ class Prediction:
 
     def __init__(self, mean: Tensor, covariance: Tensor | None = None, form: str = "none"):
         self.mean, self._covariance, self.form = mean, covariance, require_form(form)
+        _require_shape(mean, covariance, form)
 
     @property
     def variance(self) -> Tensor:
@@ -66,12 +67,7 @@ class Prediction:
         levels = torch.as_tensor(q, dtype=self.mean.dtype, device=self.mean.device)
         if not bool(((levels > 0) & (levels < 1)).all()):
             raise OptionError(f"quantile levels lie strictly between 0 and 1, got {q}.")
-        scores = torch.special.ndtri(levels)
-        return (
-            self.mean + scores.reshape(*levels.shape, 1, 1) * self.std
-            if levels.dim()
-            else self.mean + scores * self.std
-        )
+        return self.mean + torch.special.ndtri(levels)[..., None, None] * self.std
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval (lower, upper) that holds each entry with probability `level`, two (m, p) tensors."""
@@ -97,3 +93,16 @@ class Prediction:
 
     def __repr__(self) -> str:
         return f"Prediction(mean={tuple(self.mean.shape)}, cov={self.form!r})"
+
+
+def _require_shape(mean: Tensor, covariance: Tensor | None, form: str) -> None:
+    if mean.dim() != 2:
+        raise InputError(f"the mean of a prediction has shape (m, p), got {tuple(mean.shape)}.")
+    m, p = mean.shape
+    wanted = {"none": None, "diag": (m, p), "output": (m, p, p), "full": (m * p, m * p)}[form]
+    given = None if covariance is None else tuple(covariance.shape)
+    if given != wanted:
+        raise InputError(
+            f"with form={form!r} and a mean {(m, p)} the covariance has shape {wanted}, got {given}. `form` says what it is: "
+            f"one of {', '.join(map(repr, FORMS))}."
+        )

@@ -79,8 +79,8 @@ class Rows(torch.nn.Module):
         return Y.new_zeros(len(Y), 0), Y - torch.where(chunk.seen, self.mean(chunk.X), 0.0)
 
     @property
-    def num_basis(self) -> int | None:
-        """b."""
+    def num_basis(self) -> int:
+        """b; 0 for a mean without a basis."""
         return len(self.mean.coefficients)
 
 

@@ -1,6 +1,6 @@
 """The posterior precision of the weights, C = I + A, factorised: by Cholesky, or as I + S ⊗ T by two eigendecompositions.
 
-`evidence_terms` gives vᵀC⁻¹v − log det C with gradients in closed form, ∂A = −(ww ᵀ + C⁻¹) and ∂v = 2w for w = C⁻¹v. The two
+`evidence_terms` gives vᵀC⁻¹v − log det C with gradients in closed form, ∂A = −(wwᵀ + C⁻¹) and ∂v = 2w for w = C⁻¹v. The two
 factors then know the same things: solves, square roots, variances of Φ_* θ, and the spectrum of A.
 """
 

@@ -61,27 +61,31 @@ class Part:
         return hessian - np.trace(hessian) * np.eye(len(hessian)) if self.turned else -hessian
 
 
+def number(value):
+    return torch.tensor(value, dtype=torch.float64)  # GPyTorch would round a Python number to float32
+
+
 def base(cls=RBFKernel, lengthscale=(0.8, 1.1), **options):
-    kernel = cls(ard_num_dims=len(lengthscale), **options)
-    kernel.lengthscale = torch.tensor(lengthscale)
-    return kernel.double()
+    kernel = cls(ard_num_dims=len(lengthscale), **options).double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+    return kernel
 
 
 def scaled(kernel, scale, **options):
     kernel = ScaleKernel(kernel, **options).double()
-    kernel.outputscale = scale
+    kernel.outputscale = number(scale)
     return kernel
 
 
 def helmholtz():
     kernel = HelmholtzKernel(base(), base(MaternKernel, (1.2, 0.9), nu=2.5)).double()
-    kernel.curl.outputscale, kernel.div.outputscale = 1.3, 0.6
+    kernel.curl.outputscale, kernel.div.outputscale = number(1.3), number(0.6)
     return kernel
 
 
 def helmholtz_of_sums():
     kernel = HelmholtzKernel(base() + scaled(base(lengthscale=(0.5, 0.6)), 0.3), base(lengthscale=(1.2, 0.9))).double()
-    kernel.curl.outputscale, kernel.div.outputscale = 1.3, 0.6
+    kernel.curl.outputscale, kernel.div.outputscale = number(1.3), number(0.6)
     return kernel
 
 
@@ -348,9 +352,9 @@ def test_components_of_features_are_those_of_dense_algebra(name, index):
 def product_base():
     """Periodic times cosine: warped, with frequencies that add to zero now and then."""
     periodic = PeriodicKernel(ard_num_dims=2).double()
-    periodic.period_length = torch.tensor([2.0, 3.0])
+    periodic.period_length = torch.tensor([2.0, 3.0]).double()
     cosine = CosineKernel(active_dims=[0]).double()
-    cosine.period_length = 1.0
+    cosine.period_length = number(1.0)
     return periodic * cosine
 
 
@@ -362,7 +366,9 @@ def test_frequencies_of_zero_keep_the_level_of_the_potential(make):
     assert at_zero.any() and not at_zero.all()
     X = normal(3, 2, seed=1)
     potential = OperatorValuedGP(kernel, "zero", 1e12, features).condition(X, X).potential()
-    close(potential.predict(X).variance, torch.ones(3, 1))  # Σ b² (sin² + cos²) = k(0), whatever the frequencies
+    close(
+        potential.predict(X).variance, torch.ones(3, 1).double()
+    )  # Σ b² (sin² + cos²) = k(0), whatever the frequencies
 
 
 @pytest.mark.parametrize("make", [lambda: PeriodicKernel(ard_num_dims=2).double(), product_base])
@@ -401,8 +407,12 @@ def test_drawn_components_add_up_and_keep_their_properties(name, road):
     components = case.posterior.components()
     curl, div = (components[key].sample_functions(2, random_state=11) for key in ("curl", "div"))
     close(curl(case.test) + div(case.test), case.posterior.sample_functions(2, random_state=11)(case.test) - 0.4)
-    close(field_from(case.scalar(0).sample_functions(2, random_state=11)[1], case.parts[0], case.test), curl[1](case.test))
-    close(field_from(case.scalar(1).sample_functions(2, random_state=11)[1], case.parts[1], case.test), div[1](case.test))
+    close(
+        field_from(case.scalar(0).sample_functions(2, random_state=11)[1], case.parts[0], case.test), curl[1](case.test)
+    )
+    close(
+        field_from(case.scalar(1).sample_functions(2, random_state=11)[1], case.parts[1], case.test), div[1](case.test)
+    )
     for functions in (curl, div):
         slopes = gradient(functions[0], case.test)
         size = slopes.abs().max()
@@ -429,7 +439,9 @@ def test_joint_samples_have_the_covariance_of_the_scalar():
     assert draws.shape == (20_000, 4)
     covariance = scalar.predict(case.test, "full").cov
     assert draws[:, 0].abs().max() < 1e-6  # the root of a round-off
-    assert (torch.cov(draws.T) - covariance).abs().max() < 0.05 * covariance.max()  # five standard errors of 20 000 draws
+    assert (
+        torch.cov(draws.T) - covariance
+    ).abs().max() < 0.05 * covariance.max()  # five standard errors of 20 000 draws
 
 
 # --- sizes and refusals --------------------------------------------------------------------------------------------------
@@ -476,7 +488,11 @@ def test_there_is_no_noise_to_add(form, road):
         (CurlFreeKernel(base()), "components", "HelmholtzKernel.*this is a CurlFreeKernel"),
         (DecomposableKernel(base(), num_outputs=2), "potential", "CurlFreeKernel.*this is a DecomposableKernel"),
         (DecomposableKernel(base(), num_outputs=2), "components", "HelmholtzKernel.*this is a DecomposableKernel"),
-        (CurlFreeKernel(base()) + DivergenceFreeKernel(base()), "potential", "HelmholtzKernel; this is a AdditiveKernel"),
+        (
+            CurlFreeKernel(base()) + DivergenceFreeKernel(base()),
+            "potential",
+            "HelmholtzKernel; this is a AdditiveKernel",
+        ),
     ],
 )
 def test_kernels_without_such_a_view_are_refused(kernel, view, message):
@@ -516,11 +532,8 @@ def test_views_of_views():
             getattr(case.scalar(0), view)()
 
 
-@pytest.mark.parametrize("reference", [[0.0], [0.0, 1.0, 2.0], [0.0, float("nan")], "here", None])
+@pytest.mark.parametrize("reference", [[0.0], [0.0, 1.0, 2.0], [0.0, float("nan")], "here"])
 def test_a_reference_is_one_finite_point(reference):
     case = Case("curl")
-    if reference is None:
-        assert case.scalar(0).process.reference is None
-        return
     with pytest.raises(InputError, match="reference must be one finite point with 2 coordinates"):
         case.scalar(0, reference)

@@ -283,7 +283,7 @@ def test_the_backward_pass_uses_the_parameters_of_the_forward_pass():
         assert whole.abs().max() > 1e-3
 
 
-def test_far_too_little_noise_is_an_error_that_says_so():
+def test_a_noise_that_is_no_number_is_an_error_and_not_a_nan():
     case = Case("curl-free", "shared", 0.0)
     statistics = gather(case.features, case.mean, case.noise, case.data)
     bad = torch.full((2, 2), torch.nan, dtype=torch.float64)

@@ -1,0 +1,397 @@
+"""Evidence, training, statistics and predictions against GPyTorch's, in one run and on one thread.
+
+    python benchmarks/posteriors.py [--quick] [--only NAME] [--data FOLDER]
+
+Prints ours, GPyTorch's, the ratio and the target. Sections by name: `features`, evidence and gradient by random features
+and their growth with n; `exact`, evidence, gradient and training of an ICM; `statistics`, a pass over many rows against
+the bare loop, and its memory; `prediction`, mean and std of an exact model at many points; `data`, errors, log densities
+and coverage on SARCOS and Jura, where their folder is given (or in OVKGP_DATA). Both sides work in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+from functools import partial
+from pathlib import Path
+
+import gpytorch
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, MultitaskKernel, RBFKernel, RFFKernel, ScaleKernel
+from scipy.stats import norm
+from threadpoolctl import threadpool_limits
+from timing import line, memory_growth, seconds, timed
+from torch import Tensor
+
+from ovkgp import GPRegressor
+from ovkgp.features import ORFF
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.gathering import CHUNK_ENTRIES
+from ovkgp.kernels import DecomposableKernel
+
+# --- the two sides ----------------------------------------------------------------------------------------------------
+
+
+class MultitaskGP(gpytorch.models.ExactGP):
+    """GPyTorch's multitask model as its tutorial builds it: constant means, and noise with one variance a task."""
+
+    def __init__(self, X: Tensor, Y: Tensor, base_kernel: Kernel, rank: int = 2):
+        p = Y.shape[1]
+        super().__init__(X, Y, gpytorch.likelihoods.MultitaskGaussianLikelihood(num_tasks=p, rank=0))
+        self.mean_module = gpytorch.means.MultitaskMean(gpytorch.means.ConstantMean(), num_tasks=p)
+        self.covar_module = MultitaskKernel(base_kernel, num_tasks=p, rank=rank)
+        self.double()
+
+    def forward(self, x):
+        return gpytorch.distributions.MultitaskMultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+class SingleGP(gpytorch.models.ExactGP):
+    """GPyTorch's model of one output."""
+
+    def __init__(self, X: Tensor, y: Tensor, base_kernel: Kernel):
+        super().__init__(X, y, gpytorch.likelihoods.GaussianLikelihood())
+        self.mean_module, self.covar_module = gpytorch.means.ConstantMean(), ScaleKernel(base_kernel)
+        self.double()
+
+    def forward(self, x):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def their_evidence(model: gpytorch.models.ExactGP) -> Tensor:
+    """log p(Y), differentiable; GPyTorch's own is divided by the number of observations."""
+    mll = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
+    (X,), Y = model.train_inputs, model.train_targets
+    return mll(model(X), Y) * Y.numel()
+
+
+def their_step(model: gpytorch.models.ExactGP) -> None:
+    model.zero_grad()
+    their_evidence(model).backward()
+
+
+def our_step(gp: OperatorValuedGP, X: Tensor, Y: Tensor) -> None:
+    gp.zero_grad()
+    gp.log_evidence(X, Y).backward()
+
+
+@torch.no_grad()
+def transplant(gp: OperatorValuedGP, model: MultitaskGP) -> None:
+    """Give GPyTorch's model the hyperparameters of ours, and see that both then have the same evidence."""
+    tasks, noise = model.covar_module.task_covar_module, model.likelihood
+    tasks.covar_factor.copy_(gp.kernel.output_module.loadings)
+    tasks.var = gp.kernel.output_module.diagonal
+    model.covar_module.data_covar_module.lengthscale = gp.kernel.base_kernel.lengthscale
+    for mean, constant in zip(model.mean_module.base_means, gp.mean.constant, strict=True):
+        mean.constant = constant
+    noise.noise = gp.noise.min() / 2  # the noise of a task is the sum of two there
+    noise.task_noises = gp.noise - noise.noise
+    (X,), Y = model.train_inputs, model.train_targets
+    torch.testing.assert_close(their_evidence(model), gp.log_evidence(X, Y), rtol=1e-7, atol=1e-5)
+
+
+def icm(p: int, base_kernel: Kernel, features: int | None = None) -> OperatorValuedGP:
+    """Our model with GPyTorch's parametrisation: k(x, z) (W Wᵀ + diag v), W (p, 2), constant means, noise per output."""
+    base_kernel.lengthscale = 0.3
+    kernel = DecomposableKernel(base_kernel, num_outputs=p, rank=2).double()
+    features = None if features is None else ORFF(kernel, features, random_state=0)
+    gp = OperatorValuedGP(kernel, features=features)
+    gp.noise_model.set(torch.full((p,), 0.05, dtype=torch.float64))
+    return gp
+
+
+@torch.no_grad()
+def draw(gp: OperatorValuedGP, n: int, d: int) -> tuple[Tensor, Tensor]:
+    """Inputs in the unit cube, and outputs drawn from the model itself."""
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(n, d, generator=generator, dtype=torch.float64)
+    scores, errors = torch.randn(2, n, gp.num_outputs, generator=generator, dtype=torch.float64)
+    K = gp.kernel.base_kernel(X).to_dense() + 1e-8 * torch.eye(n, dtype=torch.float64)
+    factor = gp.kernel.output_module.factor()
+    return X, torch.linalg.cholesky(K) @ scores[:, : factor.shape[1]] @ factor.mT + errors * gp.noise.sqrt()
+
+
+def heading(title: str, theirs: str) -> None:
+    print(f"\n{title:<52}{'ours':>11}{theirs:>16}{'theirs / ours':>14}", flush=True)
+
+
+# --- evidence by random features --------------------------------------------------------------------------------------
+
+
+def features(quick: bool) -> None:
+    n, d, p, D = (400, 4, 3, 50) if quick else (1600, 4, 3, 100)
+    heading(f"random features, n = {n}, p = {p}, D = {D}", "RFFKernel")
+    gp = icm(p, RBFKernel(), features=None)
+    X, Y = draw(gp, n, d)
+    kernel = gp.kernel
+    gp = OperatorValuedGP(kernel, noise="per_output", features=ORFF(kernel, D, num_dims=d, random_state=0))
+    model = MultitaskGP(X, Y, RFFKernel(num_samples=D, num_dims=d))
+    model.covar_module.data_covar_module.randn_weights = (
+        gp.features.frequencies.detach().mT * kernel.base_kernel.lengthscale
+    )
+    transplant(gp, model)
+    times = seconds(partial(our_step, gp, X, Y), partial(their_step, model), repeats=3)
+    line("evidence and gradient", *times, "want >= 30")
+    sizes = [n, 10 * n, 100 * n]
+    many = torch.rand(sizes[-1], d, dtype=torch.float64), torch.randn(sizes[-1], p, dtype=torch.float64)
+    growth = seconds(*(partial(our_step, gp, many[0][:size], many[1][:size]) for size in sizes), repeats=5)
+    for before, after, size in zip(growth, growth[1:], sizes[1:], strict=False):
+        print(
+            f"ours, n = {size:<42}{after * 1e3:>11.2f} ms{after / before:>25.2f} x   of a tenth of the rows; want about 10"
+        )
+
+
+# --- evidence and training of an exact model --------------------------------------------------------------------------
+
+
+def exact(quick: bool) -> None:
+    n, p, d = (300, 4, 2) if quick else (1000, 10, 2)
+    heading(f"exact ICM, n = {n}, p = {p}, rank 2", "MultitaskKernel")
+    gp = icm(p, RBFKernel())
+    X, Y = draw(gp, n, d)
+    model = MultitaskGP(X, Y, RBFKernel())
+    transplant(gp, model)
+    K = gp.kernel.base_kernel(X).to_dense().detach()
+    works = partial(our_step, gp, X, Y), partial(their_step, model), partial(torch.linalg.eigh, K)
+    ours, theirs, bare = seconds(*works, repeats=5)
+    line("evidence and gradient", ours, theirs, "want >= 1.4")
+    line("the same, and one bare torch.linalg.eigh", ours, bare, f"ours / eigh {ours / bare:.2f}, want <= 1.8")
+    training(X, Y)
+
+
+def training(X: Tensor, Y: Tensor) -> None:
+    """From the usual starts to the same evidence: ours ends by itself, GPyTorch's Adam as soon as it is there."""
+    gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=Y.shape[1], rank=2))
+    our_time, _ = timed(lambda: gp.fit(X, Y, random_state=0))
+    reached = gp.log_evidence(X, Y).item()
+    torch.manual_seed(0)
+    model = MultitaskGP(X, Y, RBFKernel())
+    goal = reached - max(0.1, 1e-4 * abs(reached))
+    their_time, (best, steps) = timed(lambda: adam(model, 1000, goal))
+    line("training", our_time, their_time, "want >= 5", "s ", 1.0)
+    print(
+        f"    log evidence: ours {reached:.2f}; Adam(lr=0.1) {best:.2f} after {steps} steps (to {goal:.2f}, or 1000 steps)"
+    )
+
+
+def adam(model: gpytorch.models.ExactGP, steps: int, goal: float = math.inf) -> tuple[float, int]:
+    """Train as GPyTorch's tutorials do, and stop once the evidence is at the goal; the best evidence and the steps."""
+    model.train()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+    best = -math.inf
+    for step in range(steps):
+        optimiser.zero_grad()
+        evidence = their_evidence(model)
+        best = max(best, evidence.item())
+        if best >= goal:
+            return best, step
+        (-evidence / model.train_targets.numel()).backward()
+        optimiser.step()
+    return best, steps
+
+
+# --- statistics in one pass -------------------------------------------------------------------------------------------
+
+
+def bare_gram(X: Tensor, frequencies: Tensor) -> np.ndarray:
+    """What a pass costs at least: waves into one buffer, chunk by chunk, and their products."""
+    D = len(frequencies)
+    chunk = CHUNK_ENTRIES // (2 * D)
+    buffer, total = torch.empty(chunk, 2 * D, dtype=torch.float64), np.zeros((2 * D, 2 * D))
+    for part in X.split(chunk):
+        rows, angles = buffer[: len(part)], part.double() @ frequencies.mT
+        torch.cos(angles, out=rows[:, :D])
+        torch.sin(angles, out=rows[:, D:])
+        waves = rows.numpy()
+        total += waves.T @ waves
+    return total / D
+
+
+@torch.no_grad()
+def statistics(quick: bool) -> None:
+    n, d, p, D = (50_000, 8, 3, 100) if quick else (1_000_000, 8, 3, 500)
+    heading(f"statistics, n = {n}, d = {d}, p = {p}, D = {D}, float32", "bare loop")
+    gp = icm(p, RBFKernel(ard_num_dims=d), features=D)
+    generator = torch.Generator().manual_seed(0)
+    X, Y = (torch.rand(n, size, generator=generator) for size in (d, p))
+    frequencies = gp.features.frequencies
+    few = gp.statistics(X[:5000], Y[:5000]).gram[: 2 * D, : 2 * D].numpy()
+    np.testing.assert_allclose(few, bare_gram(X[:5000], frequencies), rtol=1e-9, atol=1e-9)
+    ours, bare = seconds(lambda: gp.statistics(X, Y), lambda: bare_gram(X, frequencies), repeats=2)
+    line("one pass", ours, bare, f"ours / bare {ours / bare:.2f}, want <= 1.4", "s ", 1.0)
+    tenth = n // 10
+    small, large = (memory_growth(partial(gp.statistics, X[:rows], Y[:rows])) for rows in (tenth, n))
+    print(
+        f"{'peak memory of ours above the data':<52}{large / 1e6:>11.1f} MB   and {small / 1e6:.1f} MB at n = {tenth}; want equal"
+    )
+
+
+# --- prediction at many points ----------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def prediction(quick: bool) -> None:
+    n, p, d, m, few = (300, 4, 2, 2000, 100) if quick else (2000, 4, 2, 100_000, 200)
+    heading(f"mean and std at {m} points, exact ICM, n = {n}, p = {p}", "GPyTorch")
+    gp = icm(p, RBFKernel())
+    X, Y = draw(gp, n, d)
+    posterior, model = gp.condition(X, Y), MultitaskGP(X, Y, RBFKernel())
+    transplant(gp, model)
+    model.eval()
+    Xs = torch.rand(m, d, dtype=torch.float64)
+    check(posterior.predict(Xs[:10]), model(Xs[:10]))  # and fills GPyTorch's caches
+    times = timed(lambda: posterior.predict(Xs))[0], timed(lambda: moments(model(Xs[:few])))[0]
+    memory = memory_growth(lambda: posterior.predict(Xs)), memory_growth(lambda: moments(model(Xs[:few])))
+    line(f"seconds (GPyTorch: {few} points x {m // few}, see below)", times[0], times[1] * m / few, "", "s ", 1.0)
+    print(f"{'peak memory above the model':<52}{memory[0] / 1e6:>11.1f} MB   want < 500 MB")
+    print(
+        f"    GPyTorch solves for all points at once: {8e-9 * n * p * m * p:.0f} GB in float64 at {m} points. Measured on {few}: "
+        f"{times[1]:.2f} s and {memory[1] / 1e6:.0f} MB; its seconds above assume a loop over as many at a time."
+    )
+
+
+def moments(distribution) -> tuple[Tensor, Tensor]:
+    return distribution.mean, distribution.stddev
+
+
+def check(ours, theirs) -> None:
+    torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ours.std, theirs.stddev, rtol=1e-4, atol=1e-6)
+
+
+# --- real data --------------------------------------------------------------------------------------------------------
+
+
+def ours(kernel: str, X, Y, Xs):
+    return GPRegressor(kernel=kernel, random_state=0).fit(X, Y).predict(Xs, return_std=True)
+
+
+def standardised(X, Y, Xs, work):
+    """Mean and std of `work` on standardised tensors, back in the units of Y."""
+    centre, scale = np.nanmean(Y, 0), np.nanstd(Y, 0)
+    at, spread = X.mean(0), X.std(0)
+    mean, std = work(*map(torch.from_numpy, ((X - at) / spread, (Y - centre) / scale, (Xs - at) / spread)))
+    return centre + scale * mean.numpy(), scale * std.numpy()
+
+
+def gpytorch_multitask(X: Tensor, Y: Tensor, Xs: Tensor):
+    torch.manual_seed(0)
+    model = MultitaskGP(X, Y, MaternKernel(nu=2.5, ard_num_dims=X.shape[1]))
+    with gpytorch.settings.observation_nan_policy("mask" if Y.isnan().any() else "ignore"):
+        return trained_prediction(model, Xs)
+
+
+def gpytorch_independent(X: Tensor, Y: Tensor, Xs: Tensor):
+    parts = []
+    for y in Y.unbind(1):
+        seen = ~y.isnan()
+        model = SingleGP(X[seen], y[seen], MaternKernel(nu=2.5, ard_num_dims=X.shape[1]))
+        with gpytorch.settings.fast_computations(False, False, False):  # Cholesky, as exact as ours
+            parts.append(trained_prediction(model, Xs))
+    return tuple(torch.stack(part, 1) for part in zip(*parts, strict=True))
+
+
+def trained_prediction(model: gpytorch.models.ExactGP, Xs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and std of new observations after 100 steps of Adam, 500 points at a time."""
+    adam(model, 100)
+    model.eval()
+    with torch.no_grad():
+        parts = [moments(model.likelihood(model(part))) for part in Xs.split(500)]
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+
+
+MODELS = {
+    "GPRegressor()": partial(ours, "auto"),
+    'GPRegressor(kernel="decomposable")': partial(ours, "decomposable"),
+    'GPRegressor(kernel="independent")': partial(ours, "independent"),
+    "GPyTorch multitask, Adam": partial(standardised, work=gpytorch_multitask),
+    "GPyTorch independent, Adam": partial(standardised, work=gpytorch_independent),
+}
+
+
+def data(quick: bool, folder: str | None = None) -> None:
+    if folder is None:
+        print("\nreal data: left out; give --data FOLDER or set OVKGP_DATA")
+        return
+    print(f"\n{'real data':<26}{'model':<38}{'error':>10}{'log density':>13}{'coverage':>10}{'seconds':>9}")
+    sarcos(Path(folder), quick)
+    for logs in (False, True):
+        jura(Path(folder), logs)
+    print(
+        "    error: SMSE averaged over the torques (SARCOS), MAE of Cd in mg/kg (Jura; of the median where logs are modelled)."
+    )
+    print(
+        "    log density of a new observation in its raw units, mean over entries; coverage of its 90 % interval, want 0.90."
+    )
+
+
+def sarcos(folder: Path, quick: bool) -> None:
+    """21 inputs, 7 torques; splits of the test file, means over the splits."""
+    with np.load(folder / "sarcos" / "sarcos_test.npz", allow_pickle=False) as arrays:
+        X, Y = arrays["X"], arrays["Y"]
+    rows, seeds = (200, (0,)) if quick else (2000, (0, 1, 2))
+    for name, model in MODELS.items():
+        results = []
+        for seed in seeds:
+            order = np.random.default_rng(seed).permutation(len(X))
+            train, test = order[:rows], order[2000:]
+            spent, (mean, std) = timed(partial(model, X[train], Y[train], X[test]))
+            error = np.mean(np.mean((Y[test] - mean) ** 2, 0) / Y[test].var(0))
+            results.append((error, *density_and_coverage(Y[test], mean, std), spent))
+        row(f"SARCOS, {rows} rows, {len(seeds)} splits", name, results)
+
+
+def jura(folder: Path, logs: bool) -> None:
+    """Cd at the validation sites, given Ni and Zn there and all three elsewhere; inputs are the coordinates."""
+    known, asked = (read_csv(folder / "jura" / f"{part}.csv") for part in ("prediction", "validation"))
+    table = {name: np.concatenate([known[name], asked[name]]) for name in known}
+    X = np.column_stack([table["xloc"], table["yloc"]])
+    Y = np.column_stack([table[name] for name in ("Cd", "Ni", "Zn")])
+    Y[len(known["Cd"]) :, 0] = np.nan
+    truth = asked["Cd"]
+    for name, model in MODELS.items():
+        spent, (mean, std) = timed(partial(model, X, np.log(Y) if logs else Y, X[len(known["Cd"]) :]))
+        mean, std = mean[:, 0], std[:, 0]
+        error = np.mean(np.abs(truth - (np.exp(mean) if logs else mean)))
+        density, coverage = density_and_coverage(np.log(truth) if logs else truth, mean, std)
+        density -= np.mean(np.log(truth)) if logs else 0.0  # the density of Cd itself, not of its logarithm
+        row(f"Jura, {'logs' if logs else 'raw'}", name, [(error, density, coverage, spent)])
+
+
+def read_csv(path: Path) -> dict[str, np.ndarray]:
+    table = np.genfromtxt(path, delimiter=",", names=True)
+    return {name: table[name] for name in table.dtype.names}
+
+
+def density_and_coverage(Y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> tuple[float, float]:
+    inside = np.abs(Y - mean) <= norm.ppf(0.95) * std
+    return norm.logpdf(Y, mean, std).mean(), inside.mean()
+
+
+def row(label: str, model: str, results: list[tuple[float, ...]]) -> None:
+    error, density, coverage, spent = np.mean(results, 0)
+    print(f"{label:<26}{model:<38}{error:>10.4f}{density:>13.3f}{coverage:>10.3f}{spent:>9.1f}", flush=True)
+
+
+SECTIONS = {"features": features, "exact": exact, "statistics": statistics, "prediction": prediction, "data": data}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
+    parser.add_argument("--only", choices=SECTIONS, help="one section")
+    parser.add_argument("--data", default=os.environ.get("OVKGP_DATA"), help="the folder of sarcos/ and jura/")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with threadpool_limits(1):  # NumPy's threads are not torch's
+        for name in [options.only] if options.only else SECTIONS:
+            start = time.perf_counter()
+            SECTIONS[name](options.quick, **({"folder": options.data} if name == "data" else {}))
+            print(f"    ({name}: {time.perf_counter() - start:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
