@@ -13,8 +13,11 @@ from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
 from ovkgp.exceptions import InputError
+from ovkgp.features import ORFFKernel
+from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.conversion import whitened
 from ovkgp.inference.data import Observations
+from ovkgp.inference.exact_roads import DenseRoad
 from ovkgp.inference.gathering import gather
 from ovkgp.inference.guard import VarianceGuard
 from ovkgp.inference.leave_one_out import LeaveOneOut
@@ -41,6 +44,9 @@ class FeatureRoad:
 
     def log_evidence(self, model: Model, data: Observations) -> Tensor:
         template = _template(model, data.X)
+        if _is_wide(template, data):
+            as_kernel = model._replace(kernel=ORFFKernel(model.features), features=None)
+            return DenseRoad().log_evidence(as_kernel, data)
         statistics = gather(model.features, model.mean, model.noise, data, template=template, num_landmarks=0)
         return _system(model, statistics, template).log_density
 
@@ -101,6 +107,13 @@ def _template(model: Model, X: Tensor) -> LinearOperator:
     """Φ at a fixed point of the input space: it carries the factors, and tells one map from another."""
     probe = torch.linspace(0.1, 0.9, X.shape[1], dtype=torch.float64, device=X.device).unsqueeze(0)
     return model.features(probe)
+
+
+def _is_wide(template: LinearOperator, data: Observations) -> bool:
+    """Whether there are fewer observed entries than features: the matrix between entries is then the smaller one."""
+    separable = isinstance(template, FeatureOperator) and template.is_separable
+    size = template.features.shape[-1] if separable and data.is_complete and data.noise is None else template.shape[-1]
+    return data.num_seen < size and data.Y.numel() < 2 * size
 
 
 def _system(model: Model, statistics: Statistics, template: LinearOperator) -> WeightSystem:

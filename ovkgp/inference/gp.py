@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from contextlib import contextmanager
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
@@ -18,10 +19,11 @@ from gpytorch.means import Mean
 from gpytorch.module import Module
 from torch import Tensor
 
-from ovkgp.exceptions import FitWarning, KernelTypeError, OptionError
+from ovkgp.exceptions import FactorisationError, FitWarning, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.data import Observations, observations
 from ovkgp.inference.feature_road import FeatureRoad
+from ovkgp.inference.hyperparameters import hyperparameters as named_hyperparameters
 from ovkgp.inference.leave_one_out import LeaveOneOut
 from ovkgp.inference.means import output_mean
 from ovkgp.inference.model import Model
@@ -131,7 +133,8 @@ class OperatorValuedGP(Module):
         if isinstance(X, Statistics):
             return FeatureRoad().log_evidence_of(self.model, X)
         data = self._observe(X, Y, noise)
-        return choose_road(self.model, data, self.road).log_evidence(self.model, data)
+        with self._naming_failures():
+            return choose_road(self.model, data, self.road).log_evidence(self.model, data)
 
     def condition(
         self, X, Y=None, hyperparameters=None, noise=None, *, variance: str = "features", num_landmarks: int = 1000
@@ -147,11 +150,11 @@ class OperatorValuedGP(Module):
                 falls below the exact kernel's given `num_landmarks` of the inputs (`ovkgp.inference.guard`).
         """
         if hyperparameters is not None:
-            raise OptionError("hyperparameters must be None here: predictions use the present ones.")
+            raise OptionError("draws of hyperparameters arrive in a later version; leave hyperparameters=None.")
         if variance not in VARIANCES:
             raise OptionError(f"variance must be one of {', '.join(map(repr, VARIANCES))}, got {variance!r}.")
         landmarks = num_landmarks if variance == "guarded" else 0
-        with torch.no_grad():
+        with torch.no_grad(), self._naming_failures():
             if isinstance(X, Statistics):
                 return FeatureRoad().condition_on(self.frozen().model, X, landmarks)
             data = self._observe(X, Y, noise)
@@ -252,6 +255,16 @@ class OperatorValuedGP(Module):
         """Set mean, noise and (unless `kernel` is False) kernel hyperparameters from the data, without training."""
         self._start(self._observe(X, Y, None).double(), kernel)
         return self
+
+    @contextmanager
+    def _naming_failures(self):
+        """A failed factorisation says at which hyperparameters it failed."""
+        try:
+            yield
+        except FactorisationError as error:
+            values = {**named_hyperparameters(self.kernel), "noise": self.noise.detach()}
+            listed = "; ".join(f"{name} = {value.squeeze().tolist()}" for name, value in values.items())
+            raise FactorisationError(f"{error} This was at {listed}.") from error
 
     def _observe(self, X, Y, noise, every_output: bool = True) -> Observations:
         data = observations(X, Y, self.num_outputs, noise, every_output=every_output)

@@ -476,7 +476,7 @@ def test_inputs_may_be_lists_and_arrays():
 def test_there_is_no_noise_to_add(form, road):
     case = Case("helmholtz", features=ROADS[road])
     for view in (case.scalar(0), case.scalar(1), *case.posterior.components().values()):
-        with pytest.raises(OptionError, match="not itself observed.*noise=False"):
+        with pytest.raises(OptionError, match=r"not itself observed.*noise=False"):
             view.predict(case.test, form, noise=True)
 
 
@@ -521,9 +521,9 @@ def test_views_of_views():
     parts = case.posterior.components()
     close(parts["curl"].potential().predict(case.test).mean, case.scalar(0).predict(case.test).mean)
     close(parts["div"].stream_function().predict(case.test).std, case.scalar(1).predict(case.test).std)
-    with pytest.raises(KernelTypeError, match="needs a CurlFreeKernel.*this is a DivergenceFreeKernel"):
+    with pytest.raises(KernelTypeError, match=r"needs a CurlFreeKernel.*this is a DivergenceFreeKernel"):
         parts["div"].potential()
-    with pytest.raises(KernelTypeError, match="needs a DivergenceFreeKernel.*this is a CurlFreeKernel"):
+    with pytest.raises(KernelTypeError, match=r"needs a DivergenceFreeKernel.*this is a CurlFreeKernel"):
         parts["curl"].stream_function()
     with pytest.raises(KernelTypeError, match="derived"):
         parts["curl"].components()
