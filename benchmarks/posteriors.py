@@ -209,7 +209,7 @@ def bare_gram(X: Tensor, frequencies: Tensor) -> np.ndarray:
 
 @torch.no_grad()
 def statistics(quick: bool) -> None:
-    n, d, p, D = (50_000, 8, 3, 100) if quick else (1_000_000, 8, 3, 500)
+    n, d, p, D = (50_000, 8, 3, 500) if quick else (1_000_000, 8, 3, 500)
     heading(f"statistics, n = {n}, d = {d}, p = {p}, D = {D}, float32", "bare loop")
     gp = icm(p, RBFKernel(ard_num_dims=d), features=D)
     generator = torch.Generator().manual_seed(0)
@@ -245,7 +245,7 @@ def prediction(quick: bool) -> None:
     line(f"seconds (GPyTorch: {few} points x {m // few}, see below)", times[0], times[1] * m / few, "", "s ", 1.0)
     print(f"{'peak memory above the model':<52}{memory[0] / 1e6:>11.1f} MB   want < 500 MB")
     print(
-        f"    GPyTorch solves for all points at once: {8e-9 * n * p * m * p:.0f} GB in float64 at {m} points. Measured on {few}: "
+        f"    GPyTorch solves for all points at once: {8e-9 * n * p * m * p:.1f} GB in float64 at {m} points. Measured on {few}: "
         f"{times[1]:.2f} s and {memory[1] / 1e6:.0f} MB; its seconds above assume a loop over as many at a time."
     )
 
@@ -313,7 +313,7 @@ def data(quick: bool, folder: str | None = None) -> None:
     if folder is None:
         print("\nreal data: left out; give --data FOLDER or set OVKGP_DATA")
         return
-    print(f"\n{'real data':<26}{'model':<38}{'error':>10}{'log density':>13}{'coverage':>10}{'seconds':>9}")
+    print(f"\n{'real data':<30}{'model':<38}{'error':>10}{'log density':>13}{'coverage':>10}{'seconds':>9}")
     sarcos(Path(folder), quick)
     for logs in (False, True):
         jura(Path(folder), logs)
@@ -338,7 +338,7 @@ def sarcos(folder: Path, quick: bool) -> None:
             spent, (mean, std) = timed(partial(model, X[train], Y[train], X[test]))
             error = np.mean(np.mean((Y[test] - mean) ** 2, 0) / Y[test].var(0))
             results.append((error, *density_and_coverage(Y[test], mean, std), spent))
-        row(f"SARCOS, {rows} rows, {len(seeds)} splits", name, results)
+        row(f"SARCOS, {rows} rows, {len(seeds)} split(s)", name, results)
 
 
 def jura(folder: Path, logs: bool) -> None:
@@ -370,7 +370,7 @@ def density_and_coverage(Y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> tu
 
 def row(label: str, model: str, results: list[tuple[float, ...]]) -> None:
     error, density, coverage, spent = np.mean(results, 0)
-    print(f"{label:<26}{model:<38}{error:>10.4f}{density:>13.3f}{coverage:>10.3f}{spent:>9.1f}", flush=True)
+    print(f"{label:<30}{model:<38}{error:>10.4f}{density:>13.3f}{coverage:>10.3f}{spent:>9.1f}", flush=True)
 
 
 SECTIONS = {"features": features, "exact": exact, "statistics": statistics, "prediction": prediction, "data": data}

@@ -83,4 +83,7 @@ def _resident(name: str) -> int:
 
 def line(label: str, ours: float, theirs: float, target: str, unit: str = "ms", scale: float = 1e3) -> None:
     """Print ours, theirs, theirs / ours and the target."""
-    print(f"{label:<52}{ours * scale:>11.2f} {unit}{theirs * scale:>12.2f} {unit}{theirs / ours:>9.2f} x   {target}")
+    print(
+        f"{label:<52}{ours * scale:>11.2f} {unit}{theirs * scale:>12.2f} {unit}{theirs / ours:>9.2f} x   {target}",
+        flush=True,
+    )

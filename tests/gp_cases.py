@@ -40,8 +40,6 @@ ONE_COMPONENT = ("icm, singular", "icm, rank 2", "function-valued", "function-va
 """Separable, one component, several outputs: two eigendecompositions where the outputs are complete."""
 
 SEPARABLE = (*ONE_COMPONENT, "lmc", "independent", "scalar", "gpytorch lcm")
-SPECTRAL = tuple(name for name in KERNELS if name not in ("transformable", "blockwise"))
-"""Kernels with random features: ψ(x) = x² is no shift, and a product of a field with a kernel has no spectral pair yet."""
 
 NOISES = ("float", "vector", "matrix", "known")
 MEANS = ("zero", "constant", "linear", "gpytorch")

@@ -8,24 +8,21 @@ executed.
 from __future__ import annotations
 
 import os
-import warnings
-from numbers import Integral, Real
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from gpytorch.priors import Prior
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ovkgp.estimators.gp_regressor import GPRegressor
 from ovkgp.estimators.gp_state import gp_from_state, gp_state
-from ovkgp.estimators.kernel_specs import is_storable, kernel_from_spec, kernel_state, kernel_to_spec, load_kernel_state
 from ovkgp.estimators.model_file import read_model, write_model
+from ovkgp.estimators.option_state import option_state, options_from_state
 from ovkgp.estimators.posterior_state import posterior_from_state, posterior_state
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tensor_layout import prefixed, rolled, under, unrolled
-from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError, OvkgpError
+from ovkgp.exceptions import InputError, ModelFileError, OvkgpError
 from ovkgp.inference.fit_report import FitReport
 from ovkgp.inference.statistics import Statistics
 
@@ -42,66 +39,16 @@ PLAIN = ("n_features_in_", "n_outputs_", "output_names_", "kernel_", "approximat
 def save(estimator: GPRegressor, path: str | os.PathLike) -> None:
     """Write a fitted regressor to one file; see `GPRegressor.save`."""
     check_is_fitted(estimator, "posterior_")
-    options, option_tensors = _options(estimator)
-    gp, gp_tensors = gp_state(estimator.gp_, describe_kernel=not _needs_kernel(options))
+    if (name := type(estimator).__name__) not in ESTIMATORS or type(estimator) is not ESTIMATORS[name]:
+        raise InputError(f"a model file can hold one of {', '.join(ESTIMATORS)}, not a {name} of one's own: pickle it.")
+    options, option_tensors = option_state(estimator)
+    gp, gp_tensors = gp_state(estimator)
     posterior, posterior_tensors = posterior_state(estimator.posterior_, estimator.gp_.model)
     fitted, fitted_tensors = _fitted(estimator)
     groups = {"option": option_tensors, "gp": gp_tensors, "posterior": posterior_tensors, "fitted": fitted_tensors}
     tensors, orders = unrolled(prefixed(**groups))
-    header = {"estimator": type(estimator).__name__, "options": options, "gp": gp, "posterior": posterior}
+    header = {"estimator": name, "options": options, "gp": gp, "posterior": posterior}
     write_model(path, tensors, {**header, "fitted": fitted, "orders": orders})
-
-
-def _options(estimator: GPRegressor) -> tuple[dict, dict[str, Tensor]]:
-    """The constructor's arguments: as they are, or as a description (a dictionary) and tensors."""
-    options, tensors = {}, {}
-    for name, value in estimator.get_params(deep=False).items():
-        if isinstance(value, Kernel):
-            options[name], found = _kernel_option(name, value, estimator)
-        elif isinstance(value, np.ndarray) or torch.is_tensor(value):
-            options[name], found = {"array": type(value).__name__}, {"": torch.as_tensor(value)}
-        else:
-            options[name], found = _plain(name, value), {}
-        tensors |= {f"{name}.{key}".rstrip("."): tensor for key, tensor in found.items()}
-    return options, tensors
-
-
-def _kernel_option(name: str, kernel: Kernel, estimator: GPRegressor) -> tuple[dict, dict[str, Tensor]]:
-    if any(isinstance(part, Prior) for part in kernel.modules()):
-        warnings.warn(
-            f"the priors of the {name} are not stored: the loaded model predicts as this one does, but is trained again "
-            "with them only if it is loaded with ovkgp.load(path, kernel=…).",
-            UserWarning,
-            stacklevel=5,
-        )
-    known = {"class": type(kernel).__name__}
-    if is_storable(kernel):
-        spec, tensors = kernel_to_spec(kernel)
-        return {**known, "spec": spec}, tensors
-    if name == "base_kernel" and isinstance(estimator.kernel, Kernel):
-        raise KernelTypeError(
-            f"base_kernel is a {known['class']}, which no file can describe, and is not used beside a kernel object: leave "
-            "it at its default."
-        )
-    return {**known, "spec": None}, kernel_state(kernel)
-
-
-def _plain(name: str, value):
-    """A value that JSON can hold; a source of random numbers has moved on since, and is left out."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, Real):  # NumPy's too
-        return int(value) if isinstance(value, Integral) else float(value)
-    if isinstance(value, list | tuple):
-        return [_plain(name, item) for item in value]
-    if name == "random_state":
-        return None
-    raise InputError(f"{name} is a {type(value).__name__}, which a model file cannot hold.")
-
-
-def _needs_kernel(options: dict) -> bool:
-    """Whether some kernel among the options is one that no file can describe."""
-    return any(isinstance(entry, dict) and entry.get("spec", "") is None for entry in options.values())
 
 
 def _fitted(estimator: GPRegressor) -> tuple[dict, dict[str, Tensor]]:
@@ -152,9 +99,9 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> GPRegressor:
         True
     """
     tensors, header = read_model(path)
-    if header.get("estimator") not in ESTIMATORS:
-        raise ModelFileError(f"{path} does not hold an estimator of this version, but {header.get('estimator')!r}.")
     try:
+        if header.get("estimator") not in ESTIMATORS:
+            raise ModelFileError(f"{path} does not hold an estimator of this version, but {header.get('estimator')!r}.")
         return _estimator(header, rolled(tensors, header["orders"]), kernel)
     except OvkgpError:
         raise
@@ -163,7 +110,9 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> GPRegressor:
 
 
 def _estimator(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> GPRegressor:
-    estimator = ESTIMATORS[header["estimator"]](**_given_options(header["options"], under("option", tensors), kernel))
+    estimator = ESTIMATORS[header["estimator"]](
+        **options_from_state(header["options"], under("option", tensors), kernel)
+    )
     _put_fitted(estimator, header["fitted"], under("fitted", tensors))
     gp = gp_from_state(header["gp"], under("gp", tensors), estimator, describe_kernel=kernel is None)
     gp.fit_report_ = estimator.fit_report_
@@ -171,36 +120,6 @@ def _estimator(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) 
     estimator.posterior_ = posterior_from_state(header["posterior"], under("posterior", tensors), gp.frozen().model)
     estimator._report()
     return estimator
-
-
-def _given_options(options: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> dict:
-    described = {name: entry for name, entry in options.items() if isinstance(entry, dict)}
-    arrays = {name: entry for name, entry in described.items() if "array" in entry}
-    kernels = {name: entry for name, entry in described.items() if "class" in entry}
-    if kernel is not None and not kernels:
-        raise OptionError(f"the kernel of this model was made by name ({options['kernel']!r}): leave kernel out.")
-    supplied = "kernel" if "kernel" in kernels else "base_kernel"
-    values = {name: _array(entry, tensors[name]) for name, entry in arrays.items()}
-    for name, entry in kernels.items():
-        values[name] = _kernel(name, entry, under(name, tensors), kernel if name == supplied else None)
-    return {**options, **values}
-
-
-def _array(entry: dict, tensor: Tensor) -> np.ndarray | Tensor:
-    return tensor.numpy() if entry["array"] == "ndarray" else tensor
-
-
-def _kernel(name: str, entry: dict, tensors: dict[str, Tensor], given: Kernel | None) -> Kernel:
-    if given is not None:
-        if type(given).__name__ != entry["class"]:
-            raise OptionError(f"the {name} of this model is a {entry['class']}; got a {type(given).__name__}.")
-        return load_kernel_state(given, tensors)
-    if entry["spec"] is None:
-        raise OptionError(
-            f"the {name} of this model is a {entry['class']}, which a file cannot describe: make one as it was made for the "
-            f"constructor and give it, ovkgp.load(path, kernel={entry['class']}(…)). Its values come from the file."
-        )
-    return kernel_from_spec(entry["spec"], tensors)
 
 
 def _put_fitted(estimator: GPRegressor, header: dict, tensors: dict[str, Tensor]) -> None:

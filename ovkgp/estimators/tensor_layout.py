@@ -24,7 +24,7 @@ def unrolled(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, l
 
 
 def rolled(tensors: dict[str, Tensor], orders: dict[str, list[int]]) -> dict[str, Tensor]:
-    """The inverse of `unrolled`, each tensor in memory of torch's own: its alignment, too, can decide about last bits."""
+    """The inverse of `unrolled`, each tensor in memory of its own, aligned as torch aligns what it computes."""
     return {name: _turned(tensor, orders.get(name)).clone() for name, tensor in tensors.items()}
 
 

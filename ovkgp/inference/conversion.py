@@ -26,7 +26,8 @@ def whitened(statistics: Statistics, template: LinearOperator, noise: Tensor, fi
     if statistics.layout != "shared":
         return statistics
     chol = torch.linalg.cholesky(noise)
-    weight, M, b = torch.cholesky_inverse(chol), statistics.num_waves, statistics.num_basis
+    weight = torch.cholesky_inverse(chol).contiguous()  # LAPACK's is by columns, and `kron` cannot look at it
+    M, b = statistics.num_waves, statistics.num_basis
     gram = statistics.gram
     to_basis = torch.einsum("mk,pa->mpka", gram[:M, M : M + b], weight).flatten(-2)  # (M, p, b·p)
     to_outputs = (gram[:M, M + b :] @ weight).unsqueeze(-1)  # (M, p, 1)

@@ -174,8 +174,8 @@ def _known_noise(noise, Y: Tensor) -> Tensor:
 
 
 def _refuse(values: Tensor, is_bad, message: str) -> None:
-    for part in values.detach().split(CHECKED_AT_ONCE):
-        bad = is_bad(part)
+    for start in range(0, len(values), CHECKED_AT_ONCE):
+        bad = is_bad(values.detach()[start : start + CHECKED_AT_ONCE])
         if bool(bad.any()):
             row, column = bad.nonzero()[0].tolist()
-            raise InputError(f"{message} (First such entry: row {row}, column {column}.)")
+            raise InputError(f"{message} (First such entry: row {start + row}, column {column}.)")

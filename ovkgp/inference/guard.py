@@ -68,7 +68,8 @@ class VarianceGuard:
 
     def _separable(self, X: Tensor, half: Tensor, form: str) -> Tensor:
         if form == "full":
-            return torch.kron(to_dense(self.scalar(X)) - half.mT @ half, self.output_matrix)
+            left = to_dense(self.scalar(X)) - half.mT @ half
+            return torch.kron(left.contiguous(), self.output_matrix.contiguous())  # it cannot look at others
         left = prior_covariance(self.scalar, X, 1, "diag") - half.square().sum(0).unsqueeze(-1)  # (m, 1)
         return left * self.output_matrix.diagonal() if form == "diag" else left.unsqueeze(-1) * self.output_matrix
 

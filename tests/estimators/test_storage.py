@@ -485,12 +485,57 @@ def test_an_option_that_no_file_can_hold(path):
     assert not path.exists()
 
 
+class OwnRegressor(GPRegressor):
+    pass
+
+
+def test_a_regressor_of_ones_own(path):
+    model = OwnRegressor("decomposable", hyperparameters="fixed").fit(*table())
+    with pytest.raises(InputError, match="can hold one of GPRegressor, not a OwnRegressor"):
+        model.save(path)
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("case", ["kronecker", "independent", "orff"])
 def test_a_model_that_was_changed_since_is_refused(case, path):
     model = copy.deepcopy(fitted(case))
     with torch.no_grad():
         next(model.gp_.kernel.parameters()).add_(0.1)
     with pytest.raises(OptionError, match="gp_ was changed after posterior_ was made"):
+        model.save(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"noise": "full"},
+        {"noise": 0.3},
+        {"kernel": "lmc"},
+        {"kernel": "helmholtz", "rank": 7},
+        {"variance": "features"},
+    ],
+)
+@pytest.mark.parametrize("case", ["kronecker", "orff", "fixed noise matrix", "kernel object, trained"])
+def test_options_that_were_set_since_do_no_harm(case, changed, path):
+    """They say how the next `fit` will be, and the model is still the one of the last."""
+    model = copy.deepcopy(fitted(case)).set_params(**changed)
+    loaded = through(model, path)
+    assert_same_options(model, loaded)
+    assert_equal_answers(model, loaded, *data_of(case))
+
+
+@pytest.mark.parametrize("changed", [{"kernel": coregionalised()}, {"base_kernel": RBFKernel()}, {"kernel": own()}])
+def test_kernel_objects_that_were_set_since_are_refused(changed, path):
+    model = copy.deepcopy(fitted("kronecker")).set_params(**changed)
+    with pytest.raises(OptionError, match="is not what the model was fitted with"):
+        model.save(path)
+    assert not path.exists()
+
+
+def test_a_kernel_of_ones_own_that_was_taken_away_is_refused(path):
+    model = GPRegressor(own(), hyperparameters="fixed").fit(*table()).set_params(kernel="lmc")
+    with pytest.raises(KernelTypeError, match="Own cannot be stored in a model file"):
         model.save(path)
     assert not path.exists()
 
@@ -611,9 +656,10 @@ def test_a_header_with_an_option_that_there_is_not(saved):
         ovkgp.load(saved)
 
 
-def test_a_model_file_that_holds_no_estimator(path):
-    write_model(path, {"weights": torch.ones(3)}, {"kind": "demo"})
-    with pytest.raises(ModelFileError, match="does not hold an estimator"):
+@pytest.mark.parametrize("header", [{"kind": "demo"}, {"estimator": ["GPRegressor"]}, [], None])
+def test_a_model_file_that_holds_no_estimator(header, path):
+    write_model(path, {"weights": torch.ones(3)}, header)
+    with pytest.raises(ModelFileError, match=r"does not (hold an estimator|describe a fitted model)"):
         ovkgp.load(path)
 
 

@@ -200,7 +200,7 @@ class Case:
 
 
 def close(actual, expected, rtol=1e-9):
-    expected = torch.as_tensor(expected)
+    expected = torch.tensor(expected) if isinstance(expected, np.ndarray) else expected
     torch.testing.assert_close(actual, expected, rtol=rtol, atol=rtol * expected.abs().max().item())
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gp_cases import Problem, close, normal
-from gpytorch.kernels import MaternKernel, RBFKernel
+from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel
 from gpytorch.means import Mean
 from linear_operator import to_dense
 from numpy.linalg import eigh, inv, slogdet, solve
@@ -39,10 +39,12 @@ def icm(matrix=GAMMA, lengthscale=0.9):
 
 @pytest.mark.parametrize("road", ["auto", "dense", "iterative"])
 def test_a_separable_kernel_from_its_formula(road):
-    X, Y, test = data()
-    posterior = OperatorValuedGP(icm(), "zero", 0.1, road=road).condition(X, Y)
+    (X, Y, test), kernel = data(), icm()
+    lengthscale = kernel.base_kernel.lengthscale[0, 0].item()  # GPyTorch rounds what it is given to float32
+    posterior = OperatorValuedGP(kernel, "zero", 0.1, road=road).condition(X, Y)
     K, cross, prior = (
-        np.kron(scalar_gram(lambda lag: rbf(lag, 0.9), *pair), GAMMA) for pair in ((X, X), (test, X), (test, test))
+        np.kron(scalar_gram(lambda lag: rbf(lag, lengthscale), *pair), GAMMA)
+        for pair in ((X, X), (test, X), (test, test))
     )
     oracle = DensePosterior(K, noise_matrix(0.1, 12, 3), np.zeros((12, 3)), Y.numpy())
     prediction, rtol = posterior.predict(test, "full"), 1e-6 if road == "iterative" else 1e-8
@@ -321,10 +323,11 @@ def test_function_draws_go_through_data_without_noise(case):
 
 
 def test_draws_from_a_kernel_without_features_are_refused_with_advice():
-    problem = Problem("transformable")
+    X, Y, test = data()
+    posterior = OperatorValuedGP(DecomposableKernel(LinearKernel(), num_outputs=3)).condition(X, Y)
     with pytest.raises(OptionError, match=r"sample\(X, k\)"):
-        problem.condition().sample_functions(2)
-    assert problem.condition().sample(problem.test, 2).shape == (2, 5, 3)
+        posterior.sample_functions(2)
+    assert posterior.sample(test, 2).shape == (2, 5, 3)
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, "two"])
@@ -403,6 +406,19 @@ def test_one_column_may_be_a_vector():
     assert torch.equal(posterior.predict(X).mean, column.mean)
 
 
+@pytest.mark.parametrize("features", [False, True])
+def test_an_output_matrix_may_lie_in_memory_by_columns(features):
+    """As LAPACK leaves its inverses, and `torch.from_numpy` a Fortran array."""
+    (X, Y, test), found = data(), []
+    for matrix in (GAMMA, GAMMA.mT):
+        kernel = icm(matrix)
+        gp = OperatorValuedGP(kernel, noise=0.1, features=ORFF(kernel, 5, random_state=0) if features else None)
+        posterior = gp.condition(X, Y, variance="guarded")
+        found.append((posterior.predict(test, "full").cov, posterior.sample_functions(2, random_state=0)(test)))
+    for a, b in zip(*found, strict=True):
+        close(a, b, 1e-12)
+
+
 def test_no_test_points_give_an_empty_prediction():
     for case in ("kronecker", "dense, missing", "features", "independent"):
         problem = drawn(case)
@@ -451,6 +467,8 @@ BAD = {
     "X with infinity": (spoiled(X, (3, 1), -torch.inf), Y, None, "NaN or infinity.*row 3, column 1"),
     "X of words": ([["a", "b"]], Y, None, "array of numbers"),
     "complex X": (X + 0j, Y, None, "complex"),
+    "Y of words": (X, [["a", "b", "c"]] * 12, None, "array of numbers"),
+    "Y a number": (X, 1.0, None, r"\(n, 3\).*\(\)"),
     "Y with too few columns": (X, Y[:, :2], None, r"\(n, 3\).*\(12, 2\)"),
     "Y a vector": (X, Y[:, 0], None, r"\(n, 3\).*\(12,\)"),
     "Y with infinity": (X, spoiled(Y, (5, 2), torch.inf), None, "infinity.*row 5, column 2"),

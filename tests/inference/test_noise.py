@@ -33,7 +33,9 @@ def test_fixed_values_are_as_given(kind):
     close(noise.variances, VALUES[kind].diagonal() if kind == "full" else VALUES[kind])
 
 
-@pytest.mark.parametrize("value", [0.3, np.float64(0.3), [0.3, 0.3, 0.3], np.full(3, 0.3), torch.full((3,), 0.3, dtype=torch.float64)])
+@pytest.mark.parametrize(
+    "value", [0.3, np.float64(0.3), [0.3, 0.3, 0.3], np.full(3, 0.3), torch.full((3,), 0.3, dtype=torch.float64)]
+)
 def test_numbers_arrays_and_lists(value):
     close(OutputNoise(value, 3).matrix(), 0.3 * torch.eye(3).double())
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from gp_cases import KERNELS, MEANS, NOISES, ONE_COMPONENT, SEPARABLE, SPECTRAL, Problem, close
+from gp_cases import KERNELS, MEANS, NOISES, ONE_COMPONENT, SEPARABLE, Problem, close
 from posterior_oracle import diagonal_parts
 
 from ovkgp.exceptions import InputError, OptionError
@@ -62,7 +62,7 @@ def test_exact_roads(name, noise, missing):
 
 @pytest.mark.parametrize("missing", MISSING)
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("name", SPECTRAL)
+@pytest.mark.parametrize("name", KERNELS)
 def test_random_features_equal_dense_algebra_with_their_kernel(name, noise, missing):
     problem = Problem(name, noise, missing, features="orff")
     assert problem.road == automatic(name, noise, missing, "orff")

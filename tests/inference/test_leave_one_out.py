@@ -1,0 +1,104 @@
+"""Leave-one-out densities against data from which each entry was actually deleted, on every road."""
+
+import numpy as np
+import pytest
+import torch
+from gp_cases import Problem, close
+
+CASES = {
+    "kronecker": dict(name="icm, rank 2", missing=0.0, noise="vector"),
+    "kronecker, singular, full noise": dict(name="icm, singular", missing=0.0, noise="matrix"),
+    "dense": dict(name="curl-free", missing=0.0, noise="float"),
+    "dense, missing": dict(name="helmholtz", noise="vector"),
+    "dense, missing, full noise": dict(name="icm, rank 2", noise="matrix"),
+    "dense, missing, known noise": dict(name="lmc", noise="known"),
+    "dense, one output": dict(name="scalar", noise="float"),
+    "iterative": dict(name="lmc", missing=0.0, noise="vector", road="iterative"),
+    "iterative, missing, full noise": dict(name="lmc", noise="matrix", road="iterative"),
+    "iterative, missing, known noise": dict(name="icm, rank 2", noise="known", road="iterative"),
+    "features": dict(name="icm, rank 2", missing=0.0, noise="vector", features="orff"),
+    "features, full noise": dict(name="icm, rank 2", missing=0.0, noise="matrix", features="orff"),
+    "features, missing, full noise": dict(name="helmholtz", noise="matrix", features="orff"),
+    "features, missing, known noise": dict(name="curl-free", noise="known", features="orff"),
+    "features, warped, missing": dict(name="delays", noise="vector", features="orff"),
+    "features, nystrom, missing": dict(name="lmc", noise="vector", features="nystrom"),
+    "independent": dict(name="independent", missing=0.0, noise="vector"),
+    "independent, missing, known noise": dict(name="independent", noise="known"),
+    "independent, features, missing": dict(name="independent", noise="float", features="orff"),
+}
+
+
+def ours(problem):
+    return problem.gp.leave_one_out(problem.X, problem.Y, problem.known)
+
+
+def make(case, **options):
+    return Problem(**{"mean": "linear", "n": 9, "level": 0.05, **CASES[case], **options})
+
+
+def close_where_seen(found, expected, rtol):
+    assert np.array_equal(np.isnan(found), np.isnan(expected))
+    close(found[~np.isnan(expected)], expected[~np.isnan(expected)], rtol)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_mean_std_and_log_density_are_those_without_the_entry(case):
+    problem = make(case)
+    assert problem.road == case.split(",")[0]
+    expected, rtol = problem.oracle().leave_one_out(), 1e-6 if problem.road == "iterative" else 1e-8
+    found = ours(problem)
+    for value, reference in zip(found, expected, strict=True):
+        assert value.shape == problem.Y.shape and not value.requires_grad
+        close_where_seen(value.numpy(), reference, rtol)
+    assert found.total == pytest.approx(np.nansum(expected[2]), rel=rtol)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "full" not in case and "known" not in case])
+def test_refits_without_the_entry_agree(case):
+    """By conditioning anew; with noise that is independent, the density of an observation is latent plus noise."""
+    problem = make(case)
+    found, rtol = ours(problem), 1e-6 if problem.road == "iterative" else 1e-8
+    for i, a in (~torch.isnan(problem.Y)).nonzero()[::5].tolist():
+        Y = problem.Y.clone()
+        Y[i, a] = torch.nan
+        prediction = problem.gp.condition(problem.X, Y).predict(problem.X[i : i + 1], noise=True)
+        assert found.mean[i, a].item() == pytest.approx(prediction.mean[0, a].item(), rel=rtol, abs=rtol)
+        assert found.std[i, a].item() == pytest.approx(prediction.std[0, a].item(), rel=rtol)
+
+
+def test_rows_in_which_nothing_was_seen_stay_in_place():
+    for case in CASES:
+        problem = make(case)
+        expected = ours(problem)
+        nothing = torch.full((1, problem.num_outputs), torch.nan, dtype=torch.float64)
+        problem.X = torch.cat([problem.X[:4], torch.zeros(1, 2), problem.X[4:]])
+        problem.Y = torch.cat([problem.Y[:4], nothing, problem.Y[4:]])
+        if problem.known is not None:
+            problem.known = torch.cat([problem.known[:4], nothing, problem.known[4:]])
+        for value, reference in zip(ours(problem), expected, strict=True):
+            whole = torch.cat([reference[:4], nothing, reference[4:]])
+            torch.testing.assert_close(value, whole, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("case", ["features", "features, missing, full noise", "features, missing, known noise"])
+def test_chunks_of_rows_change_nothing(case, monkeypatch):
+    problem = make(case)
+    whole = ours(problem)
+    monkeypatch.setattr("ovkgp.inference.feature_road.CHUNK_ENTRIES", 1)
+    for value, reference in zip(ours(problem), whole, strict=True):
+        torch.testing.assert_close(value, reference, rtol=1e-10, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lists_arrays_and_single_precision(case):
+    problem = make(case)
+    problem.X, problem.Y = problem.X.float(), problem.Y.float()
+    expected = problem.gp.leave_one_out(problem.X.double(), problem.Y.double(), problem.known)
+    known = None if problem.known is None else problem.known.tolist()
+    for given in (
+        (problem.X, problem.Y),
+        (problem.X.numpy(), problem.Y.numpy()),
+        (problem.X.tolist(), problem.Y.tolist()),
+    ):
+        for value, reference in zip(problem.gp.leave_one_out(*given, known), expected, strict=True):
+            torch.testing.assert_close(value, reference, rtol=1e-6, atol=1e-6, equal_nan=True)
