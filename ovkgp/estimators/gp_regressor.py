@@ -157,7 +157,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.approximation_ = kind
 
     def _train(self, X, Y, noise, features: bool, checkpoint=None) -> None:
-        seed = as_seed(self.random_state)
+        # A resumed training must find the same rows and the same frequencies.
+        seed = as_seed(0 if checkpoint is not None and self.random_state is None else self.random_state)
         kernel, trained = self._kernel(X, Y, noise, seed)
         self.scaling_ = self._scaling(kernel, X, Y)
         kind = feature_kind(self.approximation, kernel)
