@@ -122,8 +122,8 @@ def inverse_of(chol: Tensor) -> Tensor:
 
 
 def gram(matrix: Tensor) -> Tensor:
-    """AᵀA (m, m) of A (r, m), without a gradient. On the processor it is NumPy's, which calls SYRK: half a product."""
-    if matrix.device.type != "cpu":
+    """AᵀA (m, m) of A (r, m). On the processor, where no gradient is wanted, it is NumPy's SYRK: half a product."""
+    if matrix.device.type != "cpu" or (torch.is_grad_enabled() and matrix.requires_grad):
         return matrix.mT @ matrix
     array = matrix.detach().numpy()
     return torch.from_numpy(array.T @ array)
@@ -184,11 +184,10 @@ class DenseSolver:
         """The diagonal of C⁻¹ (n, p), zero where missing. 2N³/3."""
         return self._spread(inverse_of(self.chol).diagonal()).view(self.seen.shape)
 
-    @torch.no_grad()
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
         """K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is `num_outputs`, p by default.
 
-        `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q). O(m q N²).
+        `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q). O(m q N²); differentiable in K_*.
         """
         check_form(form)
         q = self.seen.shape[1] if num_outputs is None else num_outputs
@@ -208,9 +207,9 @@ class DenseSolver:
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> DenseSolver:
         """The solver that `tensors` came from."""
-        solver, rest = cls.__new__(cls), dict(tensors)
-        solver.chol = rest.pop("upper").mT
-        solver.__dict__.update(rest)
+        solver = cls.__new__(cls)
+        solver.chol = tensors["upper"].mT
+        solver.seen, solver.alpha, solver.log_density = (tensors[name] for name in ("seen", "alpha", "log_density"))
         return solver
 
 

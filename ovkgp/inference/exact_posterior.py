@@ -116,7 +116,7 @@ class KroneckerPosterior(ExactPosterior):
 
     def _prior(self, X: Tensor, form: str) -> Tensor:
         if form == "full":
-            return torch.kron(to_dense(self.scalar(X)), self.output_matrix)
+            return torch.kron(to_dense(self.scalar(X)).contiguous(), self.output_matrix.contiguous())
         variance = prior_covariance(self.scalar, X, 1, "diag")
         return variance * self.output_matrix.diagonal() if form == "diag" else variance[..., None] * self.output_matrix
 

@@ -82,7 +82,8 @@ class VarianceGuard:
         if form == "diag":
             return torch.maximum(covariance, floor)
         have, need = (_standing(c, self.num_outputs, form) for c in (covariance, floor))
-        share = ((need - have).clamp_min(0) / need.clamp_min(torch.finfo(need.dtype).tiny)).sqrt()
+        lacking = (need - have).clamp_min(0) / need.clamp_min(torch.finfo(need.dtype).tiny)
+        share = torch.where(lacking > 0, torch.where(lacking > 0, lacking, 1.0).sqrt(), 0.0)  # no slope of √ at zero
         return covariance + share.unsqueeze(-1) * floor * share.unsqueeze(-2)
 
     def tensors(self) -> dict[str, Tensor]:

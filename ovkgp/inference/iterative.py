@@ -206,23 +206,21 @@ class IterativeSolver:
             diagonal[entries] = self.solve(units)[entries, columns]
         return diagonal.view(self.alpha.shape)
 
-    @torch.no_grad()
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
         """K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is `num_outputs`, p by default.
 
         `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q): a solve for each of the m·q rows.
+        Differentiable (once) in K_*: d(K_* C⁻¹ K_*ᵀ) = dK_* S + (dK_* S)ᵀ with S = C⁻¹ K_*ᵀ held fixed.
         """
         check_form(form)
         q = self.alpha.shape[1] if num_outputs is None else num_outputs
         seen = torch.where(self.covariance.seen.flatten(), cross, 0.0)
-        solved = self.solve(seen.mT)  # (n·p, m·q)
-        if form == "diag":
-            return torch.einsum("ij,ji->i", seen, solved).view(-1, q)
-        if form == "full":
-            full = seen @ solved
-            return (full + full.mT) / 2
-        blocks = seen.unflatten(0, (-1, q)) @ solved.unflatten(1, (-1, q)).permute(1, 0, 2)
-        return (blocks + blocks.mT) / 2
+        solved = self.solve(seen.detach().mT)  # (n·p, m·q)
+        value = _products(seen.detach(), solved, form, q)
+        if not (torch.is_grad_enabled() and cross.requires_grad):
+            return value
+        change = _products(seen, solved, form, q)
+        return 2 * change - value
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything the solver holds, to be stored."""
@@ -247,3 +245,14 @@ class IterativeSolver:
         factors = [rows.mT for rows in parts["factor"]]
         solver.preconditioner = Preconditioner(solver.covariance, factors, parts["root"], tensors["upper"].mT)
         return solver
+
+
+def _products(rows: Tensor, solved: Tensor, form: str, num_outputs: int) -> Tensor:
+    """The symmetric part of rows (m·q, n·p) times `solved` (n·p, m·q), as far as `form` asks."""
+    if form == "diag":
+        return torch.einsum("ij,ji->i", rows, solved).view(-1, num_outputs)
+    if form == "full":
+        full = rows @ solved
+        return (full + full.mT) / 2
+    blocks = rows.unflatten(0, (-1, num_outputs)) @ solved.unflatten(1, (-1, num_outputs)).permute(1, 0, 2)
+    return (blocks + blocks.mT) / 2

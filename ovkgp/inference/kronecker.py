@@ -131,6 +131,7 @@ class KroneckerSolver:
     """
 
     standard_error = 0.0
+    KEPT = ("s", "U", "t", "W", "mixing", "noise_logdet", "rotated", "alpha", "log_density")
 
     @torch.no_grad()
     def __init__(self, K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor):
@@ -174,11 +175,11 @@ class KroneckerSolver:
         """The diagonal of C⁻¹ (n, p). O(n²p + n p²)."""
         return self.U.square() @ (1 / self.values) @ self.W.square().mT
 
-    @torch.no_grad()
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
         """K_* C⁻¹ K_*ᵀ for K_* = k ⊗ Γ with the *scalar* covariance `cross` = k (m, n); `num_outputs` can only be p.
 
         `form` is "diag" → (m, p) in O(m n² + m n p + m p²), "output" → (m, p, p) or "full" → (m·p, m·p) in O(m² n p + m² p³).
+        Differentiable in k.
         """
         check_form(form)
         if num_outputs not in (None, len(self.W)):
@@ -194,11 +195,12 @@ class KroneckerSolver:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything the solver holds, to be stored."""
-        return dict(self.__dict__)
+        return {name: getattr(self, name) for name in self.KEPT}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> KroneckerSolver:
         """The solver that `tensors` came from."""
         solver = cls.__new__(cls)
-        solver.__dict__.update(tensors)
+        for name in cls.KEPT:
+            setattr(solver, name, tensors[name])
         return solver

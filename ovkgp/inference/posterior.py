@@ -72,14 +72,14 @@ class Posterior(ABC):
         size = len(X) if form == "full" else self.rows_at_once(form)
         means, covariances = zip(*(self.latent(part, form) for part in X.split(max(size, 1))), strict=True)
         mean = torch.cat(means)
+        if noise and self.noise is None:
+            raise OptionError("this process was not itself observed, so that there is no noise to add: noise=False.")
         if form == "none":
             return Prediction(mean)
         covariance = covariances[0] if form == "full" else torch.cat(covariances)
         return Prediction(mean, covariance + self._noise_of(len(X), form) if noise else covariance, form)
 
     def _noise_of(self, num_points: int, form: str) -> Tensor:
-        if self.noise is None:
-            raise OptionError("this process was not itself observed, so that there is no noise to add: noise=False.")
         if form == "diag":
             return self.noise.diagonal()
         return self.noise if form == "output" else torch.block_diag(*[self.noise] * num_points)
