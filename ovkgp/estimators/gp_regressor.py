@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from copy import deepcopy
+
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
@@ -110,22 +113,35 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             noise: variances (n, p) of the entries of Y, where they are known; they replace the trained noise.
             checkpoint: a file to which training saves its progress; a later call with the same file goes on from there.
         """
-        data = self._prepare(X, Y, noise)
-        self._train(*data, features=False, checkpoint=checkpoint)
-        self._condition(*data)
+        with self._all_or_nothing():
+            data = self._prepare(X, Y, noise)
+            self._train(*data, features=False, checkpoint=checkpoint)
+            self._condition(*data)
         return self
 
     def partial_fit(self, X, Y, noise=None) -> GPRegressor:
         """Add rows. The first call trains hyperparameters and scaling on its rows and takes a feature map (random
         features, or landmarks for approximation="nystrom"); later calls only add to the statistics of all rows seen,
         in memory that does not grow."""
-        if not hasattr(self, "gp_"):
-            data = self._prepare(X, Y, noise)
-            self._train(*data, features=True)
-        else:
-            data = self._further(X, Y, noise)
-        self._add(*data)
+        with self._all_or_nothing():
+            if not hasattr(self, "gp_"):
+                data = self._prepare(X, Y, noise)
+                self._train(*data, features=True)
+            else:
+                data = self._further(X, Y, noise)
+            self._add(*data)
         return self
+
+    @contextmanager
+    def _all_or_nothing(self):
+        """Whatever goes wrong inside, what was fitted before is there again."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
 
     def _prepare(self, X, Y, noise) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Check everything there is to check, and forget the last fit."""
@@ -151,6 +167,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _leave_exact(self) -> None:
         """Give an exactly fitted model a feature map, and its own data as the first statistics."""
         data, kind = self.posterior_.data, feature_kind(self.approximation, self.gp_.kernel)
+        self.gp_ = deepcopy(self.gp_)
         self.gp_.features = approximate(self.gp_.kernel, kind, data.X, self.num_frequencies, as_seed(self.random_state))
         self.gp_.double()
         self.statistics_ = self.gp_.statistics(data.X, data.Y, data.noise)

@@ -24,7 +24,7 @@ from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tensor_layout import prefixed, rolled, under, unrolled
 from ovkgp.exceptions import InputError, ModelFileError, OvkgpError
 from ovkgp.inference.fit_report import FitReport
-from ovkgp.inference.statistics import Statistics
+from ovkgp.inference.output_statistics import statistics_from_tensors
 
 ESTIMATORS = {"GPRegressor": GPRegressor}
 """The classes that a file may name."""
@@ -134,4 +134,4 @@ def _put_fitted(estimator: GPRegressor, header: dict, tensors: dict[str, Tensor]
     estimator.scaling_ = Scaling(**{name: tensor.numpy() for name, tensor in under("scaling", tensors).items()})
     estimator._num_seen = tensors["seen.counts"].numpy()
     if "statistics_" in header:
-        estimator.statistics_ = Statistics.from_tensors(under("statistics", tensors), header["statistics_"])
+        estimator.statistics_ = statistics_from_tensors(under("statistics", tensors), header["statistics_"])

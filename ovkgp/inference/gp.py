@@ -20,7 +20,6 @@ from torch import Tensor
 from ovkgp.exceptions import FactorisationError, FitWarning, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.data import Observations, observations
-from ovkgp.inference.feature_road import FeatureRoad
 from ovkgp.inference.fitting import (
     data_fingerprint,
     parameter_boxes,
@@ -33,15 +32,17 @@ from ovkgp.inference.leave_one_out import LeaveOneOut
 from ovkgp.inference.means import output_mean
 from ovkgp.inference.model import Model
 from ovkgp.inference.noise import OutputNoise
+from ovkgp.inference.output_statistics import OutputStatistics
 from ovkgp.inference.posterior import Posterior
 from ovkgp.inference.priors import log_prior
-from ovkgp.inference.roads import choose_road, require_road
+from ovkgp.inference.roads import choose_road, gathering_road, require_road, road_of
 from ovkgp.inference.statistics import Statistics
 from ovkgp.inference.subsets import training_subset
 from ovkgp.inference.training import FitReport, maximise
 from ovkgp.kernels import num_outputs
 
 VARIANCES = ("features", "guarded")
+GATHERED = (Statistics, OutputStatistics)
 WARM_ROWS = 400
 """With the exact kernel, whose cost grows like n³, more than twice so many rows are preceded by a training on fewer."""
 
@@ -131,8 +132,8 @@ class OperatorValuedGP(Module):
             Y: outputs (n, p), NaN where missing.
             noise: known variances (n, p).
         """
-        if isinstance(X, Statistics):
-            return FeatureRoad().log_evidence_of(self.model, X)
+        if isinstance(X, GATHERED):
+            return road_of(X).log_evidence_of(self.model, X)
         data = self._observe(X, Y, noise)
         with self._naming_failures():
             return choose_road(self.model, data, self.road).log_evidence(self.model, data)
@@ -156,13 +157,15 @@ class OperatorValuedGP(Module):
             raise OptionError(f"variance must be one of {', '.join(map(repr, VARIANCES))}, got {variance!r}.")
         landmarks = num_landmarks if variance == "guarded" else 0
         with torch.no_grad(), self._naming_failures():
-            if isinstance(X, Statistics):
-                return FeatureRoad().condition_on(self.frozen().model, X, landmarks)
+            if isinstance(X, GATHERED):
+                return road_of(X).condition_on(self.frozen().model, X, landmarks)
             data = self._observe(X, Y, noise)
             model = self.frozen().model
             return choose_road(model, data, self.road).condition(model, data, landmarks)
 
-    def statistics(self, X, Y, noise=None, *, into: Statistics | None = None) -> Statistics:
+    def statistics(
+        self, X, Y, noise=None, *, into: Statistics | OutputStatistics | None = None
+    ) -> Statistics | OutputStatistics:
         """What the feature map needs to know of the data, in one pass and in memory that does not grow with n.
 
         Statistics add up: `gp.statistics(X1, Y1) + gp.statistics(X2, Y2)` are those of all rows, in any order. They hold
@@ -176,7 +179,7 @@ class OperatorValuedGP(Module):
             raise OptionError("statistics need a feature map: OperatorValuedGP(kernel, features=ORFF(kernel)).")
         data = self._observe(X, Y, noise, every_output=False)
         with torch.no_grad():
-            return FeatureRoad().statistics(self.model, data, into)
+            return gathering_road(self.model, data).statistics(self.model, data, into)
 
     def leave_one_out(self, X, Y, noise=None) -> LeaveOneOut:
         """The predictive density of each observed entry given all the others, in closed form."""

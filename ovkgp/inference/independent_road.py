@@ -9,11 +9,14 @@ from torch import Tensor
 
 from ovkgp.features import ORFF
 from ovkgp.inference.data import Observations
+from ovkgp.inference.feature_road import FeatureRoad
 from ovkgp.inference.independent_posterior import IndependentPosterior
 from ovkgp.inference.leave_one_out import LeaveOneOut
 from ovkgp.inference.means import MeanColumn
 from ovkgp.inference.model import Model
 from ovkgp.inference.noise import NoiseEntry
+from ovkgp.inference.output_statistics import OutputStatistics
+from ovkgp.inference.statistics import Statistics
 
 
 class IndependentRoad:
@@ -44,10 +47,35 @@ class IndependentRoad:
             parts.append(road.leave_one_out(*problem).spread(data.seen[:, a]))
         return LeaveOneOut(*(torch.cat(fields, -1) for fields in zip(*parts, strict=True)))
 
+    def statistics(self, model: Model, data: Observations, into: OutputStatistics | None = None) -> OutputStatistics:
+        """The statistics of each output with its own part of the feature map, added to others."""
+        found = OutputStatistics(
+            tuple(_statistics(output_model(model, a), data.output(a)) for a in range(data.num_outputs))
+        )
+        return found if into is None else into + found
+
+    def log_evidence_of(self, model: Model, statistics: OutputStatistics) -> Tensor:
+        """log p(Y) from statistics."""
+        first, *rest = (FeatureRoad().log_evidence_of(*problem) for problem in _gathered(model, statistics))
+        return sum(rest, first)
+
+    def condition_on(self, model: Model, statistics: OutputStatistics, num_landmarks: int = 0) -> IndependentPosterior:
+        """The posterior from statistics."""
+        problems = _gathered(model, statistics)
+        return IndependentPosterior([FeatureRoad().condition_on(*problem, num_landmarks) for problem in problems])
+
     def _problems(self, model: Model, data: Observations):
         for a in range(data.num_outputs):
             part, alone = output_model(model, a), data.output(a)
             yield self.choose(part, alone), part, alone
+
+
+def _statistics(model: Model, data: Observations) -> Statistics:
+    return FeatureRoad().statistics(model, data) if data.num_rows else Statistics.empty()
+
+
+def _gathered(model: Model, statistics: OutputStatistics) -> list[tuple[Model, Statistics]]:
+    return [(output_model(model, a), part) for a, part in enumerate(statistics.parts)]
 
 
 def output_model(model: Model, index: int) -> Model:

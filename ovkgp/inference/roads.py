@@ -18,6 +18,8 @@ from ovkgp.inference.exact_roads import DenseRoad, IterativeRoad, KroneckerRoad
 from ovkgp.inference.feature_road import FeatureRoad
 from ovkgp.inference.independent_road import IndependentRoad
 from ovkgp.inference.model import Model
+from ovkgp.inference.output_statistics import OutputStatistics
+from ovkgp.inference.statistics import Statistics
 from ovkgp.kernels import IndependentKernel, components
 
 DENSE_LIMIT = 5000
@@ -30,7 +32,7 @@ def choose_road(model: Model, data: Observations, road: str = "auto"):
     """The road for a model and its data; a named road is checked and taken."""
     if road != "auto":
         return _named(model, data, road)
-    if isinstance(model.kernel, IndependentKernel) and (model.noise.is_diagonal or data.noise is not None):
+    if is_decoupled(model, data):
         return IndependentRoad(choose_road)
     if model.features is not None:
         return FeatureRoad()
@@ -47,6 +49,21 @@ def choose_road(model: Model, data: Observations, road: str = "auto"):
         f"{type(model.kernel).__name__} is not separable. Give the model random features: "
         "OperatorValuedGP(kernel, features=ORFF(kernel, num_frequencies=500)) from ovkgp.features, or a subset of the data."
     )
+
+
+def is_decoupled(model: Model, data: Observations) -> bool:
+    """Whether the outputs share nothing: neither the kernel nor the noise ties them."""
+    return isinstance(model.kernel, IndependentKernel) and (model.noise.is_diagonal or data.noise is not None)
+
+
+def gathering_road(model: Model, data: Observations) -> FeatureRoad | IndependentRoad:
+    """The road whose statistics describe the data."""
+    return IndependentRoad(choose_road) if is_decoupled(model, data) else FeatureRoad()
+
+
+def road_of(statistics: Statistics | OutputStatistics) -> FeatureRoad | IndependentRoad:
+    """The road that some statistics belong to."""
+    return IndependentRoad(choose_road) if isinstance(statistics, OutputStatistics) else FeatureRoad()
 
 
 def _has_kronecker_form(model: Model, data: Observations) -> bool:

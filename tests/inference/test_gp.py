@@ -18,7 +18,7 @@ from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP, Statistics
 from ovkgp.inference.exact_posterior import ExactPosterior
-from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, GraphMatrix, graph_laplacian
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, GraphMatrix, IndependentKernel, graph_laplacian
 
 GAMMA = torch.tensor([[1.0, 0.4, -0.3], [0.4, 0.8, 0.2], [-0.3, 0.2, 1.2]], dtype=torch.float64)
 
@@ -309,6 +309,18 @@ def test_function_draws_are_the_same_functions_at_every_call(case):
     close(posterior.sample_functions(4, random_state=0)(problem.test), together, 1e-12)
     assert not torch.allclose(posterior.sample_functions(4, random_state=1)(problem.test), together)
     assert not torch.allclose(together[0], together[1])
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_draws_of_independent_outputs_are_independent(features):
+    """Also where the outputs have one and the same kernel, and so the same feature maps but for their random numbers."""
+    X, Y, _ = data(p=2)
+    kernel = IndependentKernel.copies(RBFKernel(ard_num_dims=2), 2)
+    gp = OperatorValuedGP(kernel, noise=0.1, features=ORFF(kernel, 30, random_state=0) if features else None)
+    values = gp.condition(X, Y).sample_functions(500, random_state=0)(X[:3] + 2.0)
+    for point in range(3):
+        correlation = np.corrcoef(values[:, point].T)[0, 1]
+        assert abs(correlation) < 4 / math.sqrt(500)
 
 
 @pytest.mark.parametrize(
