@@ -45,4 +45,5 @@ def whitened(statistics: Statistics, template: LinearOperator, noise: Tensor, fi
         log_noise=2 * statistics.num_rows * chol.diagonal().log().sum(),
         weighted=True,
         fingerprint=fingerprint,
+        to_whitened=None,
     )

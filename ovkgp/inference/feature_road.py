@@ -6,6 +6,8 @@ does not depend on the number of rows.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 
 import torch
@@ -58,9 +60,12 @@ class FeatureRoad:
         """The statistics of some data, added to others."""
         template = _template(model, data.X)
         layout = choose_layout(template, model.noise, data)
-        if into is not None and "whitened" in (layout, into.layout) and into.layout != "empty":
+        fingerprint = _fingerprint(model, template, "whitened")
+        convert = partial(whitened, template=template, noise=model.noise.matrix(), fingerprint=fingerprint)
+        if into is not None and into.layout == "whitened":
             layout = "whitened"
-            into = whitened(into, template, model.noise.matrix(), _fingerprint(model, template, layout))
+        elif into is not None and into.layout == "shared" and layout == "whitened":
+            into = convert(into)
         found = gather(
             *(model.features, model.mean, model.noise, data),
             template=template,
@@ -68,6 +73,8 @@ class FeatureRoad:
             num_landmarks=MOST_LANDMARKS,
             fingerprint=_fingerprint(model, template, layout),
         )
+        if layout == "shared" and not model.noise.is_diagonal:
+            found = replace(found, to_whitened=convert)
         return found if into is None else into + found
 
     def log_evidence_of(self, model: Model, statistics: Statistics) -> Tensor:
@@ -92,6 +99,10 @@ class FeatureRoad:
 
     @staticmethod
     def _system_of(model: Model, statistics: Statistics) -> WeightSystem:
+        if unseen := (statistics.num_seen == 0).nonzero().flatten().tolist():
+            raise InputError(
+                f"nobody observed output {', '.join(map(str, unseen))} in these statistics: add data, or leave it out."
+            )
         if statistics.layout == "empty":
             raise InputError("there are no data in these statistics: add some first.")
         template = _template(model, statistics.landmarks.X)

@@ -17,7 +17,7 @@ from gpytorch.means import Mean
 from gpytorch.module import Module
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, FitWarning, KernelTypeError, OptionError
+from ovkgp.exceptions import FactorisationError, FitWarning, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.data import Observations, observations
 from ovkgp.inference.fitting import (
@@ -133,6 +133,7 @@ class OperatorValuedGP(Module):
             noise: known variances (n, p).
         """
         if isinstance(X, GATHERED):
+            _refuse_data_beside(Y, noise)
             return road_of(X).log_evidence_of(self.model, X)
         data = self._observe(X, Y, noise)
         with self._naming_failures():
@@ -158,6 +159,7 @@ class OperatorValuedGP(Module):
         landmarks = num_landmarks if variance == "guarded" else 0
         with torch.no_grad(), self._naming_failures():
             if isinstance(X, GATHERED):
+                _refuse_data_beside(Y, noise)
                 return road_of(X).condition_on(self.frozen().model, X, landmarks)
             data = self._observe(X, Y, noise)
             model = self.frozen().model
@@ -183,9 +185,9 @@ class OperatorValuedGP(Module):
 
     def leave_one_out(self, X, Y, noise=None) -> LeaveOneOut:
         """The predictive density of each observed entry given all the others, in closed form."""
-        kept = ~torch.isnan(torch.as_tensor(Y).reshape(len(Y), -1)).all(1)
         with torch.no_grad():
             data = self._observe(X, Y, noise)
+            kept = ~torch.isnan(torch.as_tensor(Y).reshape(len(Y), -1)).all(1)
             return choose_road(self.model, data, self.road).leave_one_out(self.model, data).spread(kept)
 
     def fit(
@@ -276,3 +278,8 @@ class OperatorValuedGP(Module):
         data = observations(X, Y, self.num_outputs, noise, every_output=every_output)
         self.mean.see(data.X.shape[1])
         return data
+
+
+def _refuse_data_beside(Y, noise) -> None:
+    if Y is not None or noise is not None:
+        raise InputError("statistics stand for all data, Y and noise included: give them alone, or X and Y.")

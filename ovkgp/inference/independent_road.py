@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ovkgp.exceptions import InputError
 from ovkgp.features import ORFF
 from ovkgp.inference.data import Observations
 from ovkgp.inference.feature_road import FeatureRoad
@@ -75,6 +76,10 @@ def _statistics(model: Model, data: Observations) -> Statistics:
 
 
 def _gathered(model: Model, statistics: OutputStatistics) -> list[tuple[Model, Statistics]]:
+    if unseen := (statistics.num_seen == 0).nonzero().flatten().tolist():
+        raise InputError(
+            f"nobody observed output {', '.join(map(str, unseen))} in these statistics: add data, or leave it out."
+        )
     return [(output_model(model, a), part) for a, part in enumerate(statistics.parts)]
 
 

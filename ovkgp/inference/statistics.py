@@ -12,6 +12,7 @@ two (unless the noise is known) the noise, the mean's coefficients and the outpu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -40,6 +41,7 @@ class Statistics:
         fingerprint: what the rows were computed with; statistics add only where it agrees. Where they are `weighted`
             by a noise of the model, it must tell one noise from another.
         landmarks: a sample of the inputs that does not depend on the order of the data.
+        to_whitened: makes whitened statistics of shared ones, for full noise, where a later part has missing outputs.
 
     Cost of `a + b`: that of adding the Gram matrices, whatever the number of rows.
 
@@ -70,6 +72,7 @@ class Statistics:
     weighted: bool = False
     fingerprint: str = ""
     landmarks: Landmarks = field(default_factory=Landmarks.none)
+    to_whitened: Callable[[Statistics], Statistics] | None = None
 
     @classmethod
     def empty(cls) -> Statistics:
@@ -90,8 +93,8 @@ class Statistics:
         if "empty" in (self.layout, other.layout):
             kept, gone = (other, self) if self.layout == "empty" else (self, other)
             return replace(kept, landmarks=kept.landmarks + gone.landmarks)
-        self._require_alike(other)
-        a, b = (self, other) if self.layout == other.layout else (self.by_output(), other.by_output())
+        a, b = self._in_one_layout(other)
+        a._require_alike(b)
         return replace(
             a,
             gram=a.gram + b.gram,
@@ -105,6 +108,13 @@ class Statistics:
     def __radd__(self, other) -> Statistics:
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
+    def _in_one_layout(self, other: Statistics) -> tuple[Statistics, Statistics]:
+        if self.layout == other.layout:
+            return self, other
+        if "whitened" not in (self.layout, other.layout):
+            return self.by_output(), other.by_output()
+        return tuple(part if part.to_whitened is None else part.to_whitened(part) for part in (self, other))
+
     def by_output(self) -> Statistics:
         """The same with one Gram matrix for each output: what a shared one becomes when an output is missing."""
         if self.layout != "shared":
@@ -114,6 +124,11 @@ class Statistics:
         return replace(self, layout="by_output", gram=torch.stack([self.gram[i][:, i] for i in index]))
 
     def _require_alike(self, other: Statistics) -> None:
+        if self.layout != other.layout and "whitened" in (self.layout, other.layout):
+            raise InputError(
+                f"statistics of layout {self.layout!r} and {other.layout!r} do not add: give the one to gp.statistics(…, into=…) "
+                "when the other is gathered."
+            )
         if self.fingerprint != other.fingerprint:
             raise InputError(
                 f"these statistics were gathered with different features (fingerprints {self.fingerprint!r} and "
@@ -124,10 +139,6 @@ class Statistics:
             mine, yours = getattr(self, name), getattr(other, name)
             if mine != yours:
                 raise InputError(f"these statistics do not add: {name} is {mine} in one and {yours} in the other.")
-        if self.layout != other.layout and "whitened" in (self.layout, other.layout):
-            raise InputError(
-                f"statistics of layout {self.layout!r} and {other.layout!r} do not add: gather both with layout='whitened'."
-            )
 
     def tensors(self) -> tuple[dict[str, Tensor], dict]:
         """Everything, to be stored: named tensors, and the rest as a dictionary that JSON can hold."""
