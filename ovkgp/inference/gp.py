@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import FactorisationError, FitWarning, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
-from ovkgp.inference.data import Observations, observations
+from ovkgp.inference.data import Observations, as_floating, observations
 from ovkgp.inference.fitting import (
     data_fingerprint,
     parameter_boxes,
@@ -187,7 +187,7 @@ class OperatorValuedGP(Module):
         """The predictive density of each observed entry given all the others, in closed form."""
         with torch.no_grad():
             data = self._observe(X, Y, noise)
-            kept = ~torch.isnan(torch.as_tensor(Y).reshape(len(Y), -1)).all(1)
+            kept = ~torch.isnan(as_floating(Y, "Y").reshape(len(Y), -1)).all(1)
             return choose_road(self.model, data, self.road).leave_one_out(self.model, data).spread(kept)
 
     def fit(
