@@ -309,6 +309,10 @@ MODELS = {
 }
 
 
+SPLITS = (0, 1, 2)
+"""Seeds of the splits of SARCOS."""
+
+
 def data(quick: bool, folder: str | None = None) -> None:
     if folder is None:
         print("\nreal data: left out; give --data FOLDER or set OVKGP_DATA")
@@ -329,7 +333,7 @@ def sarcos(folder: Path, quick: bool) -> None:
     """21 inputs, 7 torques; splits of the test file, means over the splits."""
     with np.load(folder / "sarcos" / "sarcos_test.npz", allow_pickle=False) as arrays:
         X, Y = arrays["X"], arrays["Y"]
-    rows, seeds = (200, (0,)) if quick else (2000, (0, 1, 2))
+    rows, seeds = (200, SPLITS[:1]) if quick else (2000, SPLITS)
     for name, model in MODELS.items():
         results = []
         for seed in seeds:

@@ -59,6 +59,10 @@ class Observations:
         """The same in float64."""
         return Observations(self.X.double(), self.Y.double(), None if self.noise is None else self.noise.double())
 
+    def clone(self) -> Observations:
+        """The same, in memory of its own."""
+        return Observations(self.X.clone(), self.Y.clone(), None if self.noise is None else self.noise.clone())
+
     def rows(self, index) -> Observations:
         """Some of the rows."""
         return Observations(self.X[index], self.Y[index], None if self.noise is None else self.noise[index])

@@ -12,18 +12,17 @@ from torch import Tensor
 
 from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF
-from ovkgp.features.noise import as_seed
 from ovkgp.inference.data import Observations
 from ovkgp.inference.draws import FunctionDraws
-from ovkgp.inference.field_processes import FieldViews
 from ovkgp.inference.means import OutputMean
-from ovkgp.inference.posterior import CHUNK_ENTRIES, Posterior, difference, normal
+from ovkgp.inference.posterior import CHUNK_ENTRIES, difference, normal, seeds
+from ovkgp.inference.process_posterior import ProcessPosterior
 from ovkgp.inference.processes import Process, prior_covariance
 from ovkgp.kernels import components
 from ovkgp.kernels.checks import whole_number
 
 
-class ExactPosterior(FieldViews, Posterior):
+class ExactPosterior(ProcessPosterior):
     """The posterior of a process, by a dense or an iterative solver on the observed entries.
 
     Args:
@@ -35,9 +34,8 @@ class ExactPosterior(FieldViews, Posterior):
     """
 
     def __init__(self, process: Process, solver, data: Observations, mean: OutputMean, output_noise: Tensor):
-        self.process, self.solver, self.data, self.mean = process, solver, data, mean
-        self.output_noise = output_noise
-        self.num_outputs, self.num_dims = process.num_outputs, data.X.shape[1]
+        super().__init__(process, mean, output_noise, data.X.shape[1])
+        self.solver, self.data = solver, data
         self.log_evidence, self.log_evidence_error = float(solver.log_density), solver.standard_error
 
     @property
@@ -45,20 +43,12 @@ class ExactPosterior(FieldViews, Posterior):
         """The training inputs (n, d)."""
         return self.data.X
 
-    @property
-    def noise(self) -> Tensor | None:
-        return self.output_noise if self.process.is_observed else None
-
     def of(self, process: Process) -> ExactPosterior:
         """The posterior of another process that is jointly Gaussian with the observed one."""
         return ExactPosterior(process, self.solver, self.data, self.mean, self.output_noise)
 
     def rows_at_once(self, form: str) -> int:
         return CHUNK_ENTRIES // (self.solver.alpha.numel() * self.num_outputs)
-
-    def prior_mean(self, X: Tensor) -> Tensor:
-        """m(X) (m, q); zero for a process that is not the observed one."""
-        return self.mean(X) if self.process.is_observed else X.new_zeros(len(X), self.num_outputs)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
         cross = self.process.cross(X, self.X)
@@ -75,10 +65,10 @@ class ExactPosterior(FieldViews, Posterior):
 
     def sample_functions(self, k: int = 1, *, random_state=None, num_frequencies: int = 2000) -> FunctionDraws:
         """k random functions; `num_frequencies` random features stand for the prior (see `ovkgp.inference.draws`)."""
-        k, seed = whole_number("the number of draws", k), as_seed(random_state)
-        prior = _prior_features(self.process.kernel, num_frequencies, self.num_dims, seed)
-        weights = normal((k, prior.num_features), seed, self.X)
-        noise = self._noise_draws(normal((k, *self.solver.alpha.shape), seed + 1, self.X))
+        k, (for_features, for_weights, for_noise) = whole_number("the number of draws", k), seeds(random_state, 3)
+        prior = _prior_features(self.process.kernel, num_frequencies, self.num_dims, for_features)
+        weights = normal((k, prior.num_features), for_weights, self.X)
+        noise = self._noise_draws(normal((k, *self.solver.alpha.shape), for_noise, self.X))
         drawn = (prior(self.X) @ weights.mT).mT.unflatten(-1, self.solver.alpha.shape)
         coefficients = self.solver.alpha.flatten().unsqueeze(-1) - self.solver.solve((drawn + noise).flatten(1).mT)
 
@@ -106,6 +96,10 @@ class KroneckerPosterior(ExactPosterior):
 
     def rows_at_once(self, form: str) -> int:
         return CHUNK_ENTRIES // max(len(self.X), self.num_outputs**2)
+
+    def noise_path(self, multipliers) -> Tensor:
+        """log p(Y) with the noise multiplied by each of `multipliers` (k,), all from the same eigenvalues (BT-76)."""
+        return self.solver.path(multipliers)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
         cross = to_dense(self.scalar(X, self.X))

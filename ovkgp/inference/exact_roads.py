@@ -44,7 +44,7 @@ class ExactRoad(ABC):
 
     def condition(self, model: Model, data: Observations, num_landmarks: int = 0) -> Posterior:
         """The posterior; `model` is frozen. Landmarks are for features only: these variances need no guard."""
-        data = checked(data)
+        data = checked(data).clone()  # the posterior outlives what happens to the user's arrays
         process = KernelProcess(model.kernel, data.num_outputs)
         return self.posterior(process, self.solver(model, data), data, model.mean, model.new_noise(data))
 

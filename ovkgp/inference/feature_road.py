@@ -14,8 +14,8 @@ import torch
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
-from ovkgp.exceptions import InputError
-from ovkgp.features import ORFFKernel
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.conversion import whitened
 from ovkgp.inference.data import Observations
@@ -105,7 +105,11 @@ class FeatureRoad:
             )
         if statistics.layout == "empty":
             raise InputError("there are no data in these statistics: add some first.")
+        if model.features is None:
+            raise OptionError("statistics need a model with the feature map that they were gathered with.")
         template = _template(model, statistics.landmarks.X)
+        if not (isinstance(template, FeatureOperator) and template.is_separable):
+            template = template.detach()  # factors that move with the frequencies would give part of a gradient
         if statistics.fingerprint != _fingerprint(model, template, statistics.layout):
             raise InputError(
                 "these statistics were gathered with other features, at other hyperparameters of the kernel: gather them "
@@ -128,15 +132,19 @@ def _is_wide(template: LinearOperator, data: Observations) -> bool:
 
 
 def _system(model: Model, statistics: Statistics, template: LinearOperator) -> WeightSystem:
-    return weight_system(statistics, template, model.noise.matrix(), model.mean.coefficients)
+    coefficients = model.mean.coefficients.to(template.device)
+    return weight_system(statistics, template, model.noise.matrix(), coefficients)
 
 
 def _fingerprint(model: Model, template: LinearOperator, layout: str) -> str:
     """A short name for what the rows are made of: the waves, or Φ itself and the noise where they were divided out."""
+    values = [part.features for part in getattr(template, "parts", (template,)) if isinstance(part, FeatureOperator)]
+    if not isinstance(model.features, ORFF):  # its values at one point do not tell one map from another
+        values += model.features.state_dict().values()
     if layout == "whitened":
-        values = [to_dense(template), model.noise.matrix()]
-    else:
-        values = [part.features for part in getattr(template, "parts", (template,))]
+        values += [to_dense(template), model.noise.matrix()]
+    if not model.mean.has_basis:
+        values += model.mean.state_dict().values()
     digest = sha256()
     for value in values:
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
@@ -151,7 +159,15 @@ def _new_noise(model: Model, statistics: Statistics) -> Tensor:
 
 def _left_out(model: Model, system: WeightSystem, chunk: Observations) -> LeaveOneOut:
     Phi = model.features(chunk.X)
-    root = whitening(chunk, model.noise.matrix())
-    precision = (root.mT @ root).expand(chunk.num_rows, -1, -1)
+    precision = _precision(chunk, model.noise.matrix(), model.noise.is_diagonal)
     alpha = system.alpha(Phi, precision, chunk.Y - model.mean(chunk.X))
     return LeaveOneOut.from_inverse(chunk, alpha, system.inverse_diagonal(Phi, precision))
+
+
+def _precision(chunk: Observations, noise: Tensor, is_diagonal: bool) -> Tensor:
+    """N⁻¹ of each row between its seen outputs, zero elsewhere: (n, p) where it is diagonal, else (n, p, p)."""
+    if chunk.noise is not None or is_diagonal:
+        variances = noise.diagonal() if chunk.noise is None else chunk.noise
+        return torch.where(chunk.seen, 1 / variances, 0.0)
+    root = whitening(chunk, noise)
+    return (root.mT @ root).expand(chunk.num_rows, -1, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from hashlib import sha256
 
 import torch
@@ -68,10 +69,17 @@ def _variances(data: Observations) -> Tensor:
     return 10 * noise_start(data.Y)
 
 
-def data_fingerprint(data: Observations) -> str:
-    """A short name for the data, so that a checkpoint is not resumed on others."""
+def problem_name(gp, data: Observations, objective: Callable[[], Tensor]) -> str:
+    """A short name for the data and the model, so that a checkpoint is not resumed on another problem: a hash of the
+    data, and the objective at the start that they suggest, which no two models share."""
     digest = sha256()
     for part in (data.X, data.Y, data.noise):
         if part is not None:
             digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
+    current = _state(gp)
+    start_from_data(gp, data)
+    with torch.no_grad():
+        level = float(objective())
+        for name, parameter in gp.named_parameters():
+            parameter.copy_(current[name])
+    return f"{digest.hexdigest()[:16]} {level:.8g}"

@@ -21,9 +21,9 @@ from ovkgp.exceptions import FactorisationError, FitWarning, InputError, KernelT
 from ovkgp.features import FeatureMap
 from ovkgp.inference.data import Observations, as_floating, observations
 from ovkgp.inference.fitting import (
-    data_fingerprint,
     parameter_boxes,
     parameter_sizes,
+    problem_name,
     start_from_data,
     starting_points,
 )
@@ -43,8 +43,9 @@ from ovkgp.kernels import num_outputs
 
 VARIANCES = ("features", "guarded")
 GATHERED = (Statistics, OutputStatistics)
-WARM_ROWS = 400
-"""With the exact kernel, whose cost grows like n³, more than twice so many rows are preceded by a training on fewer."""
+WARM_ROWS, WARMED_TOLERANCE = 400, 5
+"""With the exact kernel, whose cost grows like n³, more than twice so many rows are preceded by a training on fewer;
+the training on all rows then starts close to its end, and stops at a tolerance larger by this factor."""
 
 
 class OperatorValuedGP(Module):
@@ -128,7 +129,8 @@ class OperatorValuedGP(Module):
         """log p(Y) of the observed entries, differentiable in the hyperparameters.
 
         Args:
-            X: inputs (n, d), or `Statistics` (and no Y).
+            X: inputs (n, d), or `Statistics` (and no Y). Statistics hold for the frequencies at which they were gathered:
+                their evidence is differentiable in noise, mean and output matrix only.
             Y: outputs (n, p), NaN where missing.
             noise: known variances (n, p).
         """
@@ -181,7 +183,7 @@ class OperatorValuedGP(Module):
             raise OptionError("statistics need a feature map: OperatorValuedGP(kernel, features=ORFF(kernel)).")
         data = self._observe(X, Y, noise, every_output=False)
         with torch.no_grad():
-            return gathering_road(self.model, data).statistics(self.model, data, into)
+            return gathering_road(self.model).statistics(self.model, data, into)
 
     def leave_one_out(self, X, Y, noise=None) -> LeaveOneOut:
         """The predictive density of each observed entry given all the others, in closed form."""
@@ -231,10 +233,14 @@ class OperatorValuedGP(Module):
             self._warm(data, random_state, restarts=restarts, max_iter=max_iter, tolerance=tolerance, verbose=verbose)
             if self.fit_report_.interrupted:
                 return self
-            restarts, start = 1, "current"
+            restarts, start, tolerance = 1, "current", WARMED_TOLERANCE * tolerance
+
+        def objective() -> Tensor:
+            return road.log_evidence(self.model, data) + log_prior(self)
+
         self.fit_report_ = maximise(
             self,
-            lambda: road.log_evidence(self.model, data) + log_prior(self),
+            objective,
             boxes=parameter_boxes(self, data),
             sizes=parameter_sizes(self, data),
             starts=starting_points(self, data, start),
@@ -243,7 +249,7 @@ class OperatorValuedGP(Module):
             tolerance=tolerance,
             scale=data.num_seen,
             checkpoint=checkpoint,
-            signature=data_fingerprint(data),
+            signature="" if checkpoint is None else problem_name(self, data, objective),
             random_state=random_state,
             verbose=verbose,
         )
@@ -276,6 +282,7 @@ class OperatorValuedGP(Module):
 
     def _observe(self, X, Y, noise, every_output: bool = True) -> Observations:
         data = observations(X, Y, self.num_outputs, noise, every_output=every_output)
+        self.to(data.X.device)
         self.mean.see(data.X.shape[1])
         return data
 

@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from ovkgp.features.noise import as_seed
 from ovkgp.inference.data import Observations
 from ovkgp.inference.draws import FunctionDraws
-from ovkgp.inference.posterior import Posterior
+from ovkgp.inference.posterior import Posterior, seeds
 from ovkgp.kernels.checks import whole_number
 
 
@@ -57,8 +56,8 @@ class IndependentPosterior(Posterior):
         return mean, blocks.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:
-        k, seed = whole_number("the number of draws", k), as_seed(random_state)
-        draws = [part.sample_functions(k, random_state=seed + 2 * a) for a, part in enumerate(self.parts)]
+        k, own = whole_number("the number of draws", k), seeds(random_state, len(self.parts))
+        draws = [part.sample_functions(k, random_state=seed) for part, seed in zip(self.parts, own, strict=True)]
 
         def evaluate(X: Tensor, index: Tensor) -> Tensor:
             return torch.cat([draw._evaluate(X, index) for draw in draws], -1)

@@ -19,6 +19,9 @@ from ovkgp.inference.noise import NoiseEntry
 from ovkgp.inference.output_statistics import OutputStatistics
 from ovkgp.inference.statistics import Statistics
 
+ROWS_AT_ONCE = 1 << 16
+"""Rows that are taken apart into outputs together."""
+
 
 class IndependentRoad:
     """One road for each output.
@@ -50,10 +53,11 @@ class IndependentRoad:
 
     def statistics(self, model: Model, data: Observations, into: OutputStatistics | None = None) -> OutputStatistics:
         """The statistics of each output with its own part of the feature map, added to others."""
-        found = OutputStatistics(
-            tuple(_statistics(output_model(model, a), data.output(a)) for a in range(data.num_outputs))
-        )
-        return found if into is None else into + found
+        models = [output_model(model, a) for a in range(data.num_outputs)]
+        for chunk in data.chunks(ROWS_AT_ONCE):
+            found = OutputStatistics(tuple(_statistics(part, chunk.output(a)) for a, part in enumerate(models)))
+            into = found if into is None else into + found
+        return into
 
     def log_evidence_of(self, model: Model, statistics: OutputStatistics) -> Tensor:
         """log p(Y) from statistics."""

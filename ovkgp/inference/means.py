@@ -20,6 +20,8 @@ class OutputMean(Module):
     """m: (n, d) ↦ (n, p); `basis` is None where m is not linear in its parameters."""
 
     num_outputs: int
+    has_basis = False
+    """Whether the mean is linear in its parameters, with a basis that statistics can keep."""
 
     def basis(self, X: Tensor) -> Tensor | None:
         """h(X) (n, b)."""
@@ -52,6 +54,8 @@ class PolynomialMean(OutputMean):
         >>> mean(torch.zeros(1, 1)).tolist()
         [[2.0, 5.0]]
     """
+
+    has_basis = True
 
     def __init__(self, num_outputs: int, degree: int):
         super().__init__()
@@ -149,6 +153,10 @@ class MeanColumn(OutputMean):
     def __init__(self, whole: OutputMean, index: int):
         super().__init__()
         self.whole, self.index, self.num_outputs = whole, index, 1
+
+    @property
+    def has_basis(self) -> bool:
+        return self.whole.has_basis
 
     def basis(self, X: Tensor) -> Tensor | None:
         return self.whole.basis(X)

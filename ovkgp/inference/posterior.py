@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,6 +92,12 @@ class Posterior(ABC):
         root = vectors * values.clamp_min(0).sqrt()
         scores = normal((k, len(root)), random_state, root)
         return prediction.mean + (scores @ root.mT).unflatten(-1, prediction.mean.shape)
+
+
+def seeds(random_state, count: int) -> list[int]:
+    """Seeds of independent streams: those of one `random_state` are not those of another, shifted."""
+    children = np.random.SeedSequence(as_seed(random_state)).spawn(count)
+    return [int(child.generate_state(1)[0]) for child in children]
 
 
 def normal(shape: tuple[int, ...], random_state, like: Tensor) -> Tensor:

@@ -56,9 +56,10 @@ def is_decoupled(model: Model, data: Observations) -> bool:
     return isinstance(model.kernel, IndependentKernel) and (model.noise.is_diagonal or data.noise is not None)
 
 
-def gathering_road(model: Model, data: Observations) -> FeatureRoad | IndependentRoad:
-    """The road whose statistics describe the data."""
-    return IndependentRoad(choose_road) if is_decoupled(model, data) else FeatureRoad()
+def gathering_road(model: Model) -> FeatureRoad | IndependentRoad:
+    """The road whose statistics describe any part of a stream."""
+    decoupled = isinstance(model.kernel, IndependentKernel) and model.noise.is_diagonal
+    return IndependentRoad(choose_road) if decoupled else FeatureRoad()
 
 
 def road_of(statistics: Statistics | OutputStatistics) -> FeatureRoad | IndependentRoad:

@@ -135,6 +135,10 @@ class Statistics:
                 f"{other.fingerprint!r}): their sum would have no meaning. Gather both at the same hyperparameters, with "
                 "the same feature map, mean and noise."
             )
+        if bool((self.noise_sum > 0).any()) != bool((other.noise_sum > 0).any()):
+            raise InputError(
+                "these statistics do not add: the noise is known for each entry in one and not in the other."
+            )
         for name in ("num_outputs", "num_waves", "num_basis", "weighted"):
             mine, yours = getattr(self, name), getattr(other, name)
             if mine != yours:

@@ -8,15 +8,15 @@ from torch import Tensor
 from ovkgp.features import FeatureMap
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.draws import FunctionDraws
-from ovkgp.inference.field_processes import FieldViews
 from ovkgp.inference.guard import VarianceGuard
 from ovkgp.inference.means import OutputMean
-from ovkgp.inference.posterior import CHUNK_ENTRIES, Posterior
+from ovkgp.inference.posterior import CHUNK_ENTRIES
+from ovkgp.inference.process_posterior import ProcessPosterior
 from ovkgp.inference.processes import Process
 from ovkgp.kernels.checks import whole_number
 
 
-class WeightPosterior(FieldViews, Posterior):
+class WeightPosterior(ProcessPosterior):
     """The posterior of a process with finitely many features.
 
     Args:
@@ -41,19 +41,23 @@ class WeightPosterior(FieldViews, Posterior):
         num_dims: int,
         guard: VarianceGuard | None = None,
     ):
-        self.process, self.feature_map, self.system, self.mean = process, feature_map, system, mean
-        self.output_noise, self.num_outputs, self.num_dims = output_noise, process.num_outputs, num_dims
+        super().__init__(process, mean, output_noise, num_dims)
+        self.feature_map, self.system = feature_map, system
         self.guard = guard
         self.log_evidence = float(system.log_density)
-
-    @property
-    def noise(self) -> Tensor | None:
-        return self.output_noise if self.process.is_observed else None
 
     @property
     def weights(self) -> Tensor:
         """The posterior mean of the weights (r,)."""
         return self.system.weights
+
+    def noise_path(self, multipliers) -> Tensor:
+        """log p(Y) with the noise multiplied by each of `multipliers` (k,), from one eigendecomposition (BT-76)."""
+        return self.system.path(multipliers)
+
+    def path_weights(self, multiplier: float) -> Tensor:
+        """The posterior mean of the weights (r,) with the noise multiplied by a number: a point of the same path."""
+        return self.system.path_weights(multiplier)
 
     def of(self, process: Process) -> WeightPosterior:
         """The posterior of another process made of the same weights, with the bare variance of the features."""
@@ -61,10 +65,6 @@ class WeightPosterior(FieldViews, Posterior):
 
     def rows_at_once(self, form: str) -> int:
         return CHUNK_ENTRIES // (self.system.num_features * (1 if form == "none" else self.num_outputs))
-
-    def prior_mean(self, X: Tensor) -> Tensor:
-        """m(X) (m, q); zero for a process that is not the observed one."""
-        return self.mean(X) if self.process.is_observed else X.new_zeros(len(X), self.num_outputs)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
         features = self.process.features(self.feature_map, X)
