@@ -262,7 +262,7 @@ def check(ours, theirs) -> None:
 # --- real data --------------------------------------------------------------------------------------------------------
 
 
-def ours(kernel: str, X, Y, Xs):
+def regressor(kernel: str, X, Y, Xs):
     return GPRegressor(kernel=kernel, random_state=0).fit(X, Y).predict(Xs, return_std=True)
 
 
@@ -301,9 +301,9 @@ def trained_prediction(model: gpytorch.models.ExactGP, Xs: Tensor) -> tuple[Tens
 
 
 MODELS = {
-    "GPRegressor()": partial(ours, "auto"),
-    'GPRegressor(kernel="decomposable")': partial(ours, "decomposable"),
-    'GPRegressor(kernel="independent")': partial(ours, "independent"),
+    "GPRegressor()": partial(regressor, "auto"),
+    'GPRegressor(kernel="decomposable")': partial(regressor, "decomposable"),
+    'GPRegressor(kernel="independent")': partial(regressor, "independent"),
     "GPyTorch multitask, Adam": partial(standardised, work=gpytorch_multitask),
     "GPyTorch independent, Adam": partial(standardised, work=gpytorch_independent),
 }

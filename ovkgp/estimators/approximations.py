@@ -10,7 +10,7 @@ from torch import Tensor
 from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF, FeatureMap, Nystrom, spectral_pair
 from ovkgp.inference.roads import DENSE_LIMIT
-from ovkgp.kernels import IndependentKernel, components
+from ovkgp.kernels import components
 
 SEPARABLE_LIMIT = 4000
 """Rows up to which a separable kernel with complete outputs is treated exactly."""
@@ -21,12 +21,8 @@ def choose_approximation(approximation: str, kernel: Kernel, Y: np.ndarray, nois
     if approximation != "auto":
         return approximation
     seen = np.isfinite(Y)
-    counts = seen.sum(0) if isinstance(kernel, IndependentKernel) else seen.sum(keepdims=True)
-    if counts.max() <= DENSE_LIMIT:
-        return "exact"
-    parts = components(kernel)
-    is_kronecker = parts is not None and len(parts) == 1 and seen.all() and noise is None
-    if is_kronecker and len(Y) <= SEPARABLE_LIMIT:
+    is_plain = bool(seen.all()) and noise is None
+    if seen.sum() <= DENSE_LIMIT or (components(kernel) is not None and is_plain and len(Y) <= SEPARABLE_LIMIT):
         return "exact"
     return feature_kind(approximation, kernel)
 

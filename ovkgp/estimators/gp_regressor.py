@@ -7,29 +7,22 @@ from copy import deepcopy
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
+from tqdm import tqdm
 
-from ovkgp.estimators.approximations import approximate, choose_approximation, feature_kind
+from ovkgp.estimators.approximations import approximate, feature_kind
+from ovkgp.estimators.learning import Learner, Table
 from ovkgp.estimators.options import require_options
 from ovkgp.estimators.scaled_draws import ScaledDraws
-from ovkgp.estimators.scaling import Scaling
-from ovkgp.estimators.structures import CANDIDATES, given_kernel, shares_scale, structure
 from ovkgp.estimators.summary import Summary, summarise
 from ovkgp.estimators.tables import as_array, input_table, output_table
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.noise import as_seed
-from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.priors import register_default_priors, register_noise_prior
-from ovkgp.inference.subsets import random_rows
 
 ROWS_AT_ONCE = 1 << 16
 """Rows that are scaled and gathered together."""
-
-SELECTION_ROWS = 1000
-"""Rows on which the candidate structures of kernel="auto" are compared."""
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -38,13 +31,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     Args:
         kernel: "auto" (the better of "independent" and "decomposable" by evidence), "independent", "decomposable" (ICM),
             "lmc", "curl_free", "divergence_free", "helmholtz" (vector fields), or a kernel object, which is copied.
-        base_kernel: the scalar kernel of the named structures: "matern52", "matern32", "matern12", "rbf", "rq" or an object.
+        base_kernel: the scalar kernel of the named structures: "matern52", "matern32", "matern12", "rbf", "rq", or an object
+            (which sees the inputs as they are).
         rank: of the output matrix of "decomposable"; the number of components of "lmc" (at least 2).
         approximation: "exact", "orff" (random features), "nystrom" (landmarks), or "auto": exact while n ≤ 4000 for
-            separable kernels with complete outputs, or up to 5000 observed entries; random features beyond.
+            separable kernels with complete outputs, or up to 5000 observed entries; features beyond.
         num_frequencies: of the random features; the number of landmarks for "nystrom".
         noise: "shared", "per_output" or "full" (trained), or a variance, (p,) or (p, p) in the units of Y (fixed).
-        hyperparameters: "evidence" trains them, "fixed" leaves those of a kernel object as they are.
+        hyperparameters: "evidence" trains them. "fixed" leaves those of a kernel object as they are, in the user's units,
+            and takes a noise that is not a number as a tenth of the variance of each output.
         likelihood: "gaussian".
         training_rows: beyond so many rows hyperparameters are trained on a random subset; None uses all.
         variance: "guarded" keeps the variance of random features from starving far from the data, "features" does not.
@@ -114,9 +109,9 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             checkpoint: a file to which training saves its progress; a later call with the same file goes on from there.
         """
         with self._all_or_nothing():
-            data = self._prepare(X, Y, noise)
-            self._train(*data, features=False, checkpoint=checkpoint)
-            self._condition(*data)
+            table = self._prepare(X, Y, noise)
+            self._learn(table, features=False, checkpoint=checkpoint)
+            self._condition(table)
         return self
 
     def partial_fit(self, X, Y, noise=None) -> GPRegressor:
@@ -125,11 +120,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         in memory that does not grow."""
         with self._all_or_nothing():
             if not hasattr(self, "gp_"):
-                data = self._prepare(X, Y, noise)
-                self._train(*data, features=True)
+                table = self._prepare(X, Y, noise)
+                self._learn(table, features=True)
             else:
-                data = self._further(X, Y, noise)
-            self._add(*data)
+                table = self._further(X, Y, noise)
+            self._add(table)
         return self
 
     @contextmanager
@@ -143,7 +138,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             vars(self).update(before)
             raise
 
-    def _prepare(self, X, Y, noise) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _prepare(self, X, Y, noise) -> Table:
         """Check everything there is to check, and forget the last fit."""
         require_options(self)
         X = input_table(self, X, reset=True)
@@ -153,16 +148,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             delattr(self, fitted)
         self.n_outputs_ = Y.shape[1]
         self.output_names_ = names or [f"y{a}" for a in range(Y.shape[1])]
-        return X, Y, _known_noise(noise, Y)
+        self._has_names = names is not None
+        return Table(X, Y, _known_noise(noise, Y))
 
-    def _further(self, X, Y, noise) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    def _further(self, X, Y, noise) -> Table:
         X = input_table(self, X, reset=False)
-        Y, _, _ = output_table(Y, X)
-        if Y.shape[1] != self.n_outputs_:
-            raise InputError(f"Y has {Y.shape[1]} columns; the first call had {self.n_outputs_}.")
+        Y = self._outputs(Y, X)
         if self.approximation_ == "exact":
             self._leave_exact()
-        return X, Y, _known_noise(noise, Y)
+        return Table(X, Y, _known_noise(noise, Y))
 
     def _leave_exact(self) -> None:
         """Give an exactly fitted model a feature map, and its own data as the first statistics."""
@@ -173,85 +167,31 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.statistics_ = self.gp_.statistics(data.X, data.Y, data.noise)
         self.approximation_ = kind
 
-    def _train(self, X, Y, noise, features: bool, checkpoint=None) -> None:
+    def _learn(self, table: Table, features: bool, checkpoint=None) -> None:
         # A resumed training must find the same rows and the same frequencies.
         seed = as_seed(0 if checkpoint is not None and self.random_state is None else self.random_state)
-        kernel, trained = self._kernel(X, Y, noise, seed)
-        self.scaling_ = self._scaling(kernel, X, Y)
-        kind = feature_kind(self.approximation, kernel)
-        self.approximation_ = kind if features else choose_approximation(self.approximation, kernel, Y, noise)
-        rows = _some_rows(Y, self.training_rows, seed)
-        inputs, outputs = self.scaling_.inputs(X[rows]), self.scaling_.outputs(Y[rows])
-        self.gp_ = self._gp(kernel, approximate(kernel, self.approximation_, inputs, self.num_frequencies, seed))
-        self.fit_report_ = None
-        if self.hyperparameters == "fixed":
-            self.gp_.start(inputs, outputs, kernel=not isinstance(self.kernel, Kernel))
-            return
-        if trained is not None:
-            self.gp_.adopt(trained)
-        known = None if noise is None else self.scaling_.variances(noise[rows])
-        options = {"training_rows": None, "random_state": seed, "verbose": self.verbose, "checkpoint": checkpoint}
-        self.gp_.fit(inputs, outputs, known, start="auto" if trained is None else "current", **options)
-        self.fit_report_ = self.gp_.fit_report_
+        learned = Learner(self, table, seed, checkpoint).learn(features)
+        self.kernel_, self.scaling_, self.approximation_ = learned.kernel, learned.scaling, learned.approximation
+        self.gp_, self.fit_report_ = learned.gp, learned.report
+        if learned.candidates is not None:
+            self.candidates_ = learned.candidates
 
-    def _kernel(self, X, Y, noise, seed: int) -> tuple[Kernel, OperatorValuedGP | None]:
-        """The kernel and, where structures were compared, the model of the winner on some of the rows."""
-        d, p = X.shape[1], Y.shape[1]
-        if isinstance(self.kernel, Kernel):
-            self.kernel_ = "given"
-            return given_kernel(self.kernel, p).double(), None
-        if self.kernel != "auto" or p == 1 or self.hyperparameters == "fixed":
-            self.kernel_ = "independent" if self.kernel == "auto" else self.kernel
-            return structure(self.kernel_, self.base_kernel, self.rank, d, p).double(), None
-        models = {name: self._candidate(name, X, Y, noise, seed) for name in CANDIDATES}
-        self.candidates_ = {name: penalised_evidence(model) for name, model in models.items()}
-        self.kernel_ = max(self.candidates_, key=self.candidates_.get)
-        return structure(self.kernel_, self.base_kernel, self.rank, d, p).double(), models[self.kernel_]
-
-    def _candidate(self, name: str, X, Y, noise, seed: int) -> OperatorValuedGP:
-        """A structure, trained on some of the rows."""
-        kernel = structure(name, self.base_kernel, self.rank, X.shape[1], Y.shape[1]).double()
-        self.scaling_ = self._scaling(kernel, X, Y)
-        rows = _some_rows(Y, SELECTION_ROWS, seed)
-        inputs = self.scaling_.inputs(X[rows])
-        kind = choose_approximation("auto", kernel, Y[rows], noise)
-        gp = self._gp(kernel, approximate(kernel, kind, inputs, self.num_frequencies, seed))
-        known = None if noise is None else self.scaling_.variances(noise[rows])
-        return gp.fit(inputs, self.scaling_.outputs(Y[rows]), known, random_state=seed, verbose=self.verbose)
-
-    def _scaling(self, kernel: Kernel, X, Y) -> Scaling:
-        given = isinstance(self.kernel, Kernel)
-        if given and self.hyperparameters == "fixed":
-            return Scaling.none(X.shape[1], Y.shape[1])
-        return Scaling.of(X, Y, scale_inputs=not given, shared=shares_scale(kernel))
-
-    def _gp(self, kernel: Kernel, features) -> OperatorValuedGP:
-        noise = self.noise if isinstance(self.noise, str) else _scaled_noise(self.noise, self.scaling_)
-        gp = OperatorValuedGP(kernel, mean="constant", noise=noise, features=features)
-        if not isinstance(self.kernel, Kernel):
-            register_default_priors(gp.kernel, self.n_features_in_)
-        if gp.noise_model.is_trained:
-            register_noise_prior(gp.noise_model)
-        return gp
-
-    def _condition(self, X, Y, noise) -> None:
+    def _condition(self, table: Table) -> None:
         if self.approximation_ != "exact":
-            self._add(X, Y, noise)
+            self._add(table)
             return
-        known = None if noise is None else self.scaling_.variances(noise)
-        self.posterior_ = self.gp_.condition(self.scaling_.inputs(X), self.scaling_.outputs(Y), noise=known)
-        self._num_seen = np.isfinite(Y).sum(0)
+        X, Y, noise = table.scaled(self.scaling_)
+        self.posterior_ = self.gp_.condition(X, Y, noise=noise)
+        self._num_seen = np.isfinite(table.Y).sum(0)
         self._report()
 
-    def _add(self, X, Y, noise) -> None:
+    def _add(self, table: Table) -> None:
         statistics = getattr(self, "statistics_", None)
-        for start in range(0, len(X), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            if not np.isfinite(Y[part]).any():
-                continue
-            known = None if noise is None else self.scaling_.variances(noise[part])
-            data = self.scaling_.inputs(X[part]), self.scaling_.outputs(Y[part])
-            statistics = self.gp_.statistics(*data, known, into=statistics)
+        starts = range(0, len(table.X), ROWS_AT_ONCE)
+        for start in tqdm(starts, "rows", disable=not self.verbose or len(starts) == 1):
+            part = table[start : start + ROWS_AT_ONCE]
+            if np.isfinite(part.Y).any():
+                statistics = self.gp_.statistics(*part.scaled(self.scaling_), into=statistics)
         self.statistics_ = statistics
         self.posterior_ = self.gp_.condition(statistics, variance=self.variance)
         self._num_seen = statistics.num_seen.numpy()
@@ -300,12 +240,12 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def score(self, X, y, sample_weight=None) -> float:
         """R² over the observed entries of each output, averaged over the outputs."""
         predicted = np.reshape(self.predict(X), (-1, self.n_outputs_))
-        Y, _, _ = output_table(y, predicted)
-        if Y.shape != predicted.shape:
-            raise InputError(f"y has shape {np.shape(y)}; the model predicts {self.n_outputs_} outputs.")
+        Y = self._outputs(y, predicted)
         weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
         seen = np.isfinite(Y)
         columns = [a for a in range(Y.shape[1]) if seen[:, a].any()]
+        if not columns:
+            raise InputError("there is nothing to score: every entry of y is missing.")
         scores = [r2_score(Y[s, a], predicted[s, a], sample_weight=weight[s]) for a in columns for s in [seen[:, a]]]
         return float(np.mean(scores))
 
@@ -334,6 +274,21 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         from ovkgp.estimators.storage import save  # which makes regressors, and so imports this module
 
         save(self, path)
+
+    def to_arviz(self):
+        """Draws of the hyperparameters for ArviZ: with the samplers of a later version."""
+        raise OptionError("to_arviz arrives in a later version, with samplers of the hyperparameters.")
+
+    def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
+        """Further outputs (n, p), whose names must be those of the fit where both have names."""
+        table, names, _ = output_table(Y, X)
+        if table.shape[1] != self.n_outputs_:
+            raise InputError(f"Y has {table.shape[1]} columns; the model was fitted with {self.n_outputs_}.")
+        if names is not None and self._has_names and names != self.output_names_:
+            raise InputError(
+                f"the columns of Y are {names}; the model was fitted with {self.output_names_}, in this order."
+            )
+        return table
 
     def _inputs(self, X) -> torch.Tensor:
         check_is_fitted(self, "posterior_")
@@ -366,22 +321,3 @@ def _known_noise(noise, Y: np.ndarray) -> np.ndarray | None:
     if noise.shape != Y.shape:
         raise InputError(f"noise is a variance for each entry of Y, {Y.shape}; got {noise.shape}.")
     return noise
-
-
-def _scaled_noise(noise, scaling: Scaling) -> np.ndarray:
-    """A fixed noise in the units of the model."""
-    noise, scale = np.asarray(noise, dtype=np.float64), scaling.output_scale
-    if noise.ndim == 0 and np.all(scale == scale[0]):
-        return noise / scale[0] ** 2
-    return noise / np.outer(scale, scale) if noise.ndim == 2 else noise / scale**2
-
-
-def _some_rows(Y: np.ndarray, most: int | None, seed: int) -> np.ndarray | slice:
-    return slice(None) if most is None or len(Y) <= most else random_rows(np.isfinite(Y), most, seed)
-
-
-def penalised_evidence(gp: OperatorValuedGP) -> float:
-    """log p(Y) − ½ k log N for k trained parameters and N observed entries: the evidence, had they been integrated out."""
-    report = gp.fit_report_
-    num_parameters = sum(parameter.numel() for parameter in gp.parameters() if parameter.requires_grad)
-    return report.log_evidence - 0.5 * num_parameters * np.log(report.num_seen)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ovkgp.estimators.kernel_specs import is_storable, kernel_from_spec, kernel_to_spec
 from ovkgp.estimators.kernel_state import fill, kernel_state, load_kernel_state
+from ovkgp.estimators.learning import register_priors
 from ovkgp.estimators.structures import given_kernel, structure
 from ovkgp.estimators.tensor_layout import under
 from ovkgp.exceptions import ModelFileError, OptionError, OvkgpError
@@ -19,7 +20,6 @@ from ovkgp.features import ORFF, FeatureMap, Nystrom
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.means import MEANS
 from ovkgp.inference.noise import KINDS
-from ovkgp.inference.priors import register_default_priors, register_noise_prior
 
 ORFF_OPTIONS = ("num_frequencies", "num_dims", "sampler", "bounded", "learn_frequencies")
 SHARED = "features.kernel."
@@ -64,9 +64,7 @@ def gp_from_state(header: dict, tensors: dict[str, Tensor], estimator, *, descri
     noise = _noise(**header["noise"], num_outputs=estimator.n_outputs_)
     gp = OperatorValuedGP(kernel, header["mean"], noise, features, header["road"])
     gp.mean.see(d)
-    if estimator.kernel_ != "given":
-        register_default_priors(gp.kernel, d)
-    register_noise_prior(gp.noise_model)
+    register_priors(gp, estimator, estimator.scaling_)
     fill(gp, tensors if features is None else tensors | {f"{SHARED}{name}": value for name, value in values.items()})
     return gp
 

@@ -36,6 +36,7 @@ class ScaledDraws(Sequence):
         return lambda X: self._evaluate(chosen, X)
 
     def _evaluate(self, draw, X) -> np.ndarray:
-        X = np.atleast_2d(np.asarray(as_array(X), dtype=np.float64))
+        X = np.asarray(as_array(X), dtype=np.float64)
+        X = X[:, None] if X.ndim == 1 else X
         values = self._scaling.mean(draw(self._scaling.inputs(X)))
         return values[..., 0] if self._is_flat else values

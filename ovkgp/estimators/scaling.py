@@ -7,12 +7,14 @@ else would destroy the property that the kernel was chosen for.
 
 from __future__ import annotations
 
-import warnings
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,12 @@ class Scaling:
     def none(cls, num_inputs: int, num_outputs: int) -> Scaling:
         """Everything left as it is."""
         return cls(np.zeros(num_inputs), np.ones(num_inputs), np.zeros(num_outputs), np.ones(num_outputs))
+
+    @property
+    def is_none(self) -> bool:
+        """Whether everything is left as it is."""
+        offsets, scales = (self.input_offset, self.output_offset), (self.input_scale, self.output_scale)
+        return not any(offset.any() for offset in offsets) and all((scale == 1).all() for scale in scales)
 
     @classmethod
     def of(cls, X: np.ndarray, Y: np.ndarray, *, scale_inputs: bool, shared: bool) -> Scaling:
@@ -74,17 +82,22 @@ class Scaling:
 
 
 def _moments(columns: np.ndarray, shared: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column, NaN left out; one deviation for all where `shared`."""
-    columns = np.asarray(columns, dtype=np.float64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # an empty column; whoever needs it refuses it by name
-        offset = np.nanmean(columns, 0)
-        # Relative to the largest entry, so that squares neither overflow nor vanish.
-        largest = np.nanmax(np.abs(columns - offset), 0)
-        unit = np.where(largest > 0, largest, 1.0)
-        scale = unit * np.sqrt(np.nanmean(((columns - offset) / unit) ** 2, 0))
-    level = np.finfo(np.float64).eps * 16 * np.abs(offset)
-    scale = np.where(np.isfinite(scale) & (scale > level), scale, 0.0)
+    """Mean and standard deviation of each column, NaN left out; one deviation for all where `shared`.
+
+    Three passes in chunks of float64, relative to the largest entry, so that squares neither overflow nor vanish.
+    """
+    largest = _reduce(columns, lambda part: np.nan_to_num(np.abs(part)).max(0), np.maximum)
+    unit = np.where(largest > 0, largest, 1.0)
+    count = np.maximum(_reduce(columns, lambda part: np.isfinite(part).sum(0), np.add), 1)
+    offset = unit * _reduce(columns, lambda part: np.nansum(part / unit, 0), np.add) / count
+    squares = _reduce(columns, lambda part: np.nansum(((part - offset) / unit) ** 2, 0), np.add)
+    scale = unit * np.sqrt(squares / count)
+    scale = np.where(scale > np.finfo(np.float64).eps * 16 * np.abs(offset), scale, 0.0)
     if shared:
         scale = np.full_like(scale, np.sqrt(np.mean(scale**2)) if scale.any() else 0.0)
-    return np.nan_to_num(offset), np.where(scale > 0, scale, 1.0)
+    return offset, np.where(scale > 0, scale, 1.0)
+
+
+def _reduce(columns: np.ndarray, of_part, join) -> np.ndarray:
+    parts = (of_part(columns[i : i + ROWS_AT_ONCE].astype(np.float64)) for i in range(0, len(columns), ROWS_AT_ONCE))
+    return functools.reduce(join, parts)

@@ -29,7 +29,7 @@ from ovkgp.inference.output_statistics import statistics_from_tensors
 ESTIMATORS = {"GPRegressor": GPRegressor}
 """The classes that a file may name."""
 
-PLAIN = ("n_features_in_", "n_outputs_", "output_names_", "kernel_", "approximation_", "_is_flat")
+PLAIN = ("n_features_in_", "n_outputs_", "output_names_", "kernel_", "approximation_", "_is_flat", "_has_names")
 """Fitted attributes that JSON holds as they are."""
 
 

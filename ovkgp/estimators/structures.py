@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import (
@@ -88,6 +88,24 @@ def given_kernel(kernel: Kernel, num_columns: int) -> Kernel:
     if (p := num_outputs(kernel)) != num_columns:
         raise InputError(f"the kernel has {p} outputs and Y has {num_columns} columns; they must agree.")
     return deepcopy(kernel)
+
+
+def carries_units(kernel: Kernel) -> bool:
+    """Whether a kernel object holds numbers that mean something in the user's units: frozen parameters, priors, known output
+    matrices, or a variance that nothing trains."""
+    if any(not parameter.requires_grad for parameter in kernel.parameters()) or any(
+        True for _ in kernel.named_priors()
+    ):
+        return True
+    return not _has_free_scale(kernel)
+
+
+def _has_free_scale(kernel: Kernel) -> bool:
+    if isinstance(kernel, ScaleKernel):
+        return True
+    if isinstance(kernel, (AdditiveKernel, IndependentKernel)):
+        return all(_has_free_scale(part) for part in kernel.kernels)
+    return isinstance(kernel, DecomposableKernel) and isinstance(kernel.output_module, FreeMatrix)
 
 
 def shares_scale(kernel: Kernel) -> bool:

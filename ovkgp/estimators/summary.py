@@ -34,9 +34,7 @@ def summarise(estimator) -> Summary:
         lines.append(f"  candidates (evidence less ½ log N a parameter): {scores}")
     if estimator.fit_report_ is not None:
         lines.append(f"  training: {estimator.fit_report_.message}")
-    lines += ["", "  hyperparameters, in the units of the data"]
-    for name, value in hyperparameters(estimator.gp_.kernel).items():
-        lines.append(f"    {name:<28} {_text(in_user_units(name, value, estimator.scaling_))}")
+    lines += ["", *_hyperparameters(estimator)]
     lines += ["", f"  {'output':<20} {'observed':>9} {'noise sd':>12}"]
     noise = np.sqrt(np.diag(estimator.noise_))
     for name, count, sd in zip(estimator.output_names_, counts, noise, strict=True):
@@ -49,6 +47,18 @@ def summarise(estimator) -> Summary:
     return Summary("\n".join([*lines, *([""] if few else []), *(f"  note: {line}" for line in few)]))
 
 
+def _hyperparameters(estimator) -> list[str]:
+    values, scaling = hyperparameters(estimator.gp_.kernel), estimator.scaling_
+    if isinstance(estimator.kernel, str) and isinstance(estimator.base_kernel, str):
+        values = {name: in_user_units(name, value, estimator.kernel_, scaling) for name, value in values.items()}
+        title = "  hyperparameters, in the units of the data"
+    else:
+        values = {name: value.numpy() for name, value in values.items()}
+        units = "of the data" if scaling.is_none else "of the model (outputs are divided by scaling_.output_scale)"
+        title = f"  hyperparameters, in the units {units}"
+    return [title, *(f"    {name:<28} {_text(value)}" for name, value in values.items())]
+
+
 def _approximation(estimator) -> str:
     if estimator.approximation_ == "exact":
         return "exact"
@@ -56,20 +66,21 @@ def _approximation(estimator) -> str:
     return f"{estimator.num_frequencies} {kind}, variance {estimator.variance}"
 
 
-def in_user_units(name: str, value: Tensor, scaling: Scaling) -> np.ndarray:
-    """A hyperparameter of the scaled model in the units of the data."""
-    value, *path = value.detach().numpy(), *name.split(".")
+def in_user_units(name: str, value: Tensor, structure: str, scaling: Scaling) -> np.ndarray:
+    """A hyperparameter of a named structure, in the units of the data.
+
+    A field is made of derivatives in the scaled inputs, so that its outputscale has their square in it.
+    """
+    value, path, scale = value.detach().numpy(), name.split("."), scaling.output_scale
     if path[-1] == "lengthscale":
-        scale = scaling.input_scale
-        return value * (scale if value.shape[-1] == len(scale) else scale.mean())
+        return value * (scaling.input_scale if value.shape[-1] > 1 else scaling.input_scale[0])
     if path[-1] == "output_matrix":
-        return value * np.outer(scaling.output_scale, scaling.output_scale)
-    if path[-1] == "outputscale":
-        is_of_one_output = (
-            path[0].isdigit() and np.ptp(scaling.output_scale) > 0 and int(path[0]) < len(scaling.output_scale)
-        )
-        return value * scaling.output_scale[int(path[0]) if is_of_one_output else 0] ** 2
-    return value
+        return value * np.outer(scale, scale)
+    if path[-1] != "outputscale":
+        return value
+    if structure == "independent":
+        return value * scale[int(path[0])] ** 2
+    return value * (scale[0] * scaling.input_scale[0]) ** 2
 
 
 def _text(value: np.ndarray) -> str:

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from linear_operator import to_dense
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -20,7 +21,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
+from ovkgp.estimators.approximations import approximate
+from ovkgp.estimators.learning import Table, num_weights
+from ovkgp.estimators.structures import structure
+from ovkgp.estimators.summary import in_user_units
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
+from ovkgp.inference import hyperparameters
 from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, KnownMatrix
 from ovkgp.kernels.fields import FieldKernel
 
@@ -543,3 +549,107 @@ def test_quiet_unless_asked(capsys):
         assert capsys.readouterr() == ("", "")
         ovkgp.GPRegressor(kernel="independent", random_state=0, verbose=1).fit(X, Y)
     assert "objective" in capsys.readouterr().err
+
+
+# --- what a reader of the code would ask --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"])
+def test_the_summary_is_in_the_units_of_the_data(kernel):
+    """A kernel built with the numbers of the summary has the prior variance of the model, in the user's units."""
+    X, Y = vortex(scale=(3.0, 3.0))
+    model = ovkgp.GPRegressor(kernel=kernel, base_kernel="rbf", random_state=0).fit(X, 7 * Y)
+    values = {
+        name: torch.from_numpy(in_user_units(name, value, kernel, model.scaling_))
+        for name, value in hyperparameters(model.gp_.kernel).items()
+    }
+    written = copy.deepcopy(model.gp_.kernel)
+    for path, part in written.named_modules():
+        prefix = "".join(f"{step}." for step in path.split(".") if step.isdigit())
+        if isinstance(part, ScaleKernel):
+            part.outputscale = values[f"{prefix}outputscale"]
+        elif isinstance(part, RBFKernel):
+            part.lengthscale = values[f"{prefix}lengthscale"]
+        elif isinstance(part, DecomposableKernel):
+            part.output_module = KnownMatrix(values[f"{prefix}output_matrix"])
+    points = torch.from_numpy(X[:4])
+    ours = model.scaling_.cov(to_dense(model.gp_.kernel(model.scaling_.inputs(X[:4]))))
+    np.testing.assert_allclose(to_dense(written(points)).detach(), ours, rtol=1e-9, atol=1e-12 * np.abs(ours).max())
+
+
+def test_numbers_in_a_kernel_object_are_in_the_users_units():
+    """A frozen outputscale, a prior or a known output matrix mean what they say: nothing is scaled."""
+    X, Y, _ = smooth()
+    frozen = ScaleKernel(RBFKernel(ard_num_dims=2))
+    frozen.outputscale = 1e4
+    frozen.raw_outputscale.requires_grad_(False)
+    model = ovkgp.GPRegressor(kernel=frozen, random_state=0).fit(X, Y[:, 1])
+    assert model.predict([[500.0, 500.0]], return_std=True, noise=False)[1] == pytest.approx(100.0, rel=1e-6)
+    known = DecomposableKernel(RBFKernel(ard_num_dims=2), output_matrix=torch.diag(torch.tensor([4.0, 100.0, 1e-4])))
+    model = ovkgp.GPRegressor(kernel=known, random_state=0).fit(X, Y)
+    std = model.predict([[500.0, 500.0]], return_std=True, noise=False)[1]
+    np.testing.assert_allclose(std[0], [2.0, 10.0, 0.01], rtol=1e-5)
+
+
+def test_columns_of_y_are_known_by_their_names():
+    X, Y, _ = smooth()
+    frame = pd.DataFrame(Y, columns=["u", "v", "w"])
+    model = ovkgp.GPRegressor(kernel="decomposable", num_frequencies=20, random_state=0).partial_fit(X, frame)
+    for call in (model.score, model.partial_fit):
+        with pytest.raises(InputError, match="fitted with"):
+            call(X, frame[["v", "u", "w"]])
+    assert model.score(X, Y) == model.score(X, frame)  # a plain array has no names to contradict
+
+
+def test_nothing_to_score(fitted):
+    with pytest.raises(InputError, match="nothing to score"):
+        fitted.score(np.zeros((2, 2)), np.full((2, 3), np.nan))
+
+
+def test_ctrl_c_while_structures_are_compared(monkeypatch):
+    """One interrupt ends the whole fit; what was trained so far is kept."""
+    X, Y, _ = smooth()
+    calls, original = [], MaternKernel.forward
+
+    def interrupting(self, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 40:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(MaternKernel, "forward", interrupting)
+    with pytest.warns(FitWarning, match="interrupted"):
+        model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
+    assert model.fit_report_.interrupted and list(model.candidates_) == ["independent"]
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_checkpoints_of_another_model_are_refused(tmp_path):
+    X, Y, _ = smooth(30)
+    path = tmp_path / "training"
+    ovkgp.GPRegressor(kernel="decomposable", base_kernel="matern12", random_state=0).fit(X, Y, checkpoint=path)
+    with pytest.raises(InputError, match="training"):
+        ovkgp.GPRegressor(kernel="decomposable", base_kernel="rbf", random_state=0).fit(X, Y, checkpoint=path)
+
+
+def test_a_training_with_many_weights_is_done_with_the_exact_kernel():
+    X, Y, truth = smooth(150, missing=0.2)
+    model = ovkgp.GPRegressor(kernel="decomposable", approximation="orff", num_frequencies=400, random_state=0)
+    assert (
+        num_weights(
+            approximate(structure("decomposable", "rbf", 2, 2, 3).double(), "orff", torch.from_numpy(X), 400, 0),
+            Table(X, Y),
+        )
+        == 2400
+    )
+    model.fit(X, Y)
+    exact = ovkgp.GPRegressor(kernel="decomposable", approximation="exact", random_state=0).fit(X, Y)
+    np.testing.assert_allclose(
+        model.gp_.kernel.base_kernel.lengthscale.detach(), exact.gp_.kernel.base_kernel.lengthscale.detach()
+    )
+    assert model.score(X, truth) > 0.97
+
+
+def test_later():
+    with pytest.raises(OptionError, match="later version"):
+        ovkgp.GPRegressor().to_arviz()
