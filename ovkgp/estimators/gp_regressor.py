@@ -119,6 +119,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         features, or landmarks for approximation="nystrom"); later calls only add to the statistics of all rows seen,
         in memory that does not grow."""
         with self._all_or_nothing():
+            if self.approximation == "exact":
+                raise OptionError('partial_fit needs a feature map: use approximation="auto", "orff" or "nystrom".')
             if not hasattr(self, "gp_"):
                 table = self._prepare(X, Y, noise)
                 self._learn(table, features=True)

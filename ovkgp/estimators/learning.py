@@ -86,7 +86,7 @@ class Learner:
 
     def __init__(self, options, table: Table, seed: int, checkpoint=None):
         self.options, self.table, self.seed, self.checkpoint = options, table, seed, checkpoint
-        self.candidates = None
+        self.candidates, self._shift = None, 0.0
 
     def learn(self, features: bool) -> Learned:
         """The trained model; with a feature map in any case where `features` is True."""
@@ -142,7 +142,7 @@ class Learner:
             models[name] = self._candidate(name)
             if models[name].fit_report_.interrupted:
                 break
-        self.candidates = {name: penalised_evidence(model) for name, model in models.items()}
+        self.candidates = {name: penalised_evidence(model) + self._shift for name, model in models.items()}
         best = max(self.candidates, key=self.candidates.get)
         return best, models[best]
 
@@ -152,6 +152,7 @@ class Learner:
         scaling = scaling_of(self.options, kernel, self.table)
         most = SELECTION_ROWS if self.table.is_plain else min(SELECTION_ROWS, self._dense_rows(self.table))
         rows = self.table.some_rows(most, self.seed)
+        self._shift = scaling.log_density(0.0, np.isfinite(rows.Y).sum(0))  # to the user's units, alike for all
         checkpoint = None if self.checkpoint is None else f"{self.checkpoint}.{name}"
         return self._fit(regressor_gp(self.options, kernel, scaling, None), rows.scaled(scaling), checkpoint)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tables import as_array
+from ovkgp.exceptions import InputError
 from ovkgp.inference.draws import FunctionDraws
 
 
@@ -38,5 +39,7 @@ class ScaledDraws(Sequence):
     def _evaluate(self, draw, X) -> np.ndarray:
         X = np.asarray(as_array(X), dtype=np.float64)
         X = X[:, None] if X.ndim == 1 else X
+        if X.ndim != 2 or X.shape[1] != (d := len(self._scaling.input_scale)):
+            raise InputError(f"X must have shape (m, {d}), got {X.shape}.")
         values = self._scaling.mean(draw(self._scaling.inputs(X)))
         return values[..., 0] if self._is_flat else values

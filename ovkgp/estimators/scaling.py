@@ -95,7 +95,8 @@ def _moments(columns: np.ndarray, shared: bool) -> tuple[np.ndarray, np.ndarray]
     scale = np.where(scale > np.finfo(np.float64).eps * 16 * np.abs(offset), scale, 0.0)
     if shared:
         scale = np.full_like(scale, np.sqrt(np.mean(scale**2)) if scale.any() else 0.0)
-    return offset, np.where(scale > 0, scale, 1.0)
+    # A column without spread says of its scale no more than its size.
+    return offset, np.where(scale > 0, scale, np.where(largest > 0, largest, 1.0))
 
 
 def _reduce(columns: np.ndarray, of_part, join) -> np.ndarray:

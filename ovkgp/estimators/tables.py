@@ -11,7 +11,9 @@ from ovkgp.exceptions import InputError
 
 
 def as_array(values):
-    """A tensor as an array, everything else as it is."""
+    """A tensor as an array, a masked array with NaN where it is masked, everything else as it is."""
+    if isinstance(values, np.ma.MaskedArray):
+        return values.astype(np.float64).filled(np.nan)
     return values.detach().cpu().numpy() if torch.is_tensor(values) else values
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import FactorisationError, FitWarning, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
+from ovkgp.inference.apart import can_train_apart, train_apart
 from ovkgp.inference.data import Observations, as_floating, observations
 from ovkgp.inference.fitting import (
     parameter_boxes,
@@ -43,9 +44,9 @@ from ovkgp.kernels import num_outputs
 
 VARIANCES = ("features", "guarded")
 GATHERED = (Statistics, OutputStatistics)
-WARM_ROWS, WARMED_TOLERANCE = 400, 5
-"""With the exact kernel, whose cost grows like n³, more than twice so many rows are preceded by a training on fewer;
-the training on all rows then starts close to its end, and stops at a tolerance larger by this factor."""
+WARM_ROWS, WARMED_TOLERANCE = 400, 3
+"""More than twice so many rows (observed entries, on the dense road) are preceded by a training on a quarter of them; the
+training on all then starts close to its end, and stops at a tolerance larger by this factor."""
 
 
 class OperatorValuedGP(Module):
@@ -202,7 +203,7 @@ class OperatorValuedGP(Module):
         start: str = "auto",
         restarts: int = 1,
         max_iter: int = 200,
-        tolerance: float = 3e-6,
+        tolerance: float = 1e-5,
         checkpoint=None,
         random_state=None,
         verbose: int = 0,
@@ -229,8 +230,8 @@ class OperatorValuedGP(Module):
         data = training_subset(self._observe(X, Y, noise), training_rows, random_state).double()
         road = choose_road(self.model, data, self.road)
         is_resumed = checkpoint is not None and Path(checkpoint).exists()
-        if start == "auto" and self.features is None and data.num_rows > 2 * WARM_ROWS and not is_resumed:
-            self._warm(data, random_state, restarts=restarts, max_iter=max_iter, tolerance=tolerance, verbose=verbose)
+        options = {"restarts": restarts, "max_iter": max_iter, "tolerance": tolerance, "verbose": verbose}
+        if start == "auto" and not is_resumed and self._warm(road, data, random_state=random_state, **options):
             if self.fit_report_.interrupted:
                 return self
             restarts, start, tolerance = 1, "current", WARMED_TOLERANCE * tolerance
@@ -258,12 +259,21 @@ class OperatorValuedGP(Module):
             self.fit_report_.log_evidence = float(road.log_evidence(self.model, data))
         return self
 
-    def _warm(self, data: Observations, random_state, **options) -> None:
-        """Train on a quarter of the rows first: an evaluation there costs a sixtieth of one on all rows."""
-        few = training_subset(data, max(WARM_ROWS, data.num_rows // 4), random_state)
+    def _warm(self, road, data: Observations, **options) -> bool:
+        """Whether there was something cheaper to do first: outputs that share nothing one by one, or fewer rows."""
+        size = data.num_seen if road.name in ("dense", "iterative") else data.num_rows
+        apart = can_train_apart(self)
+        if not apart and size <= 2 * WARM_ROWS:
+            return False
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "training stopped", FitWarning)  # it goes on with all rows
-            self.fit(few.X, few.Y, few.noise, random_state=random_state, **options)
+            if apart:
+                train_apart(self, data, **options)
+            else:
+                fewer = max(WARM_ROWS * data.num_rows // size, data.num_rows // 4)
+                few = training_subset(data, fewer, options["random_state"])
+                self.fit(few.X, few.Y, few.noise, **options)
+        return True
 
     def start(self, X, Y, *, kernel: bool = True) -> OperatorValuedGP:
         """Set mean, noise and (unless `kernel` is False) kernel hyperparameters from the data, without training."""
@@ -284,7 +294,19 @@ class OperatorValuedGP(Module):
         data = observations(X, Y, self.num_outputs, noise, every_output=every_output)
         self.to(data.X.device)
         self.mean.see(data.X.shape[1])
+        self._require_inputs(data.X)
         return data
+
+    def _require_inputs(self, X: Tensor) -> None:
+        """Refuse inputs that the kernel cannot take, in words."""
+        try:
+            with torch.no_grad():
+                self.kernel(X[:1].double(), diag=True)
+        except (RuntimeError, IndexError) as error:
+            raise InputError(
+                f"the kernel {type(self.kernel).__name__} cannot be evaluated at inputs with {X.shape[1]} columns ({error}): "
+                "check its ard_num_dims and active_dims."
+            ) from error
 
 
 def _refuse_data_beside(Y, noise) -> None:

@@ -560,7 +560,7 @@ def test_the_summary_is_in_the_units_of_the_data(kernel):
     X, Y = vortex(scale=(3.0, 3.0))
     model = ovkgp.GPRegressor(kernel=kernel, base_kernel="rbf", random_state=0).fit(X, 7 * Y)
     values = {
-        name: torch.from_numpy(in_user_units(name, value, kernel, model.scaling_))
+        name: torch.as_tensor(in_user_units(name, value, kernel, model.scaling_))
         for name, value in hyperparameters(model.gp_.kernel).items()
     }
     written = copy.deepcopy(model.gp_.kernel)
@@ -653,3 +653,39 @@ def test_a_training_with_many_weights_is_done_with_the_exact_kernel():
 def test_later():
     with pytest.raises(OptionError, match="later version"):
         ovkgp.GPRegressor().to_arviz()
+
+
+def test_masked_arrays_are_missing_outputs():
+    X, Y, _ = smooth(40)
+    mask = np.random.default_rng(0).random(Y.shape) < 0.3
+    options = dict(kernel="decomposable", random_state=0)
+    masked = ovkgp.GPRegressor(**options).fit(X, np.ma.masked_array(Y, mask=mask))
+    gaps = ovkgp.GPRegressor(**options).fit(X, np.where(mask, np.nan, Y))
+    np.testing.assert_array_equal(masked.predict(X), gaps.predict(X))
+
+
+def test_draws_check_their_inputs(fitted):
+    draws = fitted.sample_functions(2, random_state=0)
+    for X in (np.zeros((3, 1)), np.zeros((3, 4)), np.zeros(3)):
+        with pytest.raises(InputError, match=r"shape \(m, 2\)"):
+            draws(X)
+
+
+def test_partial_fit_is_never_exact():
+    X, Y, _ = smooth(30)
+    with pytest.raises(OptionError, match="feature map"):
+        ovkgp.GPRegressor(approximation="exact").partial_fit(X, Y)
+
+
+@pytest.mark.parametrize("base", [RBFKernel(ard_num_dims=3), RBFKernel(active_dims=[5])])
+def test_kernels_of_other_dimensions_are_refused(base):
+    X, Y, _ = smooth(30)
+    with pytest.raises(InputError, match="ard_num_dims and active_dims"):
+        ovkgp.GPRegressor(kernel=DecomposableKernel(base, num_outputs=3)).fit(X, Y)
+
+
+def test_one_row_has_a_scale_that_follows_the_units():
+    far = [[900.0, 900.0]]
+    plain, scaled = (ovkgp.GPRegressor(random_state=0).fit([[1.0, 2.0]], [[3.0 * s, 5.0 * s]]) for s in (1.0, 1e6))
+    ratio = scaled.predict(far, return_std=True)[1] / plain.predict(far, return_std=True)[1]
+    np.testing.assert_allclose(ratio, 1e6, rtol=1e-4)

@@ -128,7 +128,7 @@ def test_a_finished_training_is_restored_without_an_evaluation(path):
 
 
 def test_a_training_that_ran_out_of_iterations_goes_on_with_more_of_them(path):
-    with pytest.warns(FitWarning, match="raise max_iter"):
+    with pytest.warns(FitWarning, match="larger max_iter"):
         train(Valley(), path, max_iter=10)
     untouched = Valley(kill_at=1)
     assert not train(untouched, path, max_iter=10).converged

@@ -477,10 +477,10 @@ def test_a_start_of_unknown_names_is_refused():
 
 def test_too_few_iterations_are_said_and_warned_of():
     module = Free(-1.2, 1.0)
-    with pytest.warns(FitWarning, match="raise max_iter"):
+    with pytest.warns(FitWarning, match="larger max_iter"):
         report = maximise(module, lambda: rosenbrock(module.x), max_iter=4)
     assert not report.converged and report.iterations == 4
-    assert report.message == "stopped after 4 iterations without converging: raise max_iter"
+    assert report.message.startswith("stopped after 4 iterations without converging")
 
 
 def test_a_module_without_trained_parameters_is_evaluated_once():
