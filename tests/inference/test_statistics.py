@@ -143,7 +143,7 @@ def test_what_does_not_add_is_an_error():
     with pytest.raises(InputError, match="'abc' and 'xyz'"):
         a + gathered(case, fingerprint="xyz")
     known = Observations(case.data.X, case.data.Y, torch.ones_like(case.data.Y))
-    with pytest.raises(InputError, match="weighted is False in one and True in the other"):
+    with pytest.raises(InputError, match="noise is known for each entry in one"):
         a + gathered(case, known, fingerprint="abc")
     with pytest.raises(InputError, match="num_basis is 1 in one and 3 in the other"):
         linear = Case("curl-free", mean="linear")
