@@ -19,8 +19,8 @@ from ovkgp.inference.prediction import Prediction, require_form
 from ovkgp.inference.processes import of_form
 from ovkgp.kernels.checks import whole_number
 
-CHUNK_ENTRIES = 4_000_000
-"""About how many numbers the largest matrix of one chunk of test points may have (32 MB in float64)."""
+CHUNK_ENTRIES = 1_000_000
+"""About how many numbers the largest matrix of one chunk of test points may have (8 MB in float64)."""
 
 VARIANCE_SLACK = 1e-6
 """A variance below −1e-6 of the prior's is no round-off: the factorisation has failed."""
