@@ -33,6 +33,9 @@ DENSE_ENTRIES = 2500
 MOST_WEIGHTS = 2000
 """The largest system of weights that is factorised at every step of a training."""
 
+POLISH = 3e-5
+"""The tolerance of a training that goes on from a model trained on fewer rows."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -126,6 +129,8 @@ class Learner:
     def _fit(self, gp: OperatorValuedGP, data, checkpoint, start: str = "auto") -> OperatorValuedGP:
         X, Y, noise = data
         options = {"random_state": self.seed, "verbose": self.options.verbose, "training_rows": None}
+        if start == "current":  # from a model that was trained on fewer rows, and close to the end
+            options["tolerance"] = POLISH
         return gp.fit(X, Y, noise, start=start, checkpoint=checkpoint, **options)
 
     def _structure(self) -> tuple[str, OperatorValuedGP | None]:
