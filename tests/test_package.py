@@ -88,9 +88,16 @@ def test_examples_of_the_readme_run():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = [part.split("```")[0] for part in text.split("```python\n")[1:]]
     scope = {}
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         for block in blocks:
             exec(compile(block, "README.md", "exec"), scope)
+    assert "True" in printed.getvalue() and "False" not in printed.getvalue()
+    assert scope["regressor"].score(scope["inputs"], scope["outputs"]) > 0.97
+    assert scope["mean"].shape == scope["std"].shape == (50, 3) and scope["between"].shape == (50, 3, 3)
+    assert (scope["latent_std"] < scope["std"]).all()
+    assert abs(scope["stream"].predict([[1.0]])[0, 0] - math.sin(1.0)) < 0.05
+    assert (scope["currents"].mean - scope["swirl"][:5]).abs().max() < 0.05
+    assert scope["stream_function"].mean.shape == (5, 1) and set(scope["parts"]) == {"curl", "div"}
     expected = torch.tensor([[0.0, 1.0], [-1.0, 0.0]]) * math.exp(-0.5)
     torch.testing.assert_close(scope["prediction"].mean.detach(), expected, atol=0.1, rtol=0)
     assert (scope["prediction_with_gaps"].stddev > scope["prediction"].stddev).all()
