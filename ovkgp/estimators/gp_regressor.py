@@ -55,7 +55,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         approximation_: "exact", "orff" or "nystrom".
         noise_: the noise covariance (p, p) of a new observation.
         log_evidence_: log p(Y) of the data in the user's units, at the trained hyperparameters.
-        candidates_: for kernel="auto", the score of each candidate (evidence less ½·parameters·log N).
+        candidates_: for kernel="auto", the log evidence of each candidate, less one for each trained parameter.
         fit_report_: how training went; None for "fixed".
         output_names_, n_outputs_, n_features_in_, feature_names_in_.
 

@@ -31,7 +31,7 @@ def summarise(estimator) -> Summary:
     ]
     if hasattr(estimator, "candidates_"):
         scores = ", ".join(f"{name} {score:.6g}" for name, score in estimator.candidates_.items())
-        lines.append(f"  candidates (evidence less ½ log N a parameter): {scores}")
+        lines.append(f"  candidates (log evidence less one a parameter): {scores}")
     if estimator.fit_report_ is not None:
         lines.append(f"  training: {estimator.fit_report_.message}")
     lines += ["", *_hyperparameters(estimator)]

@@ -99,7 +99,10 @@ class IterativeRoad(ExactRoad):
     @staticmethod
     def _parts(model: Model, data: Observations) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
         scalars, matrices = zip(*components(model.kernel), strict=True)
-        noise = model.noise.matrix().unsqueeze(0) if data.noise is None else data.noise  # one Σ, or variances
+        noise = data.noise
+        if noise is None:  # variances (1, p), or a covariance (1, p, p)
+            matrix = model.noise.matrix()
+            noise = (matrix.diagonal() if model.noise.is_diagonal else matrix).unsqueeze(0)
         return [to_dense(k(data.X)) for k in scalars], list(matrices), noise, data.Y - model.mean(data.X)
 
 

@@ -267,18 +267,32 @@ def test_given_field_kernel_shares_one_scale_and_leaves_inputs_alone():
     assert (model.scaling_.input_scale == 1).all() and (model.scaling_.input_offset == 0).all()
 
 
-def test_independence_costs_little_to_find_out():
+def unlike(X, rng):
+    return np.c_[np.sin(3 * X[:, 0]), np.cos(0.7 * X[:, 0]), np.abs(X[:, 0] - 3)]
+
+
+def alike(X, rng):
+    """Independent draws of one process: the same smoothness, which invites to couple them."""
+    K = np.exp(-0.5 * (X - X.T) ** 2)
+    return np.linalg.cholesky(K + 1e-8 * np.eye(len(X))) @ rng.standard_normal((len(X), 3))
+
+
+@pytest.mark.parametrize("truths", [unlike, alike])
+def test_independence_costs_little_to_find_out(truths):
     """On independent outputs the default loses at most 0.02 nats an observation to independent GPs, out of sample."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(0, 6, (220, 1))
-    truth = np.c_[np.sin(3 * X[:, 0]), np.cos(0.7 * X[:, 0]), np.abs(X[:, 0] - 3)]
-    Y = truth + np.array([0.1, 0.3, 0.2]) * rng.standard_normal(truth.shape)
-    density = {}
-    for kernel in ("auto", "independent"):
-        model = ovkgp.GPRegressor(kernel=kernel, random_state=0).fit(X[:120], Y[:120])
-        mean, std = model.predict(X[120:], return_std=True)
-        density[kernel] = np.mean(-0.5 * ((Y[120:] - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi))
-    assert density["auto"] >= density["independent"] - 0.02
+    gain = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(0, 6, (220, 1))
+        truth = truths(X, rng)
+        Y = truth + np.array([0.1, 0.3, 0.2]) * rng.standard_normal(truth.shape)
+        density = {}
+        for kernel in ("auto", "independent"):
+            model = ovkgp.GPRegressor(kernel=kernel, random_state=0).fit(X[:120], Y[:120])
+            mean, std = model.predict(X[120:], return_std=True)
+            density[kernel] = np.mean(-0.5 * ((Y[120:] - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi))
+        gain.append(density["auto"] - density["independent"])
+    assert np.mean(gain) >= -0.02, gain
 
 
 def test_auto_finds_coupling():
