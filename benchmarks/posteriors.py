@@ -292,11 +292,11 @@ def gpytorch_independent(X: Tensor, Y: Tensor, Xs: Tensor):
 
 
 def trained_prediction(model: gpytorch.models.ExactGP, Xs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and std of new observations after 100 steps of Adam, 500 points at a time."""
+    """Mean and std of new observations after 100 steps of Adam, 200 points at a time."""
     adam(model, 100)
     model.eval()
     with torch.no_grad():
-        parts = [moments(model.likelihood(model(part))) for part in Xs.split(500)]
+        parts = [moments(model.likelihood(model(part))) for part in Xs.split(200)]
     return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
