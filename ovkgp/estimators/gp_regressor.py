@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from copy import deepcopy
 
 import numpy as np
-import torch
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
 from ovkgp.estimators.approximations import approximate, feature_kind
 from ovkgp.estimators.learning import Learner, Table
 from ovkgp.estimators.options import require_options
-from ovkgp.estimators.scaled_draws import ScaledDraws
+from ovkgp.estimators.posterior_regressor import PosteriorRegressor
 from ovkgp.estimators.summary import Summary, summarise
-from ovkgp.estimators.tables import as_array, input_table, output_table
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.estimators.tables import entry_values, input_table
+from ovkgp.exceptions import OptionError
 from ovkgp.features.noise import as_seed
 
 ROWS_AT_ONCE = 1 << 16
 """Rows that are scaled and gathered together."""
 
 
-class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class GPRegressor(PosteriorRegressor):
     """Multi-output Gaussian-process regression with an operator-valued kernel.
 
     Args:
@@ -129,36 +125,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self._add(table)
         return self
 
-    @contextmanager
-    def _all_or_nothing(self):
-        """Whatever goes wrong inside, what was fitted before is there again."""
-        before = dict(vars(self))
-        try:
-            yield
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            raise
-
     def _prepare(self, X, Y, noise) -> Table:
         """Check everything there is to check, and forget the last fit."""
         require_options(self)
-        X = input_table(self, X, reset=True)
-        Y, names, self._is_flat = output_table(Y, X)
-        _require_seen(Y, names)
-        for fitted in [name for name in vars(self) if name.endswith("_") and name not in _KEPT]:
-            delattr(self, fitted)
-        self.n_outputs_ = Y.shape[1]
-        self.output_names_ = names or [f"y{a}" for a in range(Y.shape[1])]
-        self._has_names = names is not None
-        return Table(X, Y, _known_noise(noise, Y))
+        X, Y = self._enter(X, Y)
+        return Table(X, Y, entry_values(noise, Y, "noise is a variance"))
 
     def _further(self, X, Y, noise) -> Table:
         X = input_table(self, X, reset=False)
         Y = self._outputs(Y, X)
         if self.approximation_ == "exact":
             self._leave_exact()
-        return Table(X, Y, _known_noise(noise, Y))
+        return Table(X, Y, entry_values(noise, Y, "noise is a variance"))
 
     def _leave_exact(self) -> None:
         """Give an exactly fitted model a feature map, and its own data as the first statistics."""
@@ -203,123 +181,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.noise_ = self.scaling_.cov(self.posterior_.noise)
         self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_seen)
 
-    # --- asking -----------------------------------------------------------------------------------------------------
-
-    def predict(self, X, return_std=False, return_cov=False, noise=True):
-        """The posterior mean at X (m, d), (m, p) or, where Y was one-dimensional, (m,).
-
-        Args:
-            return_std: also the standard deviation, of the same shape.
-            return_cov: also the covariance between outputs at each point (m, p, p), or, for "full", between everything,
-                (m·p, m·p), data-major.
-            noise: of a new observation (True), or of the latent function (False).
-        """
-        if return_std and return_cov:
-            raise OptionError("ask for return_std or return_cov, not both: the std is the root of cov's diagonal.")
-        if return_cov not in (False, True, "full"):
-            raise OptionError(f'return_cov must be False, True or "full", got {return_cov!r}.')
-        form = "full" if return_cov == "full" else "output" if return_cov else "diag" if return_std else "none"
-        X = self._inputs(X)
-        prediction = self.posterior_.predict(X, form, noise=bool(noise))
-        mean = self._flat(self.scaling_.mean(prediction.mean))
-        if return_std:
-            return mean, self._flat(self.scaling_.std(prediction.std))
-        return (mean, self.scaling_.cov(prediction.cov)) if return_cov else mean
-
-    def sample_y(self, X, n_samples=1, random_state=0, noise=True) -> np.ndarray:
-        """Joint draws at X (m, d): (m, p, n_samples), or (m, n_samples) where Y was one-dimensional."""
-        X = self._inputs(X)
-        draws = self.posterior_.sample(X, n_samples, noise=noise, random_state=random_state)
-        draws = np.moveaxis(self.scaling_.mean(draws), 0, -1)
-        return draws[:, 0] if self._is_flat else draws
-
-    def sample_functions(self, k=1, random_state=None) -> ScaledDraws:
-        """k random latent functions: `draws[i](X)` is (m, p), `draws(X)` is (k, m, p), the same at every call."""
-        check_is_fitted(self, "posterior_")
-        draws = self.posterior_.sample_functions(k, random_state=random_state)
-        return ScaledDraws(draws, self.scaling_, self._is_flat)
-
-    def score(self, X, y, sample_weight=None) -> float:
-        """R² over the observed entries of each output, averaged over the outputs."""
-        predicted = np.reshape(self.predict(X), (-1, self.n_outputs_))
-        Y = self._outputs(y, predicted)
-        weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
-        seen = np.isfinite(Y)
-        columns = [a for a in range(Y.shape[1]) if seen[:, a].any()]
-        if not columns:
-            raise InputError("there is nothing to score: every entry of y is missing.")
-        scores = [r2_score(Y[s, a], predicted[s, a], sample_weight=weight[s]) for a in columns for s in [seen[:, a]]]
-        return float(np.mean(scores))
-
     def summary(self) -> Summary:
         """The model in words: structure, hyperparameters in the user's units, evidence, and what deserves attention."""
         check_is_fitted(self, "posterior_")
         return summarise(self)
 
-    def save(self, path) -> None:
-        """Write the fitted model to one file, all or nothing; `ovkgp.load(path)` gives it back, equal to the bit.
-
-        The file holds the options, what was learned and the factorised posterior, in safetensors with a checksum: no
-        pickle. A kernel of a class of one's own is saved by its values; `ovkgp.load(path, kernel=…)` must then supply the
-        object. Neither the priors of a kernel object nor a random state that is not a number are stored.
-
-        Args:
-            path: where; the folder must exist, and a file of this name is replaced.
-
-        Raises:
-            NotFittedError: there is nothing to save yet.
-            OSError: the folder is missing or not writable, or the disk is full; an older file is then untouched.
-
-        Example:
-            See `ovkgp.load`.
-        """
-        from ovkgp.estimators.storage import save  # which makes regressors, and so imports this module
-
-        save(self, path)
-
     def to_arviz(self):
         """Draws of the hyperparameters for ArviZ: with the samplers of a later version."""
         raise OptionError("to_arviz arrives in a later version, with samplers of the hyperparameters.")
-
-    def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
-        """Further outputs (n, p), whose names must be those of the fit where both have names."""
-        table, names, _ = output_table(Y, X)
-        if table.shape[1] != self.n_outputs_:
-            raise InputError(f"Y has {table.shape[1]} columns; the model was fitted with {self.n_outputs_}.")
-        if names is not None and self._has_names and names != self.output_names_:
-            raise InputError(
-                f"the columns of Y are {names}; the model was fitted with {self.output_names_}, in this order."
-            )
-        return table
-
-    def _inputs(self, X) -> torch.Tensor:
-        check_is_fitted(self, "posterior_")
-        return self.scaling_.inputs(input_table(self, X, reset=False))
-
-    def _flat(self, values: np.ndarray) -> np.ndarray:
-        return values[:, 0] if self._is_flat else values
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.single_output = True
-        return tags
-
-
-_KEPT = {"n_features_in_", "feature_names_in_"}
-
-
-def _require_seen(Y: np.ndarray, names: list[str] | None) -> None:
-    unseen = np.flatnonzero(~np.isfinite(Y).any(0))
-    if len(unseen):
-        column = names[unseen[0]] if names else int(unseen[0])
-        raise InputError(f"nobody observed output {column!r} of Y (all NaN): leave that column out, or add data.")
-
-
-def _known_noise(noise, Y: np.ndarray) -> np.ndarray | None:
-    if noise is None:
-        return None
-    noise = np.asarray(as_array(noise), dtype=np.float64)
-    noise = noise[:, None] if noise.ndim == 1 and Y.shape[1] == 1 else noise
-    if noise.shape != Y.shape:
-        raise InputError(f"noise is a variance for each entry of Y, {Y.shape}; got {noise.shape}.")
-    return noise

@@ -43,3 +43,14 @@ def output_names(Y) -> list[str] | None:
         return [str(name) for name in Y.columns]
     name = getattr(Y, "name", None)
     return None if name is None else [str(name)]
+
+
+def entry_values(values, Y: np.ndarray, meaning: str) -> np.ndarray | None:
+    """A number for each entry of Y (n, p), such as a variance, in its shape; None stays None."""
+    if values is None:
+        return None
+    values = np.asarray(as_array(values), dtype=np.float64)
+    values = values[:, None] if values.ndim == 1 and Y.shape[1] == 1 else values
+    if values.shape != Y.shape:
+        raise InputError(f"{meaning} for each entry of Y, {Y.shape}; got {values.shape}.")
+    return values
