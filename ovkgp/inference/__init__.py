@@ -10,6 +10,7 @@ from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.hyperparameters import hyperparameters
 from ovkgp.inference.leave_one_out import LeaveOneOut
 from ovkgp.inference.long_format import to_long, to_wide
+from ovkgp.inference.noise_path import NoisePath, noise_path
 from ovkgp.inference.posterior import Posterior
 from ovkgp.inference.prediction import Prediction
 from ovkgp.inference.statistics import Statistics
@@ -18,11 +19,13 @@ __all__ = [
     "FitReport",
     "FunctionDraws",
     "LeaveOneOut",
+    "NoisePath",
     "OperatorValuedGP",
     "Posterior",
     "Prediction",
     "Statistics",
     "hyperparameters",
+    "noise_path",
     "to_long",
     "to_wide",
 ]

@@ -119,10 +119,11 @@ def checked(data: Observations) -> Observations:
 
 def covariance(model: Model, data: Observations) -> Tensor:
     """K + noise between the observed entries, (N, N)."""
-    return _prior(model, data) + _noise(model, data)
+    return prior_between(model, data) + noise_between(model, data)
 
 
-def _prior(model: Model, data: Observations) -> Tensor:
+def prior_between(model: Model, data: Observations) -> Tensor:
+    """K between the observed entries, (N, N)."""
     if data.is_complete:
         return to_dense(model.kernel(data.X))
     parts = components(model.kernel)
@@ -135,7 +136,8 @@ def _prior(model: Model, data: Observations) -> Tensor:
     return to_dense(model.kernel(data.X))[seen][:, seen]
 
 
-def _noise(model: Model, data: Observations) -> Tensor:
+def noise_between(model: Model, data: Observations) -> Tensor:
+    """The covariance of the noise between the observed entries, (N, N)."""
     rows, outputs = data.seen.nonzero(as_tuple=True)
     if data.noise is not None:
         return torch.diag_embed(data.noise[data.seen])

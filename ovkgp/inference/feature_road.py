@@ -79,11 +79,11 @@ class FeatureRoad:
 
     def log_evidence_of(self, model: Model, statistics: Statistics) -> Tensor:
         """log p(Y) from statistics; differentiable in noise, mean and output factors."""
-        return self._system_of(model, statistics).log_density
+        return self.system_of(model, statistics).log_density
 
     def condition_on(self, model: Model, statistics: Statistics, num_landmarks: int = 0) -> WeightPosterior:
         """The posterior from statistics."""
-        system, found = self._system_of(model, statistics), statistics.landmarks
+        system, found = self.system_of(model, statistics), statistics.landmarks
         guard = None
         if num_landmarks and model.features.kernel is not None:
             guard = VarianceGuard(model.kernel, found.X[:num_landmarks], found.seen[:num_landmarks])
@@ -93,12 +93,13 @@ class FeatureRoad:
 
     def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
         """The predictive densities of each entry given all others, in a second pass over the data."""
-        system = self._system_of(model, self.statistics(model, data))
+        system = self.system_of(model, self.statistics(model, data))
         size = max(CHUNK_ENTRIES // (system.num_features * data.num_outputs), 1)
         return LeaveOneOut.stack([_left_out(model, system, chunk) for chunk in data.chunks(size)])
 
     @staticmethod
-    def _system_of(model: Model, statistics: Statistics) -> WeightSystem:
+    def system_of(model: Model, statistics: Statistics) -> WeightSystem:
+        """The posterior of the weights from statistics, which must be those of this model."""
         if unseen := (statistics.num_seen == 0).nonzero().flatten().tolist():
             raise InputError(
                 f"nobody observed output {', '.join(map(str, unseen))} in these statistics: add data, or leave it out."
@@ -159,12 +160,12 @@ def _new_noise(model: Model, statistics: Statistics) -> Tensor:
 
 def _left_out(model: Model, system: WeightSystem, chunk: Observations) -> LeaveOneOut:
     Phi = model.features(chunk.X)
-    precision = _precision(chunk, model.noise.matrix(), model.noise.is_diagonal)
+    precision = precision_of(chunk, model.noise.matrix(), model.noise.is_diagonal)
     alpha = system.alpha(Phi, precision, chunk.Y - model.mean(chunk.X))
     return LeaveOneOut.from_inverse(chunk, alpha, system.inverse_diagonal(Phi, precision))
 
 
-def _precision(chunk: Observations, noise: Tensor, is_diagonal: bool) -> Tensor:
+def precision_of(chunk: Observations, noise: Tensor, is_diagonal: bool) -> Tensor:
     """N⁻¹ of each row between its seen outputs, zero elsewhere: (n, p) where it is diagonal, else (n, p, p)."""
     if chunk.noise is not None or is_diagonal:
         variances = noise.diagonal() if chunk.noise is None else chunk.noise

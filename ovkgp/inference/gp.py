@@ -138,7 +138,7 @@ class OperatorValuedGP(Module):
         if isinstance(X, GATHERED):
             _refuse_data_beside(Y, noise)
             return road_of(X).log_evidence_of(self.model, X)
-        data = self._observe(X, Y, noise)
+        data = self.observe(X, Y, noise)
         with self._naming_failures():
             return choose_road(self.model, data, self.road).log_evidence(self.model, data)
 
@@ -164,7 +164,7 @@ class OperatorValuedGP(Module):
             if isinstance(X, GATHERED):
                 _refuse_data_beside(Y, noise)
                 return road_of(X).condition_on(self.frozen().model, X, landmarks)
-            data = self._observe(X, Y, noise)
+            data = self.observe(X, Y, noise)
             model = self.frozen().model
             return choose_road(model, data, self.road).condition(model, data, landmarks)
 
@@ -182,14 +182,14 @@ class OperatorValuedGP(Module):
         """
         if self.features is None:
             raise OptionError("statistics need a feature map: OperatorValuedGP(kernel, features=ORFF(kernel)).")
-        data = self._observe(X, Y, noise, every_output=False)
+        data = self.observe(X, Y, noise, every_output=False)
         with torch.no_grad():
             return gathering_road(self.model).statistics(self.model, data, into)
 
     def leave_one_out(self, X, Y, noise=None) -> LeaveOneOut:
         """The predictive density of each observed entry given all the others, in closed form."""
         with torch.no_grad():
-            data = self._observe(X, Y, noise)
+            data = self.observe(X, Y, noise)
             kept = ~torch.isnan(as_floating(Y, "Y").reshape(len(Y), -1)).all(1)
             return choose_road(self.model, data, self.road).leave_one_out(self.model, data).spread(kept)
 
@@ -227,7 +227,7 @@ class OperatorValuedGP(Module):
             raise OptionError(f'start must be "auto", "data" or "current", got {start!r}.')
         if checkpoint is not None and random_state is None:
             random_state = 0  # a resumed training must find the same subset of the rows
-        data = training_subset(self._observe(X, Y, noise), training_rows, random_state).double()
+        data = training_subset(self.observe(X, Y, noise), training_rows, random_state).double()
         road = choose_road(self.model, data, self.road)
         is_resumed = checkpoint is not None and Path(checkpoint).exists()
         options = {"restarts": restarts, "max_iter": max_iter, "tolerance": tolerance, "verbose": verbose}
@@ -277,7 +277,7 @@ class OperatorValuedGP(Module):
 
     def start(self, X, Y, *, kernel: bool = True) -> OperatorValuedGP:
         """Set mean, noise and (unless `kernel` is False) kernel hyperparameters from the data, without training."""
-        start_from_data(self, self._observe(X, Y, None).double(), kernel)
+        start_from_data(self, self.observe(X, Y, None).double(), kernel)
         return self
 
     @contextmanager
@@ -290,7 +290,8 @@ class OperatorValuedGP(Module):
             listed = "; ".join(f"{name} = {value.squeeze().tolist()}" for name, value in values.items())
             raise FactorisationError(f"{error} This was at {listed}.") from error
 
-    def _observe(self, X, Y, noise, every_output: bool = True) -> Observations:
+    def observe(self, X, Y, noise=None, every_output: bool = True) -> Observations:
+        """Data for this model, checked; see `ovkgp.inference.data.observations`."""
         data = observations(X, Y, self.num_outputs, noise, every_output=every_output)
         self.to(data.X.device)
         self.mean.see(data.X.shape[1])

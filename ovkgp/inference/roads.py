@@ -36,11 +36,11 @@ def choose_road(model: Model, data: Observations, road: str = "auto"):
         return IndependentRoad(choose_road)
     if model.features is not None:
         return FeatureRoad()
-    if _has_kronecker_form(model, data) and data.num_outputs > 1:
+    if has_kronecker_form(model, data) and data.num_outputs > 1:
         return KroneckerRoad()
     if data.num_seen <= DENSE_LIMIT:
         return DenseRoad()
-    if _has_kronecker_form(model, data):
+    if has_kronecker_form(model, data):
         return KroneckerRoad()
     if components(model.kernel) is not None:
         return IterativeRoad()
@@ -67,14 +67,15 @@ def road_of(statistics: Statistics | OutputStatistics) -> FeatureRoad | Independ
     return IndependentRoad(choose_road) if isinstance(statistics, OutputStatistics) else FeatureRoad()
 
 
-def _has_kronecker_form(model: Model, data: Observations) -> bool:
+def has_kronecker_form(model: Model, data: Observations) -> bool:
+    """Whether the covariance of the data is K ⊗ Γ + I ⊗ Σ."""
     parts = components(model.kernel)
     return parts is not None and len(parts) == 1 and data.is_complete and data.noise is None
 
 
 def _named(model: Model, data: Observations, road: str):
     if road == "kronecker":
-        if not _has_kronecker_form(model, data):
+        if not has_kronecker_form(model, data):
             raise OptionError(
                 "the Kronecker road needs a separable kernel with one component, complete outputs and noise that is alike "
                 'at all points; use road="auto".'

@@ -123,6 +123,11 @@ class DenseFactor:
             self._eigen = (values - 1).clamp_min(0), vectors
         return self._eigen
 
+    def at(self, multiplier: float) -> KroneckerFactor:
+        """C with the noise multiplied by a number: I + A / c."""
+        values, vectors = self._eigenvectors()
+        return KroneckerFactor(vectors, vectors.new_ones(1, 1), (1 + values / multiplier).unsqueeze(-1))
+
     def tensors(self) -> dict[str, Tensor]:
         return {"chol": self.chol}
 
@@ -147,7 +152,7 @@ class KroneckerFactor:
 
     def variance(self, Phi: LinearOperator, form: str, num_outputs: int) -> Tensor:
         """Φ_* C⁻¹ Φ_*ᵀ in O(m M (M + q) + m q p) for separable features; see `WeightSystem.variance`."""
-        if not self._fits(Phi):
+        if not self._fits(Phi) or Phi.num_outputs != num_outputs:
             return self._variance_of_any(to_dense(Phi), form, num_outputs)
         waves, factor = Phi.features @ self.U, Phi.factor @ self.V  # (m, M), (p, q)
         if form == "full":
@@ -182,6 +187,10 @@ class KroneckerFactor:
     def unrotate(self, coordinates: Tensor) -> Tensor:
         """Back from the eigenvectors of A."""
         return (self.U @ coordinates.unflatten(0, self.values.shape) @ self.V.mT).flatten()
+
+    def at(self, multiplier: float) -> KroneckerFactor:
+        """C with the noise multiplied by a number: I + A / c."""
+        return KroneckerFactor(self.U, self.V, 1 + (self.values - 1) / multiplier)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"U": self.U, "V": self.V, "values": self.values}

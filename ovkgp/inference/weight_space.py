@@ -8,6 +8,7 @@ Everything comes from statistics of fixed size; the data are not needed any more
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from linear_operator import LinearOperator
@@ -103,7 +104,7 @@ class WeightSystem:
         scores = torch.randn(self.num_features, k, generator=generator, dtype=self.weights.dtype)
         return self.weights + self.factor.half_solve(scores.to(self.weights.device)).mT
 
-    def path(self, multipliers: Tensor) -> Tensor:
+    def path(self, multipliers: Tensor | Sequence[float]) -> Tensor:
         """log p(y) with the noise multiplied by each of `multipliers` (k,), all from one eigendecomposition (BT-76).
 
         With A = Q diag(λ) Qᵀ and u = Qᵀ v, noise c·N has vᵀC⁻¹v = Σ u²/(c (c + λ)) and log det C = Σ log(1 + λ/c).
@@ -119,6 +120,14 @@ class WeightSystem:
         """The posterior mean of the weights (r,) with the noise multiplied by a number."""
         values, rotated = self.factor.spectrum(self.moment)
         return self.factor.unrotate(rotated / (multiplier + values))
+
+    def at(self, multiplier: float) -> WeightSystem:
+        """The system of the same data with the noise multiplied by a number, from the same eigendecomposition."""
+        c = float(multiplier)
+        log_density = self.path([c])[0]
+        noise = self.log_noise + self.num_seen * math.log(c)
+        parts = self.moment / c, self.square / c, noise, self.num_seen
+        return WeightSystem(self.factor.at(c), self.path_weights(c), log_density, *parts)
 
     def inverse_diagonal(self, Phi: LinearOperator, precision: Tensor) -> Tensor:
         """diag (ΦΦᵀ + N)⁻¹ = diag(N⁻¹ − N⁻¹ Φ C⁻¹ Φᵀ N⁻¹) at some rows of the data, (n, p), zero where missing.

@@ -38,7 +38,7 @@ def test_the_optimum_is_that_of_all_together(mean, noise):
     X, Y = table()
     together, apart = model(mean, noise), model(mean, noise)
     together.fit(X, Y, start="data", tolerance=1e-9)
-    apart._observe(X, Y, None)
+    apart.observe(X, Y, None)
     train_apart(apart, observations(X, Y, 2), tolerance=1e-9)
     values = [(gp.log_evidence(X, Y) + log_prior(gp)).item() for gp in (together, apart)]
     assert values[1] == pytest.approx(values[0], rel=1e-6)

@@ -1,0 +1,204 @@
+"""A whole path of noise levels c·N from one factorisation (BT-76): evidence, leave-one-out errors and predictions for each c.
+
+With C_c = K + c N, α_c = C_c⁻¹ (y − m) and d_c = diag C_c⁻¹,
+
+    exact kernel    N^{-½} K N^{-½} = Q diag(s) Qᵀ     gives  C_c⁻¹ = N^{-½} Q diag(1 / (s + c)) Qᵀ N^{-½},
+    features        Φᵀ N⁻¹ Φ = Q diag(s) Qᵀ            gives  θ_c = Q diag(1 / (s + c)) Qᵀ Φᵀ N⁻¹ (y − m),
+
+and for one separable component Q = U ⊗ V and s = s_i t_j, so that nothing larger than K (n, n) or φᵀφ (M, M) is decomposed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.data import Observations, inputs
+from ovkgp.inference.dense import gaussian_log_density, safe_cholesky
+from ovkgp.inference.exact_roads import KroneckerRoad, checked, noise_between, prior_between
+from ovkgp.inference.feature_road import FeatureRoad, precision_of
+from ovkgp.inference.gp import OperatorValuedGP
+from ovkgp.inference.kronecker import KroneckerSolver, eigh
+from ovkgp.inference.leave_one_out import LeaveOneOut
+from ovkgp.inference.model import Model
+from ovkgp.inference.posterior import CHUNK_ENTRIES
+from ovkgp.inference.roads import DENSE_LIMIT, has_kronecker_form
+from ovkgp.inference.weight_space import WeightSystem
+
+
+@dataclass(frozen=True, eq=False)
+class NoisePath:
+    """What the data say at each of k noise levels.
+
+    Attributes:
+        multipliers: c (k,): the noise is c times the model's.
+        log_evidence: log p(Y) (k,).
+        loo_error: the mean squared error (k,) of each entry predicted from all others, entries weighted by the inverse of
+            their noise (alike where the noise is alike).
+        loo_log_density: the sum (k,) of the log densities of the entries given all others.
+    """
+
+    multipliers: Tensor
+    log_evidence: Tensor
+    loo_error: Tensor
+    loo_log_density: Tensor
+    spectrum: _Spectrum
+
+    def predict(self, X) -> Tensor:
+        """The posterior means at X (m, d) for each noise level, (k, m, p)."""
+        return self.spectrum.means(inputs(X, self.spectrum.num_dims).double(), self.multipliers)
+
+
+@torch.no_grad()
+def noise_path(gp: OperatorValuedGP, X, Y, multipliers, noise=None) -> NoisePath:
+    """Evidence, leave-one-out errors and means for the noise of a model times each of `multipliers`.
+
+    Args:
+        gp: the model, at its present hyperparameters.
+        X, Y, noise: as for `gp.condition`.
+        multipliers: c (k,), positive.
+
+    Cost: one factorisation, O(n³ + p³) for a separable kernel with complete outputs, O(N³) for N observed entries of any
+    other, O(n M² + M³) for separable features with M waves, O(n p r²) for r features; then O(n² p), O(N²), O(n M p) or
+    O(n p r) for each level.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference import OperatorValuedGP, noise_path
+        >>> X = torch.linspace(0, 6, 30).double().unsqueeze(-1)
+        >>> gp = OperatorValuedGP(RBFKernel(), mean="zero", noise=1.0)
+        >>> path = noise_path(gp, X, X.sin(), [1e-4, 1e-2, 1.0])
+        >>> path.log_evidence.argmax().item(), path.predict(X).shape
+        (0, torch.Size([3, 30, 1]))
+    """
+    multipliers = torch.as_tensor(multipliers, dtype=torch.float64).reshape(-1)
+    if not len(multipliers) or not bool((torch.isfinite(multipliers) & (multipliers > 0)).all()):
+        raise InputError(f"multipliers of the noise must be positive numbers, got {multipliers.tolist()}.")
+    data = gp.observe(X, Y, noise).double()
+    model = gp.frozen().model
+    spectrum = _spectrum(model, data)
+    rows = [spectrum.level(float(c)) for c in multipliers]
+    columns = (torch.stack(column) for column in zip(*rows, strict=True))
+    return NoisePath(multipliers, *columns, spectrum)
+
+
+def _spectrum(model: Model, data: Observations) -> _Spectrum:
+    if model.features is not None:
+        return _WeightSpectrum(model, data)
+    if has_kronecker_form(model, data):
+        return _KroneckerSpectrum(model, checked(data))
+    if data.num_seen > DENSE_LIMIT:
+        raise OptionError(
+            f"a path needs one factorisation, and {data.num_seen} observed entries are too many for a dense one (limit "
+            f"{DENSE_LIMIT}): complete the outputs, use a feature map, or choose λ on fewer rows."
+        )
+    return _DenseSpectrum(model, checked(data))
+
+
+class _Spectrum(ABC):
+    """One factorisation, read at any noise level."""
+
+    def __init__(self, model: Model, data: Observations):
+        self.model, self.data = model, data
+        self.residuals = data.Y - model.mean(data.X)
+        self.num_dims = data.X.shape[1]
+        variances = data.noise if data.noise is not None else model.noise.matrix().diagonal()
+        self.weights = torch.where(data.seen, 1 / variances, 0.0)
+
+    @abstractmethod
+    def left_out(self, c: float) -> tuple[Tensor, LeaveOneOut]:
+        """log p(Y) with noise c·N, and each entry given all others."""
+
+    @abstractmethod
+    def mean(self, X: Tensor, c: float) -> Tensor:
+        """The posterior mean (m, p) less the prior's."""
+
+    def level(self, c: float) -> tuple[Tensor, Tensor, Tensor]:
+        """log evidence, leave-one-out error and log density at one noise level."""
+        log_evidence, left_out = self.left_out(c)
+        errors = torch.where(self.data.seen, self.data.Y - left_out.mean, 0.0).square()
+        error = (self.weights * errors).sum() / self.weights.sum()
+        return log_evidence, error, left_out.log_density.nansum()
+
+    def means(self, X: Tensor, multipliers: Tensor) -> Tensor:
+        prior = self.model.mean(X)
+        return torch.stack([prior + self.mean(X, float(c)) for c in multipliers])
+
+
+class _KroneckerSpectrum(_Spectrum):
+    def __init__(self, model: Model, data: Observations):
+        super().__init__(model, data)
+        self.solver: KroneckerSolver = KroneckerRoad().solver(model, data)
+
+    def _alpha(self, c: float) -> tuple[Tensor, Tensor]:
+        solver = self.solver
+        inverse = 1 / (solver.values - 1 + c)
+        return solver.U @ (solver.rotated * inverse) @ solver.W.mT, inverse
+
+    def left_out(self, c: float) -> tuple[Tensor, LeaveOneOut]:
+        alpha, inverse = self._alpha(c)
+        diagonal = self.solver.U.square() @ inverse @ self.solver.W.square().mT
+        return self.solver.path([c])[0], LeaveOneOut.from_inverse(self.data, alpha, diagonal)
+
+    def mean(self, X: Tensor, c: float) -> Tensor:
+        return (self.model.kernel(X, self.data.X) @ self._alpha(c)[0].flatten()).unflatten(
+            -1, (-1, self.data.num_outputs)
+        )
+
+
+class _DenseSpectrum(_Spectrum):
+    def __init__(self, model: Model, data: Observations):
+        super().__init__(model, data)
+        chol = safe_cholesky(noise_between(model, data))
+        half = torch.linalg.solve_triangular(chol, prior_between(model, data), upper=False)
+        self.values, vectors = eigh(torch.linalg.solve_triangular(chol, half.mT, upper=False))
+        self.vectors = torch.linalg.solve_triangular(chol.mT, vectors, upper=True)
+        self.rotated = self.vectors.mT @ self.residuals[data.seen]
+        self.noise_logdet = 2 * chol.diagonal().log().sum()
+
+    def _spread(self, entries: Tensor) -> Tensor:
+        return torch.zeros_like(self.residuals).masked_scatter_(self.data.seen, entries)
+
+    def _alpha(self, c: float) -> Tensor:
+        return self._spread(self.vectors @ (self.rotated / (self.values + c)))
+
+    def left_out(self, c: float) -> tuple[Tensor, LeaveOneOut]:
+        values = self.values + c
+        density = gaussian_log_density((self.rotated.square() / values).sum(), values.log().sum(), len(values))
+        diagonal = self._spread(self.vectors.square() @ (1 / values))
+        left_out = LeaveOneOut.from_inverse(self.data, self._alpha(c), diagonal)
+        return density - self.noise_logdet / 2, left_out
+
+    def mean(self, X: Tensor, c: float) -> Tensor:
+        alpha = self._alpha(c).flatten()
+        return (self.model.kernel(X, self.data.X) @ alpha).unflatten(-1, (-1, self.data.num_outputs))
+
+
+class _WeightSpectrum(_Spectrum):
+    """In weight space; Φ Q is computed for a chunk of rows at a time, and again for each level."""
+
+    def __init__(self, model: Model, data: Observations):
+        super().__init__(model, data)
+        road = FeatureRoad()
+        self.system: WeightSystem = road.system_of(model, road.statistics(model, data))
+        self.noise = model.noise.matrix()
+
+    def left_out(self, c: float) -> tuple[Tensor, LeaveOneOut]:
+        system = self.system.at(c)
+        size = max(CHUNK_ENTRIES // (system.num_features * self.data.num_outputs), 1)
+        parts = [self._left_out(chunk, system, c) for chunk in self.data.chunks(size)]
+        return self.system.path([c])[0], LeaveOneOut.stack(parts)
+
+    def _left_out(self, chunk: Observations, system: WeightSystem, c: float) -> LeaveOneOut:
+        Phi = self.model.features(chunk.X)
+        precision = precision_of(chunk, self.noise, self.model.noise.is_diagonal) / c
+        alpha = system.alpha(Phi, precision, chunk.Y - self.model.mean(chunk.X))
+        return LeaveOneOut.from_inverse(chunk, alpha, system.inverse_diagonal(Phi, precision))
+
+    def mean(self, X: Tensor, c: float) -> Tensor:
+        return (self.model.features(X) @ self.system.path_weights(c)).unflatten(-1, (-1, self.data.num_outputs))

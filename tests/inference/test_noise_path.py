@@ -1,0 +1,92 @@
+"""A path of noise levels from one factorisation is what the model says at each level on its own."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from gp_cases import NOISES, Problem
+
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference import noise_path
+
+MULTIPLIERS = [0.3, 1.0, 20.0]
+CASES = [
+    ("icm, rank 2", 0.0, None),
+    ("icm, singular", 0.0, None),
+    ("icm, rank 2", 0.3, None),
+    ("curl-free", 0.0, None),
+    ("lmc", 0.3, None),
+    ("scalar", 0.0, None),
+    ("icm, rank 2", 0.0, "orff"),
+    ("icm, rank 2", 0.3, "orff"),
+    ("divergence-free", 0.0, "orff"),
+    ("lmc", 0.3, "orff"),
+    ("independent", 0.3, "orff"),
+    ("curl-free", 0.0, "nystrom"),
+]
+
+
+def at_level(problem, c):
+    """The same model and data with the noise multiplied by c."""
+    gp = deepcopy(problem.gp)
+    gp.noise_model.set(c * problem.gp.noise)
+    known = None if problem.known is None else c * problem.known
+    return gp, known
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("name", "missing", "features"), CASES)
+def test_each_level_is_the_model_at_that_noise(name, missing, features, noise):
+    problem = Problem(name, noise, missing, features=features, level=0.05)
+    path = noise_path(problem.gp, problem.X, problem.Y, MULTIPLIERS, problem.known)
+    means = path.predict(problem.test)
+    for i, c in enumerate(MULTIPLIERS):
+        gp, known = at_level(problem, c)
+        posterior = gp.condition(problem.X, problem.Y, noise=known)
+        left_out = gp.leave_one_out(problem.X, problem.Y, noise=known)
+        assert path.log_evidence[i].item() == pytest.approx(posterior.log_evidence, rel=1e-8)
+        assert path.loo_log_density[i].item() == pytest.approx(left_out.total, rel=1e-7)
+        torch.testing.assert_close(means[i], posterior.predict(problem.test, "none").mean, rtol=1e-7, atol=1e-8)
+
+
+def test_the_error_is_that_of_entries_left_out():
+    problem = Problem("icm, rank 2", "float", 0.0)
+    path = noise_path(problem.gp, problem.X, problem.Y, [1.0])
+    left_out = problem.gp.leave_one_out(problem.X, problem.Y)
+    assert path.loo_error.item() == pytest.approx((left_out.mean - problem.Y).square().mean().item())
+
+
+def test_errors_are_weighed_by_the_inverse_of_their_noise():
+    problem = Problem("curl-free", "known", 0.3)
+    path = noise_path(problem.gp, problem.X, problem.Y, [1.0], problem.known)
+    left_out = problem.gp.leave_one_out(problem.X, problem.Y, problem.known)
+    seen = ~problem.Y.isnan()
+    weights, errors = 1 / problem.known[seen], (left_out.mean - problem.Y)[seen].square()
+    assert path.loo_error.item() == pytest.approx(((weights * errors).sum() / weights.sum()).item())
+
+
+def test_a_system_at_another_noise_has_its_variances_and_draws_too():
+    problem = Problem("lmc", "float", 0.3, features="orff")
+    gp, _ = at_level(problem, 5.0)
+    posterior, other = problem.condition(), gp.condition(problem.X, problem.Y)
+    Phi = gp.features(problem.test)
+    moved = posterior.system.at(5.0)
+    torch.testing.assert_close(moved.variance(Phi), other.system.variance(Phi))
+    torch.testing.assert_close(moved.weights, other.weights)
+    generators = [torch.Generator().manual_seed(0) for _ in range(2)]
+    spread = [s.draw(4000, g).var(0).sum() for s, g in zip((moved, other.system), generators, strict=True)]
+    assert spread[0].item() == pytest.approx(spread[1].item(), rel=0.05)
+    assert moved.path(torch.tensor([2.0])).item() == pytest.approx(posterior.system.path(torch.tensor([10.0])).item())
+
+
+@pytest.mark.parametrize("multipliers", [[], [0.0], [-1.0], [float("nan")], [1.0, float("inf")]])
+def test_multipliers_are_positive_numbers(multipliers):
+    problem = Problem("scalar", "float", 0.0)
+    with pytest.raises(InputError, match="positive"):
+        noise_path(problem.gp, problem.X, problem.Y, multipliers)
+
+
+def test_too_many_entries_for_one_factorisation_are_refused():
+    problem = Problem("lmc", "float", 0.0, n=3000)
+    with pytest.raises(OptionError, match="feature map"):
+        noise_path(problem.gp, problem.X, problem.Y, [1.0])
