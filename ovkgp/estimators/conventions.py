@@ -25,7 +25,7 @@ import numpy as np
 
 from ovkgp.exceptions import InputError, OptionError
 
-CONVENTIONS: dict[str, Callable[[int, int], float]] = {
+CONVENTIONS: dict[str, Callable[[float, float], float]] = {
     "sum": lambda n, N: 1.0,
     "mean": lambda n, N: n,
     "mean_unhalved": lambda n, N: n / 2,
@@ -37,7 +37,7 @@ CONVENTIONS: dict[str, Callable[[int, int], float]] = {
 """σ² / λ for n rows and N observed entries."""
 
 
-def noise_of(lam: float, convention: str, num_rows: int, num_seen: int) -> float:
+def noise_of(lam: float, convention: str, num_rows: float, num_seen: float) -> float:
     """σ² of λ.
 
     Args:
@@ -54,7 +54,7 @@ def noise_of(lam: float, convention: str, num_rows: int, num_seen: int) -> float
     """
     factor = CONVENTIONS[require_convention(convention)](num_rows, num_seen)
     if factor <= 0:
-        raise InputError(f'convention="{convention}" needs at least two rows, got {num_rows}.')
+        raise InputError(f'convention="{convention}" needs at least two rows, got {num_rows:g}.')
     return float(lam * factor)
 
 

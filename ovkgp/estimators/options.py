@@ -28,16 +28,17 @@ LATER = {
 
 def require_options(estimator) -> None:
     """Refuse option values that there are not, saying which there are."""
-    _require("approximation", estimator.approximation, APPROXIMATIONS)
-    _require("hyperparameters", estimator.hyperparameters, HYPERPARAMETERS)
-    _require("likelihood", estimator.likelihood, LIKELIHOODS)
-    _require("variance", estimator.variance, VARIANCES)
+    require_option("approximation", estimator.approximation, APPROXIMATIONS)
+    require_option("hyperparameters", estimator.hyperparameters, HYPERPARAMETERS)
+    require_option("likelihood", estimator.likelihood, LIKELIHOODS)
+    require_option("variance", estimator.variance, VARIANCES)
     whole_number("num_frequencies", estimator.num_frequencies)
     if estimator.training_rows is not None:
         whole_number("training_rows", estimator.training_rows)
 
 
-def _require(name: str, value, allowed: tuple[str, ...]) -> None:
+def require_option(name: str, value, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is not among those allowed."""
     if isinstance(value, str) and value in allowed:
         return
     names = ", ".join(map(repr, allowed))

@@ -61,10 +61,11 @@ def structure(name: str, base: str | Kernel, rank: int, num_dims: int, num_outpu
     if name == "lmc":
         first, *rest = (DecomposableKernel(base_kernel(base, num_dims), num_outputs, 1) for _ in range(max(rank, 2)))
         return sum(rest, first)
-    return _field(name, base, num_dims, num_outputs)
+    return field_kernel(name, base, num_dims, num_outputs)
 
 
-def _field(name: str, base: str | Kernel, num_dims: int, num_outputs: int) -> Kernel:
+def field_kernel(name: str, base: str | Kernel, num_dims: int, num_outputs: int) -> Kernel:
+    """The kernel of a vector field by its name."""
     if num_dims != num_outputs:
         raise InputError(
             f"kernel={name!r} is for vector fields, with as many outputs as inputs; X has {num_dims} columns and Y has "

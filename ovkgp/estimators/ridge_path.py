@@ -1,0 +1,62 @@
+"""A table of several λ, what the data say of each, and each entry given all others: from one factorisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ovkgp.estimators.scaling import Scaling
+from ovkgp.exceptions import OptionError
+from ovkgp.inference import LeaveOneOut, NoisePath
+
+
+@dataclass(frozen=True, eq=False)
+class RidgePath:
+    """What the data say of each of k values of λ.
+
+    Attributes:
+        lam, noise: λ and the noise variance σ² that it stands for, (k,).
+        log_evidence: log p(Y), (k,).
+        loo_error: the mean squared error of each entry predicted from all others, (k,).
+        loo_log_density: the sum of the log densities of the entries given all others, (k,).
+    """
+
+    lam: np.ndarray
+    noise: np.ndarray
+    log_evidence: np.ndarray
+    loo_error: np.ndarray
+    loo_log_density: np.ndarray
+    _path: NoisePath | None = field(default=None, repr=False)
+    _scaling: Scaling | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, path: NoisePath, lam: np.ndarray, noise: np.ndarray, scaling: Scaling | None = None) -> RidgePath:
+        """From a path of noise levels; without a scaling it keeps the numbers only, and does not predict."""
+        columns = (getattr(path, name).numpy() for name in ("log_evidence", "loo_error", "loo_log_density"))
+        return cls(lam, noise, *columns, None if scaling is None else path, scaling)
+
+    def best(self, selection: str) -> int:
+        """The place of the λ with the smallest leave-one-out error ("loo") or the largest evidence ("evidence")."""
+        return int(np.argmin(self.loo_error) if selection == "loo" else np.argmax(self.log_evidence))
+
+    def predict(self, X) -> np.ndarray:
+        """The posterior means (k, m, p) at X (m, d), one for each λ."""
+        if self._path is None:
+            raise OptionError("this table keeps numbers only: estimator.path(X, Y, lam) makes one that predicts.")
+        return self._scaling.mean(self._path.predict(self._scaling.inputs(X)))
+
+
+class LeftOut(NamedTuple):
+    """Mean, standard deviation and log density of each entry given all others, arrays (n, p), NaN where nothing was seen."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    log_density: np.ndarray
+
+    @classmethod
+    def of(cls, left_out: LeaveOneOut, scaling: Scaling) -> LeftOut:
+        """The same in the user's units."""
+        log_density = left_out.log_density.numpy() - np.log(scaling.output_scale)
+        return cls(scaling.mean(left_out.mean), scaling.std(left_out.std), log_density)

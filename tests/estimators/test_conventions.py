@@ -1,0 +1,163 @@
+"""λ as a noise variance: one test for each row of the papers' tables, against the minimiser of the objective as written.
+
+An objective a Σ_ij w_ij (y_ij − f(x_i)_j)² + b ‖f‖² is minimised densely over f = K u, and compared with the wrapper.
+"""
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from linear_operator import to_dense
+from oracles import dense
+
+import ovkgp
+from ovkgp.estimators.conventions import CONVENTIONS, noise_of, require_lam
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.kernels import DecomposableKernel
+
+N, P, LAM = 12, 3, 0.07
+
+ROWS = {
+    # Brault's thesis: (a, b) for n rows and m outputs
+    "BT (2.3)": ("mean", lambda n, m: (1 / (2 * n), LAM / 2)),
+    "BT (6.1), (6.2), no half": ("mean_unhalved", lambda n, m: (1 / n, LAM / 2)),
+    "BT (6.6)-(6.10), Algorithm 3": ("mean", lambda n, m: (0.5 / n, LAM / 2)),
+    "BT SARCOS": ("sum", lambda n, m: (1 / (2 * n), LAM / (2 * n))),
+    "BT (8.1), ORFFVAR": ("var", lambda n, m: (1 / (n - 1), LAM)),
+    "BT Algorithm 4": ("mean", lambda n, m: (0.5 / n, LAM / 2)),
+    "BT appendix C.2": ("sum", lambda n, m: (1.0, LAM)),
+    "operalib": ("sum", lambda n, m: (1 / (2 * n * m), LAM / (2 * n * m))),
+    # Lambert's thesis
+    "LT chapter 2": ("mean", lambda n, m: (0.5 / n, LAM / 2)),
+    "LT chapter 3, sampled; vITL": ("samples", lambda n, m: (0.5 / (n * m), LAM / 2)),
+    "LT problem 4.2 as printed": ("mean_unhalved", lambda n, m: (1 / n, LAM / 2)),
+    "LT 5.3 stability": ("stability", lambda n, m: (0.5 / (n * m), LAM)),
+    # Bouche's thesis
+    "BO KRR": ("penalty_unhalved", lambda n, m: (0.5 / n, LAM)),
+    "BO Nyström KRR": ("mean", lambda n, m: (1 / n, LAM)),
+    "BO vv-KRR": ("mean", lambda n, m: (1 / n, LAM)),
+    "BO dualisation, halved loss": ("penalty_unhalved", lambda n, m: (0.5 / n, LAM)),
+    "BO FKRR on a grid": ("samples", lambda n, m: (1 / (n * m), LAM)),
+    "BO 3BE, KAM as run": ("sum", lambda n, m: (1.0, LAM)),
+    "BO KPL, FPL on a grid": ("samples", lambda n, m: (1 / (n * m), LAM)),
+    "BO chapter 7 on a grid": ("samples", lambda n, m: (0.5 / (n * m), LAM / 2)),
+}
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(N, 2)), rng.normal(size=(N, P)), rng.normal(size=(4, 2))
+
+
+@pytest.fixture
+def kernel():
+    root = np.random.default_rng(1).normal(size=(P, P))
+    kernel = DecomposableKernel(RBFKernel(), output_matrix=torch.from_numpy(root @ root.T + np.eye(P))).double()
+    kernel.base_kernel.lengthscale = 0.8
+    return kernel
+
+
+def gram(kernel, X, Z):
+    return dense(kernel, torch.from_numpy(X), torch.from_numpy(Z))
+
+
+def dense_features(feature_map, X):
+    return to_dense(feature_map(torch.from_numpy(X))).detach().numpy()
+
+
+def minimiser(kernel, X, Y, test, a, b, weights=None):
+    """f̂ at the test points: the gradient −2a K W (y − K u) + 2b K u is zero at (a W K + b I) u = a W y."""
+    K, cross = gram(kernel, X, X), gram(kernel, test, X)
+    seen = np.isfinite(Y).ravel()
+    W = np.diag(np.where(seen, 1.0 if weights is None else weights.ravel(), 0.0))
+    u = np.linalg.solve(a * W @ K + b * np.eye(len(K)), a * W @ np.nan_to_num(Y).ravel())
+    return (cross @ u).reshape(len(test), -1)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_wrapper_minimises_the_objective_of_each_row(row, data, kernel):
+    X, Y, test = data
+    convention, factors = ROWS[row]
+    ridge = ovkgp.OVKRidge(kernel, lam=LAM, convention=convention).fit(X, Y)
+    a, b = factors(N, P)
+    assert ridge.noise_ == pytest.approx(b / a)
+    np.testing.assert_allclose(ridge.predict(test), minimiser(kernel, X, Y, test, a, b), atol=1e-10)
+
+
+def test_reweighted_entries_have_noise_n_lam_over_eta(data, kernel):
+    """LT, the re-weighted row: (1/n) ΣΣ (η_ij / 2) r² + (λ/2) ‖h‖²."""
+    X, Y, test = data
+    eta = np.random.default_rng(2).uniform(0.2, 2, Y.shape)
+    ridge = ovkgp.OVKRidge(kernel, lam=LAM, convention="mean").fit(X, Y, sample_weight=eta)
+    np.testing.assert_allclose(ridge.predict(test), minimiser(kernel, X, Y, test, 0.5 / N, LAM / 2, eta), atol=1e-10)
+
+
+def test_rows_with_m_i_values_each_weigh_one_over_m_i(data, kernel):
+    """BO, the ridge-iter row: (1/n) Σ_i (1/m_i) ‖·‖² + λ ‖h‖² has noise n λ m_i in row i."""
+    X, Y, test = data
+    Y = np.where(np.random.default_rng(3).random(Y.shape) < 0.3, np.nan, Y)
+    weights = np.tile(1 / np.isfinite(Y).sum(1, keepdims=True).clip(1), (1, P))
+    ridge = ovkgp.OVKRidge(kernel, lam=LAM, convention="mean").fit(X, Y, sample_weight=weights)
+    np.testing.assert_allclose(ridge.predict(test), minimiser(kernel, X, Y, test, 1 / N, LAM, weights), atol=1e-10)
+
+
+def test_one_observed_task_a_row_counts_rows_as_entries(data, kernel):
+    """BT-84: with one output observed at each point, N of the table is the number of scalar observations."""
+    X, Y, test = data
+    single = np.full_like(Y, np.nan)
+    single[np.arange(N), np.arange(N) % P] = Y[np.arange(N), np.arange(N) % P]
+    by = {name: ovkgp.OVKRidge(kernel, lam=LAM, convention=name).fit(X, single) for name in ("mean", "samples")}
+    assert by["mean"].noise_ == by["samples"].noise_ == pytest.approx(N * LAM)
+    np.testing.assert_allclose(
+        by["mean"].predict(test), minimiser(kernel, X, single, test, 0.5 / N, LAM / 2), atol=1e-10
+    )
+
+
+def test_bt_e_01_the_dual_solution_is_not_n_times_too_large(data, kernel):
+    X, Y, _ = data
+    K = gram(kernel, X, X)
+    u = ovkgp.OVKRidge(kernel, lam=LAM, convention="mean").fit(X, Y).dual_coef_.ravel()
+    np.testing.assert_allclose(u, np.linalg.solve(K + N * LAM * np.eye(N * P), Y.ravel()), atol=1e-10)
+    printed = np.linalg.solve(K / N + LAM * np.eye(N * P), Y.ravel())
+    np.testing.assert_allclose(printed, N * u, atol=1e-9)
+
+
+def test_bt_e_25_algorithm_3_is_for_the_halved_loss(data, kernel):
+    X, Y, test = data
+    ridge = ovkgp.ORFFRidge(kernel, LAM, "mean", num_frequencies=20, random_state=0, variance="features").fit(X, Y)
+    Phi = dense_features(ridge.gp_.features, X)
+    theta = np.linalg.solve(Phi.T @ Phi / N + LAM * np.eye(Phi.shape[1]), Phi.T @ Y.ravel() / N)
+    np.testing.assert_allclose(ridge.coef_, theta, atol=1e-10)
+    np.testing.assert_allclose(
+        ridge.predict(test).ravel(), dense_features(ridge.gp_.features, test) @ theta, atol=1e-10
+    )
+
+
+def test_bt_e_02_the_primal_minimiser_has_the_outputs_in_it(data):
+    X, Y, _ = data
+    ridge = ovkgp.ORFFRidge(RBFKernel(), LAM, "mean", num_frequencies=15, random_state=0).fit(X, Y[:, 0])
+    phi = dense_features(ridge.gp_.features, X).T
+    theta = np.linalg.solve(phi @ phi.T / N + LAM * np.eye(len(phi)), phi @ Y[:, 0] / N)
+    np.testing.assert_allclose(ridge.coef_, theta, atol=1e-10)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_scaling_lam_scales_the_noise(convention):
+    assert noise_of(0.2, convention, 10, 30) == pytest.approx(2 * noise_of(0.1, convention, 10, 30))
+
+
+def test_a_series_needs_two_vectors():
+    with pytest.raises(InputError, match="two rows"):
+        noise_of(0.1, "var", 1, 3)
+
+
+@pytest.mark.parametrize("lam", [0, -1.0, np.nan, np.inf, [], [1.0, 0.0], "a", None, True, [[1.0]]])
+def test_a_lam_that_is_not_positive_is_refused(lam):
+    with pytest.raises(InputError, match="lam must be"):
+        require_lam(lam)
+
+
+def test_an_unknown_convention_is_refused_with_those_there_are():
+    with pytest.raises(OptionError, match="mean_unhalved"):
+        ovkgp.OVKRidge(convention="average").fit([[0.0], [1.0]], [0.0, 1.0])

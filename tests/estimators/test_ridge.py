@@ -1,0 +1,379 @@
+"""OVKRidge: the ridge estimator is a posterior mean, whichever way it is solved, chosen or weighed."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel
+from oracles import dense
+from posterior_oracle import DensePosterior, noise_matrix
+from sklearn.base import clone
+from sklearn.kernel_ridge import KernelRidge
+from sklearn.model_selection import GridSearchCV
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import ovkgp
+from ovkgp.estimators.ridge_kernels import median_distance
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, GraphMatrix, HelmholtzKernel
+
+SOLVERS = ("auto", "eigen", "closed_form", "cg", "lbfgs")
+
+
+@parametrize_with_checks(
+    [
+        ovkgp.OVKRidge(),
+        ovkgp.OVKRidge(lam=1e-3, convention="mean", fit_intercept=True, scale="evidence"),
+        ovkgp.OVKRidge(base_kernel="matern32", lam=0.1, solver="closed_form"),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def smooth(n=40, p=3, seed=0, missing=0.0, d=2):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n, d))
+    Y = np.column_stack([np.sin(X[:, 0] + a) + np.cos((1 + a) * X[:, -1]) for a in range(p)])
+    Y += 0.1 * rng.standard_normal(Y.shape)
+    Y[rng.random(Y.shape) < missing] = np.nan
+    return X, Y
+
+
+def gram(kernel, X, Z=None):
+    return dense(kernel, torch.as_tensor(X), torch.as_tensor(X if Z is None else Z))
+
+
+def oracle(kernel, X, Y, noise, test):
+    """Mean, and variance of the latent function, at the test points by explicit matrices."""
+    p = Y.shape[1]
+    posterior = DensePosterior(gram(kernel, X), noise_matrix(noise, *Y.shape), np.zeros(Y.shape), Y)
+    cross = gram(kernel, test, X)
+    variance = posterior.covariance(cross, gram(kernel, test)).diagonal().reshape(-1, p)
+    return posterior.mean(cross, np.zeros((len(test), p))), variance
+
+
+# --- the estimator is the posterior mean ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("name", ["auto", "decomposable", "curl_free", "divergence_free", "helmholtz"])
+def test_mean_and_std_are_those_of_explicit_matrices(name, missing):
+    X, Y = smooth(p=2, missing=missing)
+    ridge = ovkgp.OVKRidge(name, lam=0.05).fit(X, Y)
+    test = np.random.default_rng(1).uniform(-2, 2, (7, 2))
+    mean, variance = oracle(ridge.gp_.kernel, X, Y, 0.05, test)
+    found, std = ridge.predict(test, return_std=True)
+    latent = ridge.predict(test, return_std=True, noise=False)[1]
+    np.testing.assert_allclose(found, mean, atol=1e-8)
+    np.testing.assert_allclose(latent**2, variance, atol=1e-8)
+    np.testing.assert_allclose(std**2, variance + 0.05, atol=1e-8)
+
+
+def test_one_output_is_scikit_learns_kernel_ridge():
+    X, Y = smooth(p=1)
+    other = KernelRidge(alpha=0.3, kernel="rbf", gamma=1 / (2 * 0.7**2)).fit(X, Y[:, 0])
+    ridge = ovkgp.OVKRidge(lam=0.3, lengthscale=0.7).fit(X, Y[:, 0])
+    np.testing.assert_allclose(ridge.predict(X), other.predict(X), atol=1e-9)
+    np.testing.assert_allclose(ridge.dual_coef_.ravel(), other.dual_coef_, atol=1e-9)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("kernel", ["auto", "decomposable", "curl_free"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solvers_agree(solver, kernel, missing):
+    X, Y = smooth(p=2, missing=missing)
+    if solver == "eigen" and (missing or kernel == "curl_free"):
+        with pytest.raises(OptionError, match="closed_form"):
+            ovkgp.OVKRidge(kernel, lam=0.1, solver=solver).fit(X, Y)
+        return
+    found = ovkgp.OVKRidge(kernel, lam=0.1, solver=solver).fit(X, Y).predict(X[:9] + 0.1, return_std=True)
+    wanted = ovkgp.OVKRidge(kernel, lam=0.1, solver="closed_form").fit(X, Y).predict(X[:9] + 0.1, return_std=True)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_doubly_stochastic_descent_is_for_features():
+    with pytest.raises(OptionError, match="ORFFRidge"):
+        ovkgp.OVKRidge(solver="doubly_sgd").fit(*smooth())
+
+
+# --- λ ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["decomposable", "curl_free"])
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_a_path_is_a_fit_at_each_lam(kernel, missing):
+    X, Y = smooth(p=2, missing=missing)
+    lams = [1e-3, 0.1, 5.0]
+    path = ovkgp.OVKRidge(kernel, convention="mean").fit(X, Y).path(X, Y, lams)
+    means = path.predict(X[:5])
+    for i, lam in enumerate(lams):
+        ridge = ovkgp.OVKRidge(kernel, lam=lam, convention="mean").fit(X, Y)
+        assert path.noise[i] == pytest.approx(ridge.noise_)
+        np.testing.assert_allclose(means[i], ridge.predict(X[:5]), atol=1e-8)
+        left_out = ridge.leave_one_out(X, Y)
+        assert path.loo_error[i] == pytest.approx(np.nanmean((left_out.mean - Y) ** 2), rel=1e-8)
+        assert path.log_evidence[i] == pytest.approx(ridge.posterior_.log_evidence, rel=1e-8)
+
+
+def test_leaving_out_in_closed_form_is_fitting_without():
+    X, Y = smooth(n=15, p=2, missing=0.2)
+    kernel = DecomposableKernel(RBFKernel(), output_matrix=torch.eye(2)).double()
+    ridge = ovkgp.OVKRidge(kernel, lam=0.1, fit_intercept=False).fit(X, Y)
+    left_out = ridge.leave_one_out(X, Y)
+    for i, a in np.argwhere(np.isfinite(Y))[::5]:
+        without = Y.copy()
+        without[i, a] = np.nan
+        mean, std = ovkgp.OVKRidge(kernel, lam=0.1).fit(X, without).predict(X[[i]], return_std=True)
+        assert left_out.mean[i, a] == pytest.approx(mean[0, a], abs=1e-9)
+        assert left_out.std[i, a] == pytest.approx(std[0, a], abs=1e-9)
+    assert np.isnan(left_out.mean[np.isnan(Y)]).all()
+
+
+def test_among_several_lam_the_one_with_the_smallest_error_is_taken():
+    X, Y = smooth(n=80)
+    lams = np.logspace(-6, 2, 9)
+    ridge = ovkgp.OVKRidge(lam=lams).fit(X, Y)
+    errors = [np.mean((ovkgp.OVKRidge(lam=lam).fit(X, Y).leave_one_out(X, Y).mean - Y) ** 2) for lam in lams]
+    assert ridge.lam_ == lams[np.argmin(errors)]
+    assert ridge.noise_ == ridge.lam_
+    np.testing.assert_allclose(ridge.path_.loo_error, errors, rtol=1e-6)
+    np.testing.assert_allclose(ridge.predict(X), ovkgp.OVKRidge(lam=ridge.lam_).fit(X, Y).predict(X), atol=1e-10)
+
+
+def test_or_the_one_with_the_largest_evidence():
+    X, Y = smooth(n=80)
+    lams = list(np.logspace(-6, 2, 9))
+    ridge = ovkgp.OVKRidge(lam=lams, selection="evidence").fit(X, Y)
+    evidence = [ovkgp.OVKRidge(lam=lam).fit(X, Y).posterior_.log_evidence for lam in lams]
+    assert ridge.lam_ == lams[int(np.argmax(evidence))]
+
+
+def test_a_search_over_lam_works_as_for_any_estimator():
+    X, Y = smooth()
+    search = GridSearchCV(ovkgp.OVKRidge(convention="mean"), {"lam": [1e-5, 1e-2, 10.0]}, cv=3).fit(X, Y)
+    assert search.best_params_["lam"] < 10.0
+
+
+def test_the_scale_of_largest_evidence_leaves_the_mean_and_mends_the_std():
+    X, Y = smooth(n=60)
+    plain = ovkgp.OVKRidge(lam=1e-2).fit(X, 100 * Y)
+    scaled = ovkgp.OVKRidge(lam=1e-2, scale="evidence").fit(X, 100 * Y)
+    np.testing.assert_allclose(scaled.predict(X), plain.predict(X), rtol=1e-8)
+    assert scaled.noise_ == plain.noise_ == 1e-2
+    K = gram(plain.gp_.kernel, X)
+    y = 100 * Y.ravel()
+    assert scaled.scale_ == pytest.approx(y @ np.linalg.solve(K + 1e-2 * np.eye(len(K)), y) / len(y))
+    steps = [scaled.scale_ * factor for factor in (0.9, 1.0, 1.1)]
+    densities = [_log_density(y, s * (K + 1e-2 * np.eye(len(K)))) for s in steps]
+    assert np.argmax(densities) == 1
+    assert scaled.posterior_.log_evidence == pytest.approx(densities[1])
+    ratio = scaled.predict(X, return_std=True)[1] / plain.predict(X, return_std=True)[1]
+    np.testing.assert_allclose(ratio, np.sqrt(scaled.scale_), rtol=1e-6)
+
+
+@pytest.mark.parametrize("metric", [None, "full", "vector"])
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_the_scale_is_right_for_every_noise(metric, missing):
+    X, Y = smooth(n=20, p=2, missing=missing)
+    metric = {None: None, "full": np.array([[1.0, 0.6], [0.6, 2.0]]), "vector": np.array([1.0, 3.0])}[metric]
+    ridge = ovkgp.OVKRidge("curl_free", lam=0.1, output_metric=metric, scale="evidence").fit(X, Y)
+    kernel = CurlFreeKernel(RBFKernel(), num_dims=2).double()
+    kernel.base_kernel.lengthscale = torch.tensor(median_distance(X))
+    noise = noise_matrix(0.1 if metric is None else 0.1 * metric, *Y.shape)
+    posterior = DensePosterior(gram(kernel, X), noise, np.zeros(Y.shape), Y)
+    assert ridge.scale_ == pytest.approx(
+        posterior.residual @ np.linalg.solve(posterior.C, posterior.residual) / len(posterior.residual)
+    )
+
+
+def _log_density(y, C):
+    return -0.5 * (y @ np.linalg.solve(C, y) + np.linalg.slogdet(C)[1] + len(y) * np.log(2 * np.pi))
+
+
+# --- metric, weights, intercept -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_bt_72_bt_e_24_a_metric_is_correlated_noise(missing):
+    """The loss ½ (y − f)ᵀ Σ⁻¹ (y − f): noise nλΣ, and not that of the printed adjoint, which would be nλΣ⁻¹."""
+    X, Y = smooth(n=12, p=2, missing=missing)
+    metric, lam = np.array([[2.0, 0.9], [0.9, 0.5]]), 0.02
+    ridge = ovkgp.OVKRidge(lam=lam, convention="mean", output_metric=metric).fit(X, Y)
+    n = np.isfinite(Y).any(1).sum()
+    wanted, _ = oracle(ridge.gp_.kernel, X, Y, n * lam * metric, X)
+    printed, _ = oracle(ridge.gp_.kernel, X, Y, n * lam * np.linalg.inv(metric), X)
+    np.testing.assert_allclose(ridge.predict(X), wanted, atol=1e-8)
+    assert np.abs(ridge.predict(X) - printed).max() > 1e-2
+    assert ridge.noise_ == pytest.approx(n * lam)
+
+
+@pytest.mark.parametrize("convention", ["sum", "mean", "samples"])
+def test_weights_of_rows_are_repetitions(convention):
+    X, Y = smooth(n=20, p=2)
+    counts = np.random.default_rng(0).integers(0, 4, 20)
+    options = {"lam": 0.01, "convention": convention, "fit_intercept": True}
+    weighed = ovkgp.OVKRidge(**options).fit(X, Y, sample_weight=counts)
+    repeated = ovkgp.OVKRidge(**options).fit(X.repeat(counts, 0), Y.repeat(counts, 0))
+    assert weighed.noise_ == pytest.approx(repeated.noise_)
+    np.testing.assert_allclose(weighed.predict(X), repeated.predict(X), atol=1e-8)
+    stds = [model.predict(X, return_std=True, noise=False)[1] for model in (weighed, repeated)]
+    np.testing.assert_allclose(*stds, atol=1e-7)
+
+
+def test_an_intercept_is_the_mean_of_the_outputs():
+    X, Y = smooth(n=20, p=2, missing=0.2)
+    ridge = ovkgp.OVKRidge(lam=0.1, fit_intercept=True).fit(X, Y + 7.0)
+    centred = ovkgp.OVKRidge(lam=0.1).fit(X, Y - np.nanmean(Y, 0))
+    np.testing.assert_allclose(ridge.predict(X), centred.predict(X) + 7.0 + np.nanmean(Y, 0), atol=1e-9)
+    far = ridge.predict([[1e4, 1e4]])
+    np.testing.assert_allclose(far[0], 7.0 + np.nanmean(Y, 0), atol=1e-9)
+
+
+def test_a_graph_between_the_tasks_couples_them():
+    """BT-84: with one task observed a row, a Laplacian coupling lends each task what the others have seen."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (90, 1))
+    truth = np.sin(2 * X) + np.array([[0.0, 0.1, -0.1]])
+    single = np.full(truth.shape, np.nan)
+    rows = np.arange(90)
+    single[rows, rows % 3] = truth[rows, rows % 3] + 0.3 * rng.standard_normal(90)
+    coupling = GraphMatrix(10 * (torch.ones(3, 3).double() - torch.eye(3).double()), ridge=1.0)
+    options = {"lam": 0.1, "lengthscale": 0.4}
+    alone = ovkgp.OVKRidge(**options).fit(X, single)
+    coupled = ovkgp.OVKRidge("decomposable", output_matrix=coupling, **options).fit(X, single)
+    errors = [np.mean((model.predict(X) - truth) ** 2) for model in (alone, coupled)]
+    assert errors[1] < 0.8 * errors[0]
+
+
+# --- kernels and options --------------------------------------------------------------------------------------------------
+
+
+def test_the_median_is_of_distinct_rows_in_any_order():
+    X, _ = smooth(n=50)
+    rng = np.random.default_rng(0)
+    repeated = rng.permutation(X.repeat(rng.integers(1, 4, 50), 0))
+    assert median_distance(repeated) == median_distance(X)
+    pairs = np.linalg.norm(X[:, None] - X, axis=-1)[np.triu_indices(50, 1)]
+    assert median_distance(X) == pytest.approx(np.median(pairs))
+
+
+def test_kernels_by_name_are_the_papers():
+    X, Y = smooth(p=2)
+    helmholtz = ovkgp.OVKRidge("helmholtz", lengthscale=0.9).fit(X, Y).gp_.kernel
+    assert isinstance(helmholtz, HelmholtzKernel)
+    parts = [ovkgp.OVKRidge(name, lengthscale=0.9).fit(X, Y).gp_.kernel for name in ("curl_free", "divergence_free")]
+    np.testing.assert_allclose(gram(helmholtz, X), sum(gram(part, X) for part in parts) / 2, atol=1e-12)
+    np.testing.assert_allclose(gram(parts[0], X[:1]), np.eye(2) / 0.9**2, atol=1e-12)
+    covariance = ovkgp.OVKRidge("decomposable").fit(X, Y).gp_.kernel.output_matrix.numpy()
+    np.testing.assert_allclose(covariance, np.cov(Y.T), rtol=1e-10)
+    np.testing.assert_allclose(ovkgp.OVKRidge().fit(X, Y).gp_.kernel.output_matrix.numpy(), np.eye(2))
+    matern = ovkgp.OVKRidge(base_kernel="matern32", lengthscale=2.0).fit(X, Y).gp_.kernel.base_kernel
+    assert isinstance(matern, MaternKernel) and matern.nu == 1.5 and matern.lengthscale.item() == 2.0
+
+
+def test_a_kernel_object_is_copied_and_left_alone():
+    X, Y = smooth(p=2)
+    kernel = DecomposableKernel(RBFKernel(), num_outputs=2, rank=1)
+    before = {name: value.clone() for name, value in kernel.state_dict().items()}
+    ridge = ovkgp.OVKRidge(kernel, lam=0.1).fit(X, Y)
+    assert all(torch.equal(before[name], value) for name, value in kernel.state_dict().items())
+    assert ridge.gp_.kernel is not kernel and ridge.kernel_ == "given"
+    assert clone(ridge).kernel is not None
+
+
+def test_frames_tensors_and_flat_outputs():
+    X, Y = smooth(p=2)
+    frame, outputs = pd.DataFrame(X, columns=["a", "b"]), pd.DataFrame(Y, columns=["u", "v"])
+    ridge = ovkgp.OVKRidge(lam=0.1).fit(frame, outputs)
+    assert ridge.output_names_ == ["u", "v"] and list(ridge.feature_names_in_) == ["a", "b"]
+    with pytest.raises(InputError, match="order"):
+        ridge.score(frame, outputs[["v", "u"]])
+    as_tensors = ovkgp.OVKRidge(lam=0.1).fit(torch.from_numpy(X), torch.from_numpy(Y))
+    np.testing.assert_allclose(as_tensors.predict(X), ridge.predict(frame))
+    assert ovkgp.OVKRidge().fit(X, Y[:, 0]).predict(X).shape == (40,)
+    assert ovkgp.OVKRidge().fit(X, Y[:, :1]).predict(X).shape == (40, 1)
+    single = ovkgp.OVKRidge().fit(X.astype(np.float32), Y.astype(np.float32))
+    assert single.predict(X.astype(np.float32)).dtype == np.float64
+
+
+def test_it_pickles_and_draws():
+    X, Y = smooth()
+    ridge = ovkgp.OVKRidge(lam=[0.01, 0.1]).fit(X, Y)
+    again = pickle.loads(pickle.dumps(ridge))
+    np.testing.assert_array_equal(again.predict(X), ridge.predict(X))
+    assert ridge.sample_y(X[:4], 5).shape == (4, 3, 5)
+    assert ridge.sample_functions(2, random_state=0)(X[:4]).shape == (2, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"kernel": "lmc"}, "decomposable"),
+        ({"kernel": 3}, "kernel must be"),
+        ({"solver": "sgd"}, "closed_form"),
+        ({"selection": "aic"}, "loo"),
+        ({"scale": 2.0}, "evidence"),
+        ({"lengthscale": "mean"}, "median"),
+        ({"lengthscale": -1.0}, "positive"),
+        ({"lengthscale": True}, "positive"),
+        ({"base_kernel": "gauss"}, "rbf"),
+        ({"kernel": "independent", "output_matrix": np.eye(2)}, "decomposable"),
+        ({"kernel": "curl_free", "output_matrix": np.eye(2)}, "derivatives"),
+        ({"output_matrix": np.eye(3)}, r"\(2, 2\)"),
+        ({"output_matrix": np.ones(2)}, r"\(2, 2\)"),
+        ({"output_metric": np.eye(3)}, r"\(2, 2\)"),
+        ({"output_metric": np.array([[1.0, 2.0], [2.0, 1.0]])}, "positive definite"),
+        ({"lam": -1.0}, "positive"),
+        ({"tolerance": 0.0, "solver": "cg"}, "tolerance"),
+    ],
+)
+def test_options_that_there_are_not(options, match):
+    X, Y = smooth(p=2)
+    with pytest.raises((OptionError, InputError), match=match):
+        ovkgp.OVKRidge(**options).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("weight", "match"),
+    [
+        (np.ones(39), "each row"),
+        (np.ones((40, 3)), "each row"),
+        (-np.ones(40), "negative"),
+        (np.full(40, np.nan), "finite"),
+        (np.zeros(40), "weight zero"),
+    ],
+)
+def test_weights_that_make_no_sense(weight, match):
+    X, Y = smooth(p=2)
+    with pytest.raises(InputError, match=match):
+        ovkgp.OVKRidge().fit(X, Y, sample_weight=weight)
+    with pytest.raises(OptionError, match="output_metric"):
+        ovkgp.OVKRidge(output_metric=np.eye(2)).fit(X, Y, sample_weight=np.arange(40.0))
+
+
+def test_data_that_nobody_likes():
+    X, Y = smooth(p=2)
+    with pytest.raises(ValueError, match="NaN"):
+        ovkgp.OVKRidge().fit(np.where(X > 1.9, np.nan, X), Y)
+    with pytest.raises(InputError, match="output 1"):
+        ovkgp.OVKRidge().fit(X, np.column_stack([Y[:, 0], np.full(40, np.nan)]))
+    with pytest.raises(InputError, match="vector fields"):
+        ovkgp.OVKRidge("curl_free").fit(X, Y[:, :1])
+    one = ovkgp.OVKRidge(lam=0.5).fit([[1.0, 2.0]], [[3.0, 4.0]])
+    np.testing.assert_allclose(one.predict([[1.0, 2.0]]), [[2.0, 8 / 3]])
+    same = ovkgp.OVKRidge(lam=0.5).fit(np.ones((4, 1)), np.arange(4.0))
+    np.testing.assert_allclose(same.predict([[1.0]]), 6 / 4.5)
+    constant = ovkgp.OVKRidge("decomposable", lam=0.1).fit(X, np.column_stack([Y[:, 0], np.ones(40)]))
+    assert np.isfinite(constant.predict(X, return_std=True)).all()
+
+
+def test_a_failed_fit_leaves_the_last_one():
+    X, Y = smooth(p=2)
+    ridge = ovkgp.OVKRidge(lam=0.1).fit(X, Y)
+    before = ridge.predict(X)
+    with pytest.raises(InputError):
+        ridge.fit(X, np.full_like(Y, np.nan))
+    np.testing.assert_array_equal(ridge.predict(X), before)
