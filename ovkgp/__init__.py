@@ -16,9 +16,12 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("estimators", "exceptions", "features", "inference", "kernels")
+_SUBPACKAGES = ("datasets", "estimators", "exceptions", "features", "inference", "kernels")
 _NAMES = {
     "GPRegressor": "ovkgp.estimators",
+    "ManifoldRidge": "ovkgp.estimators",
+    "ORFFRidge": "ovkgp.estimators",
+    "OVKRidge": "ovkgp.estimators",
     "load": "ovkgp.estimators",
     "to_long": "ovkgp.inference",
     "to_wide": "ovkgp.inference",

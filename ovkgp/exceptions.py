@@ -42,5 +42,9 @@ class ModelFileError(OvkgpError, ValueError):
     """A file is not a whole, untouched model of this package."""
 
 
+class DistributedError(OvkgpError, RuntimeError):
+    """Another process of a distributed fit failed, left or fell silent; the message says which noticed, and doing what."""
+
+
 class FitWarning(UserWarning):
     """Training was interrupted or did not converge; the model holds the best parameters found."""

@@ -1,6 +1,9 @@
 """How does a scikit-learn user get it? Estimators whose predictions come with their uncertainty."""
 
 from ovkgp.estimators.gp_regressor import GPRegressor
+from ovkgp.estimators.manifold_ridge import ManifoldRidge
+from ovkgp.estimators.orff_ridge import ORFFRidge
+from ovkgp.estimators.ridge import OVKRidge
 from ovkgp.estimators.storage import load
 
-__all__ = ["GPRegressor", "load"]
+__all__ = ["GPRegressor", "ManifoldRidge", "ORFFRidge", "OVKRidge", "load"]

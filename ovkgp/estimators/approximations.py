@@ -8,7 +8,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
-from ovkgp.features import ORFF, FeatureMap, Nystrom, spectral_pair
+from ovkgp.features import ORFF, BlockedORFF, FeatureMap, Nystrom, spectral_pair
 from ovkgp.inference.roads import DENSE_LIMIT
 from ovkgp.kernels import components
 
@@ -37,12 +37,22 @@ def approximate(kernel: Kernel, approximation: str, X: Tensor, num_frequencies: 
     if approximation == "exact":
         return None
     if approximation == "orff":
-        pair = spectral_pair(kernel, num_dims=X.shape[1])
-        sampler = "orthogonal" if all(term.isotropic for term in pair.terms) else "iid"
-        return ORFF(kernel, num_frequencies, num_dims=X.shape[1], sampler=sampler, random_state=seed)
+        return random_features(kernel, X.shape[1], num_frequencies, seed)
     distinct = torch.unique(X, dim=0)
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))
     return Nystrom(kernel, distinct[order[:num_frequencies]])
+
+
+def random_features(
+    kernel: Kernel, num_dims: int, num_frequencies: int, seed: int, block_size: int | None = None
+) -> ORFF:
+    """Random features of a kernel, orthogonal where its law allows; in blocks that are never stored where a size is given."""
+    pair = spectral_pair(kernel, num_dims=num_dims)
+    sampler = "orthogonal" if all(term.isotropic for term in pair.terms) else "iid"
+    options = {"num_dims": num_dims, "sampler": sampler, "random_state": seed}
+    if block_size is None:
+        return ORFF(kernel, num_frequencies, **options)
+    return BlockedORFF(kernel, num_frequencies, block_size, **options)
 
 
 def _has_pair(kernel: Kernel) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 
 import numpy as np
@@ -9,16 +11,21 @@ from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
 from ovkgp.estimators.approximations import approximate, feature_kind
+from ovkgp.estimators.chunks import ROWS_AT_ONCE
 from ovkgp.estimators.learning import Learner, Table
+from ovkgp.estimators.moments import Moments
 from ovkgp.estimators.options import require_options
 from ovkgp.estimators.posterior_regressor import PosteriorRegressor
+from ovkgp.estimators.streaming import Survey, enter_survey, gather_statistics, pour, survey
 from ovkgp.estimators.summary import Summary, summarise
 from ovkgp.estimators.tables import entry_values, input_table
 from ovkgp.exceptions import OptionError
 from ovkgp.features.noise import as_seed
+from ovkgp.inference.distributed import Ranks, process_group
+from ovkgp.inference.reduced_statistics import all_reduce
 
-ROWS_AT_ONCE = 1 << 16
-"""Rows that are scaled and gathered together."""
+SAMPLE_ROWS = 10_000
+"""Rows of a stream that are kept to train on where training_rows is None."""
 
 
 class GPRegressor(PosteriorRegressor):
@@ -41,6 +48,10 @@ class GPRegressor(PosteriorRegressor):
         variance: "guarded" keeps the variance of random features from starving far from the data, "features" does not.
         random_state: as in scikit-learn.
         verbose: 0 is quiet, 1 shows progress.
+        distributed: whether the data given to `fit`, `fit_stream` and `partial_fit` are the shard of one process among those
+            that torchrun started (see `ovkgp.inference.distributed.process_group`). All must call them, with the same
+            options; all end with the same model, which takes a feature map in any case. A process that torchrun did not
+            start is one process.
 
     Inputs and outputs are centred and scaled inside (see `ovkgp.estimators.scaling`); everything public is in the user's
     units. NaN in Y is a missing output. Predictions describe a *new observation*: `noise=False` gives the latent function.
@@ -81,6 +92,7 @@ class GPRegressor(PosteriorRegressor):
         variance="guarded",
         random_state=None,
         verbose=0,
+        distributed=False,
     ):
         self.kernel = kernel
         self.base_kernel = base_kernel
@@ -94,6 +106,7 @@ class GPRegressor(PosteriorRegressor):
         self.variance = variance
         self.random_state = random_state
         self.verbose = verbose
+        self.distributed = distributed
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
@@ -105,9 +118,48 @@ class GPRegressor(PosteriorRegressor):
             checkpoint: a file to which training saves its progress; a later call with the same file goes on from there.
         """
         with self._all_or_nothing():
+            if self.distributed:
+                self._stream([(X, Y)], noise, checkpoint)
+                return self
             table = self._prepare(X, Y, noise)
             self._learn(table, features=False, checkpoint=checkpoint)
             self._condition(table)
+        return self
+
+    def fit_stream(self, chunks: Iterable, *, checkpoint=None) -> GPRegressor:
+        """Train on a table that comes in chunks and may be larger than memory, in two passes over them.
+
+        The first pass finds the scaling of all rows and a sample of `training_rows` of them, on which the hyperparameters
+        are trained; the second gathers the statistics of a feature map, so that the posterior is that of *all* rows.
+        Neither the order of the rows nor the way they are cut changes the answer by more than rounding. With
+        distributed=True the chunks are the shard of this process, rank 0 trains for all, and an error on one is an error on
+        all. `partial_fit` may add rows afterwards.
+
+        Args:
+            chunks: pairs (X, Y) of arrays, tensors or data frames, NaN in Y where an output is missing: a list, or
+                `ovkgp.datasets.stream(path, inputs, outputs)`. A shard may be empty.
+            checkpoint: as for `fit`.
+
+        Raises:
+            InputError: a chunk is bad, or the chunks can be read only once.
+            OptionError: approximation="exact", which needs all rows at once.
+            DistributedError: another process failed.
+
+        Cost: O(n M²) time for M waves, divided by the number of processes, and one training on the sample; memory for a
+        chunk, the sample and the statistics.
+
+        Example:
+            >>> import numpy as np
+            >>> import ovkgp
+            >>> X = np.linspace(0, 6, 300)[:, None]
+            >>> Y = np.hstack([np.sin(X), np.cos(X)])
+            >>> chunks = [(X[i : i + 100], Y[i : i + 100]) for i in range(0, 300, 100)]
+            >>> model = ovkgp.GPRegressor("independent", num_frequencies=50, random_state=0).fit_stream(chunks)
+            >>> bool(abs(model.predict(X) - Y).max() < 0.01)
+            True
+        """
+        with self._all_or_nothing():
+            self._stream(chunks, None, checkpoint)
         return self
 
     def partial_fit(self, X, Y, noise=None) -> GPRegressor:
@@ -117,13 +169,51 @@ class GPRegressor(PosteriorRegressor):
         with self._all_or_nothing():
             if self.approximation == "exact":
                 raise OptionError('partial_fit needs a feature map: use approximation="auto", "orff" or "nystrom".')
-            if not hasattr(self, "gp_"):
+            if hasattr(self, "gp_"):
+                with self._ranks() as ranks:
+                    self._add(self._further(X, Y, noise, ranks), ranks)
+            elif self.distributed:
+                self._stream([(X, Y)], noise)
+            else:
                 table = self._prepare(X, Y, noise)
                 self._learn(table, features=True)
-            else:
-                table = self._further(X, Y, noise)
-            self._add(table)
+                self._add(table)
         return self
+
+    # --- shards and chunks ------------------------------------------------------------------------------------------
+
+    def _ranks(self) -> AbstractContextManager[Ranks]:
+        return process_group() if self.distributed else nullcontext(Ranks.alone())
+
+    def _stream(self, chunks: Iterable, noise, checkpoint=None) -> None:
+        with self._ranks() as ranks:
+            ranks.together(lambda: self._require_stream(noise), "checking the options")
+            found = survey(chunks, self.training_rows or SAMPLE_ROWS, ranks, verbose=self.verbose)
+            self._require_sample(found)
+            table = enter_survey(self, found)
+            self._learn(table, features=True, checkpoint=checkpoint, moments=(found.inputs, found.outputs), ranks=ranks)
+            self.statistics_ = gather_statistics(self.gp_, self.scaling_, chunks, ranks, self.verbose, found=found)
+            self._settle()
+
+    def _require_stream(self, noise) -> None:
+        require_options(self)
+        if self.approximation == "exact":
+            raise OptionError('a stream needs a feature map: use approximation="auto", "orff" or "nystrom".')
+        if noise is not None:
+            raise OptionError(
+                "variances of the entries of Y are not available with distributed=True: leave noise=None, or fit in one "
+                "process."
+            )
+
+    def _require_sample(self, found: Survey) -> None:
+        if self.training_rows is None and self.hyperparameters != "fixed" and found.num_seen_rows > len(found.sample):
+            raise OptionError(
+                f"training_rows=None trains on all rows at once, but a stream is not kept in memory: it has {found.num_seen_rows} "
+                f"rows, more than the {SAMPLE_ROWS} kept without being asked. Say how many to train on, such as "
+                "training_rows=10_000."
+            )
+
+    # --- steps ------------------------------------------------------------------------------------------------------
 
     def _prepare(self, X, Y, noise) -> Table:
         """Check everything there is to check, and forget the last fit."""
@@ -131,26 +221,41 @@ class GPRegressor(PosteriorRegressor):
         X, Y = self._enter(X, Y)
         return Table(X, Y, entry_values(noise, Y, "noise is a variance"))
 
-    def _further(self, X, Y, noise) -> Table:
+    def _further(self, X, Y, noise, ranks: Ranks) -> Table | None:
+        """More rows, checked; None for an empty shard."""
+        seed = ranks.broadcast(as_seed(self.random_state)) if self.approximation_ == "exact" else None
+        return ranks.together(lambda: self._further_here(X, Y, noise, seed), "checking the data")
+
+    def _further_here(self, X, Y, noise, seed: int | None) -> Table | None:
+        if self.approximation_ == "exact":
+            self._leave_exact(seed)
+        if self.distributed and np.shape(X)[:1] == np.shape(Y)[:1] == (0,):
+            return None
         X = input_table(self, X, reset=False)
         Y = self._outputs(Y, X)
-        if self.approximation_ == "exact":
-            self._leave_exact()
         return Table(X, Y, entry_values(noise, Y, "noise is a variance"))
 
-    def _leave_exact(self) -> None:
+    def _leave_exact(self, seed: int) -> None:
         """Give an exactly fitted model a feature map, and its own data as the first statistics."""
         data, kind = self.posterior_.data, feature_kind(self.approximation, self.gp_.kernel)
         self.gp_ = deepcopy(self.gp_)
-        self.gp_.features = approximate(self.gp_.kernel, kind, data.X, self.num_frequencies, as_seed(self.random_state))
+        self.gp_.features = approximate(self.gp_.kernel, kind, data.X, self.num_frequencies, seed)
         self.gp_.double()
         self.statistics_ = self.gp_.statistics(data.X, data.Y, data.noise)
         self.approximation_ = kind
 
-    def _learn(self, table: Table, features: bool, checkpoint=None) -> None:
+    def _learn(
+        self,
+        table: Table,
+        features: bool,
+        checkpoint=None,
+        moments: tuple[Moments, Moments] | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        ranks = ranks or Ranks.alone()
         # A resumed training must find the same rows and the same frequencies.
         seed = as_seed(0 if checkpoint is not None and self.random_state is None else self.random_state)
-        learned = Learner(self, table, seed, checkpoint).learn(features)
+        learned = ranks.first(lambda: Learner(self, table, seed, checkpoint, moments).learn(features), "training")
         self.kernel_, self.scaling_, self.approximation_ = learned.kernel, learned.scaling, learned.approximation
         self.gp_, self.fit_report_ = learned.gp, learned.report
         if learned.candidates is not None:
@@ -165,16 +270,20 @@ class GPRegressor(PosteriorRegressor):
         self._num_seen = np.isfinite(table.Y).sum(0)
         self._report()
 
-    def _add(self, table: Table) -> None:
-        statistics = getattr(self, "statistics_", None)
-        starts = range(0, len(table.X), ROWS_AT_ONCE)
-        for start in tqdm(starts, "rows", disable=not self.verbose or len(starts) == 1):
-            part = table[start : start + ROWS_AT_ONCE]
-            if np.isfinite(part.Y).any():
-                statistics = self.gp_.statistics(*part.scaled(self.scaling_), into=statistics)
-        self.statistics_ = statistics
-        self.posterior_ = self.gp_.condition(statistics, variance=self.variance)
-        self._num_seen = statistics.num_seen.numpy()
+    def _add(self, table: Table | None, ranks: Ranks | None = None) -> None:
+        ranks = ranks or Ranks.alone()
+        # What was seen before is the same on all ranks, and counts once.
+        before = getattr(self, "statistics_", None) if ranks.rank == 0 else None
+        parts = [] if table is None else table.parts(ROWS_AT_ONCE)
+        parts = tqdm(parts, "rows", disable=not self.verbose or len(parts) < 2 or ranks.rank > 0)
+        mine = ranks.together(lambda: pour(self.gp_, self.scaling_, parts, before), "gathering statistics")
+        self.statistics_ = all_reduce(mine, ranks)
+        self._settle()
+
+    def _settle(self) -> None:
+        """The posterior of the statistics."""
+        self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
+        self._num_seen = self.statistics_.num_seen.numpy()
         self._report()
 
     def _report(self) -> None:

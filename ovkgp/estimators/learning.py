@@ -14,6 +14,7 @@ import torch
 from gpytorch.kernels import Kernel
 
 from ovkgp.estimators.approximations import approximate, choose_approximation, feature_kind
+from ovkgp.estimators.moments import Moments
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.structures import CANDIDATES, carries_units, given_kernel, shares_scale, structure
 from ovkgp.exceptions import InputError
@@ -58,6 +59,10 @@ class Table:
         noise = None if self.noise is None else scaling.variances(self.noise)
         return scaling.inputs(self.X), scaling.outputs(self.Y), noise
 
+    def parts(self, num_rows: int) -> list[Table]:
+        """Consecutive rows, at most `num_rows` at a time."""
+        return [self[start : start + num_rows] for start in range(0, len(self.X), num_rows)]
+
     def some_rows(self, most: int | None, seed: int) -> Table:
         """At most about `most` random rows."""
         if most is None or len(self.X) <= most:
@@ -82,13 +87,17 @@ class Learner:
 
     Args:
         options: a `GPRegressor`, for its constructor's parameters.
-        table: the data.
+        table: the data, or a sample of them.
         seed: of rows, frequencies and restarts.
         checkpoint: a file for the progress of training, or None.
+        moments: of the inputs and of the outputs, where those of all data are known and the table is a sample.
     """
 
-    def __init__(self, options, table: Table, seed: int, checkpoint=None):
+    def __init__(
+        self, options, table: Table, seed: int, checkpoint=None, moments: tuple[Moments, Moments] | None = None
+    ):
         self.options, self.table, self.seed, self.checkpoint = options, table, seed, checkpoint
+        self.moments = moments or (Moments.of(table.X), Moments.of(table.Y))
         self.candidates, self._shift = None, 0.0
 
     def learn(self, features: bool) -> Learned:
@@ -96,7 +105,7 @@ class Learner:
         options, table = self.options, self.table
         name, trained = self._structure()
         kernel = self._kernel(name)
-        scaling = scaling_of(options, kernel, table)
+        scaling = scaling_of(options, kernel, *self.moments)
         kind = feature_kind(options.approximation, kernel)
         kind = kind if features else choose_approximation(options.approximation, kernel, table.Y, table.noise)
         rows = table.some_rows(options.training_rows, self.seed)
@@ -154,7 +163,7 @@ class Learner:
     def _candidate(self, name: str) -> OperatorValuedGP:
         """A structure, trained on some of the rows with the exact kernel."""
         kernel = self._kernel(name)
-        scaling = scaling_of(self.options, kernel, self.table)
+        scaling = scaling_of(self.options, kernel, *self.moments)
         most = SELECTION_ROWS if self.table.is_plain else min(SELECTION_ROWS, self._dense_rows(self.table))
         rows = self.table.some_rows(most, self.seed)
         self._shift = scaling.log_density(0.0, np.isfinite(rows.Y).sum(0))  # to the user's units, alike for all
@@ -173,12 +182,12 @@ class Learner:
         return structure(name, options.base_kernel, options.rank, d, p).double()
 
 
-def scaling_of(options, kernel: Kernel, table: Table) -> Scaling:
-    """The scaling of a table for a kernel: none where a kernel object has numbers of its own in the user's units."""
+def scaling_of(options, kernel: Kernel, inputs: Moments, outputs: Moments) -> Scaling:
+    """The scaling of data for a kernel: none where a kernel object has numbers of its own in the user's units."""
     if isinstance(options.kernel, Kernel) and (options.hyperparameters == "fixed" or carries_units(kernel)):
-        return Scaling.none(table.X.shape[1], table.Y.shape[1])
+        return Scaling.none(len(inputs.mean), len(outputs.mean))
     by_name = isinstance(options.kernel, str) and isinstance(options.base_kernel, str)
-    return Scaling.of(table.X, table.Y, scale_inputs=by_name, shared=shares_scale(kernel))
+    return Scaling.of_moments(inputs, outputs, scale_inputs=by_name, shared=shares_scale(kernel))
 
 
 def regressor_gp(options, kernel: Kernel, scaling: Scaling, features: FeatureMap | None) -> OperatorValuedGP:

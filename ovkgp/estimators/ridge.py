@@ -83,11 +83,15 @@ class RidgeEstimator(PosteriorRegressor):
 
     def _begin(self, X: np.ndarray, Y: np.ndarray, mean: np.ndarray) -> None:
         """The kernel, from the rows or a sample of them, and the intercept."""
-        self._kernel = ridge_kernel(self, X, Y)
+        self._kernel = self._kernel_of(X, Y)
         self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
         none = Scaling.none(X.shape[1], Y.shape[1])
         offset = mean if self.fit_intercept else none.output_offset
         self.scaling_ = Scaling(none.input_offset, none.input_scale, offset, none.output_scale)
+
+    def _kernel_of(self, X: np.ndarray, Y: np.ndarray) -> Kernel:
+        seen = np.isfinite(Y).any(1)
+        return ridge_kernel(self, X[seen], Y[seen])
 
     def _settle(self, table: Weighed) -> None:
         """Choose λ and make the model."""
@@ -109,11 +113,12 @@ class RidgeEstimator(PosteriorRegressor):
 
     def _gp(self, noise: float, scale: float = 1.0) -> OperatorValuedGP:
         kernel, metric = self._kernel, self._metric()
-        if scale != 1.0:
-            kernel = ScaleKernel(kernel).double()
-            kernel.outputscale = torch.tensor(scale, dtype=torch.float64)
+        kernel = kernel if scale == 1.0 else self._scaled(kernel, scale)
         noise = noise * scale if metric is None else noise * scale * metric
         return OperatorValuedGP(kernel, mean="zero", noise=noise, features=self._features(kernel))
+
+    def _scaled(self, kernel: Kernel, scale: float) -> Kernel:
+        return scaled_kernel(kernel, scale)
 
     @abstractmethod
     def _features(self, kernel: Kernel):
@@ -181,8 +186,6 @@ class RidgeEstimator(PosteriorRegressor):
         require_convention(self.convention)
         require_lam(self.lam)
         require_lengthscale(self.lengthscale)
-        require_option("solver", self.solver, self.SOLVERS)
-        require_option("selection", self.selection, SELECTIONS)
         require_option("scale", self.scale, SCALES)
 
     def _metric(self) -> np.ndarray | None:
@@ -244,8 +247,6 @@ class OVKRidge(RidgeEstimator):
         ((2, 2), (2, 2))
     """
 
-    SOLVERS = SOLVERS
-
     def __init__(
         self,
         kernel="auto",
@@ -278,6 +279,10 @@ class OVKRidge(RidgeEstimator):
         self.max_iter = max_iter
         self.verbose = verbose
 
+    def _require_options(self) -> None:
+        super()._require_options()
+        require_solver(self)
+
     def _features(self, kernel: Kernel) -> None:
         return None
 
@@ -308,6 +313,19 @@ def weighed(X: np.ndarray, Y: np.ndarray, weight) -> Weighed:
     if np.all(weight[weight > 0] == 1):
         return Weighed(X, Y)
     return Weighed(X, Y, 1 / np.where(weight > 0, weight, 1.0), counts)
+
+
+def require_solver(estimator) -> None:
+    """Refuse a solver or a way to choose λ that there is not."""
+    require_option("solver", estimator.solver, SOLVERS)
+    require_option("selection", estimator.selection, SELECTIONS)
+
+
+def scaled_kernel(kernel: Kernel, scale: float) -> Kernel:
+    """A kernel times a number."""
+    scaled = ScaleKernel(kernel).double()
+    scaled.outputscale = torch.tensor(scale, dtype=torch.float64)  # a bare number would be rounded to float32
+    return scaled
 
 
 def positive(scale: float) -> float:

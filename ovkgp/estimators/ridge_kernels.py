@@ -41,7 +41,7 @@ def ridge_kernel(options, X: np.ndarray, Y: np.ndarray) -> Kernel:
         return given_kernel(kernel, p).double()
     if not isinstance(kernel, str) or kernel not in RIDGE_KERNELS:
         raise OptionError(f"kernel must be one of {', '.join(map(repr, RIDGE_KERNELS))} or a kernel, got {kernel!r}.")
-    base = _base(options.base_kernel, options.lengthscale, X[np.isfinite(Y).any(1)])
+    base = _base(options.base_kernel, options.lengthscale, X)
     if kernel in FIELDS:
         _refuse_matrix(options, f"for kernel={kernel!r}, whose outputs are tied by derivatives")
         return _unit_field(field_kernel(kernel, base, X.shape[1], p).double())

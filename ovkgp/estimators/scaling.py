@@ -7,14 +7,13 @@ else would destroy the property that the kernel was chosen for.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-ROWS_AT_ONCE = 1 << 16
+from ovkgp.estimators.moments import Moments
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,16 @@ class Scaling:
             scale_inputs: whether the inputs are scaled at all.
             shared: one scale for all outputs, and one for all inputs.
         """
-        scaling = cls.none(X.shape[1], Y.shape[1])
-        offset, scale = _moments(Y, shared)
-        if not scale_inputs:
-            return cls(scaling.input_offset, scaling.input_scale, offset, scale)
-        return cls(*_moments(X, shared), offset, scale)
+        return cls.of_moments(Moments.of(X), Moments.of(Y), scale_inputs=scale_inputs, shared=shared)
+
+    @classmethod
+    def of_moments(cls, inputs: Moments, outputs: Moments, *, scale_inputs: bool, shared: bool) -> Scaling:
+        """The scaling of data of which only the moments are left; the options are those of `of`."""
+        offset, scale = _offset_and_scale(outputs, shared)
+        if scale_inputs:
+            return cls(*_offset_and_scale(inputs, shared), offset, scale)
+        unscaled = cls.none(len(inputs.mean), len(outputs.mean))
+        return cls(unscaled.input_offset, unscaled.input_scale, offset, scale)
 
     def inputs(self, X: np.ndarray) -> Tensor:
         """X in the units of the model, float64."""
@@ -81,24 +85,12 @@ class Scaling:
         return log_density - float(num_seen @ np.log(self.output_scale))
 
 
-def _moments(columns: np.ndarray, shared: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column, NaN left out; one deviation for all where `shared`.
-
-    Three passes in chunks of float64, relative to the largest entry, so that squares neither overflow nor vanish.
-    """
-    largest = _reduce(columns, lambda part: np.nan_to_num(np.abs(part)).max(0), np.maximum)
-    unit = np.where(largest > 0, largest, 1.0)
-    count = np.maximum(_reduce(columns, lambda part: np.isfinite(part).sum(0), np.add), 1)
-    offset = unit * _reduce(columns, lambda part: np.nansum(part / unit, 0), np.add) / count
-    squares = _reduce(columns, lambda part: np.nansum(((part - offset) / unit) ** 2, 0), np.add)
-    scale = unit * np.sqrt(squares / count)
+def _offset_and_scale(moments: Moments, shared: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column; one deviation for all where `shared`."""
+    offset, scale, largest = moments.mean, moments.std, moments.largest
     scale = np.where(scale > np.finfo(np.float64).eps * 16 * np.abs(offset), scale, 0.0)
-    if shared:
-        scale = np.full_like(scale, np.sqrt(np.mean(scale**2)) if scale.any() else 0.0)
+    if shared and scale.any():
+        unit = scale.max()  # squares of what is left neither overflow nor vanish
+        scale = np.full_like(scale, unit * np.sqrt(np.mean((scale / unit) ** 2)))
     # A column without spread says of its scale no more than its size.
     return offset, np.where(scale > 0, scale, np.where(largest > 0, largest, 1.0))
-
-
-def _reduce(columns: np.ndarray, of_part, join) -> np.ndarray:
-    parts = (of_part(columns[i : i + ROWS_AT_ONCE].astype(np.float64)) for i in range(0, len(columns), ROWS_AT_ONCE))
-    return functools.reduce(join, parts)

@@ -15,7 +15,9 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_dense
 from torch import Tensor
 
+from ovkgp.inference.data import Observations
 from ovkgp.inference.dense import safe_cholesky
+from ovkgp.inference.landmarks import choose_landmarks
 from ovkgp.inference.processes import of_form, prior_covariance
 from ovkgp.kernels import components, num_outputs
 
@@ -101,6 +103,12 @@ class VarianceGuard:
         if guard.is_separable:
             ((guard.scalar, guard.output_matrix),) = components(kernel)
         return guard
+
+
+def landmark_guard(kernel: Kernel, data: Observations, num_landmarks: int = 1000) -> VarianceGuard:
+    """The guard of a model from some of its data."""
+    found = choose_landmarks(data, num_landmarks)
+    return VarianceGuard(kernel, found.X, found.seen)
 
 
 def _standing(covariance: Tensor, num_outputs: int, form: str) -> Tensor:

@@ -10,6 +10,7 @@ from ovkgp.kernels.curves import GaussianCurveKernel, LaplaceCurveKernel
 from ovkgp.kernels.decomposable import DecomposableKernel
 from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel
 from ovkgp.kernels.function_valued import FunctionValuedKernel
+from ovkgp.kernels.graphs import cluster_laplacian, neighbor_laplacian
 from ovkgp.kernels.groups import (
     AdditiveGroup,
     CyclicGroup,
@@ -20,6 +21,7 @@ from ovkgp.kernels.groups import (
 from ovkgp.kernels.independent import IndependentKernel
 from ovkgp.kernels.jets import Jet, lag_jet, radial_jet, separable_jet
 from ovkgp.kernels.laplace import LaplaceKernel
+from ovkgp.kernels.manifold import ManifoldKernel
 from ovkgp.kernels.output_matrices import (
     EmpiricalMatrix,
     FreeMatrix,
@@ -57,6 +59,7 @@ __all__ = [
     "KnownMatrix",
     "LaplaceCurveKernel",
     "LaplaceKernel",
+    "ManifoldKernel",
     "MeanRegularizedMatrix",
     "MultiplicativeGroup",
     "OperatorValuedKernel",
@@ -69,10 +72,12 @@ __all__ = [
     "TransformableKernel",
     "WarpedKernel",
     "block",
+    "cluster_laplacian",
     "components",
     "graph_laplacian",
     "is_operator_valued",
     "lag_jet",
+    "neighbor_laplacian",
     "num_outputs",
     "radial_jet",
     "separable_jet",

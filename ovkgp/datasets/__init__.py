@@ -1,0 +1,40 @@
+"""What can I try it on? The generators of the papers' experiments, and tables that are larger than memory.
+
+Each name is loaded at its first use, so that streaming a table does not wait for torch.
+
+Example:
+    >>> from ovkgp import datasets
+    >>> datasets.stream.__name__
+    'stream'
+"""
+
+from importlib import import_module
+
+_NAMES = {
+    "BadRow": "bad_rows",
+    "DataWarning": "bad_rows",
+    "Sample": "samples",
+    "StreamReport": "bad_rows",
+    "TableStream": "streams",
+    "make_circles_and_moons": "semi_supervised",
+    "make_curl_free_field": "fields",
+    "make_gaussian_field": "fields",
+    "make_low_rank_outputs": "multitask",
+    "make_quadratic_tasks": "multitask",
+    "make_two_moons": "semi_supervised",
+    "stream": "streams",
+}
+"""What is offered, and the module in which it lives."""
+
+__all__ = [*_NAMES]
+
+
+def __getattr__(name: str):
+    """Load a name from its module at its first use (PEP 562)."""
+    if name in _NAMES:
+        return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

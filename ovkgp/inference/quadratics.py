@@ -1,0 +1,159 @@
+"""The least point of ½ xᵀCx − bᵀx, with C known by its products alone: conjugate gradients or L-BFGS (BT-78).
+
+Both ridge problems are of this form: the primal with C = I + Φᵀ N⁻¹ Φ and b = Φᵀ N⁻¹ y, the dual with C = K + N and b = y.
+L-BFGS works in the coordinates z of x = R z with R Rᵀ = P̂⁻¹ ≈ C⁻¹, and starts anew from the residual when differences of
+the objective are lost to rounding, so that it reaches the same residuals as conjugate gradients.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from linear_operator.utils.warnings import NumericalWarning
+from scipy.optimize import minimize
+from torch import Tensor
+from tqdm import tqdm
+
+from ovkgp.exceptions import FactorisationError, FitWarning
+from ovkgp.inference.conjugate_gradients import Operator, refined_solve
+
+METHODS = ("cg", "lbfgs")
+
+MEMORY = 30
+"""How many steps L-BFGS remembers; a quadratic rewards more than the usual ten."""
+
+ROUNDS = 6
+"""How often L-BFGS starts anew from the residual, at most."""
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """C and what is known of it; vectors are tensors V (n, k, p), each of the k columns one of them.
+
+    Args:
+        apply: V ↦ C V.
+        precondition: V ↦ P̂⁻¹ V, with P̂ ≈ C.
+        half: V ↦ R V, with R Rᵀ = P̂⁻¹.
+        half_transposed: V ↦ Rᵀ V.
+        norm: a bound of the largest eigenvalue of C.
+    """
+
+    apply: Operator
+    precondition: Operator
+    half: Operator
+    half_transposed: Operator
+    norm: float
+
+
+def least_point(
+    quadratic: Quadratic, rhs: Tensor, method: str, tolerance: float, max_iter: int, verbose: int = 0
+) -> Tensor:
+    """x (n, 1, p) with C x = b.
+
+    Args:
+        quadratic: C.
+        rhs: b (n, 1, p).
+        method: "cg" or "lbfgs".
+        tolerance: relative size of the residual b − C x.
+        max_iter: iterations; conjugate gradients may take up to three times as many to mend what rounding spoilt.
+        verbose: 1 shows how many products were made.
+
+    A residual that stays larger is a `FitWarning`.
+
+    Cost: one product with C an iteration, for L-BFGS sometimes two; memory for `MEMORY` pairs of vectors.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.quadratics import Quadratic, least_point
+        >>> C = Quadratic(lambda V: 4 * V, lambda V: V, lambda V: V, lambda V: V, norm=4.0)
+        >>> least_point(C, torch.ones(3, 1, 1).double(), "lbfgs", tolerance=1e-9, max_iter=50).flatten()
+        tensor([0.2500, 0.2500, 0.2500], dtype=torch.float64)
+    """
+    with tqdm(disable=not verbose, unit="product") as bar:
+
+        def apply(V: Tensor) -> Tensor:
+            bar.update()
+            return quadratic.apply(V)
+
+        if method == "cg":
+            with quiet_iterations():
+                x = refined_solve(apply, quadratic.precondition, rhs, tolerance, max_iter, quadratic.norm)
+        else:
+            x = _lbfgs(apply, quadratic, rhs, tolerance, max_iter)
+        require_residual(rhs - apply(x), rhs, x, method, tolerance, quadratic.norm)
+    return x
+
+
+@contextmanager
+def quiet_iterations() -> Iterator[None]:
+    """Conjugate gradients do not say that they stopped early: `require_residual` will."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "conjugate gradients stopped", NumericalWarning)
+        yield
+
+
+def require_residual(residual: Tensor, rhs: Tensor, x: Tensor, method: str, tolerance: float, norm: float) -> None:
+    """Warn of a residual that is neither below the tolerance nor at the round-off of C x."""
+    size = torch.linalg.vector_norm(rhs).item()
+    relative = torch.linalg.vector_norm(residual).item() / max(size, torch.finfo(rhs.dtype).tiny)
+    floor = 16 * torch.finfo(rhs.dtype).eps * norm * torch.linalg.vector_norm(x).item() / max(size, 1e-300)
+    if relative != relative:
+        raise FactorisationError(
+            f'solver="{method}" met NaN: the hyperparameters made the covariance overflow. Bound them, or scale the data.'
+        )
+    if relative > 2 * tolerance + floor:
+        warn_of_residual(method, relative, tolerance)
+
+
+def warn_of_residual(method: str, relative: float, tolerance: float) -> None:
+    """Say that a solver did not arrive."""
+    warnings.warn(
+        f'solver="{method}" stopped at a relative residual of {relative:.1e}, above the tolerance of {tolerance:.0e}: raise '
+        'max_iter or the noise (a larger lam), or take solver="closed_form".',
+        FitWarning,
+        stacklevel=4,
+    )
+
+
+def _lbfgs(apply: Operator, quadratic: Quadratic, rhs: Tensor, tolerance: float, max_iter: int) -> Tensor:
+    x, residual, goal = torch.zeros_like(rhs), rhs, tolerance * torch.linalg.vector_norm(rhs).item()
+    left = torch.linalg.vector_norm(rhs).item()
+    for _ in range(ROUNDS):
+        if left <= goal or max_iter <= 0:
+            break
+        step, used = _lbfgs_round(apply, quadratic, residual / left, goal / left, max_iter)
+        x, before = x + left * step, left  # the first step of L-BFGS wants a problem of size one
+        residual, max_iter = rhs - apply(x), max_iter - used
+        left = torch.linalg.vector_norm(residual).item()
+        if not left <= before / 2:
+            break
+    return x
+
+
+def _lbfgs_round(apply: Operator, quadratic: Quadratic, rhs: Tensor, goal: float, max_iter: int) -> tuple[Tensor, int]:
+    """One run from zero until the residual is below `goal`; the step and the number of iterations."""
+    left = [torch.linalg.vector_norm(rhs).item()]
+
+    def tensor(z: np.ndarray) -> Tensor:
+        return torch.from_numpy(z).to(rhs).view(rhs.shape)
+
+    def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
+        x = quadratic.half(tensor(z))
+        gradient = apply(x) - rhs
+        left[0] = torch.linalg.vector_norm(gradient).item()
+        value = (x * (gradient - rhs)).sum().item() / 2
+        return value, quadratic.half_transposed(gradient).flatten().cpu().numpy()
+
+    def stop(_) -> None:
+        if left[0] <= goal:
+            raise StopIteration
+
+    options = {"maxcor": MEMORY, "maxiter": max_iter, "maxfun": 2 * max_iter + 10, "ftol": 0.0, "gtol": 0.0}
+    start = np.zeros(rhs.numel())
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=stop, options=options)
+    return quadratic.half(tensor(found.x)), max(found.nit, 1)

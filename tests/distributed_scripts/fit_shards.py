@@ -1,0 +1,66 @@
+"""Run by torchrun: every case, fitted from the shards of all processes, and what they say when something is wrong.
+
+    torchrun --nproc_per_node=2 fit_shards.py FOLDER
+
+writes rank0.npz, rank1.npz, … with the answers, and rank0.json, … with the errors.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from distributed_scripts.cases import decomposable, fit_all, fixed, shard, table, trained
+
+import ovkgp
+from ovkgp.inference.distributed import process_group
+
+
+def error_of(work):
+    """The class and the message of what work raises."""
+    try:
+        work()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    return ["nothing", ""]
+
+
+def errors(ranks):
+    """What happens on this rank when the last one has bad data, when nobody has data, and when ranks go separate ways."""
+    X, Y = (shard(part, ranks.rank, ranks.size).copy() for part in table())
+    model = fixed(decomposable()).fit(X, Y)
+    before = model.predict(X)
+    bad, unseen, is_last = X.copy(), Y.copy(), ranks.rank == ranks.size - 1
+    unseen[:, 1] = np.nan
+    if is_last:
+        bad[3, 0] = np.nan
+    found = {
+        "bad row": error_of(lambda: model.fit(bad, Y)),
+        "bad row, added": error_of(lambda: model.partial_fit(bad, Y)),
+        "width": error_of(lambda: model.fit(X[:, :1] if is_last else X, Y)),
+        "unseen": error_of(lambda: model.fit(X, unseen)),
+        "no rows": error_of(lambda: model.fit(X[:0], Y[:0])),
+        "one-shot": error_of(lambda: model.fit_stream(iter([(X, Y)]) if is_last else [(X, Y)])),
+        "option": error_of(lambda: ovkgp.GPRegressor(rank=0, kernel="decomposable", distributed=True).fit(X, Y)),
+        "apart": error_of(lambda: ranks.gather(1, "here" if is_last else "there")),
+    }
+    return found | {"kept": bool(np.array_equal(model.predict(X), before))}
+
+
+def main(folder):
+    with process_group() as ranks:
+        found = fit_all(ranks.rank, ranks.size)
+        X, Y = (shard(part, ranks.rank, ranks.size) for part in table())
+        free = trained("independent", random_state=None).fit(X, Y)  # one fresh seed for all
+        found["fresh/mean"] = free.predict(table()[0])
+        told = errors(ranks)
+    joined_again = fixed(decomposable()).fit(X, Y)  # a group for this call only
+    found["again/mean"] = joined_again.predict(table()[0])
+    np.savez(folder / f"rank{ranks.rank}.npz", **found)
+    (folder / f"rank{ranks.rank}.json").write_text(json.dumps(told))
+    if ranks.rank == 0:
+        joined_again.save(folder / "model.ovkgp")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,54 @@
+"""Run by several processes without torchrun: one is killed in the middle of a fit, the others write down what they get.
+
+    lose_a_rank.py FOLDER DYING WHEN
+
+with WHEN "training" or "reading": rank DYING is gone before the training, or in the second pass over its chunks.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from distributed_scripts.cases import decomposable, fixed, shard, table
+
+from ovkgp.estimators.learning import Learner
+from ovkgp.exceptions import DistributedError
+from ovkgp.inference.distributed import process_group
+
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Fatal:
+    """Chunks that can be read once, and then never again."""
+
+    def __init__(self, X, Y):
+        self.pair, self.num_passes = (X, Y), 0
+
+    def __iter__(self):
+        self.num_passes += 1
+        if self.num_passes == 2:
+            die()
+        yield self.pair
+
+
+def main(folder, dying, when):
+    with process_group() as ranks:
+        pair = [shard(part, ranks.rank, ranks.size) for part in table()]
+        chunks = Fatal(*pair) if (when, dying) == ("reading", ranks.rank) else [pair]
+        if when == "training":
+            Learner.learn = die  # only rank 0 trains
+        started = time.monotonic()
+        try:
+            fixed(decomposable()).fit_stream(chunks)
+        except DistributedError as error:
+            found = {"message": str(error), "seconds": time.monotonic() - started}
+            (folder / f"rank{ranks.rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

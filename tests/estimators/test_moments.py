@@ -1,0 +1,95 @@
+"""Moments that merge: those of the parts give those of the whole, in any units, with anything missing."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ovkgp.estimators.moments import ROWS_AT_ONCE, Moments
+from ovkgp.estimators.scaling import Scaling
+
+
+def columns(n=200, seed=0):
+    rng = np.random.default_rng(seed)
+    table = rng.standard_normal((n, 4)) * [1.0, 1e-3, 1e6, 5.0] + [0.0, 50.0, -3.0, 7.0]
+    table[rng.random(table.shape) < 0.2] = np.nan
+    return table
+
+
+def merged(table, cuts):
+    first, *rest = (Moments.of(part) for part in np.split(table, cuts))
+    return sum(rest, first)
+
+
+def check(found, table):
+    np.testing.assert_array_equal(found.count, np.isfinite(table).sum(0))
+    np.testing.assert_allclose(found.mean, np.nanmean(table, 0), rtol=1e-12)
+    np.testing.assert_allclose(found.std, np.nanstd(table, 0), rtol=1e-10)
+    np.testing.assert_array_equal(found.largest, np.nanmax(np.abs(table), 0))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 200), max_size=6), st.integers(0, 5))
+def test_any_cutting_gives_the_moments_of_the_whole(cuts, seed):
+    """Empty parts among them, and parts in which a column has nothing."""
+    table = columns(seed=seed)
+    table[:60, 1] = np.nan
+    check(merged(table, sorted(cuts)), table)
+
+
+def test_more_rows_than_are_taken_at_once():
+    table = columns(ROWS_AT_ONCE + 7)
+    check(Moments.of(table), table)
+
+
+def test_a_small_spread_far_from_zero_survives_merging():
+    table = 1e9 + np.random.default_rng(0).standard_normal((1000, 1))
+    np.testing.assert_allclose(merged(table, range(10, 1000, 10)).std, table.std(0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -7.3, 1e300, 1e-300, 5e-324])
+def test_a_constant_column_has_no_spread_however_it_is_cut(value):
+    found = merged(np.full((50, 1), value), [3, 20, 21])
+    assert found.std == 0 and found.mean == value and found.largest == abs(value)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1.0, 1e200])
+def test_squares_neither_overflow_nor_vanish(unit):
+    table = np.random.default_rng(0).standard_normal((60, 2))
+    found = merged(unit * table, [20, 45])
+    np.testing.assert_allclose(found.std / unit, table.std(0), rtol=1e-12)
+
+
+def test_the_ends_of_the_numbers():
+    found = merged(np.array([[1.7e308], [-1.7e308], [1.7e308], [-1.7e308]]), [1, 2])
+    assert found.mean == 0 and found.std == pytest.approx(1.7e308)
+
+
+def test_parts_in_very_different_units():
+    table = np.r_[np.full(5, 1e-150), np.full(5, 1e150)][:, None]
+    np.testing.assert_allclose(merged(table, [5]).std, 0.5e150)
+
+
+def test_single_precision_is_added_in_double():
+    table = (1e4 + np.random.default_rng(0).standard_normal((500, 2))).astype(np.float32)
+    np.testing.assert_allclose(Moments.of(table).mean, table.astype(np.float64).mean(0), rtol=1e-14)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("scale_inputs", [False, True])
+def test_the_scaling_of_a_table_and_of_its_moments_agree(shared, scale_inputs):
+    X, Y = np.random.default_rng(1).uniform(0, 9, (200, 3)), columns()
+    whole = Scaling.of(X, Y, scale_inputs=scale_inputs, shared=shared)
+    parts = Scaling.of_moments(merged(X, [50, 51]), merged(Y, [70]), scale_inputs=scale_inputs, shared=shared)
+    for name, value in vars(whole).items():
+        np.testing.assert_allclose(getattr(parts, name), value, rtol=1e-10, atol=1e-14, err_msg=name)
+    spread = np.nanstd(Y, 0)
+    expected = np.full(4, np.sqrt(np.mean(spread**2))) if shared else spread
+    np.testing.assert_allclose(whole.output_scale, expected, rtol=1e-10)
+    assert np.all(whole.input_scale == 1) != scale_inputs
+
+
+def test_columns_without_spread_are_scaled_by_their_size():
+    Y = np.c_[np.full(9, -3.0), np.zeros(9), np.arange(9.0)]
+    scaling = Scaling.of(Y, Y, scale_inputs=True, shared=False)
+    np.testing.assert_allclose(scaling.output_scale, [3.0, 1.0, np.std(np.arange(9.0))])

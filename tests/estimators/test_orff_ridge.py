@@ -1,0 +1,274 @@
+"""ORFFRidge: one estimator, whichever way it is solved, and whichever way the rows arrive."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from linear_operator import to_dense
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import ovkgp
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.features import BlockedORFF
+from ovkgp.kernels import DecomposableKernel, IndependentKernel
+
+SOLVERS = ("auto", "eigen", "closed_form", "cg", "lbfgs", "doubly_sgd")
+
+
+@parametrize_with_checks(
+    [
+        ovkgp.ORFFRidge(num_frequencies=30, random_state=0),
+        ovkgp.ORFFRidge(lam=1e-3, convention="mean", num_frequencies=30, fit_intercept=True, random_state=0),
+        ovkgp.ORFFRidge(num_frequencies=20, solver="doubly_sgd", block_size=5, random_state=0),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def smooth(n=60, p=2, seed=0, missing=0.0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n, 2))
+    Y = np.column_stack([np.sin(X[:, 0] + a) + np.cos((1 + a) * X[:, 1]) for a in range(p)])
+    Y += 0.1 * rng.standard_normal(Y.shape)
+    Y[rng.random(Y.shape) < missing] = np.nan
+    return X, Y
+
+
+def features(ridge, X):
+    return to_dense(ridge.gp_.features(torch.from_numpy(X))).detach().numpy()
+
+
+# --- solvers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("kernel", ["auto", "decomposable", "curl_free"])
+@pytest.mark.parametrize("block_size", [None, 10])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solvers_agree(solver, block_size, kernel, missing):
+    X, Y = smooth(missing=missing)
+    options = {"lam": 0.1, "num_frequencies": 30, "block_size": block_size, "random_state": 0, "tolerance": 1e-10}
+    if solver == "eigen" and (missing or kernel == "curl_free"):
+        with pytest.raises(OptionError, match="closed_form"):
+            ovkgp.ORFFRidge(kernel, solver=solver, **options).fit(X, Y)
+        return
+    ridge = ovkgp.ORFFRidge(kernel, solver=solver, **options).fit(X, Y)
+    Phi, seen = features(ridge, X), np.isfinite(Y).ravel()
+    A = Phi[seen].T @ Phi[seen] + 0.1 * np.eye(Phi.shape[1])
+    weights = np.linalg.solve(A, Phi[seen].T @ Y.ravel()[seen])
+    np.testing.assert_allclose(ridge.coef_, weights, atol=1e-6)
+    test = X[:5] + 0.1
+    np.testing.assert_allclose(ridge.predict(test).ravel(), features(ridge, test) @ weights, atol=1e-6)
+    bare = ovkgp.ORFFRidge(kernel, solver=solver, variance="features", **options).fit(X, Y)
+    variance = 0.1 * np.sum(features(bare, test) * np.linalg.solve(A, features(bare, test).T).T, 1)
+    np.testing.assert_allclose(bare.predict(test, return_std=True, noise=False)[1].ravel() ** 2, variance, atol=1e-6)
+
+
+def test_id_19_one_preconditioned_full_step_is_the_closed_form():
+    X, Y = smooth(missing=0.2)
+    options = {"lam": 0.05, "convention": "mean", "num_frequencies": 25, "random_state": 3}
+    one = ovkgp.ORFFRidge(solver="doubly_sgd", max_iter=1, **options).fit(X, Y)
+    closed = ovkgp.ORFFRidge(solver="closed_form", **options).fit(X, Y)
+    np.testing.assert_allclose(one.coef_, closed.coef_, atol=1e-8)
+
+
+def test_blocks_are_the_features_of_every_solver():
+    X, Y = smooth()
+    ridge = ovkgp.ORFFRidge(num_frequencies=40, block_size=8, random_state=0).fit(X, Y)
+    assert isinstance(ridge.gp_.features, BlockedORFF) and ridge.gp_.features.num_blocks == 5
+    with pytest.raises(OptionError, match="block_size"):
+        ovkgp.ORFFRidge(num_frequencies=40, block_size=7, random_state=0).fit(X, Y)
+
+
+def test_guarded_variance_does_not_starve():
+    X, Y = smooth(n=400)
+    options = {"lam": 0.01, "num_frequencies": 20, "lengthscale": 0.5, "random_state": 0}
+    for solver in ("auto", "cg"):
+        guarded = ovkgp.ORFFRidge(solver=solver, **options).fit(X, Y)
+        bare = ovkgp.ORFFRidge(solver=solver, variance="features", **options).fit(X, Y)
+        far = np.array([[30.0, 30.0]])
+        assert guarded.predict(far, return_std=True, noise=False)[1].min() > 0.9
+        assert bare.predict(far, return_std=True, noise=False)[1].max() < 0.7
+        np.testing.assert_allclose(guarded.predict(X), bare.predict(X))
+
+
+def test_exact_and_random_features_agree_as_features_grow():
+    X, Y = smooth()
+    exact = ovkgp.OVKRidge(lam=0.1).fit(X, Y).predict(X)
+    errors = [
+        np.mean(
+            [
+                np.abs(ovkgp.ORFFRidge(lam=0.1, num_frequencies=D, random_state=s).fit(X, Y).predict(X) - exact).mean()
+                for s in range(3)
+            ]
+        )
+        for D in (30, 3000)
+    ]
+    assert errors[1] < errors[0] / 5
+
+
+# --- λ ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_a_path_is_a_fit_at_each_lam(missing):
+    X, Y = smooth(missing=missing)
+    options = {"convention": "mean", "num_frequencies": 30, "random_state": 0}
+    lams = [1e-4, 1e-2, 1.0]
+    path = ovkgp.ORFFRidge(lam=0.3, **options).fit(X, Y).path(X, Y, lams)
+    means = path.predict(X[:5])
+    for i, lam in enumerate(lams):
+        ridge = ovkgp.ORFFRidge(lam=lam, **options).fit(X, Y)
+        np.testing.assert_allclose(means[i], ridge.predict(X[:5]), atol=1e-8)
+        assert path.loo_error[i] == pytest.approx(np.nanmean((ridge.leave_one_out(X, Y).mean - Y) ** 2), rel=1e-7)
+        assert path.log_evidence[i] == pytest.approx(ridge.posterior_.log_evidence, rel=1e-8)
+    chosen = ovkgp.ORFFRidge(lam=lams, **options).fit(X, Y)
+    assert chosen.lam_ == lams[int(np.argmin(path.loo_error))]
+    np.testing.assert_allclose(chosen.path_.loo_error, path.loo_error)
+
+
+# --- rows that arrive in parts --------------------------------------------------------------------------------------------
+
+
+def same_answer(one, other, X, atol=1e-8):
+    assert one.noise_ == pytest.approx(other.noise_, rel=1e-12)
+    for a, b in zip(one.predict(X, return_std=True), other.predict(X, return_std=True), strict=True):
+        np.testing.assert_allclose(a, b, atol=atol)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("kernel", ["auto", "decomposable", "curl_free", "object"])
+@pytest.mark.parametrize("convention", ["sum", "mean"])
+def test_streams_give_what_one_table_gives(convention, kernel, missing):
+    X, Y = smooth(missing=missing)
+    if kernel == "object":
+        kernel = IndependentKernel([RBFKernel().double(), RBFKernel().double()])
+    options = {"lam": 0.01, "convention": convention, "num_frequencies": 30, "fit_intercept": True, "random_state": 0}
+    whole = ovkgp.ORFFRidge(kernel, **options).fit(X, Y)
+    chunks = [(X[i : i + 17], Y[i : i + 17]) for i in (34, 0, 51, 17)]
+    streamed = ovkgp.ORFFRidge(kernel, **options).fit_stream(chunks)
+    same_answer(whole, streamed, X)
+    assert whole.posterior_.log_evidence == pytest.approx(streamed.posterior_.log_evidence, rel=1e-9)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("convention", ["sum", "mean", "samples"])
+def test_parts_add_up(convention, missing):
+    X, Y = smooth(missing=missing)
+    options = {"lam": 0.01, "convention": convention, "num_frequencies": 30, "lengthscale": 1.5, "random_state": 0}
+    whole = ovkgp.ORFFRidge(**options).fit(X, Y)
+    parts = ovkgp.ORFFRidge(**options)
+    for rows in (slice(0, 20), slice(20, 23), slice(23, 60)):
+        parts.partial_fit(X[rows], Y[rows])
+    same_answer(whole, parts, X)
+    same_answer(ovkgp.ORFFRidge(**options).fit(X[:30], Y[:30]).partial_fit(X[30:], Y[30:]), whole, X)
+
+
+def test_weights_stream_where_the_noise_is_known_beforehand():
+    X, Y = smooth()
+    weights = np.random.default_rng(0).integers(1, 4, 60).astype(float)
+    options = {"lam": 0.1, "num_frequencies": 30, "lengthscale": 1.5, "random_state": 0}
+    whole = ovkgp.ORFFRidge(**options).fit(X, Y, weights)
+    parts = (
+        ovkgp.ORFFRidge(**options).partial_fit(X[:30], Y[:30], weights[:30]).partial_fit(X[30:], Y[30:], weights[30:])
+    )
+    same_answer(whole, parts, X)
+    with pytest.raises(OptionError, match='convention="sum"'):
+        ovkgp.ORFFRidge(convention="mean", **{**options, "lam": 0.1}).partial_fit(X, Y, weights)
+
+
+def test_a_metric_streams_too():
+    X, Y = smooth(missing=0.3)
+    options = {"lam": 0.01, "convention": "mean", "num_frequencies": 20, "random_state": 0}
+    options["output_metric"] = np.array([[1.0, 0.7], [0.7, 2.0]])
+    whole = ovkgp.ORFFRidge(**options).fit(X, Y)
+    Phi, seen = features(whole, X), np.isfinite(Y).ravel()
+    N = np.kron(np.eye(60), whole.noise_ * options["output_metric"])[np.ix_(seen, seen)]
+    weights = np.linalg.solve(
+        np.eye(Phi.shape[1]) + Phi[seen].T @ np.linalg.solve(N, Phi[seen]),
+        Phi[seen].T @ np.linalg.solve(N, Y.ravel()[seen]),
+    )
+    np.testing.assert_allclose(whole.coef_, weights, atol=1e-8)
+    same_answer(ovkgp.ORFFRidge(**options).fit_stream([(X[:25], Y[:25]), (X[25:], Y[25:])]), whole, X)
+
+
+@pytest.mark.parametrize("way", ["stream", "parts"])
+def test_lam_and_scale_from_statistics_alone(way):
+    X, Y = smooth(missing=0.1)
+    options = {"convention": "mean", "num_frequencies": 30, "lengthscale": 1.5, "random_state": 0}
+    options |= {"lam": [1e-6, 1e-3, 1.0], "selection": "evidence", "scale": "evidence"}
+    whole, other = ovkgp.ORFFRidge(**options).fit(X, Y), ovkgp.ORFFRidge(**options)
+    parts = [(X[:20], Y[:20]), (X[20:], Y[20:])]
+    if way == "stream":
+        other.fit_stream(parts)
+    else:
+        for part in parts:
+            other.partial_fit(*part)
+    assert other.lam_ == whole.lam_ and other.scale_ == pytest.approx(whole.scale_, rel=1e-7)
+    np.testing.assert_allclose(other.path_.log_evidence, whole.path_.log_evidence, rtol=1e-8)
+    same_answer(whole, other, X)
+
+
+def test_more_rows_than_the_sample_take_the_same_lengthscale():
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(12_000, 3)), rng.normal(size=(12_000, 1))
+    options = {"num_frequencies": 5, "random_state": 0}
+    whole = ovkgp.ORFFRidge(**options).fit(X, Y)
+    streamed = ovkgp.ORFFRidge(**options).fit_stream([(X[7000:], Y[7000:]), (X[:7000], Y[:7000])])
+    lengthscales = [model.gp_.kernel.base_kernel.lengthscale.item() for model in (whole, streamed)]
+    assert lengthscales[0] == lengthscales[1]
+    same_answer(whole, streamed, X[:10])
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"solver": "cg"}, "statistics"),
+        ({"lam": [0.1, 1.0]}, "evidence"),
+        ({"lam": -1.0}, "positive"),
+        ({"variance": "none"}, "guarded"),
+        ({"num_frequencies": 0}, "num_frequencies"),
+    ],
+)
+def test_options_that_do_not_stream(options, match):
+    X, Y = smooth()
+    for fit in (lambda m: m.fit_stream([(X, Y)]), lambda m: m.partial_fit(X, Y)):
+        with pytest.raises((OptionError, InputError), match=match):
+            fit(ovkgp.ORFFRidge(**options))
+
+
+def test_bad_rows_in_a_stream_or_a_part():
+    X, Y = smooth()
+    with pytest.raises(InputError, match="chunk 1"):
+        ovkgp.ORFFRidge().fit_stream([(X, Y), (np.full_like(X, np.nan), Y)])
+    with pytest.raises(InputError, match="two passes"):
+        ovkgp.ORFFRidge().fit_stream(pair for pair in [(X, Y)])
+    model = ovkgp.ORFFRidge(num_frequencies=20, random_state=0).partial_fit(X, Y)
+    before = model.predict(X)
+    with pytest.raises(InputError, match="columns"):
+        model.partial_fit(X, Y[:, :1])
+    np.testing.assert_array_equal(model.predict(X), before)
+    without = ovkgp.ORFFRidge(num_frequencies=20, solver="cg", random_state=0).fit(X, Y).set_params(solver="auto")
+    with pytest.raises(OptionError, match="fit it with"):
+        without.partial_fit(X, Y)
+
+
+def test_a_kernel_without_a_spectral_pair_is_refused():
+    X, Y = smooth()
+    kernel = DecomposableKernel(RBFKernel(active_dims=(0,)) * RBFKernel(), num_outputs=2)
+    ovkgp.ORFFRidge(kernel, num_frequencies=10, random_state=0).fit(X, Y)
+    from gpytorch.kernels import LinearKernel
+
+    with pytest.raises(ovkgp.exceptions.SpectralError):
+        ovkgp.ORFFRidge(DecomposableKernel(LinearKernel(), num_outputs=2)).fit(X, Y)
+
+
+def test_it_pickles_and_reproduces():
+    X, Y = smooth()
+    ridge = ovkgp.ORFFRidge(num_frequencies=20, random_state=7).fit(X, Y)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(ridge)).predict(X), ridge.predict(X))
+    np.testing.assert_array_equal(ovkgp.ORFFRidge(num_frequencies=20, random_state=7).fit(X, Y).coef_, ridge.coef_)
+    assert ridge.sample_functions(2, random_state=0)(X[:4]).shape == (2, 4, 2)

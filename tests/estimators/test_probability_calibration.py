@@ -1,0 +1,182 @@
+"""Calibrated probabilities: the gradient, the limits, what is recovered, and folds that hold rows out for good."""
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime, minimize
+from scipy.special import log_softmax, softmax
+
+from ovkgp.estimators.probability_calibration import Calibration, _Problem, calibrate, deal_folds, lone_classes
+from ovkgp.exceptions import InputError
+
+
+def held_out(n=200, num_classes=3, seed=0, beta=4.0, unlike=True):
+    """Scores that sum to zero, unknown shares, labels drawn with the formula's probabilities, and the frequencies."""
+    rng = np.random.default_rng(seed)
+    scores = 0.6 * rng.standard_normal((n, num_classes))
+    scores -= scores.mean(1, keepdims=True)
+    unknown = rng.uniform(0, 0.3, n)
+    frequencies = np.arange(1, num_classes + 1.0) if unlike else np.ones(num_classes)
+    frequencies /= frequencies.sum()
+    true = Calibration(beta, 0.5 * np.log(frequencies), frequencies, np.nan, 0, 0)
+    p = softmax(true.logits(scores, unknown), axis=1)
+    labels = (rng.random((n, 1)) > p.cumsum(1)[:, :-1]).sum(1)
+    return scores, unknown, labels, frequencies
+
+
+@pytest.mark.parametrize("at", [(0.0, 0.0), (1.3, -0.7), (-2.0, 2.0)])
+def test_gradient_is_that_of_differences(at):
+    scores, unknown, labels, frequencies = held_out()
+    weight = np.random.default_rng(1).uniform(0, 2, len(labels))
+    problem = _Problem(scores, unknown, labels, np.log(frequencies), weight)
+    _, gradient = problem.loss_and_gradient(np.array(at))
+    expected = approx_fprime(np.array(at), lambda v: problem.loss_and_gradient(v)[0], 1e-7)
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+
+
+def test_logits_are_the_formula():
+    scores, unknown, _, frequencies = held_out(4)
+    calibration = Calibration(3.0, np.array([0.2, -0.1, 0.4]), frequencies, np.nan, 0, 0)
+    for i in range(4):
+        for k in range(3):
+            u, s, b = unknown[i], scores[i, k], calibration.bias[k]
+            expected = u * np.log(frequencies[k]) + (3.0 * s + (1 - u) * b) / np.sqrt(1 + np.pi / 8 * 9 * u)
+            assert calibration.logits(scores, unknown)[i, k] == pytest.approx(expected)
+
+
+def test_nothing_known_leaves_the_frequencies_whatever_was_fitted():
+    calibration = calibrate(*held_out())
+    np.testing.assert_allclose(
+        softmax(calibration.logits(np.zeros((1, 3)), np.ones(1)), axis=1)[0], [1 / 6, 1 / 3, 1 / 2]
+    )
+
+
+def test_more_unknown_is_less_certain():
+    calibration = calibrate(*held_out(unlike=False))
+    scores = np.tile([[0.8, -0.3, -0.5]], (5, 1))
+    largest = softmax(calibration.logits(scores, np.linspace(0, 1, 5)), axis=1)[:, 0]
+    assert (np.diff(largest) < 0).all()
+
+
+def test_macKay_root_averages_a_softmax_over_a_gaussian_score():
+    """Two classes: E σ(2β s + noise of variance 4β²u) against σ(2β s / √(1 + π/8 · 4β²u)), the formula with β doubled."""
+    rng, beta, u = np.random.default_rng(0), 1.5, 0.4
+    calibration = Calibration(beta, np.zeros(2), np.array([0.5, 0.5]), np.nan, 0, 0)
+    for s in (0.0, 0.3, 1.0):
+        margin = np.diff(calibration.logits(np.array([[-s, s]]), np.array([u])))[0, 0]
+        # the margin 2β s / root has the root of a logistic argument with standard deviation β √u
+        draws = 2 * beta * s + beta * np.sqrt(u) * rng.standard_normal(200_000)
+        assert 1 / (1 + np.exp(-margin)) == pytest.approx(np.mean(1 / (1 + np.exp(-draws))), abs=0.02)
+
+
+def test_what_drew_the_labels_is_found_again():
+    calibration = calibrate(*held_out(20_000, beta=4.0))
+    assert calibration.beta == pytest.approx(4.0, rel=0.05)
+    np.testing.assert_allclose(calibration.bias, 0.5 * np.log([1 / 6, 1 / 3, 1 / 2]), atol=0.1)
+
+
+def test_the_fit_is_the_least_of_the_penalised_loss():
+    scores, unknown, labels, frequencies = held_out(40)
+    calibration = calibrate(scores, unknown, labels, frequencies)
+
+    def loss(v):
+        logits = Calibration(2 * np.exp(v[0]), v[1] * np.log(frequencies), frequencies, np.nan, 0, 0).logits(
+            scores, unknown
+        )
+        return -log_softmax(logits, axis=1)[np.arange(40), labels].sum() + v[0] ** 2 / (2 * 1.5**2) + v[1] ** 2 / 2
+
+    best = min(
+        (
+            minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10})
+            for start in ([0, 0], [2, 0], [-2, 1], [0, -2])
+        ),
+        key=lambda found: found.fun,
+    )
+    assert calibration.beta == pytest.approx(2 * np.exp(best.x[0]), rel=1e-5)
+    np.testing.assert_allclose(calibration.bias, best.x[1] * np.log(frequencies), atol=1e-5)
+
+
+def test_separated_scores_do_not_lead_to_certainty():
+    labels = np.tile(np.arange(3), 4)
+    scores = 1.5 * np.eye(3)[labels] - 0.5
+    calibration = calibrate(scores, np.zeros(12), labels, np.full(3, 1 / 3))
+    p = softmax(calibration.logits(scores, np.zeros(12)), axis=1).max(1)
+    assert (p < 1 - 1e-4).all() and (p > 0.9).all()
+
+
+def test_scores_that_say_nothing_are_not_believed():
+    scores, unknown, _, frequencies = held_out(2000, unlike=False)
+    labels = np.random.default_rng(5).integers(0, 3, 2000)
+    calibration = calibrate(scores, unknown, labels, frequencies)
+    assert calibration.beta < 0.15
+    assert calibration.log_loss == pytest.approx(np.log(3), abs=0.01)
+
+
+def test_one_row_is_enough_and_none_is_not():
+    calibration = calibrate(np.array([[0.5, -0.5]]), np.array([0.1]), np.array([0]), np.array([0.5, 0.5]))
+    assert 1.0 < calibration.beta < 3.0  # near the prior's K − 1
+    with pytest.raises(InputError, match="no held-out rows"):
+        calibrate(np.zeros((0, 2)), np.zeros(0), np.zeros(0, dtype=int), np.array([0.5, 0.5]))
+
+
+def test_the_start_has_the_slope_of_least_squares():
+    """At β = K − 1 and equal scores, the softmax moves with the scores as p_k = (1 + (K − 1) s_k) / K does."""
+    for K in (2, 3, 6):
+        calibration = Calibration(K - 1.0, np.zeros(K), np.full(K, 1 / K), np.nan, 0, 0)
+        step = 1e-5 * (np.eye(K)[:1] - 1 / K)
+        p = softmax(calibration.logits(step, np.zeros(1)), axis=1)
+        np.testing.assert_allclose(p, (1 + (K - 1) * step) / K, atol=1e-9)
+
+
+def test_weights_are_repetitions():
+    scores, unknown, labels, frequencies = held_out(30)
+    weight = np.random.default_rng(2).integers(1, 4, 30)
+    weighed = calibrate(scores, unknown, labels, frequencies, weight.astype(float))
+    repeated = calibrate(*(part.repeat(weight, 0) for part in (scores, unknown, labels)), frequencies)
+    assert weighed.beta == pytest.approx(repeated.beta, rel=1e-6)
+    assert weighed.log_loss == pytest.approx(repeated.log_loss, rel=1e-9)
+
+
+# --- folds --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_class_is_spread_over_all_folds():
+    rng = np.random.default_rng(0)
+    X, labels = rng.standard_normal((103, 3)), rng.integers(0, 4, 103)
+    folds = deal_folds(X, labels, 5)
+    for k in range(4):
+        sizes = np.bincount(folds[labels == k], minlength=5)
+        assert sizes.max() - sizes.min() <= 1
+    assert np.ptp(np.bincount(folds)) <= 1
+    order = rng.permutation(103)
+    np.testing.assert_array_equal(deal_folds(X[order], labels[order], 5), folds[order])
+
+
+def test_copies_share_a_fold_even_with_other_labels():
+    X = np.repeat(np.random.default_rng(0).standard_normal((20, 2)), 3, axis=0)
+    labels = np.random.default_rng(1).integers(0, 2, 60)
+    folds = deal_folds(X, labels, 4).reshape(20, 3)
+    assert (folds == folds[:, :1]).all() and set(folds[:, 0]) == set(range(4))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([0] * 10 + [1] * 3, 3),
+        ([0] * 10 + [1], 5),  # a class of one is dealt like any other
+        ([0, 1], 2),
+        ([0, 1, 2], 3),
+        ([0, 0, 1, 1], 2),
+    ],
+)
+def test_how_many_folds(labels, expected):
+    X = np.arange(float(len(labels)))[:, None]
+    assert set(deal_folds(X, np.array(labels), 5)) == set(range(expected))
+
+
+def test_one_row_copied_is_still_dealt():
+    assert set(deal_folds(np.ones((6, 2)), np.array([0, 0, 0, 1, 1, 1]), 5)) == {0, 1, 2}
+
+
+def test_lone_classes_are_those_with_one_distinct_row():
+    X = np.array([[0.0], [1.0], [2.0], [2.0], [3.0]])
+    np.testing.assert_array_equal(lone_classes(X, np.array([0, 0, 1, 1, 2])), [1, 2])

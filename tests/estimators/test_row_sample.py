@@ -1,0 +1,90 @@
+"""The sample of the rows: the same for any order and any cutting, with copies of rows and rarely observed outputs in it."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ovkgp.estimators.row_sample import RowSample
+from ovkgp.inference.subsets import FEWEST
+
+
+def table(n=300, seed=0):
+    """Rows with copies, of three outputs; the last is observed in about one of thirty rows."""
+    rng = np.random.default_rng(seed)
+    X, Y = rng.integers(0, 40, (n, 2)).astype(float), rng.integers(0, 3, (n, 3)).astype(float)
+    Y[rng.random(n) < 0.97, 2] = np.nan
+    Y[rng.random(n) < 0.3, 0] = np.nan
+    X[n // 2 : n // 2 + 20], Y[n // 2 : n // 2 + 20] = X[:20], Y[:20]
+    return X, Y
+
+
+def same(a, b):
+    return all(np.array_equal(getattr(a, name), getattr(b, name), equal_nan=True) for name in ("X", "Y")) and (
+        np.array_equal(a.priorities, b.priorities)
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 300), max_size=5), st.integers(1, 320), st.integers(0, 10_000))
+def test_neither_order_nor_cutting_matters(cuts, limit, seed):
+    X, Y = table()
+    whole = RowSample.of(X, Y, limit)
+    order = np.random.default_rng(seed).permutation(300)
+    first, *rest = (RowSample.of(X[part], Y[part], limit) for part in np.split(order, sorted(cuts)))
+    assert same(sum(rest, first), whole)
+
+
+def test_a_sample_that_is_large_enough_is_the_table():
+    X, Y = table()
+    seen = np.isfinite(Y).any(1)
+    found = RowSample.of(X, Y, 1000)
+    rows, expected = (np.nan_to_num(np.hstack(pair), nan=-1) for pair in ((found.X, found.Y), (X[seen], Y[seen])))
+    assert sorted(map(tuple, rows)) == sorted(map(tuple, expected))  # copies as often as they occur
+
+
+def test_complete_outputs_need_no_more_than_the_limit():
+    X, _ = table()
+    for limit in (1, 7, 299):
+        assert len(RowSample.of(X, X, limit)) == limit
+
+
+def test_rows_in_which_nothing_was_seen_are_left_out():
+    X, Y = table()
+    blank = np.vstack([X, X[:50] + 100]), np.vstack([Y, np.full((50, 3), np.nan)])
+    assert same(RowSample.of(*blank, 60), RowSample.of(X, Y, 60))
+
+
+def test_a_rarely_observed_output_is_not_lost():
+    X, Y = table(3000)
+    found, num_seen = RowSample.of(X, Y, 300), np.isfinite(Y).sum(0)
+    assert num_seen[2] > FEWEST
+    assert np.isfinite(found.Y[:, 2]).sum() == FEWEST
+    assert 300 <= len(found) <= 300 + FEWEST
+
+
+def test_an_output_that_was_seen_once_is_in():
+    X, Y = table(1000)
+    Y[:, 2] = np.nan
+    Y[777, 2] = 5.0
+    assert np.nansum(RowSample.of(X, Y, 10).Y[:, 2]) == 5.0
+
+
+def test_many_outputs_at_most_double_the_sample():
+    rng = np.random.default_rng(0)
+    X, Y = rng.random((500, 1)), rng.random((500, 40))
+    Y[rng.random(Y.shape) < 0.95] = np.nan
+    assert len(RowSample.of(X, Y, 80)) <= 160
+
+
+def test_the_sample_is_like_the_table():
+    """The mean of 2000 of 20 000 rows lies within five standard errors, for inputs on a grid too."""
+    rng = np.random.default_rng(3)
+    X = np.c_[np.arange(20_000.0), rng.standard_normal(20_000)]
+    found = RowSample.of(X, X[:, :1], 2000)
+    error = np.abs(found.X.mean(0) - X.mean(0)) / (X.std(0) / np.sqrt(2000))
+    assert error.max() < 5
+
+
+def test_single_precision_counts_as_the_double_it_is():
+    X, Y = table()
+    assert same(RowSample.of(X.astype(np.float32), Y.astype(np.float32), 60), RowSample.of(X, Y, 60))

@@ -1,0 +1,443 @@
+"""SimplexClassifier: the two codings are one estimator, its probabilities are honest, and scikit-learn's own checks."""
+
+import copy
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from scipy.special import expit, log_softmax, softmax
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from ovkgp.estimators.orff_ridge import ORFFRidge
+from ovkgp.estimators.ridge import OVKRidge
+from ovkgp.estimators.simplex_classifier import SimplexClassifier
+from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.kernels import DecomposableKernel, simplex_code
+
+
+@parametrize_with_checks(
+    [
+        SimplexClassifier(),
+        SimplexClassifier(coding="one_hot"),
+        SimplexClassifier(num_frequencies=30, random_state=0),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def blobs(n=60, num_classes=3, seed=0, spread=0.7):
+    """Inputs (n, 2) about the corners of a polygon, and their labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.arange(n) % num_classes)
+    angle = 2 * np.pi * y / num_classes
+    return 2 * np.c_[np.cos(angle), np.sin(angle)] + spread * rng.standard_normal((n, 2)), y
+
+
+def dense_scores(X, y, Xs, lam, lengthscale):
+    """(Kx_* (Kx + λ I)⁻¹ E) CᵀC, and the variance of a score, in plain NumPy."""
+
+    def gram(A, B):
+        return np.exp(-0.5 * ((A[:, None] - B) ** 2).sum(-1) / lengthscale**2)
+
+    K = y.max() + 1
+    smoother = np.linalg.solve(gram(X, X) + lam * np.eye(len(X)), gram(X, Xs)).T
+    variance = 1 - (smoother * gram(Xs, X)).sum(1)
+    return smoother @ np.eye(K)[y] @ (K * np.eye(K) - 1) / (K - 1), variance
+
+
+# --- the estimator ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 5])
+def test_bt_80_scores_are_those_of_dense_algebra(num_classes):
+    X, y = blobs(60, num_classes)  # as many of each class: frequencies have no say
+    Xs = np.random.default_rng(1).uniform(-4, 4, (20, 2))
+    model = SimplexClassifier(lam=0.3, lengthscale=1.5).fit(X, y)
+    expected, variance = dense_scores(X, y, Xs, 0.3, 1.5)
+    scores, std = model.scores(Xs, return_std=True)
+    np.testing.assert_allclose(scores, expected, atol=1e-11)
+    np.testing.assert_allclose(std, np.sqrt(np.repeat(variance[:, None], num_classes, 1)), rtol=1e-7)
+    np.testing.assert_array_equal(model.predict(Xs), expected.argmax(1))
+    np.testing.assert_allclose(scores.sum(1), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 4, 7])
+@pytest.mark.parametrize("num_frequencies", [None, 25])
+def test_bt_80_one_hot_at_lam_is_codes_at_a_smaller_lam(num_classes, num_frequencies):
+    """Scores times (K − 1)/K at λ (K − 1)/K; standard deviations, held-out scores and probabilities are the same."""
+    X, y = blobs(56, num_classes)
+    Xs = np.random.default_rng(1).uniform(-6, 6, (30, 2))
+    share = (num_classes - 1) / num_classes
+    options = {"num_frequencies": num_frequencies, "random_state": 3}
+    codes = SimplexClassifier(lam=0.2 * share, **options).fit(X, y)
+    one_hot = SimplexClassifier(lam=0.2, coding="one_hot", **options).fit(X, y)
+    (a, a_std), (b, b_std) = (model.scores(Xs, return_std=True) for model in (codes, one_hot))
+    np.testing.assert_allclose(b, share * a, atol=1e-10)
+    np.testing.assert_allclose(b_std, a_std, rtol=1e-6)
+    np.testing.assert_allclose(one_hot.predict_proba(Xs), codes.predict_proba(Xs), atol=1e-7)
+    np.testing.assert_array_equal(one_hot.predict(Xs), codes.predict(Xs))
+
+
+@pytest.mark.parametrize("num_classes", range(2, 8))
+def test_bt_80_decoding_undoes_encoding(num_classes):
+    """Isolated points and hardly a penalty: the scores are the codes' own, one for the class and −1/(K − 1) for others."""
+    X, y = 100.0 * np.arange(2 * num_classes)[:, None], np.tile(np.arange(num_classes), 2)
+    model = SimplexClassifier(lam=1e-10, lengthscale=1.0).fit(X, y)
+    code = simplex_code(num_classes).numpy()
+    np.testing.assert_allclose(model.scores(X), (code.T @ code)[y], atol=1e-9)
+    np.testing.assert_array_equal(model.predict(X), y)
+
+
+def test_id_18_one_hot_scores_are_the_posterior_mean_of_a_process_that_sums_to_zero():
+    X, y = blobs()
+    model = SimplexClassifier(coding="one_hot", lam=0.5).fit(X, y)
+    mean, cov = model.ridge_.predict(X, return_cov=True, noise=False)
+    np.testing.assert_allclose(model.scores(X), mean, atol=1e-12)
+    np.testing.assert_allclose(mean.sum(1), 0, atol=1e-12)
+    np.testing.assert_allclose(cov.sum(2), 0, atol=1e-12)
+
+
+def test_std_is_that_of_functions_drawn_from_the_posterior():
+    X, y = blobs(30)
+    model = SimplexClassifier(lam=1.0).fit(X, y)
+    draws = model.ridge_.sample_y(X[:4], 20_000, random_state=0, noise=False)  # (4, 2, 20000)
+    scores = np.einsum("map,ak->mkp", draws, simplex_code(3).numpy())
+    mean, std = model.scores(X[:4], return_std=True)
+    np.testing.assert_allclose(scores.std(-1), std, rtol=0.03)  # 1/√40000 a draw, six sigma
+    np.testing.assert_allclose(scores.mean(-1), mean, atol=5 * std.max() / np.sqrt(20_000))
+
+
+def test_random_features_come_close_to_the_exact_kernel():
+    X, y = blobs(90)
+    exact = SimplexClassifier(lam=1.0).fit(X, y)
+    features = SimplexClassifier(lam=1.0, num_frequencies=300, random_state=0).fit(X, y)
+    assert isinstance(exact.ridge_, OVKRidge) and isinstance(features.ridge_, ORFFRidge)
+    assert np.abs(features.scores(X) - exact.scores(X)).max() < 0.1  # the features' error is of order 1/√300
+    assert np.abs(features.predict_proba(X) - exact.predict_proba(X)).max() < 0.1
+    again = SimplexClassifier(lam=1.0, num_frequencies=300, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(again.predict_proba(X), features.predict_proba(X))
+
+
+def test_bt_81_digits():
+    """The stand-in for MNIST: both roads classify most of the digits that they were not shown."""
+    X, y = load_digits(return_X_y=True)
+    X = X / 16
+    train, test = slice(0, 600), slice(900, 1797)
+    exact = SimplexClassifier(lam=[1e-3, 1e-2, 1e-1, 1.0]).fit(X[train], y[train])
+    features = SimplexClassifier(lam=1e-2, num_frequencies=300, random_state=0).fit(X[train], y[train])
+    assert exact.score(X[test], y[test]) > 0.93
+    assert features.score(X[test], y[test]) > 0.90
+    assert log_loss(y[test], exact.predict_proba(X[test])) < 0.35
+
+
+# --- λ ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coding", ["codes", "one_hot"])
+def test_lam_is_chosen_by_leaving_out_whole_rows(coding):
+    X, y = blobs(45, spread=1.2)
+    lams, K = [1e-4, 1e-2, 1.0, 30.0, 1e4], 3
+    model = SimplexClassifier(lam=lams, coding=coding, lengthscale=1.5).fit(X, y)
+    errors = []
+    for lam in np.array(lams) * (1 if coding == "codes" else (K - 1) / K):
+        scores = [
+            dense_scores(np.delete(X, i, 0), np.delete(y, i), X[i : i + 1], lam, 1.5)[0][0] for i in range(len(X))
+        ]
+        errors.append(((np.array(scores) - (K * np.eye(K) - 1)[y] / (K - 1)) ** 2).mean())
+    assert model.lam_ == lams[int(np.argmin(errors))]
+    assert model.lam_ not in (lams[0], lams[-1])
+    assert model.noise_ == model.lam_ == model.ridge_.lam_
+
+
+def test_convention_says_what_lam_is():
+    X, y = blobs(40)
+    model = SimplexClassifier(lam=0.01, convention="mean").fit(X, y)
+    assert model.noise_ == pytest.approx(40 * 0.01)
+    np.testing.assert_allclose(model.scores(X), SimplexClassifier(lam=0.4).fit(X, y).scores(X), atol=1e-12)
+
+
+# --- probabilities ------------------------------------------------------------------------------------------------------
+
+
+def overlapping(n, seed, prior=(0.5, 0.5)):
+    """Two Gaussians at ∓1 on a line, the labels, and the true probability of class 1."""
+    rng = np.random.default_rng(seed)
+    y = (rng.random(n) < prior[1]).astype(int)
+    x = rng.standard_normal(n) + 2 * y - 1
+    return x[:, None], y, expit(2 * x + np.log(prior[1] / prior[0]))
+
+
+def three_gaussians(n, seed, prior=(0.6, 0.3, 0.1)):
+    """Three Gaussians in the plane, the labels, and the true probabilities (n, 3)."""
+    rng, centres = np.random.default_rng(seed), 1.5 * np.array([[0, 1], [-0.9, -0.5], [0.9, -0.5]])
+    y = rng.choice(3, n, p=prior)
+    X = centres[y] + rng.standard_normal((n, 2))
+    densities = norm.pdf(X[:, None] - centres).prod(-1) * prior
+    return X, y, densities / densities.sum(1, keepdims=True)
+
+
+def expected_calibration_error(p, truth, num_bins=10):
+    """Σ_b (m_b / m) |mean of p − mean of truth| over bins of p."""
+    bins = np.minimum((p * num_bins).astype(int), num_bins - 1)
+    parts = [(bins == b) for b in range(num_bins)]
+    return sum(part.mean() * abs(p[part].mean() - truth[part].mean()) for part in parts if part.any())
+
+
+@pytest.mark.parametrize("prior", [(0.5, 0.5), (0.9, 0.1)])
+def test_probabilities_are_near_the_true_ones(prior):
+    """The error of a frequency from 600 rows in ten bins is about √(0.25 / 60) = 0.06; measured: 0.01 to 0.04."""
+    X, y, _ = overlapping(600, 0, prior)
+    Xs, ys, truth = overlapping(4000, 1, prior)
+    model = SimplexClassifier(lam=[0.03, 0.3, 3.0]).fit(X, y)
+    p = model.predict_proba(Xs)
+    assert expected_calibration_error(p[:, 1], truth) < 0.06
+    assert expected_calibration_error(p[:, 1], ys) < 0.06 + 0.02  # the labels' own noise, √(0.25 / 400) a bin
+    best = -np.mean(truth * np.log(truth) + (1 - truth) * np.log1p(-truth))
+    assert best < log_loss(ys, p) + 0.02 and log_loss(ys, p) < best + 0.05
+    assert log_loss(ys, p) < log_loss(ys, softmax(model.scores(Xs), axis=1)) - 0.01
+
+
+@pytest.mark.parametrize("coding", ["codes", "one_hot"])
+def test_probabilities_of_three_unlike_classes(coding):
+    X, y, _ = three_gaussians(500, 0)
+    Xs, ys, truth = three_gaussians(4000, 1)
+    model = SimplexClassifier(lam=0.3, coding=coding).fit(X, y)
+    p = model.predict_proba(Xs)
+    assert max(expected_calibration_error(p[:, k], truth[:, k]) for k in range(3)) < 0.06
+    assert log_loss(ys, p) < -np.mean((truth * np.log(truth)).sum(1)) + 0.08
+    assert log_loss(ys, p) < log_loss(ys, softmax(model.scores(Xs), axis=1)) - 0.1
+    assert np.mean(truth[np.arange(4000), p.argmax(1)]) > np.mean(truth.max(1)) - 0.02  # hardly worse than knowing
+
+
+def test_a_strong_penalty_does_not_hide_a_rare_class():
+    """Scores of rare classes are shrunk most; the bias gives back what the penalty took."""
+    X, y, _ = overlapping(300, 0, (0.9, 0.1))
+    Xs, _, truth = overlapping(4000, 1, (0.9, 0.1))
+    p = SimplexClassifier(lam=10.0).fit(X, y).predict_proba(Xs)[:, 1]
+    assert expected_calibration_error(p, truth) < 0.05
+
+
+@pytest.mark.parametrize("num_frequencies", [None, 60])
+def test_far_from_the_data_probabilities_are_the_class_frequencies(num_frequencies):
+    """The guarded variance of random features knows that it is far away; their mean does not fall to zero, so not exactly."""
+    X, y, _ = three_gaussians(200, 0)
+    model = SimplexClassifier(lam=0.3, num_frequencies=num_frequencies, random_state=0).fit(X, y)
+    far = model.predict_proba([[1e3, -1e3], [-2e3, 0.0]])
+    if num_frequencies is None:
+        np.testing.assert_allclose(far, np.tile(np.bincount(y) / 200, (2, 1)), atol=1e-9)
+    assert far.max() < 0.9
+    np.testing.assert_allclose(model.calibration_.frequencies, np.bincount(y) / 200)
+
+
+def test_uninformative_inputs_give_the_class_frequencies():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((300, 2)), (rng.random(300) < 0.2).astype(int)
+    p = SimplexClassifier(lam=3.0).fit(X, y).predict_proba(rng.standard_normal((200, 2)))
+    assert np.abs(p[:, 1] - y.mean()).mean() < 0.06
+
+
+def test_the_held_out_loss_is_that_of_refits():
+    X, y = blobs(60, spread=1.0)
+    cv = StratifiedKFold(3, shuffle=True, random_state=0)
+    model = SimplexClassifier(lam=0.5, lengthscale=1.5, cv=cv).fit(X, y)
+    log_p = []
+    for train, test in cv.split(X, y):
+        scores, variance = dense_scores(X[train], y[train], X[test], 0.5, 1.5)
+        logits = model.calibration_.logits(scores, variance)
+        log_p.append(log_softmax(logits, axis=1)[np.arange(len(test)), y[test]])
+    assert model.calibration_.log_loss == pytest.approx(-np.mean(np.concatenate(log_p)), rel=1e-9)
+    assert model.calibration_.num_rows == 60 and model.calibration_.num_folds == 3
+
+
+def test_predict_decision_and_probability_agree():
+    for X, y in (blobs(60), blobs(60, 2), three_gaussians(100, 0)[:2], overlapping(80, 0, (0.8, 0.2))[:2]):
+        model = SimplexClassifier().fit(X, y)
+        Xs = np.random.default_rng(1).uniform(-9, 9, (200, X.shape[1]))
+        p, decision = model.predict_proba(Xs), model.decision_function(Xs)
+        np.testing.assert_array_equal(model.predict(Xs), p.argmax(1))
+        np.testing.assert_allclose(model.predict_log_proba(Xs), np.log(p), atol=1e-10)
+        np.testing.assert_allclose(p.sum(1), 1)
+        if p.shape[1] == 2:
+            np.testing.assert_allclose(expit(decision), p[:, 1], atol=1e-12)
+        else:
+            np.testing.assert_allclose(softmax(decision, axis=1), p, atol=1e-12)
+            np.testing.assert_allclose(decision.sum(1), 0, atol=1e-10)
+
+
+# --- data that nobody likes ---------------------------------------------------------------------------------------------
+
+
+def test_labels_of_any_kind():
+    X, y = blobs(40, 2)
+    expected = SimplexClassifier().fit(X, y)
+    names = np.array(["yes", "no"])[1 - y]
+    for labels in (names, pd.Series(names), y.astype(bool), torch.as_tensor(y), list(y), y.astype(float)):
+        model = SimplexClassifier().fit(pd.DataFrame(X, columns=["a", "b"]), labels)
+        np.testing.assert_array_equal(
+            model.predict_proba(pd.DataFrame(X, columns=["a", "b"])), expected.predict_proba(X)
+        )
+    assert SimplexClassifier().fit(X, names).predict(X[:3]).dtype == names.dtype
+    assert SimplexClassifier().fit(X, y.astype(bool)).predict(X).dtype == bool
+
+
+def test_one_class_is_refused():
+    with pytest.raises(InputError, match="one class only, 'a'"):
+        SimplexClassifier().fit(np.zeros((4, 1)), ["a"] * 4)
+    with pytest.raises(InputError, match="one class"):
+        SimplexClassifier().fit(np.zeros((4, 1)), [0, 0, 1, 1], sample_weight=[1, 1, 0, 0])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bad_inputs_are_refused_and_the_last_fit_is_kept(bad):
+    X, y = blobs(30)
+    model = SimplexClassifier().fit(X, y)
+    before = model.predict_proba(X)
+    X_bad = np.c_[X, X]
+    X_bad[3, 1] = bad
+    with pytest.raises(ValueError, match=r"NaN|infinity"):
+        model.fit(X_bad, y)
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+    with pytest.raises(ValueError, match=r"NaN|infinity"):
+        model.predict_proba(X_bad[:, :2])
+
+
+def test_a_small_class_makes_the_folds_fewer():
+    X, y = blobs(40, 2)
+    y[:3] = 2
+    assert SimplexClassifier().fit(X, y).calibration_.num_folds == 3
+
+
+def test_a_class_of_one_warns_and_leans_towards_the_frequencies():
+    X, y = blobs(40, 2)
+    labels = np.array(["a", "b", "rare"])[y]
+    labels[0] = "rare"
+    with pytest.warns(FitWarning, match="'rare'.*has one distinct row.*Add rows") as caught:
+        model = SimplexClassifier(lam=0.1).fit(X, labels)
+    assert caught[0].filename == __file__
+    p = model.predict_proba(X)
+    assert np.isfinite(p).all() and (p > 0).all()
+    assert model.calibration_.num_folds == 5
+    far = model.predict_proba([[1e4, 1e4]])[0]
+    np.testing.assert_allclose(far, [np.mean(labels == name) for name in ("a", "b", "rare")], atol=1e-9)
+
+
+def test_classes_of_one_row_each():
+    """Every held-out row is of a class that the others do not know: scores are believed less than they would be."""
+    X, y = 1.5 * np.arange(4)[:, None], np.arange(4)
+    with pytest.warns(FitWarning):
+        model = SimplexClassifier(lam=0.01, lengthscale=1.0).fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), y)
+    assert model.calibration_.beta < 1 < 4 - 1  # where it would be without any row
+    assert model.predict_proba(X).max() < 0.6
+
+
+def test_copies_of_a_row_are_held_out_together():
+    X, y = blobs(30, 2, spread=2.0)
+    once = SimplexClassifier(lam=1.0).fit(X, y)
+    twice = SimplexClassifier(lam=2.0).fit(np.r_[X, X], np.r_[y, y])  # two copies at twice the noise are one row
+    np.testing.assert_allclose(twice.scores(X), once.scores(X), atol=1e-10)
+    assert twice.calibration_.log_loss == pytest.approx(once.calibration_.log_loss, abs=0.02)  # the priors count half
+    with pytest.warns(FitWarning, match="class 0 has one distinct row"):
+        same = SimplexClassifier().fit(np.ones((6, 2)), [0, 1, 0, 0, 0, 0])
+    assert 0.7 < same.predict_proba([[1.0, 1.0]])[0, 0] < 0.95  # five of six
+
+
+def test_the_order_of_rows_does_not_matter():
+    X, y = blobs(50)
+    order = np.random.default_rng(0).permutation(50)
+    first, second = SimplexClassifier().fit(X, y), SimplexClassifier().fit(X[order], y[order])
+    np.testing.assert_allclose(first.predict_proba(X), second.predict_proba(X), atol=1e-9)
+
+
+@pytest.mark.parametrize("coding", ["codes", "one_hot"])
+def test_weights_are_repetitions(coding):
+    X, y = blobs(30)
+    weight = np.random.default_rng(0).integers(0, 4, 30)
+    weighed = SimplexClassifier(coding=coding).fit(X, y, sample_weight=weight)
+    repeated = SimplexClassifier(coding=coding).fit(X.repeat(weight, 0), y.repeat(weight))
+    np.testing.assert_allclose(weighed.calibration_.frequencies, repeated.calibration_.frequencies)
+    np.testing.assert_allclose(weighed.scores(X), repeated.scores(X), atol=1e-10)
+    np.testing.assert_allclose(weighed.predict_proba(X), repeated.predict_proba(X), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [([1.0] * 29, r"must be \(30,\)"), ([-1.0] * 30, "not negative"), ([np.nan] * 30, "finite"), ([0] * 30, "zero")],
+)
+def test_bad_weights(weight, message):
+    with pytest.raises(InputError, match=message):
+        SimplexClassifier().fit(*blobs(30), sample_weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"coding": "ecoc"}, "coding must be one of 'codes', 'one_hot'"),
+        ({"kernel": "curl_free"}, 'kernel must be "auto" or a kernel object'),
+        ({"num_frequencies": 0}, "num_frequencies must be at least 1"),
+        ({"cv": 1}, "cv must be at least 2"),
+        ({"cv": None}, "cv must be a whole number"),
+        ({"cv": 2.5}, "cv must be a whole number"),
+        ({"cv": []}, "cv holds no row out"),
+        ({"lam": 0.0}, "lam must be a positive number"),
+        ({"convention": "max"}, "convention must be one of"),
+        ({"solver": "magic"}, "solver must be one of"),
+        ({"lengthscale": -1.0}, "lengthscale must be"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises((OptionError, InputError), match=message):
+        SimplexClassifier(**options).fit(*blobs(30))
+
+
+def test_kernel_objects_have_as_many_outputs_as_the_targets():
+    X, y = blobs(40)
+    base = RBFKernel().double()
+    base.lengthscale = 1.5
+    kernel = DecomposableKernel(base, output_matrix=torch.eye(2, dtype=torch.float64))
+    named = SimplexClassifier(lengthscale=1.5).fit(X, y)
+    np.testing.assert_allclose(SimplexClassifier(kernel).fit(X, y).predict_proba(X), named.predict_proba(X), atol=1e-9)
+    with pytest.raises(InputError, match="the kernel has 2 outputs and Y has 3 columns"):
+        SimplexClassifier(kernel, coding="one_hot").fit(X, y)
+    free = DecomposableKernel(base, output_matrix=torch.eye(3, dtype=torch.float64))
+    np.testing.assert_allclose(SimplexClassifier(free, coding="one_hot").fit(X, y).scores(X).sum(1), 0, atol=1e-12)
+
+
+# --- scikit-learn's habits ----------------------------------------------------------------------------------------------
+
+
+def test_copies_pickles_and_searches():
+    X, y = load_iris(return_X_y=True)
+    model = SimplexClassifier(lam=0.1).fit(X, y)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    with pytest.raises(NotFittedError):
+        clone(model).scores(X)
+    search = GridSearchCV(SimplexClassifier(cv=3), {"lam": [0.1, 100.0]}, scoring="neg_log_loss", cv=3).fit(X, y)
+    assert search.best_params_ == {"lam": 0.1} and search.best_score_ > -0.25
+
+
+def test_progress_is_shown_when_asked(capsys):
+    SimplexClassifier(verbose=1).fit(*blobs(30))
+    assert "folds: 100%" in capsys.readouterr().err
+    SimplexClassifier().fit(*blobs(30))
+    assert capsys.readouterr().err == ""
+
+
+def test_the_state_of_the_world_is_untouched():
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), torch.get_default_dtype()  # noqa: NPY002
+    SimplexClassifier(num_frequencies=20, random_state=0).fit(*blobs(30)).predict_proba([[0.0, 0.0]])
+    assert torch.equal(torch.get_rng_state(), before[0]) and torch.get_default_dtype() == before[2]
+    np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002

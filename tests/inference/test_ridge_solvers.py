@@ -1,0 +1,170 @@
+"""All solvers give the posterior of the dense twin, for every structure of kernel, noise and missing outputs."""
+
+import pickle
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from gp_cases import Problem, close
+from posterior_oracle import diagonal_parts
+
+from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.features import BlockedORFF
+from ovkgp.features.operators import FeatureOperator
+from ovkgp.inference import OperatorValuedGP, ridge_solvers
+from ovkgp.inference.dual_products import KernelProducts
+from ovkgp.inference.iterative import IterativeSolver
+from ovkgp.inference.ridge_solvers import EXACT_SOLVERS, SOLVERS, solve_ridge
+from ovkgp.inference.weight_factors import DenseFactor
+
+KERNELS = ("icm, rank 2", "lmc", "curl-free", "divergence-free", "independent", "scalar")
+
+
+def problem_of(name, noise="float", missing=0.0, features=None, **options):
+    return Problem(name, noise, missing, features=features, n=40, level=0.05, num_frequencies=20, **options)
+
+
+def solved(problem, solver, **options):
+    return solve_ridge(problem.gp, problem.X, problem.Y, problem.known, solver=solver, **options)
+
+
+def has_eigen_form(name, noise, missing):
+    """One component and complete outputs; a scalar one without its missing rows is complete."""
+    return noise != "known" and (name == "scalar" or (name == "icm, rank 2" and missing == 0))
+
+
+@pytest.mark.parametrize("features", [None, "orff"])
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("noise", ["float", "matrix", "known"])
+def test_every_solver_gives_the_posterior_of_the_dense_twin(features, name, missing, noise):
+    problem = problem_of(name, noise, missing, features)
+    mean, covariance, _ = problem.expected()
+    variances, _ = diagonal_parts(covariance, problem.num_outputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        for solver in SOLVERS if features else EXACT_SOLVERS:
+            if solver == "eigen" and not has_eigen_form(name, noise, missing):
+                with pytest.raises(OptionError, match='use solver="closed_form"'):
+                    solved(problem, solver)
+                continue
+            prediction = solved(problem, solver).predict(problem.test)
+            close(prediction.mean, mean, 1e-6)
+            close(prediction.std, np.sqrt(variances), 1e-6)
+
+
+@pytest.mark.parametrize("features", [None, "orff"])
+@pytest.mark.parametrize("solver", ["cg", "lbfgs"])
+def test_covariances_draws_and_new_noise_of_posteriors_by_products(features, solver):
+    problem = problem_of("curl-free", "known", 0.3, features)
+    posterior, exact = solved(problem, solver), solved(problem, "closed_form")
+    for cov in ("output", "full"):
+        expected = exact.predict(problem.test, cov, noise=True).cov
+        close(posterior.predict(problem.test, cov, noise=True).cov, expected, 1e-6)
+    draws = posterior.sample_functions(400, random_state=0)(problem.test)
+    prediction = exact.predict(problem.test)
+    assert ((draws.mean(0) - prediction.mean).abs() < 5 * prediction.std / 20).all()
+    assert ((draws.std(0) / prediction.std - 1).abs() < 0.3).all()
+    again = pickle.loads(pickle.dumps(posterior))
+    assert torch.equal(again.predict(problem.test).std, posterior.predict(problem.test).std)
+
+
+def test_closed_form_is_a_road_of_its_own_for_separable_features():
+    problem = problem_of("icm, rank 2", features="orff")
+    closed, eigen = solved(problem, "closed_form"), solved(problem, "eigen")
+    assert isinstance(closed.system.factor, DenseFactor) and not isinstance(eigen.system.factor, DenseFactor)
+    close(closed.weights, eigen.weights, 1e-8)
+    assert closed.log_evidence == pytest.approx(eigen.log_evidence, rel=1e-9)  # ID-3
+
+
+@pytest.mark.parametrize("name", ["icm, rank 2", "lmc", "curl-free"])
+def test_blocked_features_by_every_solver(name):
+    plain = problem_of(name)
+    kernel = plain.gp.kernel
+    gp = OperatorValuedGP(kernel, "zero", 1.0, features=BlockedORFF(kernel, 20, 10, num_dims=2, random_state=0))
+    Phi = gp.features(plain.X)
+    assert isinstance(Phi, FeatureOperator) == (name != "lmc")
+    expected = solve_ridge(gp, plain.X, plain.Y, solver="closed_form").predict(plain.test)
+    for solver in ("auto", "cg", "lbfgs", "doubly_sgd"):
+        found = solve_ridge(gp, plain.X, plain.Y, solver=solver).predict(plain.test)
+        close(found.mean, expected.mean, 1e-6)
+        close(found.std, expected.std, 1e-6)
+
+
+@pytest.mark.parametrize("solver", ["cg", "lbfgs"])
+def test_separable_kernels_of_many_rows_go_by_rows_of_the_kernel(solver, monkeypatch):
+    monkeypatch.setattr(ridge_solvers, "MOST_ROWS", 10)
+    problem = problem_of("lmc", "matrix", 0.3)
+    posterior = solved(problem, solver)
+    assert isinstance(posterior.solver.covariance, KernelProducts)
+    close(posterior.predict(problem.test).mean, problem.expected()[0], 1e-6)
+
+
+@pytest.mark.parametrize("features", [None, "orff"])
+@pytest.mark.parametrize("solver", ["cg", "lbfgs"])
+def test_too_few_iterations_are_a_warning(features, solver, monkeypatch):
+    for module in ("sketched", "dual_products", "preconditioner"):  # a good preconditioner would arrive all the same
+        monkeypatch.setattr(f"ovkgp.inference.{module}.MAX_RANK", 1)
+    problem = problem_of("curl-free", features=features)
+    with pytest.warns(FitWarning, match="relative residual of .* above the tolerance"):
+        solved(problem, solver, max_iter=2)
+
+
+def test_a_warning_for_separable_kernels_too(monkeypatch):
+    monkeypatch.setattr(ridge_solvers, "IterativeSolver", partial(IterativeSolver, max_rank=1))
+    with pytest.warns(FitWarning, match='solver="cg" stopped at a relative residual'):
+        solved(problem_of("lmc", missing=0.3), "cg", max_iter=2)
+
+
+def test_only_one_kind_of_model_takes_doubly_stochastic_descent():
+    with pytest.raises(OptionError, match="use ORFFRidge"):
+        solved(problem_of("curl-free"), "doubly_sgd")
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"solver": "newton"}, "solver must be one of"),
+        ({"solver": "cg", "tolerance": 0.0}, "tolerance must be a positive"),
+        ({"solver": "cg", "tolerance": float("nan")}, "tolerance must be a positive"),
+        ({"solver": "cg", "max_iter": 0}, "max_iter must be at least 1"),
+        ({"solver": "doubly_sgd", "batch_size": 0}, "batch_size must be at least 1"),
+        ({"solver": "doubly_sgd", "learning_rate": -1.0}, "learning_rate must be a positive"),
+        ({"solver": "doubly_sgd", "learning_rate": lambda t: float("nan")}, "learning_rate must be a positive"),
+    ],
+)
+def test_bad_options_are_refused_in_words(options, match):
+    problem = problem_of("curl-free", features="orff")
+    with pytest.raises(OptionError, match=match):
+        solve_ridge(problem.gp, problem.X, problem.Y, **options)
+
+
+@pytest.mark.parametrize("features", [None, "orff"])
+@pytest.mark.parametrize("solver", ["closed_form", "cg", "lbfgs"])
+def test_bad_data_are_refused_and_single_rows_and_float32_are_not(features, solver):
+    problem = problem_of("curl-free", features=features)
+    X, Y = problem.X.clone(), problem.Y.clone()
+    X[3, 1] = torch.inf
+    with pytest.raises(InputError, match="NaN or infinity"):
+        solve_ridge(problem.gp, X, problem.Y, solver=solver)
+    Y[:, 1] = torch.nan
+    with pytest.raises(InputError, match="nobody observed output 1"):
+        solve_ridge(problem.gp, problem.X, Y, solver=solver)
+    one = solve_ridge(problem.gp, problem.X[:1].float(), problem.Y[:1].float(), solver=solver)
+    expected = problem.gp.condition(problem.X[:1].float(), problem.Y[:1].float()).predict(problem.test)
+    close(one.predict(problem.test).mean, expected.mean, 1e-6)
+    twice = solve_ridge(problem.gp, problem.X.repeat(2, 1), problem.Y.repeat(2, 1), solver=solver)
+    expected = problem.gp.condition(problem.X.repeat(2, 1), problem.Y.repeat(2, 1)).predict(problem.test)
+    close(twice.predict(problem.test).mean, expected.mean, 1e-6)
+
+
+def test_the_posterior_outlives_changes_of_the_arrays_and_of_the_model():
+    problem = problem_of("curl-free", features="orff")
+    posterior = solved(problem, "cg")
+    before = posterior.predict(problem.test)
+    problem.X.zero_(), problem.Y.zero_()
+    problem.gp.kernel.base_kernel.lengthscale = 17.0
+    after = posterior.predict(problem.test)
+    assert torch.equal(before.mean, after.mean) and torch.equal(before.std, after.std)
