@@ -22,6 +22,7 @@ _NAMES = {
     "ManifoldRidge": "ovkgp.estimators",
     "ORFFRidge": "ovkgp.estimators",
     "OVKRidge": "ovkgp.estimators",
+    "SimplexClassifier": "ovkgp.estimators",
     "load": "ovkgp.estimators",
     "to_long": "ovkgp.inference",
     "to_wide": "ovkgp.inference",

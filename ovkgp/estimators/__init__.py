@@ -4,6 +4,7 @@ from ovkgp.estimators.gp_regressor import GPRegressor
 from ovkgp.estimators.manifold_ridge import ManifoldRidge
 from ovkgp.estimators.orff_ridge import ORFFRidge
 from ovkgp.estimators.ridge import OVKRidge
+from ovkgp.estimators.simplex_classifier import SimplexClassifier
 from ovkgp.estimators.storage import load
 
-__all__ = ["GPRegressor", "ManifoldRidge", "ORFFRidge", "OVKRidge", "load"]
+__all__ = ["GPRegressor", "ManifoldRidge", "ORFFRidge", "OVKRidge", "SimplexClassifier", "load"]

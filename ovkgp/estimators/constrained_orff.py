@@ -148,7 +148,7 @@ class ConstrainedORFF(MultiOutputMixin, RegressorMixin, BaseEstimator):
         is_kronecker = isinstance(template, FeatureOperator) and template.is_separable and data.is_complete
         if r > MOST_FEATURES and not is_kronecker:
             products = WeightProducts(self.features_, mean, noise, data)
-            square = float(products.residuals().square().sum()) / n
+            square = float(data.Y.nan_to_num().square().sum()) / n
             return Quadratic(lambda w: (products.apply(w[:, None])[:, 0] - w) / n, products.moment()[:, 0] / n, square)
         statistics = gather(self.features_, mean, noise, data, template=template, num_landmarks=0)
         found = normal_equations(statistics, template, noise.matrix(), mean.coefficients)

@@ -59,7 +59,7 @@ class ManifoldRidge(RidgeEstimator):
         >>> import ovkgp
         >>> from ovkgp.datasets import make_two_moons
         >>> X, Y, truth = make_two_moons(200, num_labels=2, random_state=0)
-        >>> ridge = ovkgp.ManifoldRidge(lam=1e-3, lam_manifold=1e-2, lengthscale=0.3).fit(X, Y)
+        >>> ridge = ovkgp.ManifoldRidge(lam_manifold=1e-2, lengthscale=0.3).fit(X, Y)
         >>> bool(((ridge.predict(X) > 0) == (truth(X) > 0)).mean() > 0.99)
         True
     """
@@ -67,8 +67,8 @@ class ManifoldRidge(RidgeEstimator):
     def __init__(
         self,
         kernel="auto",
-        lam=1e-2,
-        lam_manifold=1e-2,
+        lam=1e-3,
+        lam_manifold=1e-3,
         convention="mean",
         manifold="neighbors",
         num_neighbors=10,
@@ -101,6 +101,10 @@ class ManifoldRidge(RidgeEstimator):
         self.scale = scale
         self.variance = variance
         self.verbose = verbose
+
+    def fit(self, X, y) -> ManifoldRidge:
+        """Fit to X (n, d) and y (n, p) or (n,), NaN in the rows without a label and where an output is missing."""
+        return super().fit(X, y)
 
     def _kernel_of(self, X: np.ndarray, Y: np.ndarray) -> Kernel:
         self._seed = as_seed(self.random_state)

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 
 import numpy as np
 from gpytorch.kernels import Kernel
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
@@ -23,7 +24,7 @@ from ovkgp.estimators.options import require_option
 from ovkgp.estimators.ridge import RidgeEstimator, Weighed, positive, require_solver, weighed
 from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.estimators.row_sample import RowSample
-from ovkgp.estimators.streaming import enter_survey, gather_statistics, pour, survey
+from ovkgp.estimators.streaming import Survey, enter_survey, gather_statistics, pour, survey
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
 from ovkgp.features.noise import as_seed
@@ -47,6 +48,12 @@ SOLVER_OPTIONS = (
     "preconditioned",
     "verbose",
 )
+
+
+def _has_statistics(estimator: ORFFRidge) -> bool:
+    if estimator.solver == "auto":
+        return True
+    raise AttributeError(f'partial_fit adds to statistics of the rows, with solver="auto"; got {estimator.solver!r}.')
 
 
 class ORFFRidge(RidgeEstimator):
@@ -166,19 +173,24 @@ class ORFFRidge(RidgeEstimator):
                 `distributed`, those of this process's shard.
         """
         with self._all_or_nothing():
-            self._require_streamable("fit_stream")
             with process_group() if self.distributed else nullcontext(Ranks.alone()) as ranks:
+                ranks.together(lambda: self._require_streamable("fit_stream"), "checking the options")
                 found = survey(chunks, SAMPLE_ROWS, ranks, verbose=self.verbose)
-                sample = enter_survey(self, found)
-                self._begin(sample.X, sample.Y, found.outputs.mean)
-                self._seed = ranks.broadcast(self._seed, "agreeing on a seed")
-                self._counts = found.num_seen_rows, int(found.outputs.count.sum())
-                self._take(self._noises()[0])  # with a metric and gaps, rows are divided by the noise as they come
+                seed = ranks.broadcast(as_seed(self.random_state), "agreeing on a seed")
+                ranks.together(lambda: self._prepare(found, seed), "making the features")
                 streams = self.scaling_, chunks, ranks, self.verbose
                 self.statistics_ = gather_statistics(self.gp_, *streams, found=found)
             self._conclude()
         return self
 
+    def _prepare(self, found: Survey, seed: int) -> None:
+        """The model of a stream: kernel, features and noise."""
+        sample = enter_survey(self, found)
+        self._begin(sample.X, sample.Y, found.outputs.mean)
+        self._seed, self._counts = seed, (found.num_seen_rows, int(found.outputs.count.sum()))
+        self._take(self._noises()[0])  # with a metric and gaps, rows are divided by the noise as they come
+
+    @available_if(_has_statistics)
     def partial_fit(self, X, y, sample_weight=None) -> ORFFRidge:
         """Add rows, in memory that does not grow. The first call takes from its rows what the kernel takes from data (the
         median distance, the covariance of the outputs) and the intercept; later calls only add."""

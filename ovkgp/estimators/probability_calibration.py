@@ -4,13 +4,14 @@
 
 with scores s (one for a class that is fitted perfectly), class frequencies π_k and the share u(x) in [0, 1] of the prior
 variance that the data leave. Far from the data u = 1 and s = 0, and the frequencies remain; amid them u is near 0, and this
-is Platt's softmax. The root is MacKay's average of a softmax over a Gaussian score. β > 0 and c, with b_k = c log π_k, are
+is Platt's softmax. The root is MacKay's, for logits of variance β² u. β > 0 and c, with b_k = c log π_k, are
 fitted to scores of rows that had no part in the fit. Classes of equal frequency have no bias, and the class of the largest
 score is the most probable one.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from ovkgp.exceptions import InputError
+from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference.data import Observations
 from ovkgp.inference.landmarks import row_priorities
 
@@ -28,6 +29,8 @@ BIAS_SPREAD = 1.0
 """Prior standard deviation of c about 0."""
 CERTAIN = 1e-12
 """Gradient of the mean loss at which the search stops."""
+TOO_STEEP = 1e-5
+"""Gradient of the mean loss above which it was not found."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +95,9 @@ def calibrate(
     weight = np.ones(len(labels)) if weight is None else weight
     problem = _Problem(scores, unknown, labels, np.log(frequencies), weight)
     options = {"ftol": 0.0, "gtol": CERTAIN, "maxiter": 1000}
-    found = minimize(problem.loss_and_gradient, np.zeros(2), jac=True, method="L-BFGS-B", options=options).x
-    beta, bias = problem.parameters(found)
+    found = minimize(problem.loss_and_gradient, np.zeros(2), jac=True, method="L-BFGS-B", options=options)
+    _warn_unless_found(found.jac)
+    beta, bias = problem.parameters(found.x)
     log_p = log_softmax(_logits(scores, unknown, beta, bias, np.log(frequencies)), axis=1)
     log_loss = -np.average(log_p[np.arange(len(labels)), labels], weights=weight)
     return Calibration(float(beta), bias, frequencies, float(log_loss), len(labels), num_folds)
@@ -128,6 +132,17 @@ class _Problem:
         precision = np.array([BETA_SPREAD, BIAS_SPREAD]) ** -2.0
         loss = -(self.weight * log_p[rows, self.labels]).sum() + 0.5 * (precision * values**2).sum()
         return loss / total, (gradient + precision * values) / total
+
+
+def _warn_unless_found(gradient: np.ndarray) -> None:
+    """Rounding ends every search; one that ends on a slope has not found the least loss."""
+    if not np.abs(gradient).max() < TOO_STEEP:
+        warnings.warn(
+            f"the calibration of probabilities did not converge (its gradient is {np.abs(gradient).max():.1g}): check the "
+            "scores for extreme values, or calibrate with sklearn.calibration.CalibratedClassifierCV.",
+            FitWarning,
+            stacklevel=3,
+        )
 
 
 def _logits(

@@ -6,8 +6,9 @@ a scalar kernel, one-hot labels E (n, K) give
     codes      targets E Cᵀ, kernel k I:       scores f C = A(σ²) E CᵀC
     one_hot    targets E, kernel k CᵀC:        scores f = A(σ² (K − 1)/K) E (I − 11ᵀ/K) = (K − 1)/K · A(σ² (K − 1)/K) E CᵀC,
 
-because CᵀC is K/(K − 1) times the projector I − 11ᵀ/K. So "one_hot" at λ has the scores of "codes" at λ (K − 1)/K, times
-(K − 1)/K, and the same standard deviations: one classifier, and the same probabilities.
+because CᵀC is K/(K − 1) times the projector I − 11ᵀ/K. So "one_hot" with noise σ² has the scores of "codes" with σ² (K − 1)/K,
+times (K − 1)/K, and the same standard deviations: one classifier, and the same probabilities. In conventions that do not
+count entries λ translates as σ² does.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
-from ovkgp.estimators.conventions import require_lam
+from ovkgp.estimators.conventions import noise_of, require_lam
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.orff_ridge import ORFFRidge
 from ovkgp.estimators.posterior_regressor import PosteriorRegressor
@@ -127,7 +128,8 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
             weight = _row_weights(sample_weight, len(X))
             self.classes_ = np.unique(y[weight > 0])
             _require_two(self.classes_)
-            labels = np.searchsorted(self.classes_, y)  # rows without weight may have any label: they are never used
+            # a row without weight may have a label of its own; it is never used
+            labels = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
             self._code, self._seed = simplex_code(len(self.classes_)).numpy(), as_seed(self.random_state)
             rows = np.flatnonzero(weight > 0)
             self.ridge_ = self._fitted(X, labels, weight, rows, self._chosen(X, labels, weight, rows))
@@ -137,11 +139,13 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
 
     _all_or_nothing = PosteriorRegressor._all_or_nothing
 
-    def _fitted(self, X, labels, weight, rows, lam, coding=None) -> RidgeEstimator:
+    def _fitted(self, X, labels, weight, rows, lam) -> RidgeEstimator:
         """The ridge regression of the coded labels of some rows."""
-        targets = self._targets(coding or self.coding)[labels[rows]]
+        return self._fit_ridge(self._ridge(lam, self.coding), X, self._targets(self.coding)[labels], weight, rows)
+
+    def _fit_ridge(self, ridge: RidgeEstimator, X, targets, weight, rows) -> RidgeEstimator:
         weights = None if np.all(weight[rows] == 1) else weight[rows]
-        return self._ridge(lam, coding or self.coding).fit(X[rows], targets, sample_weight=weights)
+        return ridge.fit(X[rows], targets[rows], sample_weight=weights)
 
     def _ridge(self, lam, coding: str) -> RidgeEstimator:
         names = ("convention", "solver", "base_kernel", "lengthscale", "verbose")
@@ -155,13 +159,15 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
     def _chosen(self, X, labels, weight, rows):
         """λ, or several for the ridge to choose from.
 
-        Leaving out one entry of a one-hot row leaves its label in the others; the codes are independent, so that their
-        leave-one-out error is that of whole rows. So they choose for both codings.
+        The entries of a one-hot row tell each other, so that leaving out one of them says little of a new row. The codes are
+        independent, their leave-one-out error is that of whole rows, and they choose for both codings.
         """
-        lams, share = require_lam(self.lam), 1 - 1 / len(self.classes_)
+        lams, n, K = require_lam(self.lam), len(rows), len(self.classes_)
         if len(lams) == 1 or self.coding == "codes" or isinstance(self.kernel, Kernel):
             return self.lam
-        twin = self._fitted(X, labels, weight, rows, lams * share, "codes")
+        noises = np.array([noise_of(lam, self.convention, n, n * K) for lam in lams])
+        twin = self._ridge(noises * (K - 1) / K, "codes").set_params(convention="sum")
+        self._fit_ridge(twin, X, self._targets("codes")[labels], weight, rows)
         return float(lams[twin.path_.best("loo")])
 
     def _targets(self, coding: str) -> np.ndarray:

@@ -4,6 +4,7 @@
 `predict` gives a `Prediction`. `Statistics` are what a feature map keeps of data that stream by.
 """
 
+from ovkgp.inference.distributed import process_group
 from ovkgp.inference.draws import FunctionDraws
 from ovkgp.inference.fit_report import FitReport
 from ovkgp.inference.gp import OperatorValuedGP
@@ -26,6 +27,7 @@ __all__ = [
     "Statistics",
     "hyperparameters",
     "noise_path",
+    "process_group",
     "to_long",
     "to_wide",
 ]

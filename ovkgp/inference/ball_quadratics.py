@@ -91,6 +91,12 @@ class Quadratic:
         """F(θ), given Aθ."""
         return float(weights @ (product / 2 - self.moment)) + self.square / 2
 
+    def least_norm(self) -> Tensor:
+        """A⁺v: of the weights with the least F, the shortest; for a quadratic with its spectrum."""
+        values = self.spectrum.values
+        kept = values > len(values) * torch.finfo(values.dtype).eps * values.max()
+        return self.spectrum.back(torch.where(kept, self.spectrum.into(self.moment) / values, 0.0))
+
     def curvature(self) -> float:
         """The largest eigenvalue of A; where Lanczos has to find it, a little raised."""
         if self.spectrum is not None:

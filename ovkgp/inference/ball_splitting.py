@@ -29,6 +29,8 @@ def split_start(
 ) -> tuple[Tensor, int]:
     """Weights (r,) in the balls whose gap is at most tolerance · F(0), or the best found (F is at most F(0) there), and the steps.
 
+    Where the shortest of all θ with Aθ = v lies in the balls, it is the answer.
+
     Args:
         quadratic: F, with its spectrum.
         balls: the constraint.
@@ -47,10 +49,12 @@ def split_start(
         >>> [round(w, 4) for w in weights.tolist()], steps < 100
         ([1.0, 0.1], True)
     """
+    if bool((balls.norms(shortest := quadratic.least_norm()) <= balls.radius).all()):
+        return shortest, 1  # no ball is in the way
     best, value = torch.zeros_like(quadratic.moment), quadratic.square / 2
     values, moment = quadratic.spectrum.values, quadratic.spectrum.into(quadratic.moment)
     z, u, rho, step = best, best.clone(), float(values.mean()), 0
-    for step in range(1, max_iter + 1 if rho > 0 else 1):  # A = 0 leaves nothing to do
+    for step in range(1, max_iter + 1):
         pulled = quadratic.spectrum.into(z - u)
         theta = quadratic.spectrum.back((moment + rho * pulled) / (values + rho))
         relaxed, before = RELAXATION * theta + (1 - RELAXATION) * z, z

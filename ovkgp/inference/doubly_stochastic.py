@@ -12,22 +12,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import deque
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.features import BlockedORFF, FeatureMap
 from ovkgp.features.noise import as_seed
+from ovkgp.inference.block_descent import AllRows, Batches, BlockDescent, Blocks
 from ovkgp.inference.data import Observations
-from ovkgp.inference.dense import safe_cholesky
 from ovkgp.inference.model import Model
 from ovkgp.inference.quadratics import warn_of_residual
-from ovkgp.inference.weight_products import WeightProducts
 from ovkgp.kernels.checks import whole_number
 
 SWEEPS, PASSES = 2000, 20
@@ -35,12 +31,6 @@ SWEEPS, PASSES = 2000, 20
 
 BURN_IN, DECAY = 5, 0.75
 """Sweeps at the full rate, and the power of the sweep with which it falls afterwards, where rows come in batches."""
-
-SWEEPS_KEPT = 8
-"""How many sweeps over all rows are combined with the next."""
-
-FACTOR_ENTRIES = 4_000_000
-"""Numbers (32 MB) that the factors of all blocks may take together to be kept between sweeps over all rows."""
 
 
 def doubly_stochastic_weights(
@@ -65,13 +55,14 @@ def doubly_stochastic_weights(
             function t ↦ γ_t of the iteration t = 1, 2, ….
         preconditioned: divide the gradient by the block's Hessian. If not, it is that of the thesis, of
             (1/n) Σ ½‖y − f‖² + (λ/2)‖θ‖² with λ the mean noise over n, and γ is at most about 1/E tr K(x, x).
-        tolerance: with all rows, stop when the gradient over a sweep is this part of the one at θ = 0.
+        tolerance: with all rows, stop when the gradient over a sweep is this part of the one at θ = 0, and of the length of
+            N^{-½} (y − m).
         max_iter: iterations, one block each.
         random_state: of the batches.
         verbose: 1 shows a progress bar.
 
-    With batches, γ_t < 1 mixes the Hessian of the batch with that of other rows, γ_t H_S + (1 − γ_t) H_P: for small γ_t it is
-    independent of the gradient, without which the limit would not be the ridge solution, and for any γ_t the step is stable.
+    With batches and γ_t < 1 the Hessian is γ_t that of the batch and 1 − γ_t that of other rows (`ovkgp.inference.block_descent`).
+    With all rows and a number for γ, the last few sweeps are combined (`ovkgp.inference.sweeps`); a function gives plain steps.
 
     Ctrl-C keeps the weights so far and warns. A gradient that stays above the tolerance is a `FitWarning`; with batches it is
     one only where it is not below that of θ = 0.
@@ -102,35 +93,14 @@ def doubly_stochastic_weights(
     if max_iter is None:
         max_iter = blocks.num_blocks * (SWEEPS if is_full else PASSES * math.ceil(data.num_rows / size))
     if is_full:
-        descent = _AllRows(model, data, blocks, preconditioned, combined=not callable(learning_rate))
+        descent = AllRows(model, data, blocks, preconditioned, combined=not callable(learning_rate))
     else:
-        descent = _Batches(model, data, blocks, preconditioned, size, as_seed(random_state))
+        descent = Batches(model, data, blocks, preconditioned, size, as_seed(random_state))
     with torch.no_grad():
         interrupted = _run(descent, rate, max_iter, tolerance if is_full else 0.0, verbose)
         if not interrupted:
             _judge(descent, tolerance if is_full else 1.0)
     return descent.weights
-
-
-class Blocks:
-    """A feature map as blocks of columns; one that has none is a single block.
-
-    Args:
-        feature_map: Φ.
-    """
-
-    def __init__(self, feature_map: FeatureMap):
-        self.whole = feature_map
-        self.is_blocked = isinstance(feature_map, BlockedORFF)
-        self.num_blocks = feature_map.num_blocks if self.is_blocked else 1
-
-    def map(self, index: int) -> FeatureMap:
-        """Φ_i, scaled as a part of the whole."""
-        return self.whole.block(index) if self.is_blocked else self.whole
-
-    def columns(self, index: int) -> Tensor | slice:
-        """Where its weights are."""
-        return self.whole.columns(index) if self.is_blocked else slice(None)
 
 
 def _rates(learning_rate: float | Callable[[int], float], num_blocks: int, is_full: bool) -> Callable[[int], float]:
@@ -153,7 +123,7 @@ def _rates(learning_rate: float | Callable[[int], float], num_blocks: int, is_fu
     return rate
 
 
-def _run(descent: _Descent, rate: Callable[[int], float], max_iter: int, tolerance: float, verbose: int) -> bool:
+def _run(descent: BlockDescent, rate: Callable[[int], float], max_iter: int, tolerance: float, verbose: int) -> bool:
     """Iterate until the gradient of a sweep is small; whether Ctrl-C came before."""
     start, num_blocks, sweep = descent.start, descent.blocks.num_blocks, 0.0
     with tqdm(total=max_iter, disable=not verbose, unit="iteration") as bar:
@@ -168,7 +138,9 @@ def _run(descent: _Descent, rate: Callable[[int], float], max_iter: int, toleran
                     if relative <= tolerance:
                         break
         except KeyboardInterrupt:
-            message = f'solver="doubly_sgd" was interrupted at iteration {bar.n + 1} of {max_iter}: the weights so far are kept.'
+            message = (
+                f'solver="doubly_sgd" was interrupted at iteration {t} of {max_iter}: the weights so far are kept.'
+            )
             warnings.warn(message, FitWarning, stacklevel=4)
             return True
     return False
@@ -181,156 +153,7 @@ def _require_bounded(relative: float, t: int) -> None:
         )
 
 
-def _judge(descent: _Descent, tolerance: float) -> None:
+def _judge(descent: BlockDescent, tolerance: float) -> None:
     relative = descent.gradient_norm() / descent.start if descent.start else 0.0
     if not relative <= tolerance:
         warn_of_residual("doubly_sgd", relative, tolerance)
-
-
-class _Descent:
-    """The weights, and what a step on one block does to them."""
-
-    def __init__(self, model: Model, data: Observations, blocks: Blocks, preconditioned: bool):
-        self.model, self.data, self.blocks, self.preconditioned = model, data, blocks, preconditioned
-        self.weights = data.X.new_zeros(blocks.whole.num_features)
-        self.start = min(self.gradient_norm(), torch.linalg.vector_norm(self.residuals()).item())
-        self.plain_scale = model.new_noise(data).diagonal().mean().item() / data.num_rows
-
-    def products(self, index: int, rows: Tensor | None = None) -> WeightProducts:
-        data = self.data if rows is None else self.data.rows(rows)
-        return WeightProducts(self.blocks.map(index), self.model.mean, self.model.noise, data)
-
-    def residuals(self, rows: Tensor | None = None) -> Tensor:
-        """z − Ψθ at some rows, one block after another."""
-        left = None
-        for i in range(self.blocks.num_blocks):
-            products = self.products(i, rows)
-            left = products.targets() if left is None else left
-            left = left - products.forward(self.weights[self.blocks.columns(i)])
-        return left
-
-    def gradient_norm(self) -> float:
-        """‖∇‖ of the whole problem at the present weights. O(n D)."""
-        left = self.residuals()
-        parts = (self.products(i).adjoint(left) for i in range(self.blocks.num_blocks))
-        squares = (self.weights[self.blocks.columns(i)].sub(part).square().sum().item() for i, part in enumerate(parts))
-        return math.sqrt(sum(squares))
-
-    def step(self, index: int, rate: float) -> float:
-        """Move block `index`; the squared norm of its gradient before."""
-        raise NotImplementedError
-
-
-class _AllRows(_Descent):
-    """Steps on all rows: the residual is kept up to date, so that other blocks are not looked at."""
-
-    def __init__(self, model: Model, data: Observations, blocks: Blocks, preconditioned: bool, combined: bool):
-        super().__init__(model, data, blocks, preconditioned)
-        self.left = self.residuals()
-        self.factors: dict[int, Tensor] = {}
-        self.sweeps = Sweeps(self.weights, self.left) if combined else None
-
-    def step(self, index: int, rate: float) -> float:
-        products, columns = self.products(index), self.blocks.columns(index)
-        gradient = self.weights[columns] - products.adjoint(self.left)
-        change = -rate * (
-            self._solve(products, index, gradient) if self.preconditioned else self.plain_scale * gradient
-        )
-        moved = products.forward(change)
-        self.weights[columns] += change
-        self.left -= moved
-        if self.sweeps is not None:
-            self.sweeps.add(columns, change, moved)
-            if index == self.blocks.num_blocks - 1:
-                self.weights, self.left = self.sweeps.combine()
-        return gradient.square().sum().item()
-
-    def _solve(self, products: WeightProducts, index: int, gradient: Tensor) -> Tensor:
-        chol = self.factors.get(index)
-        if chol is None:
-            chol = safe_cholesky(_plus_one(products.matrix()))
-            if chol.numel() * self.blocks.num_blocks <= FACTOR_ENTRIES:
-                self.factors[index] = chol
-        return torch.cholesky_solve(gradient.unsqueeze(-1), chol).squeeze(-1)
-
-
-class _Batches(_Descent):
-    """Steps on random rows, each predicted anew with all blocks."""
-
-    def __init__(self, model: Model, data: Observations, blocks: Blocks, preconditioned: bool, size: int, seed: int):
-        super().__init__(model, data, blocks, preconditioned)
-        self.size, self.rng = size, np.random.default_rng(seed)
-
-    def step(self, index: int, rate: float) -> float:
-        rows, columns = self._rows(self.size), self.blocks.columns(index)
-        products, share = self.products(index, rows), self.data.num_rows / self.size
-        gradient = self.weights[columns] - share * products.adjoint(self.residuals(rows))
-        step = (
-            self._solve(products, index, gradient, min(rate, 1.0))
-            if self.preconditioned
-            else self.plain_scale * gradient
-        )
-        self.weights[columns] -= rate * step
-        return gradient.square().sum().item()
-
-    def _rows(self, size: int) -> Tensor:
-        chosen = self.rng.choice(self.data.num_rows, size, replace=False, shuffle=False)
-        return torch.from_numpy(chosen).to(self.data.X.device)
-
-    def _solve(self, products: WeightProducts, index: int, gradient: Tensor, own: float) -> Tensor:
-        hessian = own * self.data.num_rows / self.size * products.matrix()
-        if own < 1:  # other rows, enough of them to see every direction
-            size = min(max(self.size, 4 * len(gradient) // self.data.num_outputs + 1), self.data.num_rows)
-            hessian += (1 - own) * self.data.num_rows / size * self.products(index, self._rows(size)).matrix()
-        return torch.cholesky_solve(gradient.unsqueeze(-1), safe_cholesky(_plus_one(hessian))).squeeze(-1)
-
-
-class Sweeps:
-    """The least point of the objective along the last sweep and the few before it, as generalised conjugate residuals.
-
-    A sweep moves the weights by d and the residual by e = −Ψd; ⟨d, d'⟩ = dᵀd' + eᵀe' is the product with the Hessian, and
-    costs no product with Φ. Each sweep is made conjugate to those that are kept, and its length is the best one.
-
-    Args:
-        weights: θ at the start (r,).
-        left: z − Ψθ there (n, p).
-    """
-
-    def __init__(self, weights: Tensor, left: Tensor):
-        self.weights, self.left = weights.clone(), left.clone()
-        self.kept: deque[tuple[Tensor, Tensor]] = deque(maxlen=SWEEPS_KEPT)
-        self.moves = torch.zeros_like(weights), torch.zeros_like(left)
-
-    def add(self, columns: Tensor | slice, change: Tensor, moved: Tensor) -> None:
-        """A step on one block: what it adds to θ and to Ψθ."""
-        self.moves[0][columns] += change
-        self.moves[1].sub_(moved)
-
-    def combine(self) -> tuple[Tensor, Tensor]:
-        """The weights and the residual after a sweep, improved."""
-        d, e = self.moves
-        whole = math.sqrt(_dot(d, e, d, e))
-        for _ in range(2):  # once more for what rounding left
-            for old_d, old_e in self.kept:
-                share = _dot(d, e, old_d, old_e)
-                d, e = d - share * old_d, e - share * old_e
-        size = math.sqrt(_dot(d, e, d, e))
-        if size > 1e-8 * whole:  # below, e is no longer −Ψd
-            d, e = d / size, e / size
-            self.kept.append((d, e))
-            length = -_dot(d, e, self.weights, self.left)  # minus the slope, dᵀθ − (Ψd)ᵀ(z − Ψθ)
-            self.weights, self.left = self.weights + length * d, self.left + length * e
-        else:
-            self.kept.clear()
-            self.weights, self.left = self.weights + self.moves[0], self.left + self.moves[1]
-        self.moves = torch.zeros_like(d), torch.zeros_like(e)
-        return self.weights.clone(), self.left.clone()
-
-
-def _dot(d: Tensor, e: Tensor, other_d: Tensor, other_e: Tensor) -> float:
-    return (d @ other_d + (e * other_e).sum()).item()
-
-
-def _plus_one(matrix: Tensor) -> Tensor:
-    matrix.diagonal().add_(1)
-    return matrix

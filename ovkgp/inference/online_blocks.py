@@ -67,6 +67,7 @@ class SeparableBlocks(Blocks):
         self.scalar, self.matrix = scalar, output_matrix.detach().numpy()
         self.norm = float(np.linalg.norm(self.matrix, 2))
 
+    @torch.no_grad()
     def own(self, X: np.ndarray) -> np.ndarray:
         return prior_covariance(self.scalar, torch.from_numpy(X), 1, "diag")[:, 0].numpy()
 
@@ -97,6 +98,7 @@ class DenseBlocks(Blocks):
         self.kernel, self.num_outputs, self.entries = kernel, num_outputs, num_outputs**2
         self.parts = components(kernel)
 
+    @torch.no_grad()
     def own(self, X: np.ndarray) -> np.ndarray:
         blocks = prior_covariance(self.kernel, torch.from_numpy(X), self.num_outputs, "output")
         blocks = blocks.expand(len(X), self.num_outputs, self.num_outputs)

@@ -23,8 +23,8 @@ from ovkgp.inference.balls import Balls
 from ovkgp.inference.fit_report import FitReport
 from ovkgp.kernels.checks import whole_number
 
-ROUNDING = 1e-13
-"""A change of F by less than this part of F(0) is none."""
+ROUNDING = 1e-14
+"""Growth of F by less than this part of 2 F(0) is rounding."""
 
 
 def minimise_in_balls(
@@ -129,29 +129,31 @@ class _Descent:
     def step(self) -> None:
         """One accelerated step, or, where F would grow, a plain one."""
         momentum = (1 + math.sqrt(1 + 4 * self.momentum**2)) / 2
-        found = self.candidate((self.momentum - 1) / momentum)
-        if found[2] > self.value:
+        weights, product, change = self.candidate((self.momentum - 1) / momentum)
+        if change > 0:
             self.failures, momentum = self.failures + 1, 1.0
-            found = self.plain_step()
+            weights, product, change = self.plain_step()
         self.before, self.momentum = (self.weights, self.product), momentum
-        self.weights, self.product, self.value = found
+        self.weights, self.product, self.value = weights, product, self.value + change
         self.history.append(self.value)
 
     def plain_step(self) -> tuple[Tensor, Tensor, float]:
         """A step without momentum, shorter where the curvature was taken too small; none where only rounding is left."""
         found = self.candidate(0.0)
-        while found[2] > self.value:
-            if found[2] - self.value <= ROUNDING * self.quadratic.square:
+        while found[2] > 0:
+            if found[2] <= ROUNDING * self.quadratic.square:
                 self.is_stuck = True
-                return self.weights, self.product, self.value
+                return self.weights, self.product, 0.0
             self.failures, self.curvature = self.failures + 1, 2 * self.curvature
             found = self.candidate(0.0)
         return found
 
     def candidate(self, pace: float) -> tuple[Tensor, Tensor, float]:
-        """Where a step from the point extrapolated by `pace` arrives, with its product and its value."""
+        """Where a step from the point extrapolated by `pace` arrives, with its product and the change of F."""
         at = self.weights + pace * (self.weights - self.before[0])
         product = self.product + pace * (self.product - self.before[1])
         weights = self.balls.project(at - (product - self.quadratic.moment) / self.curvature)
         product = self.quadratic.apply(weights)
-        return weights, product, self.quadratic.value(weights, product)
+        # Not the difference of two values of F, which rounds at a part of F that steps near the end do not reach.
+        change = (weights - self.weights) @ ((product + self.product) / 2 - self.quadratic.moment)
+        return weights, product, float(change)

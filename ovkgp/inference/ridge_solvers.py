@@ -26,7 +26,7 @@ from ovkgp.exceptions import OptionError
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.data import Observations
 from ovkgp.inference.doubly_stochastic import doubly_stochastic_weights
-from ovkgp.inference.dual_products import KernelProducts, KernelRows, ProductSolver
+from ovkgp.inference.dual_products import KernelProducts, ProductSolver
 from ovkgp.inference.exact_posterior import ExactPosterior
 from ovkgp.inference.exact_roads import MOST_ROWS, DenseRoad
 from ovkgp.inference.feature_road import FeatureRoad
@@ -40,6 +40,7 @@ from ovkgp.inference.posterior import Posterior
 from ovkgp.inference.processes import KernelProcess
 from ovkgp.inference.quadratics import quiet_iterations, require_residual
 from ovkgp.inference.roads import choose_road
+from ovkgp.inference.row_preconditioner import KernelRows
 from ovkgp.inference.weight_posterior import WeightPosterior
 from ovkgp.inference.weight_products import WeightProducts
 from ovkgp.inference.weight_space import weight_system

@@ -67,9 +67,12 @@ class WeightProducts:
         chunk_rows: int | None = None,
     ):
         self.feature_map, self.mean, self.noise, self.data = feature_map, mean, noise, data
-        self.num_features = feature_map.num_features
-        width = self.num_features * data.num_outputs
-        self.chunk_rows = chunk_rows or max(CHUNK_ENTRIES // max(width, 1), 1)
+        self.chunk_rows = chunk_rows or max(CHUNK_ENTRIES // (self.num_features * data.num_outputs), 1)
+
+    @property
+    def num_features(self) -> int:
+        """r."""
+        return self.feature_map.num_features
 
     @classmethod
     def of(cls, model: Model, data: Observations) -> WeightProducts:

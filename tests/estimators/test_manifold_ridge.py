@@ -75,7 +75,7 @@ def test_bt_112_features_solve_the_system_of_algorithm_6(name, kind):
     M = penalty(kind, X)
     ridge = ovkgp.ManifoldRidge(KERNELS[name](), LAM, LAM_M, manifold=M, num_frequencies=15, random_state=0).fit(X, Y)
     Phi = {
-        key: to_dense(ridge.gp_.features.features(torch.from_numpy(Z))).numpy()
+        key: to_dense(ridge.gp_.features.features(torch.from_numpy(Z))).detach().numpy()
         for key, Z in (("all", X), ("test", test))
     }
     theta = primal_weights(Phi["all"][:16], Phi["all"], np.eye(2), expanded(M, 2 * len(X)), Y[:8], LAM, LAM_M)
@@ -135,8 +135,8 @@ def test_clusters_may_stand_for_the_manifold():
 
 def test_several_classes_by_their_codes():
     """Figure B.2: nested circles and two moons, with the code of the class as outputs."""
-    X, Y, truth = make_circles_and_moons(300, num_labels=2, random_state=0)
-    ridge = ovkgp.ManifoldRidge(lam=1e-3, lam_manifold=1e-2, lengthscale=0.3).fit(X, Y)
+    X, Y, truth = make_circles_and_moons(300, num_labels=3, random_state=0)
+    ridge = ovkgp.ManifoldRidge(lam_manifold=1e-2, lengthscale=0.2, num_neighbors=6).fit(X, Y)
     codes = np.unique(Y[np.isfinite(Y).all(1)], axis=0)
     found, wanted = ((values @ codes.T).argmax(1) for values in (ridge.predict(X), truth(X)))
     assert np.mean(found == wanted) > 0.95

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import approx_fprime, minimize
-from scipy.special import log_softmax, softmax
+from scipy.optimize import OptimizeResult, approx_fprime, minimize
+from scipy.special import expit, log_softmax, softmax
 
+from ovkgp.estimators import probability_calibration
 from ovkgp.estimators.probability_calibration import Calibration, _Problem, calibrate, deal_folds, lone_classes
-from ovkgp.exceptions import InputError
+from ovkgp.exceptions import FitWarning, InputError
 
 
 def held_out(n=200, num_classes=3, seed=0, beta=4.0, unlike=True):
@@ -57,15 +58,13 @@ def test_more_unknown_is_less_certain():
     assert (np.diff(largest) < 0).all()
 
 
-def test_macKay_root_averages_a_softmax_over_a_gaussian_score():
-    """Two classes: E σ(2β s + noise of variance 4β²u) against σ(2β s / √(1 + π/8 · 4β²u)), the formula with β doubled."""
-    rng, beta, u = np.random.default_rng(0), 1.5, 0.4
+def test_the_root_averages_a_logistic_over_a_gaussian_margin():
+    """MacKay: E σ(m + β √u ε) ≈ σ(m / √(1 + π/8 β² u)), to two digits, for a margin m = 2 β s between two classes."""
+    noise, beta, u = np.random.default_rng(0).standard_normal(200_000), 1.5, 0.4
     calibration = Calibration(beta, np.zeros(2), np.array([0.5, 0.5]), np.nan, 0, 0)
     for s in (0.0, 0.3, 1.0):
-        margin = np.diff(calibration.logits(np.array([[-s, s]]), np.array([u])))[0, 0]
-        # the margin 2β s / root has the root of a logistic argument with standard deviation β √u
-        draws = 2 * beta * s + beta * np.sqrt(u) * rng.standard_normal(200_000)
-        assert 1 / (1 + np.exp(-margin)) == pytest.approx(np.mean(1 / (1 + np.exp(-draws))), abs=0.02)
+        p = softmax(calibration.logits(np.array([[-s, s]]), np.array([u])), axis=1)[0, 1]
+        assert p == pytest.approx(expit(2 * beta * s + beta * np.sqrt(u) * noise).mean(), abs=0.01)
 
 
 def test_what_drew_the_labels_is_found_again():
@@ -116,6 +115,23 @@ def test_one_row_is_enough_and_none_is_not():
     assert 1.0 < calibration.beta < 3.0  # near the prior's K − 1
     with pytest.raises(InputError, match="no held-out rows"):
         calibrate(np.zeros((0, 2)), np.zeros(0), np.zeros(0, dtype=int), np.array([0.5, 0.5]))
+
+
+def test_a_search_that_did_not_converge_says_so(monkeypatch):
+    def stop_at_once(fun, x0, **options):
+        return OptimizeResult(x=x0, jac=fun(x0)[1])
+
+    monkeypatch.setattr(probability_calibration, "minimize", stop_at_once)
+    with pytest.warns(FitWarning, match="did not converge.*CalibratedClassifierCV"):
+        calibrate(*held_out())
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-3, 1e3])
+def test_scores_of_any_size_are_calibrated(scale, recwarn):
+    scores, unknown, labels, frequencies = held_out()
+    calibration = calibrate(scale * scores, unknown, labels, frequencies)
+    assert not recwarn.list and 0 < calibration.beta < np.inf
+    assert calibration.log_loss < 1.1  # of the frequencies alone: 1.01; of equal ones: 1.10
 
 
 def test_the_start_has_the_slope_of_least_squares():

@@ -105,7 +105,7 @@ def test_separable_kernels_of_many_rows_go_by_rows_of_the_kernel(solver, monkeyp
 @pytest.mark.parametrize("features", [None, "orff"])
 @pytest.mark.parametrize("solver", ["cg", "lbfgs"])
 def test_too_few_iterations_are_a_warning(features, solver, monkeypatch):
-    for module in ("sketched", "dual_products", "preconditioner"):  # a good preconditioner would arrive all the same
+    for module in ("sketched", "row_preconditioner"):  # a good preconditioner would arrive all the same
         monkeypatch.setattr(f"ovkgp.inference.{module}.MAX_RANK", 1)
     problem = problem_of("curl-free", features=features)
     with pytest.warns(FitWarning, match="relative residual of .* above the tolerance"):
