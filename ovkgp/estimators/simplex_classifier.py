@@ -118,8 +118,8 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         """Fit to X (n, d) and labels y (n,): numbers, strings or booleans, of two classes or more.
 
         Args:
-            sample_weight: of the rows (n,), in the loss and in the calibration; a weight of w is a row given w times (where
-                the convention does not count rows), and a weight of zero leaves it out.
+            sample_weight: of the rows (n,), in the loss and in the calibration; a weight of w is a row given w times, and a
+                weight of zero leaves it out.
         """
         with self._all_or_nothing():
             self._require_options()
@@ -162,7 +162,7 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         The entries of a one-hot row tell each other, so that leaving out one of them says little of a new row. The codes are
         independent, their leave-one-out error is that of whole rows, and they choose for both codings.
         """
-        lams, n, K = require_lam(self.lam), len(rows), len(self.classes_)
+        lams, n, K = require_lam(self.lam), weight[rows].sum(), len(self.classes_)
         if len(lams) == 1 or self.coding == "codes" or isinstance(self.kernel, Kernel):
             return self.lam
         noises = np.array([noise_of(lam, self.convention, n, n * K) for lam in lams])

@@ -2,8 +2,8 @@
 
     min F(θ) = ½ θᵀAθ − vᵀθ + ½ s      subject to ‖θ_j‖ ≤ R for each group j of the weights.
 
-A step goes along −∇F from an extrapolated point and back into the balls; where F would grow, the momentum is thrown away
-(restarted), so that F never does. At any θ in the balls the gap ⟨∇F, θ⟩ + R Σ_j ‖∇F_j‖ bounds F(θ) − min F: it is the test for
+A step goes along −∇F from an extrapolated point and back into the balls; where F would grow or the momentum points the wrong way
+it is thrown away (restarted), so that F never grows. At any θ in the balls the gap ⟨∇F, θ⟩ + R Σ_j ‖∇F_j‖ bounds F(θ) − min F: it is the test for
 stopping, and a certificate.
 """
 
@@ -23,8 +23,8 @@ from ovkgp.inference.balls import Balls
 from ovkgp.inference.fit_report import FitReport
 from ovkgp.kernels.checks import whole_number
 
-ROUNDING = 1e-14
-"""Growth of F by less than this part of 2 F(0) is rounding."""
+ROUNDING = 1e-15
+"""Growth of F by less than this part of 2 F(0) is none."""
 
 
 def minimise_in_balls(
@@ -46,7 +46,7 @@ def minimise_in_balls(
         max_iter: the most steps, one product with A each.
         verbose: 1 shows progress.
 
-    The report's `objective` is F, `history` is F after each step (it never grows), `gradient_norm` the norm of the projected
+    The report's `objective` is F, `history` is F after each step (it never grows, but for rounding), `gradient_norm` the norm of the projected
     gradient over ‖v‖. Ctrl-C keeps the weights so far and sets `interrupted`.
 
     Cost: a product with A a step, and one or (without a spectrum) about 20 before the first. The error falls at least as 1 / steps².
@@ -79,13 +79,13 @@ class _Descent:
         self.weights, self.product = start, quadratic.apply(start)
         self.before, self.momentum = (self.weights, self.product), 1.0
         self.value, self.history = quadratic.value(self.weights, self.product), []
-        self.failures, self.slope, self.is_stuck = 0, math.nan, False
+        self.failures, self.slope, self.rounding = 0, math.nan, ROUNDING * quadratic.square
 
     def run(self, bar: tqdm) -> tuple[Tensor, FitReport]:
         began, converged, interrupted = time.monotonic(), False, False
         try:
             self.curvature = self.quadratic.curvature()
-            while not (converged := self.is_done()) and len(self.history) < self.max_iter and not self.is_stuck:
+            while not (converged := self.is_done()) and len(self.history) < self.max_iter:
                 self.step()
                 bar.update()
         except KeyboardInterrupt:
@@ -107,8 +107,6 @@ class _Descent:
     def why_not(self, interrupted: bool) -> str:
         if interrupted:
             return "was interrupted: the weights are the best so far"
-        if self.is_stuck:
-            return "stopped where rounding lets no step improve any more: ask for less than this tolerance"
         return f"stopped after {self.max_iter} steps: raise max_iter, or the tolerance"
 
     def is_done(self) -> bool:
@@ -129,31 +127,27 @@ class _Descent:
     def step(self) -> None:
         """One accelerated step, or, where F would grow, a plain one."""
         momentum = (1 + math.sqrt(1 + 4 * self.momentum**2)) / 2
-        weights, product, change = self.candidate((self.momentum - 1) / momentum)
-        if change > 0:
-            self.failures, momentum = self.failures + 1, 1.0
-            weights, product, change = self.plain_step()
-        self.before, self.momentum = (self.weights, self.product), momentum
+        weights, product, change, turned = self.candidate((self.momentum - 1) / momentum)
+        if change > self.rounding:
+            weights, product, change, turned = self.plain_step()
+        self.before, self.momentum = (self.weights, self.product), 1.0 if turned else momentum
         self.weights, self.product, self.value = weights, product, self.value + change
         self.history.append(self.value)
 
-    def plain_step(self) -> tuple[Tensor, Tensor, float]:
-        """A step without momentum, shorter where the curvature was taken too small; none where only rounding is left."""
-        found = self.candidate(0.0)
-        while found[2] > 0:
-            if found[2] <= ROUNDING * self.quadratic.square:
-                self.is_stuck = True
-                return self.weights, self.product, 0.0
+    def plain_step(self) -> tuple[Tensor, Tensor, float, bool]:
+        """A step without momentum, shorter where the curvature was taken too small."""
+        self.failures += 1
+        while (found := self.candidate(0.0))[2] > self.rounding:
             self.failures, self.curvature = self.failures + 1, 2 * self.curvature
-            found = self.candidate(0.0)
-        return found
+        return *found[:3], True
 
-    def candidate(self, pace: float) -> tuple[Tensor, Tensor, float]:
-        """Where a step from the point extrapolated by `pace` arrives, with its product and the change of F."""
+    def candidate(self, pace: float) -> tuple[Tensor, Tensor, float, bool]:
+        """Where a step from the point extrapolated by `pace` arrives, its product, the change of F, and whether the momentum
+        points against the step."""
         at = self.weights + pace * (self.weights - self.before[0])
         product = self.product + pace * (self.product - self.before[1])
         weights = self.balls.project(at - (product - self.quadratic.moment) / self.curvature)
-        product = self.quadratic.apply(weights)
+        product, moved = self.quadratic.apply(weights), weights - self.weights
         # Not the difference of two values of F, which rounds at a part of F that steps near the end do not reach.
-        change = (weights - self.weights) @ ((product + self.product) / 2 - self.quadratic.moment)
-        return weights, product, float(change)
+        change = moved @ ((product + self.product) / 2 - self.quadratic.moment)
+        return weights, product, float(change), bool((at - weights) @ moved > 0)

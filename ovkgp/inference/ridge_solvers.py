@@ -88,7 +88,7 @@ def solve_ridge(
         tolerance: of "cg", "lbfgs" and full-batch "doubly_sgd": the relative residual at which they stop.
         max_iter: iterations of these; None for a number that is ample.
         batch_size, learning_rate, preconditioned, random_state: of "doubly_sgd" (`doubly_stochastic_weights`).
-        verbose: 1 shows the progress of the iterative ones.
+        verbose: 1 shows the progress of the iterative ones, except of "cg" with Kronecker products.
 
     The posterior of "cg" (unless the kernel is separable), "lbfgs" and "doubly_sgd" has `log_evidence` NaN: products alone
     do not tell the log determinant. Its standard deviations and draws come from further solves by conjugate gradients.

@@ -114,7 +114,7 @@ def test_one_observed_task_a_row_counts_rows_as_entries(data, kernel):
     )
 
 
-def test_bt_e_01_the_dual_solution_is_not_n_times_too_large(data, kernel):
+def test_bt_e_01_and_03_the_dual_solution_is_not_n_times_too_large(data, kernel):
     X, Y, _ = data
     K = gram(kernel, X, X)
     u = ovkgp.OVKRidge(kernel, lam=LAM, convention="mean").fit(X, Y).dual_coef_.ravel()

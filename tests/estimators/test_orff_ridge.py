@@ -223,7 +223,7 @@ def test_more_rows_than_the_sample_take_the_same_lengthscale():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"solver": "cg"}, "statistics"),
+        ({"solver": "cg"}, "statistics|partial_fit"),
         ({"lam": [0.1, 1.0]}, "evidence"),
         ({"lam": -1.0}, "positive"),
         ({"variance": "none"}, "guarded"),

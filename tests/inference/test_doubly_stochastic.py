@@ -1,6 +1,5 @@
 """Doubly stochastic descent: its limits are the ridge solution, its steps those of Algorithm 4 (BT-93, ID-19)."""
 
-import gc
 import warnings
 
 import numpy as np
@@ -156,28 +155,22 @@ def test_a_batch_of_all_rows_is_all_rows():
     assert torch.equal(weights(gp, X, Y, batch_size=1000), weights(gp, X, Y))
 
 
-def test_frequencies_of_one_block_at_a_time(monkeypatch):
-    """While it runs no tensor has as many entries as all frequencies would, apart from weights and rows."""
-    d, num_frequencies, block_size = 30, 400, 20
-    X = torch.randn(15, d, generator=torch.Generator().manual_seed(0)).double()
-    kernel = RBFKernel(ard_num_dims=d)
-    kernel.lengthscale = 6.0
-    gp = OperatorValuedGP(
-        kernel, "zero", 1.0, features=BlockedORFF(kernel, num_frequencies, block_size, random_state=0)
-    )
-    largest, step = [], block_descent.AllRows.step
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_frequencies_of_one_block_at_a_time(batch_size, monkeypatch):
+    X, Y = data()
+    gp, drawn, frequencies = model(num_frequencies=40), [], BlockedORFF._frequencies
 
-    def watched(self, index, rate):
-        found = step(self, index, rate)
-        tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
-        largest.append(max(t.numel() for t in tensors if t.shape[-1:] in ((d,), (block_size,))))
+    def watched(self, terms):
+        found = frequencies(self, terms)
+        drawn.extend(len(part) for part in found)
         return found
 
-    monkeypatch.setattr(block_descent.AllRows, "step", watched)
-    with pytest.warns(FitWarning):
-        posterior = solve_ridge(gp, X, X[:, :1], solver="doubly_sgd", max_iter=3)
-    assert max(largest) < num_frequencies * d / 4
+    monkeypatch.setattr(BlockedORFF, "_frequencies", watched)
+    posterior = solve_ridge(gp, X, Y, solver="doubly_sgd", batch_size=batch_size, learning_rate=0.5)
+    assert len(drawn) > 20 and max(drawn) == 4
     assert not any(getattr(posterior.feature_map, name).numel() for name in posterior.feature_map._noise_names)
+    gp.features(X)
+    assert max(drawn) == 40  # the whole map would have been noticed
 
 
 def test_an_interrupt_keeps_the_weights_so_far(monkeypatch):

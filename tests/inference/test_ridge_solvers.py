@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gp_cases import Problem, close
+from linear_operator import to_dense
 from posterior_oracle import diagonal_parts
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
@@ -77,6 +78,19 @@ def test_closed_form_is_a_road_of_its_own_for_separable_features():
     assert isinstance(closed.system.factor, DenseFactor) and not isinstance(eigen.system.factor, DenseFactor)
     close(closed.weights, eigen.weights, 1e-8)
     assert closed.log_evidence == pytest.approx(eigen.log_evidence, rel=1e-9)  # ID-3
+
+
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "eigen"])
+def test_bt_e_25_algorithm_3_is_of_half_the_squared_error(solver):
+    """(P + λI) θ = q is the least point of (1/N) Σ ½‖y − f‖² + (λ/2)‖θ‖², and its GP has the noise Nλ (ID-1)."""
+    problem = problem_of("curl-free", mean="zero", features="orff")
+    N, noise = len(problem.X), problem.gp.noise.item()
+    Phi, y, lam = to_dense(problem.gp.features(problem.X)).detach().numpy(), problem.Y.numpy().ravel(), noise / N
+    weights = solved(problem, solver).weights.numpy()
+    gradient = Phi.T @ (Phi @ weights - y) / N + lam * weights
+    assert np.abs(gradient).max() < 1e-8 * np.abs(Phi.T @ y / N).max()
+    P, q = Phi.T @ Phi / N, Phi.T @ y / N
+    close(weights, np.linalg.solve(P + lam * np.eye(len(P)), q), 1e-6)
 
 
 @pytest.mark.parametrize("name", ["icm, rank 2", "lmc", "curl-free"])

@@ -1,5 +1,7 @@
 """Sweeps combined are conjugate directions: n of them solve a problem of n unknowns, whatever the sweeps were."""
 
+from itertools import pairwise
+
 import torch
 
 from ovkgp.inference.sweeps import Sweeps
@@ -29,7 +31,7 @@ def test_each_sweep_lowers_the_objective():
         sweeps.add(slice(None), change, (Psi @ change).unsqueeze(-1))
         weights, left = sweeps.combine()
         values.append((left.square().sum() + weights.square().sum()).item())
-    assert all(after < before for before, after in zip(values, values[1:], strict=False))
+    assert all(after < before for before, after in pairwise(values))
 
 
 def test_a_sweep_that_says_nothing_new_is_taken_as_it_is():
