@@ -2,8 +2,8 @@
 
     θ ← (A + ρI)⁻¹ (v + ρ(z − u)),      z ← project(θ + u),      u ← u + θ − z,
 
-with θ over-relaxed towards z. The eigenvectors of A make every ρ cost the same, so that it follows the two residuals. On features of
-smooth kernels this needs some hundred products where gradients need tens of thousands.
+with θ over-relaxed towards z. The eigenvectors of A make every ρ cost the same, so that it follows the two residuals. The features of
+smooth kernels make A nearly singular, and gradients slow.
 """
 
 from __future__ import annotations

@@ -166,7 +166,9 @@ def test_frequencies_of_one_block_at_a_time(batch_size, monkeypatch):
         return found
 
     monkeypatch.setattr(BlockedORFF, "_frequencies", watched)
-    posterior = solve_ridge(gp, X, Y, solver="doubly_sgd", batch_size=batch_size, learning_rate=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # of too few iterations
+        posterior = solve_ridge(gp, X, Y, solver="doubly_sgd", batch_size=batch_size, max_iter=30)
     assert len(drawn) > 20 and max(drawn) == 4
     assert not any(getattr(posterior.feature_map, name).numel() for name in posterior.feature_map._noise_names)
     gp.features(X)

@@ -8,7 +8,7 @@ from linear_operator import to_dense
 
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.online import OnlineGradient
-from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, OperatorValuedKernel
 
 
 def decomposable(p=2):
@@ -29,7 +29,25 @@ def rank_one():
     return DecomposableKernel(RBFKernel(), output_matrix=torch.ones(2, 2)).double().requires_grad_(False)
 
 
-KERNELS = [decomposable, curl_free, sum_of_two, rank_one]
+class ValueAndSlope(OperatorValuedKernel):
+    """A function of one column and its derivative: blocks that are not symmetric."""
+
+    num_outputs = 2
+
+    def forward(self, x1, x2, diag=False, **params):
+        t = x1 - x2 if diag else x1 - x2.mT
+        k = torch.exp(-t.square() / 2)
+        if diag:
+            return torch.stack([k, k * (1 - t.square())], -1).flatten(-3)
+        blocks = torch.stack([k, t * k, -t * k, k * (1 - t.square())], -1).unflatten(-1, (2, 2))
+        return blocks.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+
+
+def value_and_slope():
+    return ValueAndSlope(active_dims=(0,)).double()
+
+
+KERNELS = [decomposable, curl_free, sum_of_two, rank_one, value_and_slope]
 
 
 def rows(n=40, seed=0, missing=0.0):
