@@ -28,7 +28,7 @@ from ovkgp.estimators.streaming import Survey, enter_survey, gather_statistics, 
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
 from ovkgp.features.noise import as_seed
-from ovkgp.inference import Statistics
+from ovkgp.inference import Statistics, primal_dual_residual
 from ovkgp.inference.distributed import Ranks, process_group
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.guard import landmark_guard
@@ -78,6 +78,7 @@ class ORFFRidge(RidgeEstimator):
 
     Attributes:
         coef_: the weights θ̂ (r,).
+        n_iter_: iterations of the solver; 1 for those that factorise.
         statistics_: what is kept of the rows, for solver="auto".
         noise_, lam_, path_, scale_, gp_, posterior_, kernel_, …: as for `OVKRidge`.
 
@@ -144,6 +145,12 @@ class ORFFRidge(RidgeEstimator):
         self.max_iter = max_iter
         self.distributed = distributed
         self.verbose = verbose
+
+    @property
+    def n_iter_(self) -> int:
+        """How many iterations the solver took; 1 for those that factorise."""
+        check_is_fitted(self, "posterior_")
+        return max(getattr(getattr(self.posterior_, "system", None), "num_iterations", 1), 1)
 
     @property
     def coef_(self) -> np.ndarray:
@@ -266,6 +273,14 @@ class ORFFRidge(RidgeEstimator):
             self.scale_ = positive((system.square - system.moment @ system.weights).item() / system.num_seen)
             self._take(self.noise_, self.scale_)
             self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
+
+    def primal_dual_residual(self, X, y, sample_weight=None) -> float:
+        """‖Σ_i Φ(x_i)ᵀ u_i − θ̂‖ / ‖θ̂‖ for the fitted data, with u the dual solution (K̃ + N) u = y (BT-69).
+
+        Zero, to rounding, where the two problems have one solution; anything else says that λ is numerically zero.
+        """
+        table = self._again(X, y, sample_weight)
+        return primal_dual_residual(self.gp_, *self._data(table)).relative
 
     # --- options ----------------------------------------------------------------------------------------------------
 

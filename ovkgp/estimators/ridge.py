@@ -230,6 +230,7 @@ class OVKRidge(RidgeEstimator):
         scale_: the factor of scale="evidence".
         gp_, posterior_: the `OperatorValuedGP` behind it and its posterior; `scaling_` holds the intercept.
         dual_coef_: u (n, p) with f(x) = Σ_j K(x, x_j) u_j.
+        n_iter_: iterations of the solver; 1 for those that factorise.
         kernel_, n_outputs_, output_names_, n_features_in_, feature_names_in_.
 
     Cost: O(n³ + p³) for a separable kernel with complete outputs, else O(N³) for N observed entries; O(n²) or O(N²) memory.
@@ -290,6 +291,12 @@ class OVKRidge(RidgeEstimator):
         data = self._data(table)
         options = {"tolerance": self.tolerance, "max_iter": self.max_iter, "verbose": self.verbose}
         self.posterior_: Posterior = solve_ridge(self.gp_, *data, solver=self.solver, **options)
+
+    @property
+    def n_iter_(self) -> int:
+        """How many iterations the solver took; 1 for those that factorise."""
+        check_is_fitted(self, "posterior_")
+        return max(getattr(self.posterior_.solver, "num_iterations", 1), 1)
 
     @property
     def dual_coef_(self) -> np.ndarray:

@@ -14,6 +14,8 @@ from ovkgp.inference.long_format import to_long, to_wide
 from ovkgp.inference.noise_path import NoisePath, noise_path
 from ovkgp.inference.posterior import Posterior
 from ovkgp.inference.prediction import Prediction
+from ovkgp.inference.primal_dual import PrimalDual, primal_dual_residual
+from ovkgp.inference.ridge_solvers import solve_ridge
 from ovkgp.inference.statistics import Statistics
 
 __all__ = [
@@ -24,10 +26,13 @@ __all__ = [
     "OperatorValuedGP",
     "Posterior",
     "Prediction",
+    "PrimalDual",
     "Statistics",
     "hyperparameters",
     "noise_path",
+    "primal_dual_residual",
     "process_group",
+    "solve_ridge",
     "to_long",
     "to_wide",
 ]

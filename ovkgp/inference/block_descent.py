@@ -66,6 +66,9 @@ class BlockDescent(ABC):
         start: ‖∇‖ at θ = 0.
     """
 
+    num_steps = 0
+    """How many were taken."""
+
     def __init__(self, model: Model, data: Observations, blocks: Blocks, preconditioned: bool):
         self.model, self.data, self.blocks, self.preconditioned = model, data, blocks, preconditioned
         self.weights = data.X.new_zeros(blocks.whole.num_features)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from linear_operator.utils.warnings import NumericalWarning
@@ -79,22 +80,30 @@ def conjugate_gradients(
     return Iterations(solution, torch.stack(steps) if steps else none, torch.stack(ratios) if steps else none)
 
 
+class Refined(NamedTuple):
+    """A solution, and the number of iterations that it took."""
+
+    solution: Tensor
+    num_iterations: int
+
+
 def refined_solve(
     apply: Operator, precondition: Operator, rhs: Tensor, tolerance: float, max_iterations: int, norm: float
-) -> Tensor:
+) -> Refined:
     """X (n, k, p) with C X = B, whose true residual was looked at: where rounding spoilt it, its own solution is added.
 
     `norm` bounds the eigenvalues of C. No solution in floating point has a residual below about ε ‖C‖ ‖x‖: that is enough.
     """
-    solution, residual = torch.zeros_like(rhs), rhs
+    solution, residual, count = torch.zeros_like(rhs), rhs, 0
     for _ in range(3):
-        solution = solution + conjugate_gradients(apply, precondition, residual, tolerance, max_iterations).solution
+        run = conjugate_gradients(apply, precondition, residual, tolerance, max_iterations)
+        solution, count = solution + run.solution, count + len(run.steps)
         residual = rhs - apply(solution)
         floor = 16 * torch.finfo(rhs.dtype).eps * norm * _norms(solution)
         if bool((_norms(residual) <= 2 * tolerance * _norms(rhs) + floor).all()):
-            return solution
+            return Refined(solution, count)
     warn_of_residual(relative_norms(residual, rhs).max().item(), tolerance)
-    return solution
+    return Refined(solution, count)
 
 
 def warn_of_residual(residual: float, tolerance: float) -> None:

@@ -15,12 +15,12 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.block_descent import AllRows, Batches, BlockDescent, Blocks
+from ovkgp.inference.conjugate_gradients import Refined
 from ovkgp.inference.data import Observations
 from ovkgp.inference.model import Model
 from ovkgp.inference.quadratics import warn_of_residual
@@ -44,8 +44,8 @@ def doubly_stochastic_weights(
     max_iter: int | None = None,
     random_state=None,
     verbose: int = 0,
-) -> Tensor:
-    """The posterior mean of the weights (r,), by blocks of features and batches of rows.
+) -> Refined:
+    """The posterior mean of the weights (r,), and the number of iterations, by blocks of features and batches of rows.
 
     Args:
         model: with a feature map; a `BlockedORFF` has blocks, any other map is one block.
@@ -81,7 +81,7 @@ def doubly_stochastic_weights(
         >>> features = BlockedORFF(kernel, 40, block_size=10, random_state=0)
         >>> gp = OperatorValuedGP(kernel, mean="zero", noise=0.1, features=features)
         >>> X = torch.linspace(0, 6, 50, dtype=torch.float64).unsqueeze(-1)
-        >>> weights = doubly_stochastic_weights(gp.frozen().model, observations(X, X.sin(), 1))
+        >>> weights = doubly_stochastic_weights(gp.frozen().model, observations(X, X.sin(), 1)).solution
         >>> exact = gp.condition(X, X.sin()).weights
         >>> bool(torch.allclose(weights, exact, atol=1e-6))
         True
@@ -100,7 +100,7 @@ def doubly_stochastic_weights(
         interrupted = _run(descent, rate, max_iter, tolerance if is_full else 0.0, verbose)
         if not interrupted:
             _judge(descent, tolerance if is_full else 1.0)
-    return descent.weights
+    return Refined(descent.weights, descent.num_steps)
 
 
 def _rates(learning_rate: float | Callable[[int], float], num_blocks: int, is_full: bool) -> Callable[[int], float]:
@@ -130,6 +130,7 @@ def _run(descent: BlockDescent, rate: Callable[[int], float], max_iter: int, tol
         try:
             for t in range(1, max_iter + 1):
                 sweep += descent.step((t - 1) % num_blocks, rate(t))
+                descent.num_steps = t
                 bar.update()
                 if t % num_blocks == 0:
                     relative, sweep = math.sqrt(sweep) / start if start else 0.0, 0.0

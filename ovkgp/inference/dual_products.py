@@ -128,7 +128,8 @@ class ProductSolver(IterativeSolver):
         P = self.preconditioner
         quadratic = Quadratic(covariance.apply, P.solve, P.half, P.half_transposed, self.norm)
         rhs = residuals.nan_to_num().unsqueeze(1)
-        self.alpha = least_point(quadratic, rhs, method, tolerance, max_iter, verbose).squeeze(1)
+        found = least_point(quadratic, rhs, method, tolerance, max_iter, verbose)
+        self.alpha, self.num_iterations = found.solution.squeeze(1), found.num_iterations
         self.log_density, self.standard_error = rhs.new_tensor(torch.nan), float("nan")
 
     def tensors(self) -> dict[str, Tensor]:

@@ -99,11 +99,16 @@ class IterativeRoad(ExactRoad):
     @staticmethod
     def _parts(model: Model, data: Observations) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
         scalars, matrices = zip(*components(model.kernel), strict=True)
-        noise = data.noise
-        if noise is None:  # variances (1, p), or a covariance (1, p, p)
-            matrix = model.noise.matrix()
-            noise = (matrix.diagonal() if model.noise.is_diagonal else matrix).unsqueeze(0)
-        return [to_dense(k(data.X)) for k in scalars], list(matrices), noise, data.Y - model.mean(data.X)
+        grams = [to_dense(scalar(data.X)) for scalar in scalars]
+        return grams, list(matrices), noise_of_rows(model, data), data.Y - model.mean(data.X)
+
+
+def noise_of_rows(model: Model, data: Observations) -> Tensor:
+    """The noise at each row: variances (n, p), or for all rows alike (1, p), or a covariance (1, p, p)."""
+    if data.noise is not None:
+        return data.noise
+    matrix = model.noise.matrix()
+    return (matrix.diagonal() if model.noise.is_diagonal else matrix).unsqueeze(0)
 
 
 def checked(data: Observations) -> Observations:

@@ -139,7 +139,7 @@ class OperatorValuedGP(Module):
             _refuse_data_beside(Y, noise)
             return road_of(X).log_evidence_of(self.model, X)
         data = self.observe(X, Y, noise)
-        with self._naming_failures():
+        with self.naming_failures():
             return choose_road(self.model, data, self.road).log_evidence(self.model, data)
 
     def condition(
@@ -160,7 +160,7 @@ class OperatorValuedGP(Module):
         if variance not in VARIANCES:
             raise OptionError(f"variance must be one of {', '.join(map(repr, VARIANCES))}, got {variance!r}.")
         landmarks = num_landmarks if variance == "guarded" else 0
-        with torch.no_grad(), self._naming_failures():
+        with torch.no_grad(), self.naming_failures():
             if isinstance(X, GATHERED):
                 _refuse_data_beside(Y, noise)
                 return road_of(X).condition_on(self.frozen().model, X, landmarks)
@@ -281,7 +281,7 @@ class OperatorValuedGP(Module):
         return self
 
     @contextmanager
-    def _naming_failures(self):
+    def naming_failures(self):
         """A failed factorisation says at which hyperparameters it failed."""
         try:
             yield

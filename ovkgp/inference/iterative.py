@@ -18,7 +18,13 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.conjugate_gradients import conjugate_gradients, refined_solve, relative_norms, warn_of_residual
+from ovkgp.inference.conjugate_gradients import (
+    Refined,
+    conjugate_gradients,
+    refined_solve,
+    relative_norms,
+    warn_of_residual,
+)
 from ovkgp.inference.dense import check_form, gaussian_log_density
 from ovkgp.inference.kronecker_sum import KroneckerSum
 from ovkgp.inference.preconditioner import MAX_RANK, Preconditioner, precondition
@@ -147,6 +153,7 @@ class IterativeSolver:
         alpha: C⁻¹ r (n, p), zero where missing.
         log_density: an estimate of log N(r | 0, C).
         standard_error: of `log_density`, from the spread of the probes.
+        num_iterations: of the solve for `alpha`; 0 in a solver that was stored.
 
     Example:
         >>> import torch
@@ -156,6 +163,8 @@ class IterativeSolver:
         >>> solver.alpha[0], solver.standard_error < 1e-9
         (tensor([0.5000, 0.5000], dtype=torch.float64), True)
     """
+
+    num_iterations = 0
 
     @torch.no_grad()
     def __init__(
@@ -176,7 +185,8 @@ class IterativeSolver:
         self.preconditioner = precondition(self.covariance, max_rank)
         self.norm = self.covariance.norm_bound()
         r = residuals.nan_to_num()
-        self.alpha = self._solve(r.unsqueeze(1)).squeeze(1)
+        found = self._refined(r.unsqueeze(1))
+        self.alpha, self.num_iterations = found.solution.squeeze(1), found.num_iterations
         probes = _Probes(self.preconditioner, num_probes, seed)
         operators = self.covariance.apply, self.preconditioner.solve
         run = conjugate_gradients(*operators, probes.Z, max(tolerance, PROBE_TOLERANCE), max_iterations)
@@ -185,6 +195,9 @@ class IterativeSolver:
 
     def _solve(self, V: Tensor) -> Tensor:
         """C⁻¹ V for V (n, k, p)."""
+        return self._refined(V).solution
+
+    def _refined(self, V: Tensor) -> Refined:
         operators = self.covariance.apply, self.preconditioner.solve
         return refined_solve(*operators, V, self.tolerance, self.max_iterations, self.norm)
 

@@ -32,6 +32,7 @@ class MatrixFreeSystem:
     Args:
         products: C and v; its data must not change any more.
         weights: the posterior mean (r,), where it is known; found by `method` otherwise.
+        num_iterations: how many it took, where it is known.
         method: "cg" or "lbfgs", for the mean; variances and draws always take conjugate gradients.
         tolerance: relative residual of all solves. That of the mean is also held against the data, ‖v − Cθ‖ below this part
             of √((y − m)ᵀ N⁻¹ (y − m)): predictions at the data, in units of noise, are then as close to the exact ones.
@@ -69,6 +70,7 @@ class MatrixFreeSystem:
         self,
         products: WeightProducts,
         weights: Tensor | None = None,
+        num_iterations: int = 0,
         *,
         method: str = "cg",
         tolerance: float = 1e-9,
@@ -83,8 +85,9 @@ class MatrixFreeSystem:
             moment = products.moment().unsqueeze(-1)
             sizes = [torch.linalg.vector_norm(part).item() for part in (products.targets(), moment)]
             tolerance *= min(sizes[0] / max(sizes[1], 1e-300), 1.0)
-            weights = least_point(self.quadratic, moment, method, tolerance, limit, verbose).flatten()
-        self.weights = weights
+            found = least_point(self.quadratic, moment, method, tolerance, limit, verbose)
+            weights, num_iterations = found.solution.flatten(), found.num_iterations
+        self.weights, self.num_iterations = weights, num_iterations
 
     @cached_property
     def preconditioner(self) -> SketchedPreconditioner:
@@ -111,7 +114,7 @@ class MatrixFreeSystem:
         C = self.quadratic
         options = self.tolerance, self.max_iter, C.norm
         parts = [
-            refined_solve(C.apply, C.precondition, part[..., None], *options)
+            refined_solve(C.apply, C.precondition, part[..., None], *options).solution
             for part in columns.split(CHUNK_COLUMNS, 1)
         ]
         return torch.cat(parts, 1).squeeze(-1)

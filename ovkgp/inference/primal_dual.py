@@ -89,7 +89,7 @@ def _dual(products: WeightProducts) -> Tensor:
         norm=1 + products.trace,
     )
     limit = default_iterations(targets.numel(), "cg")
-    return least_point(quadratic, targets.reshape(-1, 1, 1), "cg", TOLERANCE, limit).view(targets.shape)
+    return least_point(quadratic, targets.reshape(-1, 1, 1), "cg", TOLERANCE, limit).solution.view(targets.shape)
 
 
 def _solve(matrix: Tensor, rhs: Tensor) -> Tensor:

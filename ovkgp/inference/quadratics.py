@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ovkgp.exceptions import FactorisationError, FitWarning
-from ovkgp.inference.conjugate_gradients import Operator, refined_solve
+from ovkgp.inference.conjugate_gradients import Operator, Refined, refined_solve
 
 METHODS = ("cg", "lbfgs")
 
@@ -52,8 +52,8 @@ class Quadratic:
 
 def least_point(
     quadratic: Quadratic, rhs: Tensor, method: str, tolerance: float, max_iter: int, verbose: int = 0
-) -> Tensor:
-    """x (n, 1, p) with C x = b.
+) -> Refined:
+    """x (n, 1, p) with C x = b, and the number of iterations that it took.
 
     Args:
         quadratic: C.
@@ -71,7 +71,7 @@ def least_point(
         >>> import torch
         >>> from ovkgp.inference.quadratics import Quadratic, least_point
         >>> C = Quadratic(lambda V: 4 * V, lambda V: V, lambda V: V, lambda V: V, norm=4.0)
-        >>> least_point(C, torch.ones(3, 1, 1).double(), "lbfgs", tolerance=1e-9, max_iter=50).flatten()
+        >>> least_point(C, torch.ones(3, 1, 1).double(), "lbfgs", tolerance=1e-9, max_iter=50).solution.flatten()
         tensor([0.2500, 0.2500, 0.2500], dtype=torch.float64)
     """
     with tqdm(disable=not verbose, unit="product") as bar:
@@ -82,11 +82,12 @@ def least_point(
 
         if method == "cg":
             with quiet_iterations():
-                x = refined_solve(apply, quadratic.precondition, rhs, tolerance, max_iter, quadratic.norm)
+                found = refined_solve(apply, quadratic.precondition, rhs, tolerance, max_iter, quadratic.norm)
         else:
-            x = _lbfgs(apply, quadratic, rhs, tolerance, max_iter)
+            found = _lbfgs(apply, quadratic, rhs, tolerance, max_iter)
+        x = found.solution
         require_residual(rhs - apply(x), rhs, x, method, tolerance, quadratic.norm)
-    return x
+    return found
 
 
 @contextmanager
@@ -120,9 +121,9 @@ def warn_of_residual(method: str, relative: float, tolerance: float) -> None:
     )
 
 
-def _lbfgs(apply: Operator, quadratic: Quadratic, rhs: Tensor, tolerance: float, max_iter: int) -> Tensor:
+def _lbfgs(apply: Operator, quadratic: Quadratic, rhs: Tensor, tolerance: float, max_iter: int) -> Refined:
     x, residual, goal = torch.zeros_like(rhs), rhs, tolerance * torch.linalg.vector_norm(rhs).item()
-    left = torch.linalg.vector_norm(rhs).item()
+    left, limit = torch.linalg.vector_norm(rhs).item(), max_iter
     for _ in range(ROUNDS):
         if left <= goal or max_iter <= 0:
             break
@@ -132,7 +133,7 @@ def _lbfgs(apply: Operator, quadratic: Quadratic, rhs: Tensor, tolerance: float,
         left = torch.linalg.vector_norm(residual).item()
         if not left <= before / 2:
             break
-    return x
+    return Refined(x, limit - max_iter)
 
 
 def _lbfgs_round(apply: Operator, quadratic: Quadratic, rhs: Tensor, goal: float, max_iter: int) -> tuple[Tensor, int]:

@@ -28,7 +28,7 @@ from ovkgp.inference.data import Observations
 from ovkgp.inference.doubly_stochastic import doubly_stochastic_weights
 from ovkgp.inference.dual_products import KernelProducts, ProductSolver
 from ovkgp.inference.exact_posterior import ExactPosterior
-from ovkgp.inference.exact_roads import MOST_ROWS, DenseRoad
+from ovkgp.inference.exact_roads import MOST_ROWS, DenseRoad, noise_of_rows
 from ovkgp.inference.feature_road import FeatureRoad
 from ovkgp.inference.gathering import gather
 from ovkgp.inference.gp import OperatorValuedGP
@@ -118,7 +118,7 @@ def solve_ridge(
     if solver == "auto":
         return gp.condition(X, Y, noise=noise)
     options = SolverOptions(tolerance, max_iter, batch_size, learning_rate, preconditioned, random_state, verbose)
-    with torch.no_grad(), gp._naming_failures():
+    with torch.no_grad(), gp.naming_failures():
         data = gp.observe(X, Y, noise).double().clone()  # the posterior outlives what happens to the user's arrays
         solve = _dual if gp.features is None else _primal
         return solve(gp.frozen().model, data, solver, options)
@@ -163,14 +163,14 @@ def _iterative(model: Model, data: Observations, options: SolverOptions) -> Iter
     residuals, limit = data.Y - model.mean(data.X), _limit(options, data.num_seen, "cg")
     settings = {"tolerance": options.tolerance, "max_iterations": limit}
     with quiet_iterations():
-        found = IterativeSolver(grams, matrices, _noise(model, data), residuals, **settings)
+        found = IterativeSolver(grams, matrices, noise_of_rows(model, data), residuals, **settings)
     alpha, rhs = found.alpha.unsqueeze(1), residuals.nan_to_num().unsqueeze(1)
     require_residual(rhs - found.covariance.apply(alpha), rhs, alpha, "cg", options.tolerance, found.norm)
     return found
 
 
 def _by_products(model: Model, data: Observations, solver: str, options: SolverOptions) -> ProductSolver:
-    noise = _noise(model, data)
+    noise = noise_of_rows(model, data)
     if _is_kronecker_sum(model, data):
         covariance = KroneckerSum(*_grams(model, data), noise, data.seen)
     else:
@@ -183,14 +183,6 @@ def _by_products(model: Model, data: Observations, solver: str, options: SolverO
 def _grams(model: Model, data: Observations) -> tuple[list[Tensor], list[Tensor]]:
     scalars, matrices = zip(*components(model.kernel), strict=True)
     return [to_dense(scalar(data.X)) for scalar in scalars], list(matrices)
-
-
-def _noise(model: Model, data: Observations) -> Tensor:
-    """Variances (n, p) or (1, p), or a covariance (1, p, p)."""
-    if data.noise is not None:
-        return data.noise
-    matrix = model.noise.matrix()
-    return (matrix.diagonal() if model.noise.is_diagonal else matrix).unsqueeze(0)
 
 
 def _limit(options: SolverOptions, size: int, method: str) -> int:
@@ -207,11 +199,11 @@ def _primal(model: Model, data: Observations, solver: str, options: SolverOption
     if solver == "closed_form":
         system = _algorithm_3(model, data)
     else:
-        products, weights = WeightProducts.of(model, data), None
+        products, known = WeightProducts.of(model, data), ()
         if solver == "doubly_sgd":
-            weights = doubly_stochastic_weights(model, data, **options._asdict())
+            known = doubly_stochastic_weights(model, data, **options._asdict())
         stops = {"tolerance": options.tolerance, "max_iter": None if solver == "doubly_sgd" else options.max_iter}
-        system = MatrixFreeSystem(products, weights, method=solver, verbose=options.verbose, **stops)
+        system = MatrixFreeSystem(products, *known, method=solver, verbose=options.verbose, **stops)
     process, noise = KernelProcess(model.kernel, data.num_outputs), model.new_noise(data)
     return WeightPosterior(process, model.features, system, model.mean, noise, data.X.shape[1])
 

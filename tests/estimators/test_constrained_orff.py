@@ -21,7 +21,7 @@ from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, IndependentKernel
 @parametrize_with_checks(
     [
         ConstrainedORFF(num_frequencies=50, random_state=0),
-        ConstrainedORFF(kernel="decomposable", radius=30.0, num_frequencies=50, random_state=0),
+        ConstrainedORFF(kernel="decomposable", num_frequencies=30, random_state=0),
     ]
 )
 def test_scikit_learn_checks(estimator, check):

@@ -75,6 +75,15 @@ def test_id_19_one_preconditioned_full_step_is_the_closed_form():
     np.testing.assert_allclose(one.coef_, closed.coef_, atol=1e-8)
 
 
+def test_bt_69_primal_and_dual_agree_unless_lam_is_numerically_zero():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (50, 1))
+    y = np.sin(10 * x) + 2 * x**2 + 0.5 * rng.standard_normal((50, 1))
+    options = {"num_frequencies": 50, "lengthscale": 0.3, "random_state": 0}
+    residuals = [ovkgp.ORFFRidge(lam=lam, **options).fit(x, y).primal_dual_residual(x, y) for lam in (1e-2, 1e-13)]
+    assert residuals[0] < 1e-9 and residuals[1] > 1e3 * residuals[0]
+
+
 def test_blocks_are_the_features_of_every_solver():
     X, Y = smooth()
     ridge = ovkgp.ORFFRidge(num_frequencies=40, block_size=8, random_state=0).fit(X, Y)

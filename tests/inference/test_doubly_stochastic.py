@@ -34,7 +34,7 @@ def model(num_frequencies=12, block_size=4, kernel=None, noise=NOISE):
 
 
 def weights(gp, X, Y, **options):
-    return doubly_stochastic_weights(gp.frozen().model, gp.observe(X, Y), **options)
+    return doubly_stochastic_weights(gp.frozen().model, gp.observe(X, Y), **options).solution
 
 
 def exact(gp, X, Y):

@@ -8,7 +8,7 @@ from gp_cases import NOISES, Problem, close
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.data import Observations
 from ovkgp.inference.dual_products import KernelProducts, ProductSolver
-from ovkgp.inference.ridge_solvers import _noise
+from ovkgp.inference.exact_roads import noise_of_rows
 from ovkgp.inference.row_preconditioner import KernelRows
 
 
@@ -16,7 +16,7 @@ def setting(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):
     problem = Problem(name, noise, missing, n=12, level=1e-2)
     model, data = problem.gp.frozen().model, Observations(problem.X, problem.Y, problem.known)
     with torch.no_grad():
-        C = KernelProducts(model.kernel, data.X, _noise(model, data), data.seen, chunk_rows)
+        C = KernelProducts(model.kernel, data.X, noise_of_rows(model, data), data.seen, chunk_rows)
         residuals = data.Y - model.mean(data.X)
     return problem, C, KernelRows(model.kernel, data.X, data.seen), residuals
 

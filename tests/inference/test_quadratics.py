@@ -29,7 +29,7 @@ def test_both_methods_reach_the_solution(method, scale):
     quadratic, b, expected = problem(scale=scale)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        x = least_point(quadratic, b[:, None, None], method, 1e-11, 5000)
+        x = least_point(quadratic, b[:, None, None], method, 1e-11, 5000).solution
     torch.testing.assert_close(x.flatten(), expected, rtol=0, atol=1e-7 * expected.abs().max().item())
 
 
@@ -43,7 +43,7 @@ def test_too_few_iterations_are_a_warning_with_the_residual_and_advice(method):
 @pytest.mark.parametrize("method", ["cg", "lbfgs"])
 def test_zero_has_the_solution_zero(method):
     quadratic, b, _ = problem()
-    assert not bool(least_point(quadratic, 0 * b[:, None, None], method, 1e-9, 10).any())
+    assert not bool(least_point(quadratic, 0 * b[:, None, None], method, 1e-9, 10).solution.any())
 
 
 def test_nan_is_an_error():
