@@ -18,8 +18,10 @@ __version__ = "0.1.0"
 
 _SUBPACKAGES = ("datasets", "estimators", "exceptions", "features", "inference", "kernels")
 _NAMES = {
+    "ConstrainedORFF": "ovkgp.estimators",
     "GPRegressor": "ovkgp.estimators",
     "ManifoldRidge": "ovkgp.estimators",
+    "ONORMA": "ovkgp.estimators",
     "ORFFRidge": "ovkgp.estimators",
     "OVKRidge": "ovkgp.estimators",
     "SimplexClassifier": "ovkgp.estimators",

@@ -1,10 +1,21 @@
 """How does a scikit-learn user get it? Estimators whose predictions come with their uncertainty."""
 
+from ovkgp.estimators.constrained_orff import ConstrainedORFF
 from ovkgp.estimators.gp_regressor import GPRegressor
 from ovkgp.estimators.manifold_ridge import ManifoldRidge
+from ovkgp.estimators.onorma import ONORMA
 from ovkgp.estimators.orff_ridge import ORFFRidge
 from ovkgp.estimators.ridge import OVKRidge
 from ovkgp.estimators.simplex_classifier import SimplexClassifier
 from ovkgp.estimators.storage import load
 
-__all__ = ["GPRegressor", "ManifoldRidge", "ORFFRidge", "OVKRidge", "SimplexClassifier", "load"]
+__all__ = [
+    "ONORMA",
+    "ConstrainedORFF",
+    "GPRegressor",
+    "ManifoldRidge",
+    "ORFFRidge",
+    "OVKRidge",
+    "SimplexClassifier",
+    "load",
+]

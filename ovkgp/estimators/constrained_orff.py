@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.estimators.posterior_regressor import PosteriorRegressor
+from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.ridge_kernels import require_lengthscale, ridge_kernel
+from ovkgp.estimators.table_regressor import TableRegressor
 from ovkgp.estimators.tables import input_table
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF
@@ -37,7 +37,7 @@ MOST_FEATURES, MOST_FACTORISED = 4000, 2000
 """Features up to which ΦᵀΦ is formed (128 MB), and up to which its eigenvectors are taken, where it is no Kronecker product."""
 
 
-class ConstrainedORFF(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class ConstrainedORFF(TableRegressor):
     """Least squares on D random frequencies whose weights are held in balls, (7.7) of the thesis (BT-88):
 
     min (1/n) Σ ½ ‖Φ(x_i)θ − y_i‖²   subject to ‖θ_j‖ ≤ M/√D for each frequency j, cosines and sines together. Φ carries the factor
@@ -70,19 +70,15 @@ class ConstrainedORFF(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     Example:
         >>> import numpy as np
-        >>> from ovkgp.estimators.constrained_orff import ConstrainedORFF
+        >>> import ovkgp
         >>> X = np.linspace(0, 6, 60)[:, None]
         >>> Y = np.hstack([np.sin(X), np.cos(X)])
-        >>> model = ConstrainedORFF(radius=10.0, num_frequencies=50, lengthscale=1.0, random_state=0).fit(X, Y)
+        >>> model = ovkgp.ConstrainedORFF(radius=10.0, num_frequencies=50, lengthscale=1.0, random_state=0).fit(X, Y)
         >>> model.score(X, Y) > 0.99, model.fit_report_.converged
         (True, True)
         >>> model.excess_risk_bound(0.05) > 0
         True
     """
-
-    # The door of every regressor here: tables, names, missing outputs and scores.
-    _enter, _outputs, _flat = PosteriorRegressor._enter, PosteriorRegressor._outputs, PosteriorRegressor._flat
-    _all_or_nothing, score = PosteriorRegressor._all_or_nothing, PosteriorRegressor.score
 
     def __init__(
         self,
@@ -111,11 +107,11 @@ class ConstrainedORFF(MultiOutputMixin, RegressorMixin, BaseEstimator):
     # --- learning ---------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def fit(self, X, Y) -> ConstrainedORFF:
-        """Fit to X (n, d) and Y (n, p) or (n,), NaN where an output is missing."""
-        with self._all_or_nothing():
+    def fit(self, X, y) -> ConstrainedORFF:
+        """Fit to X (n, d) and y (n, p) or (n,), NaN where an output is missing."""
+        with all_or_nothing(self):
             self._require_options()
-            X, Y = (table.astype(np.float64) for table in self._enter(X, Y))
+            X, Y = (table.astype(np.float64) for table in self._enter(X, y))
             self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
             kernel, seed = ridge_kernel(self, X, Y), as_seed(self.random_state)
             orff = ORFF(kernel, self.num_frequencies, num_dims=X.shape[1], random_state=seed)
@@ -210,8 +206,3 @@ class ConstrainedORFF(MultiOutputMixin, RegressorMixin, BaseEstimator):
         whole_number("num_frequencies", self.num_frequencies)
         whole_number("max_iter", self.max_iter)
         require_lengthscale(self.lengthscale)
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.single_output = True
-        return tags

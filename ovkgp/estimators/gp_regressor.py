@@ -16,6 +16,7 @@ from ovkgp.estimators.learning import Learner, Table
 from ovkgp.estimators.moments import Moments
 from ovkgp.estimators.options import require_options
 from ovkgp.estimators.posterior_regressor import PosteriorRegressor
+from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.streaming import Survey, enter_survey, gather_statistics, pour, survey
 from ovkgp.estimators.summary import Summary, summarise
 from ovkgp.estimators.tables import entry_values, input_table
@@ -117,7 +118,7 @@ class GPRegressor(PosteriorRegressor):
             noise: variances (n, p) of the entries of Y, where they are known; they replace the trained noise.
             checkpoint: a file to which training saves its progress; a later call with the same file goes on from there.
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             if self.distributed:
                 self._stream([(X, Y)], noise, checkpoint)
                 return self
@@ -158,7 +159,7 @@ class GPRegressor(PosteriorRegressor):
             >>> bool(abs(model.predict(X) - Y).max() < 0.01)
             True
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             self._stream(chunks, None, checkpoint)
         return self
 
@@ -166,7 +167,7 @@ class GPRegressor(PosteriorRegressor):
         """Add rows. The first call trains hyperparameters and scaling on its rows and takes a feature map (random
         features, or landmarks for approximation="nystrom"); later calls only add to the statistics of all rows seen,
         in memory that does not grow."""
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             if self.approximation == "exact":
                 raise OptionError('partial_fit needs a feature map: use approximation="auto", "orff" or "nystrom".')
             if hasattr(self, "gp_"):

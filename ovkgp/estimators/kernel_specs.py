@@ -22,7 +22,15 @@ from ovkgp.estimators.kernel_table import CONSTRAINTS, STORABLE, TRANSFORMS
 from ovkgp.exceptions import KernelTypeError, ModelFileError, OvkgpError
 from ovkgp.kernels import OutputMatrix
 
-__all__ = ["is_storable", "kernel_from_spec", "kernel_state", "kernel_to_spec", "load_kernel_state"]
+__all__ = [
+    "is_storable",
+    "kernel_from_spec",
+    "kernel_state",
+    "kernel_to_spec",
+    "load_kernel_state",
+    "matrix_from_spec",
+    "matrix_to_spec",
+]
 
 # --- kernel → spec -----------------------------------------------------------------------------------------------
 
@@ -52,20 +60,42 @@ def kernel_to_spec(kernel: Kernel) -> tuple[dict, dict[str, Tensor]]:
     """
     if not isinstance(kernel, Kernel):
         raise KernelTypeError(f"expected a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+    return _to_spec(kernel)
+
+
+def matrix_to_spec(matrix: OutputMatrix) -> tuple[dict, dict[str, Tensor]]:
+    """An output matrix by itself, as `kernel_to_spec` describes the one inside a kernel.
+
+    Args:
+        matrix: of a class in `STORABLE`.
+
+    Raises:
+        KernelTypeError: it is of another class.
+
+    Cost: one copy of the tensors.
+
+    Example:
+        >>> from ovkgp.estimators.kernel_specs import matrix_from_spec, matrix_to_spec
+        >>> from ovkgp.kernels import SimplexMatrix
+        >>> matrix_from_spec(*matrix_to_spec(SimplexMatrix(3)))().shape
+        torch.Size([3, 3])
+    """
+    return _to_spec(matrix)
+
+
+def _to_spec(part: Kernel | OutputMatrix) -> tuple[dict, dict[str, Tensor]]:
     spec = {
-        "kernel": _encode(kernel),
-        "constraints": {name: _constraint_to_spec(name, owner, c) for name, owner, c in _constraints(kernel)},
-        "batch_shapes": _batch_shapes(kernel),
-        "tied": _tied(kernel),
-        "frozen": [name for name, parameter in kernel.named_parameters() if not parameter.requires_grad],
+        "kernel": _encode(part),
+        "constraints": {name: _constraint_to_spec(name, owner, c) for name, owner, c in _constraints(part)},
+        "batch_shapes": _batch_shapes(part),
+        "tied": _tied(part),
+        "frozen": [name for name, parameter in part.named_parameters() if not parameter.requires_grad],
     }
-    tensors = kernel_state(kernel)
+    tensors = kernel_state(part)
     try:
-        kernel_from_spec(spec, tensors)
+        _from_spec(spec, tensors, type(part))
     except OvkgpError as error:  # an attribute was changed after construction, a constraint removed, …
-        raise KernelTypeError(
-            f"{_cannot_store(kernel)} Its parts are known, but not as they are now: {error}"
-        ) from error
+        raise KernelTypeError(f"{_cannot_store(part)} Its parts are known, but not as they are now: {error}") from error
     return spec, tensors
 
 
@@ -166,25 +196,47 @@ def kernel_from_spec(spec: dict, tensors: dict[str, Tensor]) -> Kernel:
     Example:
         See `kernel_to_spec`.
     """
+    return _from_spec(spec, tensors, Kernel)
+
+
+def matrix_from_spec(spec: dict, tensors: dict[str, Tensor]) -> OutputMatrix:
+    """The output matrix that `matrix_to_spec` described, bit for bit.
+
+    Args:
+        spec, tensors: as for `kernel_from_spec`.
+
+    Raises:
+        KernelTypeError, ModelFileError: as for `kernel_from_spec`.
+
+    Cost: one copy of the tensors.
+
+    Example:
+        See `matrix_to_spec`.
+    """
+    return _from_spec(spec, tensors, OutputMatrix)
+
+
+def _from_spec(spec: dict, tensors: dict[str, Tensor], kind: type[Module]) -> Kernel | OutputMatrix:
     try:
-        kernel = _decode(spec["kernel"])
-        if not isinstance(kernel, Kernel):
-            raise KernelTypeError(f"the file describes a {type(kernel).__name__} where a kernel was expected.")
+        part = _decode(spec["kernel"])
+        if not isinstance(part, kind):
+            expected = "a kernel" if issubclass(kind, Kernel) else "an output matrix"
+            raise KernelTypeError(f"the file describes a {type(part).__name__} where {expected} was expected.")
         for name, shape in spec["batch_shapes"].items():
-            kernel.get_submodule(name)._batch_shape = torch.Size(shape)
+            part.get_submodule(name)._batch_shape = torch.Size(shape)
         for name, constraint in spec["constraints"].items():
-            _set_constraint(kernel, name, constraint, tensors)
+            _set_constraint(part, name, constraint, tensors)
         for name, same in spec["tied"]:
-            owner, leaf = owner_of(kernel, name)
-            owner._parameters[leaf] = kernel.get_parameter(same)
-        fill(kernel, tensors)
+            owner, leaf = owner_of(part, name)
+            owner._parameters[leaf] = part.get_parameter(same)
+        fill(part, tensors)
         for name in spec["frozen"]:
-            kernel.get_parameter(name).requires_grad_(False)
+            part.get_parameter(name).requires_grad_(False)
     except KernelTypeError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelFileError(f"the stored kernel cannot be built again: {error}") from error
-    return kernel
+    return part
 
 
 def _decode(value):

@@ -25,9 +25,12 @@ from gpytorch.kernels import (
     SpectralMixtureKernel,
 )
 from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
+from scipy import sparse
 from torch.nn import Module
 
 from ovkgp import kernels as ours
+from ovkgp.kernels.manifold import OperatorValuedManifoldKernel
+from ovkgp.kernels.penalties import Penalty
 from ovkgp.kernels.warped import OperatorValuedWarpedKernel
 
 
@@ -71,6 +74,37 @@ def _helmholtz(kernel: ours.HelmholtzKernel) -> dict:
     return {"curl_base": curl.base_kernel, "div_base": div.base_kernel, "num_dims": curl.num_dims}
 
 
+def _manifold(kernel: ours.ManifoldKernel) -> dict:
+    is_learned = "raw_strength" in kernel._parameters
+    return {"base_kernel": kernel.base_kernel, "X": kernel.X, "penalty": kernel.penalty, "learn_strength": is_learned}
+
+
+def _entries(penalty: Penalty) -> dict:
+    return {"size": penalty.size, "num_entries": penalty.values.numel() if penalty.is_sparse else None}
+
+
+def blank_penalty(size: int, num_entries: int | None = None) -> Penalty:
+    """A penalty of the size and the form of another, whose values are filled in later.
+
+    It passes the checks of the constructor in no time, which the values have passed when they were first given.
+
+    Args:
+        size: s, of the matrix (s, s).
+        num_entries: how many entries a sparse one stores; None makes it dense.
+
+    Cost: the memory of the values.
+
+    Example:
+        >>> from ovkgp.estimators.kernel_table import blank_penalty
+        >>> blank_penalty(4).values.shape, blank_penalty(4, num_entries=10).indices.shape
+        (torch.Size([4, 4]), torch.Size([2, 10]))
+    """
+    penalty, is_dense = Penalty(sparse.eye_array(size, format="csr")), num_entries is None
+    penalty.values = torch.zeros([size, size] if is_dense else [num_entries], dtype=torch.float64)
+    penalty.indices = None if is_dense else torch.zeros(2, num_entries, dtype=torch.int64)
+    return penalty
+
+
 _TABLE = (
     Storable(RBFKernel, _scalar()),
     Storable(MaternKernel, _scalar("nu")),
@@ -100,6 +134,9 @@ _TABLE = (
     Storable(ours.Delay, _attributes("delay")),
     Storable(ours.WarpedKernel, _warped),
     Storable(OperatorValuedWarpedKernel, _warped),
+    Storable(ours.ManifoldKernel, _manifold),
+    Storable(OperatorValuedManifoldKernel, _manifold),
+    Storable(Penalty, _entries, blank_penalty),
     Storable(ours.AdditiveGroup, _attributes("num_dims")),
     Storable(ours.MultiplicativeGroup, _attributes("num_dims")),
     Storable(ours.SkewedMultiplicativeGroup, _attributes("c")),
@@ -113,7 +150,7 @@ _TABLE = (
     Storable(ours.MeanRegularizedMatrix, _attributes("num_outputs", "batch_shape")),
 )
 STORABLE = {entry.kind.__name__: entry for entry in _TABLE}
-"""By name, the classes of kernels, of their output matrices, groups and transforms."""
+"""By name, the classes of kernels, of their output matrices, penalties, groups and transforms."""
 
 CONSTRAINTS = {kind.__name__: kind for kind in (Positive, GreaterThan, LessThan, Interval)}
 """By name, the constraints."""

@@ -13,6 +13,7 @@ from tqdm import tqdm
 from ovkgp.estimators.conventions import noise_of, require_lam
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.posterior_regressor import PosteriorRegressor
+from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.ridge_kernels import require_lengthscale, ridge_kernel
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tables import input_table
@@ -48,7 +49,7 @@ class ONORMA(PosteriorRegressor):
         random_state: of the shuffling.
         verbose: 0 is quiet, 1 shows progress.
 
-    Rows of `Y` may have missing outputs (NaN), which contribute no gradient. The same rows in one call or several give the same
+    Rows of `y` may have missing outputs (NaN), which contribute no gradient. The same rows in one call or several give the same
     model, to rounding, where the kernel does not depend on the first batch. The standard deviation is that of the Gaussian process
     given the *kept points only*, with noise σ² = nλ for n rows: an upper bound on what all rows would give.
 
@@ -63,9 +64,9 @@ class ONORMA(PosteriorRegressor):
 
     Example:
         >>> import numpy as np
-        >>> from ovkgp.estimators.onorma import ONORMA
+        >>> import ovkgp
         >>> rng = np.random.default_rng(0)
-        >>> model = ONORMA(lam=1e-4, lengthscale=1.0, budget=100)
+        >>> model = ovkgp.ONORMA(lam=1e-4, lengthscale=1.0, budget=100)
         >>> for _ in range(20):
         ...     X = rng.uniform(0, 6, (100, 1))
         ...     _ = model.partial_fit(X, np.hstack([np.sin(X), np.cos(X)]))
@@ -109,27 +110,27 @@ class ONORMA(PosteriorRegressor):
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
-    def fit(self, X, Y) -> ONORMA:
-        """Learn from X (n, d) and Y (n, p) or (n,), NaN where an output is missing, in `n_epochs` passes from f = 0.
+    def fit(self, X, y) -> ONORMA:
+        """Learn from X (n, d) and y (n, p) or (n,), NaN where an output is missing, in `n_epochs` passes from f = 0.
 
         Ctrl-C keeps what was learned, warns and returns.
         """
-        with self._all_or_nothing():
-            X, Y, expansion = self._begin(X, Y)
+        with all_or_nothing(self):
+            X, Y, expansion = self._begin(X, y)
             rng = np.random.default_rng(as_seed(self.random_state)) if self.shuffle else None
             self._learn(expansion, X, Y, 0, whole_number("n_epochs", self.n_epochs), rng)
         return self
 
-    def partial_fit(self, X, Y) -> ONORMA:
+    def partial_fit(self, X, y) -> ONORMA:
         """Learn from more rows, in their order; the first call fixes columns, kernel and lengthscale."""
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             if not hasattr(self, "posterior_"):
-                X, Y, expansion = self._begin(X, Y)
+                X, Y, expansion = self._begin(X, y)
                 self._learn(expansion, X, Y, 0)
             else:
                 self._require_options()
                 X = input_table(self, X, reset=False).astype(np.float64)
-                Y = self._outputs(Y, X).astype(np.float64)
+                Y = self._outputs(y, X).astype(np.float64)
                 self._learn(self.posterior_.expansion, X, Y, self.num_rows_)
         return self
 

@@ -1,48 +1,68 @@
-"""The options of a regressor as JSON and tensors, kernel objects and arrays among them.
+"""The options of an estimator as JSON and tensors: kernel objects, output matrices and arrays, dense or sparse, among them.
 
 A kernel object is described where the file format knows its class; of any other only the values are kept, and the object
-itself must be supplied on the way back. Options that are neither plain, nor arrays, nor kernels are refused.
+itself must be supplied on the way back. Options that are neither plain, nor arrays, nor kernels are refused. Values that were
+fitted are stored in the same way.
 """
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral, Real
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from gpytorch.priors import Prior
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from ovkgp.estimators.kernel_specs import is_storable, kernel_from_spec, kernel_state, kernel_to_spec, load_kernel_state
+from ovkgp.estimators.kernel_specs import (
+    is_storable,
+    kernel_from_spec,
+    kernel_state,
+    kernel_to_spec,
+    load_kernel_state,
+    matrix_from_spec,
+    matrix_to_spec,
+)
 from ovkgp.estimators.tensor_layout import under
-from ovkgp.exceptions import InputError, KernelTypeError, OptionError
+from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
+from ovkgp.kernels import OutputMatrix
+
+SPARSE = {
+    f"{form}_{kind}": getattr(sparse, f"{form}_{kind}")
+    for form in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
+    for kind in ("array", "matrix")
+}
+"""By name, the sparse matrices of SciPy."""
+
+LAYOUTS = {
+    "torch.sparse_coo": Tensor.coalesce,
+    "torch.sparse_csr": Tensor.to_sparse_csr,
+    "torch.sparse_csc": Tensor.to_sparse_csc,
+}
+"""By name, the sparse layouts of torch, and how they are made from the first."""
+
+LISTED = "UOu"
+"""Kinds of NumPy arrays that are written as lists, where no tensor holds them: strings, objects, unsigned numbers."""
+
+
+# --- options --------------------------------------------------------------------------------------------------------
 
 
 def option_state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
     """The constructor's arguments: as they are, or as a description (a dictionary) and tensors."""
     options, tensors = {}, {}
     for name, value in estimator.get_params(deep=False).items():
-        if isinstance(value, Kernel):
-            options[name], found = _kernel_option(name, value, estimator)
-        elif isinstance(value, np.ndarray) or torch.is_tensor(value):
-            options[name], found = {"array": type(value).__name__}, {"": torch.as_tensor(value)}
-        else:
-            options[name], found = _plain(name, value), {}
-        tensors |= {f"{name}.{key}".rstrip("."): tensor for key, tensor in found.items()}
+        if name == "random_state" and not isinstance(value, Integral):
+            value = None  # a source of random numbers has moved on since, and is left out
+        is_kernel = isinstance(value, Kernel)
+        options[name], found = _kernel_state(name, value, estimator) if is_kernel else value_state(name, value)
+        tensors |= placed(name, found)
     return options, tensors
 
 
-def _kernel_option(name: str, kernel: Kernel, estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
-    if any(isinstance(part, Prior) for part in kernel.modules()):
-        warnings.warn(
-            f"the priors of the {name} are not stored: the loaded model predicts as this one does, but is trained again "
-            "with them only if it is loaded with ovkgp.load(path, kernel=…).",
-            UserWarning,
-            stacklevel=5,
-        )
+def _kernel_state(name: str, kernel: Kernel, estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
     known = {"class": type(kernel).__name__}
     if is_storable(kernel):
         spec, tensors = kernel_to_spec(kernel)
@@ -55,35 +75,20 @@ def _kernel_option(name: str, kernel: Kernel, estimator: BaseEstimator) -> tuple
     return {**known, "spec": None}, kernel_state(kernel)
 
 
-def _plain(name: str, value):
-    """A value that JSON can hold; a source of random numbers has moved on since, and is left out."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, Real):  # NumPy's too
-        return int(value) if isinstance(value, Integral) else float(value)
-    if isinstance(value, list | tuple):
-        return [_plain(name, item) for item in value]
-    if name == "random_state":
-        return None
-    raise InputError(f"{name} is a {type(value).__name__}, which a model file cannot hold.")
-
-
 def options_from_state(options: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> dict:
     """The constructor's arguments that `option_state` described; `kernel` is what `ovkgp.load` was given."""
-    described = {name: entry for name, entry in options.items() if isinstance(entry, dict)}
-    arrays = {name: entry for name, entry in described.items() if "array" in entry}
-    kernels = {name: entry for name, entry in described.items() if "class" in entry}
+    kernels = [name for name, entry in options.items() if isinstance(entry, dict) and "class" in entry]
     if kernel is not None and not kernels:
         raise OptionError(f"the kernel of this model was made by name ({options['kernel']!r}): leave kernel out.")
     supplied = "kernel" if "kernel" in kernels else "base_kernel"
-    values = {name: _array(entry, tensors[name]) for name, entry in arrays.items()}
-    for name, entry in kernels.items():
-        values[name] = _kernel(name, entry, under(name, tensors), kernel if name == supplied else None)
-    return {**options, **values}
-
-
-def _array(entry: dict, tensor: Tensor) -> np.ndarray | Tensor:
-    return tensor.numpy() if entry["array"] == "ndarray" else tensor
+    values = {}
+    for name, entry in options.items():
+        found = there(name, tensors)
+        if name in kernels:
+            values[name] = _kernel(name, entry, found, kernel if name == supplied else None)
+        else:
+            values[name] = value_from_state(entry, found)
+    return values
 
 
 def _kernel(name: str, entry: dict, tensors: dict[str, Tensor], given: Kernel | None) -> Kernel:
@@ -97,3 +102,120 @@ def _kernel(name: str, entry: dict, tensors: dict[str, Tensor], given: Kernel | 
             f"constructor and give it, ovkgp.load(path, kernel={entry['class']}(…)). Its values come from the file."
         )
     return kernel_from_spec(entry["spec"], tensors)
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def value_state(name: str, value) -> tuple[object, dict[str, Tensor]]:
+    """A value as what JSON can hold, and tensors.
+
+    Args:
+        name: what it is called where it is refused.
+        value: None, a number, a string, a list of these, an array, a tensor, a sparse matrix or an output matrix.
+
+    Raises:
+        InputError, KernelTypeError: it is something else.
+
+    Cost: one copy of an array.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.estimators.option_state import value_from_state, value_state
+        >>> entry, tensors = value_state("lam", np.array([0.1, 1.0]))
+        >>> entry, value_from_state(entry, tensors)
+        ({'array': 'ndarray'}, array([0.1, 1. ]))
+    """
+    if isinstance(value, OutputMatrix):
+        return _matrix_state(name, value)
+    if sparse.issparse(value) or (torch.is_tensor(value) and str(value.layout) in LAYOUTS):
+        return _sparse_state(value)
+    if torch.is_tensor(value):
+        return {"array": "Tensor"}, {"": value.detach()}
+    if isinstance(value, np.ndarray):
+        return _array_state(name, value)
+    return plain(name, value), {}
+
+
+def value_from_state(entry, tensors: dict[str, Tensor]):
+    """The value that `value_state` described."""
+    if not isinstance(entry, dict):
+        return entry
+    if "matrix" in entry:
+        return matrix_from_spec(entry["matrix"], tensors)
+    if "sparse" in entry:
+        return _sparse(entry, tensors)
+    if "items" in entry:
+        return _listed(entry)
+    return tensors[""].numpy() if entry["array"] == "ndarray" else tensors[""]
+
+
+def plain(name: str, value):
+    """A value that JSON can hold: None, a string, a number (NumPy's too), or a list of these."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, list | tuple):
+        return [plain(name, item) for item in value]
+    raise InputError(
+        f"{name} is a {type(value).__name__}, which a model file cannot hold: set_params({name}=…) to something plain before "
+        "saving. It says how the next fit will be, and the model stays as it is."
+    )
+
+
+def placed(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of one value under its name; the value's own, without a name, has that name alone."""
+    return {f"{name}.{key}".rstrip("."): tensor for key, tensor in tensors.items()}
+
+
+def there(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `placed`."""
+    return {"": tensors[name]} if name in tensors else under(name, tensors)
+
+
+def _array_state(name: str, array: np.ndarray) -> tuple[dict, dict[str, Tensor]]:
+    if array.dtype.kind in LISTED and array.dtype != np.uint8:
+        return {"array": "ndarray", "dtype": array.dtype.str, "items": plain(name, array.tolist())}, {}
+    try:
+        # a copy, as torch cannot look at arrays that are reversed or not to be written to
+        return {"array": "ndarray"}, {"": torch.from_numpy(np.array(array))}
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is an array of {array.dtype}, which a model file cannot hold: {error}") from error
+
+
+def _listed(entry: dict) -> np.ndarray:
+    dtype = np.dtype(entry["dtype"])
+    if dtype.kind not in LISTED:
+        raise ModelFileError(f"the file lists the entries of an array of {dtype}, which this version does not know.")
+    return np.array(entry["items"], dtype=dtype)
+
+
+def _sparse_state(matrix) -> tuple[dict, dict[str, Tensor]]:
+    about = {"shape": list(matrix.shape)}
+    if torch.is_tensor(matrix):
+        entries = matrix.detach().to_sparse_coo().coalesce()
+        about |= {"sparse": "Tensor", "layout": str(matrix.layout)}
+        return about, {"values": entries.values(), "indices": entries.indices()}
+    entries = sparse.coo_array(matrix)
+    indices = np.stack([entries.row, entries.col]).astype(np.int64)
+    about |= {"sparse": type(matrix).__name__}
+    return about, {"values": torch.from_numpy(np.array(entries.data)), "indices": torch.from_numpy(indices)}
+
+
+def _sparse(entry: dict, tensors: dict[str, Tensor]):
+    values, indices, shape = tensors["values"], tensors["indices"], tuple(entry["shape"])
+    if entry["sparse"] == "Tensor":
+        return LAYOUTS[entry["layout"]](torch.sparse_coo_tensor(indices, values, shape, check_invariants=True))
+    return SPARSE[entry["sparse"]](sparse.coo_array((values.numpy(), tuple(indices.numpy())), shape=shape))
+
+
+def _matrix_state(name: str, matrix: OutputMatrix) -> tuple[dict, dict[str, Tensor]]:
+    try:
+        spec, tensors = matrix_to_spec(matrix)
+    except KernelTypeError as error:
+        raise KernelTypeError(
+            f"{name} is a {type(matrix).__name__}, which no file can describe: fit with its values, "
+            f"{name}=matrix().detach(), or with a matrix of ovkgp.kernels. ({error})"
+        ) from error
+    return {"matrix": spec}, tensors

@@ -21,6 +21,7 @@ from ovkgp.estimators.chunks import ROWS_AT_ONCE
 from ovkgp.estimators.conventions import require_lam
 from ovkgp.estimators.learning import Table
 from ovkgp.estimators.options import require_option
+from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.ridge import RidgeEstimator, Weighed, positive, require_solver, weighed
 from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.estimators.row_sample import RowSample
@@ -179,7 +180,7 @@ class ORFFRidge(RidgeEstimator):
             chunks: pairs (X, Y) that can be read again: a list, or `ovkgp.datasets.stream(path, inputs, outputs)`. With
                 `distributed`, those of this process's shard.
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             with process_group() if self.distributed else nullcontext(Ranks.alone()) as ranks:
                 ranks.together(lambda: self._require_streamable("fit_stream"), "checking the options")
                 found = survey(chunks, SAMPLE_ROWS, ranks, verbose=self.verbose)
@@ -201,7 +202,7 @@ class ORFFRidge(RidgeEstimator):
     def partial_fit(self, X, y, sample_weight=None) -> ORFFRidge:
         """Add rows, in memory that does not grow. The first call takes from its rows what the kernel takes from data (the
         median distance, the covariance of the outputs) and the intercept; later calls only add."""
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             self._require_streamable("partial_fit")
             if self.distributed:
                 raise OptionError("partial_fit knows this process's rows only: use fit_stream with distributed=True.")
@@ -267,12 +268,11 @@ class ORFFRidge(RidgeEstimator):
             best = self.path_.best("evidence")
         self.lam_, self.noise_ = float(require_lam(self.lam)[best]), float(noises[best])
         self._take(self.noise_)
-        self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
         if self.scale == "evidence":
-            system = self.posterior_.system
+            system = self.gp_.condition(self.statistics_).system
             self.scale_ = positive((system.square - system.moment @ system.weights).item() / system.num_seen)
             self._take(self.noise_, self.scale_)
-            self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
+        self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
 
     def primal_dual_residual(self, X, y, sample_weight=None) -> float:
         """‖Σ_i Φ(x_i)ᵀ u_i − θ̂‖ / ‖θ̂‖ for the fitted data, with u the dual solution (K̃ + N) u = y (BT-69).

@@ -1,32 +1,22 @@
 """What every estimator with a Gaussian posterior can be asked: means, standard deviations, draws and scores.
 
-A subclass fits `posterior_` in the units of `scaling_` and calls `_enter` first; this class speaks in the user's units.
+A subclass fits `posterior_` in the units of `scaling_`; this class speaks in the user's units.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators.scaled_draws import ScaledDraws
-from ovkgp.estimators.tables import input_table, output_table
-from ovkgp.exceptions import InputError, OptionError
-
-KEPT = {"n_features_in_", "feature_names_in_"}
-"""Fitted attributes that the check of X has just set."""
+from ovkgp.estimators.table_regressor import TableRegressor
+from ovkgp.estimators.tables import input_table
+from ovkgp.exceptions import OptionError
 
 
-class PosteriorRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """The common part of regressors with a `posterior_` and its `scaling_`.
-
-    Attributes:
-        output_names_, n_outputs_, n_features_in_, feature_names_in_: of the data.
-    """
+class PosteriorRegressor(TableRegressor):
+    """The common part of regressors with a `posterior_` and its `scaling_`."""
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -64,18 +54,6 @@ class PosteriorRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         draws = self.posterior_.sample_functions(k, random_state=random_state)
         return ScaledDraws(draws, self.scaling_, self._is_flat)
 
-    def score(self, X, y, sample_weight=None) -> float:
-        """R² over the observed entries of each output, averaged over the outputs."""
-        predicted = np.reshape(self.predict(X), (-1, self.n_outputs_))
-        Y = self._outputs(y, predicted)
-        weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
-        seen = np.isfinite(Y)
-        columns = [a for a in range(Y.shape[1]) if seen[:, a].any()]
-        if not columns:
-            raise InputError("there is nothing to score: every entry of y is missing.")
-        scores = [r2_score(Y[s, a], predicted[s, a], sample_weight=weight[s]) for a in columns for s in [seen[:, a]]]
-        return float(np.mean(scores))
-
     def save(self, path) -> None:
         """Write the fitted model to one file, all or nothing; `ovkgp.load(path)` gives it back, equal to the bit.
 
@@ -97,57 +75,6 @@ class PosteriorRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         save(self, path)
 
-    # --- data ---------------------------------------------------------------------------------------------------------
-
-    def _enter(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
-        """X (n, d) and Y (n, p) checked and remembered; what was fitted before is forgotten."""
-        X = input_table(self, X, reset=True)
-        Y, names, self._is_flat = output_table(Y, X)
-        _require_seen(Y, names)
-        for fitted in [name for name in vars(self) if name.endswith("_") and name not in KEPT]:
-            delattr(self, fitted)
-        self.n_outputs_ = Y.shape[1]
-        self.output_names_ = names or [f"y{a}" for a in range(Y.shape[1])]
-        self._has_names = names is not None
-        return X, Y
-
-    @contextmanager
-    def _all_or_nothing(self):
-        """Whatever goes wrong inside, what was fitted before is there again."""
-        before = dict(vars(self))
-        try:
-            yield
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            raise
-
-    def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
-        """Further outputs (n, p), whose names must be those of the fit where both have names."""
-        table, names, _ = output_table(Y, X)
-        if table.shape[1] != self.n_outputs_:
-            raise InputError(f"Y has {table.shape[1]} columns; the model was fitted with {self.n_outputs_}.")
-        if names is not None and self._has_names and names != self.output_names_:
-            raise InputError(
-                f"the columns of Y are {names}; the model was fitted with {self.output_names_}, in this order."
-            )
-        return table
-
     def _inputs(self, X) -> torch.Tensor:
         check_is_fitted(self, "posterior_")
         return self.scaling_.inputs(input_table(self, X, reset=False))
-
-    def _flat(self, values: np.ndarray) -> np.ndarray:
-        return values[:, 0] if self._is_flat else values
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.target_tags.single_output = True
-        return tags
-
-
-def _require_seen(Y: np.ndarray, names: list[str] | None) -> None:
-    unseen = np.flatnonzero(~np.isfinite(Y).any(0))
-    if len(unseen):
-        column = names[unseen[0]] if names else int(unseen[0])
-        raise InputError(f"nobody observed output {column!r} of Y (all NaN): leave that column out, or add data.")

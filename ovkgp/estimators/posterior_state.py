@@ -42,6 +42,9 @@ def posterior_state(posterior: Posterior, model: Model) -> tuple[dict, dict[str,
         posterior: of `model`, by the exact kernel or by features.
         model: what it was made from; its values are not stored here, and must not have changed since.
 
+    Raises:
+        OptionError: the posterior was made by products alone and has nothing factorised, or the model has changed.
+
     Cost: nothing is computed or copied.
 
     Example:
@@ -67,9 +70,11 @@ def posterior_state(posterior: Posterior, model: Model) -> tuple[dict, dict[str,
         guard = {} if posterior.guard is None else posterior.guard.tensors()
         header = {"kind": "weights", "num_dims": posterior.num_dims, "guarded": posterior.guard is not None}
         return header, {**noise, **prefixed(system=posterior.system.tensors(), guard=guard)}
-    kind = next(kind for kind, (_, solver) in SOLVERS.items() if isinstance(posterior.solver, solver))
+    solver = posterior.solver
+    kind = next(kind for kind, (_, known) in SOLVERS.items() if isinstance(solver, known))
+    counted = {"num_iterations": solver.num_iterations} if kind == "iterative" else {}
     data = {name: value for name in DATA if (value := getattr(posterior.data, name)) is not None}
-    return {"kind": kind}, {**noise, **prefixed(solver=posterior.solver.tensors(), data=data)}
+    return {"kind": kind, **counted}, {**noise, **prefixed(solver=solver.tensors(), data=data)}
 
 
 def posterior_from_state(header: dict, tensors: dict[str, Tensor], model: Model) -> Posterior:
@@ -100,9 +105,10 @@ def posterior_from_state(header: dict, tensors: dict[str, Tensor], model: Model)
         return WeightPosterior(process, model.features, system, model.mean, noise, header["num_dims"], guard)
     if kind not in SOLVERS:
         raise ModelFileError(f"the file describes a posterior of kind {kind!r}, which this version does not know.")
-    posterior, solver = SOLVERS[kind]
-    data = Observations(**under("data", tensors))
-    return posterior(process, solver.from_tensors(under("solver", tensors)), data, model.mean, noise)
+    posterior, solver = SOLVERS[kind][0], SOLVERS[kind][1].from_tensors(under("solver", tensors))
+    if "num_iterations" in header:
+        solver.num_iterations = header["num_iterations"]
+    return posterior(process, solver, Observations(**under("data", tensors)), model.mean, noise)
 
 
 def _require_unchanged(posterior: ExactPosterior | WeightPosterior, model: Model) -> None:

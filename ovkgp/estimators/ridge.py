@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from ovkgp.estimators.conventions import noise_of, require_convention, require_lam
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.posterior_regressor import PosteriorRegressor
+from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.ridge_kernels import require_lengthscale, ridge_kernel
 from ovkgp.estimators.ridge_path import LeftOut, RidgePath
 from ovkgp.estimators.scaling import Scaling
@@ -68,7 +69,7 @@ class RidgeEstimator(PosteriorRegressor):
             sample_weight: of the rows (n,), which then count so many times, or of the entries (n, p) in the loss. The noise
                 of an entry is σ² / weight; a weight of zero leaves it out.
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             self._require_options()
             table = weighed(*self._enter(X, y), sample_weight)
             self._require_metric(table.variances)
@@ -145,33 +146,33 @@ class RidgeEstimator(PosteriorRegressor):
         X, Y, known = self._data(table)
         seen = torch.isfinite(Y)
         Y, remainder = torch.nan_to_num(Y), torch.where(seen, Y - self.posterior_.predict(X, "none").mean, 0.0)
-        if known is not None:
-            return float((Y * remainder / known).sum() / seen.sum())
-        if bool(seen.all()):
-            return float((Y * torch.linalg.solve(self.gp_.noise_model.matrix(), remainder.mT).mT).sum() / seen.sum())
+        noise = self.gp_.noise_model
+        if known is not None or noise.is_diagonal:
+            weighted = remainder / (noise.matrix().diagonal() if known is None else known)
+            return float((Y * weighted).sum() / seen.sum())
         rows = zip(Y, remainder, seen, strict=True)
-        return sum(_row_form(*row, self.gp_.noise_model.matrix()) for row in rows) / int(seen.sum())
+        return sum(_row_form(*row, noise.matrix()) for row in rows) / int(seen.sum())
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    def path(self, X, Y, lam=None, sample_weight=None) -> RidgePath:
+    def path(self, X, y, lam=None, sample_weight=None) -> RidgePath:
         """Evidence, leave-one-out errors and predictions for each of several λ, from one factorisation (BT-76).
 
         Args:
-            X, Y, sample_weight: the data, as in `fit`.
+            X, y, sample_weight: the data, as in `fit`.
             lam: several λ, in the estimator's convention; those of the constructor where it is None.
 
         Returns:
             A table with `lam`, `noise`, `log_evidence`, `loo_error` and `loo_log_density`, (k,) each; its `predict(X)`
             gives the posterior means (k, m, p).
         """
-        table, lams = self._again(X, Y, sample_weight), require_lam(self.lam if lam is None else lam)
+        table, lams = self._again(X, y, sample_weight), require_lam(self.lam if lam is None else lam)
         factor = noise_of(1.0, self.convention, table.num_rows, table.num_seen)
         return RidgePath.of(self._noise_path(table, factor * lams), lams, factor * lams, self.scaling_)
 
-    def leave_one_out(self, X, Y, sample_weight=None) -> LeftOut:
-        """Each entry of Y given all others, at the fitted λ and in closed form: mean, std and log density, (n, p)."""
-        table = self._again(X, Y, sample_weight)
+    def leave_one_out(self, X, y, sample_weight=None) -> LeftOut:
+        """Each entry of y given all others, at the fitted λ and in closed form: mean, std and log density, (n, p)."""
+        table = self._again(X, y, sample_weight)
         data = self._data(table)
         return LeftOut.of(self.gp_.leave_one_out(*data), self.scaling_)
 

@@ -29,8 +29,8 @@ from tqdm import tqdm
 from ovkgp.estimators.conventions import noise_of, require_lam
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.orff_ridge import ORFFRidge
-from ovkgp.estimators.posterior_regressor import PosteriorRegressor
 from ovkgp.estimators.probability_calibration import Calibration, calibrate, deal_folds, lone_classes
+from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.ridge import OVKRidge, RidgeEstimator
 from ovkgp.estimators.tables import as_array, input_table
 from ovkgp.exceptions import FitWarning, InputError, OptionError
@@ -121,7 +121,7 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
             sample_weight: of the rows (n,), in the loss and in the calibration; a weight of w is a row given w times, and a
                 weight of zero leaves it out.
         """
-        with self._all_or_nothing():
+        with all_or_nothing(self):
             self._require_options()
             X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
             check_classification_targets(y)
@@ -136,8 +136,6 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
             self.lam_, self.noise_ = self.ridge_.lam_, self.ridge_.noise_
             self.calibration_ = self._calibrated(X, labels, weight)
         return self
-
-    _all_or_nothing = PosteriorRegressor._all_or_nothing
 
     def _fitted(self, X, labels, weight, rows, lam) -> RidgeEstimator:
         """The ridge regression of the coded labels of some rows."""

@@ -1,76 +1,191 @@
-"""Fitted regressors on disk: `estimator.save(path)` and `ovkgp.load(path)`.
+"""Fitted estimators on disk: `estimator.save(path)` and `ovkgp.load(path)`.
 
 A model file (`model_file`) holds the constructor's options, what was learned and the factorised posterior. Nothing is
-computed again on the way back: what a loaded model says is equal, to the bit, to what was said before. Nothing in the file is
-executed.
+factorised again on the way back: what a loaded model says is equal, to the bit, to what was said before. Nothing in the file is
+executed. What is stored of a class is a row of `ESTIMATORS`.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from gpytorch.priors import Prior
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ovkgp.estimators.gp_regressor import GPRegressor
-from ovkgp.estimators.gp_state import gp_from_state, gp_state
+from ovkgp.estimators.gp_state import MANIFOLD, RIDGE, TRAINED, Recipe, gp_from_state, gp_state, unscaled_from_state
+from ovkgp.estimators.manifold_ridge import ManifoldRidge
 from ovkgp.estimators.model_file import read_model, write_model
-from ovkgp.estimators.option_state import option_state, options_from_state
+from ovkgp.estimators.option_state import (
+    option_state,
+    options_from_state,
+    placed,
+    plain,
+    there,
+    value_from_state,
+    value_state,
+)
+from ovkgp.estimators.orff_ridge import ORFFRidge
 from ovkgp.estimators.posterior_state import posterior_from_state, posterior_state
+from ovkgp.estimators.probability_calibration import Calibration
+from ovkgp.estimators.ridge import OVKRidge, RidgeEstimator
+from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.estimators.scaling import Scaling
+from ovkgp.estimators.simplex_classifier import SimplexClassifier
 from ovkgp.estimators.tensor_layout import prefixed, rolled, under, unrolled
 from ovkgp.exceptions import InputError, ModelFileError, OvkgpError
 from ovkgp.inference.fit_report import FitReport
 from ovkgp.inference.output_statistics import statistics_from_tensors
 
-ESTIMATORS = {"GPRegressor": GPRegressor}
-"""The classes that a file may name."""
 
-PLAIN = ("n_features_in_", "n_outputs_", "output_names_", "kernel_", "approximation_", "_is_flat", "_has_names")
-"""Fitted attributes that JSON holds as they are."""
+@dataclass(frozen=True)
+class Stored:
+    """What a file holds of a class of estimators, beside its options.
+
+    Args:
+        kind: the class.
+        always: the names of fitted attributes that it has in any case; `CODECS` says how they are stored.
+        maybe: those that it may have.
+        recipe: how it makes the model `gp_`, which is stored with its `posterior_`; None where it has none of its own.
+        parts: the names of fitted attributes that are estimators.
+        finish: computes, at the end, what is not stored.
+    """
+
+    kind: type[BaseEstimator]
+    always: tuple[str, ...]
+    maybe: tuple[str, ...] = ("feature_names_in_",)
+    recipe: Recipe | None = None
+    parts: tuple[str, ...] = ()
+    finish: Callable[[BaseEstimator], None] = lambda estimator: None
 
 
-# --- regressor → file -----------------------------------------------------------------------------------------------
+_POSTERIOR = ("n_features_in_", "n_outputs_", "output_names_", "kernel_", "scaling_", "_is_flat", "_has_names")
+_TRAINED = (*_POSTERIOR, "approximation_", "fit_report_", "_num_seen")
+_RIDGE = (*_POSTERIOR, "lam_", "noise_", "_noise_now", "_counts")
+_CLASSES = ("n_features_in_", "classes_", "lam_", "noise_", "calibration_", "_code", "_seed")
+_NAMES, _PATH = ("feature_names_in_",), ("feature_names_in_", "path_", "scale_")
+_TABLE = (
+    Stored(GPRegressor, _TRAINED, (*_NAMES, "candidates_", "statistics_"), TRAINED, finish=GPRegressor._report),
+    Stored(OVKRidge, _RIDGE, _PATH, RIDGE),
+    Stored(ORFFRidge, (*_RIDGE, "_seed"), (*_PATH, "statistics_"), RIDGE),
+    Stored(ManifoldRidge, (*_RIDGE, "_seed", "manifold_"), _PATH, MANIFOLD),
+    Stored(SimplexClassifier, _CLASSES, parts=("ridge_",)),
+)
+ESTIMATORS = {stored.kind.__name__: stored for stored in _TABLE}
+"""By name, the classes that a file may hold."""
 
 
-def save(estimator: GPRegressor, path: str | os.PathLike) -> None:
-    """Write a fitted regressor to one file; see `GPRegressor.save`."""
-    check_is_fitted(estimator, "posterior_")
-    if (name := type(estimator).__name__) not in ESTIMATORS or type(estimator) is not ESTIMATORS[name]:
+class Codec(NamedTuple):
+    """A fitted attribute to something that JSON can hold and tensors, and back."""
+
+    encode: Callable[[object], tuple[object, dict[str, Tensor]]]
+    decode: Callable[[object, dict[str, Tensor]], object]
+
+
+def _record(kind: type) -> Codec:
+    """Of a dataclass of numbers, which go into the JSON, and arrays, which are tensors."""
+
+    def encode(record) -> tuple[dict, dict[str, Tensor]]:
+        arrays = {name: value for name, value in vars(record).items() if isinstance(value, np.ndarray)}
+        others = {name: plain(name, value) for name, value in vars(record).items() if name not in arrays}
+        return others, {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+
+    return Codec(encode, lambda entry, tensors: kind(**entry, **{name: t.numpy() for name, t in tensors.items()}))
+
+
+CODECS = {
+    "scaling_": _record(Scaling),
+    "path_": _record(RidgePath),
+    "calibration_": _record(Calibration),
+    "feature_names_in_": Codec(lambda names: (list(names), {}), lambda entry, _: np.array(entry, dtype=object)),
+    "candidates_": Codec(lambda pairs: (list(pairs.items()), {}), lambda entry, _: dict(entry)),  # in their order
+    "fit_report_": Codec(
+        lambda report: (None if report is None else report.to_dict(), {}),
+        lambda entry, _: None if entry is None else FitReport.from_dict(entry),
+    ),
+    "statistics_": Codec(
+        lambda statistics: statistics.tensors()[::-1],
+        lambda entry, tensors: statistics_from_tensors(tensors, entry),
+    ),
+    "_num_seen": Codec(
+        lambda counts: ({}, {"counts": torch.as_tensor(counts)}),
+        lambda _, tensors: tensors["counts"].numpy(),
+    ),
+    "_counts": Codec(lambda counts: (plain("_counts", counts), {}), lambda entry, _: tuple(entry)),
+}
+"""How fitted attributes are stored that are neither plain nor arrays."""
+
+UNWRITTEN = {"scaling_": {}, "_num_seen": {}}
+"""What the JSON of the first files did not hold, as all of it is in tensors."""
+
+
+# --- estimator → file -----------------------------------------------------------------------------------------------
+
+
+def save(estimator: BaseEstimator, path: str | os.PathLike) -> None:
+    """Write a fitted estimator to one file; see `GPRegressor.save`."""
+    name = type(estimator).__name__
+    if name not in ESTIMATORS or type(estimator) is not ESTIMATORS[name].kind:
         raise InputError(f"a model file can hold one of {', '.join(ESTIMATORS)}, not a {name} of one's own: pickle it.")
-    options, option_tensors = option_state(estimator)
-    gp, gp_tensors = gp_state(estimator)
-    posterior, posterior_tensors = posterior_state(estimator.posterior_, estimator.gp_.model)
-    fitted, fitted_tensors = _fitted(estimator)
-    groups = {"option": option_tensors, "gp": gp_tensors, "posterior": posterior_tensors, "fitted": fitted_tensors}
-    tensors, orders = unrolled(prefixed(**groups))
-    header = {"estimator": name, "options": options, "gp": gp, "posterior": posterior}
-    write_model(path, tensors, {**header, "fitted": fitted, "orders": orders})
+    check_is_fitted(estimator)
+    _warn_of_priors(estimator)
+    header, tensors = _state(estimator)
+    tensors, orders = unrolled(tensors)
+    write_model(path, tensors, {**header, "orders": orders})
 
 
-def _fitted(estimator: GPRegressor) -> tuple[dict, dict[str, Tensor]]:
-    report, names = estimator.fit_report_, getattr(estimator, "feature_names_in_", None)
-    header = {
-        **{name: getattr(estimator, name) for name in PLAIN},
-        "feature_names_in_": None if names is None else list(names),
-        "candidates_": list(getattr(estimator, "candidates_", {}).items()),  # pairs, which stay in their order
-        "fit_report_": None if report is None else report.to_dict(),
-    }
-    tensors = {name: torch.from_numpy(array) for name, array in vars(estimator.scaling_).items()}
-    groups = {"scaling": tensors, "seen": {"counts": torch.as_tensor(estimator._num_seen)}}
-    if (statistics := getattr(estimator, "statistics_", None)) is not None:
-        groups["statistics"], header["statistics_"] = statistics.tensors()
+def _warn_of_priors(estimator: BaseEstimator) -> None:
+    for name, value in estimator.get_params(deep=False).items():
+        if isinstance(value, Kernel) and any(isinstance(part, Prior) for part in value.modules()):
+            warnings.warn(
+                f"the priors of the {name} are not stored: the loaded model predicts as this one does, but is trained again "
+                "with them only if it is loaded with ovkgp.load(path, kernel=…).",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
+    stored, groups = ESTIMATORS[type(estimator).__name__], {}
+    header = {"estimator": type(estimator).__name__}
+    header["options"], groups["option"] = option_state(estimator)
+    header["fitted"], groups["fitted"] = _fitted(estimator, stored)
+    if stored.recipe is not None:
+        header["gp"], groups["gp"] = gp_state(estimator, stored.recipe)
+        header["posterior"], groups["posterior"] = posterior_state(estimator.posterior_, estimator.gp_.model)
+    for name in stored.parts:
+        header[name], groups[name] = _state(getattr(estimator, name))
     return header, prefixed(**groups)
 
 
-# --- file → regressor -----------------------------------------------------------------------------------------------
+def _fitted(estimator: BaseEstimator, stored: Stored) -> tuple[dict, dict[str, Tensor]]:
+    header, tensors = {}, {}
+    for name in (*stored.always, *(name for name in stored.maybe if hasattr(estimator, name))):
+        value = getattr(estimator, name)
+        header[name], found = CODECS[name].encode(value) if name in CODECS else value_state(name, value)
+        tensors |= placed(_place(name), found)
+    return header, tensors
 
 
-def load(path: str | os.PathLike, kernel: Kernel | None = None) -> GPRegressor:
-    """A fitted regressor from the file that `save` wrote; it predicts as before, to the bit.
+def _place(name: str) -> str:
+    """Where the tensors of a fitted attribute are found."""
+    return "seen" if name == "_num_seen" else name.strip("_")
+
+
+# --- file → estimator -----------------------------------------------------------------------------------------------
+
+
+def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator:
+    """A fitted estimator from the file that `save` wrote; it predicts as before, to the bit.
 
     Args:
         path: the file.
@@ -83,7 +198,8 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> GPRegressor:
         ModelFileError: it is not a whole, untouched model, or one from a newer version.
         OptionError: the file needs a `kernel`, has no use for one, or was made with another.
 
-    Cost: that of reading the file; nothing is trained or factorised.
+    Cost: that of reading the file; nothing is trained or factorised. A `ManifoldRidge` factorises its penalty again when it
+    is first asked.
 
     Example:
         >>> import tempfile
@@ -109,29 +225,31 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> GPRegressor:
         raise ModelFileError(f"{path} does not describe a fitted model: {error!r}") from error
 
 
-def _estimator(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> GPRegressor:
-    estimator = ESTIMATORS[header["estimator"]](
-        **options_from_state(header["options"], under("option", tensors), kernel)
-    )
-    _put_fitted(estimator, header["fitted"], under("fitted", tensors))
-    gp = gp_from_state(header["gp"], under("gp", tensors), estimator, describe_kernel=kernel is None)
-    gp.fit_report_ = estimator.fit_report_
-    estimator.gp_ = gp
-    estimator.posterior_ = posterior_from_state(header["posterior"], under("posterior", tensors), gp.frozen().model)
-    estimator._report()
+def _estimator(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> BaseEstimator:
+    stored = ESTIMATORS[header["estimator"]]
+    estimator = stored.kind(**options_from_state(header["options"], under("option", tensors), kernel))
+    _put_fitted(estimator, stored, {**UNWRITTEN, **header["fitted"]}, under("fitted", tensors))
+    if stored.recipe is not None:
+        _put_posterior(estimator, stored.recipe, header, tensors, describe_kernel=kernel is None)
+    for name in stored.parts:
+        setattr(estimator, name, _estimator(header[name], under(name, tensors), kernel))
+    stored.finish(estimator)
     return estimator
 
 
-def _put_fitted(estimator: GPRegressor, header: dict, tensors: dict[str, Tensor]) -> None:
-    for name in PLAIN:
-        setattr(estimator, name, header[name])
-    if header["feature_names_in_"] is not None:
-        estimator.feature_names_in_ = np.array(header["feature_names_in_"], dtype=object)
-    if header["candidates_"]:
-        estimator.candidates_ = dict(header["candidates_"])
-    report = header["fit_report_"]
-    estimator.fit_report_ = None if report is None else FitReport.from_dict(report)
-    estimator.scaling_ = Scaling(**{name: tensor.numpy() for name, tensor in under("scaling", tensors).items()})
-    estimator._num_seen = tensors["seen.counts"].numpy()
-    if "statistics_" in header:
-        estimator.statistics_ = statistics_from_tensors(under("statistics", tensors), header["statistics_"])
+def _put_fitted(estimator: BaseEstimator, stored: Stored, header: dict, tensors: dict[str, Tensor]) -> None:
+    for name in (*stored.always, *(name for name in stored.maybe if header.get(name))):
+        decode = CODECS[name].decode if name in CODECS else value_from_state
+        setattr(estimator, name, decode(header[name], there(_place(name), tensors)))
+
+
+def _put_posterior(
+    estimator: BaseEstimator, recipe: Recipe, header: dict, tensors: dict[str, Tensor], *, describe_kernel: bool
+) -> None:
+    parts = header["gp"], under("gp", tensors), estimator, recipe
+    estimator.gp_ = gp_from_state(*parts, describe_kernel=describe_kernel)
+    if isinstance(estimator, RidgeEstimator):
+        estimator._kernel = unscaled_from_state(*parts, describe_kernel=describe_kernel)
+    estimator.gp_.fit_report_ = getattr(estimator, "fit_report_", None)
+    frozen = estimator.gp_.frozen().model
+    estimator.posterior_ = posterior_from_state(header["posterior"], under("posterior", tensors), frozen)

@@ -11,6 +11,7 @@ and for one separable component Q = U ⊗ V and s = s_i t_j, so that nothing lar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ from ovkgp.inference.leave_one_out import LeaveOneOut
 from ovkgp.inference.model import Model
 from ovkgp.inference.posterior import CHUNK_ENTRIES
 from ovkgp.inference.roads import DENSE_LIMIT, has_kronecker_form
+from ovkgp.inference.weight_factors import KroneckerFactor
 from ovkgp.inference.weight_space import WeightSystem
 
 
@@ -82,8 +84,7 @@ def noise_path(gp: OperatorValuedGP, X, Y, multipliers, noise=None) -> NoisePath
     data = gp.observe(X, Y, noise).double()
     model = gp.frozen().model
     spectrum = _spectrum(model, data)
-    rows = [spectrum.level(float(c)) for c in multipliers]
-    columns = (torch.stack(column) for column in zip(*rows, strict=True))
+    columns = (torch.stack(column) for column in zip(*spectrum.levels(multipliers), strict=True))
     return NoisePath(multipliers, *columns, spectrum)
 
 
@@ -111,19 +112,21 @@ class _Spectrum(ABC):
         self.weights = torch.where(data.seen, 1 / variances, 0.0)
 
     @abstractmethod
-    def left_out(self, c: float) -> tuple[Tensor, LeaveOneOut]:
-        """log p(Y) with noise c·N, and each entry given all others."""
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, LeaveOneOut]]:
+        """log p(Y) with noise c·N, and each entry given all others, for each c."""
 
     @abstractmethod
     def mean(self, X: Tensor, c: float) -> Tensor:
         """The posterior mean (m, p) less the prior's."""
 
-    def level(self, c: float) -> tuple[Tensor, Tensor, Tensor]:
-        """log evidence, leave-one-out error and log density at one noise level."""
-        log_evidence, left_out = self.left_out(c)
-        errors = torch.where(self.data.seen, self.data.Y - left_out.mean, 0.0).square()
-        error = (self.weights * errors).sum() / self.weights.sum()
-        return log_evidence, error, left_out.log_density.nansum()
+    def levels(self, multipliers: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """log evidence, leave-one-out error and log density at each noise level."""
+        found = []
+        for log_evidence, left_out in self.left_out(multipliers):
+            errors = torch.where(self.data.seen, self.data.Y - left_out.mean, 0.0).square()
+            error = (self.weights * errors).sum() / self.weights.sum()
+            found.append((log_evidence, error, left_out.log_density.nansum()))
+        return found
 
     def means(self, X: Tensor, multipliers: Tensor) -> Tensor:
         prior = self.model.mean(X)
@@ -140,10 +143,11 @@ class _KroneckerSpectrum(_Spectrum):
         inverse = 1 / (solver.values - 1 + c)
         return solver.U @ (solver.rotated * inverse) @ solver.W.mT, inverse
 
-    def left_out(self, c: float) -> tuple[Tensor, LeaveOneOut]:
-        alpha, inverse = self._alpha(c)
-        diagonal = self.solver.U.square() @ inverse @ self.solver.W.square().mT
-        return self.solver.path([c])[0], LeaveOneOut.from_inverse(self.data, alpha, diagonal)
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, LeaveOneOut]]:
+        left, right = self.solver.U.square(), self.solver.W.square().mT
+        for c, log_evidence in zip(map(float, multipliers), self.solver.path(multipliers), strict=True):
+            alpha, inverse = self._alpha(c)
+            yield log_evidence, LeaveOneOut.from_inverse(self.data, alpha, left @ inverse @ right)
 
     def mean(self, X: Tensor, c: float) -> Tensor:
         return (self.model.kernel(X, self.data.X) @ self._alpha(c)[0].flatten()).unflatten(
@@ -167,12 +171,13 @@ class _DenseSpectrum(_Spectrum):
     def _alpha(self, c: float) -> Tensor:
         return self._spread(self.vectors @ (self.rotated / (self.values + c)))
 
-    def left_out(self, c: float) -> tuple[Tensor, LeaveOneOut]:
-        values = self.values + c
-        density = gaussian_log_density((self.rotated.square() / values).sum(), values.log().sum(), len(values))
-        diagonal = self._spread(self.vectors.square() @ (1 / values))
-        left_out = LeaveOneOut.from_inverse(self.data, self._alpha(c), diagonal)
-        return density - self.noise_logdet / 2, left_out
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, LeaveOneOut]]:
+        squares = self.vectors.square()
+        for c in map(float, multipliers):
+            values = self.values + c
+            density = gaussian_log_density((self.rotated.square() / values).sum(), values.log().sum(), len(values))
+            left_out = LeaveOneOut.from_inverse(self.data, self._alpha(c), self._spread(squares @ (1 / values)))
+            yield density - self.noise_logdet / 2, left_out
 
     def mean(self, X: Tensor, c: float) -> Tensor:
         alpha = self._alpha(c).flatten()
@@ -180,7 +185,7 @@ class _DenseSpectrum(_Spectrum):
 
 
 class _WeightSpectrum(_Spectrum):
-    """In weight space; Φ Q is computed for a chunk of rows at a time, and again for each level."""
+    """In weight space; the features of a chunk of rows are rotated once, for all levels."""
 
     def __init__(self, model: Model, data: Observations):
         super().__init__(model, data)
@@ -188,17 +193,22 @@ class _WeightSpectrum(_Spectrum):
         self.system: WeightSystem = road.system_of(model, road.statistics(model, data))
         self.noise = model.noise.matrix()
 
-    def left_out(self, c: float) -> tuple[Tensor, LeaveOneOut]:
-        system = self.system.at(c)
-        size = max(CHUNK_ENTRIES // (system.num_features * self.data.num_outputs), 1)
-        parts = [self._left_out(chunk, system, c) for chunk in self.data.chunks(size)]
-        return self.system.path([c])[0], LeaveOneOut.stack(parts)
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, LeaveOneOut]]:
+        factor, systems = self.system.turned(multipliers)
+        size = max(CHUNK_ENTRIES // (self.system.num_features * self.data.num_outputs), 1)
+        parts = [self._left_out(chunk, factor, systems, multipliers) for chunk in self.data.chunks(size)]
+        for system, column in zip(systems, zip(*parts, strict=True), strict=True):
+            yield system.log_density, LeaveOneOut.stack(list(column))
 
-    def _left_out(self, chunk: Observations, system: WeightSystem, c: float) -> LeaveOneOut:
-        Phi = self.model.features(chunk.X)
-        precision = precision_of(chunk, self.noise, self.model.noise.is_diagonal) / c
-        alpha = system.alpha(Phi, precision, chunk.Y - self.model.mean(chunk.X))
-        return LeaveOneOut.from_inverse(chunk, alpha, system.inverse_diagonal(Phi, precision))
+    def _left_out(self, chunk: Observations, factor: KroneckerFactor, systems, multipliers) -> list[LeaveOneOut]:
+        Phi = factor.rotate(self.model.features(chunk.X), chunk.num_outputs)
+        precision = precision_of(chunk, self.noise, self.model.noise.is_diagonal)
+        residuals = chunk.Y - self.model.mean(chunk.X)
+        found = []
+        for system, c in zip(systems, map(float, multipliers), strict=True):
+            alpha = system.alpha(Phi, precision / c, residuals)
+            found.append(LeaveOneOut.from_inverse(chunk, alpha, system.inverse_diagonal(Phi, precision / c)))
+        return found
 
     def mean(self, X: Tensor, c: float) -> Tensor:
         return (self.model.features(X) @ self.system.path_weights(c)).unflatten(-1, (-1, self.data.num_outputs))

@@ -7,7 +7,7 @@ factors then know the same things: solves, square roots, variances of Φ_* θ, a
 from __future__ import annotations
 
 import torch
-from linear_operator import LinearOperator, to_dense
+from linear_operator import LinearOperator, to_dense, to_linear_operator
 from torch import Tensor
 
 from ovkgp.features.capacitance import KroneckerCapacitance, chol_logdet
@@ -139,9 +139,11 @@ class KroneckerFactor:
         U: eigenvectors of S (M, M).
         V: eigenvectors of T (q, q).
         values: 1 + s tᵀ (M, q).
+
+    None for U and V is the identity, of weights that are coordinates in the eigenvectors already.
     """
 
-    def __init__(self, U: Tensor, V: Tensor, values: Tensor):
+    def __init__(self, U: Tensor | None, V: Tensor | None, values: Tensor):
         self.U, self.V, self.values = U, V, values
 
     def half_solve(self, columns: Tensor) -> Tensor:
@@ -154,7 +156,7 @@ class KroneckerFactor:
         """Φ_* C⁻¹ Φ_*ᵀ in O(m M (M + q) + m q p) for separable features; see `WeightSystem.variance`."""
         if not self._fits(Phi) or Phi.num_outputs != num_outputs:
             return self._variance_of_any(to_dense(Phi), form, num_outputs)
-        waves, factor = Phi.features @ self.U, Phi.factor @ self.V  # (m, M), (p, q)
+        waves, factor = _turned(Phi.features, self.U), _turned(Phi.factor, self.V)  # (m, M), (p, q)
         if form == "full":
             half = waves.unsqueeze(0) / self.values.mT.sqrt().unsqueeze(1)  # (q, m, M)
             return torch.einsum("qij,aq,bq->iajb", half @ half.mT, factor, factor).flatten(2).flatten(0, 1)
@@ -169,15 +171,23 @@ class KroneckerFactor:
         return (Phi.features.shape[-1], Phi.factor.shape[-1]) == tuple(self.values.shape)
 
     def _variance_of_any(self, Phi: Tensor, form: str, num_outputs: int) -> Tensor:
-        rotated = torch.einsum("nma,aq->nmq", Phi.unflatten(-1, self.values.shape), self.V)
-        rotated = torch.einsum("nmq,mk->nkq", rotated, self.U)
-        half = (rotated / self.values.sqrt()).flatten(1)  # (m·q', r)
+        half = (self._rotated(Phi) / self.values.sqrt()).flatten(1)  # (m·q', r)
         if form == "diag":
             return half.square().sum(-1).unflatten(-1, (-1, num_outputs))
         if form == "full":
             return half @ half.mT
         blocks = half.unflatten(0, (-1, num_outputs))
         return blocks @ blocks.mT
+
+    def _rotated(self, Phi: Tensor) -> Tensor:
+        turned = _turned(Phi.unflatten(-1, self.values.shape), self.V)
+        return turned if self.U is None else torch.einsum("nmq,mk->nkq", turned, self.U)  # (m·q', M, q)
+
+    def rotate(self, Phi: LinearOperator, num_outputs: int) -> LinearOperator:
+        """Φ (U ⊗ V), for weights that are coordinates in the eigenvectors. O(m M² + p q²), or O(m p r (M + q))."""
+        if self._fits(Phi) and Phi.num_outputs == num_outputs:
+            return FeatureOperator(Phi.features @ self.U, Phi.factor @ self.V, num_outputs=num_outputs)
+        return to_linear_operator(self._rotated(to_dense(Phi)).flatten(1))
 
     def spectrum(self, moment: Tensor) -> tuple[Tensor, Tensor]:
         """The eigenvalues s tᵀ of A, flat, and v in its eigenvectors."""
@@ -194,3 +204,7 @@ class KroneckerFactor:
 
     def tensors(self) -> dict[str, Tensor]:
         return {"U": self.U, "V": self.V, "values": self.values}
+
+
+def _turned(rows: Tensor, vectors: Tensor | None) -> Tensor:
+    return rows if vectors is None else rows @ vectors

@@ -129,6 +129,19 @@ class WeightSystem:
         parts = self.moment / c, self.square / c, noise, self.num_seen
         return WeightSystem(self.factor.at(c), self.path_weights(c), log_density, *parts)
 
+    def turned(self, multipliers: Tensor | Sequence[float]) -> tuple[KroneckerFactor, list[WeightSystem]]:
+        """Φ and the weights in the eigenvectors of A: a factor that rotates Φ, and the system at each noise level.
+
+        What depends on the level is then a division by the eigenvalues; the rotation is done once for all of them.
+        """
+        factor, (values, rotated) = self.factor.at(1.0), self.factor.spectrum(self.moment)
+        systems = []
+        for c, log_density in zip(map(float, multipliers), self.path(multipliers), strict=True):
+            parts = rotated / c, self.square / c, self.log_noise + self.num_seen * math.log(c), self.num_seen
+            level = KroneckerFactor(None, None, 1 + (factor.values - 1) / c)
+            systems.append(WeightSystem(level, rotated / (c + values), log_density, *parts))
+        return factor, systems
+
     def inverse_diagonal(self, Phi: LinearOperator, precision: Tensor) -> Tensor:
         """diag (ΦΦᵀ + N)⁻¹ = diag(N⁻¹ − N⁻¹ Φ C⁻¹ Φᵀ N⁻¹) at some rows of the data, (n, p), zero where missing.
 

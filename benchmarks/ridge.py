@@ -1,0 +1,104 @@
+"""The ridge experiments of the papers, their printed figures beside ours, and the claims that must show.
+
+    python benchmarks/ridge.py [--quick | --full] [--only NAME] [--data FOLDER] [--repeats N] [--out FOLDER]
+
+By name: `bt82`, a curl-free field in five dimensions; `bt83`, quadratic tasks; `ba12`, fields in the plane; `ba13`, outputs
+of rank one under correlated noise; `bt81`, digits; `bt84`, SARCOS with one torque an input, where the folder of its file is
+given (or in OVKGP_DATA); `moons`, points without labels (with --out a picture); `speed`, seconds beside scikit-learn's.
+Default sizes take some ten minutes, --quick a minute, --full the papers' sizes an hour. One thread, float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import torch
+from ridge_classes import bt81, moons
+from ridge_fields import ba12, bt82
+from ridge_outputs import ba13, bt83
+from ridge_sarcos import bt84
+from ridge_speed import speed
+from threadpoolctl import threadpool_limits
+
+EXPERIMENTS = {
+    "bt82": bt82,
+    "bt83": bt83,
+    "ba12": ba12,
+    "ba13": ba13,
+    "bt81": bt81,
+    "bt84": bt84,
+    "moons": moons,
+    "speed": speed,
+}
+
+QUICK = {
+    "bt82": {
+        "rows": (100, 316, 1000),
+        "num_frequencies": 200,
+        "exact_rows": 100,
+        "frequencies": (50, 200),
+        "fixed_rows": 200,
+    },
+    "bt83": {"num_rows": 5000, "exact_rows": 599, "num_frequencies": 300, "test_rows": 2000},
+    "ba12": {"num_rows": 200, "frequencies": (10, 30, 100), "clock_rows": (100, 1000, 10_000)},
+    "ba13": {"rows": (100, 1000), "exact_rows": 1000, "num_frequencies": 200, "seeds": (0, 1)},
+    "bt81": {"num_rows": 500, "frequencies": (10, 100, 300), "clock_rows": (500, 1000, 2000), "clock_frequencies": 100},
+    "bt84": {"rows": (50, 150), "repeats": 3},
+    "moons": {"num_rows": 100, "draws": 3},
+    "speed": {"num_rows": 500},
+}
+
+FULL = {
+    "bt82": {
+        "rows": (100, 316, 1000, 3162, 10_000, 31_623, 100_000),
+        "beyond": (),
+        "exact_rows": 1000,
+        "fixed_rows": 1000,
+    },
+    "bt83": {"test_rows": 100_000, "exact_rows": 1668},
+    "ba12": {"frequencies": (5, 10, 30, 100, 300, 1000)},
+    "ba13": {"rows": (100, 1000, 10_000, 100_000), "exact_rows": 10_000, "num_frequencies": 1000},
+    "bt81": {"clock_rows": (500, 1000, 2000, 4000, 8000, 12_000), "clock_frequencies": 1000},
+    "bt84": {"repeats": 80},
+    "moons": {"num_rows": 500},
+    "speed": {},
+}
+"""What is unlike the defaults of the experiments."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
+    sizes.add_argument("--full", action="store_true", help="the sizes of the papers")
+    parser.add_argument("--only", choices=EXPERIMENTS, help="one experiment")
+    parser.add_argument("--data", default=os.environ.get("OVKGP_DATA"), help="the folder of sarcos/")
+    parser.add_argument("--repeats", type=int, help="of bt84 (default 10; the thesis has 80)")
+    parser.add_argument("--out", help="a folder for pictures")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with threadpool_limits(1):  # NumPy's threads are not torch's
+        claims = [claim for name in ([options.only] if options.only else EXPERIMENTS) for claim in run(name, options)]
+    print(f"\n{sum(claim.holds for claim in claims)} of {len(claims)} claims hold")
+    for claim in claims:
+        if not claim.holds:
+            print(f"    does not hold: {claim.text}")
+
+
+def run(name: str, options: argparse.Namespace) -> list:
+    """One experiment at the sizes asked for: its claims."""
+    sizes = dict((QUICK if options.quick else FULL if options.full else {}).get(name, {}))
+    if name == "bt84":
+        sizes |= {"folder": options.data} | ({"repeats": options.repeats} if options.repeats else {})
+    if name == "moons":
+        sizes["out"] = options.out
+    start = time.perf_counter()
+    claims = EXPERIMENTS[name](**sizes)
+    print(f"    ({name}: {time.perf_counter() - start:.0f} s)", flush=True)
+    return claims
+
+
+if __name__ == "__main__":
+    main()
