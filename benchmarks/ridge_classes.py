@@ -136,7 +136,7 @@ def _picture(folder: Path, num_rows: int) -> Path:
     sample = make_two_moons(num_rows, random_state=0)
     x, y = np.linspace(-1.6, 2.6, 160), np.linspace(-1.1, 1.6, 110)
     plane = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)
-    figure, axes = plt.subplots(2, 2, figsize=(10, 7), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(10.5, 6.6), sharex=True, sharey=True, layout="constrained")
     for line, lam_manifold in zip(axes, (0.0, LAM_MANIFOLD), strict=True):
         fields = _ridge(sample, lam_manifold).predict(plane, return_std=True, noise=False)
         for axis, values, name in zip(line, fields, ("mean", "std"), strict=True):
@@ -150,32 +150,17 @@ def _picture(folder: Path, num_rows: int) -> Path:
 
 
 def _panel(axis, x: np.ndarray, y: np.ndarray, values: np.ndarray, name: str, sample: Sample) -> None:
-    is_mean = name == "mean"
-    limit = abs(values).max() if is_mean else 1.0
-    shades = axis.pcolormesh(
-        x,
-        y,
-        values,
-        cmap="RdBu_r" if is_mean else "viridis",
-        vmin=-limit if is_mean else 0.0,
-        vmax=limit,
-        shading="gouraud",
-    )
-    axis.figure.colorbar(shades, ax=axis, shrink=0.9)
-    if is_mean:
-        axis.contour(x, y, values, levels=[0.0], colors="black", linewidths=1.2)
-    axis.scatter(*sample.X.T, s=7, color="0.35" if is_mean else "white", linewidths=0)
-    labels = sample.Y[:, 0]
+    colours, least, dots = ("RdBu_r", -1.0, "0.35") if name == "mean" else ("viridis", 0.0, "0.1")
+    shades = axis.pcolormesh(x, y, values, cmap=colours, vmin=least, vmax=1.0, shading="gouraud")
+    axis.figure.colorbar(shades, ax=axis, shrink=0.85)
+    axis.scatter(*sample.X.T, s=7, color=dots, linewidths=0, label="no label")
     for label, colour, marker in ((-1.0, "tab:blue", "o"), (1.0, "tab:red", "s")):
-        chosen = labels == label
+        chosen = sample.X[sample.Y[:, 0] == label].T
         axis.scatter(
-            *sample.X[chosen].T,
-            s=90,
-            color=colour,
-            marker=marker,
-            edgecolor="white",
-            linewidths=1.5,
-            label=f"label {label:+.0f}",
+            *chosen, s=90, color=colour, marker=marker, edgecolor="white", linewidths=1.5, label=f"label {label:+.0f}"
         )
+    if name == "mean":
+        axis.contour(x, y, values, levels=[0.0], colors="black", linewidths=1.2)
+        axis.legend(loc="lower right", fontsize=8, ncols=3, framealpha=1.0)
     axis.set_aspect("equal")
     axis.tick_params(labelsize=8)

@@ -24,7 +24,7 @@ def speed(num_rows: int = 2000, num_outputs: int = 10, num_frequencies: int = 25
     X, Xs = rng.uniform(-1, 1, (2, num_rows, 5))
     Y, lams = np.sin(X @ rng.standard_normal((5, num_outputs))), np.logspace(-4, 1, num_lams)
     title = f"n = {num_rows}, p = {num_outputs}, D = {num_frequencies}"
-    print(f"\n{title:<52}{'ours':>14}{'scikit-learn':>15}{'theirs / ours':>11}")
+    print(f"\n{title:<52}{'ours':>14}{'scikit-learn':>15}{'theirs / ours':>15}")
     exact, theirs = OVKRidge(lam=LAM, lengthscale=LENGTHSCALE), KernelRidge(alpha=LAM, kernel="rbf", gamma=GAMMA)
     line("exact kernel, one λ: fit", *seconds(lambda: exact.fit(X, Y), lambda: theirs.fit(X, Y), repeats=3), "")
     difference = abs(exact.predict(Xs) - theirs.predict(Xs)).max()

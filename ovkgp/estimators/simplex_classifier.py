@@ -260,6 +260,12 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         """The logarithm of `predict_proba`, (m, K)."""
         return log_softmax(self._logits(X), axis=1)
 
+    def save(self, path) -> None:
+        """Write the fitted classifier to one file; see `GPRegressor.save` and `ovkgp.load`."""
+        from ovkgp.estimators.storage import save  # which makes classifiers, and so imports this module
+
+        save(self, path)
+
     def _logits(self, X) -> np.ndarray:
         X = self._inputs(X)
         return self.calibration_.logits(*self._latent(self.ridge_, X))

@@ -126,6 +126,8 @@ CODECS = {
 
 UNWRITTEN = {"scaling_": {}, "_num_seen": {}}
 """What the JSON of the first files did not hold, as all of it is in tensors."""
+ABSENT = (None, [])
+"""What the JSON of the first files held for an attribute that an estimator did not have; now it holds nothing."""
 
 
 # --- estimator → file -----------------------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def _estimator(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) 
 
 
 def _put_fitted(estimator: BaseEstimator, stored: Stored, header: dict, tensors: dict[str, Tensor]) -> None:
-    for name in (*stored.always, *(name for name in stored.maybe if header.get(name))):
+    for name in (*stored.always, *(name for name in stored.maybe if header.get(name) not in ABSENT)):
         decode = CODECS[name].decode if name in CODECS else value_from_state
         setattr(estimator, name, decode(header[name], there(_place(name), tensors)))
 

@@ -153,7 +153,7 @@ class IterativeSolver:
         alpha: C⁻¹ r (n, p), zero where missing.
         log_density: an estimate of log N(r | 0, C).
         standard_error: of `log_density`, from the spread of the probes.
-        num_iterations: of the solve for `alpha`; 0 in a solver that was stored.
+        num_iterations: of the solve for `alpha`.
 
     Example:
         >>> import torch

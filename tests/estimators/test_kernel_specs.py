@@ -46,12 +46,14 @@ from ovkgp.kernels import (
     HelmholtzKernel,
     IndependentKernel,
     LaplaceCurveKernel,
+    ManifoldKernel,
     MultiplicativeGroup,
     OutputMatrix,
     ProductGroup,
     SkewedMultiplicativeGroup,
     TransformableKernel,
     WarpedKernel,
+    neighbor_laplacian,
 )
 
 CHAIN = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 2.0], [0.0, 2.0, 0.0]])
@@ -59,6 +61,10 @@ SAMPLE = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
 GROUPS = [AdditiveGroup(1), CyclicGroup(1.5), SkewedMultiplicativeGroup(0.3)]
 
 MORE = {
+    "manifold": lambda: ManifoldKernel(RBFKernel(), SAMPLE[:, :2], neighbor_laplacian(SAMPLE, 1), learn_strength=True),
+    "manifold of outputs": lambda: ManifoldKernel(
+        DecomposableKernel(RBFKernel(), 2), SAMPLE[:, :2], torch.eye(12), 0.3
+    ),
     "linear": lambda: LinearKernel(ard_num_dims=2),
     "exponentiated chi2": lambda: ExponentiatedChi2Kernel(),
     "gaussian curves": lambda: GaussianCurveKernel(num_channels=2),

@@ -1,5 +1,6 @@
 """Saved regressors: what a loaded one says is equal to the bit, whatever its posterior; and what is no model is refused."""
 
+import base64
 import copy
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import warnings
+import zlib
 from functools import cache
 
 import numpy as np
@@ -491,7 +493,7 @@ class OwnRegressor(GPRegressor):
 
 def test_a_regressor_of_ones_own(path):
     model = OwnRegressor("decomposable", hyperparameters="fixed").fit(*table())
-    with pytest.raises(InputError, match="can hold one of GPRegressor, OVKRidge, .*, not a OwnRegressor"):
+    with pytest.raises(InputError, match=r"can hold one of GPRegressor, OVKRidge, .*, not a OwnRegressor"):
         model.save(path)
     assert not path.exists()
 
@@ -593,6 +595,53 @@ def test_a_newer_format(saved):
     saved.write_bytes(safetensors.torch.save(safetensors.torch.load_file(saved), metadata))
     with pytest.raises(ModelFileError, match="newer ovkgp"):
         ovkgp.load(saved)
+
+
+FIRST = """
+eNqtWA1wFOUZxsIUUGqATvmxTIonVIHl2Fvu9jY07R4/AwNpCBOr0OZw++X2u7sle7vH7l5+CCdOCdTKiA7FMkprYpXWMraDCEVoOgeGDh0cy08sBSsQ
+RqdFaCRa0EyBmb7f/iT3H492Z2Dzfd/7Pe/z/uz7vsnJ8cPMp9UlCDFsIBEZSBBc81pdUYxErLnmuVqDLqwbUgwZqhZ0zQu6lqyoxREN6zpZU0FXWDIM
+LMIRSApRpAsKimEd1mEk6xgEBEkXwjIy0rZQPK6pzQRUUhXBhFW1cNjECyFFlIAI1slB3WqiAiMjoWELWZDMG0pCli3tgobjqmakbTZgTcGyhSvikBqL
+qzqql7GJrwg2nIPkMTfVhBFPGKZOBjaspa2R8Ai6Wmjzfosn6CKkdAPYg2dC5nkroaJEsBbXJMUwNftQOFzBVHAsN9cjwj/ztoxaANo816NII44ju1JM
+IpsemqYJm0RMqEe6pDvsYK2pTWTptZdNqBE76yYsRaJWDEwHJ5OwGYnbrGxjrVW9rIYa4EeiJSQjXTeZ1NQuXmzyUOMkII6smlBEE9XQEiRqMkYaeE/D
+axNYCUkZQSacRCmWzjhTkDhVR7G4jDU73kZUjagKkoMuwlfHpio6ORA/mwUyQlEBfBW3bCDnIeBoaAgc7VBFOhasW24NNQkyViJGVA8hGQuDwpbsoNkr
+VF0ypEYrLUBE0cOqFrNio4aNuJzQLW52MsRUMSFjU4EoIZP7/4xO4MOaug4rTrKnGz+ItigtjatsiZyADXoh+3rtgsWFbiFNFLKil+Zzk1Uy3QnI0KTm
+bPzFGsbV9kkurUw0Oz3sD85ODfAPyUtPMmkqMyQzG0A1LGIYKaYW09mIuJpgqJKOLQ1QYMwYpCdrg6SI5qU41mxdVjA1FVkHKGGodnwz/JFemzJLU6aD
+Aare2hehDmhSfSLtG4TdaAuojiMNSoiBNctPYanZ/uTTYHJKlCw1YFmKqqpFNIISui4RH6SZnWlYwU8O/CqqMYEUK2x/946rrbSUFChbTnUh9YeINCIN
+9IUsPZEEpIjNuhFr9aqp3/xQVTjQbL+BAWCmpGpu84I7FFWJeXUeiiYhHzzWW+CnmPuRYoePOofJ9FNL0QCfnFBbhVAfcIeT0smkiyLllvGx0NHEetGP
+WE8Yeb0YV/g55PcjhvMwaK5vLh1GHBI9qJ6lPSITCuOwn6lA9RUMG2b8HCMyOCQCFvmSkQFYamNDJD6wIYB7dMgaOPBAYtmt0Q2lTXGHoJoaOmmtogGJ
+ASJLWa9Fi6zqmNWUy2y/ajisYyJZR1MednUazEDDccsQ1RjSGnR3nPgF6gwuAu3NhfawlJfLj00cRxiXRNXLUayX4OVEcmi4XDTWS/mZdHZQyCFL3ZJC
+KpAll463OAPPkwvoZyiOLgho9omS8Dia4rg8eHaNHIphHgdyHOWhvYUhh+CYBxHgKA9D5w9yBKpSYTQ/5c+Dx9CUz8MMlZCrCsMCn1xYgKR8Xm8BWDUi
+mAWvMGgeRK+X8vkKEDXRBD0RK8mXAEf5WDPikbjbGanMSSCt5Ap0EdC8trMc5eO8Nqw9vxSZZYrkaF54DhxRwXxh+LRhBjzfBO3FHAFL8n0FQ7E0fUcq
+E/H4nagEdaCSy1SZObHJ0PLhW9JLDA+gUizjLYacPguWlFGACxWT/qLY/4fQgDbQyN2JxjuNDOkKPtbWSKY4tzPBleYrH0uxfiePrS8YGAN9Uh9Kr4yA
+RbFW/c43tBQrYHlaKSBRnNWos9EGqmKJNRHgKM6bRdD5jbR4OWSofM0FAsFZDTB3DCvRXMCBTkVzecEeLZEYASJ9Lz81El0RK/BrVEspaUfwCChXELTk
+lkLQANLH5oWMqTFcLKW5fICQ0x67PecA6mshfUojSLoz/Jff5kYkJ3DRJGTyQoLNHqt/5EDao3ZpRgMYjCS+IYfa7HlxQU3Nd4ekyxCPMmQKTU4dYf1Z
+a5jzXvTqmcgDT989przthRnfMCYEn92369SFLXdp4ZbqticXXGnMlh81LP3p51+9vmNn0wef8M7aeo8JZO6PCRzfuSX5/OaywNSHP9i2/6XbfM/HqdEz
+6qTOs1e77ltxeUsnf7OL6X2rLLCqeUOw/fyLlduShzbef7k15cinXvt8/KWf9vM/PNnytZ0fzq6s3V7x1e6eNZ2VV47+Z+He2/zyR3papXf0zgkjv3n8
+4XsupBx8R/7AVyb/ouP7v+ND/fK+HfPP8o4Fky/uiQyfeZHnt8f/pp0/zzt8HHxH/qUZbY1lvx8esG51VE6cvO/E9H+OCvw11D82fH5kwOHv8MlwE8hb
+77GBzP09nY69Dn+Hj4OfKT82MHXcjH9s3H1vwPGPY6/D3+Hj4Dvyzv3QpzXfCzbdSJ3rTf1pevv7vL3m7XVqWJHnD7ePErsCx5f08z87kzg158W+LDv7
+NjRHp1y7tvIT3nnHfnvAtcx7K+W8s+Uz1892vnxwa8um8r6U8+4+5N8Mcvxfjn5W9pua9/gRf1fG7649ws985l3vy+0fDejfNHnOPftn9fJVpz+eeOHB
+K/yRdRcf3/p0D59tg9jbdGzD1Ut8wyxpT2zt2wXtbRcemrSm8m1+KH+NM58jOXqy9381euW05Yn5lZ/GNz22t+MaPzN0hnurqSvl/c7+kSeeupCaemjl
+iVvl/+LvfjA559tjV3XeeG75rYnr13Xa15+ornnmqa+/+3jlLOsef93Gse8N4MzYPO6hDteyymk/6V16rkuunLXtaNt79An+3rGjd5WNvpZy3vZ+iqpG
+x+e8NuXwK6a/6cNdl998bHr3L1MT1z95s8OzPfX5lAeWLVw04vCBQ0/M3vHHG6kfLSw/dt+wCYFdX15TI/78Br+ulVG3bp8fKO9+fUPPovvtPFseqLrN
+9td+qY+f94Z+4eS0Pp5RNv779mjwm//A3t3XJwZGVcee+9bN4YFXguXHWg5ygfl7bkWXbSgLfHTu0sr1XUsCc6dce+NU/WG+6v0fN6oLjvFVXcuWjrl+
+ItX+Z2NS99meVNu5N2f/4GA3f/PDSb9+fcse/qpb7Zl0+jN+3Dvs6abTp/i77Oe/a/s80A==
+"""
+"""A file of the first version, which held regressors only: deflated, in base 64."""
+
+
+def test_files_of_the_first_version_are_read(path):
+    path.write_bytes(zlib.decompress(base64.b64decode(FIRST)))
+    X = np.arange(4.0)[:, None]
+    options = {"base_kernel": "rbf", "rank": 1, "approximation": "orff", "num_frequencies": 2}
+    model = GPRegressor("decomposable", **options, hyperparameters="fixed", random_state=0)
+    model.fit(X, np.hstack([X, X**2]))
+    loaded = ovkgp.load(path)
+    assert vars(loaded).keys() == vars(model).keys()
+    assert_same_options(model, loaded)
+    for one in (model, loaded):
+        one.partial_fit(X + 0.5, np.hstack([X, X]))
+    for mine, yours in zip(model.predict(X, return_cov="full"), loaded.predict(X, return_cov="full"), strict=True):
+        np.testing.assert_allclose(yours, mine, rtol=1e-9, atol=1e-12)  # it was written on another machine, perhaps
 
 
 class Trap:

@@ -1,0 +1,84 @@
+"""The ridge experiments run at toy sizes, and the claims that hold at any size do."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+TOYS = {
+    "bt82": {"rows": (40, 80), "num_frequencies": 20, "exact_rows": 40, "frequencies": (10, 20), "fixed_rows": 40},
+    "bt83": {
+        "num_rows": 80,
+        "exact_rows": 30,
+        "num_frequencies": 30,
+        "seeds": (0, 1),
+        "seeds_rows": 30,
+        "test_rows": 100,
+    },
+    "ba12": {"num_rows": 40, "frequencies": (5, 10), "clock_rows": (30, 60)},
+    "ba13": {"rows": (30, 60), "exact_rows": 30, "num_frequencies": 20, "seeds": (0,), "held_out": 100},
+    "bt81": {"num_rows": 200, "frequencies": (5, 40), "clock_rows": (60, 120), "clock_frequencies": 10},
+    "moons": {"num_rows": 40, "num_frequencies": 20, "draws": 1},
+    "speed": {"num_rows": 60, "num_outputs": 2, "num_frequencies": 10, "num_lams": 3},
+}
+
+CERTAIN = {
+    "moons": ["one solution"],
+    "speed": ["scikit-learn's predictions"],
+    "ba13": ["error falls", "beats one variance"],
+    "bt81": ["falls all the way"],
+}
+"""Words of the claims that are not a matter of size."""
+
+
+@pytest.fixture
+def ridge(monkeypatch):
+    """The script, with the modules beside it, forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+    yield importlib.import_module("ridge")
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(BENCHMARKS)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_an_experiment_runs_and_its_certain_claims_hold(ridge, capsys, name):
+    claims = ridge.EXPERIMENTS[name](**TOYS[name])
+    printed = capsys.readouterr().out
+    assert claims and all(claim.text in printed for claim in claims)
+    assert "nan" not in printed
+    for words in CERTAIN.get(name, []):
+        found = [claim for claim in claims if words in claim.text]
+        assert found and all(claim.holds for claim in found), printed
+
+
+def test_sarcos_is_left_out_in_one_line_without_its_file(ridge, capsys, tmp_path):
+    assert ridge.EXPERIMENTS["bt84"](folder=str(tmp_path)) == []
+    assert capsys.readouterr().out.count("OVKGP_DATA") == 1
+
+
+def test_tasks_that_are_nearly_one_gain_from_being_tied(ridge, monkeypatch, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1400, 21))
+    Y = np.tanh(X[:, :3] @ rng.standard_normal((3, 1))) + 0.1 * rng.standard_normal((1400, 7))
+    (tmp_path / "sarcos").mkdir()
+    np.savez(tmp_path / "sarcos" / "sarcos_test.npz", X=X, Y=Y)
+    sarcos = importlib.import_module("ridge_sarcos")
+    monkeypatch.setattr(sarcos, "LEAST_FEATURES", 100)
+    X, Y, tuning = sarcos._load(tmp_path / "sarcos" / "sarcos_test.npz")
+    apart = sarcos.Settings(4.0, 0.1)
+    tied = apart._replace(output_matrix=sarcos._graph(tuning[1], gamma=1.0, ridge=0.03))
+    errors = sarcos._both(X, Y, 20, 0, apart, tied)
+    assert errors[1] < 0.8 * errors[0]
+
+
+def test_every_size_names_options_of_its_experiment(ridge):
+    for sizes in (ridge.QUICK, ridge.FULL):
+        for name, options in sizes.items():
+            code = ridge.EXPERIMENTS[name].__code__
+            assert set(options) <= set(code.co_varnames[: code.co_argcount])
