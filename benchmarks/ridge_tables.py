@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-FIRST, OTHER = 34, 16
+FIRST, OTHER = 16, 20
 """Widths of the columns."""
 
 
