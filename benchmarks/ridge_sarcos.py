@@ -81,7 +81,7 @@ def bt84(
         printed = PRINTED.get(n, (np.nan, np.nan, "-"))
         row(f"{n}", *ours, f"{100 * values[-1]:.2g} %", *printed, f"{spent / repeats / 2:.2f}")
     note(
-        "± is the standard error; the p-value is of a paired t-test; seconds of one fit. The file is the test file of the"
+        "± is the standard error; the p-value is of a paired t-test; seconds of one fit and its test. The file is the test file of the"
     )
     note(
         "original, split anew: levels are not comparable with the printed ones. Fixed once, on 1049 rows of their own:"

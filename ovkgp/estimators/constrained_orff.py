@@ -13,7 +13,7 @@ from linear_operator import LinearOperator
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators.restoring import all_or_nothing
-from ovkgp.estimators.ridge_kernels import require_lengthscale, ridge_kernel
+from ovkgp.estimators.ridge_kernels import require_base, ridge_kernel
 from ovkgp.estimators.table_regressor import TableRegressor
 from ovkgp.estimators.tables import input_table
 from ovkgp.exceptions import FitWarning, OptionError
@@ -205,4 +205,4 @@ class ConstrainedORFF(TableRegressor):
                 raise OptionError(f"{name} must be a positive number, got {value!r}.")
         whole_number("num_frequencies", self.num_frequencies)
         whole_number("max_iter", self.max_iter)
-        require_lengthscale(self.lengthscale)
+        require_base(self)

@@ -67,9 +67,10 @@ def require_convention(convention: str) -> str:
 
 def require_lam(lam, name: str = "lam") -> np.ndarray:
     """λ as a vector (k,) of positive numbers; a number is a vector of one."""
-    values = (
-        np.asarray(lam, dtype=np.float64) if isinstance(lam, Real | np.ndarray | list | tuple) else np.array(np.nan)
-    )
+    try:
+        values = np.asarray(lam if isinstance(lam, Real | np.ndarray | list | tuple) else np.nan, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.array(np.nan)
     if (
         isinstance(lam, bool)
         or values.ndim > 1

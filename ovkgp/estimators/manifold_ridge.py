@@ -19,6 +19,7 @@ from ovkgp.estimators.conventions import require_lam
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.ridge import RidgeEstimator, Weighed, scaled_kernel
 from ovkgp.estimators.ridge_kernels import ridge_kernel
+from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import FeatureMap, ManifoldFeatures
 from ovkgp.features.noise import as_seed
@@ -42,7 +43,8 @@ class ManifoldRidge(RidgeEstimator):
         num_neighbors: of a row in the graph of either.
         num_clusters: of "clusters".
         num_frequencies: None for the exact kernel; a number for random features, with many rows.
-        variance: of random features, "guarded" or "features".
+        variance: of random features: "features", or "guarded", which takes the exact kernel, and its cost, to keep the variance
+            from starving far from the data.
         random_state: of the clusters and the frequencies.
 
     Rows of y without a label are NaN; a row may also have some of its outputs.
@@ -81,7 +83,7 @@ class ManifoldRidge(RidgeEstimator):
         output_metric=None,
         fit_intercept=False,
         scale="given",
-        variance="guarded",
+        variance="features",
         verbose=0,
     ):
         self.kernel = kernel
@@ -105,6 +107,14 @@ class ManifoldRidge(RidgeEstimator):
     def fit(self, X, y) -> ManifoldRidge:
         """Fit to X (n, d) and y (n, p) or (n,), NaN in the rows without a label and where an output is missing."""
         return super().fit(X, y)
+
+    def path(self, X, y, lam=None, sample_weight=None) -> RidgePath:
+        """As for `OVKRidge`, at the fitted λ only: another one is another kernel, of strength λ_M/λ."""
+        if lam is not None and not np.array_equal(require_lam(lam), [self.lam_]):
+            raise OptionError(
+                "the kernel depends on lam_manifold / lam: fit with each lam, there is no path through them."
+            )
+        return super().path(X, y, self.lam_, sample_weight)
 
     def _kernel_of(self, X: np.ndarray, Y: np.ndarray) -> Kernel:
         self._seed = as_seed(self.random_state)
@@ -144,7 +154,10 @@ class ManifoldRidge(RidgeEstimator):
         super()._require_options()
         require_option("variance", self.variance, VARIANCES)
         if len(require_lam(self.lam)) > 1:
-            raise OptionError("ManifoldRidge takes one lam: try several with scikit-learn's GridSearchCV.")
+            raise OptionError(
+                "ManifoldRidge takes one lam, on which its kernel depends: fit with each, and compare leave_one_out(X, y) or "
+                "posterior_.log_evidence. (Folds of rows without labels tell nothing.)"
+            )
         is_number = isinstance(self.lam_manifold, Real) and not isinstance(self.lam_manifold, bool)
         if not is_number or not 0 <= self.lam_manifold < np.inf:
             raise InputError(f"lam_manifold must be a number that is not negative, got {self.lam_manifold!r}.")

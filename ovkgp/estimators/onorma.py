@@ -14,7 +14,7 @@ from ovkgp.estimators.conventions import noise_of, require_lam
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.posterior_regressor import PosteriorRegressor
 from ovkgp.estimators.restoring import all_or_nothing
-from ovkgp.estimators.ridge_kernels import require_lengthscale, ridge_kernel
+from ovkgp.estimators.ridge_kernels import require_base, ridge_kernel
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tables import input_table
 from ovkgp.exceptions import FitWarning, InputError, OptionError
@@ -202,7 +202,7 @@ class ONORMA(PosteriorRegressor):
                     f"{name} must be above 0 and at most 1, got {value!r}. (eta0 is a part of the largest stable step, "
                     '2 / (λ + ‖K(x, x)‖); steps of one size are learning_rate="constant".)'
                 )
-        require_lengthscale(self.lengthscale)
+        require_base(self)
         whole_number("budget", self.budget)
         whole_number("n_epochs", self.n_epochs)
 

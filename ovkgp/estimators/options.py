@@ -37,11 +37,12 @@ def require_options(estimator) -> None:
         whole_number("training_rows", estimator.training_rows)
 
 
-def require_option(name: str, value, allowed: tuple[str, ...]) -> None:
-    """Refuse a value that is not among those allowed."""
+def require_option(name: str, value, allowed: tuple[str, ...], otherwise: str = "") -> None:
+    """Refuse a value that is not among those allowed; `otherwise` says what else might have been given."""
     if isinstance(value, str) and value in allowed:
         return
     names = ", ".join(map(repr, allowed))
     if isinstance(value, str) and value in LATER.get(name, ()):
         raise OptionError(f"{name}={value!r} arrives in a later version; in this one {name} is one of {names}.")
+    names += f" or {otherwise}" if otherwise else ""
     raise OptionError(f"{name} must be one of {names}, got {value!r}.")

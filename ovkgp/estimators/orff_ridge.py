@@ -7,10 +7,12 @@ from statistics of fixed size that add: rows may come at once, batch by batch, f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from contextlib import nullcontext
 
 import numpy as np
+import torch
 from gpytorch.kernels import Kernel
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -22,7 +24,7 @@ from ovkgp.estimators.conventions import require_lam
 from ovkgp.estimators.learning import Table
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.restoring import all_or_nothing
-from ovkgp.estimators.ridge import RidgeEstimator, Weighed, positive, require_solver, weighed
+from ovkgp.estimators.ridge import RidgeEstimator, Weighed, middle, positive, require_solver
 from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.estimators.row_sample import RowSample
 from ovkgp.estimators.streaming import Survey, enter_survey, gather_statistics, pour, survey
@@ -35,6 +37,8 @@ from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.guard import landmark_guard
 from ovkgp.inference.output_statistics import OutputStatistics
 from ovkgp.inference.ridge_solvers import solve_ridge
+from ovkgp.inference.weight_posterior import WeightPosterior
+from ovkgp.inference.weight_space import WeightSystem
 from ovkgp.kernels.checks import whole_number
 
 SAMPLE_ROWS = 10_000
@@ -66,7 +70,8 @@ class ORFFRidge(RidgeEstimator):
         num_frequencies: D; Φ has 2·D·r columns, with r the columns of the kernel's factor.
         solver: "auto" (statistics in one pass, then the fastest factorisation), or "eigen" (the Stein equation: separable
             kernels, complete outputs), "closed_form" (Algorithm 3), "cg", "lbfgs" (products with Φ only), "doubly_sgd"
-            (blocks of features and batches of rows, Algorithm 4). They agree.
+            (blocks of features and batches of rows, Algorithm 4). They agree; blocks that tell each other much, with little
+            noise, make "doubly_sgd" slow, and it warns where it has not arrived.
         random_state: of the frequencies (and of the batches).
         block_size: draw the frequencies in blocks of this size, regenerated from their seeds whenever they are wanted and
             never stored; for "doubly_sgd", the block of one step. None is one block.
@@ -213,16 +218,17 @@ class ORFFRidge(RidgeEstimator):
                     'this model was fitted without statistics; fit it with solver="auto" to add rows to it.'
                 )
             else:
-                table = weighed(*self._enter(X, y), sample_weight)
+                table = self._first(X, y, sample_weight)
                 self._begin(table.X, table.Y, table.mean())
                 self._counts = (0, 0)
             self._counts = self._counts[0] + table.num_rows, self._counts[1] + table.num_seen
+            noise_before = getattr(self, "_noise_then", None)
             self._take(self._noises()[0])
             self._gather(table, getattr(self, "statistics_", None))
-            if self.convention != "sum" and _is_weighted(self.statistics_):
+            if _is_weighted(self.statistics_) and noise_before not in (None, self._noise_then):
                 raise OptionError(
-                    "sample weights, or an output_metric with missing outputs, divide the rows by the noise as they come, and "
-                    f'convention={self.convention!r} changes the noise with every row: use convention="sum", or fit.'
+                    "sample weights, or an output_metric with missing outputs, divide the rows by the noise as they come, and it "
+                    f'has changed from {noise_before:.6g} to {self._noise_then:.6g}: keep lam, with convention="sum", or fit.'
                 )
             self._conclude()
         return self
@@ -245,7 +251,8 @@ class ORFFRidge(RidgeEstimator):
         options = {name: getattr(self, name) for name in SOLVER_OPTIONS}
         self.posterior_ = solve_ridge(self.gp_, X, Y, noise, random_state=self._seed, **options)
         if self.variance == "guarded":
-            self.posterior_.guard = landmark_guard(self.gp_.kernel, self.gp_.observe(X, Y, noise))
+            with torch.no_grad():
+                self.posterior_.guard = landmark_guard(self.gp_.frozen().kernel, self.gp_.observe(X, Y, noise))
 
     def _gather(self, table: Weighed, into) -> None:
         noise = None if table.variances is None else self._noise_now * table.variances
@@ -253,7 +260,7 @@ class ORFFRidge(RidgeEstimator):
         parts = (
             whole[i : i + ROWS_AT_ONCE] for i in tqdm(starts, "rows", disable=not self.verbose or len(starts) == 1)
         )
-        self.statistics_ = pour(self.gp_, self.scaling_, parts, into)
+        self.statistics_, self._noise_then = pour(self.gp_, self.scaling_, parts, into), self._noise_now
 
     def _conclude(self) -> None:
         """λ, the scale and the posterior from statistics alone."""
@@ -261,18 +268,32 @@ class ORFFRidge(RidgeEstimator):
         if len(noises) > 1 or self.scale == "evidence":
             self._require_plain()
         if len(noises) > 1:
-            self._take(1.0)
-            log_evidence = self.gp_.condition(self.statistics_).noise_path(noises).numpy()
             nothing = np.full(len(noises), np.nan)  # a leave-one-out error needs the rows
-            self.path_ = RidgePath(require_lam(self.lam), noises, log_evidence, nothing, nothing)
+            self.path_ = RidgePath(require_lam(self.lam), noises, self._evidence(noises), nothing, nothing)
             best = self.path_.best("evidence")
         self.lam_, self.noise_ = float(require_lam(self.lam)[best]), float(noises[best])
         self._take(self.noise_)
         if self.scale == "evidence":
-            system = self.gp_.condition(self.statistics_).system
-            self.scale_ = positive((system.square - system.moment @ system.weights).item() / system.num_seen)
+            system = self._system()
+            self.scale_ = positive(system.quadratic.item() / system.num_seen)
             self._take(self.noise_, self.scale_)
         self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
+
+    def _evidence(self, noises: np.ndarray) -> np.ndarray:
+        """log p(Y) (k,) at each noise level, at the best scale where that is asked for."""
+        unit = middle(noises)
+        self._take(unit)
+        if self.scale != "evidence":
+            return self.gp_.condition(self.statistics_).noise_path(noises / unit).numpy()
+        systems = self._system().turned(noises / unit)[1]
+        scales = [max(system.quadratic.item() / system.num_seen, np.finfo(float).tiny) for system in systems]
+        return np.array([s.log_density.item() + _rescaled(s, c) for s, c in zip(systems, scales, strict=True)])
+
+    def _system(self) -> WeightSystem:
+        posterior = self.gp_.condition(self.statistics_)
+        if not isinstance(posterior, WeightPosterior):
+            raise OptionError('a kernel that is independent for each output has no one scale: use scale="given".')
+        return posterior.system
 
     def primal_dual_residual(self, X, y, sample_weight=None) -> float:
         """‖Σ_i Φ(x_i)ᵀ u_i − θ̂‖ / ‖θ̂‖ for the fitted data, with u the dual solution (K̃ + N) u = y (BT-69).
@@ -289,6 +310,9 @@ class ORFFRidge(RidgeEstimator):
         require_solver(self)
         whole_number("num_frequencies", self.num_frequencies)
         require_option("variance", self.variance, VARIANCES)
+        for name in ("block_size", "batch_size"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name))
 
     def _require_streamable(self, method: str) -> None:
         self._require_options()
@@ -303,6 +327,11 @@ class ORFFRidge(RidgeEstimator):
                 "an output_metric with missing outputs, or sample weights, divide the rows by the noise as they come: give "
                 'one lam and scale="given", or use fit.'
             )
+
+
+def _rescaled(system: WeightSystem, scale: float) -> float:
+    """What a scale adds to log p(Y)."""
+    return -system.num_seen / 2 * math.log(scale) + (1 - 1 / scale) * system.quadratic.item() / 2
 
 
 def _is_weighted(statistics: Statistics | OutputStatistics) -> bool:

@@ -8,8 +8,10 @@ is the posterior mean of the Gaussian process f ~ GP(0, K) with noise σ² Σ (B
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import torch
@@ -20,13 +22,14 @@ from ovkgp.estimators.conventions import noise_of, require_convention, require_l
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.posterior_regressor import PosteriorRegressor
 from ovkgp.estimators.restoring import all_or_nothing
-from ovkgp.estimators.ridge_kernels import require_lengthscale, ridge_kernel
+from ovkgp.estimators.ridge_kernels import require_base, ridge_kernel
 from ovkgp.estimators.ridge_path import LeftOut, RidgePath
 from ovkgp.estimators.scaling import Scaling
-from ovkgp.estimators.tables import as_array, entry_values, input_table
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.estimators.tables import as_array, entry_values, input_table, numbers
+from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference import NoisePath, OperatorValuedGP, Posterior, noise_path
 from ovkgp.inference.ridge_solvers import SOLVERS, solve_ridge
+from ovkgp.kernels.checks import whole_number
 
 SELECTIONS = ("loo", "evidence")
 SCALES = ("given", "evidence")
@@ -67,17 +70,17 @@ class RidgeEstimator(PosteriorRegressor):
 
         Args:
             sample_weight: of the rows (n,), which then count so many times, or of the entries (n, p) in the loss. The noise
-                of an entry is σ² / weight; a weight of zero leaves it out.
+                of an entry is σ² / weight; a weight of zero leaves it out. Neither the covariance of the outputs, for
+                kernel="decomposable", nor leaving out an entry knows of copies.
         """
         with all_or_nothing(self):
             self._require_options()
-            table = weighed(*self._enter(X, y), sample_weight)
-            self._require_metric(table.variances)
+            table = self._first(X, y, sample_weight)
             self._begin(table.X, table.Y, table.mean())
             self._settle(table)
             self._solve(table)
             if self.scale == "evidence":
-                self.scale_ = positive(self._best_scale(table))
+                self.scale_ = positive(self._best_scale(table), table.Y)
                 self._take(self.noise_, self.scale_)
                 self._solve(table)
         return self
@@ -138,13 +141,17 @@ class RidgeEstimator(PosteriorRegressor):
         return self.scaling_.inputs(table.X), self.scaling_.outputs(table.Y), known
 
     def _noise_path(self, table: Weighed, noises: np.ndarray) -> NoisePath:
-        X, Y, known = self._data(table, 1.0)
-        return noise_path(self._gp(1.0), X, Y, noises, known)
+        unit = middle(noises)  # eigenvalues far from the noise would be lost beside it
+        X, Y, known = self._data(table, unit)
+        return noise_path(self._gp(unit), X, Y, noises / unit, known, rescale=self.scale == "evidence")
 
     def _best_scale(self, table: Weighed) -> float:
         """yᵀ (K + N)⁻¹ y / |y| = yᵀ N⁻¹ (y − f̂) / |y|."""
         X, Y, known = self._data(table)
         seen = torch.isfinite(Y)
+        if (solver := getattr(self.posterior_, "solver", None)) is not None:  # without the difference y − f̂
+            kept = seen.any(1)
+            return float((torch.nan_to_num(Y[kept]) * solver.alpha).sum() / seen.sum())
         Y, remainder = torch.nan_to_num(Y), torch.where(seen, Y - self.posterior_.predict(X, "none").mean, 0.0)
         noise = self.gp_.noise_model
         if known is not None or noise.is_diagonal:
@@ -176,24 +183,35 @@ class RidgeEstimator(PosteriorRegressor):
         data = self._data(table)
         return LeftOut.of(self.gp_.leave_one_out(*data), self.scaling_)
 
+    def _first(self, X, Y, sample_weight) -> Weighed:
+        """Data of a new model, in which every output must be seen."""
+        table = weighed(*self._enter(X, Y), sample_weight)
+        self._require_metric(table.variances)
+        if not np.isfinite(table.Y).any(0).all():
+            raise InputError("all observed entries of an output have weight zero: leave that column out, or add data.")
+        return table
+
     def _again(self, X, Y, sample_weight) -> Weighed:
+        """Data of the fitted model."""
         check_is_fitted(self, "posterior_")
         X = input_table(self, X, reset=False)
-        return weighed(X, self._outputs(Y, X), sample_weight)
+        table = weighed(X, self._outputs(Y, X), sample_weight)
+        self._require_metric(table.variances)
+        return table
 
     # --- options ----------------------------------------------------------------------------------------------------
 
     def _require_options(self) -> None:
         require_convention(self.convention)
         require_lam(self.lam)
-        require_lengthscale(self.lengthscale)
+        require_base(self)
         require_option("scale", self.scale, SCALES)
 
     def _metric(self) -> np.ndarray | None:
         """Σ (p, p) of the loss (y − f)ᵀ Σ⁻¹ (y − f)."""
         if self.output_metric is None:
             return None
-        metric, p = np.asarray(as_array(self.output_metric), dtype=np.float64), self.n_outputs_
+        metric, p = numbers(as_array(self.output_metric), "output_metric"), self.n_outputs_
         if metric.shape not in ((p,), (p, p)):
             raise InputError(f"output_metric must be ({p},) or ({p}, {p}), for {p} outputs; got {metric.shape}.")
         return metric
@@ -221,7 +239,8 @@ class OVKRidge(RidgeEstimator):
         fit_intercept: centre the outputs first; the papers do not.
         selection: among several λ, by "loo" (the smallest leave-one-out error) or "evidence" (the largest).
         scale: "given" takes prior and noise as they are. λ fixes only their ratio: "evidence" multiplies both by the one
-            factor that makes the evidence largest, which leaves the mean as it is and gives the std its size.
+            factor that makes the evidence largest, which leaves the mean as it is and gives the std its size (and takes
+            twice the time).
         tolerance, max_iter: of the iterative solvers.
         verbose: 0 is quiet, 1 shows progress.
 
@@ -230,7 +249,7 @@ class OVKRidge(RidgeEstimator):
         lam_, path_: the λ taken and, for several, the table that it was chosen by.
         scale_: the factor of scale="evidence".
         gp_, posterior_: the `OperatorValuedGP` behind it and its posterior; `scaling_` holds the intercept.
-        dual_coef_: u (n, p) with f(x) = Σ_j K(x, x_j) u_j.
+        dual_coef_: u (n, p) with f(x) = Σ_j K(x, x_j) u_j, over the rows x_j in which something was seen (`posterior_.X`).
         n_iter_: iterations of the solver; 1 for those that factorise.
         kernel_, n_outputs_, output_names_, n_features_in_, feature_names_in_.
 
@@ -316,17 +335,20 @@ def weighed(X: np.ndarray, Y: np.ndarray, weight) -> Weighed:
     if not bool((np.isfinite(weight) & (weight >= 0)).all()):
         raise InputError("sample_weight must be finite and not negative.")
     Y = np.where(weight > 0, Y, np.nan)
-    if not np.isfinite(Y).any(0).all():
-        raise InputError("all observed entries of an output have weight zero: leave that column out, or add data.")
     if np.all(weight[weight > 0] == 1):
         return Weighed(X, Y)
     return Weighed(X, Y, 1 / np.where(weight > 0, weight, 1.0), counts)
 
 
 def require_solver(estimator) -> None:
-    """Refuse a solver or a way to choose λ that there is not."""
+    """Refuse a solver, its options, or a way to choose λ that there is not."""
     require_option("solver", estimator.solver, SOLVERS)
     require_option("selection", estimator.selection, SELECTIONS)
+    tolerance = estimator.tolerance
+    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 < tolerance < np.inf:
+        raise OptionError(f"tolerance must be a positive number, got {tolerance!r}.")
+    if estimator.max_iter is not None:
+        whole_number("max_iter", estimator.max_iter)
 
 
 def scaled_kernel(kernel: Kernel, scale: float) -> Kernel:
@@ -336,9 +358,22 @@ def scaled_kernel(kernel: Kernel, scale: float) -> Kernel:
     return scaled
 
 
-def positive(scale: float) -> float:
-    """A scale that can be used: outputs that are all zero have none."""
-    return scale if scale > 0 else 1.0
+def middle(noises: np.ndarray) -> float:
+    """The geometric middle of some noise levels."""
+    return float(np.sqrt(noises.min()) * np.sqrt(noises.max()))
+
+
+def positive(scale: float, Y: np.ndarray | None = None) -> float:
+    """A scale that can be used: outputs that are all zero have none, and where λ is numerically zero it is lost to rounding."""
+    if scale > 0:
+        return scale
+    if Y is None or np.nan_to_num(Y).any():
+        warnings.warn(
+            'lam is numerically zero, and the scale of scale="evidence" was lost to rounding: it is taken as 1. Raise lam.',
+            FitWarning,
+            stacklevel=4,
+        )
+    return 1.0
 
 
 def _row_form(y: torch.Tensor, remainder: torch.Tensor, seen: torch.Tensor, noise: torch.Tensor) -> float:

@@ -7,12 +7,14 @@ over files and machines changes it.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from numbers import Real
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 
+from ovkgp.estimators.options import require_option
 from ovkgp.estimators.structures import BASES, FIELDS, base_kernel, field_kernel, given_kernel
 from ovkgp.estimators.tables import as_array
 from ovkgp.exceptions import InputError, OptionError
@@ -69,12 +71,17 @@ def _base(base: str | Kernel, lengthscale, X: np.ndarray) -> Kernel:
     return kernel
 
 
-def require_lengthscale(lengthscale) -> None:
-    """Refuse a lengthscale that is neither "median" nor a positive number."""
-    if isinstance(lengthscale, str) and lengthscale != "median":
-        raise OptionError(f'lengthscale must be "median" or a positive number, got {lengthscale!r}.')
-    if not isinstance(lengthscale, str):
-        _number(lengthscale)
+def require_base(options) -> None:
+    """Refuse a base kernel that there is not, and a lengthscale that is no positive number, or has nobody to take it."""
+    base, lengthscale = options.base_kernel, options.lengthscale
+    if not isinstance(base, Kernel):
+        require_option("base_kernel", base, tuple(BASES))
+    if isinstance(lengthscale, str):
+        require_option("lengthscale", lengthscale, ("median",), "a positive number")
+    elif _number(lengthscale) and any(isinstance(part, Kernel) for part in (options.kernel, base)):
+        raise OptionError(
+            "lengthscale is for base kernels by name; a kernel object has its own: set it there, and leave it out here."
+        )
 
 
 def _number(lengthscale) -> float:
@@ -101,13 +108,13 @@ def _output_matrix(kernel: str, matrix, Y: np.ndarray) -> OutputMatrix | torch.T
     if matrix is None:
         return output_covariance(torch.from_numpy(Y)) if kernel == "decomposable" else torch.eye(p, dtype=torch.float64)
     if isinstance(matrix, OutputMatrix):
-        found = matrix.num_outputs
+        shape = (matrix.num_outputs,) * 2
     else:
         matrix = torch.as_tensor(as_array(matrix), dtype=torch.float64)
-        found = matrix.shape[-1] if matrix.dim() == 2 else None
-    if found != p:
-        raise InputError(f"output_matrix must be ({p}, {p}), one row for each column of Y; got {tuple(matrix.shape)}.")
-    return matrix
+        shape = tuple(matrix.shape)
+    if shape != (p, p):
+        raise InputError(f"output_matrix must be ({p}, {p}), one row for each column of Y; got {shape}.")
+    return deepcopy(matrix)
 
 
 def _refuse_matrix(options, why: str) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ovkgp.estimators.scaled_draws import points
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.exceptions import OptionError
 from ovkgp.inference import LeaveOneOut, NoisePath
@@ -19,7 +20,8 @@ class RidgePath:
     Attributes:
         lam, noise: λ and the noise variance σ² that it stands for, (k,).
         log_evidence: log p(Y), (k,).
-        loo_error: the mean squared error of each entry predicted from all others, (k,).
+        loo_error: the mean squared error of each entry predicted from all others, (k,); entries are weighted by the inverse of
+            their noise, where weights or a metric make it unlike.
         loo_log_density: the sum of the log densities of the entries given all others, (k,).
     """
 
@@ -45,7 +47,7 @@ class RidgePath:
         """The posterior means (k, m, p) at X (m, d), one for each λ."""
         if self._path is None:
             raise OptionError("this table keeps numbers only: estimator.path(X, Y, lam) makes one that predicts.")
-        return self._scaling.mean(self._path.predict(self._scaling.inputs(X)))
+        return self._scaling.mean(self._path.predict(self._scaling.inputs(points(X, self._scaling))))
 
 
 class LeftOut(NamedTuple):

@@ -37,9 +37,14 @@ class ScaledDraws(Sequence):
         return lambda X: self._evaluate(chosen, X)
 
     def _evaluate(self, draw, X) -> np.ndarray:
-        X = np.asarray(as_array(X), dtype=np.float64)
-        X = X[:, None] if X.ndim == 1 else X
-        if X.ndim != 2 or X.shape[1] != (d := len(self._scaling.input_scale)):
-            raise InputError(f"X must have shape (m, {d}), got {X.shape}.")
-        values = self._scaling.mean(draw(self._scaling.inputs(X)))
+        values = self._scaling.mean(draw(self._scaling.inputs(points(X, self._scaling))))
         return values[..., 0] if self._is_flat else values
+
+
+def points(X, scaling: Scaling) -> np.ndarray:
+    """X as an array (m, d), in the units that `scaling` was made for."""
+    X = np.asarray(as_array(X), dtype=np.float64)
+    X = X[:, None] if X.ndim == 1 else X
+    if X.ndim != 2 or X.shape[1] != (d := len(scaling.input_scale)):
+        raise InputError(f"X must have shape (m, {d}), got {X.shape}.")
+    return X

@@ -205,7 +205,7 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
             warnings.warn(
                 f"class {self.classes_.tolist()[lone[0]]!r} has one distinct row: when it is held out nothing is known of its class, "
                 "and the probabilities of all classes lean towards the class frequencies. Add rows of that class, or leave "
-                "it out; `predict` and `scores` are not affected.",
+                "it out; the scores are not affected.",
                 FitWarning,
                 stacklevel=5,
             )
@@ -215,8 +215,11 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         mean, std = ridge.predict(X, return_std=True, noise=False)
         with torch.no_grad():
             prior = prior_covariance(ridge.gp_.kernel, ridge.scaling_.inputs(X), mean.shape[1], "diag").sum(1).numpy()
+        unknown = np.divide(
+            (std**2).sum(1), prior, out=np.ones_like(prior), where=prior > 0
+        )  # a kernel may vanish at x
         perfect = (self._targets(self.coding) @ self._decoder())[0, 0]
-        return mean @ self._decoder() / perfect, np.clip((std**2).sum(1) / prior, 0.0, 1.0)
+        return mean @ self._decoder() / perfect, np.clip(unknown, 0.0, 1.0)
 
     def _decoder(self) -> np.ndarray:
         """From targets to scores: C (K − 1, K), or the projector I − 11ᵀ/K, (K, K)."""

@@ -45,11 +45,19 @@ def output_names(Y) -> list[str] | None:
     return None if name is None else [str(name)]
 
 
+def numbers(values, name: str) -> np.ndarray:
+    """Values as an array of float64."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of numbers, got {values!r}.") from error
+
+
 def entry_values(values, Y: np.ndarray, meaning: str) -> np.ndarray | None:
     """A number for each entry of Y (n, p), such as a variance, in its shape; None stays None."""
     if values is None:
         return None
-    values = np.asarray(as_array(values), dtype=np.float64)
+    values = numbers(as_array(values), meaning.split()[0])
     values = values[:, None] if values.ndim == 1 and Y.shape[1] == 1 else values
     if values.shape != Y.shape:
         raise InputError(f"{meaning} for each entry of Y, {Y.shape}; got {values.shape}.")

@@ -106,7 +106,7 @@ class ManifoldFeatures(FeatureMap):
         return FeatureOperator(features, torch.ones(1, 1).to(features), num_outputs=1)
 
     def _weight_prior(self, like: Tensor) -> WeightPrior:
-        key = like.dtype, like.device
+        key = like.dtype, like.device, self.features.num_features
         return self._memory.of([self], key, lambda: self._compute_prior(self.kernel.X.to(like)))
 
     def _compute_prior(self, X: Tensor) -> WeightPrior:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from numbers import Real
 
 import torch
 from tqdm import tqdm
@@ -28,6 +29,9 @@ from ovkgp.kernels.checks import whole_number
 
 SWEEPS, PASSES = 2000, 20
 """Without `max_iter`: sweeps over the blocks with all rows at once, and passes of each block over the rows in batches."""
+
+PATIENCE = 100
+"""Sweeps over all rows in which the gradient must halve; where it does not, it would hardly arrive, and stops."""
 
 BURN_IN, DECAY = 5, 0.75
 """Sweeps at the full rate, and the power of the sweep with which it falls afterwards, where rows come in batches."""
@@ -112,7 +116,7 @@ def _rates(learning_rate: float | Callable[[int], float], num_blocks: int, is_fu
         else:
             late = max((t - 1) // num_blocks - BURN_IN, 0)
             value = learning_rate if is_full else learning_rate * (1 + late) ** -DECAY
-        if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        if isinstance(value, bool) or not (isinstance(value, Real) and math.isfinite(value) and value > 0):
             raise OptionError(
                 f"learning_rate must be a positive number, or a function of the iteration with such values; got {value!r} "
                 f"at iteration {t}."
@@ -125,7 +129,7 @@ def _rates(learning_rate: float | Callable[[int], float], num_blocks: int, is_fu
 
 def _run(descent: BlockDescent, rate: Callable[[int], float], max_iter: int, tolerance: float, verbose: int) -> bool:
     """Iterate until the gradient of a sweep is small; whether Ctrl-C came before."""
-    start, num_blocks, sweep = descent.start, descent.blocks.num_blocks, 0.0
+    start, num_blocks, sweep, last = descent.start, descent.blocks.num_blocks, 0.0, math.inf
     with tqdm(total=max_iter, disable=not verbose, unit="iteration") as bar:
         try:
             for t in range(1, max_iter + 1):
@@ -138,6 +142,10 @@ def _run(descent: BlockDescent, rate: Callable[[int], float], max_iter: int, tol
                     _require_bounded(relative, t)
                     if relative <= tolerance:
                         break
+                    if tolerance and t % (PATIENCE * num_blocks) == 0:
+                        if relative > last / 2:
+                            break
+                        last = relative
         except KeyboardInterrupt:
             message = (
                 f'solver="doubly_sgd" was interrupted at iteration {t} of {max_iter}: the weights so far are kept.'

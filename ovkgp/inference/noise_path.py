@@ -42,12 +42,14 @@ class NoisePath:
         loo_error: the mean squared error (k,) of each entry predicted from all others, entries weighted by the inverse of
             their noise (alike where the noise is alike).
         loo_log_density: the sum (k,) of the log densities of the entries given all others.
+        scales: by what prior and noise were multiplied (k,): one, or the factor of largest evidence.
     """
 
     multipliers: Tensor
     log_evidence: Tensor
     loo_error: Tensor
     loo_log_density: Tensor
+    scales: Tensor
     spectrum: _Spectrum
 
     def predict(self, X) -> Tensor:
@@ -56,13 +58,15 @@ class NoisePath:
 
 
 @torch.no_grad()
-def noise_path(gp: OperatorValuedGP, X, Y, multipliers, noise=None) -> NoisePath:
+def noise_path(gp: OperatorValuedGP, X, Y, multipliers, noise=None, *, rescale: bool = False) -> NoisePath:
     """Evidence, leave-one-out errors and means for the noise of a model times each of `multipliers`.
 
     Args:
         gp: the model, at its present hyperparameters.
         X, Y, noise: as for `gp.condition`.
         multipliers: c (k,), positive.
+        rescale: multiply prior and noise together, at each level, by the factor that makes the evidence largest,
+            (y − m)ᵀ C_c⁻¹ (y − m) / |y|. Means and errors stay as they are.
 
     Cost: one factorisation, O(n³ + p³) for a separable kernel with complete outputs, O(N³) for N observed entries of any
     other, O(n M² + M³) for separable features with M waves, O(n p r²) for r features; then O(n² p), O(N²), O(n M p) or
@@ -84,7 +88,7 @@ def noise_path(gp: OperatorValuedGP, X, Y, multipliers, noise=None) -> NoisePath
     data = gp.observe(X, Y, noise).double()
     model = gp.frozen().model
     spectrum = _spectrum(model, data)
-    columns = (torch.stack(column) for column in zip(*spectrum.levels(multipliers), strict=True))
+    columns = (torch.stack(column) for column in zip(*spectrum.levels(multipliers, rescale), strict=True))
     return NoisePath(multipliers, *columns, spectrum)
 
 
@@ -112,20 +116,25 @@ class _Spectrum(ABC):
         self.weights = torch.where(data.seen, 1 / variances, 0.0)
 
     @abstractmethod
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, LeaveOneOut]]:
-        """log p(Y) with noise c·N, and each entry given all others, for each c."""
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveOneOut]]:
+        """log p(Y) with noise c·N, (y − m)ᵀ C_c⁻¹ (y − m), and each entry given all others, for each c."""
 
     @abstractmethod
     def mean(self, X: Tensor, c: float) -> Tensor:
         """The posterior mean (m, p) less the prior's."""
 
-    def levels(self, multipliers: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """log evidence, leave-one-out error and log density at each noise level."""
-        found = []
-        for log_evidence, left_out in self.left_out(multipliers):
+    def levels(self, multipliers: Tensor, rescale: bool) -> list[tuple[Tensor, ...]]:
+        """log evidence, leave-one-out error and log density, and the scale, at each noise level."""
+        found, size = [], self.data.num_seen
+        for log_evidence, quadratic, left_out in self.left_out(multipliers):
+            scale = quadratic / size if rescale and bool(quadratic > 0) else torch.ones_like(quadratic)
             errors = torch.where(self.data.seen, self.data.Y - left_out.mean, 0.0).square()
             error = (self.weights * errors).sum() / self.weights.sum()
-            found.append((log_evidence, error, left_out.log_density.nansum()))
+            # N(y | 0, sC) for N(y | 0, C), of all entries and of each given the others
+            shift = -size / 2 * scale.log()
+            squares = (errors / left_out.std.nan_to_num(nan=1.0).square()).sum()
+            density = left_out.log_density.nansum() + shift + (1 - 1 / scale) * squares / 2
+            found.append((log_evidence + shift + (1 - 1 / scale) * quadratic / 2, error, density, scale))
         return found
 
     def means(self, X: Tensor, multipliers: Tensor) -> Tensor:
@@ -143,11 +152,12 @@ class _KroneckerSpectrum(_Spectrum):
         inverse = 1 / (solver.values - 1 + c)
         return solver.U @ (solver.rotated * inverse) @ solver.W.mT, inverse
 
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, LeaveOneOut]]:
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveOneOut]]:
         left, right = self.solver.U.square(), self.solver.W.square().mT
         for c, log_evidence in zip(map(float, multipliers), self.solver.path(multipliers), strict=True):
             alpha, inverse = self._alpha(c)
-            yield log_evidence, LeaveOneOut.from_inverse(self.data, alpha, left @ inverse @ right)
+            quadratic = (self.solver.rotated.square() * inverse).sum()
+            yield log_evidence, quadratic, LeaveOneOut.from_inverse(self.data, alpha, left @ inverse @ right)
 
     def mean(self, X: Tensor, c: float) -> Tensor:
         return (self.model.kernel(X, self.data.X) @ self._alpha(c)[0].flatten()).unflatten(
@@ -171,13 +181,14 @@ class _DenseSpectrum(_Spectrum):
     def _alpha(self, c: float) -> Tensor:
         return self._spread(self.vectors @ (self.rotated / (self.values + c)))
 
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, LeaveOneOut]]:
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveOneOut]]:
         squares = self.vectors.square()
         for c in map(float, multipliers):
             values = self.values + c
-            density = gaussian_log_density((self.rotated.square() / values).sum(), values.log().sum(), len(values))
+            quadratic = (self.rotated.square() / values).sum()
+            density = gaussian_log_density(quadratic, values.log().sum(), len(values)) - self.noise_logdet / 2
             left_out = LeaveOneOut.from_inverse(self.data, self._alpha(c), self._spread(squares @ (1 / values)))
-            yield density - self.noise_logdet / 2, left_out
+            yield density, quadratic, left_out
 
     def mean(self, X: Tensor, c: float) -> Tensor:
         alpha = self._alpha(c).flatten()
@@ -193,12 +204,12 @@ class _WeightSpectrum(_Spectrum):
         self.system: WeightSystem = road.system_of(model, road.statistics(model, data))
         self.noise = model.noise.matrix()
 
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, LeaveOneOut]]:
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveOneOut]]:
         factor, systems = self.system.turned(multipliers)
         size = max(CHUNK_ENTRIES // (self.system.num_features * self.data.num_outputs), 1)
         parts = [self._left_out(chunk, factor, systems, multipliers) for chunk in self.data.chunks(size)]
         for system, column in zip(systems, zip(*parts, strict=True), strict=True):
-            yield system.log_density, LeaveOneOut.stack(list(column))
+            yield system.log_density, system.quadratic, LeaveOneOut.stack(list(column))
 
     def _left_out(self, chunk: Observations, factor: KroneckerFactor, systems, multipliers) -> list[LeaveOneOut]:
         Phi = factor.rotate(self.model.features(chunk.X), chunk.num_outputs)

@@ -87,6 +87,11 @@ class WeightSystem:
     def num_features(self) -> int:
         return len(self.weights)
 
+    @property
+    def quadratic(self) -> Tensor:
+        """(y − m)ᵀ (ΦΦᵀ + N)⁻¹ (y − m)."""
+        return self.square - self.moment @ self.weights
+
     def variance(self, Phi: LinearOperator, form: str = "diag", num_outputs: int | None = None) -> Tensor:
         """Cov(Φ_* θ | y) = Φ_* C⁻¹ Φ_*ᵀ.
 

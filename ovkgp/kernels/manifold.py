@@ -82,13 +82,13 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
         self.register_buffer("X", _points(X))
         self.penalty = penalty if isinstance(penalty, Penalty) else Penalty(penalty)
         self._require_fit()
-        start = torch.tensor(_strength(strength, learn_strength), dtype=torch.get_default_dtype())
+        start = torch.tensor(_strength(strength, learn_strength), dtype=torch.float64)
         if learn_strength:
-            self.register_parameter("raw_strength", torch.nn.Parameter(torch.zeros_like(start)))
+            self.register_parameter("raw_strength", torch.nn.Parameter(torch.zeros(())))
             self.register_constraint("raw_strength", Positive())
             self.strength = start
         else:
-            self.register_buffer("fixed_strength", start.double())
+            self.register_buffer("fixed_strength", start)
         self._memory = Remembered()
 
     def _require_fit(self) -> None:
@@ -112,7 +112,7 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
             value = torch.as_tensor(value).to(self.raw_strength).expand_as(self.raw_strength)
             self.initialize(raw_strength=self.raw_strength_constraint.inverse_transform(value))
         else:
-            self.fixed_strength = torch.tensor(_strength(value, False)).to(self.fixed_strength)
+            self.fixed_strength = torch.tensor(_strength(value, False), dtype=torch.float64).to(self.fixed_strength)
 
     @property
     def is_penalised(self) -> bool:

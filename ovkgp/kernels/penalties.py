@@ -164,7 +164,7 @@ def _read(matrix) -> np.ndarray | sparse.csr_array:
             coo = matrix.to_sparse_coo().coalesce()
             matrix = sparse.coo_array((coo.values().numpy(), tuple(coo.indices().numpy())), shape=tuple(coo.shape))
     if sparse.issparse(matrix):
-        matrix = sparse.csr_array(matrix)
+        matrix = sparse.csr_array(matrix, copy=True)
         matrix.sum_duplicates()
         return matrix.toarray() if matrix.nnz > DENSE_SHARE * np.prod(matrix.shape) else matrix
     try:

@@ -159,7 +159,7 @@ def test_the_scale_of_largest_evidence_leaves_the_mean():
         ({"lam_manifold": -1.0}, "lam_manifold"),
         ({"lam_manifold": np.nan}, "lam_manifold"),
         ({"lam_manifold": None}, "lam_manifold"),
-        ({"lam": [0.1, 1.0]}, "GridSearchCV"),
+        ({"lam": [0.1, 1.0]}, "leave_one_out"),
         ({"manifold": "graph"}, "neighbors"),
         ({"manifold": 3}, "matrix"),
         ({"manifold": np.eye(7)}, "20"),
@@ -179,3 +179,29 @@ def test_without_any_label_there_is_nothing_to_learn():
     X, Y, _ = problem(labelled=0)
     with pytest.raises(InputError, match="nobody observed"):
         ovkgp.ManifoldRidge().fit(X, Y)
+
+
+def test_another_lam_is_another_kernel():
+    X, Y, test = problem()
+    ridge = ovkgp.ManifoldRidge(lam=LAM, lam_manifold=LAM_M).fit(X, Y)
+    np.testing.assert_allclose(ridge.path(X, Y).predict(test)[0], ridge.predict(test), atol=1e-9)
+    with pytest.raises(OptionError, match="no path"):
+        ridge.path(X, Y, [LAM, 1.0])
+
+
+def test_features_never_make_the_kernel_of_all_points(monkeypatch):
+    X, Y, test = problem()
+    wanted = ovkgp.ManifoldRidge(num_frequencies=20, random_state=0).fit(X, Y).predict(test, return_std=True)
+
+    def refuse(*_, **__):
+        raise AssertionError("the exact kernel was evaluated")
+
+    monkeypatch.setattr(ovkgp.kernels.ManifoldKernel, "forward", refuse)
+    found = ovkgp.ManifoldRidge(num_frequencies=20, random_state=0).fit(X, Y).predict(test, return_std=True)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_strength_is_a_double():
+    X, Y, _ = problem()
+    ridge = ovkgp.ManifoldRidge(lam=1.0, lam_manifold=0.1).fit(X, Y)
+    assert ridge.gp_.kernel.strength.item() == 0.1

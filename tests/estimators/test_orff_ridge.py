@@ -1,5 +1,6 @@
 """ORFFRidge: one estimator, whichever way it is solved, and whichever way the rows arrive."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -278,3 +279,54 @@ def test_it_pickles_and_reproduces():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(ridge)).predict(X), ridge.predict(X))
     np.testing.assert_array_equal(ovkgp.ORFFRidge(num_frequencies=20, random_state=7).fit(X, Y).coef_, ridge.coef_)
     assert ridge.sample_functions(2, random_state=0)(X[:4]).shape == (2, 4, 2)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_it_can_be_copied_whatever_the_solver(solver):
+    X, Y = smooth()
+    ridge = ovkgp.ORFFRidge(solver=solver, num_frequencies=10, lam=0.1, random_state=0).fit(X, Y)
+    for again in (copy.deepcopy(ridge), pickle.loads(pickle.dumps(ridge))):
+        for one, other in zip(
+            again.predict(X[:3], return_std=True), ridge.predict(X[:3], return_std=True), strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_weighted_part_may_lack_an_output():
+    X, Y = smooth()
+    Y[30:, 1] = np.nan
+    weights = np.full(60, 2.0)
+    options = {"lam": 0.1, "num_frequencies": 20, "lengthscale": 1.0, "random_state": 0}
+    parts = (
+        ovkgp.ORFFRidge(**options).partial_fit(X[:30], Y[:30], weights[:30]).partial_fit(X[30:], Y[30:], weights[30:])
+    )
+    same_answer(parts, ovkgp.ORFFRidge(**options).fit(X, Y, weights), X)
+    with pytest.raises(InputError, match="weight zero"):
+        ovkgp.ORFFRidge(**options).partial_fit(X[:30], Y[:30], np.zeros(30))
+
+
+def test_weighted_rows_hold_for_one_noise():
+    X, Y = smooth()
+    weights = np.full(30, 2.0)
+    ridge = ovkgp.ORFFRidge(lam=0.1, num_frequencies=20, random_state=0).partial_fit(X[:30], Y[:30], weights)
+    with pytest.raises(OptionError, match="from 0.1 to 10"):
+        ridge.set_params(lam=10.0).partial_fit(X[30:], Y[30:], weights)
+
+
+@pytest.mark.parametrize("unit", [1e-7, 1e3])
+@pytest.mark.parametrize("scale", ["given", "evidence"])
+def test_statistics_choose_lam_alike_in_any_units(unit, scale):
+    X, Y = smooth()
+    lams = np.logspace(-5, 1, 7)
+    options = {"selection": "evidence", "scale": scale, "num_frequencies": 30, "random_state": 0}
+    plain = ovkgp.ORFFRidge("decomposable", lam=lams, **options).partial_fit(X, Y)
+    other = ovkgp.ORFFRidge("decomposable", lam=lams * unit**2, **options).partial_fit(X, Y * unit)
+    assert other.lam_ / unit**2 == pytest.approx(plain.lam_)
+    assert plain.path_.log_evidence.max() == pytest.approx(plain.posterior_.log_evidence, rel=1e-7)
+
+
+def test_independent_kernels_have_no_one_scale_from_statistics():
+    X, Y = smooth()
+    kernel = IndependentKernel([RBFKernel().double(), RBFKernel().double()])
+    with pytest.raises(OptionError, match="no one scale"):
+        ovkgp.ORFFRidge(kernel, scale="evidence", num_frequencies=10).partial_fit(X, Y)

@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import ovkgp
 from ovkgp.estimators.ridge_kernels import median_distance
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, GraphMatrix, HelmholtzKernel
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FreeMatrix, GraphMatrix, HelmholtzKernel
 
 SOLVERS = ("auto", "eigen", "closed_form", "cg", "lbfgs")
 
@@ -377,3 +377,87 @@ def test_a_failed_fit_leaves_the_last_one():
     with pytest.raises(InputError):
         ridge.fit(X, np.full_like(Y, np.nan))
     np.testing.assert_array_equal(ridge.predict(X), before)
+
+
+# --- numbers that are small, and options that do not go together ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e-5, 1e4])
+@pytest.mark.parametrize("selection", ["loo", "evidence"])
+def test_lam_is_chosen_alike_in_any_units(unit, selection):
+    X, Y = smooth()
+    lams = np.logspace(-6, 0, 7)
+    options = {"kernel": "decomposable", "selection": selection}
+    plain = ovkgp.OVKRidge(lam=lams, **options).fit(X, Y)
+    other = ovkgp.OVKRidge(lam=lams * unit**2, **options).fit(X, Y * unit)
+    assert other.lam_ / unit**2 == pytest.approx(plain.lam_)
+    np.testing.assert_allclose(other.path_.loo_error / unit**2, plain.path_.loo_error, rtol=1e-6)
+
+
+@pytest.mark.parametrize("lam", [1e-10, 1e-13])
+def test_the_scale_survives_a_small_lam(lam):
+    X = np.linspace(0, 6, 40)[:, None]
+    ridge = ovkgp.OVKRidge(lam=lam, lengthscale=0.5, base_kernel="matern12", scale="evidence").fit(X, np.sin(X))
+    C = gram(ridge._kernel, X) + lam * np.eye(40)
+    wanted = np.sin(X).ravel() @ np.linalg.solve(C, np.sin(X).ravel()) / 40
+    assert ridge.scale_ == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("unit", [1.0, 100.0])
+def test_the_evidence_of_a_path_is_that_at_the_best_scale(unit):
+    X, Y = smooth()
+    lams = np.logspace(-6, 2, 9)
+    options = {"scale": "evidence", "lengthscale": 1.0}
+    ridge = ovkgp.OVKRidge(lam=lams, selection="evidence", **options).fit(X, unit * Y)
+    fits = [ovkgp.OVKRidge(lam=lam, **options).fit(X, unit * Y) for lam in lams]
+    np.testing.assert_allclose(ridge.path_.log_evidence, [fit.posterior_.log_evidence for fit in fits], rtol=1e-7)
+    left_out = [fit.leave_one_out(X, unit * Y).log_density.sum() for fit in fits]
+    np.testing.assert_allclose(ridge.path_.loo_log_density, left_out, rtol=1e-7)
+    assert ridge.lam_ == lams[np.argmax(ridge.path_.log_evidence)]
+    assert ridge.lam_ == ovkgp.OVKRidge(lam=lams, selection="evidence", **options).fit(X, Y).lam_
+
+
+def test_a_metric_and_weights_are_refused_everywhere():
+    X, Y = smooth(p=2)
+    ridge = ovkgp.OVKRidge(output_metric=np.array([[1.0, 0.5], [0.5, 1.0]])).fit(X, Y)
+    for ask in (ridge.path, ridge.leave_one_out):
+        with pytest.raises(OptionError, match="output_metric"):
+            ask(X, Y, sample_weight=np.arange(1.0, 41.0))
+
+
+def test_a_path_checks_its_points():
+    X, Y = smooth(p=2)
+    path = ovkgp.OVKRidge(lam=[0.1, 1.0]).fit(X, Y).path(X, Y)
+    with pytest.raises(InputError, match=r"\(m, 2\)"):
+        path.predict(X[:, :1])
+    assert path.predict(torch.from_numpy(X).requires_grad_()).shape == (2, 40, 2)
+    with pytest.raises(OptionError, match="numbers only"):
+        ovkgp.OVKRidge(lam=[0.1, 1.0]).fit(X, Y).path_.predict(X)
+
+
+def test_modules_of_the_user_are_left_alone():
+    X, Y = smooth(p=2)
+    matrix = FreeMatrix(2, 1)
+    ridge = ovkgp.OVKRidge("decomposable", output_matrix=matrix).fit(X, Y)
+    assert matrix.loadings.dtype == torch.float32
+    assert all(part is not matrix for part in ridge.gp_.modules())
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"lam": ["a"]}, "lam must be"),
+        ({"lam": [[1.0, 2.0], [3.0]]}, "lam must be"),
+        ({"output_metric": "a"}, "output_metric"),
+        ({"tolerance": "x"}, "tolerance"),
+        ({"max_iter": -3}, "max_iter"),
+        ({"kernel": "decomposable", "output_matrix": FreeMatrix(3, 1)}, r"got \(3, 3\)"),
+        ({"base_kernel": RBFKernel(), "lengthscale": 0.1}, "has its own"),
+        ({"kernel": CurlFreeKernel(RBFKernel(), num_dims=2), "lengthscale": 0.1}, "has its own"),
+        ({"kernel": CurlFreeKernel(RBFKernel(), num_dims=2), "base_kernel": "nonsense"}, "rbf"),
+    ],
+)
+def test_more_options_that_there_are_not(options, match):
+    X, Y = smooth(p=2)
+    with pytest.raises((OptionError, InputError), match=match):
+        ovkgp.OVKRidge(**options).fit(X, Y)

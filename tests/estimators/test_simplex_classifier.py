@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import LinearKernel, RBFKernel
 from scipy.special import expit, log_softmax, softmax
 from scipy.stats import norm
 from sklearn.base import clone
@@ -463,3 +463,13 @@ def test_the_state_of_the_world_is_untouched():
     SimplexClassifier(num_frequencies=20, random_state=0).fit(*blobs(30)).predict_proba([[0.0, 0.0]])
     assert torch.equal(torch.get_rng_state(), before[0]) and torch.get_default_dtype() == before[2]
     np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+
+
+def test_where_the_kernel_vanishes_the_frequencies_are_left():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 2)), np.arange(40) % 2
+    X[3] = 0.0
+    kernel = DecomposableKernel(LinearKernel(), output_matrix=torch.eye(1))
+    model = SimplexClassifier(kernel=kernel).fit(X, y)
+    assert np.isfinite(model.calibration_.log_loss)
+    np.testing.assert_allclose(model.predict_proba([[0.0, 0.0]]), [[0.5, 0.5]])
