@@ -5,7 +5,7 @@
 By name: `bt82`, a curl-free field in five dimensions; `bt83`, quadratic tasks; `ba12`, fields in the plane; `ba13`, outputs
 of rank one under correlated noise; `bt81`, digits; `bt84`, SARCOS with one torque an input, where the folder of its file is
 given (or in OVKGP_DATA); `moons`, points without labels (with --out a picture); `speed`, seconds beside scikit-learn's.
-Default sizes take some ten minutes, --quick a minute, --full, the papers' sizes, some hours. One thread, float64.
+Default sizes take some ten minutes, --quick two, --full, the papers' sizes, some hours. One thread, float64.
 """
 
 from __future__ import annotations

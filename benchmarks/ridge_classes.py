@@ -120,7 +120,7 @@ def _one_draw(num_rows: int, num_frequencies: int, lam_manifold: float, seed: in
     """The difference between weights and kernel, and the accuracies of features and exact kernel at other points."""
     sample, other = (make_two_moons(n, random_state=s) for n, s in ((num_rows, seed), (1000, 1000 + seed)))
     weights, exact = (_ridge(sample, lam_manifold, num_frequencies=D) for D in (num_frequencies, None))
-    kernel = _ridge(sample, lam_manifold, kernel=ORFFKernel(weights.gp_.features.features))
+    kernel = _ridge(sample, lam_manifold, kernel=ORFFKernel(weights.gp_.features.features), lengthscale="median")
     means = [model.predict(other.X) for model in (weights, kernel, exact)]
     truth = other.truth(other.X) > 0
     return abs(means[0] - means[1]).max(), *(((mean > 0) == truth).mean() for mean in means[::2])

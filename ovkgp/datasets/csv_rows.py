@@ -16,9 +16,12 @@ import numpy as np
 from ovkgp.datasets.bad_rows import Tally
 from ovkgp.datasets.columns import Columns
 from ovkgp.datasets.csv_blocks import BOM, pieces
+from ovkgp.exceptions import InputError
 
-MISSING = ("", "NaN", "nan", "NA", "N/A", "null", "None")
+MISSING = ("", "NaN", "nan", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")
 """Cells that stand for a missing value; so does whatever C prints for one, such as -nan(ind)."""
+
+UNCLOSED = "a quoted field is not closed on its line (fields over several lines are not supported)"
 
 PIECE = 64 * 1024
 """Bytes in the pieces of a block that holds a bad row: only the pieces that hold one are read line by line."""
@@ -119,7 +122,7 @@ class CsvRows:
             arrow_csv.ConvertOptions(
                 include_columns=wanted,
                 column_types=dict.fromkeys(wanted, float64()),
-                null_values=list(MISSING),
+                null_values=[*MISSING, *(f" {mark}" for mark in MISSING)],  # as after a comma and a space
             ),
         )
 
@@ -131,6 +134,10 @@ class CsvRows:
             if not text.strip(" \t".replace(self.separator, "")):
                 continue  # a blank line
             row = self.judge(text)
+            if row == UNCLOSED:  # what follows might be text: no line after it can be trusted
+                raise InputError(
+                    f"{tally.source}, line {line_of(number)}: {UNCLOSED}. Write the table without such fields."
+                )
             if isinstance(row, str):
                 tally.reject(lambda number=number: line_of(number), row)
             else:
@@ -169,7 +176,7 @@ class CsvRows:
             (fields,) = csv.reader([line], delimiter=self.separator, strict=True)
         except csv.Error as error:
             if "unexpected end" in str(error):
-                return "a quoted field is not closed on its line (fields over several lines are not supported)"
+                return UNCLOSED
             return f"quotes that cannot be read ({error})"
         return fields
 

@@ -102,7 +102,10 @@ def with_noise(Y: np.ndarray, noise: ArrayLike, rng: np.random.Generator) -> np.
         >>> with_noise(np.zeros((4, 2)), [0.0, 1.0], np.random.default_rng(0))[:, 0]
         array([0., 0., 0., 0.])
     """
-    noise, epsilon = np.asarray(noise, dtype=np.float64), rng.standard_normal(Y.shape)
+    try:
+        noise, epsilon = np.asarray(noise, dtype=np.float64), rng.standard_normal(Y.shape)
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"noise is a variance, some or a covariance, got {noise!r}.") from error
     _require_variances(noise, Y.shape[1])
     return Y + (epsilon @ _root(noise) if noise.ndim == 2 else epsilon * np.sqrt(noise))
 

@@ -163,10 +163,11 @@ class TableStream:
             tally.warn(stacklevel=2)
             raise
         finally:
-            self._report = tally.report()
+            before, self._report = self._report, tally.report()
         if self._part[1] == 1 and tally.num_rows == 0:
             raise InputError(f"{tally.source}: none of its rows can be used{self._report.first_reasons()}.")
-        tally.warn(stacklevel=2)
+        if self._report != before:  # a second pass has nothing new to tell
+            tally.warn(stacklevel=2)
 
     def __repr__(self) -> str:
         rank, world = self._part

@@ -68,8 +68,11 @@ class Chunks:
             try:
                 table = None if _is_empty(X, Y) else self._checked(X, Y)
             except (TypeError, ValueError) as error:
-                why = str(error).splitlines()[0]  # the rest is scikit-learn's advice for other estimators
-                raise InputError(f"chunk {number}: {why}") from error
+                first, *rest = str(
+                    error
+                ).splitlines()  # of the rest only lists matter: it is advice for other estimators
+                listed = " ".join(line for line in rest if line.startswith(("- ", "Feature names")))
+                raise InputError(f"chunk {number}: {first} {listed}".rstrip()) from error
             yield from () if table is None else table.parts(ROWS_AT_ONCE)
 
     def _checked(self, X, Y) -> Table:
@@ -82,9 +85,14 @@ class Chunks:
 
     def _names(self, outputs: list[str] | None) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
         own = getattr(self._door, "feature_names_in_", None)
-        inputs = getattr(self.chunks, "inputs", own)
-        outputs = getattr(self.chunks, "outputs", outputs)
-        return tuple(None if names is None else tuple(map(str, names)) for names in (inputs, outputs))
+        found = self._stated("inputs") or own, self._stated("outputs") or outputs
+        return tuple(None if names is None else tuple(map(str, names)) for names in found)
+
+    def _stated(self, role: str) -> tuple[str, ...] | None:
+        """The names of columns that a stream states; other collections may mean something else by the word."""
+        names = getattr(self.chunks, role, None)
+        is_named = isinstance(names, tuple | list) and all(isinstance(name, str) for name in names)
+        return tuple(names) if is_named else None
 
 
 def one_table(first: Columns, second: Columns) -> Columns:

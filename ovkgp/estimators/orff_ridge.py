@@ -199,7 +199,7 @@ class ORFFRidge(RidgeEstimator):
     def _prepare(self, found: Survey, seed: int) -> None:
         """The model of a stream: kernel, features and noise."""
         sample = enter_survey(self, found)
-        self._begin(sample.X, sample.Y, found.outputs.mean)
+        super()._begin(sample.X, sample.Y, found.outputs.mean)  # of a sample already
         self._seed, self._counts = seed, (found.num_seen_rows, int(found.outputs.count.sum()))
         self._take(self._noises()[0])  # with a metric and gaps, rows are divided by the noise as they come
 
@@ -212,26 +212,36 @@ class ORFFRidge(RidgeEstimator):
             if self.distributed:
                 raise OptionError("partial_fit knows this process's rows only: use fit_stream with distributed=True.")
             if hasattr(self, "statistics_"):
-                table = self._again(X, y, sample_weight)
+                table = self._part(X, y, sample_weight)
             elif hasattr(self, "posterior_"):
                 raise OptionError(
                     'this model was fitted without statistics; fit it with solver="auto" to add rows to it.'
                 )
             else:
-                table = self._first(X, y, sample_weight)
+                table = self._first(X, y, sample_weight, simplify=False)
                 self._begin(table.X, table.Y, table.mean())
                 self._counts = (0, 0)
             self._counts = self._counts[0] + table.num_rows, self._counts[1] + table.num_seen
-            noise_before = getattr(self, "_noise_then", None)
-            self._take(self._noises()[0])
+            noise_before, noise = getattr(self, "noise_", None), float(self._noises()[0])
+            self._take(noise)
             self._gather(table, getattr(self, "statistics_", None))
-            if _is_weighted(self.statistics_) and noise_before not in (None, self._noise_then):
+            if _is_weighted(self.statistics_) and noise_before not in (None, noise):
                 raise OptionError(
                     "sample weights, or an output_metric with missing outputs, divide the rows by the noise as they come, and it "
-                    f'has changed from {noise_before:.6g} to {self._noise_then:.6g}: keep lam, with convention="sum", or fit.'
+                    f'has changed from {noise_before:.6g} to {noise:.6g}: keep lam, with convention="sum", or fit.'
                 )
             self._conclude()
         return self
+
+    def _part(self, X, y, sample_weight) -> Weighed:
+        """A later part: with weights where those before have some, without where they have none."""
+        if self.output_metric is None and _is_weighted(self.statistics_):
+            weight = np.ones(len(X)) if sample_weight is None else sample_weight
+            return self._again(X, y, weight, simplify=False)
+        table = self._again(X, y, sample_weight)
+        if table.variances is not None:
+            raise OptionError("the rows before came without sample_weight: give them ones there, or leave it out here.")
+        return table
 
     def _begin(self, X: np.ndarray, Y: np.ndarray, mean: np.ndarray) -> None:
         sample = RowSample.of(X, Y, SAMPLE_ROWS)
@@ -260,7 +270,7 @@ class ORFFRidge(RidgeEstimator):
         parts = (
             whole[i : i + ROWS_AT_ONCE] for i in tqdm(starts, "rows", disable=not self.verbose or len(starts) == 1)
         )
-        self.statistics_, self._noise_then = pour(self.gp_, self.scaling_, parts, into), self._noise_now
+        self.statistics_ = pour(self.gp_, self.scaling_, parts, into)
 
     def _conclude(self) -> None:
         """λ, the scale and the posterior from statistics alone."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from ovkgp.estimators.kernel_state import kernel_state
 from ovkgp.estimators.tensor_layout import prefixed, under
 from ovkgp.exceptions import ModelFileError, OptionError
+from ovkgp.inference.common_solver import CommonSolver
 from ovkgp.inference.data import Observations
 from ovkgp.inference.dense import DenseSolver
 from ovkgp.inference.exact_posterior import ExactPosterior, KroneckerPosterior
@@ -28,6 +29,7 @@ from ovkgp.inference.weight_space import WeightSystem
 SOLVERS = {
     "dense": (ExactPosterior, DenseSolver),
     "kronecker": (KroneckerPosterior, KroneckerSolver),
+    "common": (KroneckerPosterior, CommonSolver),
     "iterative": (ExactPosterior, IterativeSolver),
 }
 """By name, the posteriors with the exact kernel and their solvers."""

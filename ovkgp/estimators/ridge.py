@@ -54,6 +54,11 @@ class Weighed:
         """How many entries are observed."""
         return float((np.isfinite(self.Y).sum(1) * (1 if self.counts is None else self.counts)).sum())
 
+    def simplified(self) -> Weighed:
+        """The same without weights that are all one."""
+        is_plain = self.variances is None or bool((self.variances == 1).all())
+        return Weighed(self.X, self.Y) if is_plain else self
+
     def mean(self) -> np.ndarray:
         """The weighted mean (p,) of each output."""
         weights = np.isfinite(self.Y) / (1.0 if self.variances is None else self.variances)
@@ -183,20 +188,23 @@ class RidgeEstimator(PosteriorRegressor):
         data = self._data(table)
         return LeftOut.of(self.gp_.leave_one_out(*data), self.scaling_)
 
-    def _first(self, X, Y, sample_weight) -> Weighed:
+    def _first(self, X, Y, sample_weight, simplify: bool = True) -> Weighed:
         """Data of a new model, in which every output must be seen."""
-        table = weighed(*self._enter(X, Y), sample_weight)
-        self._require_metric(table.variances)
+        table = self._checked(weighed(*self._enter(X, Y), sample_weight), simplify)
         if not np.isfinite(table.Y).any(0).all():
             raise InputError("all observed entries of an output have weight zero: leave that column out, or add data.")
         return table
 
-    def _again(self, X, Y, sample_weight) -> Weighed:
+    def _again(self, X, Y, sample_weight, simplify: bool = True) -> Weighed:
         """Data of the fitted model."""
         check_is_fitted(self, "posterior_")
         X = input_table(self, X, reset=False)
-        table = weighed(X, self._outputs(Y, X), sample_weight)
-        self._require_metric(table.variances)
+        return self._checked(weighed(X, self._outputs(Y, X), sample_weight), simplify)
+
+    def _checked(self, table: Weighed, simplify: bool) -> Weighed:
+        table = table.simplified() if simplify or self.output_metric is not None else table
+        if self._metric() is not None and table.variances is not None:
+            raise OptionError("weights of the entries and an output_metric do not go together: leave one of them out.")
         return table
 
     # --- options ----------------------------------------------------------------------------------------------------
@@ -215,10 +223,6 @@ class RidgeEstimator(PosteriorRegressor):
         if metric.shape not in ((p,), (p, p)):
             raise InputError(f"output_metric must be ({p},) or ({p}, {p}), for {p} outputs; got {metric.shape}.")
         return metric
-
-    def _require_metric(self, variances: np.ndarray | None) -> None:
-        if self._metric() is not None and variances is not None:
-            raise OptionError("weights of the entries and an output_metric do not go together: leave one of them out.")
 
 
 class OVKRidge(RidgeEstimator):
@@ -335,8 +339,6 @@ def weighed(X: np.ndarray, Y: np.ndarray, weight) -> Weighed:
     if not bool((np.isfinite(weight) & (weight >= 0)).all()):
         raise InputError("sample_weight must be finite and not negative.")
     Y = np.where(weight > 0, Y, np.nan)
-    if np.all(weight[weight > 0] == 1):
-        return Weighed(X, Y)
     return Weighed(X, Y, 1 / np.where(weight > 0, weight, 1.0), counts)
 
 

@@ -48,7 +48,7 @@ def gather_statistics(
         found: the survey of the same chunks, which they must still answer to.
 
     Raises:
-        InputError: a chunk is bad, or the chunks gave other rows than they did when they were surveyed.
+        InputError: a chunk is bad, or the chunks gave another number of observed entries than when they were surveyed.
 
     Cost: O(n M²) time for M waves (see `ovkgp.inference.gathering`), divided by the number of ranks; memory for a chunk and
     the statistics.

@@ -1,4 +1,4 @@
-"""The roads that work with the exact kernel: two eigendecompositions, a dense Cholesky factor, or conjugate gradients.
+"""The roads that work with the exact kernel: Kronecker products, a dense Cholesky factor, or conjugate gradients.
 
 Each gives the evidence log N(y | m(X), K + noise) of the observed entries, differentiable in the hyperparameters, and the
 posterior at fixed ones.
@@ -13,6 +13,7 @@ from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.exceptions import InputError
+from ovkgp.inference.common_solver import CommonSolver, kronecker_solver
 from ovkgp.inference.data import Observations
 from ovkgp.inference.dense import DenseSolver, dense_log_density
 from ovkgp.inference.exact_posterior import ExactPosterior, KroneckerPosterior
@@ -63,13 +64,24 @@ class KroneckerRoad(ExactRoad):
     def log_evidence(self, model: Model, data: Observations) -> Tensor:
         return kronecker_log_density(*self._parts(model, checked(data)))
 
-    def solver(self, model: Model, data: Observations) -> KroneckerSolver:
+    def solver(self, model: Model, data: Observations) -> CommonSolver | KroneckerSolver:
+        return kronecker_solver(*self._parts(model, data))
+
+    def eigen_solver(self, model: Model, data: Observations) -> KroneckerSolver:
+        """C⁻¹ by two eigendecompositions, whatever would be cheaper."""
         return KroneckerSolver(*self._parts(model, data))
 
     @staticmethod
     def _parts(model: Model, data: Observations) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         ((scalar, output_matrix),) = components(model.kernel)
         return to_dense(scalar(data.X)), output_matrix, model.noise.matrix(), data.Y - model.mean(data.X)
+
+
+class EigenRoad(KroneckerRoad):
+    """The same, always by two eigendecompositions."""
+
+    def solver(self, model: Model, data: Observations) -> KroneckerSolver:
+        return self.eigen_solver(model, data)
 
 
 class DenseRoad(ExactRoad):

@@ -6,6 +6,7 @@ posterior. The linear algebra is chosen from the structure at hand (`ovkgp.infer
 
 from __future__ import annotations
 
+import time
 import warnings
 from contextlib import contextmanager
 from copy import deepcopy
@@ -229,12 +230,14 @@ class OperatorValuedGP(Module):
             random_state = 0  # a resumed training must find the same subset of the rows
         data = training_subset(self.observe(X, Y, noise), training_rows, random_state).double()
         road = choose_road(self.model, data, self.road)
-        is_resumed = checkpoint is not None and Path(checkpoint).exists()
+        began, is_resumed = time.monotonic(), checkpoint is not None and Path(checkpoint).exists()
         options = {"restarts": restarts, "max_iter": max_iter, "tolerance": tolerance, "verbose": verbose}
         if start == "auto" and not is_resumed and self._warm(road, data, random_state=random_state, **options):
             if self.fit_report_.interrupted:
                 return self
             restarts, start, tolerance = 1, "current", WARMED_TOLERANCE * tolerance
+
+        warming = time.monotonic() - began
 
         def objective() -> Tensor:
             return road.log_evidence(self.model, data) + log_prior(self)
@@ -255,6 +258,7 @@ class OperatorValuedGP(Module):
             verbose=verbose,
         )
         self.fit_report_.num_rows, self.fit_report_.num_seen = data.num_rows, data.num_seen
+        self.fit_report_.seconds += warming
         with torch.no_grad():
             self.fit_report_.log_evidence = float(road.log_evidence(self.model, data))
         return self

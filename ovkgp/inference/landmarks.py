@@ -89,7 +89,7 @@ def row_priorities(chunk: Observations) -> Tensor:
     state = np.full(chunk.num_rows, 0x243F6A8885A308D3, dtype=np.uint64)
     for words in (_words(chunk.X), mask_words(chunk.seen)):
         for column in words.T:
-            state = _mixed(state ^ column)
+            state = mixed(state ^ column)
     return torch.from_numpy((state >> np.uint64(1)).astype(np.int64)).to(chunk.X.device)
 
 
@@ -106,7 +106,7 @@ def mask_words(seen: Tensor) -> np.ndarray:
     return padded.view(np.uint64)
 
 
-def _mixed(state: np.ndarray) -> np.ndarray:
+def mixed(state: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64: every bit of the input moves every bit of the output."""
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

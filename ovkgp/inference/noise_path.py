@@ -145,7 +145,7 @@ class _Spectrum(ABC):
 class _KroneckerSpectrum(_Spectrum):
     def __init__(self, model: Model, data: Observations):
         super().__init__(model, data)
-        self.solver: KroneckerSolver = KroneckerRoad().solver(model, data)
+        self.solver: KroneckerSolver = KroneckerRoad().eigen_solver(model, data)
 
     def _alpha(self, c: float) -> tuple[Tensor, Tensor]:
         solver = self.solver

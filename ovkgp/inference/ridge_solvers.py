@@ -28,7 +28,7 @@ from ovkgp.inference.data import Observations
 from ovkgp.inference.doubly_stochastic import doubly_stochastic_weights
 from ovkgp.inference.dual_products import KernelProducts, ProductSolver
 from ovkgp.inference.exact_posterior import ExactPosterior
-from ovkgp.inference.exact_roads import MOST_ROWS, DenseRoad, noise_of_rows
+from ovkgp.inference.exact_roads import MOST_ROWS, DenseRoad, EigenRoad, noise_of_rows
 from ovkgp.inference.feature_road import FeatureRoad
 from ovkgp.inference.gathering import gather
 from ovkgp.inference.gp import OperatorValuedGP
@@ -39,7 +39,7 @@ from ovkgp.inference.model import Model
 from ovkgp.inference.posterior import Posterior
 from ovkgp.inference.processes import KernelProcess
 from ovkgp.inference.quadratics import quiet_iterations, require_residual
-from ovkgp.inference.roads import choose_road
+from ovkgp.inference.roads import has_kronecker_form
 from ovkgp.inference.row_preconditioner import KernelRows
 from ovkgp.inference.weight_posterior import WeightPosterior
 from ovkgp.inference.weight_products import WeightProducts
@@ -134,7 +134,7 @@ def _dual(model: Model, data: Observations, solver: str, options: SolverOptions)
             'model with features=ORFF(kernel)), or solver="cg".'
         )
     if solver == "eigen":
-        return _kronecker_road(model, data).condition(model, data)
+        return _eigen_road(model, data).condition(model, data)
     if solver == "closed_form":
         return DenseRoad().condition(model, data)
     found = _iterative(model, data, options) if solver == "cg" and _is_kronecker_sum(model, data) else None
@@ -142,14 +142,13 @@ def _dual(model: Model, data: Observations, solver: str, options: SolverOptions)
     return ExactPosterior(KernelProcess(model.kernel, data.num_outputs), found, data, model.mean, model.new_noise(data))
 
 
-def _kronecker_road(model: Model, data: Observations):
-    try:
-        return choose_road(model, data, "kronecker")
-    except OptionError as error:
-        raise OptionError(
-            'solver="eigen" needs a separable kernel with one component, complete outputs and noise that is alike at all '
-            'points; use solver="closed_form", or solver="cg" for many data.'
-        ) from error
+def _eigen_road(model: Model, data: Observations) -> EigenRoad:
+    if has_kronecker_form(model, data):
+        return EigenRoad()
+    raise OptionError(
+        'solver="eigen" needs a separable kernel with one component, complete outputs and noise that is alike at all '
+        'points; use solver="closed_form", or solver="cg" for many data.'
+    )
 
 
 def _is_kronecker_sum(model: Model, data: Observations) -> bool:

@@ -183,8 +183,24 @@ def test_weights_stream_where_the_noise_is_known_beforehand():
         ovkgp.ORFFRidge(**options).partial_fit(X[:30], Y[:30], weights[:30]).partial_fit(X[30:], Y[30:], weights[30:])
     )
     same_answer(whole, parts, X)
+    first = ovkgp.ORFFRidge(convention="mean", **options).partial_fit(X, Y, weights)
+    same_answer(first, ovkgp.ORFFRidge(convention="mean", **options).fit(X, Y, weights), X)
     with pytest.raises(OptionError, match='convention="sum"'):
-        ovkgp.ORFFRidge(convention="mean", **{**options, "lam": 0.1}).partial_fit(X, Y, weights)
+        first.partial_fit(X, Y, weights)
+
+
+def test_parts_with_and_without_weights():
+    X, Y = smooth()
+    weights = np.r_[np.random.default_rng(0).integers(2, 4, 30), np.ones(30)].astype(float)
+    options = {"lam": 0.1, "num_frequencies": 20, "lengthscale": 1.0, "random_state": 0}
+    whole = ovkgp.ORFFRidge(**options).fit(X, Y, weights)
+    for last in (weights[30:], None):
+        parts = ovkgp.ORFFRidge(**options).partial_fit(X[:30], Y[:30], weights[:30])
+        same_answer(parts.partial_fit(X[30:], Y[30:], last), whole, X)
+    backwards = ovkgp.ORFFRidge(**options).partial_fit(X[30:], Y[30:], weights[30:])
+    same_answer(backwards.partial_fit(X[:30], Y[:30], weights[:30]), whole, X)
+    with pytest.raises(OptionError, match="without sample_weight"):
+        ovkgp.ORFFRidge(**options).partial_fit(X[30:], Y[30:]).partial_fit(X[:30], Y[:30], weights[:30])
 
 
 def test_a_metric_streams_too():
@@ -309,7 +325,7 @@ def test_weighted_rows_hold_for_one_noise():
     X, Y = smooth()
     weights = np.full(30, 2.0)
     ridge = ovkgp.ORFFRidge(lam=0.1, num_frequencies=20, random_state=0).partial_fit(X[:30], Y[:30], weights)
-    with pytest.raises(OptionError, match="from 0.1 to 10"):
+    with pytest.raises(OptionError, match=r"from 0\.1 to 10"):
         ridge.set_params(lam=10.0).partial_fit(X[30:], Y[30:], weights)
 
 

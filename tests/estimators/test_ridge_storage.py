@@ -196,7 +196,8 @@ def answers(model, X, y, weight=None):
     yield "draws", model.sample_y(new, 2, random_state=2)
     yield "score", model.score(X, y)
     yield "left out", model.leave_one_out(X, y, weight)
-    yield "path", path_numbers(model.path(X, y, [0.1, 0.2], weight))
+    lams = None if isinstance(model, ManifoldRidge) else [0.1, 0.2]
+    yield "path", path_numbers(model.path(X, y, lams, weight))
     for name in ("lam_", "noise_", "scale_", "kernel_", "n_iter_", "dual_coef_", "coef_", "_noise_now", "_counts"):
         if not is_split(model, name):
             yield name, getattr(model, name, None)

@@ -1,6 +1,10 @@
 """The sample of the rows: the same for any order and any cutting, with copies of rows and rarely observed outputs in it."""
 
+import functools
+import operator
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,3 +92,27 @@ def test_the_sample_is_like_the_table():
 def test_single_precision_counts_as_the_double_it_is():
     X, Y = table()
     assert same(RowSample.of(X.astype(np.float32), Y.astype(np.float32), 60), RowSample.of(X, Y, 60))
+
+
+def test_copies_have_their_share():
+    """A table of few distinct rows: the sample is in the proportions of the table, not of its hashes."""
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 10, (50_000, 1)).astype(float)
+    Y = (rng.random((50_000, 1)) < X / 10).astype(float)
+    sample = RowSample.of(X, Y, 1000)
+    assert abs(len(sample) - 1000) < 30
+    for value in range(10):
+        for outcome in (0.0, 1.0):
+            wanted = np.mean((value == X) & (outcome == Y))
+            assert np.mean((value == sample.X) & (outcome == sample.Y)) == pytest.approx(wanted, abs=2.5e-3)
+    order = rng.permutation(50_000)
+    parts = [RowSample.of(X[order[i : i + 777]], Y[order[i : i + 777]], 1000) for i in range(0, 50_000, 777)]
+    merged = functools.reduce(operator.add, parts)
+    np.testing.assert_array_equal(merged.X, sample.X)
+    np.testing.assert_array_equal(merged.Y, sample.Y)
+
+
+def test_a_small_table_is_its_own_sample():
+    X = np.array([[1.0], [2.0], [1.0], [1.0]])
+    sample = RowSample.of(X, np.ones((4, 1)), 10)
+    assert sorted(sample.X.ravel()) == [1.0, 1.0, 1.0, 2.0]
