@@ -71,6 +71,25 @@ class DensePosterior:
         return mean, std, log_density
 
 
+def rows_left_out(posterior):
+    """Mean and standard deviation (n, p) and log density (n,) of each row, from the data without it."""
+    n, p = posterior.Y.shape
+    mean, std, log_density = np.full((n, p), np.nan), np.full((n, p), np.nan), np.full(n, np.nan)
+    total = posterior.K + posterior.N
+    for i in range(n):
+        own = np.flatnonzero(posterior.seen & (np.arange(n * p) // p == i))
+        if not len(own):
+            continue
+        others = np.flatnonzero(posterior.seen & (np.arange(n * p) // p != i))
+        C, cross = total[np.ix_(others, others)], total[np.ix_(own, others)]
+        residual = (posterior.Y - posterior.M).ravel()
+        found = posterior.M.ravel()[own] + cross @ solve(C, residual[others])
+        covariance = total[np.ix_(own, own)] - cross @ solve(C, cross.T)
+        mean[i, own % p], std[i, own % p] = found, np.sqrt(covariance.diagonal())
+        log_density[i] = log_normal(posterior.Y.ravel()[own] - found, covariance)
+    return mean, std, log_density
+
+
 def diagonal_parts(covariance, p):
     """The variances (m, p) and the blocks (m, p, p) that a whole covariance (m·p, m·p) contains."""
     m = len(covariance) // p

@@ -27,7 +27,7 @@ from ovkgp.estimators.ridge_path import LeftOut, RidgePath
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tables import as_array, entry_values, input_table, numbers
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference import NoisePath, OperatorValuedGP, Posterior, noise_path
+from ovkgp.inference import NoisePath, OperatorValuedGP, Posterior, noise_path, rows_left_out
 from ovkgp.inference.ridge_solvers import SOLVERS, solve_ridge
 from ovkgp.kernels.checks import whole_number
 
@@ -76,7 +76,7 @@ class RidgeEstimator(PosteriorRegressor):
         Args:
             sample_weight: of the rows (n,), which then count so many times, or of the entries (n, p) in the loss. The noise
                 of an entry is σ² / weight; a weight of zero leaves it out. Neither the covariance of the outputs, for
-                kernel="decomposable", nor leaving out an entry knows of copies.
+                kernel="decomposable", nor leaving out a row knows of copies.
         """
         with all_or_nothing(self):
             self._require_options()
@@ -183,10 +183,10 @@ class RidgeEstimator(PosteriorRegressor):
         return RidgePath.of(self._noise_path(table, factor * lams), lams, factor * lams, self.scaling_)
 
     def leave_one_out(self, X, y, sample_weight=None) -> LeftOut:
-        """Each entry of y given all others, at the fitted λ and in closed form: mean, std and log density, (n, p)."""
+        """Each row of y given all other rows, at the fitted λ and in closed form: mean and std (n, p), log density (n,)."""
         table = self._again(X, y, sample_weight)
         data = self._data(table)
-        return LeftOut.of(self.gp_.leave_one_out(*data), self.scaling_)
+        return LeftOut.of(rows_left_out(self.gp_, *data), self.scaling_)
 
     def _first(self, X, Y, sample_weight, simplify: bool = True) -> Weighed:
         """Data of a new model, in which every output must be seen."""
@@ -241,7 +241,7 @@ class OVKRidge(RidgeEstimator):
             covariance of the outputs for "decomposable", the identity for "auto".
         output_metric: Σ (p, p) or (p,) in the loss (y − f)ᵀ Σ⁻¹ (y − f): noise that is correlated between outputs.
         fit_intercept: centre the outputs first; the papers do not.
-        selection: among several λ, by "loo" (the smallest leave-one-out error) or "evidence" (the largest).
+        selection: among several λ, by "loo" (the smallest error of rows left out) or "evidence" (the largest).
         scale: "given" takes prior and noise as they are. λ fixes only their ratio: "evidence" multiplies both by the one
             factor that makes the evidence largest, which leaves the mean as it is and gives the std its size (and takes
             twice the time).

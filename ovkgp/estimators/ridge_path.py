@@ -1,4 +1,4 @@
-"""A table of several λ, what the data say of each, and each entry given all others: from one factorisation."""
+"""A table of several λ, what the data say of each, and each row given all others: from one factorisation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from ovkgp.estimators.scaled_draws import points
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.exceptions import OptionError
-from ovkgp.inference import LeaveOneOut, NoisePath
+from ovkgp.inference import NoisePath
+from ovkgp.inference.rows_left_out import RowsLeftOut
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,9 +21,9 @@ class RidgePath:
     Attributes:
         lam, noise: λ and the noise variance σ² that it stands for, (k,).
         log_evidence: log p(Y), (k,).
-        loo_error: the mean squared error of each entry predicted from all others, (k,); entries are weighted by the inverse of
+        loo_error: the mean squared error of each row predicted from all others, (k,); entries are weighted by the inverse of
             their noise, where weights or a metric make it unlike.
-        loo_log_density: the sum of the log densities of the entries given all others, (k,).
+        loo_log_density: the sum of the log densities of the rows given all others, (k,).
     """
 
     lam: np.ndarray
@@ -51,14 +52,14 @@ class RidgePath:
 
 
 class LeftOut(NamedTuple):
-    """Mean, standard deviation and log density of each entry given all others, arrays (n, p), NaN where nothing was seen."""
+    """Mean and standard deviation (n, p) of a new observation in each row given all other rows, NaN where nothing was seen, and the
+    log density (n,) of what was."""
 
     mean: np.ndarray
     std: np.ndarray
     log_density: np.ndarray
 
     @classmethod
-    def of(cls, left_out: LeaveOneOut, scaling: Scaling) -> LeftOut:
-        """The same in the user's units."""
-        log_density = left_out.log_density.numpy() - np.log(scaling.output_scale)
-        return cls(scaling.mean(left_out.mean), scaling.std(left_out.std), log_density)
+    def of(cls, left_out: RowsLeftOut, scaling: Scaling) -> LeftOut:
+        """The same in the user's units; a ridge shifts its outputs and does not scale them."""
+        return cls(scaling.mean(left_out.mean), scaling.std(left_out.std), left_out.log_density.numpy())

@@ -11,7 +11,7 @@ from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.hyperparameters import hyperparameters
 from ovkgp.inference.leave_one_out import LeaveOneOut
 from ovkgp.inference.long_format import to_long, to_wide
-from ovkgp.inference.noise_path import NoisePath, noise_path
+from ovkgp.inference.noise_path import NoisePath, noise_path, rows_left_out
 from ovkgp.inference.posterior import Posterior
 from ovkgp.inference.prediction import Prediction
 from ovkgp.inference.primal_dual import PrimalDual, primal_dual_residual
@@ -32,6 +32,7 @@ __all__ = [
     "noise_path",
     "primal_dual_residual",
     "process_group",
+    "rows_left_out",
     "solve_ridge",
     "to_long",
     "to_wide",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError
 from ovkgp.inference.dense import check_form, gaussian_log_density, gram, inverse_of, safe_cholesky
-from ovkgp.inference.kronecker import KroneckerSolver, _check_shapes, _whiten, eigh
+from ovkgp.inference.kronecker import KroneckerSolver, check_shapes, whiten, eigh
 
 ALIKE = 1e-12
 """How far L⁻¹ Γ L⁻ᵀ, with Σ = L Lᵀ, may be from γ I, as a part of γ, to be taken for it."""
@@ -43,7 +43,7 @@ def kronecker_solver(
         >>> [type(kronecker_solver(I, I, noise, R)).__name__ for noise in (3 * I, torch.diag(R[0].cumsum(0)))]
         ['CommonSolver', 'KroneckerSolver']
     """
-    _check_shapes(K, output_matrix, noise, residuals)
+    check_shapes(K, output_matrix, noise, residuals)
     solver = KroneckerSolver if common_scale(output_matrix, noise) is None else CommonSolver
     return solver(K, output_matrix, noise, residuals)
 
@@ -59,7 +59,7 @@ def common_scale(output_matrix: Tensor, noise: Tensor) -> float | None:
         >>> common_scale(I, I / 4), common_scale(I, I / 4 + 1)
         (4.0, None)
     """
-    whitened = _whiten(output_matrix, safe_cholesky(noise))
+    whitened = whiten(output_matrix, safe_cholesky(noise))
     scale = whitened.diagonal().mean().item()
     whitened.diagonal().sub_(scale)
     return scale if torch.linalg.matrix_norm(whitened).item() <= ALIKE * scale else None
@@ -98,7 +98,7 @@ class CommonSolver:
 
     @torch.no_grad()
     def __init__(self, K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor):
-        _check_shapes(K, output_matrix, noise, residuals)
+        check_shapes(K, output_matrix, noise, residuals)
         scale = common_scale(output_matrix, noise)
         if scale is None:
             raise InputError("the output matrix must be a multiple of the noise covariance; use kronecker_solver.")

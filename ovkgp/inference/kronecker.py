@@ -36,21 +36,22 @@ def kronecker_log_density(K: Tensor, output_matrix: Tensor, noise: Tensor, resid
         >>> kronecker_log_density(I, I[:2, :2], I[:2, :2], torch.ones(3, 2).double())
         tensor(-9.0931, dtype=torch.float64)
     """
-    _check_shapes(K, output_matrix, noise, residuals)
+    check_shapes(K, output_matrix, noise, residuals)
     chol = safe_cholesky(noise)
     whitened = torch.linalg.solve_triangular(chol, residuals.mT, upper=False).mT
-    density = _WhiteDensity.apply(K, _whiten(output_matrix, chol), whitened)
+    density = _WhiteDensity.apply(K, whiten(output_matrix, chol), whitened)
     return density - len(residuals) * chol.diagonal().log().sum()
 
 
-def _check_shapes(K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor) -> None:
+def check_shapes(K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor) -> None:
+    """Refuse matrices that do not fit the residuals (n, p)."""
     n, p = residuals.shape
     for name, matrix, size in (("K", K, n), ("output_matrix", output_matrix, p), ("noise", noise, p)):
         if matrix.shape != (size, size):
             raise InputError(f"residuals {(n, p)} need {name} of shape {(size, size)}; got {tuple(matrix.shape)}.")
 
 
-def _whiten(output_matrix: Tensor, chol: Tensor) -> Tensor:
+def whiten(output_matrix: Tensor, chol: Tensor) -> Tensor:
     """L⁻¹ Γ L⁻ᵀ."""
     half = torch.linalg.solve_triangular(chol, output_matrix, upper=False)
     return torch.linalg.solve_triangular(chol, half.mT, upper=False)
@@ -135,10 +136,10 @@ class KroneckerSolver:
 
     @torch.no_grad()
     def __init__(self, K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor):
-        _check_shapes(K, output_matrix, noise, residuals)
+        check_shapes(K, output_matrix, noise, residuals)
         chol = safe_cholesky(noise)
         self.s, self.U = eigh(K)
-        self.t, V = eigh(_whiten(output_matrix, chol))
+        self.t, V = eigh(whiten(output_matrix, chol))
         self.W = torch.linalg.solve_triangular(chol.mT, V, upper=True).contiguous()
         self.mixing = output_matrix @ self.W
         self.noise_logdet = 2 * len(residuals) * chol.diagonal().log().sum()

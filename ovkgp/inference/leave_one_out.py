@@ -44,7 +44,7 @@ class LeaveOneOut(NamedTuple):
 
     def spread(self, rows: Tensor) -> LeaveOneOut:
         """The same with NaN in the rows (a mask) that were left out."""
-        return LeaveOneOut(*(_spread(field, rows) for field in self))
+        return LeaveOneOut(*(spread(field, rows) for field in self))
 
     @property
     def total(self) -> float:
@@ -52,7 +52,8 @@ class LeaveOneOut(NamedTuple):
         return float(self.log_density.nansum())
 
 
-def _spread(values: Tensor, rows: Tensor) -> Tensor:
-    whole = values.new_full((len(rows), values.shape[1]), torch.nan)
+def spread(values: Tensor, rows: Tensor) -> Tensor:
+    """Values of some of the rows (a mask), and NaN in the others."""
+    whole = values.new_full((len(rows), *values.shape[1:]), torch.nan)
     whole[rows] = values
     return whole

@@ -1,6 +1,6 @@
 """A whole path of noise levels c·N from one factorisation (BT-76): evidence, leave-one-out errors and predictions for each c.
 
-With C_c = K + c N, α_c = C_c⁻¹ (y − m) and d_c = diag C_c⁻¹,
+With C_c = K + c N and α_c = C_c⁻¹ (y − m),
 
     exact kernel    N^{-½} K N^{-½} = Q diag(s) Qᵀ     gives  C_c⁻¹ = N^{-½} Q diag(1 / (s + c)) Qᵀ N^{-½},
     features        Φᵀ N⁻¹ Φ = Q diag(s) Qᵀ            gives  θ_c = Q diag(1 / (s + c)) Qᵀ Φᵀ N⁻¹ (y − m),
@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.data import Observations, inputs
+from ovkgp.inference.data import Observations, as_floating, inputs
 from ovkgp.inference.dense import gaussian_log_density, safe_cholesky
 from ovkgp.inference.exact_roads import KroneckerRoad, checked, noise_between, prior_between
 from ovkgp.inference.feature_road import FeatureRoad, precision_of
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.kronecker import KroneckerSolver, eigh
-from ovkgp.inference.leave_one_out import LeaveOneOut
 from ovkgp.inference.model import Model
 from ovkgp.inference.posterior import CHUNK_ENTRIES
 from ovkgp.inference.roads import DENSE_LIMIT, has_kronecker_form
+from ovkgp.inference.rows_left_out import RowsLeftOut
 from ovkgp.inference.weight_factors import KroneckerFactor
 from ovkgp.inference.weight_space import WeightSystem
 
@@ -39,9 +39,9 @@ class NoisePath:
     Attributes:
         multipliers: c (k,): the noise is c times the model's.
         log_evidence: log p(Y) (k,).
-        loo_error: the mean squared error (k,) of each entry predicted from all others, entries weighted by the inverse of
+        loo_error: the mean squared error (k,) of each row predicted from all others, entries weighted by the inverse of
             their noise (alike where the noise is alike).
-        loo_log_density: the sum (k,) of the log densities of the entries given all others.
+        loo_log_density: the sum (k,) of the log densities of the rows given all others.
         scales: by what prior and noise were multiplied (k,): one, or the factor of largest evidence.
     """
 
@@ -92,6 +92,22 @@ def noise_path(gp: OperatorValuedGP, X, Y, multipliers, noise=None, *, rescale: 
     return NoisePath(multipliers, *columns, spectrum)
 
 
+@torch.no_grad()
+def rows_left_out(gp: OperatorValuedGP, X, Y, noise=None) -> RowsLeftOut:
+    """The predictive density of each row given all others, in closed form; NaN in rows in which nothing is observed.
+
+    Args:
+        gp: the model, at its present hyperparameters.
+        X, Y, noise: as for `gp.condition`.
+
+    Cost: that of `noise_path` with one level.
+    """
+    data = gp.observe(X, Y, noise).double()
+    ((_, _, found),) = _spectrum(gp.frozen().model, data).left_out(torch.ones(1, dtype=torch.float64))
+    kept = ~torch.isnan(as_floating(Y, "Y").reshape(len(Y), -1)).all(1)
+    return found.spread(kept)
+
+
 def _spectrum(model: Model, data: Observations) -> _Spectrum:
     if model.features is not None:
         return _WeightSpectrum(model, data)
@@ -116,8 +132,8 @@ class _Spectrum(ABC):
         self.weights = torch.where(data.seen, 1 / variances, 0.0)
 
     @abstractmethod
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveOneOut]]:
-        """log p(Y) with noise c·N, (y − m)ᵀ C_c⁻¹ (y − m), and each entry given all others, for each c."""
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, RowsLeftOut]]:
+        """log p(Y) with noise c·N, (y − m)ᵀ C_c⁻¹ (y − m), and each row given all others, for each c."""
 
     @abstractmethod
     def mean(self, X: Tensor, c: float) -> Tensor:
@@ -130,11 +146,10 @@ class _Spectrum(ABC):
             scale = quadratic / size if rescale and bool(quadratic > 0) else torch.ones_like(quadratic)
             errors = torch.where(self.data.seen, self.data.Y - left_out.mean, 0.0).square()
             error = (self.weights * errors).sum() / self.weights.sum()
-            # N(y | 0, sC) for N(y | 0, C), of all entries and of each given the others
+            # N(y | 0, sC) for N(y | 0, C), of all entries and of each row given the others
             shift = -size / 2 * scale.log()
-            squares = (errors / left_out.std.nan_to_num(nan=1.0).square()).sum()
-            density = left_out.log_density.nansum() + shift + (1 - 1 / scale) * squares / 2
-            found.append((log_evidence + shift + (1 - 1 / scale) * quadratic / 2, error, density, scale))
+            densities = left_out.log_density.sum() + shift + (1 - 1 / scale) * left_out.quadratic.sum() / 2
+            found.append((log_evidence + shift + (1 - 1 / scale) * quadratic / 2, error, densities, scale))
         return found
 
     def means(self, X: Tensor, multipliers: Tensor) -> Tensor:
@@ -152,12 +167,16 @@ class _KroneckerSpectrum(_Spectrum):
         inverse = 1 / (solver.values - 1 + c)
         return solver.U @ (solver.rotated * inverse) @ solver.W.mT, inverse
 
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveOneOut]]:
-        left, right = self.solver.U.square(), self.solver.W.square().mT
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, RowsLeftOut]]:
+        left, back = self.solver.U.square(), torch.linalg.inv(self.solver.W)
+        constant = 2 * torch.linalg.slogdet(back).logabsdet
         for c, log_evidence in zip(map(float, multipliers), self.solver.path(multipliers), strict=True):
             alpha, inverse = self._alpha(c)
             quadratic = (self.solver.rotated.square() * inverse).sum()
-            yield log_evidence, quadratic, LeaveOneOut.from_inverse(self.data, alpha, left @ inverse @ right)
+            spread = left @ inverse  # a block of C⁻¹ is W diag(spread_i) Wᵀ
+            deviation = (alpha @ back.mT / spread) @ back
+            parts = deviation, (1 / spread) @ back.square(), constant - spread.log().sum(-1)
+            yield log_evidence, quadratic, RowsLeftOut.of(self.data, alpha, *parts)
 
     def mean(self, X: Tensor, c: float) -> Tensor:
         return (self.model.kernel(X, self.data.X) @ self._alpha(c)[0].flatten()).unflatten(
@@ -181,13 +200,14 @@ class _DenseSpectrum(_Spectrum):
     def _alpha(self, c: float) -> Tensor:
         return self._spread(self.vectors @ (self.rotated / (self.values + c)))
 
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveOneOut]]:
-        squares = self.vectors.square()
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, RowsLeftOut]]:
+        rows = self.residuals.new_zeros(*self.residuals.shape, len(self.values))  # those of the vectors, (n, p, N)
+        rows[self.data.seen] = self.vectors
         for c in map(float, multipliers):
             values = self.values + c
             quadratic = (self.rotated.square() / values).sum()
             density = gaussian_log_density(quadratic, values.log().sum(), len(values)) - self.noise_logdet / 2
-            left_out = LeaveOneOut.from_inverse(self.data, self._alpha(c), self._spread(squares @ (1 / values)))
+            left_out = RowsLeftOut.from_blocks(self.data, self._alpha(c), (rows / values) @ rows.mT)
             yield density, quadratic, left_out
 
     def mean(self, X: Tensor, c: float) -> Tensor:
@@ -204,21 +224,21 @@ class _WeightSpectrum(_Spectrum):
         self.system: WeightSystem = road.system_of(model, road.statistics(model, data))
         self.noise = model.noise.matrix()
 
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveOneOut]]:
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, RowsLeftOut]]:
         factor, systems = self.system.turned(multipliers)
         size = max(CHUNK_ENTRIES // (self.system.num_features * self.data.num_outputs), 1)
         parts = [self._left_out(chunk, factor, systems, multipliers) for chunk in self.data.chunks(size)]
         for system, column in zip(systems, zip(*parts, strict=True), strict=True):
-            yield system.log_density, system.quadratic, LeaveOneOut.stack(list(column))
+            yield system.log_density, system.quadratic, RowsLeftOut.stack(list(column))
 
-    def _left_out(self, chunk: Observations, factor: KroneckerFactor, systems, multipliers) -> list[LeaveOneOut]:
+    def _left_out(self, chunk: Observations, factor: KroneckerFactor, systems, multipliers) -> list[RowsLeftOut]:
         Phi = factor.rotate(self.model.features(chunk.X), chunk.num_outputs)
         precision = precision_of(chunk, self.noise, self.model.noise.is_diagonal)
         residuals = chunk.Y - self.model.mean(chunk.X)
         found = []
         for system, c in zip(systems, map(float, multipliers), strict=True):
             alpha = system.alpha(Phi, precision / c, residuals)
-            found.append(LeaveOneOut.from_inverse(chunk, alpha, system.inverse_diagonal(Phi, precision / c)))
+            found.append(RowsLeftOut.from_blocks(chunk, alpha, system.inverse_blocks(Phi, precision / c)))
         return found
 
     def mean(self, X: Tensor, c: float) -> Tensor:

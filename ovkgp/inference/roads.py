@@ -4,7 +4,7 @@
 |---|---|---|
 | independent outputs, diagonal noise | complete or missing | one road for each output |
 | any, with a feature map | complete or missing | weight space on additive statistics |
-| separable, one component, several outputs | complete | two eigendecompositions |
+| separable, one component, several outputs | complete | two eigendecompositions (conditioning: one Cholesky factor where Γ is a multiple of the noise) |
 | any, at most 5000 observed entries | complete or missing | dense Cholesky |
 | separable, larger | complete or missing | conjugate gradients with Kronecker products |
 | not separable, larger | | an error that names ORFF |

@@ -160,6 +160,16 @@ class WeightSystem:
         explained = precision @ self.variance(Phi, "output", num_outputs) @ precision
         return (precision - explained).diagonal(dim1=-2, dim2=-1)
 
+    def inverse_blocks(self, Phi: LinearOperator, precision: Tensor) -> Tensor:
+        """The blocks of (ΦΦᵀ + N)⁻¹ between the outputs of each of some rows, (n, p, p), zero where missing.
+
+        Args:
+            Phi, precision: as for `inverse_diagonal`.
+        """
+        num_outputs = precision.shape[1]
+        precision = torch.diag_embed(precision) if precision.dim() == 2 else precision
+        return precision - precision @ self.variance(Phi, "output", num_outputs) @ precision
+
     def alpha(self, Phi: LinearOperator, precision: Tensor, residuals: Tensor) -> Tensor:
         """(ΦΦᵀ + N)⁻¹ (y − m) = N⁻¹ (y − m − Φ θ̂) at some rows of the data, (n, p), zero where missing.
 

@@ -2,12 +2,16 @@
 
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from gp_cases import NOISES, Problem
+from posterior_oracle import DensePosterior
+from posterior_oracle import rows_left_out as dense_rows_left_out
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference import noise_path
+from ovkgp.inference import noise_path, rows_left_out
+from ovkgp.kernels import KnownMatrix
 
 MULTIPLIERS = [0.3, 1.0, 20.0]
 CASES = [
@@ -43,26 +47,60 @@ def test_each_level_is_the_model_at_that_noise(name, missing, features, noise):
     for i, c in enumerate(MULTIPLIERS):
         gp, known = at_level(problem, c)
         posterior = gp.condition(problem.X, problem.Y, noise=known)
-        left_out = gp.leave_one_out(problem.X, problem.Y, noise=known)
+        left_out = rows_left_out(gp, problem.X, problem.Y, known)
         assert path.log_evidence[i].item() == pytest.approx(posterior.log_evidence, rel=1e-8)
-        assert path.loo_log_density[i].item() == pytest.approx(left_out.total, rel=1e-7)
+        assert path.loo_log_density[i].item() == pytest.approx(left_out.log_density.nansum().item(), rel=1e-7)
         torch.testing.assert_close(means[i], posterior.predict(problem.test, "none").mean, rtol=1e-7, atol=1e-8)
 
 
-def test_the_error_is_that_of_entries_left_out():
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("name", "missing", "features"), CASES)
+def test_rows_left_out_are_what_the_other_rows_say(name, missing, features, noise):
+    problem = Problem(name, noise, missing, features=features, level=0.05)
+    wanted = dense_rows_left_out(problem.oracle())
+    found = rows_left_out(problem.gp, problem.X, problem.Y, problem.known)
+    for mine, theirs in zip(found, wanted, strict=False):
+        np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_for_outputs_that_share_nothing_rows_are_entries():
+    problem = Problem("icm, rank 2", "float", 0.0)
+    problem.gp.kernel.output_module = KnownMatrix(torch.eye(3).double())
+    left_out = problem.gp.leave_one_out(problem.X, problem.Y)
+    found = rows_left_out(problem.gp, problem.X, problem.Y)
+    torch.testing.assert_close(found.mean, left_out.mean)
+    torch.testing.assert_close(found.std, left_out.std)
+    torch.testing.assert_close(found.log_density, left_out.log_density.sum(1))
+
+
+def test_the_error_is_that_of_rows_left_out():
     problem = Problem("icm, rank 2", "float", 0.0)
     path = noise_path(problem.gp, problem.X, problem.Y, [1.0])
-    left_out = problem.gp.leave_one_out(problem.X, problem.Y)
+    left_out = rows_left_out(problem.gp, problem.X, problem.Y)
     assert path.loo_error.item() == pytest.approx((left_out.mean - problem.Y).square().mean().item())
 
 
 def test_errors_are_weighed_by_the_inverse_of_their_noise():
     problem = Problem("curl-free", "known", 0.3)
     path = noise_path(problem.gp, problem.X, problem.Y, [1.0], problem.known)
-    left_out = problem.gp.leave_one_out(problem.X, problem.Y, problem.known)
+    left_out = rows_left_out(problem.gp, problem.X, problem.Y, problem.known)
     seen = ~problem.Y.isnan()
     weights, errors = 1 / problem.known[seen], (left_out.mean - problem.Y)[seen].square()
     assert path.loo_error.item() == pytest.approx(((weights * errors).sum() / weights.sum()).item())
+
+
+@pytest.mark.parametrize(("name", "missing", "features"), CASES[:8])
+def test_a_path_at_the_best_scale_is_the_model_at_that_scale(name, missing, features):
+    problem = Problem(name, "matrix", missing, features=features, mean="zero", level=0.05)
+    path = noise_path(problem.gp, problem.X, problem.Y, [1.0, 7.0], rescale=True)
+    twin = problem.oracle()
+    for i, c in enumerate((1.0, 7.0)):
+        level = DensePosterior(twin.K, c * twin.N, twin.M, twin.Y)
+        scale = level.residual @ np.linalg.solve(level.C, level.residual) / len(level.residual)
+        best = DensePosterior(scale * twin.K, scale * c * twin.N, twin.M, twin.Y)
+        assert path.scales[i].item() == pytest.approx(scale, rel=1e-7)
+        assert path.log_evidence[i].item() == pytest.approx(best.evidence, rel=1e-7)
+        assert path.loo_log_density[i].item() == pytest.approx(np.nansum(dense_rows_left_out(best)[2]), rel=1e-6)
 
 
 def test_a_system_at_another_noise_has_its_variances_and_draws_too():
