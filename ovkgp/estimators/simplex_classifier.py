@@ -26,7 +26,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
-from ovkgp.estimators.conventions import noise_of, require_lam
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.orff_ridge import ORFFRidge
 from ovkgp.estimators.probability_calibration import Calibration, calibrate, deal_folds, lone_classes
@@ -54,7 +53,7 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
     Args:
         kernel: "auto" (k(x, z) I for "codes", k(x, z) CᵀC for "one_hot"), or a kernel object with K − 1 ("codes") or K
             ("one_hot") outputs, which is copied.
-        lam: λ > 0, or a list of several, among which the leave-one-out error of the codes chooses.
+        lam: λ > 0, or a list of several, among which the error of rows left out chooses.
         convention: what λ means; see `ovkgp.estimators.conventions`.
         coding: "codes" or "one_hot": what the targets are. The module's docstring says how λ translates.
         num_frequencies: None for the exact kernel (`OVKRidge`), a number for so many random features (`ORFFRidge`).
@@ -72,7 +71,7 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         calibration_: β, b, and the log loss of the held-out rows.
         n_features_in_, feature_names_in_.
 
-    Cost: that of `OVKRidge` or `ORFFRidge` with K − 1 or K outputs, 1 + cv times (once more for several λ and "one_hot").
+    Cost: that of `OVKRidge` or `ORFFRidge` with K − 1 or K outputs, 1 + cv times.
     Row weights make the noise unlike from row to row, which is dearer for the exact kernel: O(n³ K³), or conjugate gradients.
 
     Example:
@@ -132,45 +131,28 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
             labels = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
             self._code, self._seed = simplex_code(len(self.classes_)).numpy(), as_seed(self.random_state)
             rows = np.flatnonzero(weight > 0)
-            self.ridge_ = self._fitted(X, labels, weight, rows, self._chosen(X, labels, weight, rows))
+            self.ridge_ = self._fitted(X, labels, weight, rows, self.lam)
             self.lam_, self.noise_ = self.ridge_.lam_, self.ridge_.noise_
             self.calibration_ = self._calibrated(X, labels, weight)
         return self
 
     def _fitted(self, X, labels, weight, rows, lam) -> RidgeEstimator:
         """The ridge regression of the coded labels of some rows."""
-        return self._fit_ridge(self._ridge(lam, self.coding), X, self._targets(self.coding)[labels], weight, rows)
-
-    def _fit_ridge(self, ridge: RidgeEstimator, X, targets, weight, rows) -> RidgeEstimator:
         weights = None if np.all(weight[rows] == 1) else weight[rows]
-        return ridge.fit(X[rows], targets[rows], sample_weight=weights)
+        return self._ridge(lam).fit(X[rows], self._targets()[labels[rows]], sample_weight=weights)
 
-    def _ridge(self, lam, coding: str) -> RidgeEstimator:
+    def _ridge(self, lam) -> RidgeEstimator:
         names = ("convention", "solver", "base_kernel", "lengthscale", "verbose")
         options = {"kernel": self.kernel, "lam": lam, **{name: getattr(self, name) for name in names}}
-        if coding == "one_hot" and not isinstance(self.kernel, Kernel):
+        if self.coding == "one_hot" and not isinstance(self.kernel, Kernel):
             options |= {"kernel": "decomposable", "output_matrix": _simplex_matrix(len(self.classes_))}
         if self.num_frequencies is None:
             return OVKRidge(**options)
         return ORFFRidge(num_frequencies=self.num_frequencies, random_state=self._seed, **options)
 
-    def _chosen(self, X, labels, weight, rows):
-        """λ, or several for the ridge to choose from.
-
-        The entries of a one-hot row tell each other, so that leaving out one of them says little of a new row. The codes are
-        independent, their leave-one-out error is that of whole rows, and they choose for both codings.
-        """
-        lams, n, K = require_lam(self.lam), weight[rows].sum(), len(self.classes_)
-        if len(lams) == 1 or self.coding == "codes" or isinstance(self.kernel, Kernel):
-            return self.lam
-        noises = np.array([noise_of(lam, self.convention, n, n * K) for lam in lams])
-        twin = self._ridge(noises * (K - 1) / K, "codes").set_params(convention="sum")
-        self._fit_ridge(twin, X, self._targets("codes")[labels], weight, rows)
-        return float(lams[twin.path_.best("loo")])
-
-    def _targets(self, coding: str) -> np.ndarray:
+    def _targets(self) -> np.ndarray:
         """The target of each class, (K, K − 1) or (K, K)."""
-        return self._code.T if coding == "codes" else np.eye(len(self.classes_))
+        return self._code.T if self.coding == "codes" else np.eye(len(self.classes_))
 
     # --- probabilities ----------------------------------------------------------------------------------------------
 
@@ -218,7 +200,7 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         unknown = np.divide(
             (std**2).sum(1), prior, out=np.ones_like(prior), where=prior > 0
         )  # a kernel may vanish at x
-        perfect = (self._targets(self.coding) @ self._decoder())[0, 0]
+        perfect = (self._targets() @ self._decoder())[0, 0]
         return mean @ self._decoder() / perfect, np.clip(unknown, 0.0, 1.0)
 
     def _decoder(self) -> np.ndarray:

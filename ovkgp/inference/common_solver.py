@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError
 from ovkgp.inference.dense import check_form, gaussian_log_density, gram, inverse_of, safe_cholesky
-from ovkgp.inference.kronecker import KroneckerSolver, check_shapes, whiten, eigh
+from ovkgp.inference.kronecker import KroneckerSolver, check_shapes, eigh, whiten
 
 ALIKE = 1e-12
 """How far L⁻¹ Γ L⁻ᵀ, with Σ = L Lᵀ, may be from γ I, as a part of γ, to be taken for it."""
