@@ -5,7 +5,7 @@ from ovkgp.estimators.gp_regressor import GPRegressor
 from ovkgp.estimators.manifold_ridge import ManifoldRidge
 from ovkgp.estimators.onorma import ONORMA
 from ovkgp.estimators.orff_ridge import ORFFRidge
-from ovkgp.estimators.ridge import OVKRidge
+from ovkgp.estimators.ovk_ridge import OVKRidge
 from ovkgp.estimators.simplex_classifier import SimplexClassifier
 from ovkgp.estimators.storage import load
 

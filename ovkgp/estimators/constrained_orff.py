@@ -21,7 +21,7 @@ from ovkgp.features import ORFF
 from ovkgp.features.bounds import constrained_excess_risk_bound, spectral_constants, weight_radius
 from ovkgp.features.noise import as_seed
 from ovkgp.features.operators import FeatureOperator
-from ovkgp.inference.ball_quadratics import Quadratic
+from ovkgp.inference.ball_quadratics import BallQuadratic
 from ovkgp.inference.ball_splitting import MOST_STEPS, split_start
 from ovkgp.inference.balls import Balls, frequency_groups
 from ovkgp.inference.data import Observations, observations
@@ -137,7 +137,7 @@ class ConstrainedORFF(TableRegressor):
         if not self.fit_report_.converged:
             warnings.warn(f"fitting {self.fit_report_.message}.", FitWarning, stacklevel=4)
 
-    def _quadratic(self, data: Observations, template: LinearOperator) -> Quadratic:
+    def _quadratic(self, data: Observations, template: LinearOperator) -> BallQuadratic:
         """The mean of ½ ‖Φ(x_i)θ − y_i‖² over the rows, from additive statistics or, for many features, by products."""
         n, r = data.num_rows, template.shape[-1]
         mean, noise = output_mean("zero", data.num_outputs), OutputNoise(1.0, data.num_outputs)
@@ -145,13 +145,15 @@ class ConstrainedORFF(TableRegressor):
         if r > MOST_FEATURES and not is_kronecker:
             products = WeightProducts(self.features_, mean, noise, data)
             square = float(data.Y.nan_to_num().square().sum()) / n
-            return Quadratic(lambda w: (products.apply(w[:, None])[:, 0] - w) / n, products.moment()[:, 0] / n, square)
+            return BallQuadratic(
+                lambda w: (products.apply(w[:, None])[:, 0] - w) / n, products.moment()[:, 0] / n, square
+            )
         statistics = gather(self.features_, mean, noise, data, template=template, num_landmarks=0)
         found = normal_equations(statistics, template, noise.matrix(), mean.coefficients)
         matrix = found.precision
         matrix = (matrix[0] / n, matrix[1]) if isinstance(matrix, tuple) else matrix / n
         is_small = isinstance(matrix, tuple) or r <= MOST_FACTORISED
-        return Quadratic.of(matrix, found.moment / n, float(found.square) / n, factorise=is_small)
+        return BallQuadratic.of(matrix, found.moment / n, float(found.square) / n, factorise=is_small)
 
     # --- asking -----------------------------------------------------------------------------------------------------
 

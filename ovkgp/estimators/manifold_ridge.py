@@ -17,9 +17,10 @@ from scipy.sparse import issparse
 from ovkgp.estimators.approximations import random_features
 from ovkgp.estimators.conventions import require_lam
 from ovkgp.estimators.options import require_option
-from ovkgp.estimators.ridge import RidgeEstimator, Weighed, scaled_kernel
+from ovkgp.estimators.ridge import RidgeEstimator, scaled_kernel
 from ovkgp.estimators.ridge_kernels import ridge_kernel
 from ovkgp.estimators.ridge_path import RidgePath
+from ovkgp.estimators.weighed import Weighed
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import FeatureMap, ManifoldFeatures
 from ovkgp.features.noise import as_seed

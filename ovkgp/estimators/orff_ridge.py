@@ -24,10 +24,11 @@ from ovkgp.estimators.conventions import require_lam
 from ovkgp.estimators.learning import Table
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.restoring import all_or_nothing
-from ovkgp.estimators.ridge import RidgeEstimator, Weighed, middle, positive, require_solver
+from ovkgp.estimators.ridge import RidgeEstimator, middle, positive, require_solver
 from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.estimators.row_sample import RowSample
 from ovkgp.estimators.streaming import Survey, enter_survey, gather_statistics, pour, survey
+from ovkgp.estimators.weighed import Weighed
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
 from ovkgp.features.noise import as_seed

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
@@ -25,48 +24,19 @@ from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.ridge_kernels import require_base, ridge_kernel
 from ovkgp.estimators.ridge_path import LeftOut, RidgePath
 from ovkgp.estimators.scaling import Scaling
-from ovkgp.estimators.tables import as_array, entry_values, input_table, numbers
+from ovkgp.estimators.tables import as_array, input_table, numbers
+from ovkgp.estimators.weighed import Weighed, weighed
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference import NoisePath, OperatorValuedGP, Posterior, noise_path, rows_left_out
-from ovkgp.inference.ridge_solvers import SOLVERS, solve_ridge
+from ovkgp.inference import NoisePath, OperatorValuedGP, noise_path, rows_left_out
+from ovkgp.inference.ridge_solvers import SOLVERS
 from ovkgp.kernels.checks import whole_number
 
 SELECTIONS = ("loo", "evidence")
 SCALES = ("given", "evidence")
 
 
-@dataclass(frozen=True)
-class Weighed:
-    """X (n, d), Y (n, p) with NaN where missing or without weight, 1 / weight of each entry, and how often a row counts."""
-
-    X: np.ndarray
-    Y: np.ndarray
-    variances: np.ndarray | None = None
-    counts: np.ndarray | None = None
-
-    @property
-    def num_rows(self) -> float:
-        """How many rows have something observed."""
-        return float((np.isfinite(self.Y).any(1) * (1 if self.counts is None else self.counts)).sum())
-
-    @property
-    def num_seen(self) -> float:
-        """How many entries are observed."""
-        return float((np.isfinite(self.Y).sum(1) * (1 if self.counts is None else self.counts)).sum())
-
-    def simplified(self) -> Weighed:
-        """The same without weights that are all one."""
-        is_plain = self.variances is None or bool((self.variances == 1).all())
-        return Weighed(self.X, self.Y) if is_plain else self
-
-    def mean(self) -> np.ndarray:
-        """The weighted mean (p,) of each output."""
-        weights = np.isfinite(self.Y) / (1.0 if self.variances is None else self.variances)
-        return np.nansum(weights * np.nan_to_num(self.Y), 0) / weights.sum(0)
-
-
 class RidgeEstimator(PosteriorRegressor):
-    """What `OVKRidge` and `ORFFRidge` share."""
+    """What `OVKRidge`, `ORFFRidge` and `ManifoldRidge` share."""
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
@@ -223,123 +193,6 @@ class RidgeEstimator(PosteriorRegressor):
         if metric.shape not in ((p,), (p, p)):
             raise InputError(f"output_metric must be ({p},) or ({p}, {p}), for {p} outputs; got {metric.shape}.")
         return metric
-
-
-class OVKRidge(RidgeEstimator):
-    """Ridge regression with the exact kernel: the posterior mean of a Gaussian process with noise σ² (BT-67).
-
-    Args:
-        kernel: "auto" or "independent" (k(x, z) I), "decomposable" (k(x, z) Γ), "curl_free", "divergence_free",
-            "helmholtz" (vector fields), or a kernel object, which is copied.
-        lam: λ > 0, or a list of several, among which `selection` chooses.
-        convention: what λ means; see `ovkgp.estimators.conventions`. "sum" is σ² = λ, "mean" is σ² = nλ, …
-        solver: "auto" (the fastest that applies), or "eigen" (two eigendecompositions: separable kernels, complete outputs),
-            "closed_form" (Cholesky), "cg", "lbfgs" (products with the kernel only). They agree.
-        base_kernel: "rbf", "matern12", "matern32", "matern52", "rq" or a scalar kernel object.
-        lengthscale: of a base kernel by name: "median" (the median distance between inputs) or a number.
-        output_matrix: Γ (p, p) for "decomposable" (or "auto"): an array or a module of `ovkgp.kernels`. None takes the
-            covariance of the outputs for "decomposable", the identity for "auto".
-        output_metric: Σ (p, p) or (p,) in the loss (y − f)ᵀ Σ⁻¹ (y − f): noise that is correlated between outputs.
-        fit_intercept: centre the outputs first; the papers do not.
-        selection: among several λ, by "loo" (the smallest error of rows left out) or "evidence" (the largest).
-        scale: "given" takes prior and noise as they are. λ fixes only their ratio: "evidence" multiplies both by the one
-            factor that makes the evidence largest, which leaves the mean as it is and gives the std its size (and takes
-            twice the time).
-        tolerance, max_iter: of the iterative solvers.
-        verbose: 0 is quiet, 1 shows progress.
-
-    Attributes:
-        noise_: σ², the noise variance (its covariance is σ² Σ with an `output_metric`), before `scale_`.
-        lam_, path_: the λ taken and, for several, the table that it was chosen by.
-        scale_: the factor of scale="evidence".
-        gp_, posterior_: the `OperatorValuedGP` behind it and its posterior; `scaling_` holds the intercept.
-        dual_coef_: u (n, p) with f(x) = Σ_j K(x, x_j) u_j, over the rows x_j in which something was seen (`posterior_.X`).
-        n_iter_: iterations of the solver; 1 for those that factorise.
-        kernel_, n_outputs_, output_names_, n_features_in_, feature_names_in_.
-
-    Cost: O(n³ + p³) for a separable kernel with complete outputs, else O(N³) for N observed entries; O(n²) or O(N²) memory.
-
-    Example:
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> X = np.linspace(0, 6, 40)[:, None]
-        >>> Y = np.hstack([np.sin(X), np.cos(X)])
-        >>> ridge = ovkgp.OVKRidge(lam=[1e-6, 1e-3, 1.0], convention="mean").fit(X, Y)
-        >>> ridge.lam_, ridge.noise_ == 40 * ridge.lam_
-        (1e-06, True)
-        >>> mean, std = ridge.predict([[1.5], [2.0]], return_std=True)
-        >>> mean.shape, std.shape
-        ((2, 2), (2, 2))
-    """
-
-    def __init__(
-        self,
-        kernel="auto",
-        lam=1.0,
-        convention="sum",
-        solver="auto",
-        base_kernel="rbf",
-        lengthscale="median",
-        output_matrix=None,
-        output_metric=None,
-        fit_intercept=False,
-        selection="loo",
-        scale="given",
-        tolerance=1e-9,
-        max_iter=None,
-        verbose=0,
-    ):
-        self.kernel = kernel
-        self.lam = lam
-        self.convention = convention
-        self.solver = solver
-        self.base_kernel = base_kernel
-        self.lengthscale = lengthscale
-        self.output_matrix = output_matrix
-        self.output_metric = output_metric
-        self.fit_intercept = fit_intercept
-        self.selection = selection
-        self.scale = scale
-        self.tolerance = tolerance
-        self.max_iter = max_iter
-        self.verbose = verbose
-
-    def _require_options(self) -> None:
-        super()._require_options()
-        require_solver(self)
-
-    def _features(self, kernel: Kernel) -> None:
-        return None
-
-    def _solve(self, table: Weighed) -> None:
-        data = self._data(table)
-        options = {"tolerance": self.tolerance, "max_iter": self.max_iter, "verbose": self.verbose}
-        self.posterior_: Posterior = solve_ridge(self.gp_, *data, solver=self.solver, **options)
-
-    @property
-    def n_iter_(self) -> int:
-        """How many iterations the solver took; 1 for those that factorise."""
-        check_is_fitted(self, "posterior_")
-        return max(getattr(self.posterior_.solver, "num_iterations", 1), 1)
-
-    @property
-    def dual_coef_(self) -> np.ndarray:
-        check_is_fitted(self, "posterior_")
-        return self.posterior_.solver.alpha.numpy()
-
-
-def weighed(X: np.ndarray, Y: np.ndarray, weight) -> Weighed:
-    """Data with the weights of rows (n,) or entries (n, p)."""
-    if weight is None:
-        return Weighed(X, Y)
-    weight = np.asarray(as_array(weight), dtype=np.float64)
-    counts = weight if weight.ndim == 1 and len(weight) == len(Y) else None
-    weight = np.broadcast_to(weight[:, None], Y.shape) if counts is not None else weight
-    weight = entry_values(weight, Y, "sample_weight is a number for each row, or")
-    if not bool((np.isfinite(weight) & (weight >= 0)).all()):
-        raise InputError("sample_weight must be finite and not negative.")
-    Y = np.where(weight > 0, Y, np.nan)
-    return Weighed(X, Y, 1 / np.where(weight > 0, weight, 1.0), counts)
 
 
 def require_solver(estimator) -> None:

@@ -28,9 +28,10 @@ from tqdm import tqdm
 
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.orff_ridge import ORFFRidge
+from ovkgp.estimators.ovk_ridge import OVKRidge
 from ovkgp.estimators.probability_calibration import Calibration, calibrate, deal_folds, lone_classes
 from ovkgp.estimators.restoring import all_or_nothing
-from ovkgp.estimators.ridge import OVKRidge, RidgeEstimator
+from ovkgp.estimators.ridge import RidgeEstimator
 from ovkgp.estimators.tables import as_array, input_table
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features.noise import as_seed

@@ -35,9 +35,10 @@ from ovkgp.estimators.option_state import (
     value_state,
 )
 from ovkgp.estimators.orff_ridge import ORFFRidge
+from ovkgp.estimators.ovk_ridge import OVKRidge
 from ovkgp.estimators.posterior_state import posterior_from_state, posterior_state
 from ovkgp.estimators.probability_calibration import Calibration
-from ovkgp.estimators.ridge import OVKRidge, RidgeEstimator
+from ovkgp.estimators.ridge import RidgeEstimator
 from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.simplex_classifier import SimplexClassifier

@@ -50,7 +50,7 @@ class Spectrum:
 
 
 @dataclass(frozen=True, eq=False)
-class Quadratic:
+class BallQuadratic:
     """F(θ) = ½ θᵀAθ − vᵀθ + ½ s.
 
     Args:
@@ -61,8 +61,8 @@ class Quadratic:
 
     Example:
         >>> import torch
-        >>> from ovkgp.inference.ball_quadratics import Quadratic
-        >>> quadratic = Quadratic.of(2 * torch.eye(3).double(), torch.ones(3).double(), square=3.0)
+        >>> from ovkgp.inference.ball_quadratics import BallQuadratic
+        >>> quadratic = BallQuadratic.of(2 * torch.eye(3).double(), torch.ones(3).double(), square=3.0)
         >>> weights = torch.ones(3).double() / 2
         >>> quadratic.value(weights, quadratic.apply(weights)), quadratic.curvature()
         (0.75, 2.0)
@@ -76,7 +76,7 @@ class Quadratic:
     @classmethod
     def of(
         cls, matrix: Tensor | tuple[Tensor, Tensor], moment: Tensor, square: float, *, factorise: bool = True
-    ) -> Quadratic:
+    ) -> BallQuadratic:
         """From A (r, r), or S (M, M) and T (q, q) with A = S ⊗ T; with its spectrum unless `factorise` is False."""
         left, right = matrix if isinstance(matrix, tuple) else (matrix, matrix.new_ones(1, 1))
         if len(left) * len(right) != len(moment):

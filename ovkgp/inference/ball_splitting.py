@@ -11,21 +11,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ovkgp.inference.ball_quadratics import Quadratic
+from ovkgp.inference.ball_quadratics import BallQuadratic
 from ovkgp.inference.balls import Balls
 
 RELAXATION, CHECKED_EVERY, MOST_STEPS, ADAPTED_UNTIL = 1.6, 10, 3000, 1000
 """Over-relaxation; steps between tests; the most of them; and after how many ρ stays as it is, so that they converge."""
 
 
-def gap_of(quadratic: Quadratic, balls: Balls, weights: Tensor, product: Tensor) -> float:
+def gap_of(quadratic: BallQuadratic, balls: Balls, weights: Tensor, product: Tensor) -> float:
     """⟨∇F, θ⟩ + R Σ_j ‖∇F_j‖ ≥ F(θ) − min F, for θ in the balls and Aθ."""
     gradient = product - quadratic.moment
     return float(gradient @ weights) + balls.support(gradient)
 
 
 def split_start(
-    quadratic: Quadratic, balls: Balls, *, tolerance: float = 1e-8, max_iter: int = MOST_STEPS
+    quadratic: BallQuadratic, balls: Balls, *, tolerance: float = 1e-8, max_iter: int = MOST_STEPS
 ) -> tuple[Tensor, int]:
     """Weights (r,) in the balls whose gap is at most tolerance · F(0), or the best found (F is at most F(0) there), and the steps.
 
@@ -41,10 +41,10 @@ def split_start(
 
     Example:
         >>> import torch
-        >>> from ovkgp.inference.ball_quadratics import Quadratic
+        >>> from ovkgp.inference.ball_quadratics import BallQuadratic
         >>> from ovkgp.inference.balls import Balls
         >>> from ovkgp.inference.ball_splitting import split_start
-        >>> quadratic = Quadratic.of(torch.eye(2).double(), torch.tensor([3.0, 0.1]).double(), square=9.01)
+        >>> quadratic = BallQuadratic.of(torch.eye(2).double(), torch.tensor([3.0, 0.1]).double(), square=9.01)
         >>> weights, steps = split_start(quadratic, Balls(torch.tensor([[0], [1]]), 1.0))
         >>> [round(w, 4) for w in weights.tolist()], steps < 100
         ([1.0, 0.1], True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.ball_quadratics import Quadratic
+from ovkgp.inference.ball_quadratics import BallQuadratic
 from ovkgp.inference.ball_splitting import gap_of
 from ovkgp.inference.balls import Balls
 from ovkgp.inference.fit_report import FitReport
@@ -28,7 +28,7 @@ ROUNDING = 1e-15
 
 
 def minimise_in_balls(
-    quadratic: Quadratic,
+    quadratic: BallQuadratic,
     balls: Balls,
     *,
     start: Tensor | None = None,
@@ -53,10 +53,10 @@ def minimise_in_balls(
 
     Example:
         >>> import torch
-        >>> from ovkgp.inference.ball_quadratics import Quadratic
+        >>> from ovkgp.inference.ball_quadratics import BallQuadratic
         >>> from ovkgp.inference.balls import Balls
         >>> from ovkgp.inference.projected_gradient import minimise_in_balls
-        >>> quadratic = Quadratic.of(2 * torch.eye(3).double(), torch.tensor([2.0, 0.2, 0.0]).double(), square=3.0)
+        >>> quadratic = BallQuadratic.of(2 * torch.eye(3).double(), torch.tensor([2.0, 0.2, 0.0]).double(), square=3.0)
         >>> weights, report = minimise_in_balls(quadratic, Balls(torch.tensor([[0], [1], [2]]), radius=0.5))
         >>> [round(w, 6) for w in weights.tolist()], report.converged
         ([0.5, 0.1, 0.0], True)
@@ -74,7 +74,7 @@ def minimise_in_balls(
 class _Descent:
     """FISTA with restarts. Products with A are linear: the extrapolated point needs none of its own."""
 
-    def __init__(self, quadratic: Quadratic, balls: Balls, start: Tensor, tolerance: float, max_iter: int):
+    def __init__(self, quadratic: BallQuadratic, balls: Balls, start: Tensor, tolerance: float, max_iter: int):
         self.quadratic, self.balls, self.tolerance, self.max_iter = quadratic, balls, tolerance, max_iter
         self.weights, self.product = start, quadratic.apply(start)
         self.before, self.momentum = (self.weights, self.product), 1.0

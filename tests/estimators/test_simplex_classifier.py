@@ -18,7 +18,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ovkgp.estimators.orff_ridge import ORFFRidge
-from ovkgp.estimators.ridge import OVKRidge
+from ovkgp.estimators.ovk_ridge import OVKRidge
 from ovkgp.estimators.simplex_classifier import SimplexClassifier
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.kernels import DecomposableKernel, simplex_code

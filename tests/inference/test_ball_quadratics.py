@@ -5,12 +5,12 @@ import torch
 from ball_cases import psd, vector
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.ball_quadratics import CURVATURE_MARGIN, Quadratic, Spectrum
+from ovkgp.inference.ball_quadratics import CURVATURE_MARGIN, BallQuadratic, Spectrum
 
 
 def test_a_kronecker_product_is_its_matrix():
     S, T, v = psd(4, 0), psd(3, 1), vector(12)
-    fast, slow = Quadratic.of((S, T), v, 2.0), Quadratic.of(torch.kron(S, T), v, 2.0)
+    fast, slow = BallQuadratic.of((S, T), v, 2.0), BallQuadratic.of(torch.kron(S, T), v, 2.0)
     w = vector(12, 6)
     torch.testing.assert_close(fast.apply(w), torch.kron(S, T) @ w)
     assert fast.value(w, fast.apply(w)) == pytest.approx(float(w @ torch.kron(S, T) @ w) / 2 - float(v @ w) + 1.0)
@@ -28,14 +28,14 @@ def test_the_spectrum_is_that_of_the_product():
 @pytest.mark.parametrize("rank", [None, 3])
 def test_the_shortest_solution(rank):
     A = psd(8, 0, rank)
-    found = Quadratic.of(A, A @ vector(8), 1.0)
+    found = BallQuadratic.of(A, A @ vector(8), 1.0)
     torch.testing.assert_close(found.least_norm(), torch.linalg.pinv(A, rtol=1e-12) @ A @ vector(8))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 40])
 def test_lanczos_finds_the_largest_eigenvalue(size):
     A = psd(size, 0)
-    found = Quadratic.of(A, vector(size), 1.0, factorise=False)
+    found = BallQuadratic.of(A, vector(size), 1.0, factorise=False)
     exact = float(torch.linalg.eigvalsh(A)[-1])
     assert found.spectrum is None
     assert exact <= found.curvature() <= (CURVATURE_MARGIN + 1e-3 if size > 2 else 2**0.5) * exact
@@ -43,4 +43,4 @@ def test_lanczos_finds_the_largest_eigenvalue(size):
 
 def test_sizes_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="they must agree"):
-        Quadratic.of(psd(4, 0), vector(3), 1.0)
+        BallQuadratic.of(psd(4, 0), vector(3), 1.0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from ball_cases import psd, vector
 
-from ovkgp.inference.ball_quadratics import Quadratic
+from ovkgp.inference.ball_quadratics import BallQuadratic
 from ovkgp.inference.ball_splitting import gap_of, split_start
 from ovkgp.inference.balls import Balls
 from ovkgp.inference.projected_gradient import minimise_in_balls
@@ -14,7 +14,7 @@ BALLS = [Balls(torch.arange(12).view(6, 2), radius) for radius in (1e-3, 0.1, 1.
 
 def quadratic(rank=None, scale=1.0):
     A = psd(12, 0, rank)
-    return Quadratic.of(A, scale * A @ vector(12), scale**2 * float(vector(12) @ A @ vector(12)) + 1.0)
+    return BallQuadratic.of(A, scale * A @ vector(12), scale**2 * float(vector(12) @ A @ vector(12)) + 1.0)
 
 
 @pytest.mark.parametrize("balls", BALLS, ids=lambda balls: f"{balls.radius}")
@@ -46,6 +46,6 @@ def test_too_few_steps_are_no_worse_than_none():
 
 
 def test_nothing_to_do():
-    zero = Quadratic.of(torch.zeros(4, 4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64), 1.0)
+    zero = BallQuadratic.of(torch.zeros(4, 4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64), 1.0)
     start, steps = split_start(zero, Balls(torch.arange(4).view(2, 2), 1.0))
     assert steps == 1 and not start.any()

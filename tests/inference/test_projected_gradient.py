@@ -11,7 +11,7 @@ from ball_cases import psd, vector
 from scipy.optimize import minimize
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.ball_quadratics import Quadratic
+from ovkgp.inference.ball_quadratics import BallQuadratic
 from ovkgp.inference.ball_splitting import gap_of
 from ovkgp.inference.balls import Balls
 from ovkgp.inference.projected_gradient import minimise_in_balls
@@ -21,7 +21,7 @@ GROUPS = torch.arange(12).view(2, 6).T.contiguous()
 
 def quadratic(rank=None, factorise=True):
     A = psd(12, 0, rank) / 12
-    return Quadratic.of(A, A @ vector(12), float(vector(12) @ A @ vector(12)) + 1.0, factorise=factorise)
+    return BallQuadratic.of(A, A @ vector(12), float(vector(12) @ A @ vector(12)) + 1.0, factorise=factorise)
 
 
 @pytest.mark.parametrize("factorise", [True, False])
@@ -99,8 +99,8 @@ def test_from_zero_large_balls_give_the_least_norm():
 def test_a_curvature_that_was_taken_too_small_is_noticed(monkeypatch):
     found, balls = quadratic(), Balls(GROUPS, 0.3)
     exact = minimise_in_balls(found, balls, tolerance=1e-12)[1].objective
-    curvature = Quadratic.curvature
-    monkeypatch.setattr(Quadratic, "curvature", lambda self: curvature(self) / 50)
+    curvature = BallQuadratic.curvature
+    monkeypatch.setattr(BallQuadratic, "curvature", lambda self: curvature(self) / 50)
     report = minimise_in_balls(found, balls, tolerance=1e-12)[1]
     assert report.failures > 0 and report.converged and report.objective == pytest.approx(exact, rel=1e-10)
 
@@ -113,7 +113,7 @@ def test_a_start_at_the_solution_takes_no_step():
 
 
 def test_without_outputs_zero_is_the_answer():
-    nothing = Quadratic.of(psd(12, 0), torch.zeros(12, dtype=torch.float64), 0.0)
+    nothing = BallQuadratic.of(psd(12, 0), torch.zeros(12, dtype=torch.float64), 0.0)
     weights, report = minimise_in_balls(nothing, Balls(GROUPS, 1.0))
     assert report.converged and not weights.any()
 
@@ -134,7 +134,7 @@ def test_ctrl_c_keeps_the_weights():
             os.kill(os.getpid(), signal.SIGINT)
         return found.apply(weights)
 
-    interrupted = Quadratic(apply, found.moment, found.square, found.spectrum)
+    interrupted = BallQuadratic(apply, found.moment, found.square, found.spectrum)
     weights, report = minimise_in_balls(interrupted, balls, tolerance=1e-13)
     assert report.interrupted and not report.converged and 0 < report.iterations < 6
     assert found.value(weights, found.apply(weights)) == pytest.approx(report.objective)
