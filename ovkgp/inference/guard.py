@@ -10,6 +10,8 @@ which vanishes at the landmarks and returns to the prior's far away. The guard l
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from gpytorch.kernels import Kernel
 from linear_operator import to_dense
@@ -36,7 +38,7 @@ class VarianceGuard:
         landmarks: Z (k, d), some of the training inputs.
         seen: which outputs were observed there, (k, p).
 
-    Cost: O(k³) once and O(m k²) for m points for a separable kernel with complete outputs; k grows to k·p otherwise, and
+    Cost: O(k³) once, at the first variance, and O(m k²) for m points for a separable kernel with complete outputs; k grows to k·p otherwise, and
     landmarks are then left out so that no more than 3000 observed entries are used.
     """
 
@@ -50,8 +52,13 @@ class VarianceGuard:
         else:
             enough = int((seen.sum(1).cumsum(0) <= max(MOST_ENTRIES, self.num_outputs)).sum())
             self.landmarks, self.entries = landmarks[:enough], seen[:enough].flatten()
-        gram = self._cross(self.landmarks)[self.entries]
-        self.chol = safe_cholesky(gram + NUGGET * gram.diagonal().mean() * torch.eye(len(gram)).to(gram))
+
+    @cached_property
+    def chol(self) -> Tensor:
+        """The factor of K(Z, Z), made when a variance is first asked for: a model that rows are added to may never be asked."""
+        with torch.no_grad():
+            gram = self._cross(self.landmarks)[self.entries]
+            return safe_cholesky(gram + NUGGET * gram.diagonal().mean() * torch.eye(len(gram)).to(gram))
 
     def _cross(self, X: Tensor) -> Tensor:
         kernel = self.scalar if self.is_separable else self.kernel

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.data import Observations, as_floating, inputs
 from ovkgp.inference.dense import gaussian_log_density, safe_cholesky
 from ovkgp.inference.exact_roads import KroneckerRoad, checked, noise_between, prior_between
@@ -226,10 +227,16 @@ class _WeightSpectrum(_Spectrum):
 
     def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, RowsLeftOut]]:
         factor, systems = self.system.turned(multipliers)
-        size = max(CHUNK_ENTRIES // (self.system.num_features * self.data.num_outputs), 1)
-        parts = [self._left_out(chunk, factor, systems, multipliers) for chunk in self.data.chunks(size)]
+        chunks = self.data.chunks(self._rows_at_once())
+        parts = [self._left_out(chunk, factor, systems, multipliers) for chunk in chunks]
         for system, column in zip(systems, zip(*parts, strict=True), strict=True):
             yield system.log_density, system.quadratic, RowsLeftOut.stack(list(column))
+
+    def _rows_at_once(self) -> int:
+        Phi, p = self.model.features(self.data.X[:1]), self.data.num_outputs
+        is_separable = isinstance(Phi, FeatureOperator) and Phi.is_separable and Phi.num_outputs == p
+        width = Phi.features.shape[-1] + p * p if is_separable else self.system.num_features * p
+        return max(CHUNK_ENTRIES // width, 1)
 
     def _left_out(self, chunk: Observations, factor: KroneckerFactor, systems, multipliers) -> list[RowsLeftOut]:
         Phi = factor.rotate(self.model.features(chunk.X), chunk.num_outputs)
