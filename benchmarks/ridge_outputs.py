@@ -160,13 +160,8 @@ def _table_3(errors: np.ndarray, rows: Sequence[int], num_frequencies: int) -> l
     note(
         "Errors are against the function without noise; its mean square depends on the draw, so levels do too. λ by the"
     )
-    note(
-        "error on 1000 held-out rows: an entry of a row of rank one is told by the others of its row, leaving it out is not"
-    )
-    note(
-        "leaving out the row. The number of features of the fit is not printed. The exact kernel takes O(N³) seconds, and is"
-    )
-    note("left out for the largest N.")
+    note("error on 1000 held-out rows. The number of features of the fit is not printed. The exact kernel takes O(N³)")
+    note("seconds, and is left out for the largest N.")
     features, exact, noisy, exact_noisy, known, exact_known = means.T
     least = np.isfinite(exact)
     return [
