@@ -7,6 +7,10 @@ from ovkgp.datasets import make_curl_free_field, make_gaussian_field
 from ovkgp.exceptions import InputError, OptionError
 
 STEP = 1e-5
+DIFFERENCES = 1e-6
+"""Central differences of waves with ‖ω‖ up to 10, of size 10: STEP² ‖ω‖³ · 10 / 6 ≈ 2e-7, and rounding of 1e-10."""
+ROUNDING = 1e-12
+"""Sums of hundreds of numbers of order ten, twice in another order."""
 
 
 def jacobian(function, X):
@@ -20,14 +24,14 @@ def jacobian(function, X):
 def test_bt_82_field_is_the_gradient_of_its_potential(num_dims):
     X, Y, truth = make_curl_free_field(20, num_dims=num_dims, num_frequencies=300, random_state=3)
     assert X.shape == Y.shape == (20, num_dims)
-    np.testing.assert_allclose(jacobian(truth.potential, X), Y, atol=1e-6)
+    np.testing.assert_allclose(jacobian(truth.potential, X), Y, atol=DIFFERENCES)
 
 
 def test_bt_82_field_has_no_curl():
     X, _, truth = make_curl_free_field(20, random_state=0)
     J = jacobian(truth, X)
     assert abs(J).max() > 5
-    np.testing.assert_allclose(J, J.swapaxes(1, 2), atol=1e-6)
+    np.testing.assert_allclose(J, J.swapaxes(1, 2), atol=DIFFERENCES)
 
 
 def test_bt_82_field_is_the_closed_form_of_its_frequencies_and_weights():
@@ -36,8 +40,8 @@ def test_bt_82_field_is_the_closed_form_of_its_frequencies_and_weights():
     angles = X @ frequencies.T
     potential = (np.cos(angles) @ a + np.sin(angles) @ b) / np.sqrt(40)
     field = (b * np.cos(angles) - a * np.sin(angles)) @ frequencies / np.sqrt(40)
-    np.testing.assert_allclose(truth.potential(X), potential, atol=1e-12)
-    np.testing.assert_allclose(Y, field, atol=1e-12)
+    np.testing.assert_allclose(truth.potential(X), potential, atol=ROUNDING)
+    np.testing.assert_allclose(Y, field, atol=ROUNDING)
 
 
 def test_bt_82_law_of_potential_and_field():
@@ -46,7 +50,7 @@ def test_bt_82_law_of_potential_and_field():
     here = [[0.3, -0.2]]
     potentials = np.array([truth.potential(here)[0] for truth in truths])
     values = np.array([truth(here)[0] for truth in truths])
-    # Standard errors of the second moments: √(2/400) = .07, times 1/σ² = 6.25 for the field.
+    # Four standard errors of the second moments, √(2/400) = .07 each, times 1/σ² = 6.25 for the field.
     assert abs((potentials**2).mean() - 1) < 0.28
     np.testing.assert_allclose(values.T @ values / 400, np.eye(2) / 0.4**2, atol=0.28 * 6.25)
     assert abs(potentials.mean()) < 4 / np.sqrt(400)

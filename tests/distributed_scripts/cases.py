@@ -1,9 +1,14 @@
 """Models and tables for fits on several processes, cut into shards by rank; one process is the whole."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 from gpytorch.kernels import RBFKernel
 
 import ovkgp
+from ovkgp.datasets import stream
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, IndependentKernel
 
 NUM_ROWS = 90
@@ -83,7 +88,8 @@ def fit_all(rank=0, size=1):
     for name, (make, (X, Y)) in CASES.items():
         model = make().fit_stream(chunks(shard(X, rank, size), shard(Y, rank, size)))
         found |= {f"{name}/{key}": value for key, value in answers(model).items()}
-    return found | fit_then_add(rank, size) | fit_one_output_apart(rank, size) | fit_ridges(rank, size)
+    apart = fit_one_output_apart(rank, size)
+    return found | fit_then_add(rank, size) | apart | fit_ridges(rank, size) | fit_files(rank, size)
 
 
 def fit_then_add(rank, size):
@@ -113,4 +119,23 @@ def fit_ridges(rank, size):
         ridge.fit_stream(chunks(shard(X, rank, size), shard(Y, rank, size)))
         mean, std = ridge.predict(grid(), return_std=True)
         found |= {f"ridge, {name}/mean": mean, f"ridge, {name}/std": std, f"ridge, {name}/coef": ridge.coef_}
+    return found
+
+
+def fit_files(rank, size):
+    """A text table and a Parquet file, of which each rank reads its own part."""
+    X, Y = table(missing=0.4)
+    frame, found = pd.DataFrame(np.hstack([X, Y]), columns=["a", "b", "u", "v", "w"]), {}
+    points = pd.DataFrame(grid(), columns=["a", "b"])
+    with tempfile.TemporaryDirectory() as folder:
+        paths = Path(folder, "table.csv"), Path(folder, "table.parquet")
+        frame.to_csv(paths[0], index=False)
+        frame.to_parquet(paths[1])
+        for path in paths:
+            rows = stream(path, inputs="a,b", outputs="u,v,w", chunk=16, shard=(rank, size))
+            options = {"lam": 0.05, "num_frequencies": 20, "random_state": 0, "distributed": True}
+            ridge = ovkgp.ORFFRidge(decomposable(), **options).fit_stream(rows)
+            found[f"file, {path.suffix}/mean"], found[f"file, {path.suffix}/std"] = ridge.predict(
+                points, return_std=True
+            )
     return found

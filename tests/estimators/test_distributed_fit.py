@@ -9,6 +9,8 @@ from launching import bare, torchrun
 
 import ovkgp
 
+RIDGES = ("ridge, complete", "ridge, missing", "file, .csv", "file, .parquet")
+
 
 @pytest.fixture(scope="module")
 def alone():
@@ -29,7 +31,7 @@ def shared(request, tmp_path_factory):
 
 def test_several_processes_give_the_answer_of_one(alone, shared):
     arrays, _, _ = shared
-    assert {name.split("/")[0] for name in alone} == {*CASES, "partial", "apart", "ridge, complete", "ridge, missing"}
+    assert {name.split("/")[0] for name in alone} == {*CASES, "partial", "apart", *RIDGES}
     for name, expected in alone.items():
         np.testing.assert_allclose(arrays[0][name], expected, rtol=1e-8, atol=1e-8, err_msg=name)
 

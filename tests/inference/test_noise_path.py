@@ -63,6 +63,31 @@ def test_rows_left_out_are_what_the_other_rows_say(name, missing, features, nois
         np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize(("name", "missing", "features"), CASES)
+def test_many_levels_take_the_factorisations_of_one(name, missing, features, monkeypatch):
+    problem = Problem(name, "float", missing, features=features, level=0.05)
+    sizes = []
+
+    def counted(factorise):
+        def wrapper(matrix, *others, **options):
+            if matrix.ndim == 2 and len(matrix) > problem.num_outputs:  # not the blocks of single rows
+                sizes.append(len(matrix))
+            return factorise(matrix, *others, **options)
+
+        return wrapper
+
+    for module in (torch.linalg, np.linalg):
+        for factorise in ("eigh", "cholesky", "cholesky_ex"):
+            if hasattr(module, factorise):
+                monkeypatch.setattr(module, factorise, counted(getattr(module, factorise)))
+    counts = []
+    for multipliers in ([1.0], list(np.logspace(-2, 2, 20))):
+        sizes.clear()
+        noise_path(problem.gp, problem.X, problem.Y, multipliers)
+        counts.append(list(sizes))
+    assert counts[0] and counts[0] == counts[1]
+
+
 def test_for_outputs_that_share_nothing_rows_are_entries():
     problem = Problem("icm, rank 2", "float", 0.0)
     problem.gp.kernel.output_module = KnownMatrix(torch.eye(3).double())
