@@ -114,6 +114,7 @@ class ConstrainedORFF(TableRegressor):
             X, Y = (table.astype(np.float64) for table in self._enter(X, y))
             self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
             kernel, seed = ridge_kernel(self, X, Y), as_seed(self.random_state)
+            # iid, as the bound wants them: not the orthogonal frequencies of the other estimators
             orff = ORFF(kernel, self.num_frequencies, num_dims=X.shape[1], random_state=seed)
             self.features_ = orff.double().requires_grad_(False)
             data = observations(X, Y, self.n_outputs_)

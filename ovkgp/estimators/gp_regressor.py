@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
-from tqdm import tqdm
 
 from ovkgp.estimators.approximations import approximate, feature_kind
-from ovkgp.estimators.chunks import ROWS_AT_ONCE
 from ovkgp.estimators.learning import Learner, Table
 from ovkgp.estimators.moments import Moments
 from ovkgp.estimators.options import require_options
 from ovkgp.estimators.posterior_regressor import PosteriorRegressor
 from ovkgp.estimators.restoring import all_or_nothing
-from ovkgp.estimators.streaming import Survey, enter_survey, gather_statistics, pour, survey
+from ovkgp.estimators.streaming import (
+    SAMPLE_ROWS,
+    Survey,
+    enter_survey,
+    gather_statistics,
+    pour,
+    ranks_of,
+    shown_parts,
+    survey,
+)
 from ovkgp.estimators.summary import Summary, summarise
 from ovkgp.estimators.tables import entry_values, input_table
 from ovkgp.exceptions import OptionError
 from ovkgp.features.noise import as_seed
-from ovkgp.inference.distributed import Ranks, process_group
+from ovkgp.inference.distributed import Ranks
 from ovkgp.inference.reduced_statistics import all_reduce
-
-SAMPLE_ROWS = 10_000
-"""Rows of a stream that are kept to train on where training_rows is None."""
 
 
 class GPRegressor(PosteriorRegressor):
@@ -171,7 +174,7 @@ class GPRegressor(PosteriorRegressor):
             if self.approximation == "exact":
                 raise OptionError('partial_fit needs a feature map: use approximation="auto", "orff" or "nystrom".')
             if hasattr(self, "gp_"):
-                with self._ranks() as ranks:
+                with ranks_of(self) as ranks:
                     self._add(self._further(X, Y, noise, ranks), ranks)
             elif self.distributed:
                 self._stream([(X, Y)], noise)
@@ -183,11 +186,8 @@ class GPRegressor(PosteriorRegressor):
 
     # --- shards and chunks ------------------------------------------------------------------------------------------
 
-    def _ranks(self) -> AbstractContextManager[Ranks]:
-        return process_group() if self.distributed else nullcontext(Ranks.alone())
-
     def _stream(self, chunks: Iterable, noise, checkpoint=None) -> None:
-        with self._ranks() as ranks:
+        with ranks_of(self) as ranks:
             ranks.together(lambda: self._require_stream(noise), "checking the options")
             found = survey(chunks, self.training_rows or SAMPLE_ROWS, ranks, verbose=self.verbose)
             self._require_sample(found)
@@ -275,8 +275,7 @@ class GPRegressor(PosteriorRegressor):
         ranks = ranks or Ranks.alone()
         # What was seen before is the same on all ranks, and counts once.
         before = getattr(self, "statistics_", None) if ranks.rank == 0 else None
-        parts = [] if table is None else table.parts(ROWS_AT_ONCE)
-        parts = tqdm(parts, "rows", disable=not self.verbose or len(parts) < 2 or ranks.rank > 0)
+        parts = [] if table is None else shown_parts(table, self.verbose and ranks.rank == 0)
         mine = ranks.together(lambda: pour(self.gp_, self.scaling_, parts, before), "gathering statistics")
         self.statistics_ = all_reduce(mine, ranks)
         self._settle()

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from contextlib import nullcontext
 
 import numpy as np
-import torch
 from gpytorch.kernels import Kernel
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
-from tqdm import tqdm
 
 from ovkgp.estimators.approximations import random_features
-from ovkgp.estimators.chunks import ROWS_AT_ONCE
 from ovkgp.estimators.conventions import require_lam
 from ovkgp.estimators.learning import Table
 from ovkgp.estimators.options import require_option
@@ -27,23 +23,27 @@ from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.ridge import RidgeEstimator, middle, positive, require_solver
 from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.estimators.row_sample import RowSample
-from ovkgp.estimators.streaming import Survey, enter_survey, gather_statistics, pour, survey
+from ovkgp.estimators.streaming import (
+    SAMPLE_ROWS,
+    Survey,
+    enter_survey,
+    gather_statistics,
+    pour,
+    ranks_of,
+    shown_parts,
+    survey,
+)
 from ovkgp.estimators.weighed import Weighed
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
 from ovkgp.features.noise import as_seed
 from ovkgp.inference import Statistics, primal_dual_residual
-from ovkgp.inference.distributed import Ranks, process_group
 from ovkgp.inference.gp import VARIANCES
-from ovkgp.inference.guard import landmark_guard
 from ovkgp.inference.output_statistics import OutputStatistics
 from ovkgp.inference.ridge_solvers import solve_ridge
 from ovkgp.inference.weight_posterior import WeightPosterior
 from ovkgp.inference.weight_space import WeightSystem
 from ovkgp.kernels.checks import whole_number
-
-SAMPLE_ROWS = 10_000
-"""Rows from which the kernel takes its lengthscale and its output matrix, where they come from the data."""
 
 SOLVER_OPTIONS = (
     "solver",
@@ -52,6 +52,7 @@ SOLVER_OPTIONS = (
     "batch_size",
     "learning_rate",
     "preconditioned",
+    "variance",
     "verbose",
 )
 
@@ -187,7 +188,7 @@ class ORFFRidge(RidgeEstimator):
                 `distributed`, those of this process's shard.
         """
         with all_or_nothing(self):
-            with process_group() if self.distributed else nullcontext(Ranks.alone()) as ranks:
+            with ranks_of(self) as ranks:
                 ranks.together(lambda: self._require_streamable("fit_stream"), "checking the options")
                 found = survey(chunks, SAMPLE_ROWS, ranks, verbose=self.verbose)
                 seed = ranks.broadcast(as_seed(self.random_state), "agreeing on a seed")
@@ -261,34 +262,26 @@ class ORFFRidge(RidgeEstimator):
         X, Y, noise = self._data(table)
         options = {name: getattr(self, name) for name in SOLVER_OPTIONS}
         self.posterior_ = solve_ridge(self.gp_, X, Y, noise, random_state=self._seed, **options)
-        if self.variance == "guarded":
-            with torch.no_grad():
-                self.posterior_.guard = landmark_guard(self.gp_.frozen().kernel, self.gp_.observe(X, Y, noise))
 
     def _gather(self, table: Weighed, into) -> None:
         noise = None if table.variances is None else self._noise_now * table.variances
-        whole, starts = Table(table.X, table.Y, noise), range(0, len(table.X), ROWS_AT_ONCE)
-        parts = (
-            whole[i : i + ROWS_AT_ONCE] for i in tqdm(starts, "rows", disable=not self.verbose or len(starts) == 1)
-        )
-        self.statistics_ = pour(self.gp_, self.scaling_, parts, into)
+        whole = Table(table.X, table.Y, noise)
+        self.statistics_ = pour(self.gp_, self.scaling_, shown_parts(whole, self.verbose), into)
 
     def _conclude(self) -> None:
         """λ, the scale and the posterior from statistics alone."""
-        noises, best = self._noises(), 0
-        if len(noises) > 1 or self.scale == "evidence":
+        if len(require_lam(self.lam)) > 1 or self.scale == "evidence":
             self._require_plain()
-        if len(noises) > 1:
-            nothing = np.full(len(noises), np.nan)  # a leave-one-out error needs the rows
-            self.path_ = RidgePath(require_lam(self.lam), noises, self._evidence(noises), nothing, nothing)
-            best = self.path_.best("evidence")
-        self.lam_, self.noise_ = float(require_lam(self.lam)[best]), float(noises[best])
-        self._take(self.noise_)
+        self._choose(self._statistics_path)
         if self.scale == "evidence":
             system = self._system()
             self.scale_ = positive(system.quadratic.item() / system.num_seen)
             self._take(self.noise_, self.scale_)
         self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
+
+    def _statistics_path(self, lams: np.ndarray, noises: np.ndarray) -> RidgePath:
+        nothing = np.full(len(lams), np.nan)  # an error of rows left out needs the rows
+        return RidgePath(lams, noises, self._evidence(noises), nothing, nothing)
 
     def _evidence(self, noises: np.ndarray) -> np.ndarray:
         """log p(Y) (k,) at each noise level, at the best scale where that is asked for."""

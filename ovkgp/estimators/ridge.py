@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from collections.abc import Callable
 from numbers import Real
 
 import numpy as np
@@ -74,10 +75,14 @@ class RidgeEstimator(PosteriorRegressor):
 
     def _settle(self, table: Weighed) -> None:
         """Choose λ and make the model."""
-        self._counts, best = (table.num_rows, table.num_seen), 0
-        lams, noises = require_lam(self.lam), self._noises()
+        self._counts = table.num_rows, table.num_seen
+        self._choose(lambda lams, noises: RidgePath.of(self._noise_path(table, noises), lams, noises))
+
+    def _choose(self, path: Callable[[np.ndarray, np.ndarray], RidgePath]) -> None:
+        """Take the one λ, or the best of several on the path that they and their σ² make."""
+        lams, noises, best = require_lam(self.lam), self._noises(), 0
         if len(lams) > 1:
-            self.path_ = RidgePath.of(self._noise_path(table, noises), lams, noises)
+            self.path_ = path(lams, noises)
             best = self.path_.best(self.selection)
         self.lam_, self.noise_ = float(lams[best]), float(noises[best])
         self._take(self.noise_)

@@ -146,7 +146,7 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         names = ("convention", "solver", "base_kernel", "lengthscale", "verbose")
         options = {"kernel": self.kernel, "lam": lam, **{name: getattr(self, name) for name in names}}
         if self.coding == "one_hot" and not isinstance(self.kernel, Kernel):
-            options |= {"kernel": "decomposable", "output_matrix": _simplex_matrix(len(self.classes_))}
+            options |= {"kernel": "decomposable", "output_matrix": SimplexMatrix(len(self.classes_)).double()}
         if self.num_frequencies is None:
             return OVKRidge(**options)
         return ORFFRidge(num_frequencies=self.num_frequencies, random_state=self._seed, **options)
@@ -280,13 +280,6 @@ def _as_rows(part) -> np.ndarray:
     """Row numbers of a part of a split, which may be a mask."""
     part = np.asarray(part)
     return np.flatnonzero(part) if part.dtype == bool else part
-
-
-def _simplex_matrix(num_classes: int) -> SimplexMatrix:
-    """Γ = CᵀC in double precision: it is born in torch's default dtype, whose rounding would show."""
-    matrix = SimplexMatrix(num_classes).double()
-    matrix.code.copy_(simplex_code(num_classes))
-    return matrix
 
 
 def _row_weights(weight, num_rows: int) -> np.ndarray:

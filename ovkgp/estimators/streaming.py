@@ -10,20 +10,25 @@ Nothing here knows which estimator it serves; one process is a group of one.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
+from tqdm import tqdm
 
-from ovkgp.estimators.chunks import Chunks
+from ovkgp.estimators.chunks import ROWS_AT_ONCE, Chunks
 from ovkgp.estimators.learning import Table
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.survey import Survey, enter_survey, survey
 from ovkgp.exceptions import InputError
 from ovkgp.inference import OperatorValuedGP, Statistics
-from ovkgp.inference.distributed import Ranks
+from ovkgp.inference.distributed import Ranks, process_group
 from ovkgp.inference.output_statistics import OutputStatistics
 from ovkgp.inference.reduced_statistics import all_reduce
 
-__all__ = ["Survey", "enter_survey", "gather_statistics", "pour", "survey"]
+__all__ = ["Survey", "enter_survey", "gather_statistics", "pour", "ranks_of", "shown_parts", "survey"]
+
+SAMPLE_ROWS = 10_000
+"""Rows that are kept of a stream, where nobody says how many: to train on, or to take a lengthscale from."""
 
 DOING = "gathering statistics"
 
@@ -77,6 +82,17 @@ def gather_statistics(
             f"in the first ({found.outputs.count.tolist()}): give a collection that repeats itself."
         )
     return total
+
+
+def ranks_of(estimator) -> AbstractContextManager[Ranks]:
+    """The processes that share the data of an estimator: those of the group where it is `distributed`, or this one alone."""
+    return process_group() if estimator.distributed else nullcontext(Ranks.alone())
+
+
+def shown_parts(table: Table, verbose: int) -> Iterable[Table]:
+    """A table in parts that are gathered one by one, with a bar where there are several and `verbose` asks for it."""
+    parts = table.parts(ROWS_AT_ONCE)
+    return tqdm(parts, "rows", disable=not verbose or len(parts) < 2)
 
 
 def pour(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError
 from ovkgp.inference.dense import check_form, gaussian_log_density, gram, inverse_of, safe_cholesky
-from ovkgp.inference.kronecker import KroneckerSolver, check_shapes, eigh, whiten
+from ovkgp.inference.kronecker import KroneckerSolver, SeparableSolver, check_shapes, eigh, whiten
 
 ALIKE = 1e-12
 """How far L⁻¹ Γ L⁻ᵀ, with Σ = L Lᵀ, may be from γ I, as a part of γ, to be taken for it."""
@@ -65,7 +65,7 @@ def common_scale(output_matrix: Tensor, noise: Tensor) -> float | None:
     return scale if torch.linalg.matrix_norm(whitened).item() <= ALIKE * scale else None
 
 
-class CommonSolver:
+class CommonSolver(SeparableSolver):
     """C⁻¹ for C = K ⊗ Γ + I ⊗ Σ with Γ = γ Σ, for predictions.
 
     Args:
@@ -79,11 +79,6 @@ class CommonSolver:
 
     Cost: n³/3 + O(n²p + n p² + p³) once, in memory for n² numbers; a solve with k columns O(n p (n + p) k).
 
-    Attributes:
-        alpha: C⁻¹ r (n, p).
-        log_density: log N(r | 0, C).
-        standard_error: 0.0, since it is exact.
-
     Example:
         >>> import torch
         >>> from ovkgp.inference.common_solver import CommonSolver
@@ -93,7 +88,6 @@ class CommonSolver:
         (tensor([0.5000, 0.5000], dtype=torch.float64), tensor([[0.5000, 0.5000]], dtype=torch.float64))
     """
 
-    standard_error = 0.0
     KEPT = ("upper", "W", "mixing", "noise_logdet", "whitened", "alpha", "log_density")
 
     @torch.no_grad()
@@ -161,8 +155,7 @@ class CommonSolver:
         "full" → (m·p, m·p) in O(m n² + m² n + m² p² + p³). Differentiable in k.
         """
         check_form(form)
-        if num_outputs not in (None, len(self.W)):
-            raise InputError(f"a separable covariance predicts its own {len(self.W)} outputs, not {num_outputs}.")
+        self.require_own_outputs(num_outputs)
         root = torch.linalg.solve_triangular(self.chol, cross.mT, upper=False)  # (n, m)
         if form == "full":
             return torch.kron(gram(root), gram(self.mixing.mT))
@@ -170,15 +163,3 @@ class CommonSolver:
         if form == "diag":
             return variances * self.mixing.square().sum(1)
         return variances.unsqueeze(-1) * gram(self.mixing.mT)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything the solver holds, to be stored; the eigendecomposition of `path` can be made again."""
-        return {name: getattr(self, name) for name in self.KEPT}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> CommonSolver:
-        """The solver that `tensors` came from."""
-        solver = cls.__new__(cls)
-        for name in cls.KEPT:
-            setattr(solver, name, tensors[name])
-        return solver

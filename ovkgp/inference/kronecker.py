@@ -10,6 +10,8 @@ eigenvalues, and Γ may be singular.
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -106,7 +108,40 @@ class _WhiteDensity(torch.autograd.Function):
         return by_K, by_G, -gradient * (alpha @ V.mT)
 
 
-class KroneckerSolver:
+class SeparableSolver:
+    """What solvers for C = K ⊗ Γ + I ⊗ Σ have in common: how they are stored, and what they can predict.
+
+    Attributes:
+        alpha: C⁻¹ r (n, p).
+        log_density: log N(r | 0, C).
+        standard_error: 0.0, since it is exact.
+    """
+
+    standard_error = 0.0
+    KEPT: tuple[str, ...]
+    """The tensors that a solver consists of."""
+
+    def require_own_outputs(self, num_outputs: int | None) -> None:
+        """Refuse to predict another process: only the scalar covariance with it is known."""
+        if num_outputs not in (None, self.alpha.shape[1]):
+            raise InputError(
+                f"a separable covariance predicts its own {self.alpha.shape[1]} outputs, not {num_outputs}."
+            )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything the solver holds, to be stored."""
+        return {name: getattr(self, name) for name in self.KEPT}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
+        """The solver that `tensors` came from."""
+        solver = cls.__new__(cls)
+        for name in cls.KEPT:
+            setattr(solver, name, tensors[name])
+        return solver
+
+
+class KroneckerSolver(SeparableSolver):
     """C⁻¹ for C = K ⊗ Γ + I ⊗ Σ, for predictions.
 
     Args:
@@ -117,11 +152,6 @@ class KroneckerSolver:
 
     Cost: O(n³ + p³ + n²p) once; a solve with k columns O(n p (n + p) k).
 
-    Attributes:
-        alpha: C⁻¹ r (n, p).
-        log_density: log N(r | 0, C).
-        standard_error: 0.0, since it is exact.
-
     Example:
         >>> import torch
         >>> from ovkgp.inference.kronecker import KroneckerSolver
@@ -131,7 +161,6 @@ class KroneckerSolver:
         (tensor([0.5000, 0.5000], dtype=torch.float64), tensor([[0.5000, 0.5000]], dtype=torch.float64))
     """
 
-    standard_error = 0.0
     KEPT = ("s", "U", "t", "W", "mixing", "noise_logdet", "rotated", "alpha", "log_density")
 
     @torch.no_grad()
@@ -183,8 +212,7 @@ class KroneckerSolver:
         Differentiable in k.
         """
         check_form(form)
-        if num_outputs not in (None, len(self.W)):
-            raise InputError(f"a separable covariance predicts its own {len(self.W)} outputs, not {num_outputs}.")
+        self.require_own_outputs(num_outputs)
         rotated = cross @ self.U  # (m, n)
         if form == "full":
             inner = torch.stack([(rotated / column) @ rotated.mT for column in self.values.mT])  # (p, m, m)
@@ -193,15 +221,3 @@ class KroneckerSolver:
         if form == "diag":
             return variances @ self.mixing.square().mT
         return (self.mixing * variances.unsqueeze(1)) @ self.mixing.mT
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything the solver holds, to be stored."""
-        return {name: getattr(self, name) for name in self.KEPT}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> KroneckerSolver:
-        """The solver that `tensors` came from."""
-        solver = cls.__new__(cls)
-        for name in cls.KEPT:
-            setattr(solver, name, tensors[name])
-        return solver

@@ -32,6 +32,7 @@ from ovkgp.inference.exact_roads import MOST_ROWS, DenseRoad, EigenRoad, noise_o
 from ovkgp.inference.feature_road import FeatureRoad
 from ovkgp.inference.gathering import gather
 from ovkgp.inference.gp import OperatorValuedGP
+from ovkgp.inference.guard import VarianceGuard, landmark_guard
 from ovkgp.inference.iterative import IterativeSolver
 from ovkgp.inference.kronecker_sum import KroneckerSum
 from ovkgp.inference.matrix_free import MatrixFreeSystem, default_iterations
@@ -76,6 +77,7 @@ def solve_ridge(
     batch_size: int | None = None,
     learning_rate: float | Callable[[int], float] = 1.0,
     preconditioned: bool = True,
+    variance: str = "features",
     random_state=None,
     verbose: int = 0,
 ) -> Posterior:
@@ -88,6 +90,7 @@ def solve_ridge(
         tolerance: of "cg", "lbfgs" and full-batch "doubly_sgd": the relative residual at which they stop.
         max_iter: iterations of these; None for a number that is ample.
         batch_size, learning_rate, preconditioned, random_state: of "doubly_sgd" (`doubly_stochastic_weights`).
+        variance: "features" or, with a feature map, "guarded", as for `OperatorValuedGP.condition`.
         verbose: 1 shows the progress of the iterative ones, except of "cg" with Kronecker products.
 
     The posterior of "cg" (unless the kernel is separable), "lbfgs" and "doubly_sgd" has `log_evidence` NaN: products alone
@@ -116,12 +119,15 @@ def solve_ridge(
     if max_iter is not None:
         max_iter = whole_number("max_iter", max_iter)
     if solver == "auto":
-        return gp.condition(X, Y, noise=noise)
+        return gp.condition(X, Y, noise=noise, variance=variance)
     options = SolverOptions(tolerance, max_iter, batch_size, learning_rate, preconditioned, random_state, verbose)
     with torch.no_grad(), gp.naming_failures():
         data = gp.observe(X, Y, noise).double().clone()  # the posterior outlives what happens to the user's arrays
-        solve = _dual if gp.features is None else _primal
-        return solve(gp.frozen().model, data, solver, options)
+        model = gp.frozen().model
+        if model.features is None:
+            return _dual(model, data, solver, options)
+        guard = landmark_guard(model.kernel, data) if variance == "guarded" else None
+        return _primal(model, data, solver, options, guard)
 
 
 # --- the exact kernel ----------------------------------------------------------------------------------------------
@@ -191,11 +197,14 @@ def _limit(options: SolverOptions, size: int, method: str) -> int:
 # --- feature maps --------------------------------------------------------------------------------------------------
 
 
-def _primal(model: Model, data: Observations, solver: str, options: SolverOptions) -> Posterior:
+def _primal(
+    model: Model, data: Observations, solver: str, options: SolverOptions, guard: VarianceGuard | None
+) -> WeightPosterior:
     if solver == "eigen":
         _require_stein_form(model, data)
-        return FeatureRoad().condition(model, data)
-    if solver == "closed_form":
+        road = FeatureRoad()
+        system = road.system_of(model, road.statistics(model, data))
+    elif solver == "closed_form":
         system = _algorithm_3(model, data)
     else:
         products, known = WeightProducts.of(model, data), ()
@@ -204,7 +213,7 @@ def _primal(model: Model, data: Observations, solver: str, options: SolverOption
         stops = {"tolerance": options.tolerance, "max_iter": None if solver == "doubly_sgd" else options.max_iter}
         system = MatrixFreeSystem(products, *known, method=solver, verbose=options.verbose, **stops)
     process, noise = KernelProcess(model.kernel, data.num_outputs), model.new_noise(data)
-    return WeightPosterior(process, model.features, system, model.mean, noise, data.X.shape[1])
+    return WeightPosterior(process, model.features, system, model.mean, noise, data.X.shape[1], guard)
 
 
 def _require_stein_form(model: Model, data: Observations) -> None:

@@ -356,6 +356,13 @@ class SimplexMatrix(OutputMatrix):
         super().__init__(num_classes)
         self.register_buffer("code", simplex_code(num_classes).to(torch.get_default_dtype()))
 
+    def _apply(self, *args, **options) -> SimplexMatrix:
+        super()._apply(*args, **options)
+        self.code = simplex_code(self.num_outputs).to(
+            self.code
+        )  # in the new precision, without the rounding of the old
+        return self
+
     def forward(self) -> Tensor:
         return self.factor() @ self.factor().mT
 
