@@ -41,7 +41,7 @@ from ovkgp.inference.roads import choose_road, gathering_road, require_road, roa
 from ovkgp.inference.statistics import Statistics
 from ovkgp.inference.subsets import training_subset
 from ovkgp.inference.training import FitReport, maximise
-from ovkgp.kernels import num_outputs
+from ovkgp.kernels import ManifoldKernel, num_outputs
 
 VARIANCES = ("features", "guarded")
 GATHERED = (Statistics, OutputStatistics)
@@ -304,9 +304,11 @@ class OperatorValuedGP(Module):
 
     def _require_inputs(self, X: Tensor) -> None:
         """Refuse inputs that the kernel cannot take, in words."""
+        is_dear = self.features is not None and isinstance(self.kernel, ManifoldKernel)  # made of all its points
+        kernel = self.kernel.base_kernel if is_dear else self.kernel
         try:
             with torch.no_grad():
-                self.kernel(X[:1].double(), diag=True) if self.features is None else self.features(X[:1].double())
+                kernel(X[:1].double(), diag=True)
         except (RuntimeError, IndexError) as error:
             raise InputError(
                 f"the kernel {type(self.kernel).__name__} cannot be evaluated at inputs with {X.shape[1]} columns ({error}): "
