@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from copy import deepcopy
 
 import numpy as np
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators.approximations import approximate, feature_kind
+from ovkgp.estimators.arviz_export import export
+from ovkgp.estimators.hyperparameter_learning import (
+    draw_hyperparameters,
+    is_sampled,
+    mixture_draws,
+    refuse_sampling,
+    require_sampling,
+    takes_further_rows,
+)
 from ovkgp.estimators.learning import Learner, Table
 from ovkgp.estimators.moments import Moments
 from ovkgp.estimators.options import require_options
@@ -26,7 +37,7 @@ from ovkgp.estimators.streaming import (
 )
 from ovkgp.estimators.summary import Summary, summarise
 from ovkgp.estimators.tables import entry_values, input_table
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.distributed import Ranks
 from ovkgp.inference.reduced_statistics import all_reduce
@@ -46,7 +57,8 @@ class GPRegressor(PosteriorRegressor):
         num_frequencies: of the random features; the number of landmarks for "nystrom".
         noise: "shared", "per_output" or "full" (trained), or a variance, (p,) or (p, p) in the units of Y (fixed).
         hyperparameters: "evidence" trains them. "fixed" leaves those of a kernel object as they are, in the user's units,
-            and takes a noise that is not a number as a tenth of the variance of each output.
+            and takes a noise that is not a number as a tenth of the variance of each output. "laplace", "svi" and "nuts"
+            train them and then draw from their posterior (`ovkgp.inference.sampling`); predictions average over the draws.
         likelihood: "gaussian".
         training_rows: beyond so many rows hyperparameters are trained on a random subset; None uses all.
         variance: "guarded" keeps the variance of random features from starving far from the data, "features" does not.
@@ -56,16 +68,21 @@ class GPRegressor(PosteriorRegressor):
             that torchrun started (see `ovkgp.inference.distributed.process_group`). All must call them, with the same
             options; all end with the same model, which takes a feature map in any case. A process that torchrun did not
             start is one process.
+        sampling: options of `sample_hyperparameters` for "laplace", "svi" and "nuts", such as {"draws": 500, "chains": 4};
+            "max_draws" is how many of the draws predictions average over (50). None for the defaults.
 
     Inputs and outputs are centred and scaled inside (see `ovkgp.estimators.scaling`); everything public is in the user's
     units. NaN in Y is a missing output. Predictions describe a *new observation*: `noise=False` gives the latent function.
 
     Attributes:
-        gp_, posterior_: the `OperatorValuedGP` behind it and its posterior, in scaled units (`scaling_`).
+        gp_, posterior_: the `OperatorValuedGP` behind it and its posterior, in scaled units (`scaling_`). Where hyperparameters
+            were drawn, gp_ is at their mode, and posterior_ is a `MixturePosterior`.
+        draws_: the draws of the hyperparameters, in scaled units, where there are any; `to_arviz` has them in the user's.
         kernel_: the name of the structure that was taken, or "given".
         approximation_: "exact", "orff" or "nystrom".
-        noise_: the noise covariance (p, p) of a new observation.
-        log_evidence_: log p(Y) of the data in the user's units, at the trained hyperparameters.
+        noise_: the noise covariance (p, p) of a new observation; its mean over the draws where there are draws.
+        log_evidence_: log p(Y) of the data in the user's units, at the trained hyperparameters; its mean over the draws where
+            there are draws.
         candidates_: for kernel="auto", the log evidence of each candidate, less one for each trained parameter.
         fit_report_: how training went; None for "fixed".
         output_names_, n_outputs_, n_features_in_, feature_names_in_.
@@ -97,6 +114,7 @@ class GPRegressor(PosteriorRegressor):
         random_state=None,
         verbose=0,
         distributed=False,
+        sampling=None,
     ):
         self.kernel = kernel
         self.base_kernel = base_kernel
@@ -111,6 +129,7 @@ class GPRegressor(PosteriorRegressor):
         self.random_state = random_state
         self.verbose = verbose
         self.distributed = distributed
+        self.sampling = sampling
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
@@ -126,7 +145,7 @@ class GPRegressor(PosteriorRegressor):
                 self._stream([(X, Y)], noise, checkpoint)
                 return self
             table = self._prepare(X, Y, noise)
-            self._learn(table, features=False, checkpoint=checkpoint)
+            self._draw(self._learn(table, features=False, checkpoint=checkpoint))
             self._condition(table)
         return self
 
@@ -166,10 +185,12 @@ class GPRegressor(PosteriorRegressor):
             self._stream(chunks, None, checkpoint)
         return self
 
+    @available_if(takes_further_rows)
     def partial_fit(self, X, Y, noise=None) -> GPRegressor:
         """Add rows. The first call trains hyperparameters and scaling on its rows and takes a feature map (random
         features, or landmarks for approximation="nystrom"); later calls only add to the statistics of all rows seen,
-        in memory that does not grow."""
+        in memory that does not grow. A model with draws of its hyperparameters does not have this method: each draw has
+        features of its own, and looks at all rows."""
         with all_or_nothing(self):
             if self.approximation == "exact":
                 raise OptionError('partial_fit needs a feature map: use approximation="auto", "orff" or "nystrom".')
@@ -198,6 +219,8 @@ class GPRegressor(PosteriorRegressor):
 
     def _require_stream(self, noise) -> None:
         require_options(self)
+        if is_sampled(self):
+            refuse_sampling(self, "a stream")
         if self.approximation == "exact":
             raise OptionError('a stream needs a feature map: use approximation="auto", "orff" or "nystrom".')
         if noise is not None:
@@ -219,6 +242,7 @@ class GPRegressor(PosteriorRegressor):
     def _prepare(self, X, Y, noise) -> Table:
         """Check everything there is to check, and forget the last fit."""
         require_options(self)
+        require_sampling(self)
         X, Y = self._enter(X, Y)
         return Table(X, Y, entry_values(noise, Y, "noise is a variance"))
 
@@ -252,22 +276,39 @@ class GPRegressor(PosteriorRegressor):
         checkpoint=None,
         moments: tuple[Moments, Moments] | None = None,
         ranks: Ranks | None = None,
-    ) -> None:
+    ) -> Learner:
         ranks = ranks or Ranks.alone()
         # A resumed training must find the same rows and the same frequencies.
         seed = as_seed(0 if checkpoint is not None and self.random_state is None else self.random_state)
-        learned = ranks.first(lambda: Learner(self, table, seed, checkpoint, moments).learn(features), "training")
+        learner = Learner(self, table, seed, checkpoint, moments)
+        learned = ranks.first(lambda: learner.learn(features), "training")
         self.kernel_, self.scaling_, self.approximation_ = learned.kernel, learned.scaling, learned.approximation
         self.gp_, self.fit_report_ = learned.gp, learned.report
         if learned.candidates is not None:
             self.candidates_ = learned.candidates
+        return learner
+
+    def _draw(self, learner: Learner) -> None:
+        """Draws of the hyperparameters, where they are asked for; none after a training that was interrupted."""
+        if not is_sampled(self):
+            return
+        if self.fit_report_.interrupted:
+            warnings.warn(
+                "the training was interrupted, and no hyperparameters were drawn: predictions use the best values so far.",
+                FitWarning,
+                stacklevel=3,
+            )
+            return
+        self.draws_ = draw_hyperparameters(self, *learner.trained, learner.seed)
 
     def _condition(self, table: Table) -> None:
-        if self.approximation_ != "exact":
+        draws = getattr(self, "draws_", None)
+        if draws is None and self.approximation_ != "exact":
             self._add(table)
             return
         X, Y, noise = table.scaled(self.scaling_)
-        self.posterior_ = self.gp_.condition(X, Y, noise=noise)
+        options = {"hyperparameters": draws, "max_draws": mixture_draws(self), "variance": self.variance}
+        self.posterior_ = self.gp_.condition(X, Y, noise=noise, **options)
         self._num_seen = np.isfinite(table.Y).sum(0)
         self._report()
 
@@ -295,6 +336,27 @@ class GPRegressor(PosteriorRegressor):
         check_is_fitted(self, "posterior_")
         return summarise(self)
 
-    def to_arviz(self):
-        """Draws of the hyperparameters for ArviZ: with the samplers of a later version."""
-        raise OptionError("to_arviz arrives in a later version, with samplers of the hyperparameters.")
+    def to_arviz(self, X=None, Y=None, noise=None):
+        """The hyperparameters as the object that ArviZ reads, in the user's units; see `ovkgp.estimators.arviz_export`.
+
+        With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. Without, the posterior has the
+        one draw that there is, and `az.loo` has no use for it: attribute elpd_loo is the sum of the log predictive densities
+        of each observed entry given all the others, in closed form.
+
+        Args:
+            X, Y, noise: the data, as `fit` had them, for the log_likelihood of a model without draws that has not kept
+                them, one with features, or not as rows: independent outputs of which some are missing are else numbered
+                one output after another.
+
+        Example:
+            >>> import numpy as np
+            >>> import ovkgp
+            >>> X = np.linspace(0, 6, 30)[:, None]
+            >>> y = 100 * np.sin(X[:, 0]) + np.random.default_rng(0).normal(size=30)
+            >>> model = ovkgp.GPRegressor(hyperparameters="laplace", random_state=0).fit(X, y)
+            >>> data = model.to_arviz()  # for az.summary, az.plot_trace, az.loo
+            >>> data["posterior"]["noise"].dims, bool(data["posterior"]["noise"].mean() < 3)
+            (('chain', 'draw', 'output'), True)
+        """
+        check_is_fitted(self, "posterior_")
+        return export(self, X, Y, noise)

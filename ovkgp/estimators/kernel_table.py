@@ -143,6 +143,7 @@ _TABLE = (
     Storable(ours.CyclicGroup, _attributes("period")),
     Storable(ours.ProductGroup, _attributes("groups")),
     Storable(ours.FreeMatrix, _attributes("num_outputs", "rank", "batch_shape")),
+    Storable(ours.FullMatrix, _attributes("num_outputs", "batch_shape")),
     Storable(ours.KnownMatrix, _attributes("matrix")),
     Storable(ours.EmpiricalMatrix, lambda matrix: {"Y": torch.ones(2, matrix.num_outputs)}),
     Storable(ours.GraphMatrix, lambda m: {"weights": torch.ones(m.num_outputs, m.num_outputs), "ridge": 1.0}),

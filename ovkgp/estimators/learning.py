@@ -91,6 +91,9 @@ class Learner:
         seed: of rows, frequencies and restarts.
         checkpoint: a file for the progress of training, or None.
         moments: of the inputs and of the outputs, where those of all data are known and the table is a sample.
+
+    Attributes:
+        trained: after `learn`, the model that was trained and its rows; the model that predicts may have features besides.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class Learner:
     ):
         self.options, self.table, self.seed, self.checkpoint = options, table, seed, checkpoint
         self.moments = moments or (Moments.of(table.X), Moments.of(table.Y))
-        self.candidates, self._shift = None, 0.0
+        self.candidates, self.trained, self._shift = None, None, 0.0
 
     def learn(self, features: bool) -> Learned:
         """The trained model; with a feature map in any case where `features` is True."""
@@ -121,6 +124,7 @@ class Learner:
         """Train in place, from a model that was trained on fewer rows where there is one."""
         if trained is not None:
             gp.adopt(trained)
+            self.trained = gp, rows
             is_done = gp.features is None and trained.fit_report_.num_rows == len(rows.X)
             if is_done or trained.fit_report_.interrupted:
                 gp.fit_report_ = trained.fit_report_
@@ -134,6 +138,7 @@ class Learner:
         if learner is not gp:
             gp.adopt(learner)
             gp.fit_report_ = learner.fit_report_
+        self.trained = learner, rows
 
     def _fit(self, gp: OperatorValuedGP, data, checkpoint, start: str = "auto") -> OperatorValuedGP:
         X, Y, noise = data

@@ -112,7 +112,7 @@ def value_state(name: str, value) -> tuple[object, dict[str, Tensor]]:
 
     Args:
         name: what it is called where it is refused.
-        value: None, a number, a string, a list of these, an array, a tensor, a sparse matrix or an output matrix.
+        value: None, a number, a string, a list or a dictionary of these, an array, a tensor, a sparse matrix or an output matrix.
 
     Raises:
         InputError, KernelTypeError: it is something else.
@@ -134,6 +134,8 @@ def value_state(name: str, value) -> tuple[object, dict[str, Tensor]]:
         return {"array": "Tensor"}, {"": value.detach()}
     if isinstance(value, np.ndarray):
         return _array_state(name, value)
+    if isinstance(value, dict):
+        return {"mapping": [[plain(name, key), plain(name, item)] for key, item in value.items()]}, {}
     return plain(name, value), {}
 
 
@@ -141,6 +143,8 @@ def value_from_state(entry, tensors: dict[str, Tensor]):
     """The value that `value_state` described."""
     if not isinstance(entry, dict):
         return entry
+    if "mapping" in entry:
+        return dict(entry["mapping"])
     if "matrix" in entry:
         return matrix_from_spec(entry["matrix"], tensors)
     if "sparse" in entry:

@@ -7,11 +7,10 @@ from ovkgp.inference.gp import VARIANCES
 from ovkgp.kernels.checks import whole_number
 
 APPROXIMATIONS = ("auto", "exact", "orff", "nystrom")
-HYPERPARAMETERS = ("fixed", "evidence")
+HYPERPARAMETERS = ("fixed", "evidence", "laplace", "svi", "nuts")
 LIKELIHOODS = ("gaussian",)
 LATER = {
     "approximation": ("variational",),
-    "hyperparameters": ("laplace", "svi", "nuts"),
     "likelihood": (
         "student_t",
         "laplace",

@@ -41,6 +41,43 @@ class PosteriorRegressor(TableRegressor):
             return mean, self._flat(self.scaling_.std(prediction.std))
         return (mean, self.scaling_.cov(prediction.cov)) if return_cov else mean
 
+    def predict_quantiles(self, X, quantiles=None, noise=True) -> np.ndarray:
+        """Quantiles at X (m, d); those of the mixture where predictions average over draws of the hyperparameters.
+
+        Args:
+            quantiles: a level strictly between 0 and 1, for an answer (m, p), or (m,) where Y was one-dimensional; q levels,
+                for (m, p, q) or (m, q), in their order; None for the median.
+            noise: of a new observation (True), or of the latent function (False).
+
+        Example:
+            >>> import numpy as np
+            >>> import ovkgp
+            >>> X = np.linspace(0, 6, 30)[:, None]
+            >>> model = ovkgp.GPRegressor(random_state=0).fit(X, np.sin(X[:, 0]))
+            >>> model.predict_quantiles(X[:3], [0.05, 0.5, 0.95]).shape
+            (3, 3)
+        """
+        X = self._inputs(X)
+        found = self.posterior_.predict(X, "diag", noise=bool(noise)).quantile(0.5 if quantiles is None else quantiles)
+        if found.dim() > 3:
+            raise OptionError(f"quantiles is a level or a list of levels, got {np.shape(quantiles)}.")
+        found = self.scaling_.mean(found)
+        found = found if found.ndim == 2 else np.moveaxis(found, 0, -1)
+        return self._flat(found)
+
+    def predict_interval(self, X, level=0.95, noise=True) -> tuple[np.ndarray, np.ndarray]:
+        """The central interval at X (m, d) that holds each entry with probability `level`: lower and upper ends, each
+        (m, p), or (m,) where Y was one-dimensional.
+
+        Args:
+            level: strictly between 0 and 1.
+            noise: of a new observation (True), or of the latent function (False).
+        """
+        X = self._inputs(X)
+        ends = self.posterior_.predict(X, "diag", noise=bool(noise)).interval(level)
+        lower, upper = (self._flat(self.scaling_.mean(end)) for end in ends)
+        return lower, upper
+
     def sample_y(self, X, n_samples=1, random_state=0, noise=True) -> np.ndarray:
         """Joint draws at X (m, d): (m, p, n_samples), or (m, n_samples) where Y was one-dimensional."""
         X = self._inputs(X)
@@ -58,7 +95,8 @@ class PosteriorRegressor(TableRegressor):
         """Write the fitted model to one file, all or nothing; `ovkgp.load(path)` gives it back, equal to the bit.
 
         The file holds the options, what was learned and the factorised posterior, in safetensors with a checksum: no
-        pickle. A kernel of a class of one's own is saved by its values; `ovkgp.load(path, kernel=…)` must then supply the
+        pickle. Draws of hyperparameters are stored too; averages over them with the exact kernel are made again from the
+        data, and equal to 1e-12. A kernel of a class of one's own is saved by its values; `ovkgp.load(path, kernel=…)` must then supply the
         object. Neither the priors of a kernel object nor a random state that is not a number are stored.
 
         Args:

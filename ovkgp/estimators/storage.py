@@ -1,8 +1,9 @@
 """Fitted estimators on disk: `estimator.save(path)` and `ovkgp.load(path)`.
 
 A model file (`model_file`) holds the constructor's options, what was learned and the factorised posterior. Nothing is
-factorised again on the way back: what a loaded model says is equal, to the bit, to what was said before. Nothing in the file is
-executed. What is stored of a class is a row of `ESTIMATORS`.
+factorised again on the way back: what a loaded model says is equal, to the bit, to what was said before. Only averages over
+draws of the hyperparameters are made again from data and draws (`mixture_state`). Nothing in the file is executed. What is
+stored of a class is a row of `ESTIMATORS`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from ovkgp.estimators.draws_state import draws_from_state, draws_state
 from ovkgp.estimators.gp_regressor import GPRegressor
 from ovkgp.estimators.gp_state import MANIFOLD, RIDGE, TRAINED, Recipe, gp_from_state, gp_state, unscaled_from_state
 from ovkgp.estimators.manifold_ridge import ManifoldRidge
+from ovkgp.estimators.mixture_state import KIND as MIXTURE
+from ovkgp.estimators.mixture_state import mixture_from_state, mixture_state
 from ovkgp.estimators.model_file import read_model, write_model
 from ovkgp.estimators.option_state import (
     option_state,
@@ -45,6 +49,7 @@ from ovkgp.estimators.simplex_classifier import SimplexClassifier
 from ovkgp.estimators.tensor_layout import prefixed, rolled, under, unrolled
 from ovkgp.exceptions import InputError, ModelFileError, OvkgpError
 from ovkgp.inference.fit_report import FitReport
+from ovkgp.inference.mixture_posterior import MixturePosterior
 from ovkgp.inference.output_statistics import statistics_from_tensors
 
 
@@ -75,7 +80,9 @@ _RIDGE = (*_POSTERIOR, "lam_", "noise_", "_noise_now", "_counts")
 _CLASSES = ("n_features_in_", "classes_", "lam_", "noise_", "calibration_", "_code", "_seed")
 _NAMES, _PATH = ("feature_names_in_",), ("feature_names_in_", "path_", "scale_")
 _TABLE = (
-    Stored(GPRegressor, _TRAINED, (*_NAMES, "candidates_", "statistics_"), TRAINED, finish=GPRegressor._report),
+    Stored(
+        GPRegressor, _TRAINED, (*_NAMES, "candidates_", "statistics_", "draws_"), TRAINED, finish=GPRegressor._report
+    ),
     Stored(OVKRidge, _RIDGE, _PATH, RIDGE),
     Stored(ORFFRidge, (*_RIDGE, "_seed"), (*_PATH, "statistics_"), RIDGE),
     Stored(ManifoldRidge, (*_RIDGE, "_seed", "manifold_"), _PATH, MANIFOLD),
@@ -117,6 +124,7 @@ CODECS = {
         lambda statistics: statistics.tensors()[::-1],
         lambda entry, tensors: statistics_from_tensors(tensors, entry),
     ),
+    "draws_": Codec(draws_state, draws_from_state),
     "_num_seen": Codec(
         lambda counts: ({}, {"counts": torch.as_tensor(counts)}),
         lambda _, tensors: tensors["counts"].numpy(),
@@ -164,10 +172,16 @@ def _state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
     header["fitted"], groups["fitted"] = _fitted(estimator, stored)
     if stored.recipe is not None:
         header["gp"], groups["gp"] = gp_state(estimator, stored.recipe)
-        header["posterior"], groups["posterior"] = posterior_state(estimator.posterior_, estimator.gp_.model)
+        header["posterior"], groups["posterior"] = _posterior_state(estimator)
     for name in stored.parts:
         header[name], groups[name] = _state(getattr(estimator, name))
     return header, prefixed(**groups)
+
+
+def _posterior_state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
+    if isinstance(estimator.posterior_, MixturePosterior):
+        return mixture_state(estimator.posterior_, estimator.gp_)
+    return posterior_state(estimator.posterior_, estimator.gp_.model)
 
 
 def _fitted(estimator: BaseEstimator, stored: Stored) -> tuple[dict, dict[str, Tensor]]:
@@ -202,7 +216,8 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator
         OptionError: the file needs a `kernel`, has no use for one, or was made with another.
 
     Cost: that of reading the file; nothing is trained or factorised. A `ManifoldRidge` factorises its penalty again when it
-    is first asked.
+    is first asked, and a model that averages over draws of its hyperparameters with the exact kernel conditions on its data
+    again, once for each draw: its predictions are then equal to 1e-12.
 
     Example:
         >>> import tempfile
@@ -254,5 +269,8 @@ def _put_posterior(
     if isinstance(estimator, RidgeEstimator):
         estimator._kernel = unscaled_from_state(*parts, describe_kernel=describe_kernel)
     estimator.gp_.fit_report_ = getattr(estimator, "fit_report_", None)
-    frozen = estimator.gp_.frozen().model
-    estimator.posterior_ = posterior_from_state(header["posterior"], under("posterior", tensors), frozen)
+    about, values = header["posterior"], under("posterior", tensors)
+    if about["kind"] == MIXTURE:
+        estimator.posterior_ = mixture_from_state(about, values, estimator.gp_)
+    else:
+        estimator.posterior_ = posterior_from_state(about, values, estimator.gp_.frozen().model)

@@ -13,6 +13,7 @@ from ovkgp.kernels import (
     DecomposableKernel,
     DivergenceFreeKernel,
     FreeMatrix,
+    FullMatrix,
     HelmholtzKernel,
     IndependentKernel,
     OutputMatrix,
@@ -35,6 +36,8 @@ FIELDS = ("curl_free", "divergence_free", "helmholtz")
 STRUCTURES = ("independent", "decomposable", "lmc", *FIELDS)
 CANDIDATES = ("independent", "decomposable")
 """What kernel="auto" compares."""
+FREE = (FreeMatrix, FullMatrix)
+"""Output matrices that can have any scale an output."""
 
 
 def base_kernel(base: str | Kernel, num_dims: int) -> Kernel:
@@ -106,7 +109,7 @@ def _has_free_scale(kernel: Kernel) -> bool:
         return True
     if isinstance(kernel, (AdditiveKernel, IndependentKernel)):
         return all(_has_free_scale(part) for part in kernel.kernels)
-    return isinstance(kernel, DecomposableKernel) and isinstance(kernel.output_module, FreeMatrix)
+    return isinstance(kernel, DecomposableKernel) and isinstance(kernel.output_module, FREE)
 
 
 def shares_scale(kernel: Kernel) -> bool:
@@ -114,7 +117,7 @@ def shares_scale(kernel: Kernel) -> bool:
     tied = (FieldKernel, TransformableKernel)
     if any(isinstance(part, tied) for part in kernel.modules()):
         return True
-    if any(isinstance(part, OutputMatrix) and not isinstance(part, FreeMatrix) for part in kernel.modules()):
+    if any(isinstance(part, OutputMatrix) and not isinstance(part, FREE) for part in kernel.modules()):
         return True
     free = (DecomposableKernel, IndependentKernel)
     return is_operator_valued(kernel) and not any(isinstance(part, free) for part in kernel.modules())

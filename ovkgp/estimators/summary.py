@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
 
-from ovkgp.estimators.scaling import Scaling
+from ovkgp.estimators.arviz_export import units_of, values_in_units
+from ovkgp.estimators.user_units import in_user_units, named_structure
 from ovkgp.inference.hyperparameters import hyperparameters
 
 FEW = 10
@@ -48,15 +48,28 @@ def summarise(estimator) -> Summary:
 
 
 def _hyperparameters(estimator) -> list[str]:
-    values, scaling = hyperparameters(estimator.gp_.kernel), estimator.scaling_
-    if isinstance(estimator.kernel, str) and isinstance(estimator.base_kernel, str):
-        values = {name: in_user_units(name, value, estimator.kernel_, scaling) for name, value in values.items()}
-        title = "  hyperparameters, in the units of the data"
-    else:
-        values = {name: value.numpy() for name, value in values.items()}
-        units = "of the data" if scaling.is_none else "of the model (outputs are divided by scaling_.output_scale)"
-        title = f"  hyperparameters, in the units {units}"
-    return [title, *(f"    {name:<28} {_text(value)}" for name, value in values.items())]
+    title = f"  hyperparameters, in the units {units_of(estimator)}"
+    if hasattr(estimator, "draws_"):
+        values = values_in_units(estimator, estimator.draws_["posterior"])
+        listed = {name: _text(draws.mean((0, 1))) + " ± " + _text(draws.std((0, 1))) for name, draws in values.items()}
+        return [f"{title} (posterior mean ± standard deviation)", *_rows(listed), "", f"  {_sampling(estimator)}"]
+    values, structure, scaling = hyperparameters(estimator.gp_.kernel), named_structure(estimator), estimator.scaling_
+    return [title, *_rows({n: _text(in_user_units(n, value, structure, scaling)) for n, value in values.items()})]
+
+
+def _rows(texts: dict[str, str]) -> list[str]:
+    return [f"    {name:<28} {text}" for name, text in texts.items()]
+
+
+def _sampling(estimator) -> str:
+    """How the hyperparameters were drawn, and how far to trust them."""
+    group = estimator.draws_["posterior"]
+    attrs, sizes = group.attrs, group.sizes
+    text = f"hyperparameters drawn by {attrs['method']}: {sizes['chain']} × {sizes['draw']} draws, predictions average over "
+    text += str(len(estimator.posterior_))
+    known = {"rhat_max": "largest R̂ {:.3f}", "num_divergences": "{:.0f} divergences", "khat": "Pareto k̂ {:.2f}"}
+    checks = [words.format(attrs[name]) for name, words in known.items() if name in attrs]
+    return f"{text}; {', '.join(checks)}" if checks else text
 
 
 def _approximation(estimator) -> str:
@@ -64,23 +77,6 @@ def _approximation(estimator) -> str:
         return "exact"
     kind = "random features" if estimator.approximation_ == "orff" else "landmarks"
     return f"{estimator.num_frequencies} {kind}, variance {estimator.variance}"
-
-
-def in_user_units(name: str, value: Tensor, structure: str, scaling: Scaling) -> np.ndarray:
-    """A hyperparameter of a named structure, in the units of the data.
-
-    A field is made of derivatives in the scaled inputs, so that its outputscale has their square in it.
-    """
-    value, path, scale = value.detach().numpy(), name.split("."), scaling.output_scale
-    if path[-1] == "lengthscale":
-        return value * (scaling.input_scale if value.shape[-1] > 1 else scaling.input_scale[0])
-    if path[-1] == "output_matrix":
-        return value * np.outer(scale, scale)
-    if path[-1] != "outputscale":
-        return value
-    if structure == "independent":
-        return value * scale[int(path[0])] ** 2
-    return value * (scale[0] * scaling.input_scale[0]) ** 2
 
 
 def _text(value: np.ndarray) -> str:

@@ -6,6 +6,7 @@ import torch
 
 from ovkgp.inference.data import Observations
 from ovkgp.inference.means import MEANS, PolynomialMean
+from ovkgp.inference.prior_units import output_prior
 from ovkgp.kernels import IndependentKernel
 
 
@@ -36,8 +37,8 @@ def _output_gp(gp, index: int):
         gp.kernel.kernels[index], MEANS[gp.mean.degree + 1], "shared" if gp.noise_model.is_trained else noise
     )
     alone.noise_model.set(noise)
-    for name, _, prior, closure, _ in list(gp.noise_model.named_priors()):
-        alone.noise_model.register_prior(name, prior, closure)
+    for name, _, prior, closure, put in list(gp.noise_model.named_priors()):
+        alone.noise_model.register_prior(name, output_prior(prior, index), closure, put)
     return alone
 
 

@@ -66,7 +66,7 @@ class ExactPosterior(ProcessPosterior):
     def sample_functions(self, k: int = 1, *, random_state=None, num_frequencies: int = 2000) -> FunctionDraws:
         """k random functions; `num_frequencies` random features stand for the prior (see `ovkgp.inference.draws`)."""
         k, (for_features, for_weights, for_noise) = whole_number("the number of draws", k), seeds(random_state, 3)
-        prior = _prior_features(self.process.kernel, num_frequencies, self.num_dims, for_features)
+        prior = prior_features(self.process.kernel, num_frequencies, self.num_dims, for_features)
         weights = normal((k, prior.num_features), for_weights, self.X)
         noise = self._noise_draws(normal((k, *self.solver.alpha.shape), for_noise, self.X))
         drawn = (prior(self.X) @ weights.mT).mT.unflatten(-1, self.solver.alpha.shape)
@@ -120,7 +120,7 @@ class KroneckerPosterior(ExactPosterior):
         return (to_dense(self.scalar(X, self.X)) @ mixed).unflatten(-1, blocks.shape[1:]).flatten(0, 1)
 
 
-def _prior_features(kernel: Kernel, num_frequencies: int, num_dims: int, seed: int) -> ORFF:
+def prior_features(kernel: Kernel, num_frequencies: int, num_dims: int, seed: int) -> ORFF:
     try:
         return ORFF(kernel, num_frequencies, num_dims=num_dims, random_state=seed).double()
     except (SpectralError, KernelTypeError) as error:

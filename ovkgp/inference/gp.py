@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,6 +24,7 @@ from ovkgp.exceptions import FactorisationError, FitWarning, InputError, KernelT
 from ovkgp.features import FeatureMap
 from ovkgp.inference.apart import can_train_apart, train_apart
 from ovkgp.inference.data import Observations, as_floating, observations
+from ovkgp.inference.draws_conditioning import condition_on_draws
 from ovkgp.inference.fitting import (
     parameter_boxes,
     parameter_sizes,
@@ -136,28 +139,50 @@ class OperatorValuedGP(Module):
             Y: outputs (n, p), NaN where missing.
             noise: known variances (n, p).
         """
+        return self.evidence(X, Y, noise)()
+
+    def evidence(self, X, Y=None, noise=None) -> Callable[[], Tensor]:
+        """log p(Y) as a function of the present hyperparameters: data are checked and the road is chosen once, and every
+        call computes `log_evidence` anew."""
         if isinstance(X, GATHERED):
             _refuse_data_beside(Y, noise)
-            return road_of(X).log_evidence_of(self.model, X)
-        data = self.observe(X, Y, noise)
-        with self.naming_failures():
-            return choose_road(self.model, data, self.road).log_evidence(self.model, data)
+            return lambda: road_of(X).log_evidence_of(self.model, X)
+        data = self.observe(X, Y, noise).double()
+        road = choose_road(self.model, data, self.road)
+
+        def log_evidence() -> Tensor:
+            with self.naming_failures():
+                return road.log_evidence(self.model, data)
+
+        return log_evidence
 
     def condition(
-        self, X, Y=None, hyperparameters=None, noise=None, *, variance: str = "features", num_landmarks: int = 1000
+        self,
+        X,
+        Y=None,
+        hyperparameters=None,
+        noise=None,
+        *,
+        variance: str = "features",
+        num_landmarks: int = 1000,
+        max_draws: int = 200,
     ) -> Posterior:
-        """The posterior given data, at the present hyperparameters.
+        """The posterior given data, at the present hyperparameters or averaged over draws of them.
 
         Args:
             X: inputs (n, d), or `Statistics` (and no Y).
             Y: outputs (n, p), NaN where missing.
-            hyperparameters: None, for the present ones.
+            hyperparameters: None, for the present ones; or draws, as `sample_hyperparameters` returns them or as a dictionary
+                from names of raw parameters to arrays (draws, *shape). The answer is then a `MixturePosterior`, at a cost
+                of one conditioning for each draw. Statistics allow draws of what they do not depend on.
             noise: known variances (n, p).
             variance: with a feature map, "features" for the variance of its weights alone, "guarded" for one that never
                 falls below the exact kernel's given `num_landmarks` of the inputs (`ovkgp.inference.guard`).
+            max_draws: more draws of hyperparameters are thinned to so many, evenly over the chains.
         """
         if hyperparameters is not None:
-            raise OptionError("draws of hyperparameters arrive in a later version; leave hyperparameters=None.")
+            options = {"variance": variance, "num_landmarks": num_landmarks}
+            return self._condition_on_draws(X, Y, noise, hyperparameters, max_draws, options)
         if variance not in VARIANCES:
             raise OptionError(f"variance must be one of {', '.join(map(repr, VARIANCES))}, got {variance!r}.")
         landmarks = num_landmarks if variance == "guarded" else 0
@@ -168,6 +193,23 @@ class OperatorValuedGP(Module):
             data = self.observe(X, Y, noise)
             model = self.frozen().model
             return choose_road(model, data, self.road).condition(model, data, landmarks)
+
+    def _condition_on_draws(self, X, Y, noise, draws, max_draws: int, options: dict) -> Posterior:
+        if not isinstance(X, GATHERED):
+            data = self.observe(X, Y, noise).double().clone()  # posteriors made anew see what was given
+            condition = partial(OperatorValuedGP.condition, X=data.X, Y=data.Y, noise=data.noise, **options)
+            # where the noise is known for each entry, nobody draws the model's
+            is_known = data.noise is not None
+            return condition_on_draws(self, draws, condition, max_draws=max_draws, allow_missing=is_known)
+        _refuse_data_beside(Y, noise)
+        condition = partial(OperatorValuedGP.condition, X=X, **options)
+        try:
+            return condition_on_draws(self, draws, condition, max_draws=max_draws, allow_missing=True)
+        except InputError as error:
+            raise InputError(
+                f"these draws do not go with these statistics, which hold for one value of the lengthscales: {error} Draw with "
+                "sample_hyperparameters(gp, statistics), or condition on X and Y."
+            ) from error
 
     def statistics(
         self, X, Y, noise=None, *, into: Statistics | OutputStatistics | None = None

@@ -6,7 +6,7 @@ du/draw = θ'(raw) / (θ − l) turns its gradient. A parameter without a constr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +69,28 @@ class _Entry:
             (rise,) = torch.autograd.grad(value.sum(), raw)
         return (value.detach() - self.lower) / rise
 
+    def log_slopes(self, by_value: bool) -> tuple[Tensor, Tensor]:
+        """log |d raw / du| and its derivative in u, entry by entry; those of log |dθ / du| where `by_value`."""
+        slope = self.slope()
+        if self.is_log and by_value:  # θ − l = exp u
+            return (self.value() - self.lower).log(), torch.ones_like(slope)
+        if self.constraint is None:
+            return slope.abs().log(), torch.zeros_like(slope)
+        log_rise, curvature = self._log_rise()
+        if not self.is_log:  # u is the raw parameter
+            return (log_rise, curvature) if by_value else (torch.zeros_like(slope), torch.zeros_like(slope))
+        return slope.log(), 1 - curvature * slope
+
+    def _log_rise(self) -> tuple[Tensor, Tensor]:
+        """log |dθ / d raw| and its derivative in the raw parameter."""
+        raw = self.parameter.detach().to(torch.float64).requires_grad_()
+        with torch.enable_grad():
+            (rise,) = torch.autograd.grad(self.constraint.transform(raw).sum(), raw, create_graph=True)
+            log_rise = rise.abs().log()
+        if not log_rise.requires_grad:  # a transform that is linear
+            return log_rise, torch.zeros_like(log_rise)
+        return log_rise.detach(), torch.autograd.grad(log_rise.sum(), raw)[0]
+
 
 class ParameterVector:
     """The parameters of `module` that require a gradient, as a float64 NumPy vector of well-scaled variables.
@@ -107,10 +129,25 @@ class ParameterVector:
         boxes = _by_parameter(module, boxes or {})
         pieces = [_bounds(entry, boxes.get(id(entry.parameter))) for entry in self.entries]
         self.bounds = np.concatenate([*pieces, np.zeros((0, 2))])
+        self.kept = np.ones(len(self.bounds), dtype=bool)
         self.set(self.get())
 
     def __len__(self) -> int:
         return len(self.bounds)
+
+    def keep(self, kept: np.ndarray) -> None:
+        """Leave out some of the variables: those where `kept` (len,) is False stay as they are from now on."""
+        self._rest = self.spread(self.get())
+        self.kept[self.kept] = kept
+        self.bounds = self.bounds[kept]
+
+    def spread(self, vector: np.ndarray) -> np.ndarray:
+        """The vector with the variables that were left out, in the order of the parameters."""
+        if len(vector) == len(self.kept):
+            return vector
+        full = self._rest.copy()
+        full[self.kept] = vector
+        return full
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -121,20 +158,36 @@ class ParameterVector:
     def get(self) -> np.ndarray:
         """The present variables, inside their bounds."""
         pieces = [entry.variable(entry.value()).reshape(-1).cpu().numpy() for entry in self.entries]
-        return np.clip(np.concatenate([*pieces, np.zeros(0)]), self.bounds[:, 0], self.bounds[:, 1])
+        return np.clip(self._join(pieces), self.bounds[:, 0], self.bounds[:, 1])
+
+    def _join(self, pieces: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([*pieces, np.zeros(0)])[self.kept]
 
     @torch.no_grad()
     def set(self, vector: np.ndarray) -> None:
         """Write the variables into the parameters."""
-        vector = torch.as_tensor(np.asarray(vector, dtype=np.float64))
+        vector = torch.as_tensor(self.spread(np.asarray(vector, dtype=np.float64)))
         for entry in self.entries:
             piece = vector[entry.piece].reshape(entry.parameter.shape).to(entry.parameter.device)
             entry.parameter.copy_(entry.raw(piece))
 
     def gradient(self) -> np.ndarray:
         """The gradient in the variables, from the `.grad` of the parameters; zero where there is none."""
-        pieces = [_gradient(entry).reshape(-1).cpu().numpy() for entry in self.entries]
-        return np.concatenate([*pieces, np.zeros(0)])
+        return self._join([_gradient(entry).reshape(-1).cpu().numpy() for entry in self.entries])
+
+    def log_slopes(self, flat: Sequence[bool]) -> tuple[float, np.ndarray]:
+        """Σ log |d raw / du|, and its gradient in u (len,): what a density of the raw parameters gains as one of u.
+
+        Args:
+            flat: for each parameter, whether to take log |dθ / du| of its constrained value θ instead.
+        """
+        pairs = [entry.log_slopes(by_value) for entry, by_value in zip(self.entries, flat, strict=True)]
+        total = sum(values.sum().item() for values, _ in pairs)
+        return total, self._join([gradient.reshape(-1).cpu().numpy() for _, gradient in pairs])
+
+    def is_finite(self) -> bool:
+        """Whether all raw parameters are finite numbers."""
+        return all(bool(torch.isfinite(entry.parameter).all()) for entry in self.entries)
 
     def clear_gradient(self) -> None:
         """Forget every `.grad`."""

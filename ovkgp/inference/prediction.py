@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -36,6 +37,8 @@ class Prediction:
         >>> lower, upper = prediction.interval(0.9)
         >>> upper.shape, round(upper[0, 0].item(), 3)
         (torch.Size([3, 2]), 1.645)
+        >>> round(prediction.cdf(1.645)[0, 0].item(), 3)
+        0.95
     """
 
     def __init__(self, mean: Tensor, covariance: Tensor | None = None, form: str = "none"):
@@ -64,10 +67,14 @@ class Prediction:
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
         """The q-quantile of each entry, (m, p); for several q, (len(q), m, p)."""
-        levels = torch.as_tensor(q, dtype=self.mean.dtype, device=self.mean.device)
-        if not bool(((levels > 0) & (levels < 1)).all()):
-            raise OptionError(f"quantile levels lie strictly between 0 and 1, got {q}.")
-        return self.mean + torch.special.ndtri(levels)[..., None, None] * self.std
+        return self.mean + torch.special.ndtri(self._levels(q))[..., None, None] * self.std
+
+    def cdf(self, y) -> Tensor:
+        """P(entry ≤ y), (m, p), for y that broadcasts to (m, p): a number, (p,), (m, 1) or (m, p); NaN where y is NaN.
+
+        Leading axes of y are kept: (k, m, p) gives (k, m, p).
+        """
+        return normal_cdf(self._thresholds(y), self.mean, self.std)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval (lower, upper) that holds each entry with probability `level`, two (m, p) tensors."""
@@ -86,6 +93,19 @@ class Prediction:
             covariance = BlockDiagLinearOperator(covariance) if self.form == "output" else covariance
         return MultitaskMultivariateNormal(self.mean, covariance)
 
+    def _levels(self, q) -> Tensor:
+        levels = torch.as_tensor(q, dtype=self.mean.dtype, device=self.mean.device)
+        if not bool(((levels > 0) & (levels < 1)).all()):
+            raise OptionError(f"quantile levels lie strictly between 0 and 1, got {q}.")
+        return levels
+
+    def _thresholds(self, y) -> Tensor:
+        y, shape = torch.as_tensor(y, dtype=self.mean.dtype, device=self.mean.device), tuple(self.mean.shape)
+        aligned = zip(reversed(y.shape), reversed(shape), strict=False)
+        if any(size not in (1, wanted) for size, wanted in aligned):
+            raise InputError(f"y must be a number or broadcast to {shape}, one for each entry; got {tuple(y.shape)}.")
+        return y.expand(torch.broadcast_shapes(y.shape, shape))
+
     def _require(self, *forms: str) -> None:
         if self.form not in forms:
             wanted = " or ".join(f'cov="{form}"' for form in forms)
@@ -93,6 +113,14 @@ class Prediction:
 
     def __repr__(self) -> str:
         return f"Prediction(mean={tuple(self.mean.shape)}, cov={self.form!r})"
+
+
+def normal_cdf(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """P(N(mean, std²) ≤ y), elementwise; where std is zero the variable is its mean."""
+    gap = y - mean
+    scores = torch.where(std > 0, gap / std, torch.where(gap >= 0, torch.inf, -torch.inf))
+    # torch.special.ndtr is (1 + erf) / 2, which has no digits left in the lower tail
+    return torch.erfc(-scores.masked_fill(gap.isnan(), torch.nan) / math.sqrt(2)) / 2
 
 
 def _require_shape(mean: Tensor, covariance: Tensor | None, form: str) -> None:

@@ -27,11 +27,13 @@ from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.features.orff_kernel import ORFFKernel
+from ovkgp.inference.covariance_prior import set_chol
 from ovkgp.inference.data_scales import FLOOR, column_distances, row_distances, subsample
 from ovkgp.kernels import (
     BlockwiseProductKernel,
     DecomposableKernel,
     FreeMatrix,
+    FullMatrix,
     FunctionValuedKernel,
     GaussianCurveKernel,
     IndependentKernel,
@@ -145,6 +147,9 @@ def _(kernel: DecomposableKernel, around: Surroundings) -> None:
         start(kernel.base_kernel, around.scalar())
         target = around.covariance / level(kernel.base_kernel, around.X)
         _start_loadings(module, "loadings", "diagonal", target, around)
+    elif isinstance(module, FullMatrix):
+        start(kernel.base_kernel, around.scalar())
+        _start_chol(module, around.covariance / level(kernel.base_kernel, around.X), around)
     else:
         known = module().diagonal(dim1=-2, dim2=-1).mean().clamp_min(1e-30)
         start(kernel.base_kernel, around.scalar(around.variance / known.cpu()))
@@ -289,6 +294,16 @@ def _start_loadings(module, factor: str, diagonal: str, covariance: Tensor, arou
         loadings.copy_((deviations.unsqueeze(-1) * found).to(loadings).expand_as(loadings))
     rest = variances * (1 - found.square().sum(-1)).clamp_min(FLOOR)
     assign(module, diagonal, rest, *(end * variances for end in VARIANCE_BOX), around.note)
+
+
+def _start_chol(module: FullMatrix, covariance: Tensor, around: Surroundings) -> None:
+    """L Lᵀ = covariance, with `SHARED` of its correlations: they are estimates, and may be singular."""
+    if not (module.log_scale.requires_grad and module.lower.requires_grad):
+        return
+    variances = covariance.diagonal()
+    shrunk = SHARED * covariance + (1 - SHARED) * torch.diag(variances)
+    set_chol(module, torch.linalg.cholesky(shrunk))
+    around.note(module.log_scale, *(0.5 * (end * variances).log() for end in VARIANCE_BOX))
 
 
 def _signs(vectors: Tensor) -> Tensor:

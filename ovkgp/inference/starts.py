@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ovkgp.inference.data_scales import output_covariance, subsample
 from ovkgp.inference.start_rules import Note, Surroundings, start
-from ovkgp.kernels import FreeMatrix
+from ovkgp.kernels import FreeMatrix, FullMatrix
 
 
 def data_starts(kernel: Kernel, X: Tensor, Y: Tensor) -> None:
@@ -69,7 +69,8 @@ def sizes(kernel: Kernel, X: Tensor, Y: Tensor) -> dict[str, float]:
         kernel, X, Y: as for `data_starts`.
 
     Returns:
-        The size of the loadings of each `FreeMatrix`, (p, 1), by qualified name.
+        The size of the loadings of each `FreeMatrix`, (p, 1), and of what is below the diagonal of each `FullMatrix`,
+        (p(p − 1)/2,), by qualified name.
 
     Example:
         >>> import torch
@@ -82,11 +83,16 @@ def sizes(kernel: Kernel, X: Tensor, Y: Tensor) -> dict[str, float]:
     """
     kernel = deepcopy(kernel)
     data_starts(kernel, X, Y)
-    modules = [(name, module) for name, module in kernel.named_modules() if isinstance(module, FreeMatrix)]
-    return {
-        f"{name}.loadings": module().detach().diagonal(dim1=-2, dim2=-1).sqrt().unsqueeze(-1)
-        for name, module in modules
-    }
+    found = {}
+    for name, module in kernel.named_modules():
+        if isinstance(module, (FreeMatrix, FullMatrix)):
+            deviations = module().detach().diagonal(dim1=-2, dim2=-1).sqrt()
+            row = torch.tril_indices(module.num_outputs, module.num_outputs, -1)[0]
+            is_free = isinstance(module, FreeMatrix)
+            found[f"{name}.{'loadings' if is_free else 'lower'}"] = (
+                deviations.unsqueeze(-1) if is_free else deviations[..., row]
+            )
+    return found
 
 
 def noise_start(Y: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from ovkgp.kernels.chi_square import ExponentiatedChi2Kernel, SkewedChi2Kernel
 from ovkgp.kernels.curves import GaussianCurveKernel, LaplaceCurveKernel
 from ovkgp.kernels.decomposable import DecomposableKernel
 from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel
+from ovkgp.kernels.full_matrix import FullMatrix
 from ovkgp.kernels.function_valued import FunctionValuedKernel
 from ovkgp.kernels.graphs import cluster_laplacian, neighbor_laplacian
 from ovkgp.kernels.groups import (
@@ -50,6 +51,7 @@ __all__ = [
     "EmpiricalMatrix",
     "ExponentiatedChi2Kernel",
     "FreeMatrix",
+    "FullMatrix",
     "FunctionValuedKernel",
     "GaussianCurveKernel",
     "GraphMatrix",

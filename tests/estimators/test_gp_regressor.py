@@ -24,7 +24,7 @@ import ovkgp
 from ovkgp.estimators.approximations import approximate
 from ovkgp.estimators.learning import Table, num_weights
 from ovkgp.estimators.structures import structure
-from ovkgp.estimators.summary import in_user_units
+from ovkgp.estimators.user_units import in_user_units
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
 from ovkgp.inference import hyperparameters
 from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, KnownMatrix
@@ -489,7 +489,12 @@ def test_an_unseen_output_is_called_by_its_name():
         ({"base_kernel": "nonsense"}, "base_kernel must be one of"),
         ({"approximation": "nonsense"}, "approximation must be one of"),
         ({"approximation": "variational"}, "later version"),
-        ({"hyperparameters": "nuts"}, "later version"),
+        ({"hyperparameters": "nonsense"}, "hyperparameters must be one of"),
+        ({"hyperparameters": "nuts", "sampling": 500}, "sampling is a dictionary"),
+        ({"hyperparameters": "nuts", "sampling": {"drawz": 500}}, "unknown option 'drawz'"),
+        ({"hyperparameters": "nuts", "sampling": {"random_state": 0}}, "unknown option 'random_state'"),
+        ({"hyperparameters": "nuts", "sampling": {"max_draws": 0}}, "max_draws"),
+        ({"sampling": {"draws": 500}}, "nothing is drawn"),
         ({"likelihood": "student_t"}, "later version"),
         ({"noise": "nonsense"}, "noise must be one of"),
         ({"noise": -1.0}, "positive"),
@@ -662,11 +667,6 @@ def test_a_training_with_many_weights_is_done_with_the_exact_kernel():
         model.gp_.kernel.base_kernel.lengthscale.detach(), exact.gp_.kernel.base_kernel.lengthscale.detach()
     )
     assert model.score(X, truth) > 0.97
-
-
-def test_later():
-    with pytest.raises(OptionError, match="later version"):
-        ovkgp.GPRegressor().to_arviz()
 
 
 def test_masked_arrays_are_missing_outputs():

@@ -72,6 +72,37 @@ def test_an_interval_covers_what_it_says():
     assert abs(((draws > lower) & (draws < upper)).double().mean().item() - 0.9) < 0.005  # five standard errors
 
 
+@pytest.mark.parametrize("form", ["diag", "output", "full"])
+def test_the_distribution_function_is_that_of_scipy(form):
+    prediction = predictions()[1][form]
+    mean, std = prediction.mean.numpy(), prediction.std.numpy()
+    for y in (0.3, normal(3, seed=5), normal(4, 1, seed=6), normal(4, 3, seed=7), normal(2, 4, 3, seed=8)):
+        y = torch.as_tensor(y, dtype=torch.float64)
+        close(prediction.cdf(y), norm.cdf(y.numpy(), mean, std))
+    close(prediction.cdf(prediction.quantile(0.2)), torch.full((4, 3), 0.2, dtype=torch.float64))
+    y = normal(4, 3)
+    y[1, 2] = torch.nan
+    assert prediction.cdf(y).isnan().nonzero().tolist() == [[1, 2]]
+
+
+def test_the_distribution_function_keeps_its_digits_in_the_lower_tail():
+    prediction = Prediction(torch.zeros(1, 1).double(), torch.ones(1, 1).double(), "diag")
+    for y in (-3.0, -7.0, -12.0, -30.0):
+        assert prediction.cdf(y).item() == pytest.approx(norm.cdf(y), rel=1e-12)
+
+
+def test_the_distribution_function_of_a_point_is_a_step():
+    prediction = Prediction(torch.ones(1, 4), torch.zeros(1, 4), "diag")
+    given = torch.tensor([[0.9, 1.0, 1.1, torch.nan]])
+    assert prediction.cdf(given)[0, :3].tolist() == [0, 1, 1] and bool(prediction.cdf(given)[0, 3].isnan())
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (4, 2), (3, 4)])
+def test_thresholds_of_another_shape_are_refused(shape):
+    with pytest.raises(InputError, match="y must be a number or broadcast to"):
+        predictions()[1]["diag"].cdf(torch.zeros(shape))
+
+
 @pytest.mark.parametrize("m, p", SIZES)
 @pytest.mark.parametrize("form", ["diag", "output", "full"])
 def test_distribution_agrees(form, m, p):

@@ -20,6 +20,7 @@ from gpytorch.kernels import (
 )
 
 from ovkgp.features import ORFF, ORFFKernel
+from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.data_scales import column_distances, output_covariance, row_distances
 from ovkgp.inference.starts import boxes, data_starts, noise_start, sizes
 from ovkgp.inference.training import maximise
@@ -29,6 +30,7 @@ from ovkgp.kernels import (
     DecomposableKernel,
     Delay,
     DivergenceFreeKernel,
+    FullMatrix,
     FunctionValuedKernel,
     GaussianCurveKernel,
     HelmholtzKernel,
@@ -382,3 +384,58 @@ def test_units_of_the_outputs_do_not_matter_to_a_training():
     for unit in (1e-6, 1e6):
         found, report = fitted_evidence(unit)
         assert report.converged and found == pytest.approx(expected, rel=1e-5)
+
+
+# --- full output matrices -------------------------------------------------------------------------------------------------
+
+
+def full_kernel(p=3):
+    return DecomposableKernel(RBFKernel(), output_matrix=FullMatrix(p)).double()
+
+
+def correlated_outputs(n=60, units=(1.0, 100.0, 1e-3)):
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.tensor([[1.0, 0.8, -0.5], [0.0, 0.6, 0.3], [0.0, 0.0, 0.7]], dtype=torch.float64)
+    X = torch.randn(n, 2, generator=generator, dtype=torch.float64)
+    return X, torch.randn(n, 3, generator=generator, dtype=torch.float64) @ mixing * torch.tensor(units)
+
+
+def test_a_full_matrix_starts_at_the_covariance_with_its_correlations_shrunk():
+    kernel, (X, Y) = full_kernel(), correlated_outputs()
+    data_starts(kernel, X, Y)
+    expected = torch.cov(Y.mT)
+    expected = 0.9 * expected + 0.1 * torch.diag(expected.diagonal())
+    torch.testing.assert_close(kernel.output_matrix.detach(), expected, rtol=1e-10, atol=0.0)
+
+
+def test_a_full_matrix_starts_although_its_outputs_are_copies():
+    kernel = full_kernel()
+    X, Y = correlated_outputs()
+    data_starts(kernel, X, Y[:, :1].expand(-1, 3))
+    assert torch.isfinite(kernel.output_matrix).all() and torch.linalg.eigvalsh(kernel.output_matrix.detach()).min() > 0
+
+
+def test_a_full_matrix_that_is_kept_is_left_alone():
+    kernel = full_kernel()
+    kernel.output_module.requires_grad_(False)
+    data_starts(kernel, *correlated_outputs())
+    assert torch.equal(kernel.output_matrix, torch.eye(3, dtype=torch.float64))
+
+
+def test_the_box_and_the_steps_of_a_full_matrix_are_in_the_units_of_each_output():
+    kernel, (X, Y) = full_kernel(), correlated_outputs()
+    low, high = boxes(kernel, X, Y)["output_module.log_scale"]
+    variances = torch.cov(Y.mT).diagonal()
+    torch.testing.assert_close(low, 0.5 * (1e-8 * variances).log())
+    torch.testing.assert_close(high, 0.5 * (1e4 * variances).log())
+    torch.testing.assert_close(sizes(kernel, X, Y)["output_module.lower"], variances.sqrt()[[1, 2, 2]])
+
+
+def test_a_full_matrix_is_trained_to_the_evidence_of_a_free_one_of_full_rank():
+    X, Y = correlated_outputs(30)
+    Y = Y + torch.cat([X.sin(), X.cos()], -1)[:, :3] * torch.tensor([3.0, 300.0, 3e-3])
+    found = [
+        OperatorValuedGP(kernel, noise="per_output").fit(X, Y, restarts=1, random_state=0).fit_report_.log_evidence
+        for kernel in (full_kernel(), DecomposableKernel(RBFKernel(), num_outputs=3, rank=3))
+    ]
+    assert found[0] == pytest.approx(found[1], abs=0.5)

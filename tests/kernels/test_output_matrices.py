@@ -1,4 +1,5 @@
 import pickle
+import unittest
 import warnings
 
 import numpy as np
@@ -7,20 +8,24 @@ import torch
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import RBFKernel
 from gpytorch.priors import GammaPrior, LKJCovariancePrior, NormalPrior, SmoothedBoxPrior
+from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_operator.utils.warnings import NumericalWarning
 from oracles import dense, randomise
 
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.features import ORFF
 from ovkgp.kernels import (
     DecomposableKernel,
     EmpiricalMatrix,
     FreeMatrix,
+    FullMatrix,
     GraphMatrix,
     KnownMatrix,
     MeanRegularizedMatrix,
     SimplexMatrix,
+    components,
     graph_laplacian,
     simplex_code,
 )
@@ -48,6 +53,7 @@ def random_outputs(n=40, p=3, seed=0):
 
 EXAMPLES = {
     "free": lambda: randomise(FreeMatrix(4, rank=2).double(), 0),
+    "full": lambda: randomise(FullMatrix(4).double(), 0),
     "known": lambda: KnownMatrix(random_psd(4, 4)),
     "known_singular": lambda: KnownMatrix(random_psd(4, 2)),
     "empirical": lambda: EmpiricalMatrix(random_outputs(), shrinkage=0.1),
@@ -198,6 +204,57 @@ def test_free_matrix_has_a_batch_shape():
 def test_free_matrix_refuses_a_rank_outside_one_to_p(rank):
     with pytest.raises(OptionError, match="rank must be between 1 and num_outputs = 3"):
         FreeMatrix(3, rank=rank)
+
+
+# --- full --------------------------------------------------------------------------------------------------------
+
+
+class TestFullMatrixProtocol(BaseKernelTestCase, unittest.TestCase):
+    def create_kernel_no_ard(self, **kwargs):
+        matrix = FullMatrix(2, batch_shape=kwargs.get("batch_shape", torch.Size()))
+        return DecomposableKernel(RBFKernel(**kwargs), output_matrix=matrix)
+
+    def create_kernel_ard(self, num_dims, **kwargs):
+        return self.create_kernel_no_ard(ard_num_dims=num_dims, **kwargs)
+
+
+@pytest.mark.parametrize("p", [1, 2, 4])
+def test_full_matrix_is_the_product_of_its_factor(p):
+    module = randomise(FullMatrix(p).double(), 1)
+    L = np.diag(np.exp(array(module.log_scale)))
+    L[np.tril_indices(p, -1)] = array(module.lower)
+    np.testing.assert_allclose(array(module.factor()), L, rtol=1e-15)
+    np.testing.assert_allclose(array(module()), L @ L.T, rtol=1e-14)
+
+
+def test_full_matrix_has_no_redundant_parameter():
+    module = randomise(FullMatrix(3).double(), 2)
+
+    def matrix(raw):
+        values = {"log_scale": raw[:3], "lower": raw[3:]}
+        return torch.func.functional_call(module, values)[tuple(torch.tril_indices(3, 3))]
+
+    raw = torch.cat([module.log_scale, module.lower]).detach()
+    assert torch.linalg.matrix_rank(torch.autograd.functional.jacobian(matrix, raw)) == len(raw) == 6
+
+
+def test_full_matrix_starts_at_the_identity():
+    assert torch.equal(FullMatrix(3)(), torch.eye(3))
+
+
+def test_full_matrix_has_a_batch_shape():
+    module = randomise(FullMatrix(3, batch_shape=torch.Size([2])).double(), 3)
+    assert module().shape == (2, 3, 3) and module.factor().shape == (2, 3, 3)
+    torch.testing.assert_close(module[1](), module()[1])
+
+
+def test_full_matrix_makes_features_of_its_kernel():
+    kernel = DecomposableKernel(RBFKernel(), output_matrix=randomise(FullMatrix(2), 4)).double()
+    x = torch.linspace(0, 2, 5, dtype=torch.float64).unsqueeze(-1)
+    Phi = ORFF(kernel, 20_000, num_dims=1, sampler="qmc", random_state=0).double()(x)
+    np.testing.assert_allclose(array((Phi @ Phi.mT).to_dense()), dense(kernel, x), atol=2e-3 * dense(kernel, x).max())
+    ((scalar, matrix),) = components(kernel)
+    assert scalar is kernel.base_kernel and torch.equal(matrix, kernel.output_matrix)
 
 
 # --- known -------------------------------------------------------------------------------------------------------
@@ -376,7 +433,7 @@ def test_repr_tells_the_rank():
     assert "num_outputs=4, rank=2" in repr(FreeMatrix(4, rank=2))
 
 
-@pytest.mark.parametrize("make", [FreeMatrix, MeanRegularizedMatrix, SimplexMatrix, simplex_code])
+@pytest.mark.parametrize("make", [FreeMatrix, FullMatrix, MeanRegularizedMatrix, SimplexMatrix, simplex_code])
 def test_number_of_outputs_is_whole(make):
     with pytest.raises(OptionError, match=r"must be a whole number, got 2\.5"):
         make(2.5)

@@ -1,0 +1,121 @@
+"""The Laplace approximation of the posterior of hyperparameters: a Gaussian at its mode.
+
+In the variables u of `LogPosterior`, q(u) = N(u*, H⁻¹) with u* the mode and H = −∇² log π(u*), by central differences of
+the gradient. Its root R (R Rᵀ = H⁻¹) is also what makes the coordinates z, u = u* + R z, of the other samplers round.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from ovkgp.exceptions import FitWarning
+from ovkgp.inference.hyperparameter_draws import HyperparameterDraws
+from ovkgp.inference.log_posterior import LogPosterior
+from ovkgp.inference.sampler_checks import importance_checks
+
+FLAT, RAISED = 1e-3, 1.0
+"""A curvature below `FLAT` (a standard deviation beyond 30, where u is a logarithm or of order one) is taken as `RAISED`."""
+
+
+@dataclass(frozen=True)
+class LocalGaussian:
+    """N(u*, R Rᵀ), and how it came about.
+
+    Args:
+        mode: u* (k,).
+        root: R (k, k), invertible.
+        log_density: log π(u*), up to the constant that it always lacks.
+        converged: whether the search for the mode ended at one.
+        flat: for each direction that was all but flat or bent upwards, its curvature and the direction (k,).
+    """
+
+    mode: np.ndarray
+    root: np.ndarray
+    log_density: float
+    converged: bool
+    flat: tuple[tuple[float, np.ndarray], ...] = ()
+
+    def u(self, z: np.ndarray) -> np.ndarray:
+        """u* + R z for z (..., k)."""
+        return self.mode + z @ self.root.T
+
+    @property
+    def log_volume(self) -> float:
+        """log |det R|."""
+        return float(np.linalg.slogdet(self.root)[1])
+
+    @property
+    def log_evidence(self) -> float:
+        """Laplace's estimate of log ∫ π(u) du = log p(Y), hyperparameters integrated out."""
+        return self.log_density + len(self.mode) * np.log(2 * np.pi) / 2 + self.log_volume
+
+    def log_q(self, z: np.ndarray) -> np.ndarray:
+        """log q(u) (...,) at u = u* + R z, z (..., k)."""
+        return -((z**2).sum(-1) + len(self.mode) * np.log(2 * np.pi)) / 2 - self.log_volume
+
+
+def local_gaussian(log_posterior: LogPosterior) -> LocalGaussian:
+    """Find the mode and the Gaussian there.
+
+    Cost: some tens of gradients for the mode, 2k for the Hessian.
+
+    Raises:
+        FactorisationError: log π cannot be evaluated at any start, or not around its mode.
+    """
+    mode, value, converged = log_posterior.mode()
+    values, vectors = np.linalg.eigh(-log_posterior.hessian(mode))
+    is_flat = values < FLAT
+    root = vectors / np.sqrt(np.where(is_flat, RAISED, values))
+    flat = tuple((float(values[i]), vectors[:, i]) for i in np.flatnonzero(is_flat))
+    return LocalGaussian(mode, root, float(value), bool(converged), flat)
+
+
+def warn_of_flatness(local: LocalGaussian, names: list[str]) -> None:
+    """Say which directions the data and the priors leave open, where there are some."""
+    for curvature, direction in local.flat:
+        largest = np.argsort(-np.abs(direction))[:3]
+        where = ", ".join(f"{direction[i]:+.2f} {names[i]}" for i in largest if abs(direction[i]) > 0.1)
+        warnings.warn(
+            f"the posterior is flat or bent upwards at its mode (curvature {curvature:.3g}) along {where}: there the Gaussian "
+            f"is given the standard deviation {RAISED**-0.5:.3g} instead. Give a tighter prior, a model whose parameters are "
+            'identified (FullMatrix for a free output matrix), or use method="nuts".',
+            FitWarning,
+            stacklevel=4,
+        )
+
+
+def sample_laplace(log_posterior: LogPosterior, draws: int, seed: int) -> HyperparameterDraws:
+    """Draws from N(u*, H⁻¹), with the shape of the importance ratios π / q as a check.
+
+    Args:
+        log_posterior: log π.
+        draws: how many.
+        seed: of the draws.
+
+    Cost: that of `local_gaussian`, and one evaluation a draw for the check.
+    """
+    local = local_gaussian(log_posterior)
+    warn_of_flatness(local, variable_names(log_posterior))
+    z = np.random.default_rng(seed).standard_normal((draws, len(local.mode)))
+    u = local.u(z)
+    density = np.array([log_posterior(row)[0] for row in u])
+    attrs = {
+        "log_marginal_likelihood": local.log_evidence,
+        "mode_converged": int(local.converged),
+        "num_flat": len(local.flat),
+    }
+    attrs |= importance_checks(density - local.log_q(z), "laplace")
+    return HyperparameterDraws("laplace", u[None], {"lp": density[None]}, attrs)
+
+
+def variable_names(log_posterior: LogPosterior) -> list[str]:
+    """A name for each entry of u: that of its raw parameter, numbered where it has several entries."""
+    raw = log_posterior.raw(log_posterior.start())
+    return [
+        name if value.size == 1 else f"{name}[{', '.join(map(str, np.unravel_index(i, value.shape)))}]"
+        for name, value in raw.items()
+        for i in range(value.size)
+    ]

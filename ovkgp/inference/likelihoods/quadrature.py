@@ -1,0 +1,175 @@
+"""Expectations under f ~ N(m, v) that have no closed form, each by a rule that is exact to about 1e-9 at *every* variance.
+
+Gauss–Hermite nodes are excellent while the function bends on a longer scale than √v and poor when it does not: 32 nodes give
+log(1 + f²/4) to 2e-9 at √v = 1 and to 2 % at √v = 10. So the two functions that matter, log(1 + u²) of the Student-t law and
+the softplus of logistic ones, are written as integrals in which v makes the integrand smoother.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ovkgp.inference.likelihoods.blocks import by_blocks
+
+HERMITE_NODES = 32
+"""Enough for 1e-9 wherever this many are used alone."""
+LEAST_VARIANCE = 1e-14
+"""Below it, the derivative by the variance of a rule in √v is round-off; there it is the derivative at this variance."""
+
+_STEP, _LAST, _TAIL = 0.4, 3.3, 1e-5
+_BROAD, _LOGISTIC_STEP, _LOGISTIC_REACH = 2.25, 0.7, 45
+
+
+def expected_by_hermite(
+    function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, num_nodes: int = HERMITE_NODES
+) -> Tensor:
+    """E g(f) ≈ Σ_k w_k g(m + √v z_k), elementwise over tensors of one shape.
+
+    Args:
+        function: g, elementwise.
+        mean, variance: of f, of one shape.
+        num_nodes: N; exact for polynomials of degree 2N − 1.
+
+    Cost: N evaluations of g for each entry; memory O(entries), as for every rule here (`blocks.by_blocks`). Differentiable once.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.likelihoods.quadrature import expected_by_hermite
+        >>> mean, variance = torch.tensor([1.0]).double(), torch.tensor([4.0]).double()
+        >>> round(expected_by_hermite(torch.square, mean, variance).item(), 12)
+        5.0
+    """
+    return _entries(lambda m, v: _hermite(function, m, v, num_nodes), num_nodes, mean, variance)
+
+
+def _hermite(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, num_nodes: int) -> Tensor:
+    nodes, weights = (part.to(mean.device) for part in hermite_rule(num_nodes))
+    std = _lifted(variance, LEAST_VARIANCE).sqrt()
+    return function(mean.unsqueeze(-1) + std.unsqueeze(-1) * nodes) @ weights
+
+
+def _entries(rule: Callable[[Tensor, Tensor], Tensor], num_nodes: int, mean: Tensor, variance: Tensor) -> Tensor:
+    """An elementwise rule, a block of entries at a time."""
+    mean, variance = torch.broadcast_tensors(mean, variance)
+    return by_blocks(rule, num_nodes, mean.reshape(-1), variance.reshape(-1)).reshape(mean.shape)
+
+
+@cache
+def hermite_rule(num_nodes: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights (N,) of E g(z), z ~ N(0, 1)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
+    return torch.from_numpy(nodes), torch.from_numpy(weights / weights.sum())
+
+
+def expected_log1p_square(mean: Tensor, variance: Tensor) -> Tensor:
+    """E log(1 + u²) for u ~ N(mean, variance), elementwise and differentiable; smooth at variance 0.
+
+    log(1 + u²) = ∫₀^∞ (1 − e^{−t u²}) e^{−t}/t dt, and E e^{−t u²} = A^{−½} e^{−t mean²/A} with A = 1 + 2 t·variance. The trapezoidal
+    rule in log t has an error of about e^{−π²/0.4} = 2e-11; what lies left of the first node, where the integrand is
+    t (mean² + variance), is summed as a geometric series.
+
+    Cost: 37 + 2.5 log(1 + max(mean² + variance)) nodes for each entry.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.likelihoods.quadrature import expected_log1p_square
+        >>> expected_log1p_square(torch.tensor([1.0]).double(), torch.tensor([0.0]).double()).exp().round(decimals=9).tolist()
+        [2.0]
+    """
+    return _entries(_log1p_square, 50, mean, variance)
+
+
+def _log1p_square(mean: Tensor, variance: Tensor) -> Tensor:
+    size = mean.square() + variance
+    largest = size.detach().amax().item() if size.numel() else 0.0
+    count = math.ceil((_LAST - math.log(_TAIL / (1 + largest))) / _STEP)
+    t = torch.exp(_LAST - _STEP * torch.arange(count, dtype=torch.float64, device=mean.device))
+    twice = 2 * variance.unsqueeze(-1) * t
+    exponent = -torch.log1p(twice) / 2 - mean.square().unsqueeze(-1) * t / (1 + twice)
+    tail = t[-1] * size / math.expm1(_STEP)
+    return _STEP * (-torch.expm1(exponent) @ torch.exp(-t) + tail)
+
+
+def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
+    """E log(1 + e^f) for f ~ N(mean, variance), elementwise and differentiable.
+
+    Gauss–Hermite nodes while √v ≤ 1.5. Beyond, softplus(f) = E max(f + λ, 0) with a logistic variable λ: the expectation over f
+    is closed (`expected_positive_part`), and the trapezoidal rule serves for λ, whose density is analytic up to ±iπ.
+
+    Cost: 32 nodes for each entry, and 91 more where a variance in the batch is broad.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.likelihoods.quadrature import expected_softplus
+        >>> zero = torch.zeros(1).double()
+        >>> expected_softplus(zero, zero).exp().round(decimals=9).tolist()
+        [2.0]
+    """
+    return _entries(lambda m, v: _by_logistic(softplus, expected_positive_part, m, v), 64, mean, variance)
+
+
+def expected_sigmoid(mean: Tensor, variance: Tensor) -> Tensor:
+    """E 1/(1 + e^{−f}) for f ~ N(mean, variance): the derivative of `expected_softplus`, by the same rules."""
+    return _entries(lambda m, v: _by_logistic(torch.sigmoid, _normal_cdf, m, v), 64, mean, variance)
+
+
+def _by_logistic(function: Callable, smoothed: Callable, mean: Tensor, variance: Tensor) -> Tensor:
+    """E g(f), where g(f) = E s(f + λ) and `smoothed`(x, std) = E s(x + std·z) is closed."""
+    broad = variance > _BROAD
+    narrow_value = _hermite(function, mean, variance.where(~broad, _BROAD), HERMITE_NODES)
+    if not bool(broad.any()):
+        return narrow_value
+    nodes, weights = (part.to(mean.device) for part in logistic_rule())
+    std = variance.where(broad, _BROAD).sqrt().unsqueeze(-1)
+    return torch.where(broad, smoothed(mean.unsqueeze(-1) + nodes, std) @ weights, narrow_value)
+
+
+def _normal_cdf(mean: Tensor, std: Tensor) -> Tensor:
+    return torch.special.ndtr(mean / std)
+
+
+def softplus(f: Tensor) -> Tensor:
+    """log(1 + e^f) to full precision; torch's own is f itself beyond 20."""
+    return torch.logaddexp(f, torch.zeros_like(f))
+
+
+@cache
+def logistic_rule() -> tuple[Tensor, Tensor]:
+    """Nodes and weights of E g(λ), λ logistic, for g analytic beyond ±iπ: the trapezoidal rule."""
+    nodes = _LOGISTIC_STEP * torch.arange(-_LOGISTIC_REACH, _LOGISTIC_REACH + 1, dtype=torch.float64)
+    return nodes, _LOGISTIC_STEP * torch.exp(-nodes.abs() - 2 * torch.log1p(torch.exp(-nodes.abs())))
+
+
+def expected_positive_part(mean: Tensor, std: Tensor) -> Tensor:
+    """E max(u, 0) for u ~ N(mean, std²): mean Φ(mean/std) + std φ(mean/std)."""
+    z = mean / std
+    return mean * torch.special.ndtr(z) + std * normal_density(z)
+
+
+def normal_density(z: Tensor) -> Tensor:
+    """φ(z)."""
+    return torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+
+
+def tilted_cdf(rate: Tensor, z: Tensor) -> Tensor:
+    """e^{rate²/2 − rate z} Φ(z − rate) for rate ≥ 0, without overflow: the part of an exponential tail in a distribution function."""
+    x = rate - z
+    left = torch.special.erfcx(x.clamp_min(0.0) / math.sqrt(2)) * torch.exp(-z.square() / 2) / 2
+    right = torch.exp(torch.where(x < 0, rate.square() / 2 - rate * z, 0.0)) * torch.special.ndtr(-x)
+    return torch.where(x < 0, right, left)
+
+
+def standard_deviation(variance: Tensor, unit: Tensor) -> Tensor:
+    """√variance, where a variance below 1e-14 unit² counts as that: its root would have no derivative."""
+    return _lifted(variance, LEAST_VARIANCE * unit.detach().square()).sqrt()
+
+
+def _lifted(variance: Tensor, least: float | Tensor) -> Tensor:
+    """max(variance, least), with the derivative of `variance` itself."""
+    return variance + (least - variance.detach()).clamp_min(0.0)

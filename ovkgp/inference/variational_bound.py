@@ -1,0 +1,148 @@
+"""The evidence lower bound of q(w) = N(μ, S) for f(x) = m(x) + Φ(x) w + residual and any likelihood,
+
+    ELBO = Σ_i E log p(y_i | f_i) − KL(q ‖ N(0, I)),     f_i ~ N(m_i + Φ_i μ, Φ_i S Φ_iᵀ + residual_i),
+
+summed over chunks of rows. It never exceeds log p(Y), and for a Gaussian likelihood without residual it is log p(Y) at the
+best full q (ID-4). A part of the rows, scaled by n over their number, gives an unbiased estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ovkgp.features import FeatureMap
+from ovkgp.inference.data import Observations
+from ovkgp.inference.inducing import InducingPoints
+from ovkgp.inference.likelihoods import Gaussian, Likelihood
+from ovkgp.inference.means import OutputMean
+from ovkgp.inference.posterior import CHUNK_ENTRIES
+from ovkgp.inference.variational_families import WeightGaussian
+from ovkgp.inference.variational_rows import Basis, Rows, entries_per_row, rows_of
+
+KEPT_ENTRIES = 20 * CHUNK_ENTRIES
+"""Features of all rows are kept between natural steps up to so many numbers (160 MB), and made anew beyond."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some rows of data as the bound sees them.
+
+    Args:
+        rows: Φ.
+        prior: m(X) (n, p).
+        residual: (n, p) or (n, p, p), or None where Φ w is the whole process.
+        Y: (n, p), NaN where missing.
+        noise: known variances (n, p), or None.
+    """
+
+    rows: Rows
+    prior: Tensor
+    residual: Tensor | None
+    Y: Tensor
+    noise: Tensor | None
+
+    def detach(self) -> Piece:
+        """The same without a graph."""
+        residual = None if self.residual is None else self.residual.detach()
+        return Piece(self.rows.detach(), self.prior.detach(), residual, self.Y, self.noise)
+
+    def turned(self, basis: Basis) -> Piece:
+        """The same with Φ in another basis of the weights."""
+        return Piece(self.rows.turned(basis), self.prior, self.residual, self.Y, self.noise)
+
+    def marginals(self, q: WeightGaussian, form: str) -> tuple[Tensor, Tensor]:
+        """Mean (n, p) and covariance of f, in the form "diag" or "output"; Φ is in the basis of q."""
+        mean, covariance = q.marginals(self.rows, form)
+        return self.prior + mean, covariance if self.residual is None else covariance + self.residual
+
+
+class Pieces:
+    """All rows in chunks, in the basis of the map; kept where they are few, and made anew at every pass where they are not."""
+
+    def __init__(self, bound: VariationalBound, whole: Piece | None = None):
+        self.bound, self.kept = bound, None
+        if whole is not None:
+            self.kept = [whole.detach()]
+        elif entries_per_row(bound.probe()) * bound.data.num_rows <= KEPT_ENTRIES:
+            self.kept = list(bound.pieces())
+
+    def turned(self, basis: Basis) -> Iterable[Piece]:
+        """The pieces in a basis, to be gone through any number of times."""
+        if self.kept is None:
+            return _Stream(self.bound, basis)
+        return [piece.turned(basis) for piece in self.kept] if basis else self.kept
+
+
+class _Stream:
+    def __init__(self, bound: VariationalBound, basis: Basis):
+        self.bound, self.basis = bound, basis
+
+    def __iter__(self) -> Iterator[Piece]:
+        with torch.no_grad():
+            for piece in self.bound.pieces():
+                yield piece.turned(self.basis)
+
+
+class VariationalBound:
+    """The bound of a model and its data.
+
+    Args:
+        features: the map Φ; `InducingPoints` have a residual.
+        mean: m.
+        likelihood: p(y | f).
+        data: what was observed, in float64.
+
+    Cost of a value: O(n M r) for the marginals of a full q and Kronecker rows, O(n M q) for mean field, with the likelihood's
+    own cost for each entry; memory for one chunk, gradients included (chunks are evaluated again on the way back).
+    """
+
+    def __init__(self, features: FeatureMap, mean: OutputMean, likelihood: Likelihood, data: Observations):
+        self.features, self.mean, self.likelihood, self.data = features, mean, likelihood, data
+        self.form = "output" if likelihood.couples_outputs else "diag"
+        self.is_conjugate = isinstance(likelihood, Gaussian)
+        self.chunk_rows = max(CHUNK_ENTRIES // entries_per_row(self.probe()), 1)
+
+    @torch.no_grad()
+    def probe(self) -> Rows:
+        """Φ at the first row."""
+        return rows_of(self.features(self.data.X[:1]), self.data.num_outputs)
+
+    def piece(self, chunk: Observations) -> Piece:
+        """Some rows, with a graph where gradients are enabled."""
+        rows = rows_of(self.features(chunk.X), chunk.num_outputs)
+        residual = self.features.residual(chunk.X, self.form) if isinstance(self.features, InducingPoints) else None
+        return Piece(rows, self.mean(chunk.X), residual, chunk.Y, chunk.noise)
+
+    @torch.no_grad()
+    def pieces(self) -> Iterator[Piece]:
+        """All rows, a chunk at a time, without a graph."""
+        for chunk in self.data.chunks(self.chunk_rows):
+            yield self.piece(chunk)
+
+    def expected(self, piece: Piece, q: WeightGaussian) -> Tensor:
+        """Σ E log p(y_i | f_i) over one piece in the basis of q."""
+        return self.likelihood.expected(piece.Y, *piece.marginals(q, self.form), piece.noise).sum()
+
+    def whole(self) -> Piece | None:
+        """All rows as one piece, with a graph where gradients are enabled; None where they need several chunks."""
+        return self.piece(self.data) if self.data.num_rows <= self.chunk_rows else None
+
+    def value(self, q: WeightGaussian, whole: Piece | None = None) -> Tensor:
+        """The ELBO, differentiable in the hyperparameters at this q; `whole` saves making the features again."""
+        whole = self.whole() if whole is None else whole
+        if whole is not None:
+            return self.expected(whole.turned(q.basis), q) - q.divergence
+        chunks = self.data.chunks(self.chunk_rows)
+        return sum(self._again(chunk, q) for chunk in chunks) - q.divergence
+
+    def _again(self, chunk: Observations, q: WeightGaussian) -> Tensor:
+        """The part of one chunk, whose graph is made only when its gradient is wanted."""
+        part = lambda: self.expected(self.piece(chunk).turned(q.basis), q)  # noqa: E731
+        if not torch.is_grad_enabled():
+            return part()
+        return checkpoint(part, use_reentrant=False, preserve_rng_state=False)

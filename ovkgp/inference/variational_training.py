@@ -1,0 +1,199 @@
+"""Training of a variational model: by the collapsed bound max_q ELBO with all rows, or by stochastic steps with batches.
+
+All rows: L-BFGS climbs θ ↦ max_q ELBO(θ, q), whose gradient is ∂ELBO/∂θ at the best q (the envelope theorem). Batches: a
+natural step in q and a step of Adam in θ alternate, both from the same features; their estimates are unbiased.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from ovkgp.exceptions import FactorisationError, FitWarning
+from ovkgp.features.noise import as_seed
+from ovkgp.inference.ascent import FAILURES
+from ovkgp.inference.data import Observations
+from ovkgp.inference.fit_report import FitReport
+from ovkgp.inference.natural_gradients import Slopes, ascend, eigenbasis, natural_step, slopes
+from ovkgp.inference.parameters import ParameterVector
+from ovkgp.inference.priors import log_prior
+from ovkgp.inference.variational_bound import Piece, Pieces, VariationalBound
+from ovkgp.inference.variational_families import WeightGaussian
+from ovkgp.inference.variational_rows import DenseRows
+
+LAST_RATE = 0.05
+"""Rates fall along a half cosine to this share of the first."""
+BASIS_ROWS = 4096
+"""Rows from which the eigenbasis is found at the beginning of each epoch; twice as many as waves where those are more."""
+POLISHING = 10
+"""Natural steps over all rows at the end of a training with batches."""
+
+
+class CollapsedBound:
+    """max_q ELBO as a function of the present hyperparameters, differentiable once by the envelope theorem.
+
+    Args:
+        gp: the model, whose `q_` is where the search for q begins, and where it ends.
+        data: the observations, in float64.
+
+    The eigenbasis of a family that is not full is that of the first call, so that the function is smooth; where mean field is
+    exact in its own basis (a Gaussian likelihood, and for Kronecker features complete outputs), it is found anew.
+    """
+
+    def __init__(self, gp, data: Observations):
+        self.gp, self.bound = gp, VariationalBound(gp.features, gp.mean, gp.likelihood, data)
+        alike = data.is_complete and data.noise is None
+        self.turns = self.bound.is_conjugate and (alike or isinstance(self.bound.probe(), DenseRows))
+        self.is_turned = False
+
+    def __call__(self) -> Tensor:
+        whole = self.bound.whole()
+        self.settle(Pieces(self.bound, whole))
+        return self.bound.value(self.gp.q_, whole)
+
+    @torch.no_grad()
+    def settle(self, pieces: Pieces | None = None) -> None:
+        """Bring q to its best at the present hyperparameters."""
+        pieces = Pieces(self.bound) if pieces is None else pieces
+        q = self.gp.start_weights(self.bound)
+        if self.turns or not self.is_turned:
+            q, self.is_turned = eigenbasis(q, self.bound, pieces), True
+        self.gp.q_ = ascend(q, self.bound, pieces)
+
+
+class BatchTraining:
+    """Stochastic training of a model's hyperparameters and q, in place.
+
+    Args:
+        gp: the model.
+        data: the observations.
+        batch_size: rows of a batch.
+        epochs: passes over the data.
+        learning_rate: of Adam, in the well-scaled variables of `ParameterVector`.
+        natural_step: ρ, after the first steps, in which it is 1 / (1 + step).
+        boxes, sizes: of the parameters.
+        random_state: of the order of the rows.
+        verbose: 1 shows a progress bar.
+
+    Cost of a step with b rows: O(b M q) for mean field and Φ = φ ⊗ B, O(b M² p + r³) for a full q, and the features' own.
+    """
+
+    def __init__(
+        self, gp, data: Observations, batch_size: int, epochs: int, learning_rate: float, natural_step: float, *,
+        boxes, sizes, random_state=None, verbose: int = 0,
+    ):  # fmt: skip
+        self.gp, self.data, self.batch_size, self.epochs = gp, data, min(batch_size, data.num_rows), epochs
+        self.natural_step, self.num_batches = natural_step, math.ceil(data.num_rows / self.batch_size)
+        self.generator = torch.Generator().manual_seed(as_seed(random_state))
+        self.bound = VariationalBound(gp.features, gp.mean, gp.likelihood, data)
+        self.vector = ParameterVector(gp, boxes, sizes)
+        self.variables = torch.tensor(self.vector.get(), requires_grad=True)
+        self.adam = (
+            torch.optim.Adam([self.variables], lr=learning_rate, betas=(0.9, 0.99)) if len(self.vector) else None
+        )
+        self.rate, self.bar = learning_rate, tqdm(disable=not verbose, unit="step", total=epochs * self.num_batches)
+        self.step, self.failures, self.levels, self.history = 0, 0, [], []
+
+    def run(self) -> FitReport:
+        """Train; Ctrl-C keeps the latest parameters."""
+        began, interrupted = time.monotonic(), False
+        try:
+            for _ in range(self.epochs):
+                self.epoch()
+            self.polish()
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            self.bar.close()
+            self.vector.clear_gradient()
+        words = "was interrupted: the parameters are the latest" if interrupted else "finished its epochs"
+        if interrupted:
+            warnings.warn(f"training {words}.", FitWarning, stacklevel=3)
+        objective = self.history[-1] if self.history else math.nan
+        return FitReport(
+            objective, not interrupted, words, iterations=self.step, evaluations=self.step, failures=self.failures,
+            interrupted=interrupted, seconds=time.monotonic() - began, history=tuple(self.history),
+        )  # fmt: skip
+
+    def epoch(self) -> None:
+        """One pass over the data in a fresh random order."""
+        order, self.levels = torch.randperm(self.data.num_rows, generator=self.generator), []
+        self.turn(order)
+        for rows in order.split(self.batch_size):
+            self.one_step(self.data.rows(rows.to(self.data.X.device)))
+            self.bar.update()
+        self.history.append(float(np.mean(self.levels)) if self.levels else math.nan)
+        self.bar.set_postfix(objective=f"{self.history[-1]:.6g}", refresh=False)
+
+    @torch.no_grad()
+    def turn(self, order: Tensor) -> None:
+        """Find the eigenbasis anew, from some of the rows: the features have moved with the hyperparameters."""
+        q = self.gp.start_weights(self.bound)
+        if not q.is_full:
+            some = self.data.rows(order[: max(BASIS_ROWS, 2 * q.num_weights // self.data.num_outputs)].sort().values)
+            part = VariationalBound(self.gp.features, self.gp.mean, self.gp.likelihood, some)
+            q = eigenbasis(q, part, Pieces(part))
+        self.gp.q_ = q
+
+    def one_step(self, batch: Observations) -> None:
+        """A natural step of q and a step of Adam, from one evaluation of the features."""
+        try:
+            piece = self.bound.piece(batch).turned(self.gp.q_.basis)
+            self.gp.q_ = self.natural(piece.detach(), self.data.num_rows / batch.num_rows)
+            self.adapt(piece, self.data.num_rows / batch.num_rows)
+        except FAILURES:
+            self.failures += 1
+            if self.failures > 10 + self.step // 10:  # now and then a step may fail, but not as a rule
+                raise
+        self.step += 1
+
+    def natural(self, piece: Piece, scale: float) -> WeightGaussian:
+        """q after a natural step; negative curvatures are left out where they would leave no precision."""
+        q, share = self.gp.q_, max(self.natural_step * self.decay, 1 / (1 + self.step))
+        found = self.slopes(piece, scale)
+        try:
+            return natural_step(q, found, share)
+        except FactorisationError:
+            return natural_step(q, self.slopes(piece, scale, clamped=True), share)
+
+    def slopes(self, piece: Piece, scale: float, clamped: bool = False) -> Slopes:
+        """The slopes of a batch, scaled to all rows."""
+        exact = not self.bound.is_conjugate
+        return slopes(self.gp.q_, [piece], self.gp.likelihood, self.bound.form, scale, exact, clamped)
+
+    def adapt(self, piece: Piece, scale: float) -> None:
+        """A step of Adam on the estimate of ELBO + log prior, for each observed entry."""
+        objective = scale * self.bound.expected(piece, self.gp.q_) - self.gp.q_.divergence + log_prior(self.gp)
+        if not bool(torch.isfinite(objective.detach())):
+            raise FactorisationError("the bound is not finite at the present hyperparameters.")
+        self.levels.append(float(objective.detach()))
+        if self.adam is None:
+            return
+        self.vector.clear_gradient()
+        (-objective / self.data.num_seen).backward()
+        self.variables.grad = torch.from_numpy(self.vector.gradient())
+        for group in self.adam.param_groups:
+            group["lr"] = self.rate * self.decay
+        self.adam.step()
+        self.vector.set(np.clip(self.variables.detach().numpy(), *self.vector.bounds.T))
+        with torch.no_grad():
+            self.variables.copy_(torch.from_numpy(self.vector.get()))
+
+    @property
+    def decay(self) -> float:
+        """From 1 to `LAST_RATE` along half a cosine."""
+        way = min(self.step / max(self.epochs * self.num_batches, 1), 1.0)
+        return LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * way)) / 2
+
+    @torch.no_grad()
+    def polish(self) -> None:
+        """Bring q to its best for all rows at the last hyperparameters."""
+        pieces = Pieces(self.bound)
+        self.gp.q_ = ascend(eigenbasis(self.gp.q_, self.bound, pieces), self.bound, pieces, POLISHING)
+        self.history.append(float(self.bound.value(self.gp.q_) + log_prior(self.gp)))

@@ -1,0 +1,19 @@
+"""Draws of hyperparameters at no cost: what a sampler would give, from perturbed parameters."""
+
+import copy
+
+import numpy as np
+
+from ovkgp.estimators.hyperparameter_learning import axis_names
+from ovkgp.inference.arviz_data import to_arviz_object
+from ovkgp.inference.draw_groups import DrawGroups
+
+
+def perturbed(estimator, gp, rows, seed):
+    """Stands for `draw_hyperparameters`: two chains of three draws, the trained parameters with noise on them."""
+    rng, gp = np.random.default_rng(seed), copy.deepcopy(gp)
+    trained = {name: p.detach().numpy() for name, p in gp.named_parameters() if p.requires_grad}
+    raw = {name: value + 0.1 * rng.standard_normal((2, 3, *value.shape)) for name, value in trained.items()}
+    writer = DrawGroups(gp, raw, None, *rows.scaled(estimator.scaling_), *axis_names(estimator))
+    groups = writer.posterior(writer.variables(), {"method": "laplace"}) | writer.observed_data()
+    return to_arviz_object(groups)

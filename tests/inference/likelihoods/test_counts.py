@@ -1,0 +1,99 @@
+"""Counts: closed expectations, overflow, the Poisson limit, and quantiles of counts in the millions."""
+
+import numpy as np
+import pytest
+import torch
+from likelihood_cases import column, normal, one
+from scipy.stats import nbinom, poisson
+
+from ovkgp.exceptions import FactorisationError, OptionError
+from ovkgp.inference.likelihoods import NegativeBinomial, Poisson
+from ovkgp.inference.likelihoods.count_mixtures import count_cdf
+
+
+def test_poisson_expectation_is_closed():
+    y, m, v = column([0.0, 3.0, 900.0]), normal(3, 1), normal(3, 1, seed=1).square()
+    wanted = y * m - torch.exp(m + v / 2) - torch.lgamma(y + 1)
+    torch.testing.assert_close(Poisson(1).expected(y, m, v), wanted, rtol=1e-14, atol=0.0)
+
+
+def test_an_overflowing_mean_is_minus_infinity_and_not_nan():
+    value, first, curvature = Poisson(1).terms(one(3.0), one(800.0), one(1.0))
+    assert (value.item(), first.item(), curvature.item()) == (-np.inf, -np.inf, np.inf)
+    assert Poisson(1).moments(one(800.0), one(0.0))[0].item() == np.inf
+    value, *slopes = NegativeBinomial(1, dispersion=0.5).terms(one(3.0), one(800.0), one(1.0))
+    assert np.isfinite(value.item()) and all(bool(torch.isfinite(slope).all()) for slope in slopes)
+
+
+def test_a_small_dispersion_is_the_poisson_law_to_full_precision():
+    y, mean, variance = column([0.0, 2.0, 40.0]), column([0.5, 1.0, 3.5]), column([0.1, 1.0, 0.3])
+    for dispersion in (1e-9, 1e-14):
+        likelihood = NegativeBinomial(1, dispersion=dispersion)
+        torch.testing.assert_close(
+            likelihood.log_density(y, mean), Poisson(1).log_density(y, mean), rtol=1e-6, atol=1e-6
+        )
+        torch.testing.assert_close(
+            likelihood.expected(y, mean, variance), Poisson(1).expected(y, mean, variance), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_the_normaliser_has_no_jump_where_the_series_takes_over():
+    y, f = column([0.0, 7.0, 5000.0]), torch.zeros(3, 1)
+    for shape in (999.9, 1000.1, 3e4):
+        found = NegativeBinomial(1, dispersion=1 / shape).log_density(y, f)
+        wanted = nbinom.logpmf(y.numpy(), shape, shape / (shape + 1))
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9)
+
+
+@pytest.mark.parametrize("k", [0, 3, 50, 10_000, 1_000_000])
+@pytest.mark.parametrize("ratio", [0.01, 0.9, 1.1, 30.0])
+def test_poisson_mixtures_of_any_size_against_a_fine_grid(k, ratio):
+    """`ratio` is the latent standard deviation over the width of the step, so that both rules are tried on either side."""
+    std = ratio / np.sqrt(k + 1)
+    for mean in (np.log(k + 1) - std, np.log(k + 1) + 0.5 * std):
+        z = np.linspace(-9, 9, 40_001)
+        weights = np.exp(-z * z / 2)
+        exact = (weights * poisson.cdf(k, np.exp(mean + std * z))).sum() / weights.sum()
+        found = count_cdf(np.array(float(k)), np.array(mean), np.array(std**2))
+        assert float(found) == pytest.approx(exact, abs=1e-8)
+
+
+@pytest.mark.parametrize("dispersion", [1e-3, 0.5, 3.0, 20.0])
+@pytest.mark.parametrize("std", [0.05, 0.9, 1.1, 5.0])
+def test_negative_binomial_mixtures_against_a_fine_grid(dispersion, std):
+    for k, mean in ((0, -1.0), (4, 1.0), (300, 5.0)):
+        z = np.linspace(-9, 9, 20_001)
+        weights = np.exp(-z * z / 2)
+        given = nbinom.cdf(k, 1 / dispersion, 1 / (1 + dispersion * np.exp(mean + std * z)))
+        found = count_cdf(*(np.array(part) for part in (float(k), mean, std**2, dispersion)))
+        assert float(found) == pytest.approx((weights * given).sum() / weights.sum(), abs=1e-8)
+
+
+def test_distribution_functions_know_the_ends_and_keep_nan():
+    y = np.array([-np.inf, -0.5, 0.0, 0.7, np.inf, np.nan])
+    found = count_cdf(y, np.zeros(6), np.ones(6))
+    assert found[[0, 1, 4]].tolist() == [0.0, 0.0, 1.0] and found[2] == found[3] > 0 and np.isnan(found[5])
+
+
+def test_quantiles_of_large_counts_are_whole_and_right():
+    k = Poisson(1).quantile(0.975, one(np.log(1e6)), one(0.0)).item()
+    assert k == poisson.ppf(0.975, 1e6)
+    with pytest.raises(FactorisationError, match="too large to be a log-mean"):
+        Poisson(1).quantile(0.9, one(60.0), one(1.0))
+
+
+def test_starts_are_finite_even_without_a_single_count():
+    Y = torch.zeros(20, 2)
+    Y[:, 1] = torch.poisson(torch.full((20,), 9.0), generator=torch.Generator().manual_seed(0))
+    assert bool(torch.isfinite(Poisson(2).latent_start(Y)).all())
+    assert Poisson(2).latent_start(Y)[1].item() == pytest.approx(np.log(9), abs=0.2)
+    likelihood = NegativeBinomial(2)
+    likelihood.start(Y)
+    assert bool((likelihood.dispersion > 0).all() and (likelihood.dispersion <= 1).all())
+
+
+def test_dispersions_must_be_positive():
+    with pytest.raises(OptionError, match="greater than 0"):
+        NegativeBinomial(1, dispersion=0.0)
+    with pytest.raises(OptionError, match=r"one an output, \(2,\)"):
+        NegativeBinomial(2, dispersion=[1.0, 2.0, 3.0])

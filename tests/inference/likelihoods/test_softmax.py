@@ -1,0 +1,134 @@
+"""Classes: two of them are the logit link, more are a fixed rule whose accuracy is measured, and rows count as wholes."""
+
+import numpy as np
+import pytest
+import torch
+from likelihood_cases import normal
+from scipy.special import ndtri
+from scipy.stats import multinomial, qmc
+from torch.autograd import gradcheck
+
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.likelihoods import Bernoulli, Softmax
+
+
+def latent(n, p, std=1.0, seed=0):
+    root = normal(n, p, p, seed=seed)
+    return normal(n, p, seed=seed + 1), std**2 * root @ root.mT / p
+
+
+def one_hot(n, p):
+    return torch.eye(p, dtype=torch.float64)[torch.arange(n) % p]
+
+
+def test_two_classes_are_the_logit_link():
+    mean, V = latent(6, 2, std=2.0)
+    Y = one_hot(6, 2)
+    contrast, variance = mean[:, :1] - mean[:, 1:], V[:, :1, 0] + V[:, 1:, 1] - 2 * V[:, :1, 1]
+    bernoulli = Bernoulli(1)
+    found, wanted = Softmax(2).terms(Y, mean, V), bernoulli.terms(Y[:, :1], contrast, variance)
+    torch.testing.assert_close(found[0], wanted[0][:, 0])
+    torch.testing.assert_close(found[1], torch.cat([wanted[1], -wanted[1]], -1))
+    sign = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    torch.testing.assert_close(found[2], wanted[2].unsqueeze(-1) * sign)
+    torch.testing.assert_close(Softmax(2).moments(mean, V)[0][:, :1], bernoulli.probability(contrast, variance))
+
+
+def fine_expectation(mean, V, label):
+    """On 2¹⁷ scrambled Sobol points."""
+    points = qmc.Sobol(mean.shape[1], rng=np.random.default_rng(1)).random_base2(17)
+    scores = torch.from_numpy(ndtri(np.clip(points, 1e-12, 1 - 1e-12)))
+    rows = zip(mean, torch.linalg.cholesky(V), label, strict=True)
+    return torch.stack([((m + scores @ root.mT).log_softmax(-1)[:, c]).mean() for m, root, c in rows])
+
+
+@pytest.mark.parametrize(
+    "p, std, promised",
+    [(3, 1.0, 1e-4), (3, 2.0, 1e-4), (3, 5.0, 4e-3), (4, 0.5, 5e-4), (4, 2.0, 5e-3), (8, 1.0, 5e-3), (8, 5.0, 1e-2)],
+)
+def test_expectations_are_as_accurate_as_documented(p, std, promised):
+    n = 6
+    mean, V = latent(n, p, std)
+    V = V + 1e-3 * torch.eye(p)
+    found, exact = Softmax(p).expected(one_hot(n, p), mean, V), fine_expectation(mean, V, torch.arange(n) % p)
+    torch.testing.assert_close(found, exact, rtol=promised, atol=0.0)
+
+
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_terms_are_derivatives_by_mean_and_symmetric_covariance(p):
+    likelihood, Y = Softmax(p), one_hot(4, p)
+    mean, V = (part.requires_grad_() for part in latent(4, p))
+    assert gradcheck(lambda m, v: likelihood.expected(Y, m, (v + v.mT) / 2), (mean, V))
+    value = likelihood.expected(Y, mean, V)
+    first, second = torch.autograd.grad(value.sum(), (mean, V))
+    found = likelihood.terms(Y, mean, V)
+    for term, wanted in zip(found, (value.detach(), first, -(second + second.mT)), strict=True):
+        torch.testing.assert_close(term, wanted)
+    assert torch.equal(found[2], found[2].mT)
+    np.testing.assert_allclose(found[1].sum(-1).numpy(), 0.0, atol=1e-12)  # a common shift changes nothing
+    assert torch.linalg.eigvalsh(found[2]).min().item() > -1e-3  # log p is concave; the rule's error is what is left
+
+
+@pytest.mark.parametrize("p", [3, 5])
+def test_singular_covariances_and_none_at_all_are_fine(p):
+    likelihood, Y, mean = Softmax(p), one_hot(4, p), normal(4, p)
+    for V in (torch.zeros(4, p, p), torch.ones(4, p, p)):  # the second moves all classes together
+        value, first, curvature = likelihood.terms(Y, mean, V)
+        torch.testing.assert_close(value, likelihood.log_density(Y, mean), rtol=1e-6, atol=1e-6)
+        probability = mean.softmax(-1)
+        torch.testing.assert_close(first, Y - probability, rtol=1e-6, atol=1e-6)
+        hessian = torch.diag_embed(probability) - probability.unsqueeze(-1) * probability.unsqueeze(-2)
+        torch.testing.assert_close(curvature, hessian, rtol=1e-3, atol=1e-3)
+
+
+def test_counts_are_multinomial():
+    Y, F = torch.tensor([[3.0, 0.0, 2.0], [1.0, 1.0, 9.0]]).double(), normal(2, 3)
+    wanted = [multinomial.logpmf(y, int(y.sum()), q) for y, q in zip(Y.numpy(), F.softmax(-1).numpy(), strict=True)]
+    np.testing.assert_allclose(Softmax(3).log_density(Y, F).numpy(), wanted, rtol=1e-10)
+    assert Softmax(3).log_density(Y, normal(7, 2, 3)).shape == (7, 2)
+
+
+def test_a_row_with_any_missing_entry_is_missing():
+    likelihood, Y, (mean, V) = Softmax(3), one_hot(4, 3), latent(4, 3)
+    Y[1, 2] = torch.nan
+    likelihood.check(Y)
+    value, first, curvature = likelihood.terms(Y, mean, V)
+    assert value[1] == 0 and bool((first[1] == 0).all()) and bool((curvature[1] == 0).all())
+    kept = [0, 2, 3]
+    torch.testing.assert_close(value[kept], likelihood.expected(Y[kept], mean[kept], V[kept]))
+    assert likelihood.log_density(Y, mean)[1] == 0
+    torch.testing.assert_close(likelihood.latent_start(Y), likelihood.latent_start(Y[kept]))
+
+
+@pytest.mark.parametrize("p", [2, 3, 6])
+def test_class_probabilities_are_those_of_draws(p):
+    likelihood, (mean, V) = Softmax(p), latent(1, p, std=1.5)
+    probability, variance = likelihood.moments(mean, V)
+    assert probability.sum().item() == pytest.approx(1.0, abs=1e-12)
+    generator = torch.Generator().manual_seed(0)
+    root = torch.linalg.cholesky(V[0] + 1e-12 * torch.eye(p))
+    F = mean + torch.randn(100_000, p, generator=generator, dtype=torch.float64) @ root.mT
+    y = likelihood.draw(F, generator)
+    assert bool((y.sum(-1) == 1).all())
+    torch.testing.assert_close(y.mean(0, keepdim=True), probability, rtol=0.0, atol=0.01)
+    torch.testing.assert_close(variance, probability * (1 - probability))
+
+
+def test_a_class_has_a_distribution_function_but_no_quantile():
+    likelihood, (mean, V) = Softmax(3), latent(2, 3)
+    probability = likelihood.moments(mean, V)[0]
+    torch.testing.assert_close(likelihood.cdf(torch.zeros(2, 3), mean, V), 1 - probability)
+    with pytest.raises(OptionError, match="class probabilities"):
+        likelihood.quantile(0.5, mean, V)
+
+
+def test_bad_rows_shapes_and_numbers_of_classes_are_refused():
+    likelihood = Softmax(3)
+    with pytest.raises(InputError, match=r"Y\[1, 2\] = -1"):
+        likelihood.check(torch.tensor([[1.0, 0, 0], [0, 1, -1]]))
+    with pytest.raises(InputError, match="row 1 of Y is all zeros"):
+        likelihood.check(torch.tensor([[1.0, 0, 0], [0, 0, 0]]))
+    with pytest.raises(InputError, match="cov='output'"):
+        likelihood.moments(torch.zeros(2, 3), torch.ones(2, 3))
+    with pytest.raises(OptionError, match="two classes"):
+        Softmax(1)

@@ -1,0 +1,82 @@
+"""Student-t noise: its parameters, its limits, gross errors, and GPyTorch's expectation where nodes are enough for it."""
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from likelihood_cases import column, normal, one
+from scipy.stats import t as student
+
+from ovkgp.exceptions import OptionError
+from ovkgp.inference.likelihoods import Gaussian, StudentT
+
+
+def test_expectation_is_that_of_gpytorch_where_its_nodes_suffice():
+    theirs = gpytorch.likelihoods.StudentTLikelihood().double()
+    theirs.initialize(deg_free=4.0, noise=0.5)
+    ours = StudentT(1, scale=0.5**0.5, df=4.0)
+    mean, variance, y = normal(6, 1), 0.02 + 0.02 * normal(6, 1, seed=1).square(), normal(6, 1, seed=2)
+    latent = gpytorch.distributions.MultivariateNormal(mean[:, 0], torch.diag(variance[:, 0]))
+    wanted = theirs.expected_log_prob(y[:, 0], latent).detach()
+    torch.testing.assert_close(ours.expected(y, mean, variance)[:, 0], wanted, rtol=1e-7, atol=1e-7)
+
+
+def test_many_degrees_of_freedom_are_gaussian_noise():
+    ours, gaussian = StudentT(1, scale=0.8, df=1e7), Gaussian(1, noise=0.64)
+    y, mean, variance = normal(5, 1), normal(5, 1, seed=1), normal(5, 1, seed=2).square()
+    for found, wanted in zip(ours.terms(y, mean, variance), gaussian.terms(y, mean, variance), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.cdf(y, mean, variance), gaussian.cdf(y, mean, variance), rtol=0.0, atol=1e-6)
+
+
+def test_a_gross_error_pulls_less_the_grosser_it_is():
+    likelihood = StudentT(1, scale=1.0, df=4.0)
+    y = column([5.0, 50.0, 500.0, 5e6])
+    _, first, curvature = likelihood.terms(y, torch.zeros_like(y), torch.ones_like(y))
+    assert bool((first > 0).all() and (first.diff(dim=0) < 0).all() and (curvature < 0).all())
+    torch.testing.assert_close(first[1:], 5 / y[1:], rtol=2e-2, atol=0.0)  # (ν + 1) / r
+
+
+def test_distribution_function_without_latent_variance_is_that_of_scipy():
+    for df in (0.8, 2.1, 30.0, 1e4):
+        likelihood, y = StudentT(1, scale=0.7, df=df), column([-30.0, -1.0, 0.2, 4.0])
+        found = likelihood.cdf(y, torch.zeros_like(y), torch.zeros_like(y)).numpy()
+        np.testing.assert_allclose(found, student.cdf(y.numpy(), df, 0, 0.7), atol=1e-9)
+
+
+def test_trained_degrees_of_freedom_stay_above_two_and_the_variance_finite():
+    likelihood = StudentT(2)
+    with torch.no_grad():
+        likelihood.raw_df.fill_(-30.0)
+    assert bool((likelihood.df > 2).all())
+    assert bool(torch.isfinite(likelihood.moments(torch.zeros(1, 2), torch.ones(1, 2))[1]).all())
+    with pytest.raises(OptionError, match="df must be finite and greater than 2"):
+        likelihood.df = 1.5
+
+
+def test_fixed_degrees_of_freedom_may_be_few_and_then_the_variance_is_infinite():
+    likelihood = StudentT(1, df=1.0)
+    assert likelihood.moments(one(0.0), one(1.0))[1].item() == np.inf
+    width = likelihood.quantile(0.9, one(0.0), one(1.0)).item()
+    assert likelihood.cdf(one(width), one(0.0), one(1.0)).item() == pytest.approx(0.9, abs=1e-10)
+    likelihood.start(normal(50, 1))
+    assert 0 < likelihood.scale.item() < 1
+
+
+def test_start_is_robust_against_gross_errors():
+    Y = normal(400, 1)
+    clean, dirty = StudentT(1), StudentT(1)
+    clean.start(Y)
+    Y[:20] = 1e4
+    dirty.start(Y)
+    assert dirty.scale.item() == pytest.approx(clean.scale.item(), rel=0.2)
+    assert abs(dirty.latent_start(Y).item()) < 0.2
+
+
+def test_variables_are_the_trained_parameters():
+    assert set(StudentT(2).variables()) == {"scale", "df"}
+    assert set(StudentT(2, df=4.0).variables()) == {"scale"}
+    likelihood = StudentT(2)
+    likelihood.scale, likelihood.df = [0.5, 2.0], 7.0
+    torch.testing.assert_close(likelihood.variables()["scale"], torch.tensor([0.5, 2.0], dtype=torch.float64))
+    torch.testing.assert_close(likelihood.variables()["df"], torch.tensor([7.0, 7.0], dtype=torch.float64))

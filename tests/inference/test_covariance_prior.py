@@ -1,0 +1,156 @@
+"""Log-normal variances and LKJ correlations: densities, their Jacobian, and draws."""
+
+import math
+import pickle
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.covariance_prior import CovariancePrior, register_covariance_prior, set_chol
+from ovkgp.inference.noise import OutputNoise
+from ovkgp.inference.priors import raw_log_prior
+from ovkgp.kernels import FreeMatrix, FullMatrix
+
+SIZES = pytest.mark.parametrize("p", [1, 2, 3, 5])
+
+
+def random_raw(p, seed=0):
+    """log L_ii and what is below the diagonal, as one vector."""
+    return torch.randn(p * (p + 1) // 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def chol_of(raw, p):
+    rows, columns = torch.tril_indices(p, p, -1)
+    chol = torch.diag_embed(raw[:p].exp())
+    chol[rows, columns] = raw[p:]
+    return chol
+
+
+def variances_and_correlations(raw, p):
+    chol = chol_of(raw, p)
+    covariance = chol @ chol.mT
+    variances = covariance.diagonal()
+    rows, columns = torch.tril_indices(p, p, -1)
+    return torch.cat([variances, (covariance / torch.outer(variances, variances).sqrt())[rows, columns]])
+
+
+def some_prior(p, concentration=2.5):
+    return CovariancePrior(torch.linspace(-1.0, 1.0, p, dtype=torch.float64), 0.7, concentration)
+
+
+@SIZES
+def test_the_density_is_log_normal_times_lkj(p):
+    prior, chol = some_prior(p), chol_of(random_raw(p), p)
+    variances = chol.square().sum(-1)
+    expected = torch.distributions.LogNormal(prior.loc, prior.scale).log_prob(variances).sum()
+    if p > 1:
+        correlation = chol / variances.sqrt().unsqueeze(-1)
+        eta = torch.tensor(2.5, dtype=torch.float64)
+        steps = torch.arange(p - 1, -1, -1)  # torch's density is one of the factor: |dR / dC| = Π C_ii^(p−1−i)
+        expected += torch.distributions.LKJCholesky(p, eta).log_prob(correlation)
+        expected -= (steps * correlation.diagonal().log()).sum()
+    assert prior.log_prob(chol).item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+@SIZES
+def test_the_jacobian_is_that_of_autograd(p):
+    raw = random_raw(p, seed=1)
+    jacobian = torch.autograd.functional.jacobian(lambda u: variances_and_correlations(u, p), raw)
+    expected = torch.linalg.slogdet(jacobian).logabsdet.item()
+    prior, chol = some_prior(p), chol_of(raw, p)
+    assert prior.log_jacobian(chol).item() == pytest.approx(expected, rel=1e-11)
+    both = prior.log_prob(chol) + prior.log_jacobian(chol)
+    assert prior.raw_log_prob(chol).item() == pytest.approx(both.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("concentration", [1.0, 2.0])
+def test_the_density_of_the_parameters_integrates_to_one(concentration):
+    prior = CovariancePrior(torch.tensor([0.2, -0.1]), 0.5, concentration)
+    axes = [
+        torch.linspace(*ends, dtype=torch.float64) for ends in ((-1.5, 1.7, 41), (-9.0, 1.5, 150), (-4.0, 4.0, 201))
+    ]
+    first, second, below = torch.meshgrid(*axes, indexing="ij")
+    top = torch.stack([first.exp(), torch.zeros_like(first)], -1)
+    chol = torch.stack([top, torch.stack([below, second.exp()], -1)], -2)
+    density = prior.raw_log_prob(chol).exp().numpy()
+    for axis in reversed(axes):
+        density = np.trapezoid(density, axis.numpy())
+    assert density == pytest.approx(1.0, abs=2e-4)
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_draws_have_log_normal_variances_and_beta_correlations(p):
+    prior = some_prior(p)
+    chol = prior.draw((4000, p, p), np.random.default_rng(0))
+    variances = chol.square().sum(-1)
+    for a in range(p):
+        law = stats.lognorm(s=0.7, scale=math.exp(prior.loc[a].item()))
+        assert stats.kstest(variances[:, a].numpy(), law.cdf).pvalue > 0.01
+    correlations = (chol @ chol.mT) / (variances.unsqueeze(-1) * variances.unsqueeze(-2)).sqrt()
+    shape = 2.5 - 1 + p / 2  # of every correlation, wherever it stands
+    for a in range(p):
+        for b in range(a):
+            law = stats.beta(shape, shape)
+            assert stats.kstest((correlations[:, a, b].numpy() + 1) / 2, law.cdf).pvalue > 0.01
+
+
+def test_draws_have_the_density_of_the_parameters():
+    """E[∇ log q(u)] = 0 under q: the means of the scores are within 4 standard errors of zero."""
+    p, prior = 3, some_prior(3)
+    chol = prior.draw((4000, p, p), np.random.default_rng(1))
+    rows, columns = torch.tril_indices(p, p, -1)
+    raw = torch.cat([chol.diagonal(dim1=-2, dim2=-1).log(), chol[:, rows, columns]], -1).requires_grad_()
+    factor = torch.diag_embed(raw[:, :p].exp()).index_put((torch.arange(4000)[:, None], rows, columns), raw[:, p:])
+    (scores,) = torch.autograd.grad(prior.raw_log_prob(factor).sum(), raw)
+    errors = scores.mean(0) / (scores.std(0) / math.sqrt(4000))
+    assert errors.abs().max() < 4
+
+
+@pytest.mark.parametrize("make", [lambda: FullMatrix(3).double(), lambda: OutputNoise("full", 3)])
+def test_a_module_is_set_to_the_factor_that_is_given(make):
+    module, chol = make(), chol_of(random_raw(3), 3)
+    set_chol(module, chol)
+    torch.testing.assert_close(module.chol.detach(), chol, rtol=1e-14, atol=1e-15)
+
+
+def test_a_batch_of_matrices_has_a_density_each():
+    matrix = FullMatrix(2, batch_shape=torch.Size([4])).double()
+    register_covariance_prior(matrix, CovariancePrior(0.0, 1.0))
+    one = CovariancePrior(0.0, 1.0).raw_log_prob(torch.eye(2, dtype=torch.float64))
+    assert raw_log_prior(matrix).item() == pytest.approx(4 * one.item(), rel=1e-12)
+    assert CovariancePrior(0.0, 1.0).draw((5, 4, 2, 2), np.random.default_rng(0)).shape == (5, 4, 2, 2)
+
+
+@pytest.mark.parametrize("copy", [deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_it_survives_copies_and_pickles(copy):
+    matrix = FullMatrix(3).double()
+    register_covariance_prior(matrix, some_prior(3))
+    again = copy(matrix)
+    assert raw_log_prior(again).item() == raw_log_prior(matrix).item()
+    again.log_scale.data += 1.0
+    assert raw_log_prior(again).item() != raw_log_prior(matrix).item()
+
+
+def test_an_output_matrix_of_low_rank_is_refused():
+    with pytest.raises(OptionError, match=r"such as FullMatrix\(p\).*got FreeMatrix"):
+        register_covariance_prior(FreeMatrix(2), CovariancePrior(0.0, 1.0))
+
+
+@pytest.mark.parametrize("options", [(0.0, -1.0), (0.0, 1.0, 0.0), (torch.tensor([0.0, math.nan]), 1.0)])
+def test_impossible_options_are_refused(options):
+    with pytest.raises(OptionError, match="must be"):
+        CovariancePrior(*options)
+
+
+def test_several_concentrations_are_refused():
+    with pytest.raises(OptionError, match="one number"):
+        CovariancePrior(0.0, 1.0, [1.0, 2.0])
+
+
+def test_a_draw_of_another_size_is_refused():
+    with pytest.raises(InputError, match=r"p = 3 was expected, got shape \(2, 2\)"):
+        some_prior(3).draw((2, 2), np.random.default_rng(0))

@@ -1,0 +1,252 @@
+"""Conditioning on draws of the hyperparameters: on every road the average of what each draw says, and refusals in words."""
+
+import copy
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import xarray
+from gp_cases import Problem
+from gpytorch.kernels import RBFKernel
+
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.features import ORFF
+from ovkgp.inference import OperatorValuedGP, draws_conditioning
+from ovkgp.inference.arviz_data import to_arviz_object
+from ovkgp.inference.draws_conditioning import ConditionedDraws, condition_on_draws, num_bytes, thinned
+from ovkgp.inference.mixture_posterior import MixturePosterior
+from ovkgp.kernels import DecomposableKernel
+
+ROADS = {
+    "kronecker": {"name": "icm, rank 2", "noise": "per_output", "missing": 0.0},
+    "full noise": {"name": "icm, rank 2", "noise": "full", "missing": 0.0},
+    "dense": {"name": "lmc", "noise": "per_output"},
+    "known noise": {"name": "icm, rank 2", "noise": "known"},
+    "independent": {"name": "independent", "noise": "per_output"},
+    "iterative": {"name": "lmc", "noise": "shared", "road": "iterative"},
+    "field": {"name": "curl-free", "noise": "shared"},
+    "linear mean": {"name": "scalar", "noise": "shared", "mean": "linear"},
+    "features": {"name": "icm, rank 2", "noise": "per_output", "features": "orff", "missing": 0.0},
+    "features, missing": {"name": "lmc", "noise": "per_output", "features": "orff"},
+    "landmarks": {"name": "icm, rank 2", "noise": "per_output", "features": "nystrom"},
+}
+
+
+def draws_of(gp, count=4, chains=1, seed=0, size=0.2):
+    """Perturbed raw parameters, (chains, draws, *shape)."""
+    rng = np.random.default_rng(seed)
+    trained = {name: p.detach().numpy() for name, p in gp.named_parameters() if p.requires_grad}
+    return {n: v + size * rng.standard_normal((chains, count, *v.shape)) for n, v in trained.items()}
+
+
+def as_dataset(raw):
+    axes = {name: ("chain", "draw", *(f"{name}_{i}" for i in range(v.ndim - 2))) for name, v in raw.items()}
+    return xarray.Dataset({name: (axes[name], value) for name, value in raw.items()})
+
+
+def placed(gp, raw, index):
+    gp = copy.deepcopy(gp)
+    with torch.no_grad():
+        for name, parameter in gp.named_parameters():
+            if name in raw:
+                parameter.copy_(torch.as_tensor(raw[name][0, index]))
+    return gp
+
+
+def flat(raw):
+    return {name: value.reshape(-1, *value.shape[2:]) for name, value in raw.items()}
+
+
+def simple(n=15):
+    X = torch.linspace(0, 5, n, dtype=torch.float64).unsqueeze(-1)
+    kernel = DecomposableKernel(RBFKernel(), num_outputs=2, rank=1)
+    return OperatorValuedGP(kernel), X, torch.cat([X.sin(), X.cos()], -1)
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_every_road_averages_over_the_draws(road):
+    problem = Problem(**ROADS[road], level=0.05)
+    raw = draws_of(problem.gp)
+    before = copy.deepcopy(problem.gp.state_dict())
+    posterior = problem.condition(hyperparameters=flat(raw), variance="guarded", num_landmarks=5)
+    assert type(posterior) is MixturePosterior and len(posterior) == 4
+    each = []
+    for index in range(4):
+        gp = placed(problem.gp, raw, index)
+        own = gp.condition(problem.X, problem.Y, noise=problem.known, variance="guarded", num_landmarks=5)
+        each.append((own.predict(problem.test, "full", noise=True), own.log_evidence))
+    means = torch.stack([e.mean for e, _ in each])
+    flat_means = (means - means.mean(0)).flatten(1)
+    expected = torch.stack([e.cov for e, _ in each]).mean(0) + flat_means.T @ flat_means / 4
+    found = posterior.predict(problem.test, "full", noise=True)
+    torch.testing.assert_close(found.mean, means.mean(0), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.cov, expected, rtol=1e-9, atol=1e-9)
+    assert posterior.log_evidence == pytest.approx(np.mean([e for _, e in each]), rel=1e-9)
+    assert all(torch.equal(before[name], value) for name, value in problem.gp.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["inference_data", "datatree"])
+def test_both_kinds_of_arviz_object_are_read(kind):
+    gp, X, Y = simple()
+    raw = draws_of(gp, count=3, chains=2)
+    groups = {"posterior": xarray.Dataset(), "unconstrained_posterior": as_dataset(raw)}
+    given = to_arviz_object(groups, kind)
+    expected = gp.condition(X, Y, hyperparameters=flat(raw)).predict(X)
+    found = gp.condition(X, Y, hyperparameters=given).predict(X)
+    assert torch.equal(found.mean, expected.mean) and torch.equal(found.std, expected.std)
+
+
+def test_axes_of_a_group_may_come_in_any_order():
+    gp, X, Y = simple()
+    raw = draws_of(gp, count=3, chains=2)
+    turned = as_dataset(raw).transpose(..., "draw", "chain")
+    found = gp.condition(X, Y, hyperparameters=xarray.DataTree.from_dict({"unconstrained_posterior": turned}))
+    assert torch.equal(found.predict(X).mean, gp.condition(X, Y, hyperparameters=flat(raw)).predict(X).mean)
+
+
+@pytest.mark.parametrize(
+    ("chains", "count", "most"), [(4, 25, 10), (3, 7, 20), (1, 100, 7), (4, 5, 2), (2, 3, 6), (2, 3, 50)]
+)
+def test_draws_are_thinned_evenly_over_the_chains(chains, count, most):
+    chain = np.repeat(np.arange(chains), count).reshape(chains, count)
+    place = np.tile(np.arange(count), (chains, 1))
+    found = thinned({"chain": chain, "place": place}, most)
+    kept = min(most, chains * count)
+    assert len(found["chain"]) == len(found["place"]) == kept
+    assert len(set(zip(found["chain"].tolist(), found["place"].tolist(), strict=True))) == kept
+    numbers = np.bincount(found["chain"], minlength=chains)
+    assert numbers.max() - numbers.min() <= 1
+    gaps = np.diff(found["chain"] * count + found["place"])
+    assert len(gaps) == 0 or gaps.max() - gaps.min() <= 1
+
+
+def test_more_draws_than_asked_for_are_thinned():
+    gp, X, Y = simple()
+    raw = flat(draws_of(gp, count=30))
+    posterior = gp.condition(X, Y, hyperparameters=raw, max_draws=5)
+    chosen = {name: value[[3, 9, 15, 21, 27]] for name, value in raw.items()}
+    assert torch.equal(posterior.predict(X).std, gp.condition(X, Y, hyperparameters=chosen).predict(X).std)
+    assert len(gp.condition(X, Y, hyperparameters=raw)) == 30
+
+
+# --- memory -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("features", [None, "orff"])
+def test_posteriors_too_large_to_keep_are_made_anew(features, monkeypatch):
+    problem = Problem("icm, rank 2", noise="per_output", missing=0.0, features=features, level=0.05)
+    raw = flat(draws_of(problem.gp))
+    kept = problem.condition(hyperparameters=raw)
+    monkeypatch.setattr(draws_conditioning, "MOST_BYTES", 1)
+    made = problem.condition(hyperparameters=raw)
+    assert kept.parts.are_kept and not made.parts.are_kept
+    assert made.parts[1] is not made.parts[1] and kept.parts[1] is kept.parts[1]
+    X = problem.test
+    assert torch.equal(made.predict(X).std, kept.predict(X).std)
+    assert torch.equal(made.sample(X, 5, random_state=0), kept.sample(X, 5, random_state=0))
+    draws = made.sample_functions(6, random_state=0)
+    assert torch.equal(draws(X), kept.sample_functions(6, random_state=0)(X)) and torch.equal(draws(X), draws(X))
+    problem.X.zero_()
+    problem.Y.zero_()
+    assert torch.equal(made.predict(X).std, kept.predict(X).std)  # what was given is remembered
+    again = pickle.loads(pickle.dumps(made))
+    assert torch.equal(again.predict(X).std, kept.predict(X).std)
+
+
+def test_memory_is_counted_once():
+    tensor = torch.zeros(1000, dtype=torch.float64)
+    assert num_bytes([tensor, tensor[:5], {"view": tensor.reshape(10, 100)}, 3, "text", None]) == 8000
+    gp, X, Y = simple(40)
+    small, large = (num_bytes(gp.condition(X[:n], Y[:n])) for n in (10, 40))
+    assert large > 8 * 40**2 and small < large
+
+
+def test_posteriors_are_a_sequence():
+    gp, X, Y = simple()
+    raw = {name: torch.from_numpy(value) for name, value in flat(draws_of(gp)).items()}
+    drawn = ConditionedDraws(gp, raw, partial(OperatorValuedGP.condition, X=X, Y=Y))
+    assert len(drawn) == 4 and len(list(drawn)) == 4 and drawn[-1] is drawn[3] and len(drawn[1:3]) == 2
+    with pytest.raises(IndexError, match="4 draws"):
+        drawn[4]
+
+
+# --- statistics ---------------------------------------------------------------------------------------------------------
+
+
+def with_features():
+    _, X, Y = simple()
+    kernel = DecomposableKernel(RBFKernel(), num_outputs=2, rank=1)
+    return OperatorValuedGP(kernel, features=ORFF(kernel, 10, num_dims=1, random_state=0)), X, Y
+
+
+def test_statistics_take_draws_of_what_they_do_not_depend_on():
+    gp, X, Y = with_features()
+    raw = {name: value for name, value in flat(draws_of(gp)).items() if "lengthscale" not in name}
+    found = gp.condition(gp.statistics(X, Y), hyperparameters=raw)
+    gp.kernel.base_kernel.raw_lengthscale.requires_grad_(False)
+    expected = gp.condition(X, Y, hyperparameters=raw)
+    torch.testing.assert_close(found.predict(X).std, expected.predict(X).std, rtol=1e-12, atol=1e-12)
+
+
+def test_statistics_refuse_draws_of_lengthscales():
+    gp, X, Y = with_features()
+    statistics = gp.statistics(X, Y)
+    with pytest.raises(InputError, match="do not go with these statistics"):
+        gp.condition(statistics, hyperparameters=flat(draws_of(gp)))
+    with pytest.raises(InputError, match="give them alone"):
+        gp.condition(statistics, Y, hyperparameters=flat(draws_of(gp)))
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------------
+
+
+def spoilt(change):
+    gp, X, Y = simple()
+    raw = flat(draws_of(gp))
+    change(raw)
+    return lambda: gp.condition(X, Y, hyperparameters=raw)
+
+
+LENGTH = "kernel.base_kernel.raw_lengthscale"
+BAD = {
+    "unknown": (lambda raw: raw.update(speed=np.zeros(4)), "draws of 'speed', which this model does not have"),
+    "missing": (lambda raw: raw.pop(LENGTH), "no draws of kernel.base_kernel.raw_lengthscale"),
+    "shape": (lambda raw: raw.update({LENGTH: np.zeros((4, 2))}), r"has shape \(1, 1\); got draws of shape \(2,\)"),
+    "count": (lambda raw: raw.update({LENGTH: np.zeros((3, 1, 1))}), "not equally many draws"),
+    "scalar": (lambda raw: raw.update({LENGTH: 1.0}), "no axis of draws"),
+    "none": (lambda raw: raw.clear(), "no draws"),
+    "empty": (lambda raw: [raw.update({name: value[:0]}) for name, value in list(raw.items())], "no draws"),
+    "not finite": (lambda raw: raw[LENGTH].fill(np.nan), "not all finite"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_draws_get_a_clear_error(case):
+    change, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        spoilt(change)()
+
+
+def test_other_objects_are_refused():
+    gp, X, Y = simple()
+    with pytest.raises(InputError, match="what sample_hyperparameters returns"):
+        gp.condition(X, Y, hyperparameters=3)
+    with pytest.raises(InputError, match="no group 'unconstrained_posterior'"):
+        gp.condition(X, Y, hyperparameters=xarray.DataTree.from_dict({"posterior": as_dataset(draws_of(gp))}))
+    with pytest.raises(OptionError, match="max_draws"):
+        gp.condition(X, Y, hyperparameters=flat(draws_of(gp)), max_draws=0)
+    with pytest.raises(OptionError, match="variance must be one of"):
+        gp.condition(X, Y, hyperparameters=flat(draws_of(gp)), variance="nonsense")
+
+
+def test_frozen_parameters_need_no_draws():
+    gp, X, Y = simple()
+    gp.kernel.base_kernel.raw_lengthscale.requires_grad_(False)
+    raw = flat(draws_of(gp))
+    assert LENGTH not in raw
+    posterior = condition_on_draws(gp, raw, partial(OperatorValuedGP.condition, X=X, Y=Y))
+    assert all(
+        part.process.kernel.base_kernel.lengthscale == gp.kernel.base_kernel.lengthscale for part in posterior.parts
+    )

@@ -1,0 +1,113 @@
+"""The Gaussian at the mode."""
+
+import numpy as np
+import pytest
+from density_cases import Gaussian, KnownDensity, correlated, half_plane
+
+from ovkgp.exceptions import FitWarning
+from ovkgp.inference.laplace import local_gaussian, sample_laplace, variable_names
+
+
+def test_a_gaussian_posterior_is_its_own_laplace_approximation():
+    density = correlated()
+    local = local_gaussian(density)
+    np.testing.assert_allclose(local.mode, density.mean, atol=1e-6)
+    np.testing.assert_allclose(local.root @ local.root.T, density.covariance, rtol=1e-6)
+    assert local.log_evidence == pytest.approx(0.0, abs=1e-6)  # the density is normalised
+    assert local.flat == ()
+
+
+def test_log_q_is_the_density_of_u():
+    density = correlated()
+    local = local_gaussian(density)
+    z = np.random.default_rng(0).standard_normal((5, 3))
+    np.testing.assert_allclose(local.log_q(z), [density(u)[0] for u in local.u(z)], rtol=1e-5)
+
+
+def test_the_evidence_of_a_gamma_density_is_stirlings():
+    shape = 9.0  # π(u) = exp(a u − e^u) integrates to Γ(a); Laplace in u is Stirling's formula
+
+    def function(u):
+        return float(shape * u[0] - np.exp(u[0])), shape - np.exp(u)
+
+    local = local_gaussian(KnownDensity(function, [1.0]))
+    stirling = shape * np.log(shape) - shape + np.log(2 * np.pi / shape) / 2
+    assert local.log_evidence == pytest.approx(stirling, abs=1e-6)
+
+
+def test_draws_have_the_moments_of_the_gaussian():
+    density = correlated()
+    sampled = sample_laplace(density, 4000, seed=1)
+    assert sampled.u.shape == (1, 4000, 3)
+    error = np.sqrt(np.diag(density.covariance) / 4000)
+    assert (np.abs(sampled.flat.mean(0) - density.mean) < 4 * error).all()
+    np.testing.assert_allclose(np.cov(sampled.flat.T), density.covariance, atol=0.12 * np.diag(density.covariance).max())
+    np.testing.assert_allclose(sampled.stats["lp"][0, :5], [density(u)[0] for u in sampled.u[0, :5]])
+
+
+def test_an_exact_approximation_passes_its_own_check():
+    sampled = sample_laplace(correlated(), 500, seed=1)
+    assert sampled.attrs["khat"] <= 0.7
+    assert sampled.attrs["elbo"] == pytest.approx(0.0, abs=1e-5)
+    assert sampled.attrs["mode_converged"] == 1
+
+
+def test_a_spike_on_a_broad_hill_is_reported():
+    def function(u):  # 0.3 N(0, 0.2²) + 0.7 N(0, 1): the Gaussian at the mode sees the spike alone
+        parts = np.array([0.3 / 0.2, 0.7]) * np.exp(-(u[0] ** 2) / 2 / np.array([0.04, 1.0]))
+        return float(np.log(parts.sum())), -u * (parts @ [25.0, 1.0]) / parts.sum()
+
+    with pytest.warns(FitWarning, match="k̂"):
+        sampled = sample_laplace(KnownDensity(function, [0.1]), 2000, seed=0)
+    assert sampled.attrs["khat"] > 0.7
+
+
+def test_a_flat_direction_is_named_and_kept_finite():
+    def function(u):  # depends on the difference of the last two variables only
+        slope = np.array([-u[0], u[2] - u[1], u[1] - u[2]])
+        return -(u[0] ** 2 + (u[1] - u[2]) ** 2) / 2, slope
+
+    density = KnownDensity(function, [0.1, 0.4, 0.2])
+    with pytest.warns(FitWarning, match=r"0\.71 rest\[0\].*0\.71 rest\[1\]"):
+        sampled = sample_laplace(density, 1000, seed=0)
+    assert sampled.attrs["num_flat"] == 1
+    along = sampled.flat @ np.array([0, 1, 1]) / np.sqrt(2)
+    assert along.std() == pytest.approx(1.0, abs=0.1)
+
+
+def test_draws_that_cannot_be_evaluated_are_counted():
+    with pytest.warns(FitWarning, match="k̂"):
+        # 31 % of N(0, I) lie where the density is zero: the ratios are 0 or equal, but q puts mass where π has none
+        sampled = sample_laplace(Cut(), 1000, seed=0)
+    assert sampled.attrs["num_failed_draws"] == np.isneginf(sampled.stats["lp"]).sum() > 200
+
+
+class Cut(KnownDensity):
+    """N(0, I) below 0.5 with a tail that q does not have, and nothing above."""
+
+    def __init__(self):
+        super().__init__(self.density, [0.1, 0.1])
+
+    def density(self, u):
+        if u[0] > 0.5:
+            return -np.inf, u
+        scale = np.log1p(u @ u)
+        return -scale / 2, -u / (1 + u @ u)
+
+
+def test_the_same_seed_gives_the_same_draws():
+    first, again, other = (sample_laplace(correlated(), 20, seed=seed).u for seed in (3, 3, 4))
+    assert (first == again).all() and (first != other).any()
+
+
+def test_variables_are_named_after_their_raw_parameters():
+    assert variable_names(correlated()) == ["scale", "rest[0]", "rest[1]"]
+
+
+def test_one_variable_is_enough():
+    sampled = sample_laplace(Gaussian([2.0], [[0.25]]), 2000, seed=0)
+    assert sampled.flat.mean() == pytest.approx(2.0, abs=0.05) and sampled.flat.std() == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_mode_next_to_the_edge_is_found():
+    assert local_gaussian(half_plane()).mode == pytest.approx(np.zeros(2), abs=1e-6)

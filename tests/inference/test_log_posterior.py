@@ -1,0 +1,376 @@
+"""The posterior density of hyperparameters: against dense NumPy densities, integrals over θ, and central differences."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from gp_cases import KERNELS, Problem
+from gpytorch.constraints import GreaterThan, Interval, Positive
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior, UniformPrior
+from scipy.stats import gamma, lognorm, multivariate_normal, norm
+
+from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.features import ORFF
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.log_posterior import LogPosterior
+from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.kernels import DecomposableKernel, FullMatrix, IndependentKernel, MeanRegularizedMatrix
+
+NOISES, MEANS = ("shared", "per_output", "full", "vector", "known"), ("zero", "constant", "linear", "gpytorch")
+
+
+def data(n=20, d=1, p=1, seed=0):
+    rng = np.random.default_rng(seed)
+    X = torch.from_numpy(rng.uniform(0, 5, (n, d)))
+    mixing = torch.from_numpy(rng.standard_normal((2, p)))
+    return X, torch.cat([X[:, :1].sin(), X[:, :1].cos()], -1) @ mixing + 0.2 * torch.from_numpy(
+        rng.standard_normal((n, p))
+    )
+
+
+def away(lp, seed=0, spread=0.2):
+    return lp.start() + spread * np.random.default_rng(seed).standard_normal(len(lp))
+
+
+def differences(lp, u, h=1e-5):
+    return np.array([(lp(u + h * e)[0] - lp(u - h * e)[0]) / (2 * h) for e in np.eye(len(u))])
+
+
+def assert_gradient(lp, u, tolerance=1e-6):
+    value, gradient = lp(u)
+    assert np.isfinite(value)
+    assert np.abs(gradient - differences(lp, u)).max() <= tolerance * max(1.0, np.abs(gradient).max())
+
+
+@pytest.mark.parametrize("index, name", list(enumerate(KERNELS)))
+@pytest.mark.parametrize("shift", (0, 1))
+def test_gradient_is_that_of_the_density_for_every_kernel_noise_and_mean(index, name, shift):
+    noise, mean = NOISES[(index + 2 * shift) % 5], MEANS[(index + shift) % 4]
+    case = Problem(name, noise=noise, mean=mean, missing=0.3 * shift)
+    lp = LogPosterior(case.gp, case.X, case.Y, case.known, road="modules")
+    assert_gradient(lp, away(lp))
+
+
+@pytest.mark.parametrize("features", ("orff", "nystrom"))
+@pytest.mark.parametrize("name", ("icm, rank 2", "lmc", "independent", "curl-free"))
+def test_gradient_on_the_road_of_features(name, features):
+    case = Problem(name, noise="per_output", features=features, n=30, missing=0.0)
+    lp = LogPosterior(case.gp, case.X, case.Y)
+    assert lp.road == "modules"
+    assert_gradient(lp, away(lp, spread=0.05), 1e-5)
+
+
+@pytest.mark.parametrize("road", ("auto", "modules"))
+def test_density_is_that_of_numpy(road):
+    X, Y = data()
+    kernel = ScaleKernel(
+        RBFKernel(lengthscale_prior=LogNormalPrior(*exact(0.25, 0.75)), lengthscale_constraint=GreaterThan(0.0625)),
+        outputscale_prior=GammaPrior(*exact(2.0, 1.5)),
+    )
+    gp = OperatorValuedGP(kernel, mean="constant", noise="shared")
+    gp.mean.register_prior("constant_prior", NormalPrior(*exact(0.5, 2.0)), "constant")
+    gp.noise_model.register_prior("variances_prior", LogNormalPrior(*exact(-2.0, 1.25)), _variances)
+    lp = LogPosterior(gp, X, Y, priors="given", road=road)
+    assert lp.road == ("plain" if road == "auto" else "modules")
+    u = away(lp)
+    v = lp.variables(u)
+    ell, scale, noise, mean = (v[name].item() for name in ("lengthscale", "outputscale", "noise", "mean"))
+    C = scale * np.exp(-0.5 * np.square(X.numpy() - X.numpy().T) / ell**2) + noise * np.eye(len(X))
+    evidence = multivariate_normal.logpdf(Y.numpy()[:, 0], np.full(len(X), mean), C)
+    priors = (
+        lognorm.logpdf(ell, 0.75, scale=np.exp(0.25))
+        + gamma.logpdf(scale, 2.0, scale=1 / 1.5)
+        + norm.logpdf(mean, 0.5, 2.0)
+    )
+    priors += lognorm.logpdf(noise, 1.25, scale=np.exp(-2.0))
+    (size,) = (entry.size.item() for entry in lp.vector.entries if entry.name == "mean.constant")
+    slopes = np.log(ell - 0.0625) + np.log(scale) + np.log(size) + np.log(2 * noise)
+    assert lp(u)[0] == pytest.approx(evidence + priors + slopes, rel=1e-10)
+
+
+def exact(*numbers):
+    """A prior made of Python's numbers computes its constants in single precision."""
+    return [torch.tensor(number, dtype=torch.float64) for number in numbers]
+
+
+def _variances(module):
+    return module.variances
+
+
+CONSTRAINED = {
+    "positive": (Positive(), LogNormalPrior(0.0, 0.5)),
+    "greater than": (GreaterThan(0.4), GammaPrior(3.0, 2.0)),
+    "interval": (Interval(0.2, 3.0), GammaPrior(3.0, 2.0)),
+    "interval, uniform": (Interval(0.2, 3.0), UniformPrior(0.1, 4.0)),
+    "no prior": (Interval(0.2, 3.0), None),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRAINED)
+@pytest.mark.parametrize("road", ("auto", "modules"))
+def test_integrals_over_u_are_those_of_the_posterior_over_theta(name, road):
+    constraint, prior = CONSTRAINED[name]
+    X, Y = data(8, seed=1)
+    gp = OperatorValuedGP(
+        RBFKernel(lengthscale_constraint=constraint, lengthscale_prior=prior), mean="zero", noise=0.125
+    )
+    lp = LogPosterior(gp, X, Y, priors="given", road=road)
+    assert lp.road == ("plain" if road == "auto" else "modules")
+    level, grid = lp(lp.start())[0], np.arange(-18.0, 18.0, 0.2)
+    weights = np.array([np.exp(lp([u])[0] - level) for u in grid]) * 0.2
+    theta = np.array([lp.variables([u])["lengthscale"].item() for u in grid])
+
+    def density(ell):
+        C = np.exp(-0.5 * np.square(X.numpy() - X.numpy().T) / ell**2) + 0.125 * np.eye(len(X))
+        evidence = multivariate_normal.logpdf(Y.numpy()[:, 0], cov=C)
+        return np.exp(
+            evidence - level + (0.0 if prior is None else prior.log_prob(torch.tensor(ell, dtype=torch.float64)).item())
+        )
+
+    nodes, shares = _quadrature(*(end.item() for end in constraint))
+    expected = shares * [density(t) for t in nodes]
+    for power in range(3):  # the first says that π(u) is normalised as p(Y, θ) is
+        assert weights @ theta**power == pytest.approx(expected @ nodes**power, rel=1e-5)
+
+
+def _quadrature(low, high):
+    """Gauss–Legendre nodes and weights on (low, high), or as far as the priors reach."""
+    ends = [low, 0.7, 2.0, high] if high < 5 else [low, 0.7, 2.0, 6.0, 40.0]
+    x, w = np.polynomial.legendre.leggauss(60)
+    pairs = [((b - a) * (x + 1) / 2 + a, (b - a) / 2 * w) for a, b in itertools.pairwise(ends)]
+    return (np.concatenate(part) for part in zip(*pairs, strict=True))
+
+
+def test_a_parameter_without_prior_is_flat_in_its_constrained_value():
+    X, Y = data()
+    gp = OperatorValuedGP(RBFKernel(lengthscale_constraint=GreaterThan(0.1)), mean="zero", noise=0.1)
+    for road in ("auto", "modules"):
+        lp = LogPosterior(gp, X, Y, priors="given", road=road)
+        u = np.array([0.3])
+        lp.place(u)
+        assert lp(u)[0] == pytest.approx(lp.gp.log_evidence(X, Y).item() + 0.3, rel=1e-12)
+
+
+def test_fixed_parameters_are_not_variables():
+    X, Y = data()
+    gp = OperatorValuedGP(ScaleKernel(RBFKernel()), mean="constant", noise=0.1)
+    gp.kernel.raw_outputscale.requires_grad_(False)
+    lp = LogPosterior(gp, X, Y)
+    assert len(lp) == 2 and sorted(lp.variables(lp.start())) == ["lengthscale", "mean"]
+    assert sorted(lp.raw(lp.start())) == ["kernel.base_kernel.raw_lengthscale", "mean.constant"]
+
+
+def test_a_shared_parameter_is_one_variable_with_one_prior():
+    X, Y = data(p=2)
+    scalar = ScaleKernel(RBFKernel())
+    lp = LogPosterior(OperatorValuedGP(IndependentKernel([scalar, scalar]), mean="zero", noise=0.1), X, Y)
+    assert len(lp) == 2 and lp.road == "plain"
+    assert_gradient(lp, away(lp))
+    other = LogPosterior(
+        OperatorValuedGP(IndependentKernel([scalar, scalar]), mean="zero", noise=0.1), X, Y, road="modules"
+    )
+    assert lp(away(lp))[0] == pytest.approx(other(away(lp))[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("p", (1, 3))
+def test_full_noise_has_one_variable_for_each_number_of_its_triangle(p):
+    X, Y = data(p=p)
+    kernel = DecomposableKernel(RBFKernel(), output_matrix=torch.eye(p))
+    lp = LogPosterior(OperatorValuedGP(kernel, mean="zero", noise="full"), X, Y)
+    assert len(lp) == 1 + p * (p + 1) // 2
+    assert_gradient(lp, away(lp))
+
+
+def test_known_noise_leaves_the_noise_of_the_model_where_it_is():
+    X, Y = data(p=2)
+    gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), noise="per_output")
+    gp.noise_model.set([0.3, 0.7])
+    lp = LogPosterior(gp, X, Y, torch.full_like(Y, 0.1))
+    assert "noise" not in lp.variables(lp.start())
+    lp.mode()
+    assert lp.gp.noise.tolist() == pytest.approx([0.3, 0.7], rel=1e-12)
+
+
+@pytest.mark.parametrize("road", ("auto", "modules"))
+def test_statistics_keep_what_they_do_not_know(road):
+    X, Y = data(200, 2, 3)
+    kernel = ScaleKernel(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3))
+    gp = OperatorValuedGP(kernel, features=ORFF(kernel, 20, random_state=0))
+    lp = LogPosterior(gp, gp.statistics(X, Y), road=road)
+    assert sorted(lp.variables(lp.start())) == ["mean", "noise", "output_matrix", "outputscale"]
+    assert_gradient(lp, away(lp))
+    found = lp.mode()
+    assert found.converged
+    lp.place(found.u)
+    assert torch.equal(lp.gp.kernel.base_kernel.base_kernel.lengthscale, gp.kernel.base_kernel.base_kernel.lengthscale)
+
+
+def test_density_of_statistics_is_that_of_the_data():
+    X, Y = data(100, 2, 2)
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2)
+    gp = OperatorValuedGP(kernel, features=ORFF(kernel, 10, random_state=0))
+    gathered = LogPosterior(gp, gp.statistics(X, Y), priors="given")
+    gp.kernel.base_kernel.raw_lengthscale.requires_grad_(False)
+    direct = LogPosterior(gp, X, Y, priors="given")
+    assert direct.road == "modules" and gathered.road == "plain" and gathered.vector.names == direct.vector.names
+    sizes = [np.concatenate([e.size.reshape(-1).numpy() for e in lp.vector.entries]) for lp in (gathered, direct)]
+    u = away(direct)
+    (value, gradient), (other, by_other) = direct(u), gathered(u * sizes[1] / sizes[0])
+    assert value - np.log(sizes[1]).sum() == pytest.approx(other - np.log(sizes[0]).sum(), rel=1e-9)
+    np.testing.assert_allclose(gradient / sizes[1], by_other / sizes[0], rtol=1e-7, atol=1e-7)
+
+
+def test_iterative_road_gives_the_same_value_at_every_call():
+    X, Y = data(30, 1, 2)
+    Y[3, 1] = torch.nan
+    lp = LogPosterior(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), road="iterative"), X, Y)
+    u = away(lp)
+    first, again = lp(u), lp(u)
+    assert lp.road == "modules" and first[0] == again[0] and np.array_equal(first[1], again[1])
+    dense = LogPosterior(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2)), X, Y)
+    assert first[0] == pytest.approx(dense(u)[0], abs=0.5)
+
+
+@pytest.mark.parametrize("road", ("auto", "modules"))
+@pytest.mark.parametrize("u", (1e3, -1e3, np.nan, np.inf))
+def test_there_is_no_density_where_it_cannot_be_evaluated(road, u):
+    X, Y = data()
+    lp = LogPosterior(OperatorValuedGP(ScaleKernel(RBFKernel())), X, Y, road=road)
+    value, gradient = lp(np.full(len(lp), u))
+    assert value == -np.inf and np.array_equal(gradient, np.zeros(len(lp)))
+    assert (lp.evaluations, lp.failures) == (1, 1)
+
+
+@pytest.mark.parametrize("road", ("auto", "modules"))
+def test_there_is_no_density_outside_the_support_of_a_prior(road):
+    X, Y = data()
+    gp = OperatorValuedGP(RBFKernel(lengthscale_prior=UniformPrior(0.1, 2.0)), mean="zero", noise=0.1)
+    lp = LogPosterior(gp, X, Y, road=road)
+    assert np.isfinite(lp(np.log([1.9]))[0]) and lp(np.log([2.1]))[0] == -np.inf
+
+
+def test_potential_is_minus_the_density_for_autograd():
+    X, Y = data()
+    lp = LogPosterior(OperatorValuedGP(ScaleKernel(RBFKernel())), X, Y)
+    u = torch.from_numpy(away(lp)).requires_grad_()
+    potential = lp.potential(u)
+    potential.backward()
+    value, gradient = lp(u.detach().numpy())
+    assert potential.dtype == torch.float64 and potential.item() == -value
+    np.testing.assert_array_equal(u.grad.numpy(), -gradient)
+
+
+@pytest.mark.parametrize("road", ("auto", "modules"))
+def test_mode_is_flat_and_hessian_is_that_of_the_values(road):
+    X, Y = data(15, 1, 2)
+    gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), output_matrix=FullMatrix(2)), mean="constant")
+    lp = LogPosterior(gp, X, Y, road=road)
+    found = lp.mode()
+    value, gradient = lp(found.u)
+    assert found.converged and value == found.value and np.abs(gradient).max() < 1e-3
+    assert value >= max(lp(lp.start())[0], LogPosterior(gp.start(X, Y), X, Y)(lp.start())[0])
+    H, h = lp.hessian(found.u), 1e-3
+    assert np.array_equal(H, H.T) and np.linalg.eigvalsh(H).max() < 0
+    for i, j in ((0, 0), (0, 1), (2, 3)):
+        e = np.eye(len(lp)) * h
+        corners = [lp(found.u + a * e[i] + b * e[j])[0] * a * b for a in (1, -1) for b in (1, -1)]
+        assert sum(corners) / (4 * h * h) == pytest.approx(H[i, j], abs=1e-3 * np.abs(H).max())
+
+
+def test_mode_starts_from_the_data_where_the_present_values_are_poor():
+    X, Y = data(40)
+    gp = OperatorValuedGP(ScaleKernel(RBFKernel()))
+    gp.kernel.base_kernel.lengthscale = 1e-4
+    gp.noise_model.set(1e3)
+    lp, other = LogPosterior(gp, X, Y), LogPosterior(OperatorValuedGP(ScaleKernel(RBFKernel())), X, Y)
+    assert lp.mode().value == pytest.approx(other.mode().value, abs=1e-4)
+    assert lp.mode(start=[lp.start(), other.mode().u]).value == pytest.approx(other.mode().value, abs=1e-4)
+
+
+def test_mode_says_where_no_start_will_do(monkeypatch):
+    X, Y = data()
+    lp = LogPosterior(OperatorValuedGP(RBFKernel()), X, Y)
+    monkeypatch.setattr(lp, "_evaluate", lambda u: (-np.inf, u))
+    with pytest.raises(FactorisationError, match="any start"):
+        lp.mode()
+
+
+def test_variables_and_raw_parameters_describe_the_same_model():
+    X, Y = data(30, 2, 2)
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2) + DecomposableKernel(
+        MaternKernel(), num_outputs=2
+    )
+    gp = OperatorValuedGP(kernel, mean="linear", noise="full")
+    lp = LogPosterior(gp, X, Y)
+    u = away(lp)
+    raw, named = lp.raw(u), lp.variables(u)
+    assert set(named) == {
+        *("0.lengthscale", "0.output_matrix", "1.lengthscale", "1.output_matrix", "noise", "mean", "mean.slopes")
+    }
+    gp.observe(X, Y)
+    with torch.no_grad():
+        for name, parameter in gp.named_parameters():
+            parameter.copy_(torch.from_numpy(raw[name]))
+    np.testing.assert_allclose(gp.noise.detach(), named["noise"])
+    np.testing.assert_allclose(gp.kernel.kernels[0].output_matrix.detach(), named["0.output_matrix"])
+    np.testing.assert_allclose(gp.mean.slopes.detach(), named["mean.slopes"])
+
+
+def test_variables_are_of_order_one_whatever_the_units():
+    X, Y = data(40, 1, 2)
+    gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), mean="linear", noise="full")
+    widths = []
+    for unit in (1e-4, 1.0, 1e5):
+        lp = LogPosterior(gp, X, unit * Y)
+        widths.append(np.abs(np.diag(lp.hessian(lp.mode().u))) ** -0.5)
+    np.testing.assert_allclose(widths[0], widths[1], rtol=0.1)
+    np.testing.assert_allclose(widths[2], widths[1], rtol=0.1)
+    assert widths[1].min() > 1e-3 and widths[1].max() < 10
+
+
+def test_the_model_and_the_random_numbers_are_left_alone():
+    X, Y = data(20, 1, 2)
+    gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), output_matrix=MeanRegularizedMatrix(2)), mean="constant")
+    before, state = {name: value.clone() for name, value in gp.state_dict().items()}, torch.random.get_rng_state()
+    lp = LogPosterior(gp, X, Y)
+    lp.mode()
+    assert all(torch.equal(value, before[name]) for name, value in gp.state_dict().items())
+    assert not list(gp.named_priors()) and torch.equal(state, torch.random.get_rng_state())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in gp.parameters())
+
+
+def test_one_row_leaves_the_prior_of_the_lengthscale():
+    lp = LogPosterior(OperatorValuedGP(RBFKernel(), mean="zero", noise=0.1), [[0.0]], [[1.0]])
+    values = [lp([np.log(ell)])[0] - np.log(ell) for ell in (0.5, 2.0)]
+    (prior,) = (prior for _, _, prior, *_ in lp.gp.named_priors())
+    densities = prior.log_prob(torch.tensor([0.5, 2.0], dtype=torch.float64))
+    assert len(lp) == 1 and values[1] - values[0] == pytest.approx((densities[1] - densities[0]).item(), rel=1e-9)
+
+
+def test_a_variational_model_has_its_bound_for_an_evidence():
+    X, Y = data(30, 1, 2)
+    kernel = DecomposableKernel(RBFKernel(), num_outputs=2)
+    lp = LogPosterior(VariationalGP(kernel, "student_t", inducing=6, learn_inducing=True), X, Y)
+    assert lp.road == "modules" and not any("points" in name for name in lp.vector.names)
+    assert {"scale", "df"} <= set(lp.variables(lp.start()))
+    assert_gradient(lp, away(lp), 1e-4)
+
+
+def test_wrong_arguments_are_refused_in_words():
+    X, Y = data()
+    gp = OperatorValuedGP(RBFKernel())
+    lp = LogPosterior(gp, X, Y)
+    with pytest.raises(InputError, match="3 variables"):
+        lp(np.zeros(4))
+    with pytest.raises(InputError, match="3 variables"):
+        lp.mode(start=np.zeros(2))
+    with pytest.raises(OptionError, match="priors must be"):
+        LogPosterior(gp, X, Y, priors="none")
+    with pytest.raises(OptionError, match="road must be"):
+        LogPosterior(gp, X, Y, road="fast")
+    with pytest.raises(OptionError, match="nothing to infer"):
+        LogPosterior(gp.frozen(), X, Y)
+    with pytest.raises(InputError, match="NaN or infinity"):
+        LogPosterior(gp, X * torch.inf, Y)

@@ -1,0 +1,157 @@
+"""Natural gradients of q, against ordinary gradients, dense optima and brute force."""
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+from scipy.optimize import minimize
+
+from ovkgp.exceptions import FactorisationError
+from ovkgp.features import ORFF
+from ovkgp.inference.natural_gradients import ascend, eigenbasis, natural_step, slopes
+from ovkgp.inference.variational_bound import Pieces, VariationalBound
+from ovkgp.inference.variational_families import WeightGaussian, prior_weights
+from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def problem(likelihood, n=20, p=2, frequencies=4, missing=0.2, map_kind="icm"):
+    X = normal(n, 2)
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), p, rank=2).double()
+    kernel = CurlFreeKernel(RBFKernel(ard_num_dims=2)).double() if map_kind == "curl-free" else kernel
+    latent = 1.5 * X[:, :1].sin() + 0.3 * normal(n, p, seed=1)
+    Y = {
+        "bernoulli": (latent > 0).double(),
+        "poisson": latent.exp().round(),
+        "student_t": latent + 8 * (torch.arange(n) == 3).double().unsqueeze(-1),
+        "softmax": torch.nn.functional.one_hot(latent.argmax(1), p).double(),
+    }.get(likelihood, latent)
+    hidden = torch.rand(n, p, generator=torch.Generator().manual_seed(2)) < missing
+    Y[hidden if likelihood != "softmax" else hidden[:, :1].expand(n, p)] = torch.nan
+    gp = VariationalGP(kernel, likelihood, features=ORFF(kernel, frequencies, random_state=0)).requires_grad_(False)
+    bound = VariationalBound(gp.features, gp.mean, gp.likelihood, gp.observe(X, Y))
+    return bound, Pieces(bound)
+
+
+def dense_bound(bound, pieces, mean, chol):
+    """The bound of q = N(mean, chol cholᵀ), written out."""
+    (piece,) = pieces.kept
+    Phi, S = piece.rows.dense(), chol @ chol.mT
+    covariance = Phi @ S @ Phi.mT
+    covariance = covariance if bound.form == "output" else covariance.diagonal(dim1=-2, dim2=-1)
+    expected = bound.likelihood.expected(piece.Y, piece.prior + Phi @ mean, covariance, piece.noise).sum()
+    logs = 2 * chol.diagonal().abs().log().sum()
+    return expected - (S.trace() + mean @ mean - len(mean) - logs) / 2
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "poisson", "student_t", "softmax"])
+def test_slopes_are_the_gradients_of_the_expected_log_likelihood(likelihood):
+    bound, pieces = problem(likelihood)
+    (piece,) = pieces.kept
+    r = piece.rows.num_weights
+    root = 0.3 * normal(r, r, seed=5) + torch.eye(r)
+    mean, S = (0.3 * normal(r, seed=6)).requires_grad_(), (root @ root.mT).requires_grad_()
+    Phi = piece.rows.dense()
+    covariance = Phi @ S @ Phi.mT
+    covariance = covariance if bound.form == "output" else covariance.diagonal(dim1=-2, dim2=-1)
+    value = bound.likelihood.expected(piece.Y, piece.prior + Phi @ mean, covariance, piece.noise).sum()
+    by_mean, by_S = torch.autograd.grad(value, (mean, S))
+    chol = torch.linalg.cholesky(torch.linalg.inv(S.detach()))
+    found = slopes(WeightGaussian(mean.detach(), torch.ones(r).double(), chol, torch.arange(r)), [piece], bound.likelihood, bound.form)  # fmt: skip
+    torch.testing.assert_close(found.value, value.detach())
+    torch.testing.assert_close(found.gradient, by_mean)
+    torch.testing.assert_close(found.block, -(by_S + by_S.mT), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("map_kind", ["icm", "curl-free"])
+def test_id_4_a_single_step_is_the_posterior_of_the_weights(map_kind):
+    bound, pieces = problem("gaussian", map_kind=map_kind)
+    (piece,) = pieces.kept
+    r, noise = piece.rows.num_weights, bound.likelihood.noise
+    start = WeightGaussian(normal(r, seed=3), torch.ones(r).double(), 2 * torch.eye(r).double(), torch.arange(r))
+    q = natural_step(start, slopes(start, pieces.kept, bound.likelihood, bound.form), 1.0)
+    seen = ~torch.isnan(piece.Y)
+    Phi, y = piece.rows.dense()[seen], (piece.Y - piece.prior)[seen]
+    weight = (1 / noise).expand(piece.Y.shape)[seen]
+    precision = torch.eye(r) + Phi.mT * weight @ Phi
+    torch.testing.assert_close(q.chol @ q.chol.mT, precision)
+    torch.testing.assert_close(q.mean, torch.linalg.solve(precision, Phi.mT @ (weight * y)))
+    again = ascend(start, bound, pieces)
+    torch.testing.assert_close(again.mean, q.mean)
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "poisson", "student_t", "softmax"])
+def test_the_ascent_ends_where_a_general_optimiser_does(likelihood):
+    bound, pieces = problem(likelihood, n=12, frequencies=1)
+    r = pieces.kept[0].rows.num_weights
+    q = ascend(prior_weights(r, r), bound, pieces)
+    best = float(bound.value(q))
+    lower = torch.tril_indices(r, r)
+
+    def objective(vector):
+        vector = torch.tensor(vector, requires_grad=True)
+        chol = torch.zeros(r, r).double().index_put(tuple(lower), vector[r:])
+        value = -dense_bound(bound, pieces, vector[:r], chol)
+        (gradient,) = torch.autograd.grad(value, vector)
+        return value.item(), gradient.numpy()
+
+    S = torch.linalg.inv(q.chol @ q.chol.mT)
+    start = np.concatenate([np.zeros(r), (0.5 * torch.eye(r))[tuple(lower)].numpy()])
+    found = minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-8, "maxiter": 2000})
+    assert abs(-found.fun - best) < 1e-6 * max(abs(best), 1)
+    here = torch.cat([q.mean, torch.linalg.cholesky(S)[tuple(lower)]]).numpy()
+    assert np.abs(objective(here)[1]).max() < 2e-4  # the gain of the last step is below 1e-11 an entry: its root
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "student_t"])
+def test_the_bound_never_falls_and_grows_with_the_rank_up_to_the_full_family(likelihood):
+    bound, pieces = problem(likelihood, n=30, frequencies=3)
+    r = pieces.kept[0].rows.num_weights
+    levels = []
+    for rank in (0, 3, 6, 9, r):
+        q = eigenbasis(prior_weights(r, rank), bound, pieces)
+        levels.append(float(bound.value(ascend(q, bound, pieces))))
+    assert all(after >= before - 1e-8 for before, after in zip(levels, levels[1:], strict=False))
+    full = float(bound.value(ascend(prior_weights(r, r), bound, pieces)))
+    assert abs(levels[-1] - full) < 1e-8 and levels[0] < full - 1e-4
+
+
+def test_the_bound_of_families_that_are_not_full_is_stationary_too():
+    bound, pieces = problem("poisson", n=30, frequencies=3)
+    q = eigenbasis(prior_weights(12, 4), bound, pieces)
+    q = ascend(q, bound, pieces)
+    found = slopes(q, pieces.turned(q.basis), bound.likelihood, bound.form)
+    assert (found.gradient - q.mean).abs().max() < 1e-5
+    outside = [i for i in range(12) if i not in q.index.tolist()]
+    assert (1 + found.diagonal - q.precision)[outside].abs().max() < 1e-4
+    assert (torch.eye(4) + found.block - q.chol @ q.chol.mT).abs().max() < 1e-4
+
+
+def test_a_negative_curvature_is_met_with_smaller_steps():
+    bound, pieces = problem("student_t", n=20)
+    bound.likelihood._place("scale", 0.05)
+    r = pieces.kept[0].rows.num_weights
+    sharp = WeightGaussian(
+        torch.zeros(r).double(), torch.ones(r).double(), 100 * torch.eye(r).double(), torch.arange(r)
+    )
+    found = slopes(sharp, pieces.kept, bound.likelihood, bound.form)
+    assert torch.linalg.eigvalsh(found.block + torch.eye(r))[0] < 0  # a whole step would leave no precision
+    with pytest.raises(FactorisationError):
+        natural_step(sharp, found, 1.0)
+    before = float(bound.value(sharp))
+    assert float(bound.value(ascend(sharp, bound, pieces))) > before
+    clamped = slopes(sharp, pieces.kept, bound.likelihood, bound.form, clamped=True)
+    assert torch.linalg.eigvalsh(clamped.block)[0] > -1e-8
+    natural_step(sharp, clamped, 1.0)
+
+
+def test_hyperparameters_without_a_finite_bound_are_a_failure_in_words():
+    bound, pieces = problem("poisson")
+    (piece,) = pieces.kept
+    piece.prior.fill_(1e4)
+    with pytest.raises(FactorisationError, match="not finite"):
+        ascend(prior_weights(piece.rows.num_weights, 0), bound, pieces)

@@ -1,0 +1,312 @@
+"""Draws of hyperparameters from their priors, and of data from a model that has seen none."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.constraints import GreaterThan, Interval
+from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.priors import (
+    GammaPrior,
+    HalfCauchyPrior,
+    HalfNormalPrior,
+    HorseshoePrior,
+    LogNormalPrior,
+    MultivariateNormalPrior,
+    NormalPrior,
+    SmoothedBoxPrior,
+    UniformPrior,
+)
+from linear_operator import to_dense
+from oracles import operator_valued
+from scipy import stats
+from scipy.special import digamma
+
+from ovkgp.exceptions import OptionError
+from ovkgp.features import ORFF
+from ovkgp.inference import OperatorValuedGP, prior_draws
+from ovkgp.inference.data_priors import register_data_priors
+from ovkgp.inference.prior_draws import draw_prior, place, prior_predictive
+from ovkgp.inference.priors import RawLogPrior
+from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix
+
+DRAWS = 2000
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def lengthscales(kernel, draws=DRAWS, random_state=0):
+    kernel = kernel.double()
+    found = draw_prior(kernel, draws, random_state)["raw_lengthscale"]
+    return kernel.raw_lengthscale_constraint.transform(found).squeeze(-2)
+
+
+def full_model(noise="full", mean="linear"):
+    kernel = ScaleKernel(DecomposableKernel(RQKernel(), num_outputs=2)) + DecomposableKernel(
+        MaternKernel(ard_num_dims=2), output_matrix=FullMatrix(2)
+    )
+    gp = OperatorValuedGP(kernel, mean=mean, noise=noise)
+    register_data_priors(gp, normal(20, 2), normal(20, 2, seed=1))
+    return gp
+
+
+# --- the laws ---------------------------------------------------------------------------------------------------------------
+
+LAWS = {
+    "log-normal": (LogNormalPrior(0.5, 1.2), stats.lognorm(s=1.2, scale=math.exp(0.5))),
+    "gamma": (GammaPrior(2.0, 3.0), stats.gamma(2.0, scale=1 / 3.0)),
+    "half-normal": (HalfNormalPrior(2.0), stats.halfnorm(scale=2.0)),
+    "half-Cauchy": (HalfCauchyPrior(0.7), stats.halfcauchy(scale=0.7)),
+    "uniform": (UniformPrior(0.5, 2.0), stats.uniform(0.5, 1.5)),
+    "normal, cut off at zero": (NormalPrior(0.3, 1.0), stats.truncnorm(-0.3, np.inf, loc=0.3)),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_draws_follow_the_law(name):
+    prior, law = LAWS[name]
+    drawn = lengthscales(RBFKernel(ard_num_dims=2, lengthscale_prior=prior))
+    assert drawn.shape == (DRAWS, 2)
+    for column in drawn.numpy().T:
+        assert stats.kstest(column, law.cdf).pvalue > 0.01
+    assert abs(stats.spearmanr(*drawn.numpy().T).statistic) < 4 / math.sqrt(DRAWS)
+
+
+@pytest.mark.parametrize("constraint", [GreaterThan(2.0), Interval(0.2, 0.9)])
+def test_a_prior_is_cut_off_where_its_constraint_ends(constraint):
+    law, (low, high) = stats.lognorm(s=1.0), (end.double().item() for end in constraint)
+    prior = LogNormalPrior(0.0, 1.0)
+    drawn = lengthscales(RBFKernel(lengthscale_prior=prior, lengthscale_constraint=constraint)).numpy().ravel()
+    weight = law.cdf(high) - law.cdf(low)
+    assert stats.kstest(drawn, lambda x: (law.cdf(x) - law.cdf(low)) / weight).pvalue > 0.01
+
+
+def test_a_multivariate_prior_keeps_its_correlation():
+    covariance = torch.tensor([[0.04, 0.03], [0.03, 0.09]])
+    prior = MultivariateNormalPrior(torch.tensor([5.0, 7.0]), covariance)
+    drawn = lengthscales(RBFKernel(ard_num_dims=2, lengthscale_prior=prior)).numpy()
+    np.testing.assert_allclose(np.cov(drawn.T), covariance, atol=0.01)
+
+
+def test_a_prior_that_can_only_be_sampled_is():
+    kernel = RBFKernel(lengthscale_prior=HorseshoePrior(0.5))
+    drawn = lengthscales(kernel).numpy().ravel()
+    # symmetric: the positive ones are its absolute values; without `expand` all would share one shrinkage
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        expected = HorseshoePrior(0.5).expand([4 * DRAWS]).sample().abs().numpy()
+    assert drawn.min() > 0 and stats.ks_2samp(drawn, expected).pvalue > 0.01
+
+
+def test_draws_are_double_although_the_prior_is_single():
+    drawn = lengthscales(RBFKernel(lengthscale_prior=LogNormalPrior(0.0, 1.0)), draws=50)
+    assert drawn.dtype == torch.float64 and bool((drawn.float().double() != drawn).all())
+
+
+@pytest.mark.parametrize("noise", ["per_output", "full"])
+def test_draws_have_the_density_of_the_raw_parameters(noise, draws=800):
+    """E[∇ log q] = 0 under q, in every raw parameter: the means of the scores are within 4.5 standard errors of zero."""
+    gp = full_model(noise)
+    density, drawn = RawLogPrior(gp), draw_prior(gp, draws, random_state=0)
+    parameters, scores = dict(gp.named_parameters()), []
+    for index in range(draws):
+        place(gp, drawn, index)
+        gradients = torch.autograd.grad(density(), [parameters[name] for name in drawn])
+        scores.append(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+    scores = torch.stack(scores)
+    read = scores.std(0) > 0
+    errors = scores.mean(0)[read] / (scores.std(0)[read] / math.sqrt(draws))
+    unread = 3 if noise == "full" else 0  # of a square matrix of which the triangle below the diagonal is read
+    assert errors.abs().max() < 4.5 and int((~read).sum()) == unread
+
+
+# --- the draws as a whole -----------------------------------------------------------------------------------------------------
+
+
+def test_draws_repeat_and_leave_everything_as_it_was():
+    gp = full_model()
+    before, state = {name: one.detach().clone() for name, one in gp.named_parameters()}, torch.get_rng_state()
+    numpy_state = np.random.get_state()[1].copy()  # noqa: NPY002
+    first, again, other = (draw_prior(gp, 4, random_state=seed) for seed in (0, 0, 1))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not any(torch.equal(first[name], other[name]) for name in first)
+    assert set(first) == set(before) and all(torch.equal(one, before[name]) for name, one in gp.named_parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
+
+
+def test_a_sampled_prior_leaves_the_global_generator_alone():
+    kernel = RBFKernel(lengthscale_prior=HorseshoePrior(0.5)).double()
+    state = torch.get_rng_state()
+    first, again = (draw_prior(kernel, 5, random_state=0)["raw_lengthscale"] for _ in range(2))
+    assert torch.equal(first, again) and torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_draw_can_be_placed():
+    gp = full_model()
+    drawn = draw_prior(gp, 3, random_state=0)
+    place(gp, drawn, 2)
+    assert all(torch.equal(one, drawn[name][2]) for name, one in gp.named_parameters())
+    place(gp, {name: value[1] for name, value in drawn.items()})
+    assert all(torch.equal(one, drawn[name][1]) for name, one in gp.named_parameters())
+
+
+def test_what_is_not_trained_is_not_drawn():
+    gp = full_model()
+    gp.mean.constant.requires_grad_(False)
+    assert "mean.constant" not in draw_prior(gp, 1, random_state=0)
+
+
+def test_nothing_to_draw_is_an_empty_draw():
+    assert draw_prior(RBFKernel().requires_grad_(False), 3, random_state=0) == {}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (RBFKernel(), r"no prior on raw_lengthscale.*register_data_priors"),
+        (RBFKernel(lengthscale_prior=SmoothedBoxPrior(0.1, 1.0)), "cannot draw from the prior lengthscale_prior"),
+        (
+            RBFKernel(lengthscale_prior=UniformPrior(0.1, 0.2), lengthscale_constraint=GreaterThan(0.5)),
+            "gives no weight",
+        ),
+        (
+            RBFKernel(ard_num_dims=1, lengthscale_prior=MultivariateNormalPrior(torch.tensor([-9.0]), torch.eye(1))),
+            "outside the constraint",
+        ),
+    ],
+)
+def test_priors_that_cannot_be_drawn_from_are_refused(kernel, message):
+    with pytest.raises(OptionError, match=message):
+        draw_prior(kernel.double(), 3, random_state=0)
+
+
+def test_a_prior_that_cannot_set_its_value_is_refused():
+    kernel = RBFKernel().double()
+    kernel.register_prior("log_prior", NormalPrior(0.0, 1.0), lambda k: k.lengthscale.log())
+    with pytest.raises(OptionError, match=r"the prior log_prior cannot set what it reads: .* setting_closure"):
+        draw_prior(kernel, 1)
+
+
+def test_a_prior_on_a_function_with_a_setting_closure_is_drawn():
+    kernel = RBFKernel().double()
+    kernel.register_prior(
+        "log_prior",
+        NormalPrior(1.0, 0.5),
+        lambda k: k.lengthscale.log(),
+        lambda k, value: setattr(k, "lengthscale", value.exp()),
+    )
+    assert stats.kstest(lengthscales(kernel).log().numpy().ravel(), stats.norm(1.0, 0.5).cdf).pvalue > 0.01
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        ({"kernel.raw": torch.zeros(1)}, "no parameter 'kernel.raw'"),
+        ({"mean.constant": torch.zeros(3)}, r"has shape \(2,\)"),
+    ],
+)
+def test_a_draw_of_another_model_is_refused(draw, message):
+    with pytest.raises(OptionError, match=message):
+        place(full_model(), draw)
+
+
+@pytest.mark.parametrize("draws", [0, -1, 2.5])
+def test_the_number_of_draws_is_whole_and_positive(draws):
+    with pytest.raises(OptionError, match="number of draws"):
+        draw_prior(full_model(), draws)
+
+
+# --- prior predictive ---------------------------------------------------------------------------------------------------------
+
+X = torch.linspace(0, 2, 5, dtype=torch.float64).unsqueeze(-1).expand(-1, 2).contiguous()
+
+
+def level_only(kernel, noise="full", features=None):
+    """A model of which only the mean and the noise are unknown: the covariance of its draws is known."""
+    gp = OperatorValuedGP(kernel, mean="constant", noise=noise, features=features)
+    gp.kernel.requires_grad_(False)
+    gp.mean.register_prior("level", NormalPrior(torch.tensor([1.0, -2.0]), torch.tensor([0.5, 1.5])), "constant")
+    register_data_priors(gp, normal(20, 2), 0.3 * normal(20, 2, seed=1))
+    return gp
+
+
+def require_moments(gp, drawn, covariance, standard_errors=5):
+    """The mean, and the covariance, of the draws of all values, within so many standard errors of what they should be."""
+    flat, mean = drawn.flatten(1), torch.tensor([1.0, -2.0]).double().repeat(len(X))
+    k = len(flat)
+    assert ((flat.mean(0) - mean).abs() < standard_errors * covariance.diagonal().sqrt() / math.sqrt(k)).all()
+    variances = covariance.diagonal()
+    errors = ((torch.outer(variances, variances) + covariance.square()) / k).sqrt()
+    assert ((torch.cov(flat.mT) - covariance).abs() < standard_errors * errors).all()
+
+
+def with_level(gp, covariance):
+    return covariance + torch.diag(torch.tensor([0.25, 2.25]).double()).repeat(len(X), len(X))
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [operator_valued("decomposable"), CurlFreeKernel(RBFKernel(), num_dims=2)],
+    ids=["separable", "dense"],
+)
+def test_functions_have_the_covariance_of_kernel_and_mean(kernel):
+    if isinstance(kernel, DecomposableKernel):
+        kernel = DecomposableKernel(RBFKernel(), num_outputs=2)
+    gp = level_only(kernel)
+    covariance = with_level(gp, to_dense(gp.kernel(X)).detach())
+    require_moments(gp, prior_predictive(gp, X, draws=800, noise=False, random_state=0), covariance)
+
+
+def test_features_stand_for_the_kernel_of_a_model_that_has_them():
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2)
+    gp = level_only(kernel, features=ORFF(kernel, 3, random_state=0))
+    Phi = gp.features(X)
+    covariance = with_level(gp, (Phi @ Phi.mT).to_dense().detach())
+    require_moments(gp, prior_predictive(gp, X, draws=800, noise=False, random_state=0), covariance)
+
+
+def test_random_features_stand_for_the_kernel_at_many_points(monkeypatch):
+    monkeypatch.setattr(prior_draws, "EXACT_SIZE", 4)
+    gp = level_only(DecomposableKernel(RBFKernel(), num_outputs=2))
+    covariance = with_level(gp, to_dense(gp.kernel(X)).detach())
+    require_moments(gp, prior_predictive(gp, X, draws=300, noise=False, random_state=0), covariance)
+
+
+def test_noise_follows_its_prior():
+    """The logarithm of a squared noise is that of its variance plus that of a χ²(1), whose mean is ψ(½) + log 2."""
+    gp = level_only(DecomposableKernel(RBFKernel(), num_outputs=2))
+    latent, noisy = (prior_predictive(gp, X, draws=800, noise=noise, random_state=0) for noise in (False, True))
+    noise = (noisy - latent)[:, 0]
+    expected = gp.noise_model.covariance_prior.loc + digamma(0.5) + math.log(2)
+    spread = math.sqrt((1.5**2 + math.pi**2 / 2) / 800)
+    assert ((noise.square().log().mean(0) - expected).abs() < 5 * spread).all()
+    assert abs(stats.spearmanr(*noise.numpy().T).statistic) < 5 / math.sqrt(800)  # correlations have mean zero
+
+
+def test_predictive_draws_repeat_and_leave_the_model_alone():
+    gp = full_model()
+    before = {name: one.detach().clone() for name, one in gp.named_parameters()}
+    state = torch.get_rng_state()
+    first, again = (prior_predictive(gp, X, draws=3, random_state=5) for _ in range(2))
+    assert first.shape == (3, 5, 2) and torch.equal(first, again) and torch.isfinite(first).all()
+    assert all(torch.equal(one, before[name]) for name, one in gp.named_parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_singular_kernel_is_drawn_too():
+    gp = level_only(DecomposableKernel(RBFKernel(), output_matrix=torch.ones(2, 2)))
+    twice = torch.cat([X, X])
+    drawn = prior_predictive(gp, twice, draws=20, noise=False, random_state=0) - gp.mean(twice[:1]).detach()
+    torch.testing.assert_close(drawn[:, :5], drawn[:, 5:], atol=1e-4, rtol=0)
+
+
+def test_a_likelihood_draws_observations_of_its_own_kind():
+    gp = VariationalGP(DecomposableKernel(RBFKernel(), num_outputs=2), "poisson")
+    register_data_priors(gp, normal(20, 2), torch.ones(20, 2))
+    drawn = prior_predictive(gp, X, draws=4, random_state=0)
+    assert bool((drawn == drawn.round()).all() and (drawn >= 0).all())

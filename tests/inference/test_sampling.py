@@ -1,0 +1,439 @@
+"""Posteriors of hyperparameters, from the model to the ArviZ object."""
+
+import subprocess
+import sys
+import warnings
+from copy import deepcopy
+
+import arviz
+import arviz_plots
+import arviz_stats
+import matplotlib
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from density_cases import GlobalState
+from gp_cases import Problem
+from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.priors import LogNormalPrior, NormalPrior
+
+from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.features import ORFF
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.arviz_data import to_arviz_object
+from ovkgp.inference.draw_groups import DrawGroups
+from ovkgp.inference.point_arviz import point_arviz
+from ovkgp.inference.sampler_checks import effective_size
+from ovkgp.inference.sampling import sample_hyperparameters
+from ovkgp.kernels import DecomposableKernel
+
+GROUPS = {
+    "posterior",
+    "unconstrained_posterior",
+    "prior",
+    "sample_stats",
+    "log_likelihood",
+    "posterior_predictive",
+    "observed_data",
+}
+OPTIONS = {"draws": 30, "tune": 40, "chains": 2, "prior_draws": 10, "random_state": 0}
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Short runs are warned about, rightly."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        yield
+
+
+def curve(n=15, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.linspace(0, 6, n, dtype=torch.float64).unsqueeze(-1)
+    return X, X.sin() + 0.2 * torch.randn(n, 1, generator=generator, dtype=torch.float64)
+
+
+def one_output():
+    return OperatorValuedGP(ScaleKernel(RBFKernel()), mean="zero", noise="shared")
+
+
+def two_outputs(n=12, seed=0, **options):
+    generator = torch.Generator().manual_seed(seed)
+    X = 3 * torch.rand(n, 2, generator=generator, dtype=torch.float64)
+    Y = torch.stack([X[:, 0].sin(), X.sum(1).cos()], -1)
+    Y = Y + 0.1 * torch.randn(n, 2, generator=generator, dtype=torch.float64)
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2, rank=1)
+    return OperatorValuedGP(kernel, **options), X, Y
+
+
+def names_of(data):
+    return set(data.groups() if hasattr(data, "_groups_all") else data.children)
+
+
+# --- the three methods on one problem ---------------------------------------------------------------------------------
+
+
+def conjugate(p=2, n=20):
+    """Kernel and noise fixed, mean ~ N(1, 0.5²) for each output: its posterior is a Gaussian in closed form."""
+    X = torch.linspace(0, 4, n, dtype=torch.float64).unsqueeze(-1)
+    Y = 0.5 * torch.randn(n, p, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + torch.arange(p)
+    kernel = DecomposableKernel(RBFKernel(), output_matrix=torch.eye(p, dtype=torch.float64) + 0.5)
+    gp = OperatorValuedGP(kernel, mean="constant", noise=0.2)
+    gp.kernel.requires_grad_(False)
+    prior = NormalPrior(torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64))
+    gp.mean.register_prior("constant_prior", prior, "constant")
+    K = torch.exp(-((X - X.T) ** 2) / 2 / gp.kernel.base_kernel.lengthscale.item() ** 2).numpy()
+    C = np.kron(K, np.eye(p) + 0.5) + 0.2 * np.eye(n * p)
+    H = np.tile(np.eye(p), (n, 1))
+    precision = H.T @ np.linalg.solve(C, H) + 4 * np.eye(p)
+    mean = np.linalg.solve(precision, H.T @ np.linalg.solve(C, Y.numpy().ravel()) + 4 * np.ones(p))
+    return gp, X, Y, mean, np.linalg.inv(precision)
+
+
+@pytest.mark.parametrize("method", ["nuts", "svi", "laplace"])
+def test_a_conjugate_posterior_is_found_within_monte_carlo_error(method):
+    gp, X, Y, mean, covariance = conjugate()
+    data = sample_hyperparameters(
+        gp, X, Y, method, draws=500, tune=150, chains=2, random_state=1, log_likelihood=False, posterior_predictive=False
+    )
+    values = data["posterior"]["mean"].values
+    for a in range(2):
+        size, deviation = effective_size(values[..., a]), np.sqrt(covariance[a, a])
+        assert abs(values[..., a].mean() - mean[a]) < 4 * deviation / np.sqrt(size)
+        assert values[..., a].std() == pytest.approx(deviation, abs=4 * deviation / np.sqrt(size))
+    if method != "nuts":
+        assert data["posterior"].attrs["khat"] < 0.7
+
+
+def test_the_three_methods_agree_on_a_posterior_that_is_almost_gaussian():
+    X, Y = curve(n=40)
+    gp = one_output()
+    for module_, name, loc in ((gp.kernel.base_kernel, "lengthscale", 0.4), (gp.kernel, "outputscale", 0.0)):
+        prior = LogNormalPrior(torch.tensor(loc, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64))
+        module_.register_prior(f"{name}_prior", prior, name)
+    logs = {}
+    for method in ("nuts", "svi", "laplace"):
+        data = sample_hyperparameters(
+            gp, X, Y, method, draws=400, tune=150, chains=2, random_state=2, log_likelihood=False, posterior_predictive=False
+        )
+        logs[method] = {name: np.log(data["posterior"][name].values) for name in ("lengthscale", "outputscale", "noise")}
+    for name, exact in logs["nuts"].items():
+        for method in ("svi", "laplace"):
+            # a fifth of a standard deviation is what skewness leaves, beside the Monte-Carlo error of about a tenth
+            assert abs(logs[method][name].mean() - exact.mean()) < 0.3 * exact.std()
+            assert logs[method][name].std() == pytest.approx(exact.std(), rel=0.2)
+
+
+# --- every road -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("icm, rank 2", {"noise": "per_output", "missing": 0.0}),
+        ("icm, rank 2", {"noise": "full", "mean": "linear"}),
+        ("icm, rank 2", {"noise": "known"}),
+        ("lmc", {"noise": "shared"}),
+        ("independent", {"noise": "per_output"}),
+        ("curl-free", {"noise": "shared"}),
+        ("icm, rank 2", {"noise": "per_output", "features": "orff"}),
+    ],
+)
+def test_all_groups_on_every_road(name, options):
+    problem = Problem(name, level=0.05, **options)
+    data = sample_hyperparameters(problem.gp, problem.X, problem.Y, "laplace", noise=problem.known, **OPTIONS)
+    assert names_of(data) == GROUPS
+    seen = ~torch.isnan(problem.Y)
+    density = data["log_likelihood"]["y"]
+    assert density.shape == (1, 30, int(seen.sum())) and density.dims == ("chain", "draw", "entry")
+    assert np.isfinite(density.values).all()
+    rows, columns = seen.nonzero().T.numpy()
+    assert (density["row"].values == rows).all() and (density["output"].values == columns).all()
+    assert data["posterior_predictive"]["y"].shape == (1, 30, *problem.Y.shape)
+    np.testing.assert_array_equal(data["observed_data"]["y"].values, problem.Y.numpy())
+    assert set(data["prior"].data_vars) == set(data["posterior"].data_vars)
+    for variable in data["posterior"].data_vars:
+        assert data["prior"][variable].dims == data["posterior"][variable].dims
+        assert np.isfinite(data["posterior"][variable].values).all()
+    # log_likelihood of draw 7 is that of the model with the raw parameters of draw 7, which name the posterior's values
+    gp = deepcopy(problem.gp)
+    raw = data["unconstrained_posterior"]
+    for parameter_name, parameter in gp.named_parameters():
+        if parameter_name in raw.data_vars:
+            parameter.data.copy_(torch.as_tensor(raw[parameter_name].values[0, 7]))
+    loo = gp.leave_one_out(problem.X, problem.Y, problem.known).log_density
+    np.testing.assert_allclose(density.values[0, 7], loo[seen], rtol=1e-9)
+    if "noise" in data["posterior"].data_vars:
+        np.testing.assert_allclose(data["posterior"]["noise"].values[0, 7], gp.noise.detach(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["nuts", "laplace"])
+def test_statistics_stand_for_data(method):
+    _, X, Y = two_outputs(n=60)
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2, rank=1)
+    gp = OperatorValuedGP(kernel, features=ORFF(kernel, 15, random_state=0))
+    data = sample_hyperparameters(gp, gp.statistics(X, Y), method=method, **OPTIONS)
+    assert {"posterior", "unconstrained_posterior", "sample_stats"} <= names_of(data)
+    assert not names_of(data) & {"log_likelihood", "posterior_predictive", "observed_data"}
+    assert "lengthscale" not in data["posterior"].data_vars  # statistics hold for the lengthscale they were gathered with
+    assert {"noise", "output_matrix"} <= set(data["posterior"].data_vars)
+
+
+# --- what the groups hold ---------------------------------------------------------------------------------------------
+
+
+def test_replicates_have_the_moments_of_the_posterior_predictive():
+    X, Y = curve()
+    gp = one_output()
+    gp.kernel.base_kernel.lengthscale = 1.5
+    raw = {name: np.repeat(p.detach().numpy()[None, None], 800, 1) for name, p in gp.named_parameters()}
+    found = DrawGroups(deepcopy(gp), raw, None, X, Y).posterior_predictive(True, 0)["posterior_predictive"]["y"].values
+    prediction = gp.condition(X, Y).predict(X, noise=True)
+    np.testing.assert_allclose(found.mean((0, 1)), prediction.mean, atol=4 * prediction.std.max().item() / np.sqrt(800))
+    np.testing.assert_allclose(found.std((0, 1)), prediction.std, rtol=0.12)
+
+
+def test_replicates_of_known_noise_have_that_noise():
+    gp, X, Y = two_outputs(n=6)
+    known = torch.full((6, 2), 1e-6, dtype=torch.float64)
+    known[0, 0] = 25.0
+    raw = {name: np.repeat(p.detach().numpy()[None, None], 200, 1) for name, p in gp.named_parameters()}
+    groups = DrawGroups(gp, raw, None, X, Y, known)
+    spread = groups.posterior_predictive(True, 0)["posterior_predictive"]["y"].values.std((0, 1))
+    assert spread[0, 0] > 4 and spread[1:].max() < 0.1
+
+
+def test_large_data_are_replicated_by_random_functions(monkeypatch):
+    from ovkgp.inference import pointwise
+
+    gp, X, Y = two_outputs(n=8)
+    raw = {name: np.repeat(p.detach().numpy()[None, None], 150, 1) for name, p in gp.named_parameters()}
+    monkeypatch.setattr(pointwise, "JOINT_ENTRIES", 3)
+    found = pointwise.replicates(gp, raw, X, Y, random_state=0)
+    prediction = gp.condition(X, Y).predict(X, noise=True)
+    np.testing.assert_allclose(found.mean(0), prediction.mean, atol=5 * prediction.std.max().item() / np.sqrt(150))
+    np.testing.assert_allclose(found.std(0), prediction.std, rtol=0.3)
+
+
+def test_dear_groups_are_left_out_and_say_so(monkeypatch):
+    from ovkgp.inference import draw_groups
+
+    X, Y = curve()
+    monkeypatch.setattr(draw_groups, "MOST_WORK", 10.0)
+    data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
+    assert names_of(data) == GROUPS - {"log_likelihood", "posterior_predictive"}
+    assert "take long" in data["posterior"].attrs["log_likelihood"]
+    data = sample_hyperparameters(one_output(), X, Y, "laplace", log_likelihood=True, **OPTIONS)
+    assert "log_likelihood" in names_of(data)
+    monkeypatch.setattr(draw_groups, "MOST_NUMBERS", 10.0)
+    with pytest.raises(OptionError, match="too many numbers"):
+        sample_hyperparameters(one_output(), X, Y, "laplace", log_likelihood=True, **OPTIONS)
+
+
+def test_groups_that_nobody_wants():
+    X, Y = curve()
+    options = OPTIONS | {"prior_draws": 0}
+    data = sample_hyperparameters(one_output(), X, Y, "laplace", log_likelihood=False, posterior_predictive=False, **options)
+    assert names_of(data) == {"posterior", "unconstrained_posterior", "sample_stats", "observed_data"}
+
+
+def test_rows_without_any_output_stay_in_their_place():
+    gp, X, Y = two_outputs()
+    Y[3] = torch.nan
+    Y[5, 0] = torch.nan
+    data = sample_hyperparameters(gp, X, Y, "laplace", output_names=["a", "b"], **OPTIONS)
+    density = data["log_likelihood"]["y"]
+    assert 3 not in density["row"].values and density.shape[-1] == 21
+    assert density["output"].values[density["row"].values == 5].tolist() == ["b"]
+    assert data["posterior_predictive"]["y"].shape == (1, 30, 12, 2)
+    assert data["posterior"]["noise"].sel(output="b").shape == (1, 30)
+
+
+def test_nuts_says_what_it_did():
+    X, Y = curve()
+    data = sample_hyperparameters(one_output(), X, Y, "nuts", **OPTIONS)
+    stats, attrs = data["sample_stats"], data["posterior"].attrs
+    assert {"lp", "diverging", "acceptance_rate", "energy", "n_steps", "step_size"} == set(stats.data_vars)
+    assert attrs["method"] == "nuts" and attrs["interrupted"] == 0 and attrs["num_divergences"] == stats["diverging"].sum()
+    assert attrs["evaluations"] > 100 and attrs["seconds"] > 0 and attrs["rhat_max"] > 0.9 and attrs["ess_min"] > 1
+    assert data["posterior"]["lengthscale"].shape == (2, 30)
+
+
+# --- manners ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["nuts", "svi", "laplace"])
+def test_neither_the_model_nor_global_state_is_changed_and_draws_repeat(method):
+    X, Y = curve(n=8)
+    gp = one_output()
+    before, state = deepcopy(gp.state_dict()), GlobalState()
+    options = OPTIONS | {"draws": 10, "tune": 10}
+    first = sample_hyperparameters(gp, X, Y, method, **options)
+    assert GlobalState() == state
+    assert all(torch.equal(value, before[name]) for name, value in gp.state_dict().items())
+    assert not list(gp.named_priors())
+    again = sample_hyperparameters(gp, X, Y, method, **options)
+    for group in GROUPS:
+        for name in first[group].data_vars:
+            np.testing.assert_array_equal(first[group][name].values, again[group][name].values)
+    other = sample_hyperparameters(gp, X, Y, method, **(options | {"random_state": 1}))
+    assert (other["posterior"]["noise"].values != first["posterior"]["noise"].values).any()
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"method": "gibbs"}, "method must be one of"),
+        ({"draws": 0}, "draws must be at least 1"),
+        ({"chains": 1.5}, "chains must be a whole number"),
+        ({"tune": -1}, "tune must be at least"),
+        ({"method": "svi", "guide": "flow"}, "guide must be one of"),
+        ({"target_accept": 1.0}, "target_accept"),
+        ({"method": "laplace", "log_likelihood": "yes"}, "log_likelihood must be"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    X, Y = curve()
+    with pytest.raises(OptionError, match=words):
+        sample_hyperparameters(one_output(), X, Y, **(OPTIONS | options))
+
+
+def test_bad_data_are_refused():
+    X, Y = curve()
+    with pytest.raises(InputError):
+        sample_hyperparameters(one_output(), X, Y[:-1], "laplace")
+    with pytest.raises(InputError, match="output_names"):
+        sample_hyperparameters(one_output(), X, Y, "laplace", output_names=["a", "b"], draws=5)
+
+
+def test_one_row_and_mixed_dtypes():
+    X, Y = curve()
+    data = sample_hyperparameters(one_output(), X[:1].float(), Y[:1], "laplace", **OPTIONS)
+    assert data["log_likelihood"]["y"].shape == (1, 30, 1)
+    assert data["posterior"]["noise"].dtype == np.float64
+
+
+# --- ArviZ 0.x and 1.x ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    X, Y = curve()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        return {
+            method: sample_hyperparameters(one_output(), X, Y, method, **(OPTIONS | {"draws": 60}))
+            for method in ("nuts", "svi", "laplace")
+        }
+
+
+def as_kind(data, kind):
+    return to_arviz_object({name: _dataset(data[name]) for name in GROUPS}, kind)
+
+
+def _dataset(group):
+    return group if isinstance(group, xr.Dataset) else group.to_dataset()
+
+
+@pytest.mark.parametrize("method", ["nuts", "svi", "laplace"])
+def test_arviz_0_reads_it(sampled, method, tmp_path):
+    data = as_kind(sampled[method], "inference_data")
+    summary = arviz.summary(data)
+    assert set(summary.index) == {"lengthscale", "outputscale", "noise"}
+    loo = arviz.loo(data, pointwise=True)
+    assert np.isfinite(loo.elpd_loo) and loo.loo_i.shape == (15,)
+    assert len(arviz.compare({"this": data, "other": as_kind(sampled["laplace"], "inference_data")})) == 2
+    matplotlib.use("Agg")
+    assert arviz.plot_trace(data).shape == (3, 2)
+    data.to_netcdf(str(tmp_path / "draws.nc"), engine="h5netcdf")
+    again = arviz.from_netcdf(str(tmp_path / "draws.nc"), engine="h5netcdf")
+    _assert_same(data, again)
+
+
+@pytest.mark.parametrize("method", ["nuts", "svi", "laplace"])
+def test_arviz_1_reads_it(sampled, method, tmp_path):
+    data = as_kind(sampled[method], "datatree")
+    summary = arviz_stats.summary(data)
+    assert set(summary.index) == {"lengthscale", "outputscale", "noise"}
+    loo = arviz_stats.loo(data, pointwise=True)
+    assert np.isfinite(loo.elpd) and loo.elpd_i.size == 15
+    assert len(arviz_stats.compare({"this": data, "other": as_kind(sampled["laplace"], "datatree")})) == 2
+    matplotlib.use("Agg")
+    arviz_plots.plot_trace(data, backend="matplotlib")
+    data.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
+    _assert_same(data, xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf"))
+
+
+def _assert_same(data, again):
+    for group in GROUPS:
+        assert _dataset(data[group]).equals(_dataset(again[group]))
+    assert _dataset(data["posterior"]).attrs == pytest.approx(_dataset(again["posterior"]).attrs)
+
+
+def test_loo_is_the_closed_form_where_the_posterior_is_a_point():
+    gp, X, Y = two_outputs()
+    data = point_arviz(gp, X, Y, output_names=["a", "b"])
+    exact = gp.leave_one_out(X, Y)
+    assert data["posterior"].attrs["elpd_loo"] == pytest.approx(exact.total, rel=1e-12)
+    expected = np.sqrt(Y.numel()) * exact.log_density.numpy().std()
+    assert data["posterior"].attrs["elpd_loo_se"] == pytest.approx(expected, rel=1e-12)
+    assert data["posterior"]["noise"].sel(output="a").shape == (1, 1)
+    np.testing.assert_allclose(data["log_likelihood"]["y"].values[0, 0], exact.log_density.flatten(), rtol=1e-12)
+    assert names_of(data) == {"posterior", "unconstrained_posterior", "log_likelihood", "observed_data"}
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import os, signal, sys, warnings, torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.sampling import sample_hyperparameters
+from ovkgp.inference import nuts
+X = torch.linspace(0, 6, 15, dtype=torch.float64).unsqueeze(-1)
+whole = nuts.RecordingNUTS.transition
+count = 0
+def transition(self, params):  # the process sends itself SIGINT when the first chain has made 30 draws
+    global count
+    count += 1
+    if count == 30:
+        os.kill(os.getpid(), signal.SIGINT)
+    return whole(self, params)
+nuts.RecordingNUTS.transition = transition
+gp = OperatorValuedGP(ScaleKernel(RBFKernel()), mean="zero")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    data = sample_hyperparameters(gp, X, X.sin() + 0.1 * (9 * X).cos(), draws=5000, tune=30, chains=2, random_state=0)
+print(data["posterior"]["noise"].shape, data["posterior"].attrs["interrupted"],
+      any("interrupted: kept 1 of 2 chains" in str(w.message) for w in caught))
+"""
+
+
+def test_sigint_returns_the_draws_so_far():
+    found = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=100)
+    assert found.returncode == 0, found.stderr
+    shape, rest = found.stdout.strip().split(") ")
+    draws = int(shape.split(",")[1])
+    assert 28 <= draws <= 31 and rest == "1 True"
+
+
+def test_ctrl_c_during_the_other_groups_keeps_the_draws(monkeypatch):
+    from ovkgp.inference import draw_groups
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    X, Y = curve()
+    monkeypatch.setattr(draw_groups, "log_likelihoods", interrupted)
+    with pytest.warns(FitWarning, match="draws are kept"):
+        data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
+    assert data["posterior"]["noise"].shape == (1, 30) and "interrupted" in data["posterior"].attrs["log_likelihood"]
+
+
+def test_a_matern_kernel_in_two_columns_with_names():
+    gp, X, Y = two_outputs()
+    gp = OperatorValuedGP(DecomposableKernel(MaternKernel(ard_num_dims=2), num_outputs=2, rank=1))
+    data = sample_hyperparameters(gp, X, Y, "laplace", input_names=["x", "t"], **OPTIONS)
+    assert data["posterior"]["lengthscale"].sel(input="t").shape == (1, 30)
+    assert data["posterior"]["output_matrix"].dims == ("chain", "draw", "output", "output_bis")

@@ -1,0 +1,213 @@
+"""The bound: never above the evidence, equal to it where theory says so, differentiable, and the same in chunks."""
+
+import math
+
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from linear_operator import to_dense
+
+from ovkgp.features import ORFF
+from ovkgp.inference import OperatorValuedGP, variational_bound
+from ovkgp.inference.inducing import NUGGET
+from ovkgp.inference.likelihoods import Gaussian
+from ovkgp.inference.variational_families import WeightGaussian
+from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def icm(p=3):
+    return DecomposableKernel(RBFKernel(ard_num_dims=2), p, rank=2).double()
+
+
+def lmc():
+    return icm() + DecomposableKernel(MaternKernel(ard_num_dims=2), 3).double()
+
+
+def curl_free():
+    return CurlFreeKernel(RBFKernel(ard_num_dims=2)).double()
+
+
+def data(p, n=30, missing=0.3):
+    X = normal(n, 2)
+    Y = 0.5 * normal(n, p, seed=1) + X[:, :1].sin()
+    Y[(torch.rand(n, p, generator=torch.Generator().manual_seed(2)) < missing)] = torch.nan
+    Y[0] = 0.3
+    return X, Y
+
+
+def gradients(value, module):
+    """By names that both models share."""
+    named = {
+        name.removeprefix("likelihood."): value for name, value in module.named_parameters() if value.requires_grad
+    }
+    return dict(zip(named, torch.autograd.grad(value, tuple(named.values())), strict=True))
+
+
+@pytest.mark.parametrize("make", [icm, lmc, curl_free])
+@pytest.mark.parametrize("noise", ["shared", "per_output", "full", "known"])
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_id_4_gaussian_bound_of_a_full_q_is_the_evidence_and_so_is_its_gradient(make, noise, missing):
+    kernel = make()
+    X, Y = data(2 if make is curl_free else 3, missing=missing)
+    known = 0.1 + normal(*Y.shape, seed=4).square() if noise == "known" else None
+    kind = "per_output" if noise == "known" else noise
+    features = ORFF(kernel, 8, random_state=0)
+    exact = OperatorValuedGP(kernel, noise=kind, features=features)
+    bound = VariationalGP(kernel, Gaussian(exact.num_outputs, kind), features=features, family="full")
+    wanted, found = exact.log_evidence(X, Y, known), bound.log_evidence(X, Y, known)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+    for model in (exact, bound):
+        model.noise_model.requires_grad_(noise != "known")  # that of the model is then not in use
+    wanted, found = gradients(wanted, exact), gradients(found, bound)
+    assert wanted.keys() == found.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("noise", ["shared", "per_output", "full"])
+def test_id_4_mean_field_is_exact_in_the_eigenbasis_and_not_in_the_raw_one(noise):
+    kernel, (X, Y) = icm(), data(3, missing=0.0)
+    features = ORFF(kernel, 8, random_state=0)
+    wanted = OperatorValuedGP(kernel, noise=noise, features=features).log_evidence(X, Y)
+    gp = VariationalGP(kernel, Gaussian(3, noise), features=features, family="mean_field")
+    collapsed = gp.evidence(X, Y)
+    torch.testing.assert_close(collapsed(), wanted, rtol=0, atol=1e-8)
+    collapsed.turns, collapsed.is_turned, gp.q_ = False, True, None  # stay in the basis of the map
+    assert collapsed() < wanted - 1.0
+
+
+def test_mean_field_of_a_map_without_structure_is_exact_with_missing_outputs_too():
+    kernel, (X, Y) = curl_free(), data(2)
+    features = ORFF(kernel, 8, random_state=0)
+    wanted = OperatorValuedGP(kernel, features=features).log_evidence(X, Y)
+    found = VariationalGP(kernel, features=features, family="mean_field").log_evidence(X, Y)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("make", [icm, lmc, curl_free, RBFKernel])
+def test_inducing_points_at_the_data_give_the_exact_evidence(make):
+    kernel = make().double()
+    X, Y = data({icm: 3, lmc: 3, curl_free: 2, RBFKernel: 1}[make])
+    wanted = OperatorValuedGP(kernel).log_evidence(X, Y).item()
+    found = VariationalGP(kernel, inducing=X, family="full").log_evidence(X, Y).item()
+    # the nugget δ is all that is lost: about δ K / (2 σ²) an entry, twice for the log-determinant
+    slack = Y.numel() * NUGGET * kernel(X, diag=True).max().item() / 0.1 * 10
+    assert wanted - slack < found < wanted + 1e-9
+
+
+def test_the_collapsed_bound_of_titsias():
+    kernel, (X, Y) = icm(), data(3)
+    gp = VariationalGP(kernel, Gaussian(3, torch.tensor([0.1, 0.2, 0.3])), inducing=X[:7], family="full")
+    found = gp.log_evidence(X, Y).item()
+    seen = ~torch.isnan(Y).flatten()
+    K_ff, K_uf, K_uu = (to_dense(kernel(*pair)).detach() for pair in ((X, X), (X[:7], X), (X[:7], X[:7])))
+    Q = (K_uf.mT @ torch.linalg.solve(K_uu + NUGGET * torch.eye(21), K_uf))[seen][:, seen]
+    noise = torch.tensor([0.1, 0.2, 0.3]).double().expand(30, 3).flatten()[seen]
+    gaussian = torch.distributions.MultivariateNormal(torch.zeros(len(Q)).double(), Q + torch.diag(noise))
+    slack = ((K_ff[seen][:, seen] - Q).diagonal() / noise).sum() / 2
+    wanted = gaussian.log_prob(Y.flatten()[seen]) - slack  # the mean starts at zero
+    assert abs(found - wanted.item()) < 1e-5
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 12), rank=st.integers(0, 8), p=st.integers(1, 3))
+def test_the_bound_is_below_the_evidence_for_any_q_and_any_inducing_points(seed, count, rank, p):
+    generator = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), p).double()
+    X, Y, Z = draw(8, 2), draw(8, p), 2 * draw(count, 2)
+    noise = float(0.05 + draw().abs())
+    evidence = OperatorValuedGP(kernel, noise=noise).log_evidence(X, Y).item()
+    gp = VariationalGP(kernel, Gaussian(p, noise), inducing=Z, family="full")
+    best = gp.log_evidence(X, Y).item()
+    r = gp.q_.num_weights
+    k = min(rank, r)
+    root = draw(k, k)
+    chol = torch.linalg.cholesky(root @ root.mT + 0.1 * torch.eye(k)) if k else root
+    gp.family, gp.rank = ("low_rank", k) if k else ("mean_field", None)
+    gp.q_ = WeightGaussian(draw(r), 0.1 + draw(r).square(), chol, torch.randperm(r, generator=generator)[:k])
+    assert gp.elbo(X, Y).item() <= best + 1e-8 <= evidence + 2e-8
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "student_t"])
+def test_the_bound_grows_with_every_inducing_point(likelihood):
+    X = normal(25, 2)
+    Y = (normal(25, 2, seed=1) + X[:, :1] > 0).double() if likelihood == "bernoulli" else X.sin() + 0.1 * normal(25, 2)
+    kernel = icm(2)
+    levels = [
+        VariationalGP(kernel, likelihood, inducing=X[:m], family="full").log_evidence(X, Y).item() for m in range(1, 9)
+    ]
+    assert all(after > before - 1e-6 for before, after in zip(levels, levels[1:], strict=False))
+    assert levels[-1] > levels[0] + 0.1
+
+
+@pytest.mark.parametrize("family", ["full", "mean_field"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "poisson", "student_t", "softmax"])
+@pytest.mark.parametrize("basis", ["features", "inducing"])
+def test_gradients_of_bound_and_collapsed_bound_are_their_slopes(basis, likelihood, family):
+    X, kernel = normal(12, 2), icm(2)
+    Y = (X.sin() + 1.5).round() if likelihood == "poisson" else X.sin()
+    if likelihood == "softmax":
+        Y = torch.nn.functional.one_hot((X[:, 0] > 0).long(), 2).double()
+    options = (
+        {"features": ORFF(kernel, 3, random_state=0)}
+        if basis == "features"
+        else {"inducing": X[:4], "learn_inducing": True}
+    )
+    gp = VariationalGP(kernel, likelihood, family=family, **options)
+    collapsed = gp.evidence(X, Y)
+    collapsed()
+    parameters = list(gp.parameters())
+    for function in (lambda: gp.elbo(X, Y), collapsed):
+        found = torch.autograd.grad(function(), parameters)
+        directions = [normal(*parameter.shape, seed=i) for i, parameter in enumerate(parameters)]
+        slope = sum((gradient * direction).sum() for gradient, direction in zip(found, directions, strict=True)).item()
+        q, values, step = gp.q_, [], 1e-5
+        for sign in (1, -2, 1):
+            with torch.no_grad():
+                for parameter, direction in zip(parameters, directions, strict=True):
+                    parameter.add_(sign * step * direction)
+            gp.q_ = q
+            values.append(function().item())
+        gp.q_ = q
+        numeric = (values[0] - values[1]) / (2 * step)
+        assert abs(slope - numeric) < 1e-5 * max(abs(numeric), 10)
+
+
+def test_chunks_give_the_same_value_and_gradient(monkeypatch):
+    kernel, (X, Y) = icm(), data(3, n=18)
+    gp = VariationalGP(kernel, "student_t", inducing=X[:5], family="mean_field")
+    whole = gp.log_evidence(X, Y)
+    gradient = torch.autograd.grad(whole, list(gp.parameters()))
+    monkeypatch.setattr(variational_bound, "CHUNK_ENTRIES", 100)
+    for kept in (10**6, 0):
+        monkeypatch.setattr(variational_bound, "KEPT_ENTRIES", kept)
+        gp.q_ = None
+        collapsed = gp.evidence(X, Y)
+        assert 1 < collapsed.bound.chunk_rows < 10
+        value = collapsed()
+        torch.testing.assert_close(value, whole)
+        for one, other in zip(torch.autograd.grad(value, list(gp.parameters())), gradient, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_one_row_and_one_output():
+    gp = VariationalGP(RBFKernel().double(), Gaussian(1, 1.0), inducing=[[0.0]], mean="zero")
+    # y ~ N(0, k + σ²) with k = 1; the inducing point is the datum
+    wanted = -0.5 * (math.log(2 * math.pi * 2) + 4 / 2)
+    assert abs(gp.log_evidence([[0.0]], [[2.0]]).item() - wanted) < 1e-6
+
+
+def test_the_prior_is_the_q_of_a_model_that_has_seen_nothing():
+    kernel, (X, Y) = icm(), data(3)
+    gp = VariationalGP(kernel, Gaussian(3, 0.5), features=ORFF(kernel, 4, random_state=0))
+    prior = gp.features(X).squared_rows().unflatten(0, (-1, 3))
+    wanted = gp.likelihood.expected(Y, torch.zeros(30, 3).double(), prior).sum()
+    torch.testing.assert_close(gp.elbo(X, Y), wanted)

@@ -1,0 +1,104 @@
+"""Families of Gaussians over weights, against dense ones."""
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from ovkgp.exceptions import FactorisationError, OptionError
+from ovkgp.inference.variational_families import WeightGaussian, family_rank, prior_weights
+from ovkgp.inference.variational_rows import DenseRows, KroneckerRows
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def random_q(r=6, rank=2, seed=0):
+    root = normal(rank, rank, seed=seed)
+    chol = torch.linalg.cholesky(root @ root.mT + torch.eye(rank)) if rank else root
+    index = torch.randperm(r, generator=torch.Generator().manual_seed(seed))[:rank].sort().values
+    return WeightGaussian(normal(r, seed=seed + 1), 0.5 + normal(r, seed=seed + 2).square(), chol, index)
+
+
+def precision_of(q):
+    whole = torch.diag(q.precision)
+    whole[q.index.unsqueeze(-1), q.index] = q.chol @ q.chol.mT
+    return whole
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3, 6])
+def test_divergence_and_marginals_are_those_of_the_dense_gaussian(rank):
+    q, rows = random_q(rank=rank), DenseRows(normal(5, 2, 6, seed=7))
+    S = torch.linalg.inv(precision_of(q))
+    prior = MultivariateNormal(torch.zeros(6).double(), torch.eye(6).double())
+    torch.testing.assert_close(q.divergence, kl_divergence(MultivariateNormal(q.mean, S), prior))
+    mean, blocks = q.marginals(rows, "output")
+    torch.testing.assert_close(mean, rows.dense() @ q.mean)
+    torch.testing.assert_close(blocks, rows.dense() @ S @ rows.dense().mT)
+    torch.testing.assert_close(q.marginals(rows, "diag")[1], blocks.diagonal(dim1=-2, dim2=-1))
+    flat = rows.dense().flatten(0, 1)
+    torch.testing.assert_close(q.joint_covariance(rows), flat @ S @ flat.mT)
+    torch.testing.assert_close(q.solve(q.mean), S @ q.mean)
+
+
+@pytest.mark.parametrize("rank", [0, 2, 6])
+def test_draws_have_the_mean_and_covariance_of_q(rank):
+    q = random_q(rank=rank)
+    draws = q.draw(200_000, torch.Generator().manual_seed(0))
+    S = torch.linalg.inv(precision_of(q))
+    scale = S.diagonal().sqrt()
+    assert ((draws.mean(1) - q.mean) / scale).abs().max() < 5 / 200_000**0.5
+    assert ((torch.cov(draws) - S) / scale.outer(scale)).abs().max() < 8 / 200_000**0.5
+
+
+def test_a_step_mixes_precisions_and_refuses_what_is_not_positive():
+    q = random_q(rank=2)
+    target, block = torch.full((6,), 3.0).double(), 3 * torch.eye(2).double()
+    moved = q.toward(target, block, 0.25)
+    wanted = 0.75 * precision_of(q) + 0.25 * 3 * torch.eye(6).double()
+    torch.testing.assert_close(precision_of(moved)[q.index][:, q.index], wanted[q.index][:, q.index])
+    outside = [i for i in range(6) if i not in q.index.tolist()]
+    torch.testing.assert_close(moved.precision[outside], wanted.diagonal()[outside])
+    with pytest.raises(FactorisationError, match="smaller"):
+        q.toward(target, -100 * block, 0.9)
+    with pytest.raises(FactorisationError, match="smaller"):
+        q.toward(-100 * target, block, 0.9)
+
+
+def test_another_basis_keeps_the_mean_and_the_diagonal_of_the_precision():
+    q = random_q(rank=0)
+    U, V = (torch.linalg.qr(normal(k, k, seed=k))[0] for k in (3, 2))
+    turned = q.turned((U, V), q.mean)
+    whole = torch.kron(U, V)
+    torch.testing.assert_close(whole @ turned.mean, q.mean)
+    torch.testing.assert_close(turned.precision, (whole.mT @ precision_of(q) @ whole).diagonal())
+    back = turned.turned((torch.eye(3).double(), torch.eye(2).double()), q.mean)
+    torch.testing.assert_close(back.mean, q.mean)
+    rows = KroneckerRows(normal(4, 3, seed=5), normal(2, 2, seed=6))
+    torch.testing.assert_close(turned.marginals(rows.turned((U, V)), "diag")[0], rows.times(q.mean))
+
+
+def test_the_block_is_where_it_is_asked_for():
+    q = random_q(rank=2).turned((torch.eye(6).double(),), torch.tensor([0.0, 9, 1, 2, 8, 3]))
+    assert q.index.tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("rank", [0, 2, 6])
+def test_tensors_bring_q_back_bit_for_bit(rank):
+    q = random_q(rank=rank).turned((torch.linalg.qr(normal(6, 6))[0],), torch.arange(6.0))
+    again = WeightGaussian.from_tensors(q.tensors())
+    assert again.tensors().keys() == q.tensors().keys()
+    assert all(torch.equal(again.tensors()[name], tensor) for name, tensor in q.tensors().items())
+
+
+def test_the_rank_of_each_family():
+    assert family_rank("full", None, 7) == 7 and family_rank("mean_field", None, 7) == 0
+    assert family_rank("low_rank", 3, 7) == 3 and family_rank("low_rank", 30, 7) == 7
+    assert family_rank("auto", None, 1500) == 1500 and family_rank("auto", None, 1501) == 0
+    assert prior_weights(4, 2).divergence == 0
+    with pytest.raises(OptionError, match="family must be one of"):
+        family_rank("diagonal", None, 7)
+    with pytest.raises(OptionError, match="rank belongs"):
+        family_rank("full", 3, 7)
+    with pytest.raises(OptionError, match="rank must be at least 1"):
+        family_rank("low_rank", None, 7)

@@ -1,0 +1,86 @@
+"""Rows of features, against the dense Φ that they never form."""
+
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+
+from ovkgp.features import ORFF
+from ovkgp.inference.variational_rows import DenseRows, KroneckerRows, entries_per_row, rows_of
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
+
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def normal(*shape):
+    return torch.randn(shape, generator=GENERATOR, dtype=torch.float64)
+
+
+def curvatures(n, p):
+    """Weights as likelihoods give them: alike, for each entry, with negative ones, between outputs."""
+    root = normal(n, p, p)
+    symmetric = root + root.mT
+    return {"alike": torch.rand(p).double().expand(n, p), "entries": normal(n, p).abs(), "negative": normal(n, p),
+            "outputs": root @ root.mT, "indefinite": symmetric}  # fmt: skip
+
+
+@pytest.fixture(params=["kronecker", "narrow", "dense"])
+def rows(request):
+    if request.param == "dense":
+        return DenseRows(normal(7, 3, 10))
+    return KroneckerRows(normal(7, 5), normal(3, 2 if request.param == "kronecker" else 1))
+
+
+@pytest.mark.parametrize("kind", ["alike", "entries", "negative", "outputs", "indefinite"])
+def test_grams_are_those_of_the_dense_features(rows, kind):
+    weight = curvatures(7, 3)[kind]
+    between = weight if weight.dim() == 3 else torch.diag_embed(weight)
+    wanted = torch.einsum("npr,npq,nqs->rs", rows.dense(), between, rows.dense())
+    torch.testing.assert_close(rows.gram(weight), wanted)
+    torch.testing.assert_close(rows.diagonal_gram(weight), wanted.diagonal())
+
+
+def test_products_are_those_of_the_dense_features(rows):
+    weights, values = normal(rows.num_weights), normal(7, 3)
+    torch.testing.assert_close(rows.times(weights), rows.dense() @ weights)
+    torch.testing.assert_close(rows.adjoint(values), torch.einsum("npr,np->r", rows.dense(), values))
+
+
+def test_covariances_are_those_of_the_dense_features(rows):
+    root = normal(rows.num_weights, rows.num_weights)
+    covariance, variances = root @ root.mT, normal(rows.num_weights).square()
+    for S, found in ((covariance, rows.quadratic), (torch.diag(variances), rows.diagonal_quadratic)):
+        wanted = rows.dense() @ S @ rows.dense().mT
+        argument = S if found == rows.quadratic else variances
+        torch.testing.assert_close(found(argument, "output"), wanted)
+        torch.testing.assert_close(found(argument, "diag"), wanted.diagonal(dim1=-2, dim2=-1))
+
+
+def test_columns_and_other_bases(rows):
+    index = torch.tensor([1, 4])
+    torch.testing.assert_close(rows.columns(index).dense(), rows.dense()[..., index])
+    weight = torch.eye(3).double()
+    basis = rows.own_basis(weight, rows.basis_gram(weight.expand(7, 3, 3)))
+    whole = basis[0] if len(basis) == 1 else torch.kron(*(part.contiguous() for part in basis))
+    torch.testing.assert_close(rows.turned(basis).dense(), rows.dense() @ whole)
+    torch.testing.assert_close(whole.mT @ whole, torch.eye(rows.num_weights).double())
+    torch.testing.assert_close(rows.turned((whole,)).dense(), rows.dense() @ whole)
+    assert rows.turned(()) is rows
+
+
+def test_bt_76_the_basis_makes_the_gram_of_a_decomposable_map_diagonal():
+    rows = KroneckerRows(normal(20, 6), normal(3, 2))
+    root = normal(3, 3)
+    weight = root @ root.mT
+    turned = rows.turned(rows.own_basis(weight, rows.basis_gram(weight))).gram(weight.expand(20, 3, 3))
+    assert (turned - torch.diag(turned.diagonal())).abs().max() < 1e-12 * turned.abs().max()
+
+
+def test_rows_of_feature_maps_keep_what_structure_there_is():
+    X = normal(4, 2)
+    decomposable = ORFF(DecomposableKernel(RBFKernel(ard_num_dims=2), 3).double(), 5, random_state=0)(X)
+    curl_free = ORFF(CurlFreeKernel(RBFKernel(ard_num_dims=2)).double(), 5, random_state=0)(X)
+    kronecker, dense = rows_of(decomposable, 3), rows_of(curl_free, 2)
+    assert isinstance(kronecker, KroneckerRows) and isinstance(dense, DenseRows)
+    torch.testing.assert_close(kronecker.dense().flatten(0, 1), decomposable.to_dense())
+    torch.testing.assert_close(dense.dense().flatten(0, 1), curl_free.to_dense())
+    assert entries_per_row(kronecker) == 10 + 9 and entries_per_row(dense) == 2 * 10

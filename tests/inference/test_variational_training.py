@@ -1,0 +1,113 @@
+"""Training with batches: unbiased estimates, the same optimum as with all rows, Ctrl-C."""
+
+import math
+import signal
+
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+
+from ovkgp.exceptions import FitWarning
+from ovkgp.features import ORFF
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.natural_gradients import slopes
+from ovkgp.inference.variational_bound import VariationalBound
+from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference.variational_training import BatchTraining
+from ovkgp.kernels import DecomposableKernel
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def model(likelihood="student_t", family="full", rank=None, n=60, inducing=None):
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=1), 2, rank=2).double()
+    X = torch.linspace(0, 6, n).double().unsqueeze(-1)
+    Y = torch.cat([X.sin(), X.cos()], 1) + 0.1 * normal(n, 2)
+    Y[::7, 1] = torch.nan
+    options = {"inducing": X[::inducing]} if inducing else {"features": ORFF(kernel, 6, random_state=0)}
+    return VariationalGP(kernel, likelihood, family=family, rank=rank, **options), X, Y
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t"])
+@pytest.mark.parametrize(("family", "rank"), [("full", None), ("mean_field", None), ("low_rank", 5)])
+@pytest.mark.parametrize("inducing", [None, 10])
+def test_the_batches_of_a_partition_average_to_the_slopes_and_gradients_of_all_rows(likelihood, family, rank, inducing):
+    gp, X, Y = model(likelihood, family, rank, inducing=inducing)
+    gp.log_evidence(X, Y)  # a q that is not the prior
+    gp.q_ = gp.q_.moved(0.1 * normal(gp.q_.num_weights, seed=4))
+    data, q, parameters = gp.observe(X, Y), gp.q_, list(gp.parameters())
+    bound = VariationalBound(gp.features, gp.mean, gp.likelihood, data)
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
+
+    def all_of(rows, scale):
+        piece = bound.piece(data.rows(rows)).turned(q.basis)
+        found = slopes(q, [piece.detach()], gp.likelihood, bound.form, scale)
+        value = scale * bound.expected(piece, q) - q.divergence
+        gradient = torch.autograd.grad(value, parameters)
+        return [found.value, found.gradient, found.diagonal, found.block, value.detach(), *gradient]
+
+    whole = all_of(slice(None), 1.0)
+    parts = [all_of(rows, 4.0) for rows in order.split(15)]
+    for index, wanted in enumerate(whole):
+        torch.testing.assert_close(sum(part[index] for part in parts) / 4, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("likelihood", "family"), [("gaussian", "full"), ("student_t", "mean_field")])
+def test_batches_end_near_the_optimum_of_all_rows(likelihood, family):
+    gp, X, Y = model(likelihood, family, n=200)
+    best = gp.fit(X, Y).fit_report_.objective
+    again, _, _ = model(likelihood, family, n=200)
+    again.fit(X, Y, batch_size=50, epochs=75, random_state=0)
+    report = again.fit_report_
+    assert report.converged and report.iterations == 300 and report.failures == 0 and len(report.history) == 76
+    assert best - report.objective < 0.05 * Y.numel()
+    assert (again.predict(X).mean - gp.predict(X).mean).abs().max() < 0.1
+
+
+def test_batches_reproduce_from_their_random_state_and_leave_the_global_one_alone():
+    levels, state = [], torch.get_rng_state()
+    for seed in (0, 0, 1):
+        gp, X, Y = model()
+        levels.append(gp.fit(X, Y, batch_size=16, epochs=2, random_state=seed).fit_report_.history)
+    assert levels[0] == levels[1] != levels[2]
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_batch_of_all_rows_and_a_whole_step_is_the_posterior_at_once():
+    gp, X, Y = model("gaussian")
+    gp.requires_grad_(False)
+    gp.fit(X, Y, batch_size=1000, epochs=1, natural_step=1.0, random_state=0)
+    exact = OperatorValuedGP(gp.kernel, noise=gp.noise, features=gp.features)
+    exact.mean.load_state_dict(gp.mean.state_dict())
+    torch.testing.assert_close(gp.fit_report_.log_evidence, exact.log_evidence(X, Y).item(), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("batch_size", [None, 16])
+def test_ctrl_c_keeps_what_there_is(batch_size, monkeypatch):
+    gp, X, Y = model()
+    calls = []
+    original = type(gp.likelihood).expected
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == 12:
+            signal.raise_signal(signal.SIGINT)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(type(gp.likelihood), "expected", interrupted)
+    with pytest.warns(FitWarning, match="interrupted"):
+        gp.fit(X, Y, batch_size=batch_size, random_state=0)
+    assert gp.fit_report_.interrupted and not gp.fit_report_.converged
+    assert torch.isfinite(gp.predict(X).std).all() and math.isfinite(gp.fit_report_.log_evidence)
+
+
+def test_rates_fall_and_the_basis_follows_the_features():
+    gp, X, Y = model("gaussian", "mean_field")
+    data = gp.observe(X, Y)
+    training = BatchTraining(gp, data, 20, 4, 0.1, 0.5, boxes={}, sizes={}, random_state=0)
+    assert training.decay == 1.0
+    training.run()
+    assert training.decay == pytest.approx(0.05)
+    assert len(gp.q_.basis) == 2 and gp.q_.rank == 0
