@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 _SUBPACKAGES = ("datasets", "estimators", "exceptions", "features", "inference", "kernels")
 _NAMES = {
+    "BayesSearchCV": "ovkgp.estimators",
     "ConstrainedORFF": "ovkgp.estimators",
     "GPRegressor": "ovkgp.estimators",
     "ManifoldRidge": "ovkgp.estimators",
@@ -25,6 +26,7 @@ _NAMES = {
     "ORFFRidge": "ovkgp.estimators",
     "OVKRidge": "ovkgp.estimators",
     "SimplexClassifier": "ovkgp.estimators",
+    "compare_kernels": "ovkgp.estimators",
     "load": "ovkgp.estimators",
     "to_long": "ovkgp.inference",
     "to_wide": "ovkgp.inference",

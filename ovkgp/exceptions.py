@@ -46,5 +46,9 @@ class DistributedError(OvkgpError, RuntimeError):
     """Another process of a distributed fit failed, left or fell silent; the message says which noticed, and doing what."""
 
 
+class MissingExtraError(OvkgpError, ImportError):
+    """A package that is not among the dependencies is needed, and not installed."""
+
+
 class FitWarning(UserWarning):
     """Training was interrupted or did not converge; the model holds the best parameters found."""

@@ -1,5 +1,7 @@
 """How does a scikit-learn user get it? Estimators whose predictions come with their uncertainty."""
 
+from ovkgp.estimators.bayes_search import BayesSearchCV
+from ovkgp.estimators.compare_kernels import compare_kernels
 from ovkgp.estimators.constrained_orff import ConstrainedORFF
 from ovkgp.estimators.gp_regressor import GPRegressor
 from ovkgp.estimators.manifold_ridge import ManifoldRidge
@@ -11,11 +13,13 @@ from ovkgp.estimators.storage import load
 
 __all__ = [
     "ONORMA",
+    "BayesSearchCV",
     "ConstrainedORFF",
     "GPRegressor",
     "ManifoldRidge",
     "ORFFRidge",
     "OVKRidge",
     "SimplexClassifier",
+    "compare_kernels",
     "load",
 ]

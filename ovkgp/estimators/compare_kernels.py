@@ -53,7 +53,7 @@ def compare_kernels(
     *,
     cv=5,
     method: str = "laplace",
-    score: str = "elpd_loo",
+    score: str | None = None,
     sampling: Mapping[str, Any] | None = None,
     random_state=None,
     verbose: int = 0,
@@ -67,7 +67,7 @@ def compare_kernels(
         cv: the number of folds (of shuffled rows), or a splitter of scikit-learn; None for no cross-validation.
         method: how hyperparameters are drawn for PSIS-LOO: "laplace", "svi" or "nuts"; "none" takes the trained ones.
         score: the column to sort by, one of "elpd_loo", "elpd_loo_point", "cv_log_density", "log_evidence",
-            "penalised_evidence".
+            "penalised_evidence"; by default that of the folds, which assumes least, and without folds "elpd_loo".
         sampling: further options of `sample_hyperparameters`, such as {"draws": 500}; 200 draws unless told.
         random_state: of folds, draws, and of those candidates that have none.
         verbose: 1 shows progress.
@@ -111,6 +111,7 @@ def compare_kernels(
         ('decomposable', True)
     """
     require_option("method", method, METHODS)
+    score = score or ("elpd_loo" if cv is None else "cv_log_density")
     require_option("score", score, SCORES)
     models, seed = regressors(candidates), as_seed(random_state)
     X = input_table(GPRegressor(), X, reset=True)

@@ -69,7 +69,10 @@ class GPRegressor(PosteriorRegressor):
             options; all end with the same model, which takes a feature map in any case. A process that torchrun did not
             start is one process.
         sampling: options of `sample_hyperparameters` for "laplace", "svi" and "nuts", such as {"draws": 500, "chains": 4};
-            "max_draws" is how many of the draws predictions average over (50). None for the defaults.
+            "max_draws" is how many of the draws predictions average over (50). None for the defaults. Posteriors of all
+            draws that need more than 1 GB together (with the exact kernel beyond about 1500 rows, or 1500 observed
+            entries where it is not separable or outputs are missing) are made anew at every
+            question: take fewer draws there, or features.
 
     Inputs and outputs are centred and scaled inside (see `ovkgp.estimators.scaling`); everything public is in the user's
     units. NaN in Y is a missing output. Predictions describe a *new observation*: `noise=False` gives the latent function.

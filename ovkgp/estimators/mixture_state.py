@@ -37,7 +37,20 @@ def mixture_state(posterior: MixturePosterior, gp: OperatorValuedGP) -> tuple[di
     Raises:
         OptionError: the model has changed.
 
-    Cost: one conditioning for each draw where the components are not kept and have features.
+    Cost: nothing is computed.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.estimators.mixture_state import mixture_from_state, mixture_state
+        >>> from ovkgp.inference import OperatorValuedGP
+        >>> gp = OperatorValuedGP(RBFKernel(), mean="zero", noise=0.1)
+        >>> X = torch.linspace(0, 6, 20).double().unsqueeze(-1)
+        >>> draws = {"kernel.raw_lengthscale": torch.linspace(-1, 1, 3).reshape(3, 1, 1)}
+        >>> posterior = gp.condition(X, X.sin(), hyperparameters=draws)
+        >>> again = mixture_from_state(*mixture_state(posterior, gp), gp)
+        >>> len(again), torch.allclose(again.predict(X).std, posterior.predict(X).std, rtol=1e-12)
+        (3, True)
     """
     drawn = posterior.parts
     _require_unchanged(drawn, gp)

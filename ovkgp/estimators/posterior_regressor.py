@@ -72,6 +72,15 @@ class PosteriorRegressor(TableRegressor):
         Args:
             level: strictly between 0 and 1.
             noise: of a new observation (True), or of the latent function (False).
+
+        Example:
+            >>> import numpy as np
+            >>> import ovkgp
+            >>> X = np.linspace(0, 6, 30)[:, None]
+            >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.sin(X[:, 0]))
+            >>> lower, upper = model.predict_interval(X, 0.9)
+            >>> lower.shape, bool((lower < upper).all())
+            ((30,), True)
         """
         X = self._inputs(X)
         ends = self.posterior_.predict(X, "diag", noise=bool(noise)).interval(level)

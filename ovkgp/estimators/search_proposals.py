@@ -13,12 +13,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from ovkgp.estimators.search_spaces import Dimension, Point
-from ovkgp.exceptions import OvkgpError
+from ovkgp.exceptions import MissingExtraError
 from ovkgp.features.noise import sobol_points
-
-
-class MissingExtraError(OvkgpError, ImportError):
-    """A package that is not among the dependencies is needed, and not installed."""
 
 
 @contextmanager

@@ -59,13 +59,21 @@ def sample_svi(log_posterior: LogPosterior, draws: int, guide: str, seed: int, v
 
     Cost: the mode and its Hessian, then some hundreds of steps with 4 gradients each, and one evaluation a draw.
     """
-    if guide not in GUIDES:
-        raise OptionError(f"guide must be one of {', '.join(map(repr, GUIDES))}, got {guide!r}.")
+    require_guide(guide)
     local = coordinates(local_gaussian(log_posterior), guide)
+    u, log_q, attrs = fitted_draws(log_posterior, local, draws, guide, seed, verbose)
+    density = np.array([log_posterior(row)[0] for row in u])
+    return HyperparameterDraws("svi", u[None], {"lp": density[None]}, attrs | importance_checks(density - log_q, "svi"))
+
+
+def fitted_draws(
+    density, local: LocalGaussian, draws: int, guide: str, seed: int, verbose: int = 0
+) -> tuple[np.ndarray, np.ndarray, dict]:
+    """Draws u (draws, k) of a guide trained on a density (u ↦ value and gradient), log q (draws,) there, and how it went."""
     # Guides keep their parameters in Pyro's store and draw from torch's global generator: both are put back
     with pyro.get_param_store().scope(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = _model(log_posterior, local)
+        model = _model(density, local)
         q = _guide(model, guide, len(local.mode))
         bound = Trace_ELBO(PARTICLES, max_plate_nesting=0, vectorize_particles=True)
         steps, interrupted = train(lambda: bound.differentiable_loss(model, q), q, verbose)
@@ -73,12 +81,14 @@ def sample_svi(log_posterior: LogPosterior, draws: int, guide: str, seed: int, v
             law = law_of(q)
             z = law.sample((draws,))
             log_q = law.log_prob(z).numpy() - local.log_volume
-    u = local.u(z.numpy())
-    density = np.array([log_posterior(row)[0] for row in u])
-    attrs = {"guide": guide, "steps": steps, "interrupted": int(interrupted)} | importance_checks(
-        density - log_q, "svi"
-    )
-    return HyperparameterDraws("svi", u[None], {"lp": density[None]}, attrs)
+    attrs = {"guide": guide, "steps": steps, "interrupted": int(interrupted)}
+    return local.u(z.numpy()), log_q, attrs
+
+
+def require_guide(guide: str) -> None:
+    """Refuse a guide that there is not."""
+    if guide not in GUIDES:
+        raise OptionError(f"guide must be one of {', '.join(map(repr, GUIDES))}, got {guide!r}.")
 
 
 def coordinates(local: LocalGaussian, guide: str) -> LocalGaussian:
@@ -127,16 +137,16 @@ def _step(loss: Callable[[], Tensor], optimiser: torch.optim.Optimizer) -> float
     return value.item()
 
 
-def _model(log_posterior: LogPosterior, local: LocalGaussian) -> Callable[[], None]:
-    mode, root = torch.from_numpy(local.mode), torch.from_numpy(local.root)
+def _model(density, local: LocalGaussian) -> Callable[[], None]:
+    size = len(local.mode)
 
     def log_density(z: Tensor) -> Tensor:
-        value = -log_posterior.potential(mode + root @ z)
+        value = local.value(density, z)
         return local.log_density - OUTSIDE * z.square().sum() if torch.isinf(value) else value
 
     def model() -> None:
-        z = pyro.sample("z", ImproperUniform(constraints.real_vector, torch.Size(), mode.shape))
-        values = torch.stack([log_density(particle) for particle in z.reshape(-1, len(mode))])
+        z = pyro.sample("z", ImproperUniform(constraints.real_vector, torch.Size(), torch.Size([size])))
+        values = torch.stack([log_density(particle) for particle in z.reshape(-1, size)])
         pyro.factor("log_posterior", values.reshape(z.shape[:-1]))
 
     return model

@@ -76,6 +76,21 @@ class ConditionedDraws(Sequence):
 
     Attributes:
         are_kept: whether all posteriors together need no more than `MOST_BYTES`, so that they are kept.
+
+    Cost: S conditionings once where they are kept; one at every question to a component where they are not.
+
+    Example:
+        >>> import torch
+        >>> from functools import partial
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference import OperatorValuedGP
+        >>> from ovkgp.inference.draws_conditioning import ConditionedDraws
+        >>> X = torch.linspace(0, 6, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> gp = OperatorValuedGP(RBFKernel(), mean="zero", noise=0.01)
+        >>> condition = partial(OperatorValuedGP.condition, X=X, Y=X.sin())
+        >>> drawn = ConditionedDraws(gp, {"kernel.raw_lengthscale": torch.zeros(5, 1, 1)}, condition)
+        >>> len(drawn), drawn.are_kept, type(drawn[0]).__name__
+        (5, True, 'ExactPosterior')
     """
 
     def __init__(
@@ -113,7 +128,8 @@ class ConditionedDraws(Sequence):
 
     def _keep(self) -> list[Posterior] | None:
         first = self.make(0)
-        first.predict(torch.zeros(1, first.num_dims, dtype=torch.float64))  # some factors are made when first needed
+        # Some factors are made when they are first needed; ½ is a point of every domain.
+        first.predict(torch.full((1, first.num_dims), 0.5, dtype=torch.float64))
         if num_bytes(first) * len(self) > MOST_BYTES:
             return None
         return [first, *(self.make(index) for index in range(1, len(self)))]

@@ -7,9 +7,12 @@ the gradient. Its root R (R Rᵀ = H⁻¹) is also what makes the coordinates z,
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ovkgp.exceptions import FitWarning
 from ovkgp.inference.hyperparameter_draws import HyperparameterDraws
@@ -42,6 +45,10 @@ class LocalGaussian:
         """u* + R z for z (..., k)."""
         return self.mode + z @ self.root.T
 
+    def value(self, density: Callable[[np.ndarray], tuple[float, np.ndarray]], z: Tensor) -> Tensor:
+        """log π(u* + R z) for a tensor z (k,), differentiable once, where `density` gives log π(u) and its gradient (k,)."""
+        return _InCoordinates.apply(z, density, self)
+
     @property
     def log_volume(self) -> float:
         """log |det R|."""
@@ -57,6 +64,19 @@ class LocalGaussian:
         return -((z**2).sum(-1) + len(self.mode) * np.log(2 * np.pi)) / 2 - self.log_volume
 
 
+class _InCoordinates(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z: Tensor, density, local: LocalGaussian) -> Tensor:
+        with torch.enable_grad():  # torch turns gradients off in here, and the density takes its own
+            value, gradient = density(local.u(z.detach().numpy()))
+        ctx.gradient = torch.from_numpy(gradient @ local.root)
+        return z.new_tensor(value)
+
+    @staticmethod
+    def backward(ctx, by_value: Tensor) -> tuple[Tensor, None, None]:
+        return by_value * ctx.gradient, None, None
+
+
 def local_gaussian(log_posterior: LogPosterior) -> LocalGaussian:
     """Find the mode and the Gaussian there.
 
@@ -66,7 +86,12 @@ def local_gaussian(log_posterior: LogPosterior) -> LocalGaussian:
         FactorisationError: log π cannot be evaluated at any start, or not around its mode.
     """
     mode, value, converged = log_posterior.mode()
-    values, vectors = np.linalg.eigh(-log_posterior.hessian(mode))
+    return gaussian_at(mode, value, converged, log_posterior.hessian(mode))
+
+
+def gaussian_at(mode: np.ndarray, value: float, converged: bool, hessian: np.ndarray) -> LocalGaussian:
+    """The Gaussian at a mode from the second derivatives of log π there (k, k); flat directions are made finite."""
+    values, vectors = np.linalg.eigh(-hessian)
     is_flat = values < FLAT
     root = vectors / np.sqrt(np.where(is_flat, RAISED, values))
     flat = tuple((float(values[i]), vectors[:, i]) for i in np.flatnonzero(is_flat))

@@ -242,9 +242,10 @@ def named_values(gp) -> dict[str, np.ndarray]:
     """The hyperparameters of a model by name: those of its kernel, of its mean (`mean`, `mean.slopes`), and of its noise
     or likelihood (`noise`, `scale`, …)."""
     values = {name: value.cpu().numpy() for name, value in hyperparameters(gp.kernel).items()}
-    for name, parameter in gp.mean.named_parameters():
-        name = name.removeprefix("mean.")  # of a wrapped GPyTorch mean
-        values["mean" if name == "constant" else f"mean.{name}"] = parameter.detach().cpu().numpy().copy()
+    for name, parameter, constraint in gp.mean.named_parameters_and_constraints():
+        name = name.removeprefix("mean.").removeprefix("raw_")  # of a wrapped GPyTorch mean
+        value = parameter if constraint is None else constraint.transform(parameter)
+        values["mean" if name == "constant" else f"mean.{name}"] = value.detach().cpu().numpy().copy()
     noise = getattr(gp, "noise_model", None)
     if noise is not None and noise.is_trained:
         values["noise"] = noise.value.detach().cpu().numpy()

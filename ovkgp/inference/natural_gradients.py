@@ -24,8 +24,9 @@ TOLERANCE = 1e-11
 """A gain of the bound below this, for each observed entry, ends the ascent."""
 MOST_STEPS = 200
 SMALLEST_SHARE = 2.0**-20
-SOLVE_TOLERANCE, MOST_PRODUCTS = 1e-12, 500
-"""Of the conjugate gradients for the mean, where the family is not full."""
+EXACT, STREAMED, INEXACT, MOST_PRODUCTS = 1e-12, 1e-6, 1e-4, 500
+"""Tolerances of the conjugate gradients for the mean, where the family is not full: of the only step for a Gaussian likelihood,
+the same where each product makes the features of all rows anew, and of one of many steps for another likelihood."""
 PROBES = 20
 """Random vectors that find the coordinates of a low-rank block."""
 
@@ -108,7 +109,8 @@ def ascend(q: WeightGaussian, bound: VariationalBound, pieces: Pieces, max_steps
     if bound.is_conjugate:
         found = slopes(q, rows, likelihood, bound.form, with_variances=False)
         moved = _precision_step(q, found, 1.0)
-        return moved.moved(_newton_direction(moved, found, rows, q.mean))
+        tolerance = EXACT if isinstance(rows, list) else STREAMED
+        return moved.moved(_newton_direction(moved, found, rows, q.mean, tolerance))
     here, share = slopes(q, rows, likelihood, bound.form), 1.0
     _require_finite(here)
     for _ in range(max_steps):
@@ -145,7 +147,9 @@ def _precision_step(q: WeightGaussian, slopes: Slopes, share: float) -> WeightGa
     return q.toward(1 + slopes.diagonal, target, share)
 
 
-def _newton_direction(moved: WeightGaussian, slopes: Slopes, rows: Iterable[Piece], mean: Tensor) -> Tensor:
+def _newton_direction(
+    moved: WeightGaussian, slopes: Slopes, rows: Iterable[Piece], mean: Tensor, tolerance: float = INEXACT
+) -> Tensor:
     """(I + ΦᵀWΦ)⁻¹ (Φᵀg − μ): S times it for a full q; otherwise by conjugate gradients, with S as preconditioner."""
     gradient = slopes.gradient - mean
     if moved.is_full:
@@ -153,7 +157,7 @@ def _newton_direction(moved: WeightGaussian, slopes: Slopes, rows: Iterable[Piec
     weights = [_positive_part(curvature) for curvature in slopes.curvatures]
     apply = lambda columns: _precision_times(columns.flatten(), rows, weights).view(columns.shape)  # noqa: E731
     precondition = lambda columns: moved.solve(columns.flatten()).view(columns.shape)  # noqa: E731
-    found = conjugate_gradients(apply, precondition, gradient.view(-1, 1, 1), SOLVE_TOLERANCE, MOST_PRODUCTS)
+    found = conjugate_gradients(apply, precondition, gradient.view(-1, 1, 1), tolerance, MOST_PRODUCTS)
     return found.solution.flatten()
 
 

@@ -133,7 +133,7 @@ def _run_chain(log_posterior, local: LocalGaussian, written, draws, tune, seed, 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         kernel = RecordingNUTS(
-            potential_fn=_potential(log_posterior, local),
+            potential_fn=lambda params: -local.value(log_posterior, params["z"]),
             target_accept_prob=target_accept,
             adapt_mass_matrix=tune >= LEAST_TUNE,
             full_mass=len(local.mode) <= MOST_DENSE,
@@ -146,15 +146,6 @@ def _run_chain(log_posterior, local: LocalGaussian, written, draws, tune, seed, 
 
         start = {"z": _start(log_posterior, local, seed)}
         MCMC(kernel, draws, tune, initial_params=start, hook_fn=write, disable_progbar=True).run()
-
-
-def _potential(log_posterior: LogPosterior, local: LocalGaussian):
-    mode, root = torch.from_numpy(local.mode), torch.from_numpy(local.root)
-
-    def potential(params: dict[str, Tensor]) -> Tensor:
-        return log_posterior.potential(mode + root @ params["z"])
-
-    return potential
 
 
 def _start(log_posterior: LogPosterior, local: LocalGaussian, seed: int) -> Tensor:

@@ -55,6 +55,15 @@ class PlainVector:
 
     Raises:
         NotPlain: a parameter has a constraint whose transform is not in the table.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference.parameters import ParameterVector
+        >>> from ovkgp.inference.plain_parameters import PlainVector
+        >>> theta, slope, *_ = PlainVector(ParameterVector(RBFKernel().double())).values(np.array([1.0]))
+        >>> theta.round(4).tolist(), slope.round(4).tolist()
+        ([2.7183], [2.7183])
     """
 
     def __init__(self, vector: ParameterVector):

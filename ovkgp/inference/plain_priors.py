@@ -1,4 +1,4 @@
-"""Priors as plain functions of the values θ: log-normal and normal ones of one parameter, and `CovariancePrior`.
+"""Priors as plain functions of the values θ: log-normal, normal and uniform ones of one parameter, and `CovariancePrior`.
 
 A log-normal prior of a variance exp(2s) is, as a density of the trained s, log N(2s | loc, scale) + log 2.
 """
@@ -88,8 +88,22 @@ class CovarianceTerms:
 def plain_priors(module: torch.nn.Module, vector: PlainVector) -> list:
     """The pieces of all priors on trained parameters of a module.
 
+    Cost: O(number of parameters), once and at every call of a piece.
+
     Raises:
-        NotPlain: a prior is neither normal nor log-normal, or not one of a parameter's value.
+        NotPlain: a prior is neither normal, log-normal nor uniform, or not one of a parameter's value.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from gpytorch.priors import LogNormalPrior
+        >>> from ovkgp.inference.parameters import ParameterVector
+        >>> from ovkgp.inference.plain_parameters import PlainVector
+        >>> from ovkgp.inference.plain_priors import plain_priors
+        >>> kernel = RBFKernel(lengthscale_prior=LogNormalPrior(0.0, 1.0)).double()
+        >>> (piece,) = plain_priors(kernel, PlainVector(ParameterVector(kernel)))
+        >>> round(piece(np.array([1.0]), np.zeros(1)), 4)
+        -0.9189
     """
     sites = trained_sites(module)
     terms = [CovarianceTerms(site.prior, _factor(site.module, vector)) for site in sites if site.is_covariance]

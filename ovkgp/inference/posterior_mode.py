@@ -56,8 +56,20 @@ def find_mode(vector: ParameterVector, density: Density, starts: Sequence[np.nda
         starts: each u (k,).
         max_iter: the most iterations.
 
+    Cost: one or two gradients an iteration.
+
     Raises:
         FactorisationError: the density could not be evaluated at any start.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference.parameters import ParameterVector
+        >>> from ovkgp.inference.posterior_mode import find_mode
+        >>> vector = ParameterVector(RBFKernel().double())
+        >>> mode = find_mode(vector, lambda u: (-0.5 * (u - 2) @ (u - 2), 2 - u), [np.zeros(1)], max_iter=50)
+        >>> mode.u.round(6).tolist(), mode.converged
+        ([2.0], True)
     """
     landscape = _DensityLandscape(vector, density)
     points = [point for u in starts if (point := landscape.look(u)) is not None]

@@ -38,6 +38,7 @@ def sample_hyperparameters(
     tune: int = 500,
     chains: int = 4,
     guide: str = "multivariate",
+    batch_size: int | None = None,
     target_accept: float = 0.8,
     prior_draws: int = 500,
     log_likelihood: bool | str = "auto",
@@ -59,6 +60,7 @@ def sample_hyperparameters(
         draws: how many, of each chain; SVI and Laplace have one chain.
         tune, chains, target_accept: of NUTS: transitions before the first draw, how many chains, and the acceptance rate.
         guide: of SVI: "normal", "multivariate" or "low_rank".
+        batch_size: of SVI for a `VariationalGP`: train with so many random rows at a time (`ovkgp.inference.batch_svi`).
         prior_draws: draws from the priors, 0 for none.
         log_likelihood, posterior_predictive: whether to compute these groups; "auto" does where they cost little.
         input_names, output_names: labels of the columns of X and Y.
@@ -100,6 +102,8 @@ def sample_hyperparameters(
     """
     if method not in METHODS:
         raise OptionError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
+    if batch_size is not None and (method != "svi" or not hasattr(gp, "elbo")):
+        raise OptionError('batch_size is for method="svi" with a VariationalGP, whose bound is a sum over rows.')
     if not 0 < target_accept < 1:
         raise OptionError(f"target_accept is a rate between 0 and 1, got {target_accept}.")
     draws, chains = whole_number("draws", draws), whole_number("chains", chains)
@@ -107,7 +111,12 @@ def sample_hyperparameters(
     for_sampler, for_prior, for_replicates, *for_chains = seeds(random_state, 3 + chains)
     log_posterior, began = LogPosterior(gp, X, Y, noise), time.monotonic()
     with _quiet_trials():
-        if method == "laplace":
+        if batch_size is not None:
+            from ovkgp.inference.batch_svi import sample_batch_svi
+
+            batches = X, Y, noise, whole_number("batch_size", batch_size)
+            sampled = sample_batch_svi(log_posterior, *batches, draws, guide, for_sampler, verbose)
+        elif method == "laplace":
             sampled = sample_laplace(log_posterior, draws, for_sampler)
         elif method == "svi":
             # Pyro is imported here and not above, since `import ovkgp` must not load it

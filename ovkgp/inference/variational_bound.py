@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from ovkgp.features import FeatureMap
 from ovkgp.inference.data import Observations
@@ -98,7 +98,7 @@ class VariationalBound:
         data: what was observed, in float64.
 
     Cost of a value: O(n M r) for the marginals of a full q and Kronecker rows, O(n M q) for mean field, with the likelihood's
-    own cost for each entry; memory for one chunk, gradients included (chunks are evaluated again on the way back).
+    own cost for each entry; memory for one chunk, gradients included: with several chunks they are taken with the value.
     """
 
     def __init__(self, features: FeatureMap, mean: OutputMean, likelihood: Likelihood, data: Observations):
@@ -137,12 +137,33 @@ class VariationalBound:
         whole = self.whole() if whole is None else whole
         if whole is not None:
             return self.expected(whole.turned(q.basis), q) - q.divergence
-        chunks = self.data.chunks(self.chunk_rows)
-        return sum(self._again(chunk, q) for chunk in chunks) - q.divergence
+        parameters = self._trained() if torch.is_grad_enabled() else ()
+        total, gradients = 0.0, [torch.zeros_like(parameter) for parameter in parameters]
+        for chunk in self.data.chunks(self.chunk_rows):
+            part = self.expected(self.piece(chunk).turned(q.basis), q)
+            total = total + part.detach()
+            if parameters and part.requires_grad:  # at once: the graphs of all chunks together would not fit
+                found = torch.autograd.grad(part, parameters, allow_unused=True)
+                for gradient, one in zip(gradients, found, strict=True):
+                    gradient.add_(0.0 if one is None else one)
+        return _WithGradient.apply(total, gradients, *parameters) - q.divergence
 
-    def _again(self, chunk: Observations, q: WeightGaussian) -> Tensor:
-        """The part of one chunk, whose graph is made only when its gradient is wanted."""
-        part = lambda: self.expected(self.piece(chunk).turned(q.basis), q)  # noqa: E731
-        if not torch.is_grad_enabled():
-            return part()
-        return checkpoint(part, use_reentrant=False, preserve_rng_state=False)
+    def _trained(self) -> tuple[Tensor, ...]:
+        """The parameters of map, mean and likelihood that require a gradient, each once."""
+        parts = (self.features, self.mean, self.likelihood)
+        found = {id(one): one for part in parts for one in part.parameters() if one.requires_grad}
+        return tuple(found.values())
+
+
+class _WithGradient(torch.autograd.Function):
+    """A value whose gradient is known already."""
+
+    @staticmethod
+    def forward(ctx, value: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, by_value: Tensor):
+        return None, None, *(by_value * gradient for gradient in ctx.gradients)

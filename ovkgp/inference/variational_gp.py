@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 
 import torch
 from gpytorch.kernels import Kernel
@@ -20,6 +21,7 @@ from ovkgp.exceptions import FactorisationError, InputError, KernelTypeError, Op
 from ovkgp.features import FeatureMap
 from ovkgp.inference.data import Observations, observations
 from ovkgp.inference.draws import FunctionDraws
+from ovkgp.inference.draws_conditioning import condition_on_draws
 from ovkgp.inference.fit_report import FitReport
 from ovkgp.inference.gp import VARIANCES, OperatorValuedGP
 from ovkgp.inference.guard import VarianceGuard
@@ -30,6 +32,7 @@ from ovkgp.inference.likelihoods import Gaussian, Likelihood, make_likelihood
 from ovkgp.inference.means import output_mean
 from ovkgp.inference.model import Model
 from ovkgp.inference.noise import OutputNoise
+from ovkgp.inference.posterior import Posterior
 from ovkgp.inference.prediction import Prediction
 from ovkgp.inference.priors import log_prior
 from ovkgp.inference.processes import KernelProcess
@@ -75,7 +78,7 @@ class VariationalGP(Module):
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.inference.variational_gp import VariationalGP
+        >>> from ovkgp.inference import VariationalGP
         >>> from ovkgp.kernels import DecomposableKernel
         >>> X = torch.linspace(0, 6, 60, dtype=torch.float64).unsqueeze(-1)
         >>> Y = torch.cat([X.sin(), X.cos()], -1)
@@ -147,22 +150,33 @@ class VariationalGP(Module):
         return CollapsedBound(self, self.observe(X, Y, noise))
 
     def condition(
-        self, X, Y, hyperparameters=None, noise=None, *, variance: str = "features", num_landmarks: int = NUM_LANDMARKS
-    ) -> VariationalPosterior:
-        """The posterior given data, at the present hyperparameters and the best q.
+        self,
+        X,
+        Y,
+        hyperparameters=None,
+        noise=None,
+        *,
+        variance: str = "features",
+        num_landmarks: int = NUM_LANDMARKS,
+        max_draws: int = 200,
+    ) -> Posterior:
+        """The posterior given data, at the present hyperparameters and the best q, or averaged over draws of them.
 
         Args:
             X, Y, noise: as for `elbo`.
-            hyperparameters: None, for the present ones.
+            hyperparameters: None, for the present ones; or draws, as for `OperatorValuedGP.condition`: the answer is then a
+                `MixturePosterior`, with a best q for each draw.
             variance: with a feature map, "features" for the variance of its weights alone, "guarded" for one that never
                 falls below the exact kernel's given `num_landmarks` of the inputs. Inducing points need no guard.
+            max_draws: more draws are thinned to so many.
         """
-        if hyperparameters is not None:
-            raise OptionError(
-                "a variational model is conditioned at its own hyperparameters; leave hyperparameters=None."
-            )
+        options = {"X": X, "Y": Y, "noise": noise, "variance": variance, "num_landmarks": num_landmarks}
         copy = deepcopy(self)
-        copy._settle(copy.observe(X, Y, noise))
+        data = copy.observe(X, Y, noise)
+        if hyperparameters is not None:
+            condition = partial(VariationalGP.condition, **options)
+            return condition_on_draws(copy, hyperparameters, condition, max_draws=max_draws)
+        copy._settle(data)
         return copy.posterior(variance=variance, num_landmarks=num_landmarks)
 
     def fit(
@@ -192,7 +206,7 @@ class VariationalGP(Module):
             max_iter, tolerance: of L-BFGS; the tolerance is per observed entry.
             epochs, learning_rate, natural_step: of the training in batches: passes over the data (None for as many as make
                 1500 steps, at least 3), the rate of Adam and the step ρ of q; rates fall to a twentieth in the end, and q is
-                then brought to its best for all rows.
+                then brought to its best for all rows if their features are at most 2·10⁷ numbers.
             random_state: of the inducing points and of the order of the rows.
             verbose: 0 is quiet, 1 shows a progress bar.
 

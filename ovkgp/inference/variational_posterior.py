@@ -75,7 +75,6 @@ class VariationalPosterior(ProcessPosterior):
     def rows_at_once(self, form: str) -> int:
         return CHUNK_ENTRIES // (self.q.num_weights * (1 if form == "none" else self.num_outputs))
 
-    @torch.no_grad()
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
         rows = self._rows(X)
         if form == "none":

@@ -193,7 +193,8 @@ class BatchTraining:
 
     @torch.no_grad()
     def polish(self) -> None:
-        """Bring q to its best for all rows at the last hyperparameters."""
+        """Bring q to its best for all rows at the last hyperparameters, unless they are so many that it would take long."""
         pieces = Pieces(self.bound)
-        self.gp.q_ = ascend(eigenbasis(self.gp.q_, self.bound, pieces), self.bound, pieces, POLISHING)
+        if pieces.kept is not None:
+            self.gp.q_ = ascend(eigenbasis(self.gp.q_, self.bound, pieces), self.bound, pieces, POLISHING)
         self.history.append(float(self.bound.value(self.gp.q_) + log_prior(self.gp)))

@@ -1,6 +1,7 @@
 """Saved regressors that average over draws: the same predictions, the same draws, and refusals of what is not whole."""
 
 import copy
+import pickle
 from functools import cache
 from unittest.mock import patch
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 import xarray
 from draws_cases import perturbed
+from sklearn.base import clone
 
 import ovkgp
 from ovkgp.estimators import gp_regressor
@@ -17,7 +19,7 @@ from ovkgp.estimators.draws_state import draws_from_state, draws_state
 from ovkgp.estimators.model_file import read_model, write_model
 from ovkgp.estimators.option_state import value_from_state, value_state
 from ovkgp.exceptions import InputError, ModelFileError, OptionError, OvkgpError
-from ovkgp.inference import OperatorValuedGP, draws_conditioning
+from ovkgp.inference import OperatorValuedGP, arviz_data, draws_conditioning
 from ovkgp.inference.arviz_data import to_arviz_object
 
 pytestmark = pytest.mark.filterwarnings(
@@ -150,6 +152,20 @@ def test_components_that_are_not_kept(path, monkeypatch):
         loaded = through(model, path)
         assert not loaded.posterior_.parts.are_kept
         assert_same_answers(model, loaded)
+
+
+def test_the_trees_of_arviz_1(path, monkeypatch):
+    """Where ArviZ 1.x is installed the draws are an xarray.DataTree, and a file from elsewhere becomes one."""
+    fitted("kronecker").save(path)
+    monkeypatch.setattr(arviz_data, "_installed_kind", lambda: "datatree")
+    loaded = ovkgp.load(path)
+    assert isinstance(loaded.draws_, xarray.DataTree) and isinstance(loaded.to_arviz(), xarray.DataTree)
+    assert_same_draws(fitted("kronecker").to_arviz(), loaded.to_arviz())
+    assert str(loaded.summary()) == str(fitted("kronecker").summary())
+    model = fit_cheaply(clone(loaded), *table())
+    assert isinstance(model.draws_, xarray.DataTree)
+    assert_same_answers(model, through(model, path))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(NEW), model.predict(NEW))
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 import torch
 import xarray
 from gp_cases import Problem
-from gpytorch.kernels import RBFKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
@@ -17,6 +17,7 @@ from ovkgp.inference import OperatorValuedGP, draws_conditioning
 from ovkgp.inference.arviz_data import to_arviz_object
 from ovkgp.inference.draws_conditioning import ConditionedDraws, condition_on_draws, num_bytes, thinned
 from ovkgp.inference.mixture_posterior import MixturePosterior
+from ovkgp.inference.variational_gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
 ROADS = {
@@ -129,6 +130,22 @@ def test_more_draws_than_asked_for_are_thinned():
     chosen = {name: value[[3, 9, 15, 21, 27]] for name, value in raw.items()}
     assert torch.equal(posterior.predict(X).std, gp.condition(X, Y, hyperparameters=chosen).predict(X).std)
     assert len(gp.condition(X, Y, hyperparameters=raw)) == 30
+
+
+def test_variational_models_with_their_likelihoods():
+    """Predictions of counts are mixtures of the likelihood's own predictions, and draws of y are counts."""
+    X = torch.linspace(0, 5, 20, dtype=torch.float64).unsqueeze(-1)
+    Y = torch.floor(2 + 2 * X.sin())
+    gp = VariationalGP(ScaleKernel(RBFKernel()), likelihood="poisson", inducing=X[::4])
+    raw = draws_of(gp)
+    posterior = condition_on_draws(gp, flat(raw), partial(VariationalGP.condition, X=X, Y=Y))
+    each = [placed(gp, raw, i).condition(X, Y).predict(X[:3], noise=True) for i in range(4)]
+    found = posterior.predict(X[:3], noise=True)
+    torch.testing.assert_close(found.mean, torch.stack([e.mean for e in each]).mean(0))
+    torch.testing.assert_close(found.cdf(2.0), torch.stack([e.cdf(2.0) for e in each]).mean(0))
+    assert torch.equal(found.quantile(0.9), found.quantile(0.9).round())
+    draws = posterior.sample(X[:3], 6, noise=True, random_state=0)
+    assert draws.shape == (6, 3, 1) and torch.equal(draws, draws.round()) and bool((draws >= 0).all())
 
 
 # --- memory -------------------------------------------------------------------------------------------------------------

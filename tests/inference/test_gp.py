@@ -566,9 +566,8 @@ def test_unknown_options_are_refused():
     with pytest.raises(KernelTypeError, match="batch shape"):
         OperatorValuedGP(RBFKernel(batch_shape=torch.Size([2])))
     gp = OperatorValuedGP(kernel)
-    for options in ({"variance": "robust"}, {"hyperparameters": {}}):
-        with pytest.raises(OptionError, match=next(iter(options))):
-            gp.condition(X, Y, **options)
+    with pytest.raises(OptionError, match="variance"):
+        gp.condition(X, Y, variance="robust")
     with pytest.raises(OptionError, match="'diagonal'"):
         gp.condition(X, Y).predict(X, cov="diagonal")
     with pytest.raises(OptionError, match="feature map"):

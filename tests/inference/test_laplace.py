@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from density_cases import Gaussian, KnownDensity, correlated, half_plane
+import torch
+from sampler_cases import Gaussian, KnownDensity, correlated, half_plane
 
 from ovkgp.exceptions import FitWarning
 from ovkgp.inference.laplace import local_gaussian, sample_laplace, variable_names
@@ -24,6 +25,15 @@ def test_log_q_is_the_density_of_u():
     np.testing.assert_allclose(local.log_q(z), [density(u)[0] for u in local.u(z)], rtol=1e-5)
 
 
+def test_the_density_in_the_coordinates_is_differentiable_once():
+    density = correlated()
+    local = local_gaussian(density)
+    z = torch.tensor([0.3, -1.0, 0.7], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda z: local.value(density, z), z, eps=1e-5)
+    with torch.no_grad():
+        assert local.value(density, z).item() == pytest.approx(density(local.u(z.numpy()))[0], rel=1e-12)
+
+
 def test_the_evidence_of_a_gamma_density_is_stirlings():
     shape = 9.0  # π(u) = exp(a u − e^u) integrates to Γ(a); Laplace in u is Stirling's formula
 
@@ -41,7 +51,9 @@ def test_draws_have_the_moments_of_the_gaussian():
     assert sampled.u.shape == (1, 4000, 3)
     error = np.sqrt(np.diag(density.covariance) / 4000)
     assert (np.abs(sampled.flat.mean(0) - density.mean) < 4 * error).all()
-    np.testing.assert_allclose(np.cov(sampled.flat.T), density.covariance, atol=0.12 * np.diag(density.covariance).max())
+    np.testing.assert_allclose(
+        np.cov(sampled.flat.T), density.covariance, atol=0.12 * np.diag(density.covariance).max()
+    )
     np.testing.assert_allclose(sampled.stats["lp"][0, :5], [density(u)[0] for u in sampled.u[0, :5]])
 
 

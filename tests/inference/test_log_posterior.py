@@ -8,6 +8,7 @@ import torch
 from gp_cases import KERNELS, Problem
 from gpytorch.constraints import GreaterThan, Interval, Positive
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.means import ConstantMean
 from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior, UniformPrior
 from scipy.stats import gamma, lognorm, multivariate_normal, norm
 
@@ -34,14 +35,13 @@ def away(lp, seed=0, spread=0.2):
     return lp.start() + spread * np.random.default_rng(seed).standard_normal(len(lp))
 
 
-def differences(lp, u, h=1e-5):
-    return np.array([(lp(u + h * e)[0] - lp(u - h * e)[0]) / (2 * h) for e in np.eye(len(u))])
-
-
-def assert_gradient(lp, u, tolerance=1e-6):
+def assert_gradient(lp, u, tolerance=1e-6, h=1e-5):
+    """Slopes along random directions, in which every variable takes part, are those of the values."""
     value, gradient = lp(u)
     assert np.isfinite(value)
-    assert np.abs(gradient - differences(lp, u)).max() <= tolerance * max(1.0, np.abs(gradient).max())
+    for direction in np.random.default_rng(3).standard_normal((3, len(u))):
+        slope = (lp(u + h * direction)[0] - lp(u - h * direction)[0]) / (2 * h)
+        assert abs(slope - gradient @ direction) <= tolerance * max(1.0, np.linalg.norm(gradient))
 
 
 @pytest.mark.parametrize("index, name", list(enumerate(KERNELS)))
@@ -374,3 +374,10 @@ def test_wrong_arguments_are_refused_in_words():
         LogPosterior(gp.frozen(), X, Y)
     with pytest.raises(InputError, match="NaN or infinity"):
         LogPosterior(gp, X * torch.inf, Y)
+
+
+def test_gpytorch_means_are_named_and_scaled_by_the_data():
+    X, Y = data(20, 1, 2)
+    lp = LogPosterior(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), ConstantMean()), X, 100 * Y)
+    assert "mean" in lp.variables(lp.start()) and lp.road == "modules"
+    assert_gradient(lp, away(lp))

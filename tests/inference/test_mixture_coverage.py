@@ -46,7 +46,7 @@ def truth(rng):
 
 def covered(posterior, X, Y):
     lower, upper = posterior.predict(X, noise=True).interval(0.95)
-    return ((lower <= Y) & (Y <= upper)).double().mean().item()
+    return ((lower <= Y) & (upper >= Y)).double().mean().item()
 
 
 def coverages(num_sets, draws, seed=0):

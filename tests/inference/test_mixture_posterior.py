@@ -117,7 +117,7 @@ def test_each_function_is_one_of_its_component(mixture):
 
 
 def test_functions_have_the_moments_of_the_mixture(mixture):
-    k = 3000
+    k = 1500
     values, prediction = mixture.sample_functions(k, random_state=0)(POINTS), mixture.predict(POINTS)
     # at 2000 waves the prior of a draw is right up to a few per cent
     assert bool(((values.mean(0) - prediction.mean).abs() < 6 * prediction.std / k**0.5).all())

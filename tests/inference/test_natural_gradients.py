@@ -1,5 +1,7 @@
 """Natural gradients of q, against ordinary gradients, dense optima and brute force."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -115,7 +117,7 @@ def test_the_bound_never_falls_and_grows_with_the_rank_up_to_the_full_family(lik
     for rank in (0, 3, 6, 9, r):
         q = eigenbasis(prior_weights(r, rank), bound, pieces)
         levels.append(float(bound.value(ascend(q, bound, pieces))))
-    assert all(after >= before - 1e-8 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after >= before - 1e-8 for before, after in pairwise(levels))
     full = float(bound.value(ascend(prior_weights(r, r), bound, pieces)))
     assert abs(levels[-1] - full) < 1e-8 and levels[0] < full - 1e-4
 

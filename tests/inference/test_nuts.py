@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from density_cases import Gaussian, GlobalState, KnownDensity, correlated, half_plane
+from sampler_cases import Gaussian, GlobalState, KnownDensity, correlated, half_plane
 from scipy.stats import truncnorm
 
 from ovkgp.exceptions import FactorisationError, FitWarning
@@ -33,7 +33,7 @@ def test_what_is_said_of_each_draw():
     assert set(stats) == {"lp", "energy", "acceptance_rate", "n_steps", "step_size", "diverging"}
     np.testing.assert_allclose(stats["lp"].ravel(), [density(u)[0] for u in sampled.flat], rtol=1e-10)
     assert not stats["diverging"].any() and stats["diverging"].dtype == bool
-    assert ((0 < stats["acceptance_rate"]) & (stats["acceptance_rate"] <= 1)).all()
+    assert ((stats["acceptance_rate"] > 0) & (stats["acceptance_rate"] <= 1)).all()
     assert (stats["n_steps"] >= 1).all()
     assert (stats["step_size"] == stats["step_size"][:, :1]).all()  # fixed after the warm-up
     # energy = kinetic (χ² with 3 degrees of freedom, halved) + potential of the draw before

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from density_cases import GlobalState
 from gp_cases import Problem
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.priors import LogNormalPrior, NormalPrior
+from sampler_cases import GlobalState
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import ORFF
@@ -46,6 +46,14 @@ def _quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         yield
+
+
+def shorten(monkeypatch):
+    """Let SVI take a single window of steps."""
+    from ovkgp.inference import autoguides
+
+    monkeypatch.setattr(autoguides, "HALVINGS", 0)
+    monkeypatch.setattr(autoguides, "MOST_WINDOWS", 1)
 
 
 def curve(n=15, seed=0):
@@ -95,7 +103,16 @@ def conjugate(p=2, n=20):
 def test_a_conjugate_posterior_is_found_within_monte_carlo_error(method):
     gp, X, Y, mean, covariance = conjugate()
     data = sample_hyperparameters(
-        gp, X, Y, method, draws=500, tune=150, chains=2, random_state=1, log_likelihood=False, posterior_predictive=False
+        gp,
+        X,
+        Y,
+        method,
+        draws=400,
+        tune=100,
+        chains=1,
+        random_state=1,
+        log_likelihood=False,
+        posterior_predictive=False,
     )
     values = data["posterior"]["mean"].values
     for a in range(2):
@@ -115,14 +132,26 @@ def test_the_three_methods_agree_on_a_posterior_that_is_almost_gaussian():
     logs = {}
     for method in ("nuts", "svi", "laplace"):
         data = sample_hyperparameters(
-            gp, X, Y, method, draws=400, tune=150, chains=2, random_state=2, log_likelihood=False, posterior_predictive=False
+            gp,
+            X,
+            Y,
+            method,
+            draws=400,
+            tune=100,
+            chains=1,
+            random_state=2,
+            log_likelihood=False,
+            posterior_predictive=False,
         )
-        logs[method] = {name: np.log(data["posterior"][name].values) for name in ("lengthscale", "outputscale", "noise")}
+        logs[method] = {
+            name: np.log(data["posterior"][name].values) for name in ("lengthscale", "outputscale", "noise")
+        }
     for name, exact in logs["nuts"].items():
         for method in ("svi", "laplace"):
-            # a fifth of a standard deviation is what skewness leaves, beside the Monte-Carlo error of about a tenth
-            assert abs(logs[method][name].mean() - exact.mean()) < 0.3 * exact.std()
-            assert logs[method][name].std() == pytest.approx(exact.std(), rel=0.2)
+            # a fifth of a standard deviation is what the skewness of the posterior leaves, beside Monte-Carlo errors
+            error = 4 * np.sqrt(1 / effective_size(exact) + 1 / 400)
+            assert abs(logs[method][name].mean() - exact.mean()) < (0.2 + error) * exact.std()
+            assert logs[method][name].std() == pytest.approx(exact.std(), rel=0.1 + error)
 
 
 # --- every road -------------------------------------------------------------------------------------------------------
@@ -176,7 +205,9 @@ def test_statistics_stand_for_data(method):
     data = sample_hyperparameters(gp, gp.statistics(X, Y), method=method, **OPTIONS)
     assert {"posterior", "unconstrained_posterior", "sample_stats"} <= names_of(data)
     assert not names_of(data) & {"log_likelihood", "posterior_predictive", "observed_data"}
-    assert "lengthscale" not in data["posterior"].data_vars  # statistics hold for the lengthscale they were gathered with
+    assert (
+        "lengthscale" not in data["posterior"].data_vars
+    )  # statistics hold for the lengthscale they were gathered with
     assert {"noise", "output_matrix"} <= set(data["posterior"].data_vars)
 
 
@@ -187,11 +218,11 @@ def test_replicates_have_the_moments_of_the_posterior_predictive():
     X, Y = curve()
     gp = one_output()
     gp.kernel.base_kernel.lengthscale = 1.5
-    raw = {name: np.repeat(p.detach().numpy()[None, None], 800, 1) for name, p in gp.named_parameters()}
+    raw = {name: np.repeat(p.detach().numpy()[None, None], 400, 1) for name, p in gp.named_parameters()}
     found = DrawGroups(deepcopy(gp), raw, None, X, Y).posterior_predictive(True, 0)["posterior_predictive"]["y"].values
     prediction = gp.condition(X, Y).predict(X, noise=True)
-    np.testing.assert_allclose(found.mean((0, 1)), prediction.mean, atol=4 * prediction.std.max().item() / np.sqrt(800))
-    np.testing.assert_allclose(found.std((0, 1)), prediction.std, rtol=0.12)
+    np.testing.assert_allclose(found.mean((0, 1)), prediction.mean, atol=4 * prediction.std.max().item() / np.sqrt(400))
+    np.testing.assert_allclose(found.std((0, 1)), prediction.std, rtol=0.17)
 
 
 def test_replicates_of_known_noise_have_that_noise():
@@ -234,7 +265,9 @@ def test_dear_groups_are_left_out_and_say_so(monkeypatch):
 def test_groups_that_nobody_wants():
     X, Y = curve()
     options = OPTIONS | {"prior_draws": 0}
-    data = sample_hyperparameters(one_output(), X, Y, "laplace", log_likelihood=False, posterior_predictive=False, **options)
+    data = sample_hyperparameters(
+        one_output(), X, Y, "laplace", log_likelihood=False, posterior_predictive=False, **options
+    )
     assert names_of(data) == {"posterior", "unconstrained_posterior", "sample_stats", "observed_data"}
 
 
@@ -255,7 +288,9 @@ def test_nuts_says_what_it_did():
     data = sample_hyperparameters(one_output(), X, Y, "nuts", **OPTIONS)
     stats, attrs = data["sample_stats"], data["posterior"].attrs
     assert {"lp", "diverging", "acceptance_rate", "energy", "n_steps", "step_size"} == set(stats.data_vars)
-    assert attrs["method"] == "nuts" and attrs["interrupted"] == 0 and attrs["num_divergences"] == stats["diverging"].sum()
+    assert (
+        attrs["method"] == "nuts" and attrs["interrupted"] == 0 and attrs["num_divergences"] == stats["diverging"].sum()
+    )
     assert attrs["evaluations"] > 100 and attrs["seconds"] > 0 and attrs["rhat_max"] > 0.9 and attrs["ess_min"] > 1
     assert data["posterior"]["lengthscale"].shape == (2, 30)
 
@@ -264,7 +299,8 @@ def test_nuts_says_what_it_did():
 
 
 @pytest.mark.parametrize("method", ["nuts", "svi", "laplace"])
-def test_neither_the_model_nor_global_state_is_changed_and_draws_repeat(method):
+def test_neither_the_model_nor_global_state_is_changed_and_draws_repeat(method, monkeypatch):
+    shorten(monkeypatch)
     X, Y = curve(n=8)
     gp = one_output()
     before, state = deepcopy(gp.state_dict()), GlobalState()
@@ -320,8 +356,9 @@ def test_one_row_and_mixed_dtypes():
 @pytest.fixture(scope="module")
 def sampled():
     X, Y = curve()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as monkeypatch:
         warnings.simplefilter("ignore", FitWarning)
+        shorten(monkeypatch)
         return {
             method: sample_hyperparameters(one_output(), X, Y, method, **(OPTIONS | {"draws": 60}))
             for method in ("nuts", "svi", "laplace")

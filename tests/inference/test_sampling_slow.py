@@ -35,7 +35,9 @@ def ours():
     base = RBFKernel(lengthscale_prior=prior("lengthscale"), lengthscale_constraint=Positive())
     kernel = ScaleKernel(base, outputscale_prior=prior("outputscale"), outputscale_constraint=Positive())
     gp = OperatorValuedGP(kernel, mean="zero", noise="shared")
-    gp.noise_model.register_prior("noise_prior", prior("noise"), lambda noise: noise.variances, lambda noise, value: noise.set(value))
+    gp.noise_model.register_prior(
+        "noise_prior", prior("noise"), lambda noise: noise.variances, lambda noise, value: noise.set(value)
+    )
     return gp
 
 
@@ -102,7 +104,11 @@ def data_sets(count):
         with torch.no_grad():
             covariance = gp.kernel(X).to_dense() + gp.noise * torch.eye(len(X), dtype=torch.float64)
             Y = torch.linalg.cholesky(covariance) @ torch.randn(len(X), 1, generator=generator, dtype=torch.float64)
-        true = {"lengthscale": gp.kernel.base_kernel.lengthscale, "outputscale": gp.kernel.outputscale, "noise": gp.noise}
+        true = {
+            "lengthscale": gp.kernel.base_kernel.lengthscale,
+            "outputscale": gp.kernel.outputscale,
+            "noise": gp.noise,
+        }
         yield {name: value.item() for name, value in true.items()}, X, Y
 
 
@@ -147,6 +153,6 @@ def test_the_departure_of_approximations_is_reported(method, count, record_prope
     for name, value in p_values.items():
         record_property(f"p-value of {name}", value)
     with capsys.disabled():
-        print(f"\n{method}: p-values of uniform ranks {({name: round(float(v), 4) for name, v in p_values.items()})}")
+        print(f"\n{method}: p-values of uniform ranks { ({name: round(float(v), 4) for name, v in p_values.items()}) }")
     # a departure is reported, not a failure; but the ranks must be those of draws that follow the truth
     assert all(0 < column.mean() < LEVELS for column in found.T)

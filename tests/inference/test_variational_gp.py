@@ -17,7 +17,6 @@ from ovkgp.inference.variational_families import WeightGaussian
 from ovkgp.inference.variational_gp import NUM_INDUCING, VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:training stopped")  # after the few iterations that a test can wait for
 
 
@@ -197,3 +196,29 @@ def test_data_that_cannot_be():
         VariationalGP(icm(), "student_t", inducing=4).fit(X, Y, noise=torch.ones_like(Y))
     with pytest.raises(InputError, match="columns"):
         gp.fit(X, Y, max_iter=1).predict(torch.zeros(1, 2))
+
+
+def test_draws_of_hyperparameters_give_a_mixture():
+    X, Y = waves(20)
+    gp = VariationalGP(icm(), Gaussian(2, 0.01), inducing=6, mean="zero")
+    gp.kernel.output_module.requires_grad_(False)
+    gp.observe(X, Y)
+    raw = torch.tensor([-0.5, 0.0, 0.7, 1.0]).double()
+    mixture = gp.condition(X, Y, hyperparameters={"kernel.base_kernel.raw_lengthscale": raw.view(4, 1, 1)}, max_draws=4)
+    means = []
+    for value in raw:
+        with torch.no_grad():
+            gp.kernel.base_kernel.raw_lengthscale.fill_(value)
+        means.append(gp.condition(X, Y).predict(X).mean)
+    torch.testing.assert_close(mixture.predict(X).mean, torch.stack(means).mean(0))
+
+
+def test_laplace_draws_of_hyperparameters_under_a_student_t_likelihood():
+    from ovkgp.inference import sample_hyperparameters
+
+    X, Y = waves(20)
+    gp = VariationalGP(icm(), "student_t", inducing=6).fit(X, Y, max_iter=10, random_state=0)
+    draws = sample_hyperparameters(gp, X, Y, method="laplace", draws=6, random_state=0)
+    mixture = gp.condition(X, Y, hyperparameters=draws, max_draws=6)
+    assert len(mixture) == 6
+    assert (mixture.predict(X).mean - torch.cat([X.sin(), X.cos()], -1)).abs().mean() < 0.2

@@ -130,3 +130,16 @@ def test_known_noise_of_a_new_observation_is_its_average():
     wanted = torch.stack([known[seen[:, a], a].mean() for a in range(2)])
     added = posterior.predict(test, noise=True).variance - posterior.predict(test).variance
     torch.testing.assert_close(added, wanted.expand(6, 2))
+
+
+@pytest.mark.parametrize("basis", ["features", "inducing"])
+def test_predictions_are_differentiable_in_the_inputs(basis):
+    kernel, (X, Y, test) = kernel_of("icm"), data()
+    options = {"features": ORFF(kernel, 6, random_state=0)} if basis == "features" else {"inducing": X[:6]}
+    posterior = VariationalGP(kernel, Gaussian(2, 0.1), family="mean_field", **options).condition(X, Y)
+    total = lambda points: (lambda p: p.mean.sum() + p.variance.sum())(posterior.predict(points))  # noqa: E731
+    leaf = test.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(total(leaf), leaf)
+    direction = normal(6, 2, seed=9)
+    slope = (total(test + 1e-6 * direction) - total(test - 1e-6 * direction)) / 2e-6
+    assert abs(slope - (gradient * direction).sum()) < 1e-6 * abs(slope).clamp_min(1)

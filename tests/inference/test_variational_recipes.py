@@ -83,7 +83,7 @@ def test_sparse_classification_of_the_sign_of_a_cosine(batch_size):
     X = line(260)
     labels = ((2 * math.pi * X).cos() > 0).double()
     gp = VariationalGP(ScaleKernel(RBFKernel()), "bernoulli", inducing=line(25))
-    gp.fit(X, labels, max_iter=15, batch_size=batch_size, epochs=10, random_state=0)
+    gp.fit(X, labels, max_iter=8, batch_size=batch_size, epochs=10, random_state=0)
     assert (gp.predict(X, noise=True).mean.round() != labels).double().mean() < 0.2
 
 

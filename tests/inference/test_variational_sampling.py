@@ -68,9 +68,9 @@ def test_q_is_close_to_the_posterior_and_its_bound_to_the_evidence(likelihood):
     mean, std, evidence = weighted(model)
     found = model.posterior.predict(model.test)
     assert model.posterior.log_evidence < evidence + 0.01  # a bound, up to the error of the estimate
-    assert model.posterior.log_evidence > evidence - 0.5
-    assert ((found.mean - mean) / std).abs().max() < 0.25
-    assert (found.std / std - 1).abs().max() < 0.25
+    assert model.posterior.log_evidence > evidence - 0.1
+    assert ((found.mean - mean) / std).abs().max() < 0.05
+    assert (found.std / std - 1).abs().max() < 0.08
 
 
 def nuts(model, warmup, draws, chains=1):
@@ -100,9 +100,9 @@ def compare_with_nuts(warmup, draws, chains, of_mean, of_std):
 
 
 def test_student_t_data_against_a_short_run_of_nuts():
-    compare_with_nuts(100, 200, 1, of_mean=0.5, of_std=0.4)
+    compare_with_nuts(60, 150, 1, of_mean=0.5, of_std=0.4)
 
 
 @pytest.mark.slow
 def test_student_t_data_against_a_long_run_of_nuts():
-    compare_with_nuts(500, 3000, 2, of_mean=0.2, of_std=0.2)
+    compare_with_nuts(300, 1500, 2, of_mean=0.15, of_std=0.15)

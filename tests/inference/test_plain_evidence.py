@@ -1,0 +1,98 @@
+"""Evidences as plain functions of θ: dense normal densities for the values, central differences for the derivatives."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+
+from ovkgp.inference.data import Observations
+from ovkgp.inference.plain_evidence import Entries, OneOutput, Separable, Several, _by_eigenvectors, _by_factors
+from ovkgp.inference.plain_kernels import Scaled, Stationary, _rbf
+from ovkgp.inference.plain_outputs import BasisMean, CholeskyOutputs, FreeOutputs, Variances
+from ovkgp.inference.plain_parameters import Reference
+
+P, N = 2, 6
+
+
+class Pieces:
+    """A model of all kinds of pieces, with θ laid out by hand."""
+
+    def __init__(self, full=True):
+        rng = np.random.default_rng(0)
+        self.X, self.Y = rng.standard_normal((N, 1)), rng.standard_normal((N, P))
+        self.theta = np.array([0.8, 1.3, 0.5, -0.4, 0.3, 0.2, -0.6, -0.3, 0.25, 0.7, -0.2])
+        places = {"lengthscale": (0, (1, 1)), "scale": (1, (1,)), "W": (2, (P, 1)), "v": (4, (P,))}
+        places |= {"log_scale": (6, (P,)), "lower": (8, (1,)), "constant": (9, (P,))}
+        ref = {name: Reference(shape, slice(i, i + int(np.prod(shape)))) for name, (i, shape) in places.items()}
+        self.kernel = Scaled(ref["scale"], Stationary(_rbf, self.X, ref["lengthscale"]))
+        self.outputs = FreeOutputs(ref["W"], ref["v"])
+        self.noise = CholeskyOutputs(ref["log_scale"], ref["lower"]) if full else Variances(ref["log_scale"], P)
+        self.ref = ref
+
+    def mean(self, index=None):
+        return BasisMean(np.ones((N, 1)), [self.ref["constant"]], index)
+
+    def data(self, holes=()):
+        Y = torch.from_numpy(self.Y.copy())
+        for row, column in holes:
+            Y[row, column] = torch.nan
+        return Observations(torch.from_numpy(self.X), Y)
+
+    def oracle(self, theta, seen):
+        C = np.kron(self.kernel.gram(theta)[0], self.outputs.matrix(theta)[0])
+        C += np.kron(np.eye(N), self.noise.matrix(theta)[0])
+        centre = np.tile(theta[9:11], N)
+        kept = seen.ravel()
+        return multivariate_normal.logpdf(self.Y.ravel()[kept], centre[kept], C[np.ix_(kept, kept)])
+
+
+def assert_evidence(evidence, oracle, theta):
+    out, h = np.zeros(len(theta)), 1e-6
+    assert evidence(theta, out) == pytest.approx(oracle(theta), rel=1e-10)
+    steps = h * np.eye(len(theta))
+    found = [(oracle(theta + e) - oracle(theta - e)) / (2 * h) for e in steps]
+    np.testing.assert_allclose(out, found, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("full", (False, True))
+@pytest.mark.parametrize("holes", ((), ((0, 1), (3, 0)), ((0, 1), (2, 0), (5, 0))))
+def test_entries_are_a_dense_normal_density(full, holes):
+    pieces = Pieces(full)
+    data = pieces.data(holes)
+    evidence = Entries([(pieces.kernel, pieces.outputs)], pieces.noise, pieces.mean(), data)
+    assert_evidence(evidence, lambda theta: pieces.oracle(theta, data.seen.numpy()), pieces.theta)
+
+
+@pytest.mark.parametrize("full", (False, True))
+def test_separable_is_a_dense_normal_density(full):
+    pieces = Pieces(full)
+    evidence = Separable(pieces.kernel, pieces.outputs, pieces.noise, pieces.mean(), pieces.data())
+    assert_evidence(evidence, lambda theta: pieces.oracle(theta, np.ones((N, P), dtype=bool)), pieces.theta)
+
+
+def test_outputs_that_share_a_kernel_and_nothing_else():
+    pieces = Pieces(full=False)
+    data = pieces.data()
+    parts = []
+    for a in range(P):
+        noise = Variances(pieces.ref["log_scale"], P, a)
+        parts.append(OneOutput(pieces.kernel, noise, pieces.mean(a), data.output(a)))
+
+    def oracle(theta):
+        K = pieces.kernel.gram(theta)[0]
+        variances = np.exp(2 * theta[6:8])
+        pairs = zip(pieces.Y.T, theta[9:11], variances, strict=True)
+        return sum(multivariate_normal.logpdf(y, np.full(N, m), K + v * np.eye(N)) for y, m, v in pairs)
+
+    assert_evidence(Several(parts), oracle, pieces.theta)
+
+
+def test_factors_and_eigenvectors_give_the_same():
+    rng = np.random.default_rng(0)
+    K = Pieces().kernel.gram(Pieces().theta)[0]
+    t, rotated = np.array([0.0, 1e-9, 0.7, 30.0]), rng.standard_normal((N, 4))
+    (logdet, alpha, by_K, traces), others = _by_factors(K, t, rotated), _by_eigenvectors(K, t, rotated)
+    assert logdet == pytest.approx(others[0], rel=1e-10)
+    np.testing.assert_allclose(alpha, others[1], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose((by_K + by_K.T) / 2, others[2], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(traces, others[3], rtol=1e-8)

@@ -1,0 +1,58 @@
+"""Modes and second derivatives of densities that are known in closed form."""
+
+import numpy as np
+import pytest
+import torch
+
+from ovkgp.exceptions import FactorisationError
+from ovkgp.inference.parameters import ParameterVector
+from ovkgp.inference.posterior_mode import find_mode, second_derivatives
+
+
+class Free(torch.nn.Module):
+    """Three variables without constraints."""
+
+    def __init__(self):
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+
+
+def narrow(u):
+    """A correlated density with widths from 1e-3 to 10, and fourth derivatives."""
+    scales = np.array([1e-3, 1.0, 10.0])
+    mixing = np.array([[1.0, 0.3, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 1.0]])
+    z = mixing @ (u / scales)
+    return -np.logaddexp(z, -z).sum(), -(mixing.T @ np.tanh(z)) / scales
+
+
+def test_second_derivatives_suit_the_width_of_each_variable():
+    scales = np.array([1e-3, 1.0, 10.0])
+    mixing = np.array([[1.0, 0.3, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 1.0]])
+    expected = -(mixing.T @ mixing)
+    found = second_derivatives(narrow, np.zeros(3)) * np.outer(scales, scales)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_mode_is_found_from_the_best_start():
+    found = find_mode(ParameterVector(Free()), narrow, [np.array([0.5, 3.0, -20.0]), np.array([0.01, 1.0, 1.0])], 500)
+    assert found.converged and np.abs(found.u / [1e-3, 1.0, 10.0]).max() < 1e-3
+
+
+def test_mode_steps_back_from_where_there_is_no_density():
+    def walled(u):
+        value, gradient = -0.5 * u @ u + 2 * u.sum(), 2 - u
+        return (value, gradient) if u.max() < 2.5 else (-np.inf, np.zeros(3))
+
+    found = find_mode(ParameterVector(Free()), walled, [np.full(3, -30.0), np.full(3, 9.0)], 500)
+    assert found.converged and found.u == pytest.approx(np.full(3, 2.0), abs=1e-4)
+
+
+def test_differences_are_shorter_near_a_wall_and_refuse_to_cross_it():
+    def walled(u, wall):
+        value, gradient = narrow(u)
+        return (value, gradient) if u[1] < wall else (-np.inf, np.zeros(3))
+
+    found = second_derivatives(lambda u: walled(u, 1e-4), np.zeros(3))
+    np.testing.assert_allclose(found, second_derivatives(narrow, np.zeros(3)), rtol=1e-4, atol=1e-4)
+    with pytest.raises(FactorisationError, match="both sides"):
+        second_derivatives(lambda u: walled(u, 0.0), np.zeros(3))

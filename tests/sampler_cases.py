@@ -1,0 +1,97 @@
+"""Densities with known moments, with the interface of `LogPosterior`, for tests of the samplers."""
+
+import random
+
+import numpy as np
+import pyro
+import torch
+from scipy.optimize import minimize
+
+from ovkgp.inference.log_posterior import LogPosterior, Mode
+
+
+class KnownDensity(LogPosterior):
+    """log π(u) from a function that gives value and gradient.
+
+    Args:
+        function: u (k,) → value and gradient (k,); a value of −inf is a place that cannot be evaluated.
+        start: where the search for the mode begins.
+        interrupt_at: the number of the call at which Ctrl-C is pressed, or None.
+    """
+
+    def __init__(self, function, start, interrupt_at=None):
+        self.function, self.begin, self.interrupt_at = function, np.asarray(start, dtype=float), interrupt_at
+        self.evaluations = self.failures = 0
+
+    def __len__(self):
+        return len(self.begin)
+
+    def start(self):
+        return self.begin.copy()
+
+    def __call__(self, u):
+        self.evaluations += 1
+        if self.evaluations == self.interrupt_at:
+            raise KeyboardInterrupt
+        value, gradient = self.function(np.asarray(u))
+        if not np.isfinite(value):
+            self.failures += 1
+            return -np.inf, np.zeros(len(self))
+        return value, gradient
+
+    def mode(self):
+        found = minimize(lambda u: tuple(-part for part in self.function(u)), self.begin, jac=True, tol=1e-12)
+        return Mode(found.x, -float(found.fun), True)
+
+    def raw(self, u):
+        return {"scale": np.asarray(u[:1]), "rest": np.asarray(u[1:])}
+
+
+class Gaussian(KnownDensity):
+    """N(mean, covariance), normalised."""
+
+    def __init__(self, mean, covariance, **options):
+        self.mean, self.covariance = np.asarray(mean, dtype=float), np.asarray(covariance, dtype=float)
+        self.precision = np.linalg.inv(self.covariance)
+        self.constant = -np.linalg.slogdet(2 * np.pi * self.covariance)[1] / 2
+        super().__init__(self.density, self.mean + 0.3, **options)
+
+    def density(self, u):
+        slope = self.precision @ (self.mean - u)
+        return self.constant - (self.mean - u) @ slope / 2, slope
+
+
+def correlated(size=3, **options):
+    """A Gaussian whose variables differ in scale and hang together."""
+    root = np.random.default_rng(5).standard_normal((size, size)) + np.eye(size)
+    covariance = np.diag(np.logspace(-1, 1, size)) @ (root @ root.T) @ np.diag(np.logspace(-1, 1, size))
+    return Gaussian(np.arange(size) - 1.0, covariance, **options)
+
+
+def half_plane(**options):
+    """N(0, I) of two variables of which the first cannot be evaluated below −0.5."""
+
+    def function(u):
+        return (-np.inf, u) if u[0] < -0.5 else (-(u @ u) / 2, -u)
+
+    return KnownDensity(function, [0.2, 0.1], **options)
+
+
+class GlobalState:
+    """What a sampler must leave as it was found: generators, dtype, threads, Pyro's parameter store and validation."""
+
+    def __init__(self):
+        store = pyro.get_param_store()
+        self.parts = {
+            "torch": torch.get_rng_state().numpy().tolist(),
+            "numpy": [part.tolist() if hasattr(part, "tolist") else part for part in np.random.get_state()],  # noqa: NPY002
+            "random": random.getstate(),
+            "dtype": torch.get_default_dtype(),
+            "threads": torch.get_num_threads(),
+            "store": {name: store[name].tolist() for name in store.keys()},  # noqa: SIM118 (a store is no dict)
+            "validation": torch.distributions.Distribution._validate_args,
+            "grad": torch.is_grad_enabled(),
+        }
+
+    def __eq__(self, other):
+        return self.parts == other.parts
