@@ -33,7 +33,9 @@ def features(quick: bool = False) -> None:
     statistics = gp.statistics(X, Y)
     report(f"statistics of {large} rows, once", time.perf_counter() - start)
     draws, chains = (100, 2) if quick else (500, 2)
-    sampled("NUTS over output matrix, noise, mean: no data pass", gp, statistics, draws=draws, tune=draws, chains=chains)
+    sampled(
+        "NUTS over output matrix, noise, mean: no data pass", gp, statistics, draws=draws, tune=draws, chains=chains
+    )
     sampled(f"Laplace, lengthscales too, n = {large}", gp, X, Y, method="laplace", draws=500)
     variational = VariationalGP(gp.kernel, "gaussian", features=features_of(gp.kernel), family="mean_field")
     steps = 300 if quick else 2000
@@ -59,17 +61,23 @@ def sampled(label: str, gp, X, Y=None, **options) -> None:
     for name in ("lengthscale", "noise"):
         if name in found["posterior"]:
             values = found["posterior"][name].values.reshape(-1, *found["posterior"][name].shape[2:])
-            print(f"    {name:<12} mean {np.array2string(values.mean(0), precision=4)}, sd {np.array2string(values.std(0), precision=5)}")
+            print(
+                f"    {name:<12} mean {np.array2string(values.mean(0), precision=4)}, sd {np.array2string(values.std(0), precision=5)}"
+            )
 
 
 def report(label: str, spent: float, posterior=None) -> None:
     if posterior is None:
         print(f"{label:<66}{spent:>9.1f}", flush=True)
         return
-    found = {name: posterior.attrs.get(name, "") for name in ("evaluations", "num_divergences", "max_rhat", "khat")}
+    found = {name: posterior.attrs.get(name, "") for name in ("evaluations", "num_divergences", "rhat_max", "khat")}
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     numbers = [f"{value:.3f}" if isinstance(value, float) else str(value) for value in found.values()]
-    print(f"{label:<66}{spent:>9.1f}{draws:>7}" + "".join(f"{n:>{w}}" for n, w in zip(numbers, (11, 11, 9, 7), strict=True)), flush=True)
+    print(
+        f"{label:<66}{spent:>9.1f}{draws:>7}"
+        + "".join(f"{n:>{w}}" for n, w in zip(numbers, (11, 11, 9, 7), strict=True)),
+        flush=True,
+    )
 
 
 def model() -> OperatorValuedGP:

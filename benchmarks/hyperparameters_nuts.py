@@ -71,7 +71,10 @@ def row(label: str, draws: int, spent: float, gradients: int, values: dict[str, 
     """Print one side; its effective samples a second."""
     least = min(float(np.min(np.asarray(az.ess(az.convert_to_dataset({"x": v}))["x"]))) for v in values.values())
     each = 1e3 * spent / max(gradients, 1)
-    print(f"{label:<12}{draws:>7}{spent:>10.1f}{gradients:>11}{each:>9.2f}{least:>11.1f}{least / spent:>10.2f}", flush=True)
+    print(
+        f"{label:<12}{draws:>7}{spent:>10.1f}{gradients:>11}{each:>9.2f}{least:>11.1f}{least / spent:>10.2f}",
+        flush=True,
+    )
     return least / spent
 
 
@@ -185,5 +188,3 @@ def log_normal(loc: float, scale: float) -> LogNormalPrior:
 
 def numbers(*values: float) -> tuple[Tensor, ...]:
     return tuple(torch.tensor(value, dtype=torch.float64) for value in values)
-
-

@@ -181,7 +181,7 @@ class Climb:
         if self.converged:
             self.message = "converged"
         elif reason == "limit":
-            self.message = f"stopped after {self.iterations} iterations without converging; the best parameters so far are kept, and OperatorValuedGP.fit takes a larger max_iter"
+            self.message = f"stopped after {self.iterations} iterations without converging; the best parameters so far are kept, and `fit` of the model takes a larger max_iter"
         else:
             self.message = (
                 f"stopped after {self.iterations} iterations: no step improves the objective, though its gradient is "

@@ -58,6 +58,18 @@ def sample_svi(log_posterior: LogPosterior, draws: int, guide: str, seed: int, v
     Ctrl-C ends the training, and the draws are those of q as it is.
 
     Cost: the mode and its Hessian, then some hundreds of steps with 4 gradients each, and one evaluation a draw.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference import OperatorValuedGP
+        >>> from ovkgp.inference.log_posterior import LogPosterior
+        >>> from ovkgp.inference.autoguides import sample_svi
+        >>> X = torch.linspace(0, 6, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> density = LogPosterior(OperatorValuedGP(RBFKernel(), mean="zero"), X, X.sin() + 0.1 * torch.cos(40 * X))
+        >>> sampled = sample_svi(density, draws=50, guide="normal", seed=0)
+        >>> sampled.u.shape, sampled.attrs["guide"]
+        ((1, 50, 2), 'normal')
     """
     require_guide(guide)
     local = coordinates(local_gaussian(log_posterior), guide)

@@ -90,8 +90,11 @@ class CovariancePrior(Prior):
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
         """Cholesky factors L of the given shape (..., p, p), by the onion method."""
         *batch, p, q = shape
-        if p != q or self.loc.shape not in ((), (p,)):
-            raise InputError(f"a covariance (p, p) with p = {self.loc.numel()} was expected, got shape {tuple(shape)}.")
+        if p != q or not self.is_for(p):
+            sizes = tuple(self.loc.shape), tuple(self.scale.shape)
+            raise InputError(
+                f"loc and scale of shapes {sizes[0]} and {sizes[1]} are not for a covariance {tuple(shape)}."
+            )
         eta = self.concentration.item()
         directions = np.tril(rng.standard_normal((*batch, p, p)), -1)
         lengths = np.zeros((*batch, p))
@@ -103,6 +106,10 @@ class CovariancePrior(Prior):
         loc, scale = (v.cpu().numpy() for v in (self.loc, self.scale))
         deviations = np.exp((loc + scale * rng.standard_normal((*batch, p))) / 2)
         return torch.from_numpy(deviations[..., None] * rows)
+
+    def is_for(self, num_outputs: int) -> bool:
+        """Whether loc and scale are single numbers, or one for each of p outputs."""
+        return all(v.numel() in {1, num_outputs} for v in (self.loc, self.scale))
 
     def expand(self, batch_shape: torch.Size) -> CovariancePrior:
         """The same prior: it broadcasts over leading dimensions."""
@@ -141,6 +148,11 @@ def register_covariance_prior(module, prior: CovariancePrior, name: str = "covar
         raise OptionError(
             f"a covariance prior is for a full covariance held by its Cholesky factor, such as FullMatrix(p) or "
             f'OutputNoise("full", p); got {type(module).__name__}.'
+        )
+    if not prior.is_for(module.num_outputs):
+        raise OptionError(
+            f"the prior has {max(prior.loc.numel(), prior.scale.numel())} variances and {type(module).__name__} has "
+            f"{module.num_outputs}: give a number, or one for each output."
         )
     module.register_prior(name, prior, get_chol, set_chol)
 

@@ -341,21 +341,22 @@ class OperatorValuedGP(Module):
         data = observations(X, Y, self.num_outputs, noise, every_output=every_output)
         self.to(data.X.device)
         self.mean.see(data.X.shape[1])
-        self._require_inputs(data.X)
+        require_inputs(self, data.X)
         return data
 
-    def _require_inputs(self, X: Tensor) -> None:
-        """Refuse inputs that the kernel cannot take, in words."""
-        is_dear = self.features is not None and isinstance(self.kernel, ManifoldKernel)  # made of all its points
-        kernel = self.kernel.base_kernel if is_dear else self.kernel
-        try:
-            with torch.no_grad():
-                kernel(X[:1].double(), diag=True)
-        except (RuntimeError, IndexError) as error:
-            raise InputError(
-                f"the kernel {type(self.kernel).__name__} cannot be evaluated at inputs with {X.shape[1]} columns ({error}): "
-                "check its ard_num_dims and active_dims."
-            ) from error
+
+def require_inputs(model, X: Tensor) -> None:
+    """Refuse inputs that the kernel of a model cannot take, in words."""
+    is_dear = model.features is not None and isinstance(model.kernel, ManifoldKernel)  # made of all its points
+    kernel = model.kernel.base_kernel if is_dear else model.kernel
+    try:
+        with torch.no_grad():
+            kernel(X[:1].double(), diag=True)
+    except (RuntimeError, IndexError) as error:
+        raise InputError(
+            f"the kernel {type(model.kernel).__name__} cannot be evaluated at inputs with {X.shape[1]} columns ({error}): "
+            "check its ard_num_dims and active_dims."
+        ) from error
 
 
 def _refuse_data_beside(Y, noise) -> None:

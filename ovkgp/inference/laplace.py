@@ -57,7 +57,7 @@ class LocalGaussian:
     @property
     def log_evidence(self) -> float:
         """Laplace's estimate of log ∫ π(u) du = log p(Y), hyperparameters integrated out."""
-        return self.log_density + len(self.mode) * np.log(2 * np.pi) / 2 + self.log_volume
+        return float(self.log_density + len(self.mode) * np.log(2 * np.pi) / 2 + self.log_volume)
 
     def log_q(self, z: np.ndarray) -> np.ndarray:
         """log q(u) (...,) at u = u* + R z, z (..., k)."""
@@ -121,6 +121,18 @@ def sample_laplace(log_posterior: LogPosterior, draws: int, seed: int) -> Hyperp
         seed: of the draws.
 
     Cost: that of `local_gaussian`, and one evaluation a draw for the check.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference import OperatorValuedGP
+        >>> from ovkgp.inference.log_posterior import LogPosterior
+        >>> from ovkgp.inference.laplace import sample_laplace
+        >>> X = torch.linspace(0, 6, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> density = LogPosterior(OperatorValuedGP(RBFKernel(), mean="zero"), X, X.sin() + 0.1 * torch.cos(40 * X))
+        >>> sampled = sample_laplace(density, draws=100, seed=0)
+        >>> sampled.u.shape, sampled.attrs["mode_converged"]
+        ((1, 100, 2), 1)
     """
     local = local_gaussian(log_posterior)
     warn_of_flatness(local, variable_names(log_posterior))

@@ -32,6 +32,7 @@ from ovkgp.inference.plain_parameters import NotPlain
 from ovkgp.inference.posterior_mode import Mode, find_mode, second_derivatives
 from ovkgp.inference.prior_sites import trained_sites
 from ovkgp.inference.priors import RawLogPrior
+from ovkgp.inference.rotations import TriangularLoadings
 from ovkgp.inference.statistics import Statistics
 
 PRIORS = ("default", "given")
@@ -45,7 +46,7 @@ class LogPosterior:
 
     Parameters on which the evidence does not depend (the noise of the model where it is known for each entry; for
     `Statistics` all that would make other statistics, such as lengthscales) are kept at their values. A parameter without
-    a prior has a flat density in its constrained value. Where the evidence cannot be computed, or a prior has no density,
+    a prior has a flat density in its constrained value; free loadings are kept lower triangular (`rotations`). Where the evidence cannot be computed, or a prior has no density,
     log π is −∞. On the iterative road the evidence is an estimate with fixed probes: the same at every call, but its gradient
     is that of the exact evidence up to the error of the probes.
 
@@ -100,10 +101,11 @@ class LogPosterior:
                 "one set of lengthscales and, gathered with full noise and missing outputs, for one noise and output matrix)."
             )
         self.vector.keep(read_entries(self.vector, self.evidence, lambda: named_values(self.gp)))
+        self.loadings = TriangularLoadings(self.gp, self.vector)
         self.prior = RawLogPrior(self.gp)
         covered = _covered(self.gp)
         self._flat = [id(entry.parameter) not in covered for entry in self.vector.entries]
-        self._starts = _starts(self.gp, self.vector, data)
+        self._starts = self._find_starts(data)
         self._varying = self._find_varying()
         self.evaluations = self.failures = 0
         self._plain = self._find_plain(X if is_gathered else data) if road == "auto" else None
@@ -131,7 +133,10 @@ class LogPosterior:
     def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         """log π(u) and its gradient (k,); −∞ and zeros where it cannot be evaluated."""
         self.evaluations += 1
-        density, gradient = self._evaluate(self._checked(u))
+        u = self._checked(u)
+        density, gradient = self._evaluate(u)
+        of_loadings, by_loadings = self.loadings(u)
+        density, gradient = density + of_loadings, gradient + by_loadings
         if not (np.isfinite(density) and np.isfinite(gradient).all()):
             self.failures += 1
             return -np.inf, np.zeros(len(self))
@@ -217,6 +222,20 @@ class LogPosterior:
         self.place(u)
         return {name: value.cpu().numpy() for name, value in self.vector.state().items()}
 
+    def _find_starts(self, data: Observations | None) -> list[np.ndarray]:
+        """The present variables and, where there are data, those that they suggest."""
+        here = self.vector.get()
+        if data is None or not hasattr(self.gp, "start"):
+            return [here]
+        kept = {name: parameter.detach().clone() for name, parameter in self.gp.named_parameters()}
+        self.gp.start(data.X, data.Y)
+        self.loadings.turn()
+        there = self.vector.get()
+        with torch.no_grad():  # those that are not trained too
+            for name, parameter in self.gp.named_parameters():
+                parameter.copy_(kept[name])
+        return [here, there]
+
     def _find_varying(self) -> set[str]:
         """The names of what depends on u: a fixed hyperparameter is not part of the posterior."""
         here = named_values(self.gp)
@@ -275,17 +294,3 @@ def _register_priors(gp, data: Observations) -> None:
 def _covered(gp) -> set[int]:
     """The parameters that a prior looks at, by identity."""
     return {id(parameter) for site in trained_sites(gp) for parameter in site.parameters.values()}
-
-
-def _starts(gp, vector: ParameterVector, data: Observations | None) -> list[np.ndarray]:
-    """The present variables and, where there are data, those that they suggest."""
-    here = vector.get()
-    if data is None or not hasattr(gp, "start"):
-        return [here]
-    kept = {name: parameter.detach().clone() for name, parameter in gp.named_parameters()}
-    gp.start(data.X, data.Y)
-    there = vector.get()
-    with torch.no_grad():  # those that are not trained too
-        for name, parameter in gp.named_parameters():
-            parameter.copy_(kept[name])
-    return [here, there]

@@ -104,6 +104,18 @@ def sample_nuts(
 
     Raises:
         KeyboardInterrupt: before there was a single draw.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference import OperatorValuedGP
+        >>> from ovkgp.inference.log_posterior import LogPosterior
+        >>> from ovkgp.inference.nuts import sample_nuts
+        >>> X = torch.linspace(0, 6, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> density = LogPosterior(OperatorValuedGP(RBFKernel(), mean="zero"), X, X.sin() + 0.1 * torch.cos(40 * X))
+        >>> sampled = sample_nuts(density, draws=30, tune=30, chains=1, seeds=[0])
+        >>> sampled.u.shape, sorted(sampled.stats)
+        ((1, 30, 2), ['acceptance_rate', 'diverging', 'energy', 'lp', 'n_steps', 'step_size'])
     """
     local = local_gaussian(log_posterior)
     finished: list[list[Transition]] = []

@@ -87,9 +87,9 @@ class _Entry:
         with torch.enable_grad():
             (rise,) = torch.autograd.grad(self.constraint.transform(raw).sum(), raw, create_graph=True)
             log_rise = rise.abs().log()
-        if not log_rise.requires_grad:  # a transform that is linear
-            return log_rise, torch.zeros_like(log_rise)
-        return log_rise.detach(), torch.autograd.grad(log_rise.sum(), raw)[0]
+            if not log_rise.requires_grad:  # a transform that is linear
+                return log_rise, torch.zeros_like(log_rise)
+            return log_rise.detach(), torch.autograd.grad(log_rise.sum(), raw)[0]
 
 
 class ParameterVector:

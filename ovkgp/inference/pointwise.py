@@ -46,6 +46,17 @@ def log_likelihoods(gp, raw: Mapping[str, np.ndarray], X, Y, noise=None) -> np.n
 
     Cost: one factorisation a draw, n³ + p³ for a separable kernel, (observed entries)³ for others; for a feature map two
     passes over the data.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference import OperatorValuedGP
+        >>> from ovkgp.inference.pointwise import log_likelihoods
+        >>> X = torch.linspace(0, 6, 20, dtype=torch.float64).unsqueeze(-1)
+        >>> gp = OperatorValuedGP(RBFKernel(), mean="zero", noise=0.1)
+        >>> raw = {"kernel.raw_lengthscale": torch.linspace(0, 1, 5).reshape(1, 5, 1, 1).numpy()}  # one chain, five draws
+        >>> log_likelihoods(gp, raw, X, X.sin()).shape
+        (5, 20)
     """
     seen = observed(Y)
     found = [model.leave_one_out(X, Y, noise).log_density.cpu().numpy() for model in placed(gp, raw)]
@@ -97,6 +108,8 @@ def _replicate(posterior, X: Tensor, Y, known, seed: int) -> Tensor:
         function = posterior.sample(X, 1, random_state=of_function)[0]
     else:
         function = posterior.sample_functions(1, random_state=of_function)(X)[0]
+    if posterior.noise is None:  # a variational one whose likelihood is not Gaussian
+        return posterior.likelihood.draw(function, torch.Generator().manual_seed(of_noise))
     scores = normal(tuple(function.shape), of_noise, function)
     error = scores @ torch.linalg.cholesky(posterior.noise).mT
     if known is None:

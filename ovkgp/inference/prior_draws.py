@@ -178,7 +178,8 @@ def _require_priors(gp, sites: list[Site]) -> None:
     if missing:
         raise OptionError(
             f"there is no prior on {', '.join(missing)}, so that nothing can be drawn from it: register one, or let "
-            "register_data_priors(gp, X, Y) give all that have none one in the units of the data."
+            "register_data_priors(gp, X, Y), and register_likelihood_priors(likelihood, Y) for what a likelihood has of its own, "
+            "give all that have none one in the units of the data."
         )
 
 

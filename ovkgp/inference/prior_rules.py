@@ -3,7 +3,7 @@
 With columns of scales s_j (of root mean square s) and outputs of variance v:
 
     lengthscale   LogNormal(√2 + ½ log d + log s_j, √3)         period       LogNormal(log 2 s_j, 1)
-    outputscale   LogNormal(log v, 1)                           loadings     Normal(0, v_a)
+    outputscale   LogNormal(log v, 1)                           loadings     Normal(0, √v_a)
     diagonal      LogNormal(log v_a − 1, 1.5)                   full matrix  LogNormal(log v_a, 1) variances, LKJ(2)
 
 `kernel_priors.register` adds a rule for another class of kernels.

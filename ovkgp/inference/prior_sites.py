@@ -123,7 +123,9 @@ class Site:
             value = self.read(self.module)
             if value.numel() != parameter.numel():
                 return False
-            probe = torch.linspace(1.0, 2.0, value.numel()).to(value)
+            probe = (
+                torch.linspace(0.0, 1.0, value.numel()).exp().to(value)
+            )  # not linear, as second differences are 0 then
             slopes, probed = (
                 torch.autograd.grad(value, parameter, weight.reshape(value.shape), retain_graph=True)[0].reshape(-1)
                 for weight in (torch.ones_like(probe), probe)

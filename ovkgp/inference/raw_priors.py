@@ -201,5 +201,6 @@ def _transform(site: Site) -> str:
     if constraint is None or not constraint.enforced:
         return "none"
     if isinstance(constraint, GreaterThan):
-        return "softplus" if isinstance(constraint._transform, torch.nn.Softplus) else "other"
+        transform = constraint._transform
+        return "softplus" if isinstance(transform, torch.nn.Softplus) and transform.beta == 1 else "other"
     return "sigmoid" if type(constraint) is Interval and constraint._transform is torch.sigmoid else "other"

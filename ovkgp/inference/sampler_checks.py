@@ -70,7 +70,15 @@ def importance_checks(log_ratios: np.ndarray, method: str) -> dict[str, float]:
 
 
 def chain_checks(variables: Mapping[str, np.ndarray], divergences: int) -> dict[str, float | int | str]:
-    """The worst R̂ and effective size of all entries of named draws (chains, draws, ...), with warnings in words."""
+    """The worst R̂ and effective size of all entries of named draws (chains, draws, ...), with warnings in words.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.inference.sampler_checks import chain_checks
+        >>> found = chain_checks({"noise": np.random.default_rng(0).random((4, 500))}, divergences=0)
+        >>> found["rhat_max"] < 1.01, found["ess_min"] > 1000
+        (True, True)
+    """
     chains, draws = next(iter(variables.values())).shape[:2]
     found = {"num_divergences": int(divergences)}
     if divergences:

@@ -61,7 +61,16 @@ def latent_boxes(gp, data: Observations) -> dict[int, Box]:
         variances = 10 * noise_start(values)
         variances = variances.mean() if gp.noise_model.kind == "shared" else variances
         found[id(gp.noise_model.log_scale)] = tuple(0.5 * (math.log(end) + variances.log()) for end in NOISE_BOX)
-    return found
+    return found | _scale_boxes(gp, (10 * noise_start(values)).sqrt())
+
+
+def _scale_boxes(gp, deviations: Tensor) -> dict[int, Box]:
+    """The scale of a likelihood of real outputs stays where a noise would, relative to the deviation of its output."""
+    low, high = (math.sqrt(end) for end in NOISE_BOX)
+    scales = [one for name, one in gp.likelihood.named_parameters() if name.rpartition(".")[2] == "raw_scale"]
+    whole = deviations.min(), deviations.max()
+    ends = [(deviations, deviations) if one.numel() == len(deviations) else whole for one in scales]
+    return {id(one): (low * least, high * most) for one, (least, most) in zip(scales, ends, strict=True)}
 
 
 def latent_sizes(gp, data: Observations) -> dict[str, float | Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -78,6 +79,7 @@ class BatchTraining:
         learning_rate: of Adam, in the well-scaled variables of `ParameterVector`.
         natural_step: ρ, after the first steps, in which it is 1 / (1 + step).
         boxes, sizes: of the parameters.
+        callback: called with the model after each epoch.
         random_state: of the order of the rows.
         verbose: 1 shows a progress bar.
 
@@ -86,9 +88,10 @@ class BatchTraining:
 
     def __init__(
         self, gp, data: Observations, batch_size: int, epochs: int, learning_rate: float, natural_step: float, *,
-        boxes, sizes, random_state=None, verbose: int = 0,
+        boxes, sizes, callback: Callable | None = None, random_state=None, verbose: int = 0,
     ):  # fmt: skip
         self.gp, self.data, self.batch_size, self.epochs = gp, data, min(batch_size, data.num_rows), epochs
+        self.callback = callback
         self.natural_step, self.num_batches = natural_step, math.ceil(data.num_rows / self.batch_size)
         self.generator = torch.Generator().manual_seed(as_seed(random_state))
         self.bound = VariationalBound(gp.features, gp.mean, gp.likelihood, data)
@@ -106,6 +109,8 @@ class BatchTraining:
         try:
             for _ in range(self.epochs):
                 self.epoch()
+                if self.callback is not None:
+                    self.callback(self.gp)
             self.polish()
         except KeyboardInterrupt:
             interrupted = True

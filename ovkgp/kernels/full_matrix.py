@@ -43,7 +43,8 @@ class FullMatrix(OutputMatrix):
         return chol
 
     def forward(self) -> Tensor:
-        return self.chol @ self.chol.mT
+        chol = self.chol
+        return chol @ chol.mT
 
     def factor(self) -> Tensor:
         return self.chol

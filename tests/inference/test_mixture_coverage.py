@@ -68,7 +68,7 @@ def test_intervals_that_average_over_hyperparameters_cover_within_two_points(rec
     """Hyperparameters from their priors, n = 20: the averaged intervals are right by construction, plug-in ones too short."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # short chains
-        found = coverages(num_sets=200, draws=150)
+        found = coverages(num_sets=200, draws=100)
     averaged, plugged = found.mean(0)
     record_property("averaged", averaged)
     record_property("plugged", plugged)

@@ -20,12 +20,13 @@ from sampler_cases import GlobalState
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import ORFF
-from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference import OperatorValuedGP, pointwise
 from ovkgp.inference.arviz_data import to_arviz_object
 from ovkgp.inference.draw_groups import DrawGroups
 from ovkgp.inference.point_arviz import point_arviz
 from ovkgp.inference.sampler_checks import effective_size
 from ovkgp.inference.sampling import sample_hyperparameters
+from ovkgp.inference.variational_gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
 GROUPS = {
@@ -211,6 +212,19 @@ def test_statistics_stand_for_data(method):
     assert {"noise", "output_matrix"} <= set(data["posterior"].data_vars)
 
 
+@pytest.mark.parametrize("entries", [500, 3])
+def test_a_variational_model_with_counts(entries, monkeypatch):
+    monkeypatch.setattr(pointwise, "JOINT_ENTRIES", entries)
+    X, _ = curve()
+    Y = torch.poisson(torch.exp(X.sin() + 1), generator=torch.Generator().manual_seed(0))
+    gp = VariationalGP(ScaleKernel(RBFKernel()), "poisson", inducing=6)
+    data = sample_hyperparameters(gp, X, Y, "laplace", **OPTIONS)
+    assert {"lengthscale", "outputscale", "mean"} == set(data["posterior"].data_vars)
+    assert names_of(data) == GROUPS - {"log_likelihood"}
+    counts = data["posterior_predictive"]["y"].values
+    assert (counts == counts.round()).all() and (counts >= 0).all() and 1 < counts.mean() < 6
+
+
 # --- what the groups hold ---------------------------------------------------------------------------------------------
 
 
@@ -236,8 +250,6 @@ def test_replicates_of_known_noise_have_that_noise():
 
 
 def test_large_data_are_replicated_by_random_functions(monkeypatch):
-    from ovkgp.inference import pointwise
-
     gp, X, Y = two_outputs(n=8)
     raw = {name: np.repeat(p.detach().numpy()[None, None], 150, 1) for name, p in gp.named_parameters()}
     monkeypatch.setattr(pointwise, "JOINT_ENTRIES", 3)
@@ -425,7 +437,7 @@ def test_loo_is_the_closed_form_where_the_posterior_is_a_point():
 SCRIPT = """
 import os, signal, sys, warnings, torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
-from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference import OperatorValuedGP, pointwise
 from ovkgp.inference.sampling import sample_hyperparameters
 from ovkgp.inference import nuts
 X = torch.linspace(0, 6, 15, dtype=torch.float64).unsqueeze(-1)

@@ -13,6 +13,7 @@ from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.inducing import InducingPoints
 from ovkgp.inference.likelihoods import Gaussian
 from ovkgp.inference.log_posterior import LogPosterior
+from ovkgp.inference.parameters import ParameterVector
 from ovkgp.inference.variational_families import WeightGaussian
 from ovkgp.inference.variational_gp import NUM_INDUCING, VariationalGP
 from ovkgp.kernels import DecomposableKernel
@@ -222,3 +223,14 @@ def test_laplace_draws_of_hyperparameters_under_a_student_t_likelihood():
     mixture = gp.condition(X, Y, hyperparameters=draws, max_draws=6)
     assert len(mixture) == 6
     assert (mixture.predict(X).mean - torch.cat([X.sin(), X.cos()], -1)).abs().mean() < 0.2
+
+
+@pytest.mark.parametrize("likelihood", ["student_t", ["student_t", "laplace"]])
+def test_the_scale_of_a_likelihood_stays_in_a_box_where_there_is_no_noise(likelihood):
+    X = torch.linspace(0, 6, 15, dtype=torch.float64).unsqueeze(-1)
+    Y = torch.cat([X.sin(), 100 * X.cos()], -1)
+    gp = VariationalGP(icm(), likelihood, inducing=8).fit(X, Y, max_iter=10, random_state=0)
+    scales = torch.cat([value for name, value in ParameterVector(gp).values().items() if name.endswith("raw_scale")])
+    assert len(scales) == 2
+    assert (scales >= 0.99e-4 * Y.std(0).min()).all() and (scales <= 11 * Y.std(0).max()).all()
+    assert torch.isfinite(gp.predict(X).std).all()

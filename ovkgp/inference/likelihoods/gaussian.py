@@ -15,6 +15,8 @@ from ovkgp.exceptions import InputError
 from ovkgp.inference.likelihoods.base import START_SHARE, Likelihood, refuse_values, require_outputs
 from ovkgp.inference.likelihoods.entrywise import marginal, observed_entries
 from ovkgp.inference.likelihoods.location import column_spread, column_statistic
+from ovkgp.inference.likelihoods.quadrature import normal_cdf
+from ovkgp.inference.likelihoods.quantiles import require_level
 from ovkgp.inference.noise import OutputNoise
 
 LOG_2PI = math.log(2 * math.pi)
@@ -98,11 +100,11 @@ class Gaussian(Likelihood):
 
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         mean, variance = self.moments(mean, variance)
-        return torch.special.ndtr((y.double() - mean) / variance.sqrt())
+        return normal_cdf((y.double() - mean) / variance.sqrt())
 
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
         mean, variance = self.moments(mean, variance)
-        return mean + torch.special.ndtri(torch.tensor(q, dtype=torch.float64)).item() * variance.sqrt()
+        return mean + torch.special.ndtri(torch.tensor(require_level(q), dtype=torch.float64)).item() * variance.sqrt()
 
     def noise_covariance(self) -> Tensor:
         return self.noise_model.matrix()

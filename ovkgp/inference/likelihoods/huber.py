@@ -1,7 +1,8 @@
 """Huber's loss as a normalised density: Gaussian up to κ scales, exponential beyond.
 
 p(y | f) = exp(−h_κ(r/s)) / (s Z), h_κ(u) = ½u² for |u| ≤ κ and κ(|u| − κ/2) beyond (LT-56),
-Z = √(2π)(2Φ(κ) − 1) + (2/κ) e^{−κ²/2}. Since h_κ(u) = ½u² − ½ max(|u| − κ, 0)², its expectation under a normal law is closed.
+Z = √(2π)(2Φ(κ) − 1) + (2/κ) e^{−κ²/2}. Since h_κ(u) = κu − ½κ² + ½ max(κ − u, 0)² − ½ max(−κ − u, 0)², its expectation under a normal
+law is closed, and for u of positive mean nothing large is subtracted from anything large.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ovkgp.inference.likelihoods.entrywise import marginal
 from ovkgp.inference.likelihoods.location import LocationLikelihood
 from ovkgp.inference.likelihoods.quadrature import (
     expected_positive_part,
+    normal_cdf,
     normal_density,
     standard_deviation,
     tilted_cdf,
@@ -60,15 +62,16 @@ class Huber(LocationLikelihood):
 
     def entry_expected(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         gap, std = self._standardised(y, mean, variance)
-        beyond = _half_square(gap - self.kappa, std) + _half_square(-gap - self.kappa, std)
-        return self._constant() - (gap.square() + std.square()) / 2 + beyond
+        size = gap.abs()
+        inside = _half_square(self.kappa - size, std) - _half_square(-self.kappa - size, std)
+        return self._constant() - self.kappa * (size - self.kappa / 2) - inside
 
     def entry_terms(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gap, std = self._standardised(y, mean, variance)
-        above, below = gap - self.kappa, -gap - self.kappa
-        first = gap - expected_positive_part(above, std) + expected_positive_part(below, std)
-        curvature = torch.special.ndtr(-above / std) - torch.special.ndtr(below / std)
-        return self.entry_expected(y, mean, variance), first / self.scale, curvature / self.scale.square()
+        below, beyond = self.kappa - gap.abs(), -self.kappa - gap.abs()
+        first = self.kappa - expected_positive_part(below, std) + expected_positive_part(beyond, std)
+        curvature = normal_cdf(below / std) - normal_cdf(beyond / std)
+        return self.entry_expected(y, mean, variance), gap.sign() * first / self.scale, curvature / self.scale.square()
 
     def _standardised(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         return (y - mean) / self.scale, standard_deviation(variance / self.scale.square(), torch.ones_like(self.scale))
@@ -93,8 +96,8 @@ class Huber(LocationLikelihood):
         gap, std = self._standardised(y.double(), mean.double(), marginal(mean, variance))
         kappa, tail = self.kappa, math.exp(-(self.kappa**2) / 2) / self.kappa
         above, below = (gap - kappa) / std, (gap + kappa) / std
-        right = tail * (torch.special.ndtr(above) - tilted_cdf(kappa * std, above))
-        left = tail * (torch.special.ndtr(below) + tilted_cdf(kappa * std, -below))
+        right = tail * (normal_cdf(above) - tilted_cdf(kappa * std, above))
+        left = tail * (normal_cdf(below) + tilted_cdf(kappa * std, -below))
         total, std = (1 + std.square()).sqrt(), std.expand(gap.shape)
         rectangle = [bivariate_cdf(end, gap / total, 1 / total, std / total) for end in (kappa, -kappa)]
         middle = math.sqrt(2 * math.pi) * (rectangle[0] - rectangle[1])
@@ -115,7 +118,7 @@ class Huber(LocationLikelihood):
 def _half_square(mean: Tensor, std: Tensor) -> Tensor:
     """½ E max(u, 0)² for u ~ N(mean, std²)."""
     z = mean / std
-    return ((mean.square() + std.square()) * torch.special.ndtr(z) + mean * std * normal_density(z)) / 2
+    return ((mean.square() + std.square()) * normal_cdf(z) + mean * std * normal_density(z)) / 2
 
 
 def bivariate_cdf(h: float, k: Tensor, correlation: Tensor, complement: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 Gauss–Hermite nodes are excellent while the function bends on a longer scale than √v and poor when it does not: 32 nodes give
 log(1 + f²/4) to 2e-9 at √v = 1 and to 2 % at √v = 10. So the two functions that matter, log(1 + u²) of the Student-t law and
-the softplus of logistic ones, are written as integrals in which v makes the integrand smoother.
+the softplus of logistic ones, are written as integrals in which v makes the integrand smoother; log Φ has as many nodes as its
+variance asks for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ LEAST_VARIANCE = 1e-14
 """Below it, the derivative by the variance of a rule in √v is round-off; there it is the derivative at this variance."""
 
 _STEP, _LAST, _TAIL = 0.4, 3.3, 1e-5
-_BROAD, _LOGISTIC_STEP, _LOGISTIC_REACH = 2.25, 0.7, 45
+_BROAD, _LOGISTIC_STEP, _LOGISTIC_REACH = 2.25, 0.6, 60
+_REACH, _PROBIT_STEP, _MOST_NODES = 8.5, 0.8, 4096
 
 
 def expected_by_hermite(
@@ -48,8 +50,37 @@ def expected_by_hermite(
     return _entries(lambda m, v: _hermite(function, m, v, num_nodes), num_nodes, mean, variance)
 
 
+def expected_log_ndtr(mean: Tensor, variance: Tensor) -> Tensor:
+    """E log Φ(f) for f ~ N(mean, variance), elementwise and differentiable, by the trapezoidal rule.
+
+    log Φ is analytic up to ±2.8i (the zeros of Φ), so that nodes 0.8 apart in f have an error of e^{−2π·2.8/0.8} = 3e-10.
+
+    Cost: 35 nodes for each entry while √v ≤ 1.6, 21 √v beyond, with the largest variance of the batch; at most 4096, which is
+    enough up to √v = 190.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.likelihoods.quadrature import expected_log_ndtr
+        >>> zero = torch.zeros(1).double()
+        >>> expected_log_ndtr(zero, zero).exp().round(decimals=9).tolist()
+        [0.5]
+    """
+    largest = math.sqrt(max(variance.detach().nan_to_num(0.0).amax().item(), 0.0)) if variance.numel() else 0.0
+    count = min(_MOST_NODES, 1 + math.ceil(2 * _REACH * max(largest / _PROBIT_STEP, 2.0)))
+    nodes = torch.linspace(-_REACH, _REACH, count, dtype=torch.float64)
+    rule = nodes, normal_density(nodes) / normal_density(nodes).sum()
+    return _entries(lambda m, v: _by_nodes(torch.special.log_ndtr, m, v, rule), count, mean, variance)
+
+
 def _hermite(function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, num_nodes: int) -> Tensor:
-    nodes, weights = (part.to(mean.device) for part in hermite_rule(num_nodes))
+    return _by_nodes(function, mean, variance, hermite_rule(num_nodes))
+
+
+def _by_nodes(
+    function: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor, rule: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Σ_k w_k g(m + √v z_k)."""
+    nodes, weights = (part.to(mean.device) for part in rule)
     std = _lifted(variance, LEAST_VARIANCE).sqrt()
     return function(mean.unsqueeze(-1) + std.unsqueeze(-1) * nodes) @ weights
 
@@ -87,8 +118,8 @@ def expected_log1p_square(mean: Tensor, variance: Tensor) -> Tensor:
 
 def _log1p_square(mean: Tensor, variance: Tensor) -> Tensor:
     size = mean.square() + variance
-    largest = size.detach().amax().item() if size.numel() else 0.0
-    count = math.ceil((_LAST - math.log(_TAIL / (1 + largest))) / _STEP)
+    largest = size.detach().nan_to_num(0.0).amax().item() if size.numel() else 0.0  # ∞ is the largest number
+    count = math.ceil((_LAST - math.log(_TAIL) + math.log1p(largest)) / _STEP)
     t = torch.exp(_LAST - _STEP * torch.arange(count, dtype=torch.float64, device=mean.device))
     twice = 2 * variance.unsqueeze(-1) * t
     exponent = -torch.log1p(twice) / 2 - mean.square().unsqueeze(-1) * t / (1 + twice)
@@ -102,7 +133,7 @@ def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
     Gauss–Hermite nodes while √v ≤ 1.5. Beyond, softplus(f) = E max(f + λ, 0) with a logistic variable λ: the expectation over f
     is closed (`expected_positive_part`), and the trapezoidal rule serves for λ, whose density is analytic up to ±iπ.
 
-    Cost: 32 nodes for each entry, and 91 more where a variance in the batch is broad.
+    Cost: 32 nodes for each entry, and 121 more where a variance in the batch is broad.
 
     Example:
         >>> import torch
@@ -131,7 +162,7 @@ def _by_logistic(function: Callable, smoothed: Callable, mean: Tensor, variance:
 
 
 def _normal_cdf(mean: Tensor, std: Tensor) -> Tensor:
-    return torch.special.ndtr(mean / std)
+    return normal_cdf(mean / std)
 
 
 def softplus(f: Tensor) -> Tensor:
@@ -143,18 +174,24 @@ def softplus(f: Tensor) -> Tensor:
 def logistic_rule() -> tuple[Tensor, Tensor]:
     """Nodes and weights of E g(λ), λ logistic, for g analytic beyond ±iπ: the trapezoidal rule."""
     nodes = _LOGISTIC_STEP * torch.arange(-_LOGISTIC_REACH, _LOGISTIC_REACH + 1, dtype=torch.float64)
-    return nodes, _LOGISTIC_STEP * torch.exp(-nodes.abs() - 2 * torch.log1p(torch.exp(-nodes.abs())))
+    weights = torch.exp(-nodes.abs() - 2 * torch.log1p(torch.exp(-nodes.abs())))
+    return nodes, weights / weights.sum()
 
 
 def expected_positive_part(mean: Tensor, std: Tensor) -> Tensor:
     """E max(u, 0) for u ~ N(mean, std²): mean Φ(mean/std) + std φ(mean/std)."""
     z = mean / std
-    return mean * torch.special.ndtr(z) + std * normal_density(z)
+    return mean * normal_cdf(z) + std * normal_density(z)
 
 
 def normal_density(z: Tensor) -> Tensor:
     """φ(z)."""
     return torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+
+
+def normal_cdf(z: Tensor) -> Tensor:
+    """Φ(z); `torch.special.ndtr` is (1 + erf)/2, which has no digits left in the lower tail."""
+    return torch.erfc(-z / math.sqrt(2)) / 2
 
 
 def tilted_cdf(rate: Tensor, z: Tensor) -> Tensor:

@@ -13,13 +13,16 @@ import torch
 from scipy.special import gammainccinv, gammaincinv, gammaln
 from torch import Tensor
 
+from ovkgp.inference.likelihoods.blocks import by_blocks
 from ovkgp.inference.likelihoods.entrywise import marginal
 from ovkgp.inference.likelihoods.location import LocationLikelihood
-from ovkgp.inference.likelihoods.quadrature import expected_log1p_square
+from ovkgp.inference.likelihoods.quadrature import expected_log1p_square, normal_cdf
 
 LEAST_DF = 2.0
 """Trained degrees of freedom stay above 2, so that a new observation has a variance."""
 START_DF = 5.0
+LARGE_DF = 1e3
+"""Above it log Γ((ν+1)/2) − log Γ(ν/2) is a series, whose next term is below 1e-16; a plain difference loses digits."""
 _LEAST_NODES, _STEP, _TAIL = 64, 0.35, 1e-12
 
 
@@ -69,9 +72,10 @@ class StudentT(LocationLikelihood):
         return self._constant() - (self.df + 1) / 2 * expected_log1p_square((y - mean) / unit, variance / unit.square())
 
     def _constant(self) -> Tensor:
-        df = self.df
-        log_ratio = torch.lgamma((df + 1) / 2) - torch.lgamma(df / 2)
-        return log_ratio - (math.pi * df).log() / 2 - self.scale.log()
+        df, small, half = self.df, self.df.clamp_max(LARGE_DF), self.df.clamp_min(LARGE_DF) / 2
+        plain = torch.lgamma((small + 1) / 2) - torch.lgamma(small / 2)
+        series = half.log() / 2 - 1 / (8 * half) + 1 / (192 * half**3)
+        return torch.where(df < LARGE_DF, plain, series) - (math.pi * df).log() / 2 - self.scale.log()
 
     def unit_moments(self) -> tuple[Tensor, Tensor]:
         df = self.df
@@ -80,11 +84,16 @@ class StudentT(LocationLikelihood):
     @torch.no_grad()
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """E Φ((y − m) / √(v + s²/τ)) over the precision τ ~ Gamma(ν/2, ν/2), of which the t law is a mixture."""
-        mean = mean.double()
+        gap, output = y.double() - mean.double(), torch.arange(self.num_outputs, device=mean.device)
         precision, weights = (part.to(mean.device) for part in _precision_rule(self.df.detach().cpu().numpy()))
-        spread = marginal(mean, variance).unsqueeze(-1) + self.scale.square().unsqueeze(-1) / precision
-        z = (y.double() - mean).unsqueeze(-1) / spread.sqrt()
-        return (torch.special.ndtr(z) * weights).sum(-1)
+        noise = self.scale.square().unsqueeze(-1) / precision
+
+        def mixture(gap: Tensor, variance: Tensor, output: Tensor) -> Tensor:
+            spread = variance.unsqueeze(-1) + noise[output]
+            return (normal_cdf(gap.unsqueeze(-1) / spread.sqrt()) * weights[output]).sum(-1)
+
+        parts = (part.expand(gap.shape).reshape(-1) for part in (gap, marginal(mean, variance), output))
+        return by_blocks(mixture, weights.shape[1], *parts).reshape(gap.shape)
 
     @torch.no_grad()
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:
@@ -103,7 +112,11 @@ class StudentT(LocationLikelihood):
 def _precision_rule(df: np.ndarray) -> tuple[Tensor, Tensor]:
     """Nodes τ and weights (p, N) of Gamma(ν/2, ν/2): the trapezoidal rule in log τ between two far quantiles."""
     half = df[:, None] / 2
-    low, high = np.log(gammaincinv(half, _TAIL)), np.log(gammainccinv(half, _TAIL))
+    # for a small shape a the lower quantile, (tail · Γ(a + 1))^{1/a}, is not a number that can be written
+    low = np.where(
+        half < 0.5, (np.log(_TAIL) + gammaln(half + 1)) / half, np.log(gammaincinv(np.maximum(half, 0.5), _TAIL))
+    )
+    high = np.log(gammainccinv(half, _TAIL))
     count = max(_LEAST_NODES, int(np.ceil((high - low).max() / _STEP)))
     t = low + (high - low) * np.linspace(0.0, 1.0, count)
     weights = np.exp(half * t - np.exp(t) - gammaln(half))

@@ -18,6 +18,7 @@ from ovkgp.inference.likelihoods.entrywise import marginal
 from ovkgp.inference.likelihoods.location import LocationLikelihood
 from ovkgp.inference.likelihoods.quadrature import (
     expected_positive_part,
+    normal_cdf,
     normal_density,
     standard_deviation,
     tilted_cdf,
@@ -47,7 +48,7 @@ class TwoSidedExponential(LocationLikelihood):
         right, left = self.rates
         gap, std = self._standardised(y, mean, variance)
         z = gap / std
-        first = right * torch.special.ndtr(z) - left * torch.special.ndtr(-z)
+        first = right * normal_cdf(z) - left * normal_cdf(-z)
         curvature = (right + left) * normal_density(z) / std
         return self.entry_expected(y, mean, variance), first / self.scale, curvature / self.scale.square()
 
@@ -70,7 +71,7 @@ class TwoSidedExponential(LocationLikelihood):
         gap, std = self._standardised(y.double(), mean.double(), marginal(mean, variance))
         z = gap / std
         tails = left * tilted_cdf(right * std, z) - right * tilted_cdf(left * std, -z)
-        return (torch.special.ndtr(z) - tails / (right + left)).clamp(0.0, 1.0)
+        return (normal_cdf(z) - tails / (right + left)).clamp(0.0, 1.0)
 
     @torch.no_grad()
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:

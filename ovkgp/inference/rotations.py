@@ -1,0 +1,102 @@
+"""Loadings are known up to a rotation, Γ = W Wᵀ + diag(v) = (W Q)(W Q)ᵀ + diag(v): here they are kept lower triangular.
+
+Along a rotation the posterior is exactly flat: no Gaussian at a mode describes that, and chains wander. With W = L Q, L (p, r)
+lower triangular, dW = Π_i |L_ii|^(r−i) dL dQ (i = 1, …, r), so that under a prior that rotations leave alone
+
+    log p(L) = log p(W = L) + Σ_i (r − i) log |L_ii| + const.
+
+is the density of L, and Γ has the law that it had.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gpytorch.priors import NormalPrior
+
+from ovkgp.inference.parameters import ParameterVector
+from ovkgp.inference.prior_sites import trained_sites
+from ovkgp.kernels import FreeMatrix
+
+
+class TriangularLoadings:
+    """The loadings of rank two and more inside a model, turned to be lower triangular, as variables of a vector.
+
+    Args:
+        gp: the model; its loadings are turned in place.
+        vector: its trained parameters, of which what is above the diagonals is left out from now on.
+
+    Loadings whose prior is not alike for all columns keep their rotations.
+
+    Cost: O(p r²) once, O(r) a call.
+
+    Example:
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference import OperatorValuedGP
+        >>> from ovkgp.inference.parameters import ParameterVector
+        >>> from ovkgp.inference.rotations import TriangularLoadings
+        >>> from ovkgp.kernels import DecomposableKernel
+        >>> gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=3, rank=2))
+        >>> matrix, vector = gp.kernel.output_matrix, ParameterVector(gp)
+        >>> before, turned = len(vector), TriangularLoadings(gp, vector)
+        >>> before - len(vector), bool((gp.kernel.output_matrix - matrix).abs().max() < 1e-12)
+        (1, True)
+    """
+
+    def __init__(self, gp: torch.nn.Module, vector: ParameterVector):
+        entries = {id(entry.parameter): entry for entry in vector.entries}
+        modules = [part for part in gp.modules() if type(part) is FreeMatrix and id(part.loadings) in entries]
+        priors = _priors_of_loadings(gp)
+        self.modules = [part for part in modules if part.rank > 1 and _is_alike(priors.get(id(part.loadings), []))]
+        self.turn()
+        kept, diagonals, powers = np.ones(len(vector.kept), dtype=bool), [], []
+        for part in self.modules:
+            (p, r), first = part.loadings.shape, entries[id(part.loadings)].piece.start
+            rows, columns = np.triu_indices(p, 1, r)
+            kept[first + rows * r + columns] = False
+            diagonals += [first + i * (r + 1) for i in range(r - 1)]
+            powers += [r - 1 - i for i in range(r - 1)]
+        vector.keep(kept[vector.kept])
+        self.places = (np.cumsum(vector.kept) - 1)[np.array(diagonals, dtype=int)]
+        self.powers = np.array(powers, dtype=np.float64)
+
+    @torch.no_grad()
+    def turn(self) -> None:
+        """Make the present loadings lower triangular, with a diagonal that is not negative."""
+        for part in self.modules:
+            r = part.rank
+            Q, R = torch.linalg.qr(part.loadings[:r].mT)
+            signs = torch.where(R.diagonal() < 0, -1.0, 1.0).to(Q)
+            turned = part.loadings @ (Q * signs)
+            turned[:r].tril_()
+            part.loadings.copy_(turned)
+
+    def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
+        """Σ (r − i) log |u_i| over the diagonals in u (k,), and its gradient (k,); −∞ at zero."""
+        gradient = np.zeros(len(u))
+        if not len(self.places):
+            return 0.0, gradient
+        diagonal = u[self.places]
+        if not diagonal.all():
+            return -np.inf, gradient
+        gradient[self.places] = self.powers / diagonal
+        return float(self.powers @ np.log(np.abs(diagonal))), gradient
+
+
+def _priors_of_loadings(gp: torch.nn.Module) -> dict[int, list]:
+    found: dict[int, list] = {}
+    for site in trained_sites(gp):
+        for parameter in site.parameters.values():
+            found.setdefault(id(parameter), []).append((site.prior, parameter))
+    return found
+
+
+def _is_alike(priors: list) -> bool:
+    """Whether rotations of the columns leave the density alone: none, or one normal with the same scale in each row."""
+    if not priors:
+        return True
+    (prior, loadings), *more = priors
+    if more or type(prior) is not NormalPrior or getattr(prior, "_transform", None) is not None:
+        return False
+    scale = prior.scale.detach().expand(loadings.shape)
+    return not bool(prior.loc.detach().any()) and bool((scale == scale[:, :1]).all())
