@@ -70,7 +70,7 @@ class BatchDensity:
                 if moving:
                     self.gp.q_ = self.training.natural(piece.detach(), scale)
                 value = scale * bound.expected(piece, self.gp.q_) - self.gp.q_.divergence
-                value, gradient = self.log_posterior._add_prior(value)
+                value, gradient = self.log_posterior.add_prior(value, u)
         except FAILURES:
             value, gradient = -np.inf, None
         if not (np.isfinite(value) and np.isfinite(gradient).all()):
@@ -106,6 +106,7 @@ def sample_batch_svi(
     for_fit, for_batches, for_guide = seeds(seed, 3)
     gp = log_posterior.gp
     gp.fit(X, Y, noise, batch_size=batch_size, random_state=for_fit, verbose=verbose)
+    log_posterior.loadings.turn()
     centre, data = log_posterior.vector.get(), gp.observe(X, Y, noise)
     density = BatchDensity(log_posterior, data, batch_size, for_batches)
     rows = torch.randperm(data.num_rows, generator=torch.Generator().manual_seed(for_batches))

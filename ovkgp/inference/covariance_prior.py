@@ -91,10 +91,8 @@ class CovariancePrior(Prior):
         """Cholesky factors L of the given shape (..., p, p), by the onion method."""
         *batch, p, q = shape
         if p != q or not self.is_for(p):
-            sizes = tuple(self.loc.shape), tuple(self.scale.shape)
-            raise InputError(
-                f"loc and scale of shapes {sizes[0]} and {sizes[1]} are not for a covariance {tuple(shape)}."
-            )
+            wanted = max(self.loc.numel(), self.scale.numel())
+            raise InputError(f"a covariance (p, p) with p = {wanted} was expected, got shape {tuple(shape)}.")
         eta = self.concentration.item()
         directions = np.tril(rng.standard_normal((*batch, p, p)), -1)
         lengths = np.zeros((*batch, p))

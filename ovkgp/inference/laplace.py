@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import FitWarning
+from ovkgp.inference.free_parameters import NUDGE
 from ovkgp.inference.hyperparameter_draws import HyperparameterDraws
 from ovkgp.inference.log_posterior import LogPosterior
 from ovkgp.inference.sampler_checks import importance_checks
@@ -150,9 +151,9 @@ def sample_laplace(log_posterior: LogPosterior, draws: int, seed: int) -> Hyperp
 
 def variable_names(log_posterior: LogPosterior) -> list[str]:
     """A name for each entry of u: that of its raw parameter, numbered where it has several entries."""
-    raw = log_posterior.raw(log_posterior.start())
+    here, there = (log_posterior.raw(log_posterior.start() + nudge) for nudge in (0.0, NUDGE))
     return [
         name if value.size == 1 else f"{name}[{', '.join(map(str, np.unravel_index(i, value.shape)))}]"
-        for name, value in raw.items()
-        for i in range(value.size)
+        for name, value in here.items()
+        for i in np.flatnonzero(value != there[name])  # others are not among the variables
     ]

@@ -133,10 +133,7 @@ class LogPosterior:
     def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         """log π(u) and its gradient (k,); −∞ and zeros where it cannot be evaluated."""
         self.evaluations += 1
-        u = self._checked(u)
-        density, gradient = self._evaluate(u)
-        of_loadings, by_loadings = self.loadings(u)
-        density, gradient = density + of_loadings, gradient + by_loadings
+        density, gradient = self._evaluate(self._checked(u))
         if not (np.isfinite(density) and np.isfinite(gradient).all()):
             self.failures += 1
             return -np.inf, np.zeros(len(self))
@@ -155,10 +152,11 @@ class LogPosterior:
             density, gradient = self._plain(u)
         except np.linalg.LinAlgError:
             return self._by_modules(u)  # they know what to add to a matrix that is almost positive definite
-        if self._plain.priors is not None or not np.isfinite(density):
+        if not np.isfinite(density):
             return density, gradient
-        self.place(u)
-        prior, by_prior = self._add_prior(0.0)
+        if self._plain.priors is None:
+            self.place(u)
+        prior, by_prior = self.add_prior(0.0, u) if self._plain.priors is None else self.loadings(u)
         return density + prior, gradient + by_prior
 
     def _by_modules(self, u: np.ndarray) -> tuple[float, np.ndarray]:
@@ -168,12 +166,13 @@ class LogPosterior:
         try:
             with torch.enable_grad():
                 value = self.evidence()
-            return self._add_prior(value) if torch.isfinite(value) else NOWHERE
+            return self.add_prior(value, u) if torch.isfinite(value) else NOWHERE
         except FAILURES:
             return NOWHERE
 
-    def _add_prior(self, value: Tensor | float) -> tuple[float, np.ndarray]:
-        """The value plus the log-density of the priors, as one of u, and the gradient."""
+    def add_prior(self, value: Tensor | float, u: np.ndarray) -> tuple[float, np.ndarray]:
+        """A value at the hyperparameters of u (k,), which must be those of the model, plus the log-density of u under the
+        priors; and the gradient of the sum (k,)."""
         self.vector.clear_gradient()
         try:
             with torch.enable_grad():
@@ -185,7 +184,9 @@ class LogPosterior:
         if torch.is_tensor(value) and value.requires_grad:
             value.backward()
         slopes, by_slopes = self.vector.log_slopes(self._flat)
-        return float(torch.as_tensor(value).detach()) + slopes, self.vector.gradient() + by_slopes
+        loadings, by_loadings = self.loadings(u)
+        total = float(torch.as_tensor(value).detach()) + slopes + loadings
+        return total, self.vector.gradient() + by_slopes + by_loadings
 
     def potential(self, u: Tensor) -> Tensor:
         """−log π(u) for a tensor u (k,), differentiable once: what Pyro's samplers want."""

@@ -9,6 +9,7 @@ and quantiles from the mixture of the distribution functions, P(y ≤ t) = mean_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
@@ -68,6 +69,12 @@ class MixturePrediction(Prediction):
         y = self._thresholds(y)
         flat = y.reshape(-1, *self.mean.shape)
         return torch.stack([self._cdf(level) for level in flat]).reshape(y.shape) if len(flat) else y.clone()
+
+    def log_density(self, y) -> Tensor:
+        """log mean_s p_s(y) of each entry, for y as in `Prediction.log_density`."""
+        self._require("diag", "output", "full")
+        densities = torch.stack([component.log_density(y) for component in self.components])
+        return densities.logsumexp(0) - math.log(len(densities))
 
     def quantile(self, q: float | Sequence[float]) -> Tensor:
         """The q-quantile of each entry of the mixture, (m, p); for several q, (len(q), m, p)."""

@@ -76,6 +76,11 @@ class Prediction:
         """
         return normal_cdf(self._thresholds(y), self.mean, self.std)
 
+    def log_density(self, y) -> Tensor:
+        """log p(y) of each entry by itself, for y as in `cdf`: (m, p), NaN where y is NaN."""
+        gap, variance = self._thresholds(y) - self.mean, self.variance
+        return -(math.log(2 * math.pi) + variance.log() + gap.square() / variance) / 2
+
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval (lower, upper) that holds each entry with probability `level`, two (m, p) tensors."""
         if not 0 < level < 1:

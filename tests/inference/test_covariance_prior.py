@@ -154,3 +154,18 @@ def test_several_concentrations_are_refused():
 def test_a_draw_of_another_size_is_refused():
     with pytest.raises(InputError, match=r"p = 3 was expected, got shape \(2, 2\)"):
         some_prior(3).draw((2, 2), np.random.default_rng(0))
+
+
+def test_one_number_in_a_vector_is_for_all_outputs():
+    one, wanted = CovariancePrior([0.5], [1.2]), CovariancePrior(0.5, 1.2)
+    found = one.draw((4, 3, 3), np.random.default_rng(0))
+    assert torch.equal(found, wanted.draw((4, 3, 3), np.random.default_rng(0)))
+    assert torch.equal(one.log_prob(found), wanted.log_prob(found))
+
+
+@pytest.mark.parametrize("laws", [(torch.zeros(2), 1.0), (0.0, torch.ones(2))])
+def test_a_prior_for_another_number_of_outputs_is_refused(laws):
+    with pytest.raises(OptionError, match="has 2 variances and FullMatrix has 3"):
+        register_covariance_prior(FullMatrix(3), CovariancePrior(*laws))
+    with pytest.raises(InputError, match=r"p = 2 was expected, got shape \(3, 3\)"):
+        CovariancePrior(*laws).draw((3, 3), np.random.default_rng(0))

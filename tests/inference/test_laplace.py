@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 from sampler_cases import Gaussian, KnownDensity, correlated, half_plane
 
 from ovkgp.exceptions import FitWarning
+from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.laplace import local_gaussian, sample_laplace, variable_names
+from ovkgp.inference.log_posterior import LogPosterior
+from ovkgp.kernels import DecomposableKernel
 
 
 def test_a_gaussian_posterior_is_its_own_laplace_approximation():
@@ -123,3 +127,13 @@ def test_one_variable_is_enough():
 
 def test_a_mode_next_to_the_edge_is_found():
     assert local_gaussian(half_plane()).mode == pytest.approx(np.zeros(2), abs=1e-6)
+
+
+def test_only_what_varies_is_a_variable():
+    X = torch.linspace(0, 6, 12, dtype=torch.float64).unsqueeze(-1)
+    gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2, rank=2), mean="zero", noise="full")
+    log_posterior = LogPosterior(gp, X, torch.cat([X.sin(), X.cos()], -1))
+    names = variable_names(log_posterior)
+    assert len(names) == len(log_posterior)
+    assert "noise_model.lower[1, 0]" in names and "noise_model.lower[0, 1]" not in names
+    assert "kernel.output_module.loadings[0, 1]" not in names  # triangular: a rotation means nothing

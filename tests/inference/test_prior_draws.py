@@ -27,8 +27,9 @@ from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP, prior_draws
 from ovkgp.inference.data_priors import register_data_priors
+from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.prior_draws import draw_prior, place, prior_predictive
-from ovkgp.inference.priors import RawLogPrior
+from ovkgp.inference.priors import RawLogPrior, register_default_priors
 from ovkgp.inference.variational_gp import VariationalGP
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix
 
@@ -310,3 +311,20 @@ def test_a_likelihood_draws_observations_of_its_own_kind():
     register_data_priors(gp, normal(20, 2), torch.ones(20, 2))
     drawn = prior_predictive(gp, X, draws=4, random_state=0)
     assert bool((drawn == drawn.round()).all() and (drawn >= 0).all())
+
+
+def test_default_priors_on_a_full_matrix_can_be_drawn_from():
+    kernel = DecomposableKernel(RBFKernel(), output_matrix=FullMatrix(3)).double()
+    register_default_priors(kernel, num_dims=2)
+    found = draw_prior(kernel, 4, random_state=0)
+    assert found["output_module.log_scale"].shape == (4, 3) and found["output_module.lower"].shape == (4, 3)
+
+
+def test_what_a_likelihood_lacks_is_told_with_who_gives_it():
+    X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
+    gp = VariationalGP(DecomposableKernel(RBFKernel(), num_outputs=1), likelihood="student_t", inducing=X)
+    register_data_priors(gp, X, X.sin())
+    with pytest.raises(OptionError, match=r"no prior on likelihood.raw_scale.*register_likelihood_priors"):
+        prior_predictive(gp, X, draws=2)
+    register_likelihood_priors(gp.likelihood, X.sin())
+    assert prior_predictive(gp, X, draws=2, random_state=0).shape == (2, 8, 1)

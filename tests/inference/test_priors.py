@@ -272,6 +272,12 @@ def log_lengthscale(kernel):
     return kernel.lengthscale.log()
 
 
+def spilled_lengthscale(kernel):
+    """The second of three is in its neighbours too, one on either side: numbers in equal steps do not show that."""
+    first, second, third = kernel.raw_lengthscale.split(1, -1)
+    return torch.cat([first + second, second, third + second], -1)
+
+
 class Halved(Prior, torch.distributions.Normal):
     """A law of half the value: what GPyTorch calls a transform."""
 
@@ -290,6 +296,10 @@ ELEMENTWISE = {
     "default": lambda: RBFKernel(ard_num_dims=3),
     "bounded below": lambda: RBFKernel(lengthscale_constraint=GreaterThan(0.2)),
     "by exp": lambda: RBFKernel(lengthscale_constraint=Positive(torch.exp, torch.log)),
+    "by a steeper softplus": lambda: RBFKernel(lengthscale_constraint=Positive(torch.nn.Softplus(beta=3.0), torch.log)),
+    "by a steeper softplus, gamma": lambda: RBFKernel(
+        lengthscale_constraint=Positive(torch.nn.Softplus(beta=3.0), torch.log), lengthscale_prior=GammaPrior(2.0, 3.0)
+    ),
     "in an interval": lambda: RBFKernel(lengthscale_constraint=Interval(0.1, 5.0)),
     "bounded above": lambda: RBFKernel(lengthscale_constraint=LessThan(9.0), lengthscale_prior=NormalPrior(0.0, 3.0)),
     "gamma": lambda: ScaleKernel(RBFKernel(lengthscale_prior=GammaPrior(2.0, 3.0))),
@@ -413,9 +423,10 @@ def test_a_density_may_be_asked_for_without_gradients():
         lambda: with_prior(
             RBFKernel(ard_num_dims=2), "sums_prior", NormalPrior(0.0, 1.0), lambda k: k.lengthscale.cumsum(-1)
         ),
+        lambda: with_prior(RBFKernel(ard_num_dims=3), "spilled_prior", NormalPrior(0.0, 1.0), spilled_lengthscale),
         lambda: with_prior(FullMatrix(2), "own_prior", CovariancePrior(0.0, 1.0), lambda matrix: 2 * matrix.chol),
     ],
-    ids=["free matrix", "full matrix", "a mean", "running sums", "another factor"],
+    ids=["free matrix", "full matrix", "a mean", "running sums", "spilled", "another factor"],
 )
 def test_a_prior_on_a_function_of_several_numbers_is_refused(make):
     with pytest.raises(OptionError, match=r"not one number for each.*FullMatrix\(p\) with register_covariance_prior"):

@@ -1,7 +1,8 @@
 """p(y | f): how observations arise from the latent outputs, and what variational inference asks of that.
 
 With a latent marginal f ~ N(m, v) an engine needs E log p(y | f) and its derivatives (`expected`, `terms`), and a user the
-predictive mixture ∫ p(y | f) N(f; m, v) df (`moments`, `cdf`, `quantile`). NaN in Y is a missing output, worth 0 everywhere.
+predictive mixture ∫ p(y | f) N(f; m, v) df (`moments`, `cdf`, `quantile`, `log_predictive`). NaN in Y is a missing output, worth 0
+everywhere.
 """
 
 from __future__ import annotations
@@ -92,6 +93,10 @@ class Likelihood(Module, ABC):
     @abstractmethod
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """P(Y ≤ y) of the predictive mixture for y (…, m, p): (…, m, p)."""
+
+    @abstractmethod
+    def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """log ∫ p(y | f) N(f; mean, variance) df of each entry of y (…, m, p): (…, m, p), NaN where y is NaN."""
 
     @abstractmethod
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:

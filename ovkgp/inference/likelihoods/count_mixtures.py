@@ -28,7 +28,7 @@ def count_cdf(
         mean, variance: of the latent log-mean.
         dispersion: α of a negative binomial law; None for Poisson.
 
-    Cost: 32 nodes for each entry where f is the narrower variable, else 64 to 120 (up to 4096 for α > 1, whose thresholds spread
+    Cost: 32 nodes for each entry where f is the narrower variable, else 64 to 160 (up to 4096 for α > 1, whose thresholds spread
     widely); memory O(entries), as they are done a few thousand at a time.
 
     Example:

@@ -102,6 +102,10 @@ class Gaussian(Likelihood):
         mean, variance = self.moments(mean, variance)
         return normal_cdf((y.double() - mean) / variance.sqrt())
 
+    def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        mean, variance = self.moments(mean, variance)
+        return -(LOG_2PI + variance.log() + (y.double() - mean).square() / variance) / 2
+
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
         mean, variance = self.moments(mean, variance)
         return mean + torch.special.ndtri(torch.tensor(require_level(q), dtype=torch.float64)).item() * variance.sqrt()

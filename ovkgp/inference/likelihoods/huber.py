@@ -19,6 +19,7 @@ from ovkgp.inference.likelihoods.entrywise import marginal
 from ovkgp.inference.likelihoods.location import LocationLikelihood
 from ovkgp.inference.likelihoods.quadrature import (
     expected_positive_part,
+    log_tilted_cdf,
     normal_cdf,
     normal_density,
     standard_deviation,
@@ -104,6 +105,16 @@ class Huber(LocationLikelihood):
         return ((left + middle + right) / sum(self._masses)).clamp(0.0, 1.0)
 
     @torch.no_grad()
+    def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Middle and tails of the noise apart: a normal density times a normal probability, and two exponential tails."""
+        gap, std = self._standardised(y.double(), mean.double(), marginal(mean, variance))
+        kappa, total, size = self.kappa, 1 + std.square(), gap.abs()
+        low, high = ((end - size / total) * total.sqrt() / std for end in (-kappa, kappa))
+        middle = -total.log() / 2 - size.square() / (2 * total) + log_normal_interval(low, high)
+        tails = [log_tilted_cdf(kappa * std, (side - kappa) / std) - kappa**2 / 2 for side in (gap, -gap)]
+        return self._constant() + torch.logaddexp(middle, torch.logaddexp(*tails))
+
+    @torch.no_grad()
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:
         """By composition: a normal number inside (−κ, κ), or an exponential one beyond."""
         uniform, which, sign = torch.rand((3, *F.shape), generator=generator, dtype=torch.float64)
@@ -119,6 +130,12 @@ def _half_square(mean: Tensor, std: Tensor) -> Tensor:
     """½ E max(u, 0)² for u ~ N(mean, std²)."""
     z = mean / std
     return ((mean.square() + std.square()) * normal_cdf(z) + mean * std * normal_density(z)) / 2
+
+
+def log_normal_interval(low: Tensor, high: Tensor) -> Tensor:
+    """log P(low < Z < high), with all digits where the interval lies in the left tail or around zero."""
+    above, below = torch.special.log_ndtr(high), torch.special.log_ndtr(low)
+    return above + torch.log1p(-torch.exp(below - above))
 
 
 def bivariate_cdf(h: float, k: Tensor, correlation: Tensor, complement: Tensor) -> Tensor:

@@ -81,6 +81,11 @@ class PerOutput(Likelihood):
         y = y.expand(torch.broadcast_shapes(y.shape, mean.shape))
         return self._columns(lambda one, j: one.cdf(y[..., j], mean[:, j], variance[:, j]))
 
+    def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        variance = marginal(mean, variance)
+        y = y.expand(torch.broadcast_shapes(y.shape, mean.shape))
+        return self._columns(lambda one, j: one.log_predictive(y[..., j], mean[:, j], variance[:, j]))
+
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
         variance = marginal(mean, variance)
         return self._columns(lambda one, j: one.quantile(q, mean[:, j], variance[:, j]))

@@ -56,6 +56,11 @@ class LikelihoodPrediction(Prediction):
         """P(Y ≤ y), (m, p), for y that broadcasts to (m, p); leading axes are kept."""
         return self.likelihood.cdf(self._thresholds(y), *self._latent_parts())
 
+    def log_density(self, y) -> Tensor:
+        """log p(y) of each entry by itself, (m, p), for y that broadcasts to (m, p); NaN where y is NaN. A row of classes is
+        one-hot, and its entries sum to the log probability of the class."""
+        return self.likelihood.log_predictive(self._thresholds(y), *self._latent_parts())
+
     @property
     def cov(self) -> Tensor:
         if self.form == "diag" and self.latent.form != "diag":

@@ -92,6 +92,14 @@ class Softmax(Likelihood):
         """Of each class's indicator."""
         return binary_cdf(y.double(), self.moments(mean, variance)[0])
 
+    def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """y_c log E[π_c] of one new trial: the entries of a one-hot row sum to the log probability of its class."""
+        y, probability = y.double(), self.moments(mean, variance)[0]
+        missing = torch.isnan(y).any(-1)
+        if not bool(((((y == 0) | (y == 1)).all(-1) & (y.sum(-1) == 1)) | missing).all()):
+            raise InputError("a prediction is of one new trial: y has one-hot rows, or NaN where a row is missing.")
+        return torch.special.xlogy(y, probability).masked_fill(missing.unsqueeze(-1), torch.nan)
+
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
         raise OptionError("a class has no quantiles: read the class probabilities, the `mean` of the prediction.")
 

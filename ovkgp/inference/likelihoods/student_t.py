@@ -96,6 +96,17 @@ class StudentT(LocationLikelihood):
         return by_blocks(mixture, weights.shape[1], *parts).reshape(gap.shape)
 
     @torch.no_grad()
+    def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """log E N(y; m, v + s²/τ) over the precision τ, whose nodes reach to where a gross error would put it."""
+        mean = mean.double()
+        gap, variance = torch.broadcast_tensors(y.double() - mean, marginal(mean, variance))
+        residual = (gap / self.scale).nan_to_num()
+        t, log_weight = (part.to(mean.device) for part in _precision_grid(self.df, residual))
+        spread = variance.unsqueeze(-1) + self.scale.square().unsqueeze(-1) * torch.exp(-t)
+        log_normal = -(math.log(2 * math.pi) + spread.log() + gap.square().unsqueeze(-1) / spread) / 2
+        return (log_weight + log_normal).logsumexp(-1)
+
+    @torch.no_grad()
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:
         F, half = F.double(), (self.df / 2).cpu().expand(F.shape)
         normal = torch.randn(F.shape, generator=generator, dtype=torch.float64)
@@ -121,3 +132,18 @@ def _precision_rule(df: np.ndarray) -> tuple[Tensor, Tensor]:
     t = low + (high - low) * np.linspace(0.0, 1.0, count)
     weights = np.exp(half * t - np.exp(t) - gammaln(half))
     return torch.from_numpy(np.exp(t) / half), torch.from_numpy(weights / weights.sum(1, keepdims=True))
+
+
+def _precision_grid(df: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes t = log τ and the logarithms of their weights, (…, m, p, N), that hold the law of τ both before and after a
+    residual (…, m, p) in scales: Gamma(ν/2, ν/2) and Gamma((ν+1)/2, (ν + r²)/2)."""
+    half, residual = df.detach().cpu().numpy() / 2, residual.detach().cpu().numpy()
+    after = gammaincinv(half + 0.5, _TAIL) / (half + residual**2 / 2)
+    low = np.log(np.minimum(gammaincinv(half, _TAIL) / half, after))
+    high = np.log(gammainccinv(half, _TAIL) / half)
+    steps = (high - low) / np.minimum(_STEP, 1 / np.sqrt(half + 0.5))  # as long as the narrower of the two laws is wide
+    count = max(_LEAST_NODES, int(np.ceil(steps.max(initial=0.0))))
+    t = low[..., None] + (high - low)[..., None] * np.linspace(0.0, 1.0, count)
+    half, step = half[:, None], (high - low)[..., None] / (count - 1)
+    log_density = half * (t + np.log(half)) - half * np.exp(t) - gammaln(half)
+    return torch.from_numpy(t), torch.from_numpy(log_density + np.log(step))

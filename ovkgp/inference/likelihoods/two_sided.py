@@ -18,6 +18,7 @@ from ovkgp.inference.likelihoods.entrywise import marginal
 from ovkgp.inference.likelihoods.location import LocationLikelihood
 from ovkgp.inference.likelihoods.quadrature import (
     expected_positive_part,
+    log_tilted_cdf,
     normal_cdf,
     normal_density,
     standard_deviation,
@@ -72,6 +73,14 @@ class TwoSidedExponential(LocationLikelihood):
         z = gap / std
         tails = left * tilted_cdf(right * std, z) - right * tilted_cdf(left * std, -z)
         return (normal_cdf(z) - tails / (right + left)).clamp(0.0, 1.0)
+
+    @torch.no_grad()
+    def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """log of αβ/(α+β) [t(α√v, z) + t(β√v, −z)] / s, the normal–Laplace density."""
+        right, left = self.rates
+        gap, std = self._standardised(y.double(), mean.double(), marginal(mean, variance))
+        z = gap / std
+        return self._constant() + torch.logaddexp(log_tilted_cdf(right * std, z), log_tilted_cdf(left * std, -z))
 
     @torch.no_grad()
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:

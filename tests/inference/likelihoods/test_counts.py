@@ -97,3 +97,24 @@ def test_dispersions_must_be_positive():
         NegativeBinomial(1, dispersion=0.0)
     with pytest.raises(OptionError, match=r"one an output, \(2,\)"):
         NegativeBinomial(2, dispersion=[1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("dispersion", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("variance", [2.0, 4.0, 9.0])
+def test_broad_latent_laws_and_small_dispersions_keep_their_accuracy(dispersion, variance):
+    """An error of the softplus is multiplied by 1/α."""
+    likelihood, z = NegativeBinomial(1, dispersion=dispersion), np.linspace(-20, 20, 40_001)
+    weights = np.exp(-z * z / 2)
+    F = torch.from_numpy(0.5 + np.sqrt(variance) * z).reshape(-1, 1, 1)
+    exact = (weights * likelihood.log_density(one(3.0), F).numpy().ravel()).sum() / weights.sum()
+    assert likelihood.expected(one(3.0), one(0.5), one(variance)).item() == pytest.approx(exact, rel=1e-8, abs=1e-8)
+
+
+@pytest.mark.parametrize("likelihood", [Poisson(1), NegativeBinomial(1, dispersion=1e-12)])
+def test_draws_of_enormous_counts_are_no_negative_numbers(likelihood):
+    """torch.poisson is −2⁶³ where a count is no 64-bit integer."""
+    F = column([0.0, 40.0, 50.0, 800.0]).expand(4, 200).reshape(-1, 1)
+    y = likelihood.draw(F, torch.Generator().manual_seed(0)).reshape(4, 200)
+    likelihood.check(y[:3].reshape(-1, 1))
+    np.testing.assert_allclose(y[1:3].mean(1).log().numpy(), [40.0, 50.0], atol=1e-6)
+    assert bool((y[3] == torch.inf).all()) and y[0].mean().item() == pytest.approx(1.0, abs=0.3)

@@ -57,3 +57,12 @@ def test_extreme_variances_stay_finite_and_in_range(variance):
 def test_thresholds_that_are_none_are_refused(kappa):
     with pytest.raises(OptionError, match="kappa"):
         Huber(1, kappa=kappa)
+
+
+@pytest.mark.parametrize("size", [1e6, 1e10, 1e17])
+def test_gross_errors_keep_their_digits(size):
+    """½u² − ½(u − κ)² would have none left."""
+    likelihood, y = Huber(1, scale=1.0, kappa=1.345), column([size, -size])
+    value, first, curvature = likelihood.terms(y, torch.zeros_like(y), torch.ones_like(y))
+    torch.testing.assert_close(value, likelihood.log_density(y, torch.zeros_like(y)), rtol=1e-12, atol=0.0)
+    assert first.flatten().tolist() == [1.345, -1.345] and curvature.abs().max().item() == 0.0

@@ -99,3 +99,9 @@ def test_tilted_tails_neither_overflow_nor_lose_digits():
     far = tilted_cdf(one(1e6), one(0.5)).item()  # e^{rate²/2} alone would overflow
     assert far == pytest.approx(np.exp(-0.125) * erfcx((1e6 - 0.5) / np.sqrt(2)) / 2, rel=1e-12)
     assert tilted_cdf(one(0.0), one(0.5)).item() == pytest.approx(ndtr(0.5), rel=1e-14)
+
+
+def test_what_is_not_a_number_stays_where_it_is():
+    value = expected_log1p_square(column([1e200, np.nan, 1.0]), column([1.0, 1.0, 0.0]))
+    assert value[0] == torch.inf and bool(torch.isnan(value[1]))
+    assert value[2].item() == pytest.approx(np.log(2), rel=1e-9)

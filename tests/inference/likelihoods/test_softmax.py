@@ -8,7 +8,7 @@ from scipy.special import ndtri
 from scipy.stats import multinomial, qmc
 from torch.autograd import gradcheck
 
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import FactorisationError, InputError, OptionError
 from ovkgp.inference.likelihoods import Bernoulli, Softmax
 
 
@@ -132,3 +132,40 @@ def test_bad_rows_shapes_and_numbers_of_classes_are_refused():
         likelihood.moments(torch.zeros(2, 3), torch.ones(2, 3))
     with pytest.raises(OptionError, match="two classes"):
         Softmax(1)
+
+
+def test_a_label_that_is_nearly_sure_has_the_promised_error_of_one():
+    """E log p is −0.0045 here: 5 % of it is lost, but 2e-4 is within the promise."""
+    mean, V = torch.tensor([[8.0, 0, 0, 0, 0, 0]]).double(), torch.eye(6).double().unsqueeze(0)
+    exact = fine_expectation(mean, V, torch.zeros(1, dtype=torch.long))
+    torch.testing.assert_close(Softmax(6).expected(one_hot(1, 6), mean, V), exact, rtol=0.0, atol=5e-4)
+
+
+@pytest.mark.parametrize("p, std", [(4, 1.0), (8, 3.0), (20, 1.0)])
+def test_curvatures_are_expected_ones_in_the_directions_in_which_f_varies(p, std):
+    """Lᵀ W L is what a step sees of W; E[diag π − π πᵀ] is averaged on 2¹³ points."""
+    mean, V = latent(6, p, std)
+    curvature = Softmax(p).terms(one_hot(6, p), std * mean, V)[2]
+    points = qmc.Sobol(p, rng=np.random.default_rng(1)).random_base2(13)
+    scores = torch.from_numpy(ndtri(np.clip(points, 1e-12, 1 - 1e-12)))
+    root = torch.linalg.cholesky(V + 1e-10 * torch.eye(p))
+    share = (std * mean.unsqueeze(1) + scores @ root.mT).softmax(-1)
+    exact = torch.diag_embed(share.mean(1)) - share.mT @ share / len(scores)
+    found, wanted = (root.mT @ part @ root for part in (curvature, exact))
+    assert (found - wanted).abs().max().item() < 0.05 * wanted.abs().max().item()
+
+
+def test_covariances_that_rounding_made_indefinite_are_lifted_and_wrong_ones_refused():
+    mean, (_, V), Y = normal(3, 4), latent(3, 4), one_hot(3, 4)
+    low = V[:, :, :1] @ V[:, :1] / V[:, :1, :1]  # of rank one
+    off = low - 1e-8 * torch.eye(4)
+    torch.testing.assert_close(
+        Softmax(4).expected(Y, mean, off), Softmax(4).expected(Y, mean, low), rtol=1e-4, atol=1e-4
+    )
+    with pytest.raises(FactorisationError, match="row 0 is not positive semi-definite"):
+        Softmax(4).expected(Y, mean, -V)
+
+
+def test_many_classes_have_more_nodes_than_dimensions():
+    probability, _ = Softmax(600).moments(torch.zeros(1, 600), torch.eye(600).unsqueeze(0))
+    torch.testing.assert_close(probability, torch.full((1, 600), 1 / 600).double(), rtol=0.2, atol=0.0)

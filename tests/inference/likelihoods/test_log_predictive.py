@@ -1,0 +1,170 @@
+"""log ∫ p(y | f) N(f; m, v) df of every likelihood against numerical integration, far into the tails."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.integrate import quad
+from scipy.special import logsumexp
+
+from ovkgp.exceptions import InputError
+from ovkgp.inference import Prediction
+from ovkgp.inference.likelihoods import (
+    AsymmetricLaplace,
+    Bernoulli,
+    Gaussian,
+    Huber,
+    Laplace,
+    LikelihoodPrediction,
+    NegativeBinomial,
+    PerOutput,
+    Poisson,
+    Softmax,
+    StudentT,
+)
+from ovkgp.inference.likelihoods.log_expectations import log_expected
+from ovkgp.inference.mixture_prediction import MixturePrediction
+
+LATENT = [(0.3, 0.04), (-1.0, 1.0), (0.5, 25.0)]
+REAL, COUNTS = [0.1, -2.0, 7.0, 60.0], [0.0, 1.0, 4.0, 300.0]
+
+
+def column(*values):
+    return torch.tensor(values, dtype=torch.float64).reshape(-1, 1)
+
+
+def integrated(likelihood, y, mean, variance):
+    """By a fine sum over f: the log density of the sum of a rough grid is good to about 1e-10 where both factors are smooth."""
+
+    def log_joint(f):
+        density = likelihood.log_density(column(y), torch.as_tensor(f).reshape(-1, 1, 1)).flatten().numpy()
+        return density + stats.norm.logpdf(f, mean, np.sqrt(variance))
+
+    grid = np.linspace(mean - 40 * np.sqrt(variance) - 5, max(mean + 40 * np.sqrt(variance), y) + 5, 40_001)
+    level, peak = log_joint(grid).max(), grid[log_joint(grid).argmax()]
+    inside = grid[log_joint(grid) > level - 45]
+    ends = inside[0] - 2 * (grid[1] - grid[0]), inside[-1] + 2 * (grid[1] - grid[0])
+    pieces = np.unique(np.clip([*ends, peak, y, y - 1.0, y + 1.0], *ends))
+    parts = [
+        quad(lambda f: np.exp(log_joint(np.array([f]))[0] - level), a, b, epsabs=0, epsrel=1e-10, limit=400)[0]
+        for a, b in zip(pieces[:-1], pieces[1:], strict=True)
+    ]
+    return level + np.log(sum(parts))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "values"),
+    [
+        (Gaussian(1, noise=0.3), REAL),
+        (StudentT(1, scale=0.4, df=3.0), REAL),
+        (StudentT(1, scale=1.0, df=40.0), REAL),
+        (StudentT(1, scale=0.5, df=0.8), REAL),
+        (Laplace(1, scale=0.7), REAL),
+        (AsymmetricLaplace(1, scale=0.3, tau=0.9), REAL),
+        (Huber(1, scale=0.5), REAL),
+        (Bernoulli(1), [0.0, 1.0]),
+        (Bernoulli(1, link="probit"), [0.0, 1.0]),
+        (Poisson(1), COUNTS),
+        (NegativeBinomial(1, dispersion=0.5), COUNTS),
+        (NegativeBinomial(1, dispersion=1e-4), COUNTS),
+    ],
+    ids=lambda value: value.name if hasattr(value, "name") else "",
+)
+def test_log_predictive_is_the_integral(likelihood, values):
+    for mean, variance in LATENT:
+        for y in values:
+            found = likelihood.log_predictive(column(y), column(mean), column(variance)).item()
+            assert found == pytest.approx(integrated(likelihood, y, mean, variance), rel=1e-7, abs=1e-7), (
+                mean,
+                variance,
+                y,
+            )
+
+
+@pytest.mark.parametrize(
+    "likelihood", [StudentT(1), Laplace(1), Huber(1), Bernoulli(1), Poisson(1), NegativeBinomial(1)]
+)
+def test_without_latent_variance_it_is_the_likelihood_itself(likelihood):
+    y, mean = column(0.0, 1.0), column(0.4, -0.7)
+    found = likelihood.log_predictive(y, mean, torch.zeros_like(mean))
+    assert torch.allclose(found, likelihood.log_density(y, mean), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("likelihood", [Poisson(1), NegativeBinomial(1, dispersion=0.7)])
+def test_the_probabilities_of_all_counts_sum_to_one(likelihood):
+    y = torch.arange(4000.0, dtype=torch.float64).reshape(-1, 1, 1)
+    found = likelihood.log_predictive(y, column(1.0), column(0.5))
+    assert found.logsumexp(0).item() == pytest.approx(0.0, abs=1e-9)
+    below = likelihood.cdf(column(3.0), column(1.0), column(0.5))
+    assert found[:4].exp().sum().item() == pytest.approx(below.item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", [StudentT(1, scale=1.0, df=5.0), Laplace(1, scale=1.0), Huber(1, scale=1.0)])
+def test_a_gross_error_has_the_density_of_the_noise(likelihood):
+    y = column(1e3, -1e4)
+    found = likelihood.log_predictive(y, column(0.0, 0.0), column(1e-6, 1e-6))
+    assert torch.allclose(found, likelihood.log_density(y, torch.zeros_like(y)), rtol=1e-4)
+
+
+def test_values_outside_of_the_support_have_no_density_and_nan_stays_nan():
+    zero, one = torch.zeros(4, 1).double(), torch.ones(4, 1).double()
+    y = column(-1.0, 0.5, torch.nan, 1.0)
+    for likelihood in (Bernoulli(1), Bernoulli(1, link="probit"), Poisson(1), NegativeBinomial(1)):
+        found = likelihood.log_predictive(y, zero, one).flatten()
+        assert found[0] == found[1] == -torch.inf and found[2].isnan() and found[3] < 0
+    for likelihood in (Gaussian(1), StudentT(1), Laplace(1), Huber(1)):
+        assert likelihood.log_predictive(y, zero, one).isnan().flatten().tolist() == [False, False, True, False]
+
+
+def test_a_count_whose_mean_overflows_has_no_density():
+    assert Poisson(1).log_predictive(column(2.0), column(800.0), column(1.0)).item() == -torch.inf
+
+
+def test_per_output_asks_each_member():
+    members = [Gaussian(1, noise=0.2), Poisson(1), Bernoulli(1)]
+    Y = torch.tensor([[0.3, 2.0, 1.0], [-1.0, 0.0, torch.nan]]).double()
+    mean, variance = torch.randn(2, 3).double(), torch.rand(2, 3).double()
+    found = PerOutput(members).log_predictive(Y, mean, variance)
+    for j, member in enumerate(members):
+        alone = member.log_predictive(Y[:, [j]], mean[:, [j]], variance[:, [j]])
+        assert torch.equal(found[:, [j]].nan_to_num(7.0), alone.nan_to_num(7.0))
+
+
+def test_a_row_of_classes_sums_to_the_log_probability_of_its_class():
+    likelihood = Softmax(3)
+    latent = Prediction(torch.randn(2, 3).double(), torch.eye(3).double().expand(2, 3, 3), "output")
+    prediction = LikelihoodPrediction(latent, likelihood)
+    Y = torch.tensor([[0.0, 1.0, 0.0], [torch.nan, 0.0, 0.0]]).double()
+    found = prediction.log_density(Y)
+    assert found[0].sum().item() == pytest.approx(prediction.mean[0, 1].log().item(), abs=1e-12)
+    assert found[1].isnan().all()
+    with pytest.raises(InputError, match="one-hot"):
+        prediction.log_density(torch.ones(2, 3))
+
+
+def test_gaussian_predictions_have_the_normal_density():
+    mean, variance = torch.randn(4, 2).double(), torch.rand(4, 2).double() + 0.1
+    Y = torch.randn(4, 2).double()
+    Y[1, 0] = torch.nan
+    found = Prediction(mean, variance, "diag").log_density(Y).numpy()
+    expected = stats.norm.logpdf(Y.numpy(), mean.numpy(), variance.sqrt().numpy())
+    assert np.allclose(found, expected, rtol=1e-13, equal_nan=True)
+    assert Prediction(mean, variance, "diag").log_density(torch.zeros(5, 1, 2)).shape == (5, 4, 2)
+
+
+def test_the_density_of_a_mixture_is_the_mean_of_the_densities():
+    Y = torch.tensor([[2.0], [0.0]]).double()
+    latents = [
+        Prediction(torch.full((2, 1), m).double(), torch.full((2, 1), 0.3).double(), "diag") for m in (-1.0, 2.0)
+    ]
+    for parts in (latents, [LikelihoodPrediction(latent, Poisson(1)) for latent in latents]):
+        found = MixturePrediction(parts).log_density(Y)
+        expected = logsumexp([part.log_density(Y).numpy() for part in parts], axis=0) - np.log(2)
+        assert np.allclose(found.numpy(), expected, rtol=1e-13)
+
+
+def test_log_expected_of_a_quadratic_in_closed_form():
+    mean, std = column(0.0, 2.0, -3.0), column(1e-3, 1.0, 30.0)
+    found = log_expected(lambda f: -(f.square()) / 2, mean, std)  # √(2π) N(0; m, 1 + σ²)
+    total = 1 + std.square()
+    assert torch.allclose(found, -total.log() / 2 - mean.square() / (2 * total), rtol=1e-11, atol=1e-12)
