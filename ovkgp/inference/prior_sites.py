@@ -123,9 +123,8 @@ class Site:
             value = self.read(self.module)
             if value.numel() != parameter.numel():
                 return False
-            probe = (
-                torch.linspace(0.0, 1.0, value.numel()).exp().to(value)
-            )  # not linear, as second differences are 0 then
+            # not in equal steps, which a number that is spread evenly over its neighbours would map to themselves
+            probe = torch.linspace(0.0, 1.0, value.numel()).exp().to(value)
             slopes, probed = (
                 torch.autograd.grad(value, parameter, weight.reshape(value.shape), retain_graph=True)[0].reshape(-1)
                 for weight in (torch.ones_like(probe), probe)

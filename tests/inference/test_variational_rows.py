@@ -5,8 +5,9 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from ovkgp.features import ORFF
-from ovkgp.inference.variational_rows import DenseRows, KroneckerRows, entries_per_row, rows_of
-from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
+from ovkgp.inference.inducing import InducingPoints
+from ovkgp.inference.variational_rows import BlockRows, DenseRows, KroneckerRows, entries_per_row, rows_of
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, IndependentKernel
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -23,10 +24,12 @@ def curvatures(n, p):
             "outputs": root @ root.mT, "indefinite": symmetric}  # fmt: skip
 
 
-@pytest.fixture(params=["kronecker", "narrow", "dense"])
+@pytest.fixture(params=["kronecker", "narrow", "dense", "blocks"])
 def rows(request):
     if request.param == "dense":
         return DenseRows(normal(7, 3, 10))
+    if request.param == "blocks":
+        return BlockRows(normal(3, 7, 4))
     return KroneckerRows(normal(7, 5), normal(3, 2 if request.param == "kronecker" else 1))
 
 
@@ -84,3 +87,21 @@ def test_rows_of_feature_maps_keep_what_structure_there_is():
     torch.testing.assert_close(kronecker.dense().flatten(0, 1), decomposable.to_dense())
     torch.testing.assert_close(dense.dense().flatten(0, 1), curl_free.to_dense())
     assert entries_per_row(kronecker) == 10 + 9 and entries_per_row(dense) == 2 * 10
+
+
+def test_independent_outputs_are_kept_apart_and_give_the_same_features():
+    kernel = IndependentKernel([RBFKernel(), RBFKernel(), RBFKernel()]).double()
+    for part, level in zip(kernel.kernels, (0.3, 1.0, 2.0), strict=True):
+        part.lengthscale = level
+    X = normal(8, 2)
+    for features in (InducingPoints(kernel, normal(4, 2)), ORFF(kernel, 6, num_dims=2, random_state=0)):
+        Phi = features(X)
+        rows = rows_of(Phi, 3)
+        assert isinstance(rows, BlockRows) and entries_per_row(rows) == rows.num_weights
+        torch.testing.assert_close(rows.dense().flatten(0, 1), Phi.to_dense())
+
+
+def test_terms_that_share_outputs_are_dense():
+    kernel = (DecomposableKernel(RBFKernel(), 2, rank=1) + DecomposableKernel(RBFKernel(), 2, rank=1)).double()
+    rows = rows_of(InducingPoints(kernel, normal(4, 2))(normal(5, 2)), 2)
+    assert type(rows) is DenseRows

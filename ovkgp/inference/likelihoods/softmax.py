@@ -35,7 +35,7 @@ class Softmax(Likelihood):
 
     Predictions are of one new trial: `moments` gives the class probabilities π and π(1 − π). A class has no quantiles.
 
-    Cost: S nodes a row, O(n S p + n p³) time and O(n p²) memory, with S = 576 for p = 3 and 1024 for p > 3 (4p beyond p = 256). The error
+    Cost: S nodes a row, O(n S p + n p³) time and O(n p²) memory, with S = 576 for p = 3 and 1024 for p > 3 (4p to 8p beyond p = 257). The error
     of `expected`, relative to max(|value|, 1), is below 1e-8 for p = 2. For p = 3 it is below 1e-4 while the latent standard deviations
     are below 2, and 2e-3 at 5; for p = 4 to 20 it is below 5e-4 at ½, 5e-3 at 1 and 2, and 1e-2 at 5
     (tests/inference/likelihoods/test_softmax.py). Derivatives are those of the rule itself, so that ascent on it is exact: with V = L Lᵀ,
@@ -178,9 +178,8 @@ def normal_rule(num_dims: int) -> tuple[Tensor, Tensor]:
     if num_dims == 2:
         one, weights = hermite_rule(PRODUCT_NODES)
         return torch.cartesian_prod(one, one), torch.outer(weights, weights).flatten()
-    pairs = max(
-        SOBOL_PAIRS, 2 ** math.ceil(math.log2(2 * num_dims))
-    )  # more than dimensions: second moments have a root
+    # more pairs than dimensions, so that their second moments have a root
+    pairs = max(SOBOL_PAIRS, 2 ** math.ceil(math.log2(2 * num_dims)))
     scores = torch.from_numpy(ndtri(sobol_points(pairs, num_dims, np.random.default_rng(0))))
     scores = torch.linalg.solve_triangular(
         torch.linalg.cholesky(scores.mT @ scores / len(scores)), scores.mT, upper=False

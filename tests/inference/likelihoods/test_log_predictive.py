@@ -1,5 +1,7 @@
 """log ∫ p(y | f) N(f; m, v) df of every likelihood against numerical integration, far into the tails."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -34,7 +36,7 @@ def column(*values):
 
 
 def integrated(likelihood, y, mean, variance):
-    """By a fine sum over f: the log density of the sum of a rough grid is good to about 1e-10 where both factors are smooth."""
+    """By adaptive quadrature over f, where the integrand is; its pieces end at the peak and at kinks."""
 
     def log_joint(f):
         density = likelihood.log_density(column(y), torch.as_tensor(f).reshape(-1, 1, 1)).flatten().numpy()
@@ -47,7 +49,7 @@ def integrated(likelihood, y, mean, variance):
     pieces = np.unique(np.clip([*ends, peak, y, y - 1.0, y + 1.0], *ends))
     parts = [
         quad(lambda f: np.exp(log_joint(np.array([f]))[0] - level), a, b, epsabs=0, epsrel=1e-10, limit=400)[0]
-        for a, b in zip(pieces[:-1], pieces[1:], strict=True)
+        for a, b in pairwise(pieces)
     ]
     return level + np.log(sum(parts))
 
