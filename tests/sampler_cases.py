@@ -22,6 +22,7 @@ class KnownDensity(LogPosterior):
     def __init__(self, function, start, interrupt_at=None):
         self.function, self.begin, self.interrupt_at = function, np.asarray(start, dtype=float), interrupt_at
         self.evaluations = self.failures = 0
+        self.log_copies = 0.0
 
     def __len__(self):
         return len(self.begin)

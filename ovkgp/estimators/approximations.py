@@ -16,6 +16,16 @@ SEPARABLE_LIMIT = 4000
 """Rows up to which a separable kernel with complete outputs is treated exactly."""
 
 
+NUM_FEATURES = {"exact": 500, "orff": 500, "nystrom": 500, "variational": 200}
+"""By approximation, how many frequencies, landmarks or inducing points num_frequencies="auto" is (those of an exact model where
+rows are added to it)."""
+
+
+def num_features(num_frequencies: int | str, approximation: str) -> int:
+    """The number of frequencies, landmarks or inducing points: what was asked for, or what "auto" is."""
+    return NUM_FEATURES[approximation] if num_frequencies == "auto" else num_frequencies
+
+
 def choose_approximation(approximation: str, kernel: Kernel, Y: np.ndarray, noise: np.ndarray | None) -> str:
     """ "exact", "orff" or "nystrom": what was asked for, or what the size of Y (n, p) suggests."""
     if approximation != "auto":
@@ -32,10 +42,13 @@ def feature_kind(approximation: str, kernel: Kernel) -> str:
     return "orff" if approximation != "nystrom" and _has_pair(kernel) else "nystrom"
 
 
-def approximate(kernel: Kernel, approximation: str, X: Tensor, num_frequencies: int, seed: int) -> FeatureMap | None:
+def approximate(
+    kernel: Kernel, approximation: str, X: Tensor, num_frequencies: int | str, seed: int
+) -> FeatureMap | None:
     """The feature map of an approximation; None for the exact kernel."""
     if approximation == "exact":
         return None
+    num_frequencies = num_features(num_frequencies, approximation)
     if approximation == "orff":
         return random_features(kernel, X.shape[1], num_frequencies, seed)
     distinct = torch.unique(X, dim=0)

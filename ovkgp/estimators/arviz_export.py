@@ -45,7 +45,8 @@ def export(estimator, X=None, Y=None, noise=None):
     groups = {name: in_units(estimator, name, group) for name, group in groups_of(data)}
     attrs = groups["posterior"].attrs
     if not hasattr(estimator, "draws_"):
-        attrs["method"] = "fixed" if estimator.fit_report_ is None else "evidence"
+        trained = "elbo" if estimator.approximation_ == "variational" else "evidence"
+        attrs["method"] = "fixed" if estimator.fit_report_ is None else trained
     if "observed_data" in groups:
         num_seen = np.isfinite(groups["observed_data"]["y"].values).sum(0)
         for name in attrs.keys() & set(DENSITIES):
@@ -97,12 +98,19 @@ def _point(estimator, X, Y, noise):
     if (X is None) != (Y is None):
         raise InputError("give X and Y together, as fit had them, or neither.")
     names = dict(zip(("input_names", "output_names"), axis_names(estimator), strict=True))
+    is_variational = estimator.approximation_ == "variational"
+    if X is not None and is_variational:
+        raise OptionError(
+            "a variational model has no leave-one-out densities in closed form that data would be needed for: to_arviz() takes none."
+        )
     if X is not None:
         return point_arviz(estimator.gp_, *_given(estimator, X, Y, noise), **names)
     if (data := _kept(estimator)) is not None:
         return point_arviz(estimator.gp_, data.X, data.Y, data.noise, **names)
     values = {name: value[None, None] for name, value in named_values(estimator.gp_).items()}
     why = "left out: a model with features keeps no data; to_arviz(X, Y) computes it"
+    if is_variational:
+        why = "left out: a variational model has no leave-one-out densities in closed form"
     axes = Axes.of(estimator.n_features_in_, estimator.n_outputs_, **names)
     return to_arviz_object({"posterior": named_group(values, axes, {"log_likelihood": why})})
 

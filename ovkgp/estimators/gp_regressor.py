@@ -22,7 +22,7 @@ from ovkgp.estimators.hyperparameter_learning import (
 )
 from ovkgp.estimators.learning import Learner, Table
 from ovkgp.estimators.moments import Moments
-from ovkgp.estimators.options import require_options
+from ovkgp.estimators.options import is_variational, refuse_variational, require_options
 from ovkgp.estimators.posterior_regressor import PosteriorRegressor
 from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.streaming import (
@@ -37,6 +37,7 @@ from ovkgp.estimators.streaming import (
 )
 from ovkgp.estimators.summary import Summary, summarise
 from ovkgp.estimators.tables import entry_values, input_table
+from ovkgp.estimators.variational_learning import VariationalLearner
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.distributed import Ranks
@@ -52,14 +53,21 @@ class GPRegressor(PosteriorRegressor):
         base_kernel: the scalar kernel of the named structures: "matern52", "matern32", "matern12", "rbf", "rq", or an object
             (which sees the inputs as they are).
         rank: of the output matrix of "decomposable"; the number of components of "lmc" (at least 2).
-        approximation: "exact", "orff" (random features), "nystrom" (landmarks), or "auto": exact while n ≤ 4000 for
+        approximation: "exact", "orff" (random features), "nystrom" (landmarks), "variational" (inducing points, for any
+            likelihood), or "auto": variational where the likelihood is not "gaussian", else exact while n ≤ 4000 for
             separable kernels with complete outputs, or up to 5000 observed entries; features beyond.
-        num_frequencies: of the random features; the number of landmarks for "nystrom".
-        noise: "shared", "per_output" or "full" (trained), or a variance, (p,) or (p, p) in the units of Y (fixed).
+        num_frequencies: of the random features; the number of landmarks for "nystrom", and of inducing points for
+            "variational". "auto" is 500, and 200 inducing points.
+        noise: "shared", "per_output" or "full" (trained), or a variance, (p,) or (p, p) in the units of Y (fixed); of a
+            Gaussian likelihood.
         hyperparameters: "evidence" trains them. "fixed" leaves those of a kernel object as they are, in the user's units,
             and takes a noise that is not a number as a tenth of the variance of each output. "laplace", "svi" and "nuts"
             train them and then draw from their posterior (`ovkgp.inference.sampling`); predictions average over the draws.
-        likelihood: "gaussian".
+        likelihood: of Y given the latent function: "gaussian"; for errors with heavy tails "student_t", "laplace", "huber" or
+            "asymmetric_laplace" (the median); for 0/1 labels "bernoulli"; for counts "poisson" or "negative_binomial"; for
+            classes, one column each, "softmax"; a list of these with one for each output; or a `Likelihood` object
+            (`ovkgp.inference.likelihoods`), in the units of Y. All but "gaussian" take the variational approximation. Beyond
+            2000 rows it is trained in batches.
         training_rows: beyond so many rows hyperparameters are trained on a random subset; None uses all.
         variance: "guarded" keeps the variance of random features from starving far from the data, "features" does not.
         random_state: as in scikit-learn.
@@ -74,18 +82,21 @@ class GPRegressor(PosteriorRegressor):
             entries where it is not separable or outputs are missing) are made anew at every
             question: take fewer draws there, or features.
 
-    Inputs and outputs are centred and scaled inside (see `ovkgp.estimators.scaling`); everything public is in the user's
-    units. NaN in Y is a missing output. Predictions describe a *new observation*: `noise=False` gives the latent function.
+    Inputs and outputs are centred and scaled inside (see `ovkgp.estimators.scaling`), but labels, counts and classes are not;
+    everything public is in the user's units. NaN in Y is a missing output. Predictions describe a *new observation*, with
+    E[y] a probability or an expected count where y is a label or a count: `noise=False` gives the latent function (a log-odds,
+    or a logarithm of the expected count).
 
     Attributes:
-        gp_, posterior_: the `OperatorValuedGP` behind it and its posterior, in scaled units (`scaling_`). Where hyperparameters
+        gp_, posterior_: the `OperatorValuedGP` (or `VariationalGP`) behind it and its posterior, in scaled units (`scaling_`). Where hyperparameters
             were drawn, gp_ is at their mode, and posterior_ is a `MixturePosterior`.
         draws_: the draws of the hyperparameters, in scaled units, where there are any; `to_arviz` has them in the user's.
         kernel_: the name of the structure that was taken, or "given".
-        approximation_: "exact", "orff" or "nystrom".
-        noise_: the noise covariance (p, p) of a new observation; its mean over the draws where there are draws.
+        approximation_: "exact", "orff", "nystrom" or "variational".
+        noise_: the noise covariance (p, p) of a new observation; its mean over the draws where there are draws; None where the
+            likelihood is not Gaussian.
         log_evidence_: log p(Y) of the data in the user's units, at the trained hyperparameters; its mean over the draws where
-            there are draws.
+            there are draws. The evidence lower bound, of a variational model.
         candidates_: for kernel="auto", the log evidence of each candidate, less one for each trained parameter.
         fit_report_: how training went; None for "fixed".
         output_names_, n_outputs_, n_features_in_, feature_names_in_.
@@ -100,6 +111,11 @@ class GPRegressor(PosteriorRegressor):
         >>> mean, std = model.predict([[1.5], [2.0]], return_std=True)
         >>> mean.shape, std.shape
         ((2, 2), (2, 2))
+        >>> counts = np.random.default_rng(0).poisson(np.exp(2 * np.sin(X[:, 0])))
+        >>> model = ovkgp.GPRegressor(likelihood="poisson", num_frequencies=10, random_state=0).fit(X, counts)
+        >>> lower, upper = model.predict_interval([[1.5]], 0.9)  # e² = 7.4 is expected
+        >>> bool(lower < 7 < upper), float(lower).is_integer()
+        (True, True)
     """
 
     def __init__(
@@ -108,7 +124,7 @@ class GPRegressor(PosteriorRegressor):
         base_kernel="matern52",
         rank=2,
         approximation="auto",
-        num_frequencies=500,
+        num_frequencies="auto",
         noise="per_output",
         hyperparameters="evidence",
         likelihood="gaussian",
@@ -141,7 +157,8 @@ class GPRegressor(PosteriorRegressor):
 
         Args:
             noise: variances (n, p) of the entries of Y, where they are known; they replace the trained noise.
-            checkpoint: a file to which training saves its progress; a later call with the same file goes on from there.
+            checkpoint: a file to which training saves its progress; a later call with the same file goes on from there. Not
+                for variational models.
         """
         with all_or_nothing(self):
             if self.distributed:
@@ -222,6 +239,7 @@ class GPRegressor(PosteriorRegressor):
 
     def _require_stream(self, noise) -> None:
         require_options(self)
+        refuse_variational(self, "a stream")
         if is_sampled(self):
             refuse_sampling(self, "a stream")
         if self.approximation == "exact":
@@ -283,7 +301,8 @@ class GPRegressor(PosteriorRegressor):
         ranks = ranks or Ranks.alone()
         # A resumed training must find the same rows and the same frequencies.
         seed = as_seed(0 if checkpoint is not None and self.random_state is None else self.random_state)
-        learner = Learner(self, table, seed, checkpoint, moments)
+        kind = VariationalLearner if is_variational(self) else Learner
+        learner = kind(self, table, seed, checkpoint, moments)
         learned = ranks.first(lambda: learner.learn(features), "training")
         self.kernel_, self.scaling_, self.approximation_ = learned.kernel, learned.scaling, learned.approximation
         self.gp_, self.fit_report_ = learned.gp, learned.report
@@ -306,12 +325,15 @@ class GPRegressor(PosteriorRegressor):
 
     def _condition(self, table: Table) -> None:
         draws = getattr(self, "draws_", None)
-        if draws is None and self.approximation_ != "exact":
+        if draws is None and self.approximation_ in ("orff", "nystrom"):
             self._add(table)
             return
-        X, Y, noise = table.scaled(self.scaling_)
-        options = {"hyperparameters": draws, "max_draws": mixture_draws(self), "variance": self.variance}
-        self.posterior_ = self.gp_.condition(X, Y, noise=noise, **options)
+        if draws is None and self.approximation_ == "variational":
+            self.posterior_ = self.gp_.posterior()
+        else:
+            X, Y, noise = table.scaled(self.scaling_)
+            options = {"hyperparameters": draws, "max_draws": mixture_draws(self), "variance": self.variance}
+            self.posterior_ = self.gp_.condition(X, Y, noise=noise, **options)
         self._num_seen = np.isfinite(table.Y).sum(0)
         self._report()
 
@@ -331,7 +353,8 @@ class GPRegressor(PosteriorRegressor):
         self._report()
 
     def _report(self) -> None:
-        self.noise_ = self.scaling_.cov(self.posterior_.noise)
+        noise = self.posterior_.noise
+        self.noise_ = None if noise is None else self.scaling_.cov(noise)
         self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_seen)
 
     def summary(self) -> Summary:
@@ -344,7 +367,7 @@ class GPRegressor(PosteriorRegressor):
 
         With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. Without, the posterior has the
         one draw that there is, and `az.loo` has no use for it: attribute elpd_loo is the sum of the log predictive densities
-        of each observed entry given all the others, in closed form.
+        of each observed entry given all the others, in closed form. A variational model has no such densities.
 
         Args:
             X, Y, noise: the data, as `fit` had them, for the log_likelihood of a model without draws that has not kept

@@ -1,4 +1,4 @@
-"""The `OperatorValuedGP` of a fitted estimator as JSON and tensors: kernel, mean, noise and feature map.
+"""The model of a fitted estimator as JSON and tensors: kernel, mean, noise and feature map, or what `variational_state` has.
 
 Everything is made anew, of the same make, and then given its values: the base noise of random features is stored, not drawn
 again, unless they are drawn again at every use. Priors are not stored: those that an estimator registers are registered
@@ -21,15 +21,17 @@ from ovkgp.estimators.kernel_specs import is_storable, kernel_from_spec, kernel_
 from ovkgp.estimators.kernel_state import fill, kernel_state, load_kernel_state
 from ovkgp.estimators.kernel_table import blank_penalty
 from ovkgp.estimators.learning import register_priors
+from ovkgp.estimators.likelihood_state import blank_noise
 from ovkgp.estimators.ridge import scaled_kernel
 from ovkgp.estimators.ridge_kernels import ridge_kernel
 from ovkgp.estimators.structures import given_kernel, structure
 from ovkgp.estimators.tensor_layout import prefixed, under
+from ovkgp.estimators.variational_state import KIND as VARIATIONAL
+from ovkgp.estimators.variational_state import blank_variational, is_parameter, variational_state
 from ovkgp.exceptions import ModelFileError, OptionError, OvkgpError
 from ovkgp.features import ORFF, BlockedORFF, FeatureMap, ManifoldFeatures, Nystrom
-from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.means import MEANS
-from ovkgp.inference.noise import KINDS
 from ovkgp.kernels import ManifoldKernel
 
 ORFF_OPTIONS = ("num_frequencies", "num_dims", "sampler", "bounded", "learn_frequencies")
@@ -62,22 +64,30 @@ def gp_state(estimator, recipe: Recipe) -> tuple[dict, dict[str, Tensor]]:
         KernelTypeError: the kernel has a part that no file can describe and that is not among the estimator's options.
         OptionError: the options do not lead to this kernel any more, and a file needs them to.
     """
-    gp, noise = estimator.gp_, estimator.gp_.noise_model
+    gp = estimator.gp_
     if _has_kernel_objects(estimator):
         _require_same_make(estimator, recipe)
     header = {
         "kernel": _description(gp.kernel, estimator),
         "mean": MEANS[gp.mean.degree + 1],
-        "noise": {"kind": noise.kind, "is_trained": noise.is_trained},
-        "features": _features_spec(gp.features),
-        "road": gp.road,
     }
+    own, more = variational_state(gp) if isinstance(gp, VariationalGP) else (None, {})
+    header |= _exact_header(gp) if own is None else {VARIATIONAL: own}
     again = _met_again(gp)
-    tensors = {name: tensor for name, tensor in kernel_state(gp).items() if name not in again}
+    tensors = {name: tensor for name, tensor in kernel_state(gp).items() if name not in again} | more
     if _scale(estimator) != 1.0:
         header[UNSCALED] = _description(estimator._kernel, estimator)
         tensors |= prefixed(**{UNSCALED: kernel_state(estimator._kernel)})
     return header, tensors
+
+
+def _exact_header(gp: OperatorValuedGP) -> dict:
+    noise = gp.noise_model
+    return {
+        "noise": {"kind": noise.kind, "is_trained": noise.is_trained},
+        "features": _features_spec(gp.features),
+        "road": gp.road,
+    }
 
 
 def _scale(estimator) -> float:
@@ -104,7 +114,7 @@ def _require_same_make(estimator, recipe: Recipe) -> None:
         ) from error
 
 
-def _met_again(gp: OperatorValuedGP) -> dict[str, str]:
+def _met_again(gp: OperatorValuedGP | VariationalGP) -> dict[str, str]:
     """Names under which values of the kernel are met a second time, as a feature map shares its kernel with the model."""
     entries = gp.state_dict(keep_vars=True)
     first = {id(tensor): name for name, tensor in entries.items() if name.startswith(KERNEL)}
@@ -117,7 +127,7 @@ def _met_again(gp: OperatorValuedGP) -> dict[str, str]:
 
 def gp_from_state(
     header: dict, tensors: dict[str, Tensor], estimator, recipe: Recipe, *, describe_kernel: bool
-) -> OperatorValuedGP:
+) -> OperatorValuedGP | VariationalGP:
     """The model that `gp_state` described.
 
     Args:
@@ -128,9 +138,13 @@ def gp_from_state(
     values = under("kernel", tensors)
     spec = header["kernel"] if describe_kernel else None
     kernel = _kernel(spec, values, lambda: recipe.kernel(estimator, values, _scale(estimator)))
-    features = _features(header["features"], kernel, under("features", tensors))
-    noise = _noise(**header["noise"], num_outputs=estimator.n_outputs_)
-    gp = OperatorValuedGP(kernel, header["mean"], noise, features, header["road"])
+    if VARIATIONAL in header:
+        gp = blank_variational(header[VARIATIONAL], tensors, kernel, header["mean"])
+        tensors = {name: tensor for name, tensor in tensors.items() if is_parameter(name)}
+    else:
+        features = _features(header["features"], kernel, under("features", tensors))
+        noise = blank_noise(**header["noise"], num_outputs=estimator.n_outputs_)
+        gp = OperatorValuedGP(kernel, header["mean"], noise, features, header["road"])
     gp.mean.see(estimator.n_features_in_)
     recipe.register(gp, estimator)
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{UNSCALED}.")}
@@ -151,12 +165,6 @@ def unscaled_from_state(
 
 def _kernel(spec: dict | None, values: dict[str, Tensor], make: Callable[[], Kernel]) -> Kernel:
     return load_kernel_state(make(), values) if spec is None else kernel_from_spec(spec, values)
-
-
-def _noise(kind: str, is_trained: bool, num_outputs: int) -> str | Tensor:
-    """What makes a noise of this kind; its values come with the others."""
-    sizes = [num_outputs] * KINDS.index(kind)
-    return kind if is_trained else torch.eye(num_outputs) if len(sizes) == 2 else torch.ones(sizes)
 
 
 # --- recipes --------------------------------------------------------------------------------------------------------

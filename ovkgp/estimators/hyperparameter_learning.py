@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 
 from ovkgp.estimators.learning import Table
+from ovkgp.estimators.options import refuse_variational
 from ovkgp.exceptions import OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.sampling import sample_hyperparameters
@@ -56,7 +57,8 @@ def refuse_sampling(estimator, doing: str) -> None:
 
 
 def takes_further_rows(estimator) -> bool:
-    """Whether `partial_fit` is there: not for a model with draws, and then an error says why."""
+    """Whether `partial_fit` is there: not for a model with draws or a variational one, and then an error says why."""
+    refuse_variational(estimator, "partial_fit")
     refuse_sampling(estimator, "partial_fit")
     return True
 

@@ -8,6 +8,7 @@ from typing import Any
 from gpytorch.kernels import Kernel
 
 from ovkgp.estimators.gp_regressor import GPRegressor
+from ovkgp.estimators.options import is_variational
 from ovkgp.exceptions import OptionError
 
 UNNAMED = ("kernel", "random_state", "verbose")
@@ -39,8 +40,11 @@ def regressors(candidates) -> dict[str, GPRegressor]:
 
 def _regressor(candidate) -> GPRegressor:
     if isinstance(candidate, GPRegressor):
-        if candidate.likelihood != "gaussian" or candidate.distributed:
-            raise OptionError("compare_kernels is for Gaussian outputs in one process, got " + repr(candidate))
+        if is_variational(candidate) or candidate.distributed:
+            raise OptionError(
+                "compare_kernels is for Gaussian outputs that are not approximated by variational inference, in one process; got "
+                + repr(candidate)
+            )
         return candidate
     if isinstance(candidate, (str, Kernel)):
         return GPRegressor(candidate)

@@ -20,7 +20,8 @@ from ovkgp.estimators.structures import CANDIDATES, carries_units, given_kernel,
 from ovkgp.exceptions import InputError
 from ovkgp.features import FeatureMap
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
-from ovkgp.inference import FitReport, OperatorValuedGP
+from ovkgp.inference import FitReport, OperatorValuedGP, VariationalGP
+from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.priors import register_default_priors, register_noise_prior
 from ovkgp.inference.subsets import random_rows
 from ovkgp.kernels import IndependentKernel
@@ -77,7 +78,7 @@ class Learned:
     kernel: str
     scaling: Scaling
     approximation: str
-    gp: OperatorValuedGP
+    gp: OperatorValuedGP | VariationalGP
     report: FitReport | None
     candidates: dict[str, float] | None
 
@@ -108,7 +109,7 @@ class Learner:
         options, table = self.options, self.table
         name, trained = self._structure()
         kernel = self._kernel(name)
-        scaling = scaling_of(options, kernel, *self.moments)
+        scaling = self._scaling(kernel)
         kind = feature_kind(options.approximation, kernel)
         kind = kind if features else choose_approximation(options.approximation, kernel, table.Y, table.noise)
         rows = table.some_rows(options.training_rows, self.seed)
@@ -168,7 +169,7 @@ class Learner:
     def _candidate(self, name: str) -> OperatorValuedGP:
         """A structure, trained on some of the rows with the exact kernel."""
         kernel = self._kernel(name)
-        scaling = scaling_of(self.options, kernel, *self.moments)
+        scaling = self._scaling(kernel)
         most = SELECTION_ROWS if self.table.is_plain else min(SELECTION_ROWS, self._dense_rows(self.table))
         rows = self.table.some_rows(most, self.seed)
         self._shift = scaling.log_density(0.0, np.isfinite(rows.Y).sum(0))  # to the user's units, alike for all
@@ -180,6 +181,9 @@ class Learner:
         per_row = max(np.isfinite(table.Y).sum() / len(table.Y), 1.0)
         return max(int(DENSE_ENTRIES / per_row), 1)
 
+    def _scaling(self, kernel: Kernel) -> Scaling:
+        return scaling_of(self.options, kernel, *self.moments)
+
     def _kernel(self, name: str) -> Kernel:
         (d, p), options = (self.table.X.shape[1], self.table.Y.shape[1]), self.options
         if name == "given":
@@ -187,12 +191,15 @@ class Learner:
         return structure(name, options.base_kernel, options.rank, d, p).double()
 
 
-def scaling_of(options, kernel: Kernel, inputs: Moments, outputs: Moments) -> Scaling:
-    """The scaling of data for a kernel: none where a kernel object has numbers of its own in the user's units."""
+def scaling_of(
+    options, kernel: Kernel, inputs: Moments, outputs: Moments, is_real: np.ndarray | None = None
+) -> Scaling:
+    """The scaling of data for a kernel: none where a kernel object has numbers of its own in the user's units; `is_real` (p,) says
+    which outputs may be scaled."""
     if isinstance(options.kernel, Kernel) and (options.hyperparameters == "fixed" or carries_units(kernel)):
         return Scaling.none(len(inputs.mean), len(outputs.mean))
     by_name = isinstance(options.kernel, str) and isinstance(options.base_kernel, str)
-    return Scaling.of_moments(inputs, outputs, scale_inputs=by_name, shared=shares_scale(kernel))
+    return Scaling.of_moments(inputs, outputs, scale_inputs=by_name, shared=shares_scale(kernel), is_real=is_real)
 
 
 def regressor_gp(options, kernel: Kernel, scaling: Scaling, features: FeatureMap | None) -> OperatorValuedGP:
@@ -203,11 +210,14 @@ def regressor_gp(options, kernel: Kernel, scaling: Scaling, features: FeatureMap
     return gp
 
 
-def register_priors(gp: OperatorValuedGP, options, scaling: Scaling) -> None:
+def register_priors(gp: OperatorValuedGP | VariationalGP, options, scaling: Scaling) -> None:
     """Weakly informative priors, for models whose inputs and outputs are of order one."""
     if isinstance(options.kernel, str) and isinstance(options.base_kernel, str):
         register_default_priors(gp.kernel, len(scaling.input_scale))
-    if not scaling.is_none:
+    if isinstance(gp, VariationalGP):
+        if not (scaling.is_none and bool(gp.likelihood.is_real.any())):  # whose scale would be in the user's units
+            register_likelihood_priors(gp.likelihood)
+    elif not scaling.is_none:
         register_noise_prior(gp.noise_model)
 
 
@@ -232,7 +242,7 @@ def num_weights(features: FeatureMap, table: Table) -> int:
     return template.shape[-1]
 
 
-def penalised_evidence(gp: OperatorValuedGP) -> float:
+def penalised_evidence(gp: OperatorValuedGP | VariationalGP) -> float:
     """log p(Y) less one for each trained parameter: by so much, on average, their training flatters the evidence."""
     num_parameters = sum(parameter.numel() for parameter in gp.parameters() if parameter.requires_grad)
     return gp.fit_report_.log_evidence - num_parameters

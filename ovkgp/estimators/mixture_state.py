@@ -1,6 +1,6 @@
 """Posteriors that average over draws of the hyperparameters as JSON and tensors.
 
-The exact roads keep n² numbers a draw and are made again from the data and the draws, which a file holds: the same
+The exact roads keep n² numbers a draw and are made again from the data and the draws, which a file holds, and so are variational ones: the same
 computation, so that predictions are equal up to rounding (1e-12). Posteriors of features have no data, and the state of every
 component is stored.
 """
@@ -16,7 +16,7 @@ from ovkgp.estimators.kernel_state import kernel_state
 from ovkgp.estimators.posterior_state import DATA, posterior_from_state, posterior_state
 from ovkgp.estimators.tensor_layout import prefixed, under
 from ovkgp.exceptions import ModelFileError, OptionError
-from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.draws_conditioning import ConditionedDraws, checked_draws
 from ovkgp.inference.independent_posterior import IndependentPosterior
 from ovkgp.inference.mixture_posterior import MixturePosterior
@@ -27,7 +27,7 @@ KIND = "mixture"
 OPTIONS = ("variance", "num_landmarks")
 
 
-def mixture_state(posterior: MixturePosterior, gp: OperatorValuedGP) -> tuple[dict, dict[str, Tensor]]:
+def mixture_state(posterior: MixturePosterior, gp: OperatorValuedGP | VariationalGP) -> tuple[dict, dict[str, Tensor]]:
     """A mixture over draws of the hyperparameters of `gp` as a dictionary that JSON can hold, and tensors by name.
 
     Args:
@@ -43,7 +43,7 @@ def mixture_state(posterior: MixturePosterior, gp: OperatorValuedGP) -> tuple[di
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> from ovkgp.estimators.mixture_state import mixture_from_state, mixture_state
-        >>> from ovkgp.inference import OperatorValuedGP
+        >>> from ovkgp.inference import OperatorValuedGP, VariationalGP
         >>> gp = OperatorValuedGP(RBFKernel(), mean="zero", noise=0.1)
         >>> X = torch.linspace(0, 6, 20).double().unsqueeze(-1)
         >>> draws = {"kernel.raw_lengthscale": torch.linspace(-1, 1, 3).reshape(3, 1, 1)}
@@ -64,7 +64,9 @@ def mixture_state(posterior: MixturePosterior, gp: OperatorValuedGP) -> tuple[di
     return {"kind": KIND, "options": {name: given[name] for name in OPTIONS}}, {**raw, **prefixed(data=data)}
 
 
-def mixture_from_state(header: dict, tensors: dict[str, Tensor], gp: OperatorValuedGP) -> MixturePosterior:
+def mixture_from_state(
+    header: dict, tensors: dict[str, Tensor], gp: OperatorValuedGP | VariationalGP
+) -> MixturePosterior:
     """The mixture that `mixture_state` described, over a model with the values that it had.
 
     Cost: with the exact kernel, one conditioning for each draw; nothing is computed for features.
@@ -81,7 +83,7 @@ def mixture_from_state(header: dict, tensors: dict[str, Tensor], gp: OperatorVal
         return MixturePosterior(drawn)
     data = dict.fromkeys(DATA) | under("data", tensors)
     options = {name: header["options"][name] for name in OPTIONS}
-    return MixturePosterior(ConditionedDraws(gp, raw, partial(OperatorValuedGP.condition, **data, **options)))
+    return MixturePosterior(ConditionedDraws(gp, raw, partial(type(gp).condition, **data, **options)))
 
 
 def _has_features(posterior: Posterior) -> bool:
@@ -89,7 +91,7 @@ def _has_features(posterior: Posterior) -> bool:
     return all(isinstance(part, WeightPosterior) for part in parts)
 
 
-def _require_unchanged(drawn: ConditionedDraws, gp: OperatorValuedGP) -> None:
+def _require_unchanged(drawn: ConditionedDraws, gp: OperatorValuedGP | VariationalGP) -> None:
     mine, yours = (kernel_state(model) for model in (drawn.gp, gp))
     trained = {id(p) for name, p in gp.named_parameters() if name in drawn.raw}
     again = {n for n, p in gp.named_parameters(remove_duplicate=False) if id(p) in trained}

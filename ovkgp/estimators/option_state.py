@@ -25,8 +25,10 @@ from ovkgp.estimators.kernel_specs import (
     matrix_from_spec,
     matrix_to_spec,
 )
+from ovkgp.estimators.likelihood_state import likelihood_from_state, likelihood_state
 from ovkgp.estimators.tensor_layout import under
 from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
+from ovkgp.inference.likelihoods import Likelihood
 from ovkgp.kernels import OutputMatrix
 
 SPARSE = {
@@ -112,7 +114,8 @@ def value_state(name: str, value) -> tuple[object, dict[str, Tensor]]:
 
     Args:
         name: what it is called where it is refused.
-        value: None, a number, a string, a list or a dictionary of these, an array, a tensor, a sparse matrix or an output matrix.
+        value: None, a number, a string, a list or a dictionary of these, an array, a tensor, a sparse matrix, an output matrix, a
+            likelihood, or a list of likelihoods and names.
 
     Raises:
         InputError, KernelTypeError: it is something else.
@@ -128,6 +131,11 @@ def value_state(name: str, value) -> tuple[object, dict[str, Tensor]]:
     """
     if isinstance(value, OutputMatrix):
         return _matrix_state(name, value)
+    if isinstance(value, Likelihood):
+        spec, tensors = likelihood_state(value)
+        return {"likelihood": spec}, tensors
+    if isinstance(value, list | tuple) and any(isinstance(item, Likelihood) for item in value):
+        return _list_state(name, value)
     if sparse.issparse(value) or (torch.is_tensor(value) and str(value.layout) in LAYOUTS):
         return _sparse_state(value)
     if torch.is_tensor(value):
@@ -145,6 +153,10 @@ def value_from_state(entry, tensors: dict[str, Tensor]):
         return entry
     if "mapping" in entry:
         return dict(entry["mapping"])
+    if "likelihood" in entry:
+        return likelihood_from_state(entry["likelihood"], tensors)
+    if "list" in entry:
+        return [value_from_state(item, there(str(i), tensors)) for i, item in enumerate(entry["list"])]
     if "matrix" in entry:
         return matrix_from_spec(entry["matrix"], tensors)
     if "sparse" in entry:
@@ -176,6 +188,16 @@ def placed(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def there(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of `placed`."""
     return {"": tensors[name]} if name in tensors else under(name, tensors)
+
+
+def _list_state(name: str, values) -> tuple[dict, dict[str, Tensor]]:
+    """Of a list in which some items have tensors."""
+    entries, tensors = [], {}
+    for i, value in enumerate(values):
+        entry, found = value_state(name, value)
+        entries.append(entry)
+        tensors |= placed(str(i), found)
+    return {"list": entries}, tensors
 
 
 def _array_state(name: str, array: np.ndarray) -> tuple[dict, dict[str, Tensor]]:

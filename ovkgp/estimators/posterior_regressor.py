@@ -1,4 +1,4 @@
-"""What every estimator with a Gaussian posterior can be asked: means, standard deviations, draws and scores.
+"""What every estimator with a posterior can be asked: means, standard deviations, draws and scores.
 
 A subclass fits `posterior_` in the units of `scaling_`; this class speaks in the user's units.
 """
@@ -23,11 +23,14 @@ class PosteriorRegressor(TableRegressor):
     def predict(self, X, return_std=False, return_cov=False, noise=True):
         """The posterior mean at X (m, d), (m, p) or, where Y was one-dimensional, (m,).
 
+        With a likelihood of labels, classes or counts that is the probability of each, or the expected count.
+
         Args:
             return_std: also the standard deviation, of the same shape.
             return_cov: also the covariance between outputs at each point (m, p, p), or, for "full", between everything,
-                (m·p, m·p), data-major.
-            noise: of a new observation (True), or of the latent function (False).
+                (m·p, m·p), data-major. Not of new labels, classes and counts, which are not the latent function plus noise.
+            noise: of a new observation (True), or of the latent function (False), which for labels and classes is a log-odds and
+                for counts the logarithm of the expected count.
         """
         if return_std and return_cov:
             raise OptionError("ask for return_std or return_cov, not both: the std is the root of cov's diagonal.")
@@ -36,13 +39,19 @@ class PosteriorRegressor(TableRegressor):
         form = "full" if return_cov == "full" else "output" if return_cov else "diag" if return_std else "none"
         X = self._inputs(X)
         prediction = self.posterior_.predict(X, form, noise=bool(noise))
+        if return_cov and prediction.form == "diag":
+            raise OptionError(
+                "new labels, classes and counts are not the latent function plus noise, so that only their variances are known: ask for "
+                "return_std, for the covariance of the latent function (noise=False), or take that of sample_y."
+            )
         mean = self._flat(self.scaling_.mean(prediction.mean))
         if return_std:
             return mean, self._flat(self.scaling_.std(prediction.std))
         return (mean, self.scaling_.cov(prediction.cov)) if return_cov else mean
 
     def predict_quantiles(self, X, quantiles=None, noise=True) -> np.ndarray:
-        """Quantiles at X (m, d); those of the mixture where predictions average over draws of the hyperparameters.
+        """Quantiles at X (m, d); those of the mixture where predictions average over draws of the hyperparameters, or where
+        outputs are not Gaussian: of a count the smallest value that is not exceeded with the probability asked for.
 
         Args:
             quantiles: a level strictly between 0 and 1, for an answer (m, p), or (m,) where Y was one-dimensional; q levels,

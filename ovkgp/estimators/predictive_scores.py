@@ -7,17 +7,13 @@ all candidates can be compared.
 
 from __future__ import annotations
 
-import math
 from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.prediction import Prediction
 from ovkgp.inference.sampling import sample_hyperparameters
 
 
@@ -137,19 +133,8 @@ def left_out_rows(estimator, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, 
     """
     scaling = estimator.scaling_
     prediction = estimator.posterior_.predict(scaling.inputs(X), "diag", noise=True)
-    log_density = _log_density(prediction, scaling.outputs(Y)).numpy() - np.log(scaling.output_scale)
+    log_density = prediction.log_density(scaling.outputs(Y)).numpy() - np.log(scaling.output_scale)
     return log_density, Y - scaling.mean(prediction.mean)
-
-
-def _log_density(prediction: Prediction, Y: Tensor) -> Tensor:
-    """Of a Gaussian prediction, or of the mixture that one is."""
-    parts = getattr(prediction, "components", None) or [prediction]
-    densities = torch.stack([_normal(part.mean, part.variance, Y) for part in parts])
-    return densities.logsumexp(0) - math.log(len(parts))
-
-
-def _normal(mean: Tensor, variance: Tensor, Y: Tensor) -> Tensor:
-    return -0.5 * ((Y - mean) ** 2 / variance + variance.log() + math.log(2 * math.pi))
 
 
 def _observed(values: np.ndarray, Y: np.ndarray) -> np.ndarray:

@@ -47,9 +47,25 @@ class Scaling:
         return cls.of_moments(Moments.of(X), Moments.of(Y), scale_inputs=scale_inputs, shared=shared)
 
     @classmethod
-    def of_moments(cls, inputs: Moments, outputs: Moments, *, scale_inputs: bool, shared: bool) -> Scaling:
-        """The scaling of data of which only the moments are left; the options are those of `of`."""
+    def of_moments(
+        cls,
+        inputs: Moments,
+        outputs: Moments,
+        *,
+        scale_inputs: bool,
+        shared: bool,
+        is_real: np.ndarray | None = None,
+    ) -> Scaling:
+        """The scaling of data of which only the moments are left; the options are those of `of`.
+
+        Args:
+            is_real: which outputs (p,) may be centred and scaled, all by default; labels, counts and classes are left as they
+                are, and where outputs share a scale so are then all.
+        """
         offset, scale = _offset_and_scale(outputs, shared)
+        if is_real is not None and not is_real.all():
+            may = is_real & (not shared)
+            offset, scale = np.where(may, offset, 0.0), np.where(may, scale, 1.0)
         if scale_inputs:
             return cls(*_offset_and_scale(inputs, shared), offset, scale)
         unscaled = cls.none(len(inputs.mean), len(outputs.mean))

@@ -47,7 +47,10 @@ from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.simplex_classifier import SimplexClassifier
 from ovkgp.estimators.tensor_layout import prefixed, rolled, under, unrolled
+from ovkgp.estimators.variational_state import KIND as VARIATIONAL
+from ovkgp.estimators.variational_state import require_same_model
 from ovkgp.exceptions import InputError, ModelFileError, OvkgpError
+from ovkgp.inference import VariationalGP
 from ovkgp.inference.fit_report import FitReport
 from ovkgp.inference.mixture_posterior import MixturePosterior
 from ovkgp.inference.output_statistics import statistics_from_tensors
@@ -156,10 +159,15 @@ def save(estimator: BaseEstimator, path: str | os.PathLike) -> None:
 
 def _warn_of_priors(estimator: BaseEstimator) -> None:
     for name, value in estimator.get_params(deep=False).items():
-        if isinstance(value, Kernel) and any(isinstance(part, Prior) for part in value.modules()):
+        if isinstance(value, torch.nn.Module) and any(isinstance(part, Prior) for part in value.modules()):
+            how = (
+                "it is loaded with ovkgp.load(path, kernel=…)"
+                if isinstance(value, Kernel)
+                else f"set_params({name}=…) brings them"
+            )
             warnings.warn(
                 f"the priors of the {name} are not stored: the loaded model predicts as this one does, but is trained again "
-                "with them only if it is loaded with ovkgp.load(path, kernel=…).",
+                f"with them only if {how}.",
                 UserWarning,
                 stacklevel=4,
             )
@@ -181,6 +189,9 @@ def _state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
 def _posterior_state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
     if isinstance(estimator.posterior_, MixturePosterior):
         return mixture_state(estimator.posterior_, estimator.gp_)
+    if isinstance(estimator.gp_, VariationalGP):
+        require_same_model(estimator.posterior_, estimator.gp_)
+        return {"kind": VARIATIONAL}, {}
     return posterior_state(estimator.posterior_, estimator.gp_.model)
 
 
@@ -272,5 +283,7 @@ def _put_posterior(
     about, values = header["posterior"], under("posterior", tensors)
     if about["kind"] == MIXTURE:
         estimator.posterior_ = mixture_from_state(about, values, estimator.gp_)
+    elif about["kind"] == VARIATIONAL:
+        estimator.posterior_ = estimator.gp_.posterior()
     else:
         estimator.posterior_ = posterior_from_state(about, values, estimator.gp_.frozen().model)

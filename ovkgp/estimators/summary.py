@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ovkgp.estimators.approximations import num_features
 from ovkgp.estimators.arviz_export import units_of, values_in_units
 from ovkgp.estimators.user_units import in_user_units, named_structure
 from ovkgp.inference.hyperparameters import hyperparameters
+from ovkgp.inference.likelihoods import Likelihood, PerOutput
 
 FEW = 10
 """Observations of an output below which a summary warns."""
@@ -27,24 +29,37 @@ def summarise(estimator) -> Summary:
     lines = [
         f"GPRegressor: {estimator.kernel_} kernel, {_approximation(estimator)}",
         f"  {estimator.n_features_in_} inputs, {estimator.n_outputs_} outputs, {int(counts.sum())} observed entries",
-        f"  log evidence {estimator.log_evidence_:.6g} ({estimator.log_evidence_ / counts.sum():.4g} per entry)",
+        f"  {_evidence(estimator)} {estimator.log_evidence_:.6g} ({estimator.log_evidence_ / counts.sum():.4g} per entry)",
     ]
     if hasattr(estimator, "candidates_"):
         scores = ", ".join(f"{name} {score:.6g}" for name, score in estimator.candidates_.items())
-        lines.append(f"  candidates (log evidence less one a parameter): {scores}")
+        lines.append(f"  candidates ({_evidence(estimator)} less one a parameter): {scores}")
     if estimator.fit_report_ is not None:
         lines.append(f"  training: {estimator.fit_report_.message}")
     lines += ["", *_hyperparameters(estimator)]
-    lines += ["", f"  {'output':<20} {'observed':>9} {'noise sd':>12}"]
-    noise = np.sqrt(np.diag(estimator.noise_))
-    for name, count, sd in zip(estimator.output_names_, counts, noise, strict=True):
-        lines.append(f"  {name:<20} {int(count):>9} {sd:>12.4g}")
+    lines += ["", *_outputs(estimator)]
     few = [
         f"output {n} has only {int(c)} observations"
         for n, c in zip(estimator.output_names_, counts, strict=True)
         if c < FEW
     ]
     return Summary("\n".join([*lines, *([""] if few else []), *(f"  note: {line}" for line in few)]))
+
+
+def _evidence(estimator) -> str:
+    return "evidence lower bound" if estimator.approximation_ == "variational" else "log evidence"
+
+
+def _outputs(estimator) -> list[str]:
+    """A row for each output: how often it was observed, and its noise where that is Gaussian."""
+    rows = [
+        f"  {name:<20} {int(count):>9}"
+        for name, count in zip(estimator.output_names_, estimator._num_seen, strict=True)
+    ]
+    if estimator.noise_ is None:
+        return [f"  {'output':<20} {'observed':>9}", *rows]
+    deviations = [f" {sd:>12.4g}" for sd in np.sqrt(np.diag(estimator.noise_))]
+    return [f"  {'output':<20} {'observed':>9} {'noise sd':>12}", *map("".join, zip(rows, deviations, strict=True))]
 
 
 def _hyperparameters(estimator) -> list[str]:
@@ -54,6 +69,8 @@ def _hyperparameters(estimator) -> list[str]:
         listed = {name: _text(draws.mean((0, 1))) + " ± " + _text(draws.std((0, 1))) for name, draws in values.items()}
         return [f"{title} (posterior mean ± standard deviation)", *_rows(listed), "", f"  {_sampling(estimator)}"]
     values, structure, scaling = hyperparameters(estimator.gp_.kernel), named_structure(estimator), estimator.scaling_
+    if estimator.noise_ is None:  # not Gaussian
+        values |= estimator.gp_.likelihood.variables()
     return [title, *_rows({n: _text(in_user_units(n, value, structure, scaling)) for n, value in values.items()})]
 
 
@@ -75,8 +92,19 @@ def _sampling(estimator) -> str:
 def _approximation(estimator) -> str:
     if estimator.approximation_ == "exact":
         return "exact"
+    if estimator.approximation_ == "variational":
+        points, likelihood = len(estimator.gp_.features.points), _likelihood(estimator.gp_.likelihood)
+        return f"variational, {points} inducing points, {likelihood} likelihood"
     kind = "random features" if estimator.approximation_ == "orff" else "landmarks"
-    return f"{estimator.num_frequencies} {kind}, variance {estimator.variance}"
+    number = num_features(estimator.num_frequencies, estimator.approximation_)
+    return f"{number} {kind}, variance {estimator.variance}"
+
+
+def _likelihood(likelihood: Likelihood) -> str:
+    """Its name, or those of all outputs."""
+    if isinstance(likelihood, PerOutput):
+        return ", ".join(one.name for one in likelihood.likelihoods)
+    return likelihood.name
 
 
 def _text(value: np.ndarray) -> str:

@@ -1,11 +1,13 @@
 """Hyperparameters in the units of the data, from those of a model whose inputs and outputs are scaled.
 
-With x = s_x x′ + o_x and y_a = s_a y′_a + o_a a lengthscale grows by s_x, an output matrix by s_a s_b, a noise variance by s_a²,
-and the mean is shifted and scaled as the outputs are. A kernel object keeps its own numbers: only its author knows which of
+With x = s_x x′ + o_x and y_a = s_a y′_a + o_a a lengthscale grows by s_x, an output matrix by s_a s_b, a noise variance by s_a², the
+scale of a likelihood by s_a, and the mean is shifted and scaled as the outputs are. A kernel object keeps its own numbers: only its author knows which of
 them carry units.
 """
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import torch
@@ -20,7 +22,8 @@ def in_user_units(name: str, value, structure: str, scaling: Scaling) -> np.ndar
     scaled outputs share is one for each output in the units of the data.
 
     Args:
-        name: as `ovkgp.inference.hyperparameters` has it, or "noise" or "mean".
+        name: as `ovkgp.inference.hyperparameters` has it, or "noise", "mean" or one of a likelihood ("scale", "df", …; "scale_2" of
+            output 2 where each has a likelihood of its own).
         value: in the units of the model, a tensor or an array of any shape, ones dropped or not.
         structure: the name of the kernel, such as "lmc"; "given" for a kernel object.
         scaling: from the user's units to the model's.
@@ -39,6 +42,10 @@ def in_user_units(name: str, value, structure: str, scaling: Scaling) -> np.ndar
         return _noise(value, scale)
     if name == "mean":
         return value * scale + scaling.output_offset
+    if name == "scale":  # of a likelihood
+        return value * (scale if value.ndim else scale[0])
+    if of_one := re.fullmatch(r"(scale|noise)_(\d+)", name):  # of one output's likelihood
+        return value * scale[int(of_one[2])] ** (2 if of_one[1] == "noise" else 1)
     if structure == "given":
         return value
     if path[-1] == "lengthscale":

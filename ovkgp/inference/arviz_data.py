@@ -55,7 +55,7 @@ class Axes:
         shape = kept_shape(last, shape)
         if last in ("output_matrix", "noise") and shape == (p, p):
             return ("output", "output_bis")
-        if last in ("noise", "mean") and shape == (p,):
+        if last in ("noise", "mean", "scale", "df", "dispersion") and shape == (p,):
             return ("output",)
         if self.inputs is not None and last == "slopes" and shape == (len(self.inputs), p):
             return ("input", "output")

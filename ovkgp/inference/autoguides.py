@@ -27,7 +27,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.inference.hyperparameter_draws import HyperparameterDraws
+from ovkgp.inference.hyperparameter_draws import HyperparameterDraws, draw_inside
 from ovkgp.inference.laplace import LocalGaussian, local_gaussian
 from ovkgp.inference.log_posterior import LogPosterior
 from ovkgp.inference.sampler_checks import importance_checks
@@ -55,7 +55,7 @@ def sample_svi(log_posterior: LogPosterior, draws: int, guide: str, seed: int, v
         seed: of training and draws.
         verbose: 1 shows a progress bar.
 
-    Ctrl-C ends the training, and the draws are those of q as it is.
+    Ctrl-C ends the training, and the draws are those of q as it is. Draws where there is no density are made anew.
 
     Cost: the mode and its Hessian, then some hundreds of steps with 4 gradients each, and one evaluation a draw.
 
@@ -73,15 +73,18 @@ def sample_svi(log_posterior: LogPosterior, draws: int, guide: str, seed: int, v
     """
     require_guide(guide)
     local = coordinates(local_gaussian(log_posterior), guide)
-    u, log_q, attrs = fitted_draws(log_posterior, local, draws, guide, seed, verbose)
-    density = np.array([log_posterior(row)[0] for row in u])
-    return HyperparameterDraws("svi", u[None], {"lp": density[None]}, attrs | importance_checks(density - log_q, "svi"))
+    draw, attrs = fitted_guide(log_posterior, local, guide, seed, verbose)
+    inside = draw_inside(log_posterior, draw, draws)
+    attrs |= {"num_failed_draws": inside.num_failed, "interrupted": int(attrs["interrupted"] or inside.interrupted)}
+    attrs |= importance_checks(inside.lp - inside.log_q, "svi")
+    return HyperparameterDraws("svi", inside.u[None], {"lp": inside.lp[None]}, attrs)
 
 
-def fitted_draws(
-    density, local: LocalGaussian, draws: int, guide: str, seed: int, verbose: int = 0
-) -> tuple[np.ndarray, np.ndarray, dict]:
-    """Draws u (draws, k) of a guide trained on a density (u ↦ value and gradient), log q (draws,) there, and how it went."""
+def fitted_guide(
+    density, local: LocalGaussian, guide: str, seed: int, verbose: int = 0
+) -> tuple[Callable[[int], tuple[np.ndarray, np.ndarray]], dict]:
+    """A guide trained on a density (u ↦ value and gradient), as a function from a number to as many draws u (number, k) and
+    log q there (number,); and how the training went."""
     # Guides keep their parameters in Pyro's store and draw from torch's global generator: both are put back
     with pyro.get_param_store().scope(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -91,10 +94,15 @@ def fitted_draws(
         steps, interrupted = train(lambda: bound.differentiable_loss(model, q), q, verbose)
         with torch.no_grad():
             law = law_of(q)
-            z = law.sample((draws,))
-            log_q = law.log_prob(z).numpy() - local.log_volume
-    attrs = {"guide": guide, "steps": steps, "interrupted": int(interrupted)}
-    return local.u(z.numpy()), log_q, attrs
+    generator = np.random.default_rng(seed)
+
+    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.default_generator.manual_seed(int(generator.integers(2**63)))
+            z = law.sample((count,))
+            return local.u(z.numpy()), law.log_prob(z).numpy() - local.log_volume
+
+    return draw, {"guide": guide, "steps": steps, "interrupted": int(interrupted)}
 
 
 def require_guide(guide: str) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from ovkgp.inference.ascent import FAILURES
-from ovkgp.inference.autoguides import coordinates, fitted_draws, require_guide
+from ovkgp.inference.autoguides import coordinates, fitted_guide, require_guide
 from ovkgp.inference.data import Observations
-from ovkgp.inference.hyperparameter_draws import HyperparameterDraws
+from ovkgp.inference.hyperparameter_draws import HyperparameterDraws, draw_inside
 from ovkgp.inference.laplace import gaussian_at
 from ovkgp.inference.log_posterior import LogPosterior
 from ovkgp.inference.posterior import seeds
@@ -98,7 +98,8 @@ def sample_batch_svi(
         batch_size: rows of a batch.
         draws, guide, seed, verbose: as for `sample_svi`.
 
-    `lp` of a draw is an estimate from a single batch, and there is no k̂: both would need all rows for each draw.
+    `lp` of a draw is an estimate from a few batches, and there is no k̂: both would need all rows for each draw. Ctrl-C while
+    the centre is sought is passed on, since there is no q(θ) yet; later it keeps q as it is.
 
     Cost: `VariationalGP.fit` with batches for the centre, then some hundreds of steps with 4 batches each.
     """
@@ -106,6 +107,8 @@ def sample_batch_svi(
     for_fit, for_batches, for_guide = seeds(seed, 3)
     gp = log_posterior.gp
     gp.fit(X, Y, noise, batch_size=batch_size, random_state=for_fit, verbose=verbose)
+    if gp.fit_report_.interrupted:  # the training itself returns
+        raise KeyboardInterrupt("sampling was interrupted before the first draw: there is nothing to keep.")
     log_posterior.loadings.turn()
     centre, data = log_posterior.vector.get(), gp.observe(X, Y, noise)
     density = BatchDensity(log_posterior, data, batch_size, for_batches)
@@ -113,7 +116,8 @@ def sample_batch_svi(
     some = data.rows(rows[: CURVATURE_BATCHES * batch_size].to(data.X.device))
     fixed = lambda u: density.estimate(u, some)  # noqa: E731
     local = gaussian_at(centre, fixed(centre)[0], True, second_derivatives(fixed, centre))
-    u, _, attrs = fitted_draws(density, coordinates(local, guide), draws, guide, for_guide, verbose)
-    estimates = np.array([fixed(row)[0] for row in u])
-    attrs |= {"batch_size": batch_size, "elbo": float(estimates.mean())}
-    return HyperparameterDraws("svi", u[None], {"lp": estimates[None]}, attrs)
+    draw, attrs = fitted_guide(density, coordinates(local, guide), guide, for_guide, verbose)
+    inside = draw_inside(fixed, draw, draws)
+    attrs |= {"num_failed_draws": inside.num_failed, "interrupted": int(attrs["interrupted"] or inside.interrupted)}
+    attrs |= {"batch_size": batch_size, "elbo": float((inside.lp - inside.log_q).mean())}
+    return HyperparameterDraws("svi", inside.u[None], {"lp": inside.lp[None]}, attrs)

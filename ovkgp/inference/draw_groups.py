@@ -71,10 +71,12 @@ class DrawGroups:
         """The same hyperparameters drawn from their priors; {} where a prior cannot be drawn from."""
         try:
             drawn = draw_prior(self.gp, draws, random_state) if draws else {}
+            raw = {name: np.asarray(values)[None] for name, values in drawn.items()}
+            return {"prior": named_group(named_draws(self.gp, raw, self.names), self.axes)} if raw else {}
+        except KeyboardInterrupt:
+            return self._interrupted("prior")
         except OvkgpError as error:
             return self._without("prior", "auto", str(error))
-        raw = {name: np.asarray(values)[None] for name, values in drawn.items()}
-        return {"prior": named_group(named_draws(self.gp, raw, self.names), self.axes)} if raw else {}
 
     def sample_stats(self, stats: Mapping[str, np.ndarray]) -> Groups:
         """What the sampler says of each draw."""
@@ -124,10 +126,13 @@ class DrawGroups:
         try:
             return compute()
         except KeyboardInterrupt:
-            warnings.warn(f"interrupted: the draws are kept, {name} is left out.", FitWarning, stacklevel=4)
-            return self._without(name, "auto", "interrupted")
+            return self._interrupted(name)
         except OvkgpError as error:
             return self._without(name, wanted, str(error), error)
+
+    def _interrupted(self, name: str) -> Groups:
+        warnings.warn(f"interrupted: the draws are kept, {name} is left out.", FitWarning, stacklevel=4)
+        return self._without(name, "auto", "interrupted")
 
     def _without(self, name: str, wanted: bool | str, why: str, error: Exception | None = None) -> Groups:
         if wanted is True:

@@ -198,9 +198,10 @@ class OperatorValuedGP(Module):
         if not isinstance(X, GATHERED):
             data = self.observe(X, Y, noise).double().clone()  # posteriors made anew see what was given
             condition = partial(OperatorValuedGP.condition, X=data.X, Y=data.Y, noise=data.noise, **options)
-            # where the noise is known for each entry, nobody draws the model's
-            is_known = data.noise is not None
-            return condition_on_draws(self, draws, condition, max_draws=max_draws, allow_missing=is_known)
+            model = deepcopy(self)
+            if data.noise is not None:  # known for each entry, so that nobody draws the model's
+                model.noise_model.requires_grad_(False)
+            return condition_on_draws(model, draws, condition, max_draws=max_draws)
         _refuse_data_beside(Y, noise)
         condition = partial(OperatorValuedGP.condition, X=X, **options)
         try:

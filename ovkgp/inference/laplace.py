@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import FitWarning
 from ovkgp.inference.free_parameters import NUDGE
-from ovkgp.inference.hyperparameter_draws import HyperparameterDraws
+from ovkgp.inference.hyperparameter_draws import HyperparameterDraws, draw_inside
 from ovkgp.inference.log_posterior import LogPosterior
 from ovkgp.inference.sampler_checks import importance_checks
 
@@ -31,7 +31,7 @@ class LocalGaussian:
     Args:
         mode: u* (k,).
         root: R (k, k), invertible.
-        log_density: log π(u*), up to the constant that it always lacks.
+        log_density: log π(u*).
         converged: whether the search for the mode ended at one.
         flat: for each direction that was all but flat or bent upwards, its curvature and the direction (k,).
     """
@@ -57,7 +57,7 @@ class LocalGaussian:
 
     @property
     def log_evidence(self) -> float:
-        """Laplace's estimate of log ∫ π(u) du = log p(Y), hyperparameters integrated out."""
+        """Laplace's estimate of log ∫ π(u) du around this one mode."""
         return float(self.log_density + len(self.mode) * np.log(2 * np.pi) / 2 + self.log_volume)
 
     def log_q(self, z: np.ndarray) -> np.ndarray:
@@ -116,6 +116,10 @@ def warn_of_flatness(local: LocalGaussian, names: list[str]) -> None:
 def sample_laplace(log_posterior: LogPosterior, draws: int, seed: int) -> HyperparameterDraws:
     """Draws from N(u*, H⁻¹), with the shape of the importance ratios π / q as a check.
 
+    Draws where there is no density, as outside of a uniform prior, are made anew and counted in `num_failed_draws`. The
+    attribute `log_marginal_likelihood` estimates log p(Y) with the hyperparameters integrated out, all modes that differ by
+    signs of loadings included.
+
     Args:
         log_posterior: log π.
         draws: how many.
@@ -137,16 +141,29 @@ def sample_laplace(log_posterior: LogPosterior, draws: int, seed: int) -> Hyperp
     """
     local = local_gaussian(log_posterior)
     warn_of_flatness(local, variable_names(log_posterior))
-    z = np.random.default_rng(seed).standard_normal((draws, len(local.mode)))
-    u = local.u(z)
-    density = np.array([log_posterior(row)[0] for row in u])
+    if not local.converged:
+        warnings.warn(
+            "the search for the mode of the posterior did not converge, and the Gaussian may be centred beside it: fit the model "
+            'first, or use method="nuts".',
+            FitWarning,
+            stacklevel=3,
+        )
+    generator = np.random.default_rng(seed)
+
+    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
+        z = generator.standard_normal((count, len(local.mode)))
+        return local.u(z), local.log_q(z)
+
+    inside = draw_inside(log_posterior, draw, draws)
     attrs = {
-        "log_marginal_likelihood": local.log_evidence,
+        "log_marginal_likelihood": local.log_evidence + log_posterior.log_copies,
         "mode_converged": int(local.converged),
         "num_flat": len(local.flat),
+        "num_failed_draws": inside.num_failed,
+        "interrupted": int(inside.interrupted),
     }
-    attrs |= importance_checks(density - local.log_q(z), "laplace")
-    return HyperparameterDraws("laplace", u[None], {"lp": density[None]}, attrs)
+    attrs |= importance_checks(inside.lp - inside.log_q, "laplace")
+    return HyperparameterDraws("laplace", inside.u[None], {"lp": inside.lp[None]}, attrs)
 
 
 def variable_names(log_posterior: LogPosterior) -> list[str]:

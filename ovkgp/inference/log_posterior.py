@@ -2,13 +2,14 @@
 
 In well-scaled variables u (`ParameterVector`: logarithms of what is positive) it is
 
-    log π(u) = log p(Y | θ(u)) + log p(θ(u)) + log |dθ / du| + const.,
+    log π(u) = log p(Y | θ(u)) + log p(θ(u)) + log |dθ / du|,
 
-and the samplers see nothing but its value and gradient.
+and the samplers see nothing but its value and gradient. Where all priors are proper, ∫ π(u) du = p(Y).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 
@@ -46,9 +47,9 @@ class LogPosterior:
 
     Parameters on which the evidence does not depend (the noise of the model where it is known for each entry; for
     `Statistics` all that would make other statistics, such as lengthscales) are kept at their values. A parameter without
-    a prior has a flat density in its constrained value; free loadings are kept lower triangular (`rotations`). Where the evidence cannot be computed, or a prior has no density,
-    log π is −∞. On the iterative road the evidence is an estimate with fixed probes: the same at every call, but its gradient
-    is that of the exact evidence up to the error of the probes.
+    a prior has a flat density in its constrained value; free loadings are kept lower triangular (`rotations`). Where the
+    evidence cannot be computed, or a prior has no density, log π is −∞. On the iterative road the evidence is an estimate with
+    fixed probes: the same at every call, but its gradient is that of the exact evidence up to the error of the probes.
 
     Args:
         gp: a model with `evidence(X, Y, noise)`; copied, and left alone.
@@ -61,6 +62,7 @@ class LogPosterior:
         gp: the copy, where `place` puts hyperparameters.
         road: "plain", or "modules" where some part of the model is in no table.
         evaluations, failures: how many calls there were, and how many of them gave −∞.
+        log_copies: the logarithm of the number of equal modes that the signs of loadings make.
 
     Cost: of a call, that of the evidence and its gradient on its road, plus O(k) for k variables.
 
@@ -102,6 +104,8 @@ class LogPosterior:
             )
         self.vector.keep(read_entries(self.vector, self.evidence, lambda: named_values(self.gp)))
         self.loadings = TriangularLoadings(self.gp, self.vector)
+        self.log_copies = self.loadings.num_reflections * math.log(2)
+        self._left_out = _slopes_left_out(self.vector)
         self.prior = RawLogPrior(self.gp)
         covered = _covered(self.gp)
         self._flat = [id(entry.parameter) not in covered for entry in self.vector.entries]
@@ -156,8 +160,10 @@ class LogPosterior:
             return density, gradient
         if self._plain.priors is None:
             self.place(u)
-        prior, by_prior = self.add_prior(0.0, u) if self._plain.priors is None else self.loadings(u)
-        return density + prior, gradient + by_prior
+            prior, by_prior = self.add_prior(0.0, u)
+            return density + prior, gradient + by_prior
+        loadings, by_loadings = self.loadings(u)
+        return density + loadings - self._left_out, gradient + by_loadings
 
     def _by_modules(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         self.place(u)
@@ -185,7 +191,7 @@ class LogPosterior:
             value.backward()
         slopes, by_slopes = self.vector.log_slopes(self._flat)
         loadings, by_loadings = self.loadings(u)
-        total = float(torch.as_tensor(value).detach()) + slopes + loadings
+        total = float(torch.as_tensor(value).detach()) + slopes + loadings - self._left_out
         return total, self.vector.gradient() + by_slopes + by_loadings
 
     def potential(self, u: Tensor) -> Tensor:
@@ -269,15 +275,22 @@ def named_values(gp) -> dict[str, np.ndarray]:
     noise = getattr(gp, "noise_model", None)
     if noise is not None and noise.is_trained:
         values["noise"] = noise.value.detach().cpu().numpy()
-    known = {
-        id(parameter) for part in (gp.kernel, gp.mean, noise) if part is not None for parameter in part.parameters()
-    }
+    likelihood = getattr(gp, "likelihood", None)  # of a variational model
+    if likelihood is not None:
+        values |= {name: value.cpu().numpy() for name, value in likelihood.variables().items()}
+    parts = [part for part in (gp.kernel, gp.mean, noise, likelihood) if part is not None]
+    known = {id(parameter) for part in parts for parameter in part.parameters()}
     for name, parameter, constraint in gp.named_parameters_and_constraints():
         if id(parameter) not in known:
             value = parameter if constraint is None else constraint.transform(parameter)
-            name = name.removeprefix("likelihood.").replace("raw_", "")
-            values[name] = value.detach().cpu().numpy().copy()
+            values[name.replace("raw_", "")] = value.detach().cpu().numpy().copy()
     return values
+
+
+def _slopes_left_out(vector: ParameterVector) -> float:
+    """Σ log |dθ/du| of what is no variable: a density of the variables does not have it."""
+    slopes = [entry.log_slopes(True)[0].reshape(-1).cpu().numpy() for entry in vector.entries]
+    return float(np.concatenate(slopes)[~vector.kept].sum())
 
 
 def _register_priors(gp, data: Observations) -> None:

@@ -12,13 +12,12 @@ import torch
 from gpytorch.priors import LogNormalPrior, NormalPrior, UniformPrior
 
 from ovkgp.inference.covariance_prior import CovariancePrior
+from ovkgp.inference.data_priors import get_variances
 from ovkgp.inference.plain_outputs import CholeskyOutputs
 from ovkgp.inference.plain_parameters import NotPlain, PlainVector
 from ovkgp.inference.prior_sites import Site, trained_sites
 
 LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
-CLOSE = 1e-9
-"""How closely a value must be that of its parameter for the prior to be one of the parameter."""
 
 
 class NormalTerms:
@@ -133,7 +132,7 @@ def _uniform(site: Site) -> float:
     """log 1/(high − low) of all entries, where the parameter cannot leave the support."""
     low, high = (v.detach().double() for v in (site.prior.low, site.prior.high))
     bounds = site.bounds()
-    if bounds is None or bool((bounds[0] < low).any() or (bounds[1] > high).any()):
+    if bool((bounds[0] < low).any() or (bounds[1] > high).any()):
         raise NotPlain(f"the prior {site.name}, from whose support its parameter can escape")
     return -float((high - low).log().expand(site.read(site.module).shape).sum())
 
@@ -148,11 +147,11 @@ def _normal(site: Site, vector: PlainVector) -> tuple[np.ndarray, ...]:
     if type(prior) not in (LogNormalPrior, NormalPrior) or getattr(prior, "_transform", None) is not None:
         raise NotPlain(f"the prior {site.name}")
     (entry,) = (entry for entry in vector.vector.entries if entry.parameter is parameter)
-    value, is_log = site.read(site.module).detach().double(), type(prior) is LogNormalPrior
-    own, raw = value.reshape(-1), parameter.detach().double().reshape(-1)
-    is_variance = entry.constraint is None and is_log and torch.allclose(own, (2 * raw).exp(), rtol=CLOSE, atol=0.0)
-    if not is_variance and not torch.allclose(own, entry.value().reshape(-1), rtol=CLOSE, atol=0.0):
+    is_log = type(prior) is LogNormalPrior
+    is_variance = is_log and site.read is get_variances
+    if not is_variance and site.plain is None:
         raise NotPlain(f"the prior {site.name}, of a function of {entry.name}")
-    loc, scale = (v.detach().double().expand(value.shape).reshape(-1).cpu().numpy() for v in (prior.loc, prior.scale))
-    places, size = np.arange(entry.piece.start, entry.piece.stop), len(own)
+    shape = parameter.shape
+    loc, scale = (v.detach().double().expand(shape).reshape(-1).cpu().numpy() for v in (prior.loc, prior.scale))
+    places, size = np.arange(entry.piece.start, entry.piece.stop), parameter.numel()
     return places, loc, scale, np.full(size, is_log and not is_variance), np.full(size, 2.0 if is_variance else 1.0)

@@ -1,7 +1,8 @@
 """The mode of a density and its curvature there, from values and gradients alone.
 
 The climb is that of training (`ascent`): L-BFGS-B, which steps back where the density cannot be evaluated. Second derivatives
-are central differences of the gradient, with a step in each variable that suits the width of the density.
+are central differences of the gradient, with a step in each variable that suits the width of the density; where there is no
+density on one side, such as at the end of a uniform prior, they are one-sided.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def second_derivatives(density: Density, u: np.ndarray) -> np.ndarray:
     Cost: 2k to 4k gradients.
 
     Raises:
-        FactorisationError: the density cannot be evaluated on both sides of u, in some variable.
+        FactorisationError: the density cannot be evaluated at u, or on neither side of it in some variable.
 
     Example:
         >>> import numpy as np
@@ -109,14 +110,19 @@ def _column(density: Density, u: np.ndarray, index: int) -> np.ndarray:
 
 
 def _difference(density: Density, u: np.ndarray, index: int, step: float) -> np.ndarray:
+    one_sided = None
     for shorter in SHORTER:
-        ahead, behind = u.copy(), u.copy()
-        ahead[index] += shorter * step
-        behind[index] -= shorter * step
-        (up, by_up), (down, by_down) = density(ahead), density(behind)
-        if np.isfinite(up) and np.isfinite(down):
-            return (by_up - by_down) / (ahead[index] - behind[index])
+        sides = [u + sign * shorter * step * (np.arange(len(u)) == index) for sign in (1, -1)]
+        found = [(side[index], by_side) for side in sides for value, by_side in [density(side)] if np.isfinite(value)]
+        if len(found) == 2:
+            (ahead, by_ahead), (behind, by_behind) = found
+            return (by_ahead - by_behind) / (ahead - behind)
+        one_sided = found[0] if found else one_sided
+    value, here = density(u)
+    if one_sided is not None and np.isfinite(value):  # u is at the edge of where there is a density
+        side, by_side = one_sided
+        return (by_side - here) / (side - u[index])
     raise FactorisationError(
-        f"the posterior density cannot be evaluated on both sides of {u.tolist()} in variable {index}: its curvature there is "
-        "not known. Take a point further inside, such as the mode."
+        f"the posterior density cannot be evaluated at {u.tolist()}, or not beside it in variable {index}: its curvature there "
+        "is not known. Take a point further inside, such as the mode."
     )

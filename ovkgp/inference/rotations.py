@@ -3,16 +3,19 @@
 Along a rotation the posterior is exactly flat: no Gaussian at a mode describes that, and chains wander. With W = L Q, L (p, r)
 lower triangular, dW = Π_i |L_ii|^(r−i) dL dQ (i = 1, …, r), so that under a prior that rotations leave alone
 
-    log p(L) = log p(W = L) + Σ_i (r − i) log |L_ii| + const.
+    log p(L) = log p(W = L) + Σ_i (r − i) log |L_ii| + ½ r² log π − log Γ_r(r/2)
 
-is the density of L, and Γ has the law that it had.
+is the density of L with a diagonal of any signs (Γ_r is the multivariate gamma function), and Γ has the law that it had.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from gpytorch.priors import NormalPrior
+from scipy.special import multigammaln
 
 from ovkgp.inference.parameters import ParameterVector
 from ovkgp.inference.prior_sites import trained_sites
@@ -27,6 +30,9 @@ class TriangularLoadings:
         vector: its trained parameters, of which what is above the diagonals is left out from now on.
 
     Loadings whose prior is not alike for all columns keep their rotations.
+
+    Attributes:
+        num_reflections: columns whose sign nothing depends on: the density has 2 to this power equal modes.
 
     Cost: O(p r²) once, O(r) a call.
 
@@ -47,15 +53,19 @@ class TriangularLoadings:
         entries = {id(entry.parameter): entry for entry in vector.entries}
         modules = [part for part in gp.modules() if type(part) is FreeMatrix and id(part.loadings) in entries]
         priors = _priors_of_loadings(gp)
-        self.modules = [part for part in modules if part.rank > 1 and _is_alike(priors.get(id(part.loadings), []))]
+        alike = [part for part in modules if _is_alike(priors.get(id(part.loadings), []))]
+        self.modules, self.num_reflections = [part for part in alike if part.rank > 1], sum(part.rank for part in alike)
         self.turn()
-        kept, diagonals, powers = np.ones(len(vector.kept), dtype=bool), [], []
+        kept, diagonals, powers, self.constant = np.ones(len(vector.kept), dtype=bool), [], [], 0.0
         for part in self.modules:
-            (p, r), first = part.loadings.shape, entries[id(part.loadings)].piece.start
+            entry = entries[id(part.loadings)]
+            (p, r), first = part.loadings.shape, entry.piece.start
             rows, columns = np.triu_indices(p, 1, r)
             kept[first + rows * r + columns] = False
             diagonals += [first + i * (r + 1) for i in range(r - 1)]
             powers += [r - 1 - i for i in range(r - 1)]
+            self.constant += 0.5 * r**2 * math.log(math.pi) - float(multigammaln(r / 2, r))
+            self.constant += sum((r - 1 - i) * float(entry.size[i, i].log()) for i in range(r - 1))  # L = size u
         vector.keep(kept[vector.kept])
         self.places = (np.cumsum(vector.kept) - 1)[np.array(diagonals, dtype=int)]
         self.powers = np.array(powers, dtype=np.float64)
@@ -72,7 +82,7 @@ class TriangularLoadings:
             part.loadings.copy_(turned)
 
     def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
-        """Σ (r − i) log |u_i| over the diagonals in u (k,), and its gradient (k,); −∞ at zero."""
+        """What the loadings add to log p(W = L) at u (k,), and its gradient (k,); −∞ at a diagonal of zero."""
         gradient = np.zeros(len(u))
         if not len(self.places):
             return 0.0, gradient
@@ -80,7 +90,7 @@ class TriangularLoadings:
         if not diagonal.all():
             return -np.inf, gradient
         gradient[self.places] = self.powers / diagonal
-        return float(self.powers @ np.log(np.abs(diagonal))), gradient
+        return self.constant + float(self.powers @ np.log(np.abs(diagonal))), gradient
 
 
 def _priors_of_loadings(gp: torch.nn.Module) -> dict[int, list]:

@@ -20,11 +20,14 @@ MOST_RHAT, LEAST_ESS, MOST_KHAT = 1.01, 100, 0.7
 EQUAL = 1e-4
 """Logarithms of ratios that differ by less are those of the posterior itself, up to its Hessian's differences."""
 FEWEST, FEWEST_RATIOS = 4, 25
-"""Chains shorter than this say nothing about themselves, and so few ratios nothing about q."""
+"""Chains, or halves of a single one, shorter than this say nothing about themselves, and so few ratios nothing about q."""
 
 
 def rhat(values: np.ndarray) -> float:
-    """R̂ (rank-normalised, split) of draws (chains, draws)."""
+    """R̂ (rank-normalised, split) of draws (chains, draws); a single chain is judged by its halves."""
+    if len(values) == 1:  # of which ArviZ says nothing
+        half = values.shape[1] // 2
+        values = values[0, : 2 * half].reshape(2, half)
     return float(_statistics().rhat(values))
 
 
@@ -55,8 +58,12 @@ def pareto_shape(log_ratios: np.ndarray) -> float:
 
 
 def importance_checks(log_ratios: np.ndarray, method: str) -> dict[str, float]:
-    """The bound E_q[log π − log q] with its standard error, and k̂, with a warning where q is no stand-in for π."""
-    finite = log_ratios[np.isfinite(log_ratios)]
+    """The bound E_q[log π − log q] with its standard error, and k̂, with a warning where q is no stand-in for π.
+
+    Args:
+        log_ratios: log π − log q at draws of q (draws,), finite.
+        method: its name.
+    """
     shape = pareto_shape(log_ratios)
     if shape > MOST_KHAT:
         warnings.warn(
@@ -65,8 +72,8 @@ def importance_checks(log_ratios: np.ndarray, method: str) -> dict[str, float]:
             FitWarning,
             stacklevel=4,
         )
-    bound = {"elbo": finite.mean(), "elbo_error": finite.std() / np.sqrt(len(finite))} if len(finite) else {}
-    return {"khat": shape, "num_failed_draws": len(log_ratios) - len(finite)} | {k: float(v) for k, v in bound.items()}
+    error = float(log_ratios.std() / np.sqrt(len(log_ratios)))
+    return {"khat": shape, "elbo": float(log_ratios.mean()), "elbo_error": error}
 
 
 def chain_checks(variables: Mapping[str, np.ndarray], divergences: int) -> dict[str, float | int | str]:
@@ -86,7 +93,7 @@ def chain_checks(variables: Mapping[str, np.ndarray], divergences: int) -> dict[
             f"{divergences} of {chains * draws} transitions diverged: the posterior has a corner for which the steps are too "
             "long, and draws may be missing from it. Raise target_accept (0.95, 0.99), or give tighter priors."
         )
-    if draws < FEWEST:
+    if draws < (FEWEST if chains > 1 else 2 * FEWEST):
         return found
     columns = dict(_moving_entries(variables))
     if not columns:

@@ -83,10 +83,11 @@ def sample_hyperparameters(
         and in the attributes of posterior the method, seconds, evaluations, interrupted, and how far to trust it all: for
         NUTS num_divergences, rhat_max, ess_min; for SVI and Laplace the Pareto shape khat and the bound elbo.
 
-    Ctrl-C keeps the draws so far, with a `FitWarning`; before the first draw it is passed on.
+    SVI and Laplace draw anew where a draw has no posterior density (num_failed_draws in the attributes). Ctrl-C keeps the draws
+    so far, with a `FitWarning`; before the first draw it is passed on.
 
-    Cost: gradients of the evidence: some tens for Laplace, some thousands for SVI, about 10 a transition for NUTS. Then one
-    factorisation a draw for log_likelihood and another for posterior_predictive.
+    Cost: gradients of the evidence: for Laplace some tens and one a draw (for khat), for SVI some thousands, for NUTS about 10 a
+    transition. Then one factorisation a draw for log_likelihood and another for posterior_predictive.
 
     Example:
         >>> import torch

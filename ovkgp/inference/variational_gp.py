@@ -240,7 +240,7 @@ class VariationalGP(Module):
             self.load_state_dict(starts[0], strict=False)
             training = BatchTraining(
                 *(self, data, size, epochs, learning_rate, natural_step),
-                callback=callback,
+                callback=callback and partial(self._show, callback, data),
                 random_state=random_state,
                 verbose=verbose,
                 **options,
@@ -278,10 +278,20 @@ class VariationalGP(Module):
         """`posterior().sample_functions`: k random functions."""
         return self.posterior().sample_functions(k, random_state=random_state)
 
-    def start(self, X, Y) -> VariationalGP:
-        """Set mean, likelihood and kernel hyperparameters from the data, without training."""
-        latent_starts(self, self.observe(X, Y), "data")
+    def start(self, X, Y, kernel: bool = True) -> VariationalGP:
+        """Set mean, likelihood and, unless `kernel` is False, kernel hyperparameters from the data, without training."""
+        latent_starts(self, self.observe(X, Y), "data", kernel)
         return self
+
+    def settle(self, X, Y, noise=None) -> VariationalGP:
+        """Bring q to its best for these data at the present hyperparameters, in place, and remember what `posterior` needs."""
+        self._settle(self.observe(X, Y, noise))
+        return self
+
+    def adopt(self, other: VariationalGP) -> None:
+        """Take the hyperparameters of another model of the same kernel structure, mean and likelihood; not its q."""
+        for part in ("kernel", "mean", "likelihood"):
+            getattr(self, part).load_state_dict(getattr(other, part).state_dict())
 
     def start_weights(self, bound: VariationalBound) -> WeightGaussian:
         """The q to begin with: the last one where it fits the map, else the prior."""
@@ -325,12 +335,17 @@ class VariationalGP(Module):
             CollapsedBound(self, data).settle()
         self._remember(data)
 
+    def _show(self, callback: Callable[[VariationalGP], None], data: Observations, elbo: float) -> None:
+        """Call back with a model that can predict."""
+        self._remember(data, elbo)
+        callback(self)
+
     @torch.no_grad()
-    def _remember(self, data: Observations) -> None:
+    def _remember(self, data: Observations, elbo: float | None = None) -> None:
         noise = None
         if self.noise_model is not None:
             noise = Model(self.kernel, self.mean, self.noise_model).new_noise(data)
-        elbo = float(self._bound(data).value(self.q_))
+        elbo = float(self._bound(data).value(self.q_)) if elbo is None else elbo
         self._seen = choose_landmarks(data, NUM_LANDMARKS), noise, elbo
 
 

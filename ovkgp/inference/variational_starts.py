@@ -41,14 +41,16 @@ def latent_values(gp, data: Observations) -> Tensor:
 
 
 @torch.no_grad()
-def latent_starts(gp, data: Observations, start: str) -> list[dict[str, Tensor]]:
-    """The raw parameters to begin from: "current" ones, those from the "data", or both ("auto"); the latter are set."""
+def latent_starts(gp, data: Observations, start: str, kernel: bool = True) -> list[dict[str, Tensor]]:
+    """The raw parameters to begin from: "current" ones, those from the "data", or both ("auto"); the latter are set, those of the
+    kernel only where `kernel` is True."""
     current = _state(gp)
     if start == "current":
         return [current]
     values = latent_values(gp, data)
     gp.mean.start(data.X, values)
-    data_starts(gp.kernel, data.X, values - gp.mean(data.X))
+    if kernel:
+        data_starts(gp.kernel, data.X, values - gp.mean(data.X))
     gp.likelihood.start(data.Y)
     return [_state(gp), current] if start == "auto" else [_state(gp)]
 

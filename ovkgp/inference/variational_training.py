@@ -79,7 +79,7 @@ class BatchTraining:
         learning_rate: of Adam, in the well-scaled variables of `ParameterVector`.
         natural_step: ρ, after the first steps, in which it is 1 / (1 + step).
         boxes, sizes: of the parameters.
-        callback: called with the model after each epoch.
+        callback: called after each epoch with the mean of its estimates of the objective.
         random_state: of the order of the rows.
         verbose: 1 shows a progress bar.
 
@@ -110,7 +110,7 @@ class BatchTraining:
             for _ in range(self.epochs):
                 self.epoch()
                 if self.callback is not None:
-                    self.callback(self.gp)
+                    self.callback(self.history[-1])
             self.polish()
         except KeyboardInterrupt:
             interrupted = True

@@ -6,9 +6,9 @@ import torch
 from gpytorch.kernels import RBFKernel
 from sampler_cases import GlobalState
 
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF
-from ovkgp.inference import OperatorValuedGP, autoguides, variational_gp
+from ovkgp.inference import OperatorValuedGP, autoguides, variational_gp, variational_training
 from ovkgp.inference.batch_svi import BatchDensity
 from ovkgp.inference.log_posterior import LogPosterior
 from ovkgp.inference.sampling import sample_hyperparameters
@@ -93,6 +93,17 @@ def test_another_likelihood():
     value, gradient = batches(density.start())
     assert np.isfinite(value) and np.isfinite(gradient).all() and len(gradient) == len(density)
     assert {"scale", "df"} <= set(density.variables(density.start()))
+
+
+def test_ctrl_c_while_the_centre_is_sought_is_passed_on(monkeypatch):
+    gp, X, Y = problem()
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(variational_training.BatchTraining, "natural", interrupted)
+    with pytest.warns(FitWarning, match="interrupted"), pytest.raises(KeyboardInterrupt, match="nothing to keep"):
+        sample_hyperparameters(gp, X, Y, "svi", batch_size=20, random_state=0)
 
 
 def test_batches_are_for_svi_and_variational_models():

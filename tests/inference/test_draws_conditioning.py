@@ -246,6 +246,17 @@ def test_bad_draws_get_a_clear_error(case):
         spoilt(change)()
 
 
+def test_known_noise_needs_no_draws_of_the_noise_but_of_all_else():
+    gp, X, Y = simple()
+    noise, raw = torch.full_like(Y, 0.01), flat(draws_of(gp))
+    raw = {name: value for name, value in raw.items() if not name.startswith("noise_model")}
+    assert len(gp.condition(X, Y, noise=noise, hyperparameters=raw)) == len(raw[LENGTH])
+    assert all(parameter.requires_grad for parameter in gp.noise_model.parameters())
+    del raw[LENGTH]
+    with pytest.raises(InputError, match="no draws of kernel.base_kernel.raw_lengthscale"):
+        gp.condition(X, Y, noise=noise, hyperparameters=raw)
+
+
 def test_other_objects_are_refused():
     gp, X, Y = simple()
     with pytest.raises(InputError, match="what sample_hyperparameters returns"):

@@ -1,15 +1,20 @@
 """The Gaussian at the mode."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
+from gpytorch.priors import UniformPrior
 from sampler_cases import Gaussian, KnownDensity, correlated, half_plane
+from scipy.stats import norm
 
-from ovkgp.exceptions import FitWarning
+from ovkgp.exceptions import FactorisationError, FitWarning
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.laplace import local_gaussian, sample_laplace, variable_names
 from ovkgp.inference.log_posterior import LogPosterior
+from ovkgp.inference.sampling import sample_hyperparameters
 from ovkgp.kernels import DecomposableKernel
 
 
@@ -91,11 +96,61 @@ def test_a_flat_direction_is_named_and_kept_finite():
     assert along.std() == pytest.approx(1.0, abs=0.1)
 
 
-def test_draws_that_cannot_be_evaluated_are_counted():
-    with pytest.warns(FitWarning, match="k̂"):
-        # 31 % of N(0, I) lie where the density is zero: the ratios are 0 or equal, but q puts mass where π has none
+def test_draws_that_cannot_be_evaluated_are_made_anew_and_counted():
+    with pytest.warns(FitWarning, match="k̂"):  # of the tail
         sampled = sample_laplace(Cut(), 1000, seed=0)
-    assert sampled.attrs["num_failed_draws"] == np.isneginf(sampled.stats["lp"]).sum() > 200
+    assert sampled.u.shape == (1, 1000, 2) and sampled.u[..., 0].max() <= 0.5
+    assert np.isfinite(sampled.stats["lp"]).all()
+    assert sampled.attrs["num_failed_draws"] == pytest.approx(1000 * 0.31 / 0.69, rel=0.15)
+
+
+def test_a_gaussian_cut_off_is_its_own_approximation():
+    """q restricted to where there is a density is π itself, so that the bound is the normaliser, log Φ(0.5)."""
+    sampled = sample_laplace(half_plane(), 4000, seed=0)
+    assert sampled.attrs["khat"] < 0.5
+    assert sampled.attrs["elbo"] == pytest.approx(np.log(2 * np.pi * norm.cdf(0.5)), abs=0.03)
+
+
+def test_an_approximation_without_a_density_is_refused():
+    def function(u):  # a needle between walls
+        return (-np.inf, u) if np.abs(u).max() > 1e-3 else (-(u @ u) / 2, -u)
+
+    with pytest.raises(FactorisationError, match="no stand-in"):
+        sample_laplace(KnownDensity(function, [0.0, 0.0]), 50, seed=0)
+
+
+def test_ctrl_c_keeps_the_draws_that_were_checked():
+    density = correlated()
+    before = local_gaussian(density) and density.evaluations
+    with pytest.warns(FitWarning, match="kept 29 of 100 draws"):
+        sampled = sample_laplace(correlated(interrupt_at=before + 30), 100, seed=0)
+    assert sampled.u.shape == (1, 29, 3) and sampled.attrs["interrupted"] == 1
+    assert (sampled.u == sample_laplace(correlated(), 100, seed=0).u[:, :29]).all()
+    with pytest.raises(KeyboardInterrupt):
+        sample_laplace(correlated(interrupt_at=before + 1), 100, seed=0)
+
+
+def test_a_search_that_did_not_converge_is_said():
+    class Unfinished(Gaussian):
+        def mode(self):
+            return super().mode()._replace(converged=False)
+
+    with pytest.warns(FitWarning, match="did not converge"):
+        sample_laplace(Unfinished([2.0], [[0.25]]), 50, seed=0)
+
+
+@pytest.mark.parametrize("method", ["laplace", "svi", "nuts"])
+def test_a_mode_at_the_end_of_a_uniform_prior(method):
+    X = torch.linspace(0, 6, 20, dtype=torch.float64).unsqueeze(-1)
+    gp = OperatorValuedGP(RBFKernel(lengthscale_prior=UniformPrior(0.5, 1.5)), mean="zero", noise=0.04)
+    gp.kernel.lengthscale = 1.0
+    Y = X.sin() + 0.1 * torch.cos(40 * X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        options = {"draws": 60, "tune": 60, "chains": 1, "random_state": 0}
+        data = sample_hyperparameters(gp, X, Y, method, **options)
+    values = data["posterior"]["lengthscale"].values
+    assert values.size == 60 and 0.5 <= values.min() < values.max() <= 1.5 and values.mean() > 1.2
 
 
 class Cut(KnownDensity):

@@ -91,6 +91,12 @@ def test_other_priors_are_not_plain():
     function.register_prior(
         "square_prior", LogNormalPrior(*exact(0.0, 1.0)), lambda module: module.lengthscale.square()
     )
-    for module in (RBFKernel(lengthscale_prior=GammaPrior(2.0, 1.0)), escaping, function):
+    unit = RBFKernel()  # at a lengthscale of one a prior on its inverse looks like one on itself
+    unit.lengthscale = 1.0
+    unit.register_prior("inverse_prior", NormalPrior(*exact(1.0, 0.5)), lambda module: 1 / module.lengthscale)
+    at_zero = OutputNoise("per_output", 2)  # and exp(s) like exp(2s)
+    at_zero.log_scale.data.zero_()
+    at_zero.register_prior("std_prior", LogNormalPrior(*exact(0.0, 1.0)), lambda module: module.log_scale.exp())
+    for module in (unit, at_zero, RBFKernel(lengthscale_prior=GammaPrior(2.0, 1.0)), escaping, function):
         with pytest.raises(NotPlain):
             plain_priors(module, PlainVector(ParameterVector(module.double())))

@@ -54,5 +54,17 @@ def test_differences_are_shorter_near_a_wall_and_refuse_to_cross_it():
 
     found = second_derivatives(lambda u: walled(u, 1e-4), np.zeros(3))
     np.testing.assert_allclose(found, second_derivatives(narrow, np.zeros(3)), rtol=1e-4, atol=1e-4)
-    with pytest.raises(FactorisationError, match="both sides"):
+    with pytest.raises(FactorisationError, match=r"cannot be evaluated at \[0.0, 0.0, 0.0\]"):
         second_derivatives(lambda u: walled(u, 0.0), np.zeros(3))
+
+
+def test_differences_are_one_sided_at_the_very_edge():
+    """The end of a uniform prior is often the mode, and there is no density on its other side."""
+
+    def edged(u):
+        value, gradient = narrow(u)
+        return (value, gradient) if u[1] <= 0 else (-np.inf, np.zeros(3))
+
+    scales, whole = np.array([1e-3, 1.0, 10.0]), second_derivatives(narrow, np.zeros(3))
+    found = second_derivatives(edged, np.zeros(3))
+    np.testing.assert_allclose(found * np.outer(scales, scales), whole * np.outer(scales, scales), atol=1e-3)

@@ -5,6 +5,8 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 from gpytorch.priors import NormalPrior
+from scipy.integrate import quad
+from scipy.special import logsumexp
 from scipy.stats import chi, norm
 
 from ovkgp.inference import OperatorValuedGP
@@ -55,9 +57,62 @@ def test_the_first_diagonal_of_normal_loadings_has_a_chi_law():
     assert lp.loadings.powers.tolist() == [1.0]
     l = 2.0
     value, gradient = lp.loadings(np.full(len(lp), l))
-    difference = chi(2).logpdf(l) - norm.logpdf(l)
-    assert value - difference == pytest.approx(1.0 - chi(2).logpdf(1.0) + norm.logpdf(1.0) - 1.0)
+    other, _ = lp.loadings(np.ones(len(lp)))
+    laws = [chi(2).logpdf(x) - norm.logpdf(x) for x in (l, 1.0)]
+    assert value - other == pytest.approx(laws[0] - laws[1])
     assert gradient[lp.loadings.places[0]] == pytest.approx(1 / l)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_the_density_of_triangular_loadings_integrates_to_one(rank):
+    """Under W ~ N(0, s²), entry by entry: E Π |L_ii|^(r−i) under the same normal, times the density of the zeros."""
+    lp = LogPosterior(model(rank), *data())
+    (entry,) = (entry for entry in lp.vector.entries if entry.name.endswith("loadings"))
+    size, s = entry.size.numpy(), lp.gp.kernel.output_module.loadings_prior.scale.expand(3, rank).numpy()
+    constant = lp.loadings(np.ones(len(lp)))[0] - sum(lp.loadings.powers * np.log(np.diag(size)[: rank - 1]))
+    powers = [absolute_moment(s[i, i], rank - 1 - i) for i in range(rank)]
+    zeros = [norm.pdf(0.0, scale=s[i, j]) for i in range(rank) for j in range(i + 1, rank)]
+    assert np.exp(constant) * np.prod(powers) * np.prod(zeros) == pytest.approx(1.0, rel=1e-5)
+
+
+def absolute_moment(scale: float, power: int) -> float:
+    return quad(lambda x: abs(x) ** power * norm.pdf(x, scale=scale), -12 * scale, 12 * scale, points=[0.0])[0]
+
+
+@pytest.mark.parametrize("road", ["auto", "modules"])
+def test_what_is_no_variable_is_not_in_the_density(road):
+    """One output with full noise is one with its own: the triangle that nobody reads adds nothing."""
+    X, Y = data(p=1)
+    whole, own = (
+        LogPosterior(OperatorValuedGP(RBFKernel(), mean="zero", noise=noise), X, Y, road=road)
+        for noise in ("full", "per_output")
+    )
+    u = own.start() + 0.2
+    assert len(whole) == len(own) == 2 and whole(u)[0] == pytest.approx(own(u)[0], rel=1e-8)
+
+
+def test_the_density_integrates_to_the_evidence():
+    """∫ π(u) du is the mean of p(Y | W Wᵀ + diag v) over W from its prior, with all rotations and signs."""
+    X, Y = data(n=5, p=2)
+    gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2, rank=2), mean="zero", noise=0.25)
+    gp.kernel.output_module.diagonal = 0.1
+    for parameter in (gp.kernel.base_kernel.raw_lengthscale, gp.kernel.output_module.raw_diagonal):
+        parameter.requires_grad_(False)
+    lp, rng = LogPosterior(gp, X, Y), np.random.default_rng(0)
+    assert len(lp) == 3 and lp.log_copies == pytest.approx(np.log(4))
+    scale = lp.gp.kernel.output_module.loadings_prior.scale.expand(2, 2).numpy()
+    W = scale * rng.standard_normal((20_000, 2, 2))
+    s, U = np.linalg.eigh(gp.kernel.base_kernel(X).to_dense().detach().numpy())
+    gammas = W @ W.transpose(0, 2, 1) + 0.1 * np.eye(2)
+    C = s[:, None, None] * gammas[:, None] + 0.25 * np.eye(2)  # of each rotated row
+    rows = U.T @ Y.numpy()
+    squares = (rows * np.linalg.solve(C, rows[..., None])[..., 0]).sum(-1)
+    by_prior = -0.5 * (squares + np.linalg.slogdet(2 * np.pi * C)[1]).sum(-1)
+    q = norm(scale=1.5)
+    drawn = q.rvs((4000, 3), random_state=rng)
+    ratios = [lp(u)[0] - q.logpdf(u).sum() for u in drawn]
+    found, expected = (logsumexp(logs) - np.log(len(logs)) for logs in (ratios, by_prior))
+    assert found == pytest.approx(expected, abs=0.1)
 
 
 def test_turning_changes_neither_gamma_nor_the_evidence():

@@ -48,6 +48,16 @@ def test_very_short_and_constant_chains_say_nothing():
     assert chain_checks({"noise": np.ones((2, 30))}, 0) == {"num_divergences": 0}
 
 
+def test_a_single_chain_is_judged_by_its_halves():
+    values = np.random.default_rng(3).standard_normal((1, 500))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert chain_checks({"noise": values}, 0)["rhat_max"] < 1.01
+    with pytest.warns(FitWarning, match="not mixed: R̂ = [1-9]"):
+        chain_checks({"noise": values + (np.arange(500) > 250)}, 0)
+    assert chain_checks({"noise": values[:, :7]}, 0) == {"num_divergences": 0}
+
+
 @pytest.mark.parametrize("c", [0.1, 0.25, 0.45])
 def test_the_shape_of_known_ratios(c):
     z = np.random.default_rng(1).standard_normal(20000)
@@ -64,9 +74,8 @@ def test_ratios_that_are_equal_zero_or_few():
 
 def test_the_bound_and_its_error():
     ratios = np.random.default_rng(2).normal(3.0, 0.1, 400)
-    found = importance_checks(np.append(ratios, -np.inf), "svi")
+    found = importance_checks(ratios, "svi")
     assert found["elbo"] == pytest.approx(ratios.mean()) and found["elbo_error"] == pytest.approx(ratios.std() / 20)
-    assert found["num_failed_draws"] == 1
 
 
 def test_arviz_0_and_arviz_stats_give_the_same(monkeypatch):

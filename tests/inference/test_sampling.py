@@ -478,6 +478,10 @@ def test_ctrl_c_during_the_other_groups_keeps_the_draws(monkeypatch):
     with pytest.warns(FitWarning, match="draws are kept"):
         data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
     assert data["posterior"]["noise"].shape == (1, 30) and "interrupted" in data["posterior"].attrs["log_likelihood"]
+    monkeypatch.setattr(draw_groups, "draw_prior", interrupted)
+    with pytest.warns(FitWarning, match="prior is left out"):
+        data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
+    assert "prior" not in names_of(data) and "interrupted" in data["posterior"].attrs["prior"]
 
 
 def test_a_matern_kernel_in_two_columns_with_names():

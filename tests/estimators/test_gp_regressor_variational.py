@@ -1,0 +1,393 @@
+"""GPRegressor with variational inference: labels, counts, classes and heavy tails behind the same interface."""
+
+import pickle
+import re
+import signal
+import threading
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import ovkgp
+from ovkgp.estimators import variational_learning
+from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
+from ovkgp.inference import VariationalGP
+from ovkgp.inference.likelihoods import Bernoulli, Gaussian, Huber, Laplace, StudentT
+from ovkgp.kernels import DecomposableKernel
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-2, 2, (60, 1))
+WAVE = 2 * np.sin(2 * X[:, 0])
+LABELS = (RNG.random(60) < 1 / (1 + np.exp(-2 * WAVE))).astype(float)
+COUNTS = RNG.poisson(np.exp(WAVE)).astype(float)
+NEW = np.linspace(-1.8, 1.8, 9)[:, None]
+TRUTH = 2 * np.sin(2 * NEW[:, 0])
+QUICK = {"kernel": "independent", "num_frequencies": 10, "random_state": 0}
+
+
+def fitted(likelihood, Y, **options):
+    return ovkgp.GPRegressor(**QUICK | {"likelihood": likelihood} | options).fit(X, Y)
+
+
+@parametrize_with_checks(
+    [
+        ovkgp.GPRegressor("independent", **options, hyperparameters="fixed", num_frequencies=30, random_state=0)
+        for options in ({"approximation": "variational"}, {"likelihood": "student_t"})
+    ]
+)
+def test_scikit_learn(estimator, check):
+    check(estimator)
+
+
+# --- what it says ---------------------------------------------------------------------------------------------------
+
+
+def test_probabilities_of_labels():
+    model = fitted("bernoulli", LABELS)
+    probability, std = model.predict(NEW, return_std=True)
+    assert np.abs(probability - 1 / (1 + np.exp(-2 * TRUTH))).max() < 0.25
+    assert np.allclose(std, np.sqrt(probability * (1 - probability)))
+    latent, spread = model.predict(NEW, return_std=True, noise=False)
+    assert np.corrcoef(latent, TRUTH)[0, 1] > 0.9 and (spread > 0).all()
+    assert model.noise_ is None and model.approximation_ == "variational" and model.kernel_ == "independent"
+    assert set(np.unique(model.sample_y(NEW, 20))) == {0.0, 1.0}
+    assert np.array_equal(model.predict_quantiles(NEW), (probability > 0.5).astype(float))
+    assert 0.3 < model.score(X, LABELS) < 1
+    assert model.log_evidence_ == pytest.approx(model.gp_.fit_report_.log_evidence)
+
+
+def test_expected_counts_and_whole_quantiles():
+    model = fitted("poisson", COUNTS)
+    expected = model.predict(NEW)
+    assert np.abs(np.log(expected) - TRUTH).max() < 0.8
+    latent, spread = model.predict(NEW, return_std=True, noise=False)
+    assert np.allclose(expected, np.exp(latent + spread**2 / 2), rtol=1e-9)
+    lower, upper = model.predict_interval(NEW, 0.9)
+    assert np.array_equal(lower, lower.round()) and np.array_equal(upper, upper.round())
+    inside = np.mean([(RNG.poisson(np.exp(TRUTH)) >= lower) & (RNG.poisson(np.exp(TRUTH)) <= upper) for _ in range(50)])
+    assert inside > 0.8
+    draws = model.sample_y(NEW, 400)
+    assert np.abs(draws.mean(1) / expected - 1).max() < 0.5 and np.array_equal(draws, draws.round())
+    assert model.predict_quantiles(NEW, [0.1, 0.9]).shape == (9, 2)
+
+
+def test_classes_sum_to_one():
+    scores = np.stack([WAVE, -WAVE, np.zeros(60)], 1)
+    Y = np.eye(3)[(scores + RNG.gumbel(size=scores.shape)).argmax(1)]
+    Y[4] = np.nan
+    model = fitted("softmax", Y, kernel="decomposable")
+    probability = model.predict(NEW)
+    assert np.allclose(probability.sum(1), 1) and (probability > 0).all()
+    best = np.stack([TRUTH, -TRUTH, np.zeros(9)], 1).argmax(1)
+    assert (probability.argmax(1) == best)[np.abs(TRUTH) > 1].all()
+    assert np.array_equal(model.sample_y(NEW, 5).sum(1), np.ones((9, 5)))
+    with pytest.raises(OptionError, match="no quantiles"):
+        model.predict_quantiles(NEW)
+
+
+def test_heavy_tails_are_not_followed():
+    y = 100 + 30 * WAVE + 3 * RNG.standard_normal(60)
+    clean = y.copy()
+    y[::10] += 400
+    robust, plain = fitted("student_t", y), fitted("gaussian", y, approximation="exact")
+    truth = 100 + 30 * TRUTH
+    assert np.abs(robust.predict(NEW, noise=False) - truth).max() < 12
+    assert np.abs(plain.predict(NEW, noise=False) - truth).max() > 20
+    scale = robust.gp_.likelihood.scale.item() * robust.scaling_.output_scale[0]
+    assert 1 < scale < 8 and robust.log_evidence_ > plain.log_evidence_
+    prediction = robust.posterior_.predict(robust.scaling_.inputs(X[1::10]), noise=True)
+    density = prediction.log_density(robust.scaling_.outputs(clean[1::10, None])).mean().item()
+    assert density - np.log(robust.scaling_.output_scale[0]) > -5
+
+
+def test_a_likelihood_for_each_output_with_missing_entries():
+    frame = pd.DataFrame({"rain": LABELS, "visitors": COUNTS, "level": 50 + 7 * WAVE})
+    frame.loc[5, "rain"], frame.loc[9, "visitors"], frame.loc[:20, "level"] = np.nan, np.nan, np.nan
+    model = fitted(["bernoulli", "poisson", "gaussian"], frame, kernel="decomposable")
+    mean, std = model.predict(NEW, return_std=True)
+    assert ((mean[:, 0] > 0) & (mean[:, 0] < 1)).all() and (mean[:, 1] > 0).all()
+    assert np.abs(mean[:, 2] - (50 + 7 * TRUTH)).max() < 6 and (std > 0).all()
+    assert model.scaling_.output_scale[:2].tolist() == [1, 1] and model.scaling_.output_offset[:2].tolist() == [0, 0]
+    assert model.scaling_.output_scale[2] > 2 and model.output_names_ == ["rain", "visitors", "level"]
+    text = model.summary()
+    assert "bernoulli, poisson, gaussian likelihood" in text and "noise_2" in text and "visitors" in text
+
+
+def test_gaussian_noise_agrees_with_the_exact_model_where_points_are_many():
+    Y = np.stack([WAVE, -WAVE], 1)[:40] + 0.1 * RNG.standard_normal((40, 2))
+    options = {"kernel": "decomposable", "num_frequencies": 40, "random_state": 0}
+    for noise in ("shared", "full", 0.02):
+        exact = ovkgp.GPRegressor(**options, approximation="exact", noise=noise).fit(X[:40], Y)
+        model = ovkgp.GPRegressor(**options, approximation="variational", noise=noise).fit(X[:40], Y)
+        assert model.log_evidence_ == pytest.approx(exact.log_evidence_, abs=0.1)
+        assert np.abs(model.predict(NEW) - exact.predict(NEW)).max() < 0.01
+        assert np.abs(model.predict(NEW, return_cov=True)[1] - exact.predict(NEW, return_cov=True)[1]).max() < 0.005
+        assert np.abs(model.noise_ - exact.noise_).max() < 0.003
+
+
+def test_known_variances_of_the_entries():
+    y, noise = WAVE + 0.1, np.full(60, 0.01)
+    model = ovkgp.GPRegressor(**QUICK, approximation="variational").fit(X, y, noise)
+    assert model.noise_ == pytest.approx(0.01)
+    with pytest.raises(InputError, match="Gaussian"):
+        ovkgp.GPRegressor(**QUICK, likelihood="student_t").fit(X, y, noise)
+
+
+def test_units_do_not_matter():
+    y = WAVE + 0.1 * RNG.standard_t(3, 60)
+    model, other = (fitted(StudentT(1, scale=0.2 * unit, df=4.0), unit * y + 7 * unit) for unit in (1.0, 1000.0))
+    assert np.allclose(other.predict(NEW), 1000 * model.predict(NEW), rtol=1e-6)
+    assert other.log_evidence_ == pytest.approx(model.log_evidence_ - 60 * np.log(1000), abs=1e-4)
+    assert (other.gp_.likelihood.scale * other.scaling_.output_scale[0]).item() == pytest.approx(200)
+
+
+def test_objects_keep_what_they_fix_and_stay_as_they_are():
+    y = 5 * WAVE
+    likelihood = Laplace(1, scale=2.0)
+    model = fitted(likelihood, y)
+    assert likelihood.scale.item() == 2.0
+    assert model.gp_.likelihood.scale.item() == pytest.approx(2.0 / model.scaling_.output_scale[0])
+    Y = np.stack([y, 100 * y], 1)
+    model = fitted(Gaussian(2, noise=4.0), Y)
+    assert np.allclose(model.noise_, 4 * np.eye(2))
+    model = fitted([Huber(1, scale=1.0), Gaussian(1, noise=9.0)], Y)
+    scale = model.scaling_.output_scale
+    assert (model.gp_.likelihood.likelihoods[1].noise * scale[1] ** 2).item() == pytest.approx(9.0)
+    assert clone(model).get_params()["likelihood"][0].scale.item() == 1.0
+
+
+def test_covariances_where_there_are_any():
+    Y = np.stack([WAVE, -WAVE], 1)
+    model = fitted("student_t", Y + 0.1 * RNG.standard_t(4, Y.shape), kernel="decomposable")
+    cov = model.predict(NEW, return_cov=True)[1]
+    std = model.predict(NEW, return_std=True)[1]
+    assert cov.shape == (9, 2, 2) and np.allclose(np.sqrt(cov.diagonal(axis1=1, axis2=2)), std)
+    assert model.predict(NEW, return_cov="full")[1].shape == (18, 18)
+    counts = fitted("poisson", np.stack([COUNTS, COUNTS], 1))
+    for form in (True, "full"):
+        with pytest.raises(OptionError, match="only their variances"):
+            counts.predict(NEW, return_cov=form)
+    assert counts.predict(NEW, return_cov=True, noise=False)[1].shape == (9, 2, 2)
+
+
+def test_random_functions_are_latent():
+    model = fitted("poisson", COUNTS)
+    values = model.sample_functions(300, random_state=0)(NEW)
+    latent, spread = model.predict(NEW, return_std=True, noise=False)
+    assert values.shape == (300, 9)
+    assert np.abs((values.mean(0) - latent) / spread).max() < 0.3
+
+
+# --- how it is learned ----------------------------------------------------------------------------------------------
+
+
+def test_structures_are_compared_by_the_bound():
+    Y = np.stack([LABELS, LABELS, LABELS], 1)  # three copies: much is gained by one function for all
+    model = fitted("bernoulli", Y, kernel="auto")
+    assert model.kernel_ == "decomposable" and list(model.candidates_) == ["independent", "decomposable"]
+    assert model.candidates_["decomposable"] > model.candidates_["independent"] + 10
+    assert "evidence lower bound less one a parameter" in model.summary()
+
+
+def test_few_rows_first_and_batches_later(monkeypatch):
+    calls = []
+    fit = VariationalGP.fit
+
+    def noted(self, X, Y, noise=None, **options):
+        calls.append((len(X), len(self.inducing), options.get("batch_size")))
+        return fit(self, X, Y, noise, **options)
+
+    monkeypatch.setattr(VariationalGP, "fit", noted)
+    for name, value in {
+        "FIRST_ROWS": 30,
+        "FIRST_POINTS": 5,
+        "BATCH_ROWS": 50,
+        "BATCH_SIZE": 20,
+        "BATCH_STEPS": 80,
+    }.items():
+        monkeypatch.setattr(variational_learning, name, value)
+    model = fitted("poisson", COUNTS)
+    (rows, points, no_batch), last = calls
+    assert rows <= 40 and (points, no_batch) == (5, None) and last == (60, 10, 20)
+    assert np.abs(np.log(model.predict(NEW)) - TRUTH).max() < 1.2
+
+
+def test_training_on_some_rows_predicts_from_all():
+    model = fitted("poisson", COUNTS, training_rows=30)
+    assert model.fit_report_.num_rows <= 40 and model._num_seen.tolist() == [60]
+    assert model.log_evidence_ == pytest.approx(model.gp_.elbo(*_scaled(model, COUNTS)).item(), rel=1e-9)
+    best = model.gp_.log_evidence(*_scaled(model, COUNTS)).item()
+    assert model.log_evidence_ == pytest.approx(best, abs=1e-4)
+
+
+def _scaled(model, y):
+    return model.scaling_.inputs(X), model.scaling_.outputs(y[:, None])
+
+
+def test_hyperparameters_of_a_kernel_object_may_be_fixed():
+    kernel = ScaleKernel(RBFKernel()).double()
+    kernel.base_kernel.lengthscale, kernel.outputscale = 0.7, 4.0
+    model = ovkgp.GPRegressor(kernel, likelihood="bernoulli", hyperparameters="fixed", num_frequencies=20).fit(
+        X, LABELS
+    )
+    assert model.gp_.kernel.base_kernel.lengthscale.item() == pytest.approx(0.7) and model.fit_report_ is None
+    assert np.abs(model.predict(NEW) - 1 / (1 + np.exp(-2 * TRUTH))).max() < 0.3
+    assert "fixed" in model.to_arviz()["posterior"].attrs["method"]
+
+
+def test_draws_of_hyperparameters_are_averaged():
+    sampling = {"draws": 10, "max_draws": 4, "prior_draws": 0}
+    model = fitted("bernoulli", LABELS, hyperparameters="laplace", sampling=sampling)
+    assert len(model.posterior_) == 4 and model.noise_ is None
+    assert np.abs(model.predict(NEW) - 1 / (1 + np.exp(-2 * TRUTH))).max() < 0.25
+    assert "drawn by laplace" in model.summary()
+    data = model.to_arviz()
+    assert data["posterior"]["0.lengthscale"].shape == (1, 10)
+    assert set(np.unique(data["posterior_predictive"]["y"].values)) == {0.0, 1.0}
+    with pytest.raises(OptionError, match="only their variances"):
+        model.predict(NEW, return_cov=True)
+
+
+def test_draws_of_a_scale_are_in_the_units_of_the_data():
+    y = 1000 * WAVE + 100 * RNG.standard_t(3, 60)
+    sampling = {"draws": 10, "max_draws": 2, "prior_draws": 0, "posterior_predictive": False}
+    data = fitted("student_t", y, hyperparameters="laplace", sampling=sampling).to_arviz()
+    assert 30 < float(data["posterior"]["scale"].median()) < 300 and float(data["posterior"]["df"].min()) > 2
+
+
+def test_the_same_seed_the_same_model():
+    one, two = fitted("poisson", COUNTS), fitted("poisson", COUNTS)
+    assert np.array_equal(one.predict(NEW), two.predict(NEW))
+    copy = pickle.loads(pickle.dumps(one))
+    assert np.array_equal(copy.predict(NEW), one.predict(NEW)) and copy.log_evidence_ == one.log_evidence_
+
+
+def test_ctrl_c_keeps_a_model():
+    timer = threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT))
+    many = RNG.uniform(-2, 2, (400, 1))
+    counts = RNG.poisson(np.exp(2 * np.sin(2 * many[:, 0])))
+    timer.start()
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = ovkgp.GPRegressor(likelihood="poisson", num_frequencies=150, random_state=0).fit(many, counts)
+    finally:
+        timer.cancel()
+    assert model.fit_report_.interrupted and any(issubclass(entry.category, FitWarning) for entry in caught)
+    assert np.isfinite(model.predict(NEW)).all() and np.isfinite(model.log_evidence_)
+
+
+def test_point_estimates_for_arviz_have_no_leave_one_out():
+    model = fitted("negative_binomial", COUNTS)
+    data = model.to_arviz()
+    attrs = data["posterior"].attrs
+    assert attrs["method"] == "elbo" and "no leave-one-out" in attrs["log_likelihood"] and "elpd_loo" not in attrs
+    assert data["posterior"]["dispersion"].shape == (1, 1)
+    with pytest.raises(OptionError, match="takes none"):
+        model.to_arviz(X, COUNTS)
+
+
+# --- what it refuses ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "message"),
+    [
+        ("poisson", -COUNTS, "whole numbers"),
+        ("poisson", COUNTS + 0.5, "whole numbers"),
+        ("negative_binomial", COUNTS - 1e6, "whole numbers"),
+        ("bernoulli", LABELS + 1, "labels 0 and 1"),
+        ("bernoulli", np.full(60, "no"), "dtype|convert"),
+        ("softmax", LABELS, "two classes"),
+        ("softmax", np.zeros((60, 2)), "all zeros"),
+        (["bernoulli", "poisson"], LABELS, "2 entries and the model 1 outputs"),
+        (Bernoulli(3), LABELS, "3 outputs"),
+    ],
+)
+def test_bad_outputs_get_a_clear_error(likelihood, y, message):
+    with pytest.raises((OvkgpError, ValueError), match=message):
+        fitted(likelihood, y)
+
+
+def test_the_first_bad_entry_is_named_by_its_row():
+    counts = COUNTS.copy()
+    counts[51] = -3
+    with pytest.raises(InputError, match=re.escape("Y[51, 0] = -3")):
+        fitted("poisson", counts, training_rows=20)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"likelihood": "poisson", "approximation": "exact"}, "needs variational inference"),
+        ({"likelihood": ["poisson"], "approximation": "orff"}, "needs variational inference"),
+        ({"likelihood": Bernoulli(1), "approximation": "nystrom"}, "a bernoulli likelihood needs"),
+        ({"likelihood": ["poisson", "softmax"]}, "2 entries|softmax"),
+        ({"likelihood": 3}, "likelihood must be one of"),
+        ({"likelihood": ["poisson", 3]}, "likelihood must be one of"),
+        ({"likelihood": "student_t", "noise": 0.1}, "Leave noise at its default"),
+        ({"likelihood": "poisson", "noise": "full"}, "Leave noise at its default"),
+        ({"likelihood": "poisson", "distributed": True}, "one process"),
+        ({"likelihood": "poisson", "num_frequencies": 0}, "num_frequencies"),
+        ({"likelihood": "poisson", "num_frequencies": "many"}, "num_frequencies"),
+    ],
+)
+def test_bad_options_get_a_clear_error(options, message):
+    with pytest.raises(OvkgpError, match=message):
+        ovkgp.GPRegressor(**options).fit(X, COUNTS)
+
+
+def test_what_looks_at_all_rows_again_takes_no_parts():
+    model = ovkgp.GPRegressor(likelihood="poisson")
+    with pytest.raises(AttributeError) as caught:
+        model.partial_fit(X, COUNTS)
+    assert "variational" in str(caught.value.__cause__) and not hasattr(model, "partial_fit")
+    with pytest.raises(OptionError, match="a stream is not available with variational"):
+        model.fit_stream([(X, COUNTS)])
+    with pytest.raises(OptionError, match="checkpoint"):
+        model.fit(X, COUNTS, checkpoint="somewhere")
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("likelihood", "y", "low", "high"),
+    [
+        ("poisson", np.zeros(60), 0, 0.2),
+        ("negative_binomial", np.zeros(60), 0, 0.3),
+        ("bernoulli", np.ones(60), 0.8, 1),
+        ("student_t", np.full(60, 7.0), 6.9, 7.1),
+        ("softmax", np.eye(2)[np.zeros(60, int)], -1e-9, 1),
+    ],
+)
+def test_outputs_that_are_all_alike(likelihood, y, low, high):
+    model = fitted(likelihood, y)
+    mean = model.predict(NEW)
+    assert ((mean > low) & (mean < high)).all() or np.allclose(mean, low)
+    assert np.isfinite(model.predict(NEW, return_std=True)[1]).all()
+
+
+@pytest.mark.parametrize(("likelihood", "y"), [("poisson", [3.0]), ("bernoulli", [1.0]), ("laplace", [2.0])])
+def test_a_single_row(likelihood, y):
+    model = ovkgp.GPRegressor(likelihood=likelihood, random_state=0).fit([[0.5]], y)
+    assert np.isfinite(model.predict(NEW)).all() and np.isfinite(model.log_evidence_)
+
+
+def test_a_vector_field_of_counts_is_not_scaled():
+    inputs = RNG.uniform(-1, 1, (30, 2))
+    counts = RNG.poisson(3.0, (30, 2))
+    model = ovkgp.GPRegressor("curl_free", likelihood="poisson", num_frequencies=8, random_state=0).fit(inputs, counts)
+    assert np.array_equal(model.scaling_.output_scale, np.ones(2)) and (model.predict(inputs) > 0).all()
+
+
+def test_a_given_kernel_with_several_outputs():
+    kernel = DecomposableKernel(RBFKernel(), num_outputs=2, rank=1)
+    model = ovkgp.GPRegressor(kernel, likelihood="bernoulli", num_frequencies=10, random_state=0)
+    model.fit(X, np.stack([LABELS, 1 - LABELS], 1))
+    assert model.kernel_ == "given" and np.corrcoef(model.predict(X).T)[0, 1] < -0.9
+    assert torch.is_tensor(model.gp_.features.points) and len(model.gp_.features.points) == 10

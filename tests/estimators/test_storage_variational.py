@@ -1,0 +1,156 @@
+"""Variational regressors on disk: what is read back predicts the same numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+import ovkgp
+from ovkgp.estimators.likelihood_state import blank_likelihood, likelihood_from_state, likelihood_state
+from ovkgp.exceptions import InputError, ModelFileError, OptionError
+from ovkgp.inference.likelihoods import (
+    AsymmetricLaplace,
+    Bernoulli,
+    Gaussian,
+    Huber,
+    Laplace,
+    NegativeBinomial,
+    Poisson,
+    Softmax,
+    StudentT,
+    make_likelihood,
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-2, 2, (40, 2))
+F = np.stack([1.5 * np.sin(2 * X[:, 0]), X[:, 1]], 1)
+LABELS = (RNG.random(F.shape) < 1 / (1 + np.exp(-2 * F))).astype(float)
+COUNTS = RNG.poisson(np.exp(F)).astype(float)
+REAL = 100 + 30 * (F + 0.1 * RNG.standard_t(3, F.shape))
+CLASSES = np.eye(2)[(F + RNG.gumbel(size=F.shape)).argmax(1)]
+OPTIONS = {"num_frequencies": 6, "random_state": 0, "kernel": "decomposable"}
+
+
+def again(model, folder, **options):
+    model.save(folder / "model.ovkgp")
+    return ovkgp.load(folder / "model.ovkgp", **options)
+
+
+def assert_same(loaded, model):
+    new = RNG.uniform(-2, 2, (7, 2))
+    for noise in (True, False):
+        for mine, yours in zip(
+            model.predict(new, return_std=True, noise=noise),
+            loaded.predict(new, return_std=True, noise=noise),
+            strict=True,
+        ):
+            assert np.array_equal(mine, yours)
+    assert np.array_equal(loaded.sample_y(new, 3), model.sample_y(new, 3))
+    assert np.array_equal(loaded.sample_functions(2, 0)(new), model.sample_functions(2, 0)(new))
+    assert loaded.log_evidence_ == model.log_evidence_ and loaded.summary() == model.summary()
+    assert torch.equal(loaded.gp_.predict(new).mean, model.gp_.predict(new).mean)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "Y"),
+    [
+        ("bernoulli", LABELS),
+        ("negative_binomial", COUNTS),
+        ("student_t", REAL),
+        ("gaussian", REAL),
+        ("softmax", CLASSES),
+        (["student_t", "gaussian"], REAL),
+        ([StudentT(1, df=4.0), "laplace"], REAL),
+        (Huber(2, scale=3.0, kappa=2.0), REAL),
+    ],
+    ids=["labels", "counts", "student_t", "gaussian", "classes", "names", "objects", "object"],
+)
+def test_predictions_are_equal_to_the_bit(tmp_path, likelihood, Y):
+    Y = Y.copy()
+    if likelihood != "softmax":
+        Y[3, 0] = np.nan
+    model = ovkgp.GPRegressor(**OPTIONS, likelihood=likelihood, approximation="variational").fit(X, Y)
+    loaded = again(model, tmp_path)
+    assert_same(loaded, model)
+    assert loaded.approximation_ == "variational" and loaded.fit_report_.message == model.fit_report_.message
+    assert [name for name, *_ in loaded.gp_.named_priors()] == [name for name, *_ in model.gp_.named_priors()]
+
+
+@pytest.mark.parametrize(("noise", "kernel"), [("shared", "independent"), ("full", "independent"), (4.0, "lmc")])
+def test_noise_and_structures(tmp_path, noise, kernel):
+    options = OPTIONS | {"kernel": kernel}
+    model = ovkgp.GPRegressor(**options, approximation="variational", noise=noise).fit(X, REAL)
+    loaded = again(model, tmp_path)
+    assert_same(loaded, model)
+    assert np.array_equal(loaded.noise_, model.noise_)
+
+
+def test_a_loaded_model_is_trained_again_to_the_same(tmp_path):
+    model = ovkgp.GPRegressor(**OPTIONS, likelihood="poisson").fit(X, COUNTS)
+    loaded = again(model, tmp_path)
+    assert np.allclose(loaded.fit(X, COUNTS).predict(X), model.predict(X), rtol=1e-12)
+
+
+def test_averages_over_draws(tmp_path):
+    sampling = {"draws": 8, "max_draws": 3, "prior_draws": 0, "posterior_predictive": False}
+    options = OPTIONS | {"hyperparameters": "laplace", "sampling": sampling, "likelihood": "bernoulli"}
+    model = ovkgp.GPRegressor(**options).fit(X, LABELS)
+    loaded = again(model, tmp_path)
+    assert np.allclose(loaded.predict(X), model.predict(X), rtol=1e-12)
+    assert np.allclose(loaded.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1], rtol=1e-12)
+    assert loaded.noise_ is None and len(loaded.posterior_) == 3
+
+
+def test_a_model_that_was_changed_is_refused(tmp_path):
+    model = ovkgp.GPRegressor(**OPTIONS, likelihood="poisson").fit(X, COUNTS)
+    model.gp_.kernel.base_kernel.lengthscale = 0.1
+    with pytest.raises(OptionError, match="call fit again"):
+        model.save(tmp_path / "model.ovkgp")
+
+
+def test_a_torn_file_is_an_error(tmp_path):
+    model, path = ovkgp.GPRegressor(**OPTIONS, likelihood="poisson").fit(X, COUNTS), tmp_path / "model.ovkgp"
+    model.save(path)
+    whole = bytearray(path.read_bytes())
+    whole[-20] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(ModelFileError):
+        ovkgp.load(path)
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        Gaussian(2, "full"),
+        Gaussian(2, torch.tensor([0.1, 0.2])),
+        StudentT(2, scale=[0.5, 0.7]),
+        Laplace(2),
+        AsymmetricLaplace(2, tau=0.2),
+        Huber(2, kappa=3.0),
+        Bernoulli(2, link="probit"),
+        Poisson(2),
+        NegativeBinomial(2, dispersion=0.2),
+        NegativeBinomial(2),
+        Softmax(2),
+        make_likelihood(["gaussian", NegativeBinomial(1, dispersion=3.0)], 2),
+    ],
+    ids=lambda one: one.name,
+)
+def test_every_likelihood_comes_back(likelihood):
+    found = likelihood_from_state(*likelihood_state(likelihood))
+    assert type(found) is type(likelihood)
+    assert [name for name, _ in found.named_parameters()] == [name for name, _ in likelihood.named_parameters()]
+    Y, mean = torch.tensor([[0.0, 1.0]]).double(), torch.tensor([[0.3, -0.2]]).double()
+    assert torch.equal(found.log_density(Y, mean), likelihood.log_density(Y, mean))
+
+
+def test_a_likelihood_of_ones_own_is_refused():
+    class Own(Poisson):
+        pass
+
+    with pytest.raises(InputError, match="Own"):
+        likelihood_state(Own(1))
+
+
+def test_an_unknown_likelihood_in_a_file_is_refused():
+    with pytest.raises(ModelFileError, match="nonsense"):
+        blank_likelihood({"name": "nonsense", "num_outputs": 1})
