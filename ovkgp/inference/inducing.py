@@ -10,6 +10,7 @@ an approximation: bounds stay bounds. A separable kernel Σ_c k_c Γ_c has value
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from gpytorch.kernels import Kernel
@@ -36,6 +37,15 @@ CANDIDATES = 20_000
 
 Draws = Callable[[Tensor, Tensor], Tensor]
 """X (n, d) and which of the functions (j,) ↦ their values (n·p, j)."""
+
+
+class Part(NamedTuple):
+    """A component of a separable kernel at some inputs: k_c, B_c (p, q), Γ_c (p, p) and k_c(X, Z) L⁻ᵀ (n, m)."""
+
+    scalar: Kernel
+    factor: Tensor
+    matrix: Tensor
+    scores: Tensor
 
 
 class InducingPoints(FeatureMap):
@@ -90,13 +100,8 @@ class InducingPoints(FeatureMap):
 
     def forward(self, X: Tensor) -> LinearOperator:
         """Φ(X), of size (n·p) × r, for X (n, d)."""
-        X = self.check(X).to(self.points)
-        if X.shape[-1] != self.points.shape[-1]:
-            raise InputError(f"X has {X.shape[-1]} columns, the inducing points {self.points.shape[-1]}.")
-        if not self.is_separable:
-            return self.features_of(KernelProcess(self.kernel, self.num_outputs), X)
-        parts = [(self._scores(scalar, X), factor) for (scalar, factor, _) in self._parts()]
-        return stacked(*(FeatureOperator(scores, factor, num_outputs=self.num_outputs) for scores, factor in parts))
+        X = self._checked(X)
+        return self._stacked(self._parts(X)) if self.is_separable else self.features_of(self._own_process(), X)
 
     def features_of(self, process: Process, X: Tensor) -> LinearOperator:
         """The features (m·q) × r of any process tied to that of a kernel that is not separable."""
@@ -106,22 +111,45 @@ class InducingPoints(FeatureMap):
 
     def residual(self, X: Tensor, form: str, process: Process | None = None) -> Tensor:
         """K(x, x) − Φ(x) Φ(x)ᵀ as "diag" (n, p), "output" (n, p, p) or "full" (n·p, n·p); O(n m²) for each component."""
-        if not self.is_separable or process is not None:
-            process = KernelProcess(self.kernel, self.num_outputs) if process is None else process
-            features = to_dense(self.features_of(process, X))
-            return _left_over(process.prior(X, form), features, process.num_outputs, form)
-        first, *rest = (self._separable_residual(scalar, matrix, X, form) for scalar, _, matrix in self._parts())
+        X = self._checked(X)
+        if self.is_separable and process is None:
+            return self._left_of(self._parts(X), X, form)
+        process = self._own_process() if process is None else process
+        return self._left_of_process(process, self.features_of(process, X), X, form)
+
+    def with_residual(self, X: Tensor, form: str) -> tuple[LinearOperator, Tensor]:
+        """Φ(X) and the residual, from one evaluation of the kernel."""
+        X = self._checked(X)
+        if self.is_separable:
+            parts = self._parts(X)
+            return self._stacked(parts), self._left_of(parts, X, form)
+        process = self._own_process()
+        features = self.features_of(process, X)
+        return features, self._left_of_process(process, features, X, form)
+
+    def _checked(self, X: Tensor) -> Tensor:
+        X = self.check(X).to(self.points)
+        if X.shape[-1] != self.points.shape[-1]:
+            raise InputError(f"X has {X.shape[-1]} columns, the inducing points {self.points.shape[-1]}.")
+        return X
+
+    def _own_process(self) -> KernelProcess:
+        return KernelProcess(self.kernel, self.num_outputs)
+
+    def _stacked(self, parts: list[Part]) -> LinearOperator:
+        return stacked(*(FeatureOperator(part.scores, part.factor, num_outputs=self.num_outputs) for part in parts))
+
+    def _left_of_process(self, process: Process, features: LinearOperator, X: Tensor, form: str) -> Tensor:
+        return _left_over(process.prior(X, form), to_dense(features), process.num_outputs, form)
+
+    def _left_of(self, parts: list[Part], X: Tensor, form: str) -> Tensor:
+        first, *rest = (_separable_residual(part, X, form) for part in parts)
         return sum(rest, first)
 
-    def _separable_residual(self, scalar: Kernel, matrix: Tensor, X: Tensor, form: str) -> Tensor:
-        scores = self._scores(scalar, X)
-        if form == "full":
-            left = _left_over(to_dense(scalar(X)), scores, 1, form)
-            return torch.kron(left.contiguous(), matrix.contiguous())
-        left = _left_over(prior_covariance(scalar, X, 1, "diag"), scores, 1, "diag")  # (n, 1)
-        return left * matrix.diagonal() if form == "diag" else left.unsqueeze(-1) * matrix
+    def _parts(self, X: Tensor) -> list[Part]:
+        return [Part(*latent, self._scores(latent[0], X)) for latent in self._latents()]
 
-    def _parts(self) -> list[tuple[Kernel, Tensor, Tensor]]:
+    def _latents(self) -> list[tuple[Kernel, Tensor, Tensor]]:
         """(k_c, B_c, Γ_c) of each component."""
         parts = zip(components(self.kernel), self.thin, strict=True)
         return [
@@ -153,7 +181,7 @@ class InducingPoints(FeatureMap):
             return self._dense_draws(k, random_state, num_frequencies, process)
         pieces = [
             self._latent_draws(part, k, seed, num_frequencies)
-            for part, seed in zip(self._parts(), seeds(random_state, len(self.thin)), strict=True)
+            for part, seed in zip(self._latents(), seeds(random_state, len(self.thin)), strict=True)
         ]
         functions, weights = zip(*pieces, strict=True)
         return lambda X, index: sum(function(X, index) for function in functions), torch.cat(weights)
@@ -225,6 +253,14 @@ def inducing_points(inducing, X: Tensor, random_state=None) -> Tensor:
     if inducing is None or isinstance(inducing, (bool, float, str)):
         raise OptionError(f"inducing must be a number of points or an (m, d) array, got {inducing!r}.")
     return inputs(inducing, X.shape[1], name="inducing").to(X.device)
+
+
+def _separable_residual(part: Part, X: Tensor, form: str) -> Tensor:
+    if form == "full":
+        left = _left_over(to_dense(part.scalar(X)), part.scores, 1, form)
+        return torch.kron(left.contiguous(), part.matrix.contiguous())
+    left = _left_over(prior_covariance(part.scalar, X, 1, "diag"), part.scores, 1, "diag")  # (n, 1)
+    return left * part.matrix.diagonal() if form == "diag" else left.unsqueeze(-1) * part.matrix
 
 
 def _nugget(matrix: Tensor) -> Tensor:

@@ -3,11 +3,13 @@
     S⁻¹ ← (1 − ρ) S⁻¹ + ρ (I + Σ Φ_iᵀ W_i Φ_i),      μ ← μ + ρ S (Σ Φ_iᵀ g_i − μ),
 
 the first on the coordinates that the family lets it have. With ρ = 1 and a Gaussian likelihood that is the posterior in one
-step (ID-4); a negative curvature W (a robust likelihood at an outlier) or an overshoot makes ρ smaller, never the bound.
+step (ID-4); a negative curvature W (a robust likelihood at an outlier) or an overshoot makes ρ smaller, never the bound. The
+targets of several steps are mixed where that raises the bound (`variational_mixing`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,16 +21,18 @@ from ovkgp.inference.conjugate_gradients import conjugate_gradients
 from ovkgp.inference.likelihoods import Likelihood
 from ovkgp.inference.variational_bound import Piece, Pieces, VariationalBound
 from ovkgp.inference.variational_families import WeightGaussian
+from ovkgp.inference.variational_frames import Frame, leading_frame
+from ovkgp.inference.variational_mixing import Mixing, Target
 
 TOLERANCE = 1e-11
-"""A gain of the bound below this, for each observed entry, ends the ascent."""
+"""A gain of the bound below this, for each observed entry, ends the ascent, unless that of a quadratic bound would be `FLUKE` times as
+large: then it may be that a step has gone as far beyond the summit as it was short of it."""
+FLUKE = 100
 MOST_STEPS = 200
 SMALLEST_SHARE = 2.0**-20
 EXACT, STREAMED, INEXACT, MOST_PRODUCTS = 1e-12, 1e-6, 1e-4, 500
 """Tolerances of the conjugate gradients for the mean, where the family is not full: of the only step for a Gaussian likelihood,
 the same where each product makes the features of all rows anew, and of one of many steps for another likelihood."""
-PROBES = 20
-"""Random vectors that find the coordinates of a low-rank block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +42,8 @@ class Slopes:
     Args:
         value: Σ E log p(y_i | f_i).
         gradient: Σ Φ_iᵀ g_i (r,).
-        diagonal: the diagonal (r,) of Σ Φ_iᵀ W_i Φ_i; zero on a block that is everything.
-        block: its block (k, k).
+        diagonal: the diagonal (r,) of Σ Φ_iᵀ W_i Φ_i, in the coordinates of the frame of q; zero on a block that is everything.
+        block: its block (k, k), likewise.
         curvatures: W of each piece.
     """
 
@@ -68,24 +72,35 @@ def slopes(
         with_variances: False where the slopes do not depend on them (Gaussian likelihoods); `value` then lacks them.
         clamped: whether negative curvatures are set to zero.
 
-    Cost: O(n M² p) for a full q and Kronecker rows, O(n p r²) for dense ones; O(n M q) for mean field.
+    Cost: O(n M² p) for a full q and Kronecker rows, O(n p r²) for dense ones; O(n M q) for mean field, k times that for rank k.
+
+    Raises:
+        FactorisationError: the bound is not finite.
     """
     value, gradient, diagonal = (q.mean.new_zeros(shape) for shape in ((), q.num_weights, q.num_weights))
     block, curvatures = q.mean.new_zeros(q.rank, q.rank), []
     for piece in pieces:
         mean, variance = piece.marginals(q, form) if with_variances else _without_variances(piece, q, form)
         parts, first, curvature = likelihood.terms(piece.Y, mean, variance, piece.noise)
+        _require_finite(parts, first, curvature)
         curvature = _positive_part(curvature) if clamped else curvature
         value += scale * parts.sum()
         gradient += scale * piece.rows.adjoint(first)
         curvatures.append(curvature)
-        if q.is_full:
-            block += scale * piece.rows.gram(curvature)
-            continue
-        diagonal += scale * piece.rows.diagonal_gram(curvature)
-        if q.rank:
-            block += scale * piece.rows.columns(q.index).gram(curvature)
+        on_diagonal, on_block = _restricted_gram(q, piece, curvature)
+        diagonal += scale * on_diagonal
+        block += scale * on_block
     return Slopes(value, gradient, diagonal, block, curvatures)
+
+
+def _restricted_gram(q: WeightGaussian, piece: Piece, curvature: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ Φ_iᵀ W_i Φ_i as far as q may have it: a diagonal (r,) and a block (k, k)."""
+    if q.is_full:
+        return torch.zeros_like(q.precision), piece.rows.gram(curvature)
+    diagonal = piece.rows.diagonal_gram(curvature)
+    if q.frame is None:
+        return diagonal, q.chol
+    return q.frame.restricted(diagonal, piece.rows.adjoint(_weigh(curvature, piece.rows.times(q.frame.probes))))
 
 
 def natural_step(q: WeightGaussian, slopes: Slopes, share: float) -> WeightGaussian:
@@ -94,7 +109,7 @@ def natural_step(q: WeightGaussian, slopes: Slopes, share: float) -> WeightGauss
     Raises:
         FactorisationError: the precision would not be positive definite.
     """
-    moved = _precision_step(q, slopes, share)
+    moved = q.toward(*_target(q, slopes), share)
     return moved.moved(share * moved.solve(slopes.gradient - q.mean))
 
 
@@ -102,49 +117,79 @@ def natural_step(q: WeightGaussian, slopes: Slopes, share: float) -> WeightGauss
 def ascend(q: WeightGaussian, bound: VariationalBound, pieces: Pieces, max_steps: int = MOST_STEPS) -> WeightGaussian:
     """The best q of its family, in its basis, by natural steps over all rows that never lower the bound.
 
-    A Gaussian likelihood takes one step. Others start each step at twice the last share ρ and halve it until the bound does
-    not fall; the ascent ends when it gains less than 1e-11 for each observed entry.
+    A Gaussian likelihood takes one step. Others go to the mixture of the last targets, or where that would lower the bound take
+    a step of twice the last share ρ, halved until the bound does not fall; the ascent ends when it gains less than 1e-11 for
+    each observed entry.
+
+    Raises:
+        FactorisationError: the bound is not finite at q.
     """
     rows, likelihood = pieces.turned(q.basis), bound.likelihood
     if bound.is_conjugate:
         found = slopes(q, rows, likelihood, bound.form, with_variances=False)
-        moved = _precision_step(q, found, 1.0)
+        moved = q.toward(*_target(q, found), 1.0)
         tolerance = EXACT if isinstance(rows, list) else STREAMED
         return moved.moved(_newton_direction(moved, found, rows, q.mean, tolerance))
-    here, share = slopes(q, rows, likelihood, bound.form), 1.0
-    _require_finite(here)
+    here, share, mixing = slopes(q, rows, likelihood, bound.form), 1.0, Mixing()
     for _ in range(max_steps):
         level, before = here.value - q.divergence, q
-        q, here, share = _longest_step(q, here, rows, bound, share)
-        if here.value - q.divergence - level <= TOLERANCE * bound.data.num_seen or q is before:
+        mixed = _mixed_step(q, here, rows, bound, mixing)
+        q, here, share = _longest_step(q, here, rows, bound, share) if mixed is None else (*mixed, share)
+        gain, enough = here.value - q.divergence - level, TOLERANCE * bound.data.num_seen
+        if q is before or (gain <= enough and (not mixing.targets or mixing.decrement <= FLUKE * enough)):
             break
         share = min(1.0, 2 * share)
     return q
+
+
+def _mixed_step(
+    q: WeightGaussian, here: Slopes, rows: Iterable[Piece], bound: VariationalBound, mixing: Mixing
+) -> tuple[WeightGaussian, Slopes] | None:
+    """q and its slopes at the mixture of the last targets; None where there is none that does not lower the bound."""
+    try:
+        diagonal, block = _target(q, here)
+        whole = q.toward(diagonal, block, 1.0)
+        mean = q.mean + _newton_direction(whole, here, rows, q.mean)
+        mixing.remember(q, Target(diagonal, block, mean))
+        moved = mixing.mixture(q)
+        there = None if moved is None else slopes(moved, rows, bound.likelihood, bound.form)
+    except FactorisationError:
+        mixing.forget()
+        return None
+    if there is None:
+        return None
+    if _is_lower(there, moved, here.value - q.divergence):
+        mixing.forget(kept=1)
+        return None
+    return moved, there
 
 
 def _longest_step(
     q: WeightGaussian, here: Slopes, rows: Iterable[Piece], bound: VariationalBound, share: float
 ) -> tuple[WeightGaussian, Slopes, float]:
     """q, its slopes and ρ after the longest of the steps ρ, ρ/2, … that does not lower the bound; all as before if none."""
-    level = here.value - q.divergence
     while share >= SMALLEST_SHARE:
         try:
-            moved = _precision_step(q, here, share)
-        except FactorisationError:
+            moved = q.toward(*_target(q, here), share)
+            moved = moved.moved(share * _newton_direction(moved, here, rows, q.mean))
+            there = slopes(moved, rows, bound.likelihood, bound.form)
+        except FactorisationError:  # so long a step leaves no precision, or no finite bound
             share /= 2
             continue
-        moved = moved.moved(share * _newton_direction(moved, here, rows, q.mean))
-        there = slopes(moved, rows, bound.likelihood, bound.form)
-        if bool(there.value - moved.divergence >= level - 1e-13 * level.abs()):
+        if not _is_lower(there, moved, here.value - q.divergence):
             return moved, there, share
         share /= 2
     return q, here, share
 
 
-def _precision_step(q: WeightGaussian, slopes: Slopes, share: float) -> WeightGaussian:
-    target = slopes.block.clone()
-    target.diagonal().add_(1)
-    return q.toward(1 + slopes.diagonal, target, share)
+def _is_lower(there: Slopes, q: WeightGaussian, level: Tensor) -> bool:
+    return not bool(there.value - q.divergence >= level - 1e-13 * level.abs())
+
+
+def _target(q: WeightGaussian, slopes: Slopes) -> tuple[Tensor, Tensor]:
+    """I + Σ Φ_iᵀ W_i Φ_i, restricted to the family: a diagonal (r,) and a block (k, k)."""
+    on_diagonal, on_block = q.prior
+    return on_diagonal + slopes.diagonal, on_block + slopes.block
 
 
 def _newton_direction(
@@ -162,45 +207,41 @@ def _newton_direction(
 
 
 @torch.no_grad()
-def eigenbasis(q: WeightGaussian, bound: VariationalBound, pieces: Pieces) -> WeightGaussian:
-    """q in the eigenbasis of Σ Φ_iᵀ W_i Φ_i, at its own curvatures W; for Kronecker rows in U ⊗ V, from φᵀφ and BᵀW̄B with the
-    average W̄ (BT-76). A full q as it is.
+def eigenbasis(q: WeightGaussian, bound: VariationalBound, pieces: Pieces, scale: float = 1.0) -> WeightGaussian:
+    """q in the eigenbasis of Σ Φ_iᵀ W_i Φ_i, at its own curvatures W; for Kronecker rows in U ⊗ V, from Σ w_i φ_iᵀφ_i with w_i the size
+    of W_i and from BᵀW̄B with the average W̄ (BT-76). A block takes the directions that a diagonal there misses most. A full q as
+    it is.
 
-    O(n M² + M³ + p³) for Kronecker rows, O(n p r² + r³) for dense ones.
+    Args:
+        scale: of the sum: n over the number of rows in `pieces`.
+
+    O(n M² + M³ + p³) for Kronecker rows, O(n p r² + r³) for dense ones, and 6 (k + 5) products with Φ and Φᵀ for rank k.
     """
     if q.is_full:
         return q
     weight, gram, count, curvatures = 0.0, 0.0, 0, []
     for piece, own in zip(pieces.turned(()), pieces.turned(q.basis), strict=True):
         curvature = bound.likelihood.terms(own.Y, *own.marginals(q, bound.form), own.noise)[2]
+        _require_finite(curvature)
         curvature = _positive_part(curvature)
         weight, gram = weight + curvature.sum(0), gram + piece.rows.basis_gram(curvature)
         count, rows = count + len(curvature), piece.rows
-        curvatures.append(curvature)
+        curvatures.append(scale * curvature)
     weight = weight if weight.dim() == 2 else torch.diag_embed(weight)
     basis = rows.own_basis(weight / count, gram)
-    return q.turned(basis, _correlation(pieces.turned(basis), curvatures) if q.rank else q.mean)
+    return q.turned(basis, _frame(pieces.turned(basis), curvatures, q.rank) if q.rank else None)
 
 
-def _correlation(pieces: Iterable[Piece], curvatures: list[Tensor]) -> Tensor:
-    """Σ_j≠i C_ij² / (C_ii C_jj) of C = I + ΦᵀWΦ for each coordinate i (r,): what a diagonal precision would lose.
-
-    It is estimated from `PROBES` random signs z, as the average of (D^{-½} (C − D) D^{-½} z)².
-    """
+def _frame(pieces: Iterable[Piece], curvatures: list[Tensor], rank: int) -> Frame:
     diagonal = 1 + sum(piece.rows.diagonal_gram(weight) for piece, weight in zip(pieces, curvatures, strict=True))
-    generator, total = torch.Generator().manual_seed(0), torch.zeros_like(diagonal)
-    for _ in range(PROBES):
-        signs = torch.randint(2, diagonal.shape, generator=generator).to(diagonal) * 2 - 1
-        scaled = signs * diagonal.rsqrt()
-        total += ((_precision_times(scaled, pieces, curvatures) - diagonal * scaled) * diagonal.rsqrt()).square()
-    return total / PROBES
+    return leading_frame(lambda columns: _precision_times(columns, pieces, curvatures), diagonal, rank)
 
 
-def _precision_times(vector: Tensor, pieces: Iterable[Piece], curvatures: list[Tensor]) -> Tensor:
-    """(I + ΦᵀWΦ) v."""
-    total = vector.clone()
+def _precision_times(vectors: Tensor, pieces: Iterable[Piece], curvatures: list[Tensor]) -> Tensor:
+    """(I + ΦᵀWΦ) v of a vector (r,), or of columns (r, k)."""
+    total = vectors.clone()
     for piece, weight in zip(pieces, curvatures, strict=True):
-        total += piece.rows.adjoint(_weigh(weight, piece.rows.times(vector)))
+        total += piece.rows.adjoint(_weigh(weight, piece.rows.times(vectors)))
     return total
 
 
@@ -218,11 +259,14 @@ def _positive_part(curvature: Tensor) -> Tensor:
 
 
 def _weigh(weight: Tensor, values: Tensor) -> Tensor:
-    return weight * values if weight.dim() == 2 else (weight @ values.unsqueeze(-1)).squeeze(-1)
+    """W v of values (n, p), or of k columns (n, p, k), for W (n, p) or (n, p, p)."""
+    if values.dim() == 2:
+        return _weigh(weight, values.unsqueeze(-1)).squeeze(-1)
+    return weight.unsqueeze(-1) * values if weight.dim() == 2 else weight @ values
 
 
-def _require_finite(found: Slopes) -> None:
-    if not bool(torch.isfinite(found.value) & torch.isfinite(found.gradient).all()):
+def _require_finite(*parts: Tensor) -> None:
+    if not all(math.isfinite(part.sum().item()) for part in parts):
         raise FactorisationError(
             "the bound is not finite at the present hyperparameters: a scale or an outputscale has left the range of numbers. "
             "Bound them, or scale the data."

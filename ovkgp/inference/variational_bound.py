@@ -105,7 +105,9 @@ class VariationalBound:
         self.features, self.mean, self.likelihood, self.data = features, mean, likelihood, data
         self.form = "output" if likelihood.couples_outputs else "diag"
         self.is_conjugate = isinstance(likelihood, Gaussian)
-        self.chunk_rows = max(CHUNK_ENTRIES // entries_per_row(self.probe()), 1)
+        # the covariances between outputs of one row come from as many products with its waves as there are outputs
+        per_row = entries_per_row(self.probe()) * (data.num_outputs if likelihood.couples_outputs else 1)
+        self.chunk_rows = max(CHUNK_ENTRIES // per_row, 1)
 
     @torch.no_grad()
     def probe(self) -> Rows:
@@ -114,9 +116,11 @@ class VariationalBound:
 
     def piece(self, chunk: Observations) -> Piece:
         """Some rows, with a graph where gradients are enabled."""
-        rows = rows_of(self.features(chunk.X), chunk.num_outputs)
-        residual = self.features.residual(chunk.X, self.form) if isinstance(self.features, InducingPoints) else None
-        return Piece(rows, self.mean(chunk.X), residual, chunk.Y, chunk.noise)
+        if isinstance(self.features, InducingPoints):
+            Phi, residual = self.features.with_residual(chunk.X, self.form)
+        else:
+            Phi, residual = self.features(chunk.X), None
+        return Piece(rows_of(Phi, chunk.num_outputs), self.mean(chunk.X), residual, chunk.Y, chunk.noise)
 
     @torch.no_grad()
     def pieces(self) -> Iterator[Piece]:

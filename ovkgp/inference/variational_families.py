@@ -1,8 +1,8 @@
 """Gaussian families over the weights, q(w) = N(μ, S): full, mean-field in an eigenbasis, and what lies between.
 
-In the coordinates of an orthogonal basis, S⁻¹ is a dense block on `rank` of them and diagonal on the others. The block may
-be everything (full) or nothing (mean field); families of growing rank contain each other. For a decomposable map with
-complete Gaussian outputs the optimal S is diagonal in the basis U ⊗ V of BT-76, so that mean field is exact there (ID-4).
+Mean field has a diagonal S⁻¹ in an orthogonal basis. For a decomposable map with complete Gaussian outputs the optimal S is
+diagonal in the basis U ⊗ V of BT-76, so that it is exact there (ID-4). Between it and the full family, S⁻¹ is a dense block on
+`rank` directions and diagonal on the others, in the coordinates of a `Frame`: those directions that a diagonal misses most.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from torch import Tensor
 
 from ovkgp.exceptions import FactorisationError, OptionError
 from ovkgp.inference.dense import inverse_of
-from ovkgp.inference.variational_rows import Basis, Rows
+from ovkgp.inference.variational_frames import Frame, unit_frame
+from ovkgp.inference.variational_rows import Basis, DenseRows, Rows
 from ovkgp.kernels.checks import whole_number
 
 FAMILIES = ("auto", "full", "low_rank", "mean_field")
+FRAME = ("scale", "directions", "index")
 FULL_UP_TO = 1500
 """The most weights for which the family "auto" is "full"; beyond, it is "mean_field"."""
 
@@ -29,12 +31,12 @@ class WeightGaussian:
 
     Args:
         mean: μ (r,), in the basis.
-        precision: (r,) the diagonal of S⁻¹; not looked at on `index`.
-        chol: the Cholesky factor (k, k) of the block of S⁻¹ on `index`.
-        index: the coordinates (k,) of the block.
+        precision: (r,) the diagonal of S⁻¹, in the coordinates of the frame; not looked at on the block.
+        chol: the Cholesky factor (k, k) of the block of S⁻¹.
         basis: see `variational_rows.Basis`.
+        frame: where 0 < k < r, the coordinates in which S⁻¹ is a block and a diagonal; None where there is only one of these.
 
-    Cost: O(r + k² + basis) memory.
+    Cost: O(r k + k² + basis) memory.
 
     Example:
         >>> from ovkgp.inference.variational_families import prior_weights
@@ -46,8 +48,8 @@ class WeightGaussian:
     mean: Tensor
     precision: Tensor
     chol: Tensor
-    index: Tensor
     basis: Basis = field(default=())
+    frame: Frame | None = None
 
     @property
     def num_weights(self) -> int:
@@ -57,11 +59,16 @@ class WeightGaussian:
     @property
     def rank(self) -> int:
         """k, the size of the dense block."""
-        return len(self.index)
+        return len(self.chol)
 
     @property
     def is_full(self) -> bool:
         return self.rank == self.num_weights
+
+    @cached_property
+    def index(self) -> Tensor:
+        """The coordinates (k,) of the block."""
+        return torch.arange(self.rank, device=self.mean.device) if self.frame is None else self.frame.index
 
     @cached_property
     def block(self) -> Tensor:
@@ -73,38 +80,59 @@ class WeightGaussian:
         """The diagonal (r,) of S outside the block, zero on it."""
         return (1 / self.precision).index_fill(0, self.index, 0.0)
 
+    @property
+    def prior(self) -> tuple[Tensor, Tensor]:
+        """The precision of N(0, I): its diagonal (r,) and its block (k, k)."""
+        if self.frame is not None:
+            return self.frame.prior
+        return torch.ones_like(self.precision), torch.eye(self.rank).to(self.chol)
+
+    @cached_property
+    def spread(self) -> tuple[Tensor, Tensor, Tensor]:
+        """S as diag(v) + F M Fᵀ, where there is a frame: v (r,), F (r, 3k) and M (3k, 3k)."""
+        variances, factor, core = self.frame.spread(self.variances, self.block)
+        return self.frame.scale.square() * variances, self.frame.scale.unsqueeze(-1) * factor, core
+
     @cached_property
     def divergence(self) -> Tensor:
         """KL(q ‖ N(0, I)) = ½ (tr S + μᵀμ − r + log det S⁻¹)."""
-        trace = self.block.diagonal().sum() + self.variances.sum()
+        on_diagonal, on_block = self.prior
+        trace = (self.block * on_block).sum() + (self.variances * on_diagonal).sum()
         logs = self.precision.log().index_fill(0, self.index, 0.0).sum() + 2 * self.chol.diagonal().log().sum()
+        logs = logs if self.frame is None else logs - 2 * self.frame.scale.log().sum()
         return (trace + self.mean.square().sum() - self.num_weights + logs) / 2
 
     def marginals(self, rows: Rows, form: str) -> tuple[Tensor, Tensor]:
         """The mean (n, p) of Φ w and its covariance in the form "diag" or "output"; `rows` are in the basis of q.
 
-        Differentiable in the rows. O(n M q + n p k²) for Kronecker rows.
+        Differentiable in the rows. O(n M q k + n p k²) for Kronecker rows.
         """
         mean = rows.times(self.mean)
         if self.is_full:
             return mean, rows.quadratic(self.block, form)
-        covariance = rows.diagonal_quadratic(self.variances, form)
-        if self.rank:
-            covariance = covariance + rows.columns(self.index).quadratic(self.block, form)
-        return mean, covariance
+        if self.frame is None:
+            return mean, rows.diagonal_quadratic(self.variances, form)
+        variances, factor, core = self.spread
+        return mean, rows.diagonal_quadratic(variances, form) + DenseRows(rows.times(factor)).quadratic(core, form)
 
     def joint_covariance(self, rows: Rows) -> Tensor:
         """Φ S Φᵀ (n·p, n·p)."""
         features = rows.dense().flatten(0, 1)
-        columns = features[:, self.index]
-        return columns @ self.block @ columns.mT + (features * self.variances) @ features.mT
+        if self.is_full:
+            return features @ self.block @ features.mT
+        if self.frame is None:
+            return (features * self.variances) @ features.mT
+        variances, factor, core = self.spread
+        columns = features @ factor
+        return (features * variances) @ features.mT + columns @ core @ columns.mT
 
     def solve(self, gradient: Tensor) -> Tensor:
         """S v of a vector (r,)."""
+        gradient = gradient if self.frame is None else self.frame.pulled(gradient)
         found = gradient / self.precision
         if self.rank:
             found[self.index] = torch.cholesky_solve(gradient[self.index].unsqueeze(-1), self.chol).squeeze(-1)
-        return found
+        return found if self.frame is None else self.frame.outward(found)
 
     def toward(self, diagonal: Tensor, block: Tensor, share: float) -> WeightGaussian:
         """The precision moved to (1 − ρ) S⁻¹ + ρ target, with the same mean.
@@ -130,51 +158,54 @@ class WeightGaussian:
         return replace(self, mean=self.mean + step)
 
     def draw(self, k: int, generator: torch.Generator) -> Tensor:
-        """k draws (r, k), in the basis. O(k r + k rank²)."""
+        """k draws (r, k), in the basis. O(k r rank)."""
         scores = torch.randn(self.num_weights, k, generator=generator, dtype=torch.float64).to(self.mean.device)
         draws = scores * self.precision.rsqrt().unsqueeze(-1)
         draws[self.index] = torch.linalg.solve_triangular(self.chol.mT, scores[self.index], upper=True)
-        return self.mean.unsqueeze(-1) + draws
+        return self.mean.unsqueeze(-1) + (draws if self.frame is None else self.frame.outward(draws))
 
-    def turned(self, basis: Basis, order: Tensor) -> WeightGaussian:
+    def turned(self, basis: Basis, frame: Frame | None = None) -> WeightGaussian:
         """The nearest member of the family in another basis: the mean is kept, of the precision only the diagonal.
 
         Args:
             basis: of the same kind as this one, or any if this one is ().
-            order: (r,) numbers; the block is on the coordinates where they are largest.
+            frame: the directions of the block in that basis, where there is one.
         """
-        index = order.topk(self.rank).indices.sort().values if self.rank else self.index
-        mean, precision = self.mean, self.precision
-        if self.rank:
-            precision = precision.index_copy(0, self.index, (self.chol @ self.chol.mT).diagonal())
         turns = [new.mT @ old for new, old in zip(basis, self.basis or _identities(basis), strict=True)]
-        mean, precision = _apply(turns, mean), _apply([turn.square() for turn in turns], precision)
-        return replace(
-            self,
-            mean=mean,
-            precision=precision,
-            chol=torch.diag_embed(precision[index].sqrt()),
-            index=index,
-            basis=basis,
-        )
+        mean, precision = _apply(turns, self.mean), _apply([turn.square() for turn in turns], self._diagonal())
+        if frame is None:
+            return replace(self, mean=mean, precision=precision, basis=basis)
+        on_diagonal, on_block = frame.restricted(precision, precision.unsqueeze(-1) * frame.probes)
+        return WeightGaussian(mean, on_diagonal, torch.linalg.cholesky(on_block), basis, frame)
+
+    def _diagonal(self) -> Tensor:
+        """The diagonal (r,) of S⁻¹ in the basis."""
+        if self.frame is None:
+            return self.precision
+        outside = self.precision.index_fill(0, self.index, 0.0)
+        diagonal, factor, core = self.frame.spread(outside, self.chol @ self.chol.mT)
+        return (diagonal + ((factor @ core) * factor).sum(1)) / self.frame.scale.square()
 
     def tensors(self) -> dict[str, Tensor]:
         """All that `from_tensors` needs, to be stored bit for bit."""
-        own = {name: getattr(self, name) for name in ("mean", "precision", "chol", "index")}
-        return {**own, **{f"basis.{i}": part for i, part in enumerate(self.basis)}}
+        own = {name: getattr(self, name) for name in ("mean", "precision", "chol")}
+        parts = {f"basis.{i}": part for i, part in enumerate(self.basis)}
+        return {**own, **parts, **({} if self.frame is None else {f"frame.{n}": getattr(self.frame, n) for n in FRAME})}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> WeightGaussian:
         """The inverse of `tensors`."""
         basis = tuple(tensors[name] for name in ("basis.0", "basis.1") if name in tensors)
-        return cls(*(tensors[name] for name in ("mean", "precision", "chol", "index")), basis)
+        frame = Frame(*(tensors[f"frame.{name}"] for name in FRAME)) if "frame.scale" in tensors else None
+        return cls(*(tensors[name] for name in ("mean", "precision", "chol")), basis, frame)
 
 
 def prior_weights(num_weights: int, rank: int, device: torch.device | None = None) -> WeightGaussian:
     """q = N(0, I) with a dense block on the first `rank` coordinates of the given basis."""
     ones = torch.ones(num_weights, dtype=torch.float64, device=device)
     eye = torch.eye(rank, dtype=torch.float64, device=device)
-    return WeightGaussian(0 * ones, ones, eye, torch.arange(rank, device=device))
+    frame = unit_frame(num_weights, rank, device) if 0 < rank < num_weights else None
+    return WeightGaussian(0 * ones, ones, eye, frame=frame)
 
 
 def family_rank(family: str, rank: int | None, num_weights: int) -> int:

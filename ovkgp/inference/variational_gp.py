@@ -35,14 +35,12 @@ from ovkgp.inference.model import Model
 from ovkgp.inference.noise import OutputNoise
 from ovkgp.inference.posterior import Posterior
 from ovkgp.inference.prediction import Prediction
-from ovkgp.inference.priors import log_prior
 from ovkgp.inference.processes import KernelProcess
-from ovkgp.inference.training import maximise
 from ovkgp.inference.variational_bound import VariationalBound
 from ovkgp.inference.variational_families import WeightGaussian, family_rank, prior_weights, require_family
 from ovkgp.inference.variational_posterior import VariationalPosterior
 from ovkgp.inference.variational_starts import latent_boxes, latent_sizes, latent_starts
-from ovkgp.inference.variational_training import BatchTraining, CollapsedBound
+from ovkgp.inference.variational_training import BatchTraining, CollapsedBound, climb
 from ovkgp.kernels import num_outputs
 from ovkgp.kernels.checks import whole_number
 
@@ -64,7 +62,7 @@ class VariationalGP(Module):
         inducing: instead, the number of inducing points, chosen from the data, or the points (m, d); 200 by default.
         mean: of the latent function: "zero", "constant", "linear" or a GPyTorch mean.
         family: of q: "full" (an r × r covariance), "mean_field" (diagonal in the eigenbasis of the features, BT-76),
-            "low_rank" (dense on the `rank` directions of that basis that are most correlated, diagonal on the others), or
+            "low_rank" (dense on the `rank` directions in which a diagonal would miss most, diagonal on the others), or
             "auto": full up to 1500 weights, mean field beyond.
         rank: of "low_rank".
         learn_inducing: whether the inducing points are trained.
@@ -174,7 +172,7 @@ class VariationalGP(Module):
         copy, options = deepcopy(self), {"variance": variance, "num_landmarks": num_landmarks}
         data = copy.observe(X, Y, noise)
         if hyperparameters is None:
-            copy._settle(data)
+            copy._settle(data, num_landmarks)
             return copy.posterior(**options)
         data, is_known = data.clone(), data.noise is not None  # nobody draws the noise where it is known
         condition = partial(VariationalGP.condition, X=data.X, Y=data.Y, noise=data.noise, **options)
@@ -209,6 +207,7 @@ class VariationalGP(Module):
             epochs, learning_rate, natural_step: of the training in batches: passes over the data (None for as many as make
                 1500 steps, at least 3), the rate of Adam and the step ρ of q; rates fall to a twentieth in the end, and q is
                 then brought to its best for all rows if their features are at most 2·10⁷ numbers.
+            callback: called with the model after each epoch of a training in batches.
             random_state: of the inducing points and of the order of the rows.
             verbose: 0 is quiet, 1 shows a progress bar.
 
@@ -221,18 +220,9 @@ class VariationalGP(Module):
         options = {"boxes": latent_boxes(self, data), "sizes": latent_sizes(self, data)}
         starts = latent_starts(self, data, start)
         if batch_size is None:
-            collapsed = CollapsedBound(self, data)
+            most = whole_number("max_iter", max_iter)
             with self.naming_failures():
-                self.fit_report_ = maximise(
-                    self,
-                    lambda: collapsed() + log_prior(self),
-                    starts=starts,
-                    max_iter=max_iter,
-                    tolerance=tolerance,
-                    scale=data.num_seen,
-                    verbose=verbose,
-                    **options,
-                )
+                self.fit_report_ = climb(self, data, starts, most, tolerance, verbose=verbose, **options)
             self._settle(data)
         else:
             size = whole_number("batch_size", batch_size)
@@ -253,7 +243,7 @@ class VariationalGP(Module):
         return self
 
     def posterior(self, variance: str = "features", num_landmarks: int = NUM_LANDMARKS) -> VariationalPosterior:
-        """The posterior of the data of `fit`; `variance` and `num_landmarks` as for `condition`."""
+        """The posterior of the data of `fit`; `variance` and `num_landmarks` (here at most 1000) as for `condition`."""
         if self._seen is None:
             raise OptionError("the model has not seen data: call fit(X, Y) first, or condition(X, Y).")
         if variance not in VARIANCES:
@@ -329,11 +319,11 @@ class VariationalGP(Module):
         return VariationalBound(self.features, self.mean, self.likelihood, data)
 
     @torch.no_grad()
-    def _settle(self, data: Observations) -> None:
+    def _settle(self, data: Observations, num_landmarks: int = NUM_LANDMARKS) -> None:
         """Bring q to its best, and remember what a posterior needs."""
         with self.naming_failures():
             CollapsedBound(self, data).settle()
-        self._remember(data)
+        self._remember(data, num_landmarks=num_landmarks)
 
     def _show(self, callback: Callable[[VariationalGP], None], data: Observations, elbo: float) -> None:
         """Call back with a model that can predict."""
@@ -341,12 +331,13 @@ class VariationalGP(Module):
         callback(self)
 
     @torch.no_grad()
-    def _remember(self, data: Observations, elbo: float | None = None) -> None:
+    def _remember(self, data: Observations, elbo: float | None = None, num_landmarks: int = NUM_LANDMARKS) -> None:
         noise = None
         if self.noise_model is not None:
             noise = Model(self.kernel, self.mean, self.noise_model).new_noise(data)
-        elbo = float(self._bound(data).value(self.q_)) if elbo is None else elbo
-        self._seen = choose_landmarks(data, NUM_LANDMARKS), noise, elbo
+        bound = self._bound(data)
+        elbo = float(bound.value(self.start_weights(bound))) if elbo is None else elbo
+        self._seen = choose_landmarks(data, num_landmarks), noise, elbo
 
 
 def _require_parts(kernel: Kernel, features: FeatureMap | None, inducing) -> None:

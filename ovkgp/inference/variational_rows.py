@@ -60,12 +60,18 @@ class KroneckerRows:
         return KroneckerRows(self.waves @ U, self.factor @ V)
 
     def times(self, weights: Tensor) -> Tensor:
-        """Φ w (n, p) of weights (r,)."""
-        return (self.waves @ weights.unflatten(0, (-1, self.factor.shape[1]))) @ self.factor.mT
+        """Φ w (n, p) of weights (r,), or (n, p, k) of k columns (r, k)."""
+        columns = weights.unflatten(0, (-1, self.factor.shape[1]))
+        if weights.dim() == 1:
+            return (self.waves @ columns) @ self.factor.mT
+        return self.factor @ (self.waves @ columns.flatten(1)).unflatten(1, columns.shape[1:])
 
     def adjoint(self, values: Tensor) -> Tensor:
-        """Φᵀ v (r,) of values (n, p)."""
-        return ((values @ self.factor).mT @ self.waves).mT.flatten()
+        """Φᵀ v (r,) of values (n, p), or (r, k) of (n, p, k)."""
+        if values.dim() == 2:
+            return ((values @ self.factor).mT @ self.waves).mT.flatten()
+        mixed = self.factor.mT @ values  # (n, q, k)
+        return (self.waves.mT @ mixed.flatten(1)).unflatten(1, mixed.shape[1:]).flatten(0, 1)
 
     def gram(self, weight: Tensor) -> Tensor:
         """Σ Φ_iᵀ W_i Φ_i (r, r) for W (n, p) or (n, p, p)."""
@@ -124,22 +130,19 @@ class KroneckerRows:
             return energy @ self.factor.square().mT
         return torch.einsum("nb,pb,ab->npa", energy, self.factor, self.factor)
 
-    def columns(self, index: Tensor) -> DenseRows:
-        """Some of the columns of Φ."""
-        q = self.factor.shape[1]
-        return DenseRows(self.waves[:, index // q].unsqueeze(1) * self.factor[:, index % q])
-
     def dense(self) -> Tensor:
         """Φ (n, p, r)."""
         return torch.einsum("nm,pb->npmb", self.waves, self.factor).flatten(-2)
 
     def own_basis(self, weight: Tensor, waves_gram: Tensor) -> Basis:
-        """(U, V): the eigenvectors of φᵀφ (given) and of Bᵀ W B for one W (p, p)."""
+        """(U, V): the eigenvectors of `basis_gram` (given) and of Bᵀ W B for one W (p, p)."""
         return torch.linalg.eigh(waves_gram)[1], torch.linalg.eigh(self.factor.mT @ weight @ self.factor)[1]
 
     def basis_gram(self, weight: Tensor) -> Tensor:
-        """What `own_basis` needs the sum over the rows of: φᵀφ (M, M)."""
-        return gram(self.waves)
+        """What `own_basis` needs the sum over the rows of: Σ tr(Bᵀ W_i B) φ_iᵀ φ_i (M, M), φᵀφ where all rows are alike (BT-76)."""
+        between = self.factor @ self.factor.mT
+        by_row = weight @ between.diagonal() if weight.dim() == 2 else (weight * between).sum((-2, -1))
+        return _weighted_gram(self.waves, by_row)
 
 
 class DenseRows:
@@ -174,12 +177,12 @@ class DenseRows:
         return DenseRows(self.features @ basis[0]) if basis else self
 
     def times(self, weights: Tensor) -> Tensor:
-        """Φ w (n, p) of weights (r,)."""
+        """Φ w (n, p) of weights (r,), or (n, p, k) of k columns (r, k)."""
         return self.features @ weights
 
     def adjoint(self, values: Tensor) -> Tensor:
-        """Φᵀ v (r,) of values (n, p)."""
-        return values.flatten() @ self.features.flatten(0, 1)
+        """Φᵀ v (r,) of values (n, p), or (r, k) of (n, p, k)."""
+        return self.features.flatten(0, 1).mT @ values.flatten(0, 1)
 
     def gram(self, weight: Tensor) -> Tensor:
         """Σ Φ_iᵀ W_i Φ_i (r, r) for W (n, p) or (n, p, p)."""
@@ -202,10 +205,6 @@ class DenseRows:
         """The same for S = diag(variances (r,))."""
         half = self.features * variances
         return (half * self.features).sum(-1) if form == "diag" else half @ self.features.mT
-
-    def columns(self, index: Tensor) -> DenseRows:
-        """Some of the columns of Φ."""
-        return DenseRows(self.features[..., index])
 
     def dense(self) -> Tensor:
         """Φ (n, p, r)."""
@@ -256,10 +255,10 @@ class BlockRows(DenseRows):
         return super().turned(basis) if basis else self
 
     def times(self, weights: Tensor) -> Tensor:
-        return torch.einsum("anm,am->na", self.blocks, self._split(weights))
+        return torch.einsum("anm,am...->na...", self.blocks, self._split(weights))
 
     def adjoint(self, values: Tensor) -> Tensor:
-        return torch.einsum("anm,na->am", self.blocks, values).flatten()
+        return torch.einsum("anm,na...->am...", self.blocks, values).flatten(0, 1)
 
     def gram(self, weight: Tensor) -> Tensor:
         if weight.dim() == 2:

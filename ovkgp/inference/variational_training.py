@@ -10,6 +10,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from ovkgp.inference.fit_report import FitReport
 from ovkgp.inference.natural_gradients import Slopes, ascend, eigenbasis, natural_step, slopes
 from ovkgp.inference.parameters import ParameterVector
 from ovkgp.inference.priors import log_prior
+from ovkgp.inference.training import maximise
 from ovkgp.inference.variational_bound import Piece, Pieces, VariationalBound
 from ovkgp.inference.variational_families import WeightGaussian
 from ovkgp.inference.variational_rows import DenseRows
@@ -32,8 +34,14 @@ LAST_RATE = 0.05
 """Rates fall along a half cosine to this share of the first."""
 BASIS_ROWS = 4096
 """Rows from which the eigenbasis is found at the beginning of each epoch; twice as many as waves where those are more."""
+TURN_STEPS = 50
+"""Steps, at least, from one eigenbasis to the next: a turn keeps the diagonal of the precision alone."""
 POLISHING = 10
-"""Natural steps over all rows at the end of a training with batches."""
+"""Natural steps over all rows at the end of a training with batches, and before the first eigenbasis is improved."""
+SHORTEST = 2.0**-10
+"""The smallest share of a natural step that is tried where a longer one lowers the bound of its batch."""
+ROUNDS = 4
+"""How often the collapsed bound is climbed at most, each time in the eigenbasis of where the last climb ended."""
 
 
 class CollapsedBound:
@@ -45,6 +53,9 @@ class CollapsedBound:
 
     The eigenbasis of a family that is not full is that of the first call, so that the function is smooth; where mean field is
     exact in its own basis (a Gaussian likelihood, and for Kronecker features complete outputs), it is found anew.
+
+    Attributes:
+        is_fixed: whether there is such a basis that stays; `climb` improves it.
     """
 
     def __init__(self, gp, data: Observations):
@@ -52,6 +63,10 @@ class CollapsedBound:
         alike = data.is_complete and data.noise is None
         self.turns = self.bound.is_conjugate and (alike or isinstance(self.bound.probe(), DenseRows))
         self.is_turned = False
+
+    @property
+    def is_fixed(self) -> bool:
+        return not (self.turns or self.gp.q_.is_full)
 
     def __call__(self) -> Tensor:
         whole = self.bound.whole()
@@ -64,8 +79,40 @@ class CollapsedBound:
         pieces = Pieces(self.bound) if pieces is None else pieces
         q = self.gp.start_weights(self.bound)
         if self.turns or not self.is_turned:
-            q, self.is_turned = eigenbasis(q, self.bound, pieces), True
+            q = eigenbasis(q, self.bound, pieces)
+            if not (self.bound.is_conjugate or q.is_full):  # once more: the curvatures were those of a poor q
+                q = eigenbasis(ascend(q, self.bound, pieces, POLISHING), self.bound, pieces)
+            self.is_turned = True
         self.gp.q_ = ascend(q, self.bound, pieces)
+
+
+def climb(gp, data: Observations, starts: list, max_iter: int, tolerance: float, **options) -> FitReport:
+    """L-BFGS on the collapsed bound plus log priors, and again in the eigenbasis of where it ended while that gains something.
+
+    Args:
+        gp: the model, trained in place.
+        data: the observations.
+        starts, max_iter, tolerance, options: of `maximise`; iterations count over all rounds.
+    """
+    reports: list[FitReport] = []
+    for _ in range(ROUNDS):
+        collapsed = CollapsedBound(gp, data)
+        report = maximise(
+            *(gp, lambda bound=collapsed: bound() + log_prior(gp)),
+            starts=starts if not reports else (),
+            max_iter=max_iter - sum(one.iterations for one in reports),
+            tolerance=tolerance,
+            scale=data.num_seen,
+            **options,
+        )
+        gained = not reports or report.objective - reports[-1].objective > tolerance * data.num_seen
+        reports.append(report)
+        if not (collapsed.is_fixed and report.converged and gained and sum(r.iterations for r in reports) < max_iter):
+            break
+    total = {
+        name: sum(getattr(r, name) for r in reports) for name in ("iterations", "evaluations", "failures", "seconds")
+    }
+    return replace(reports[-1], history=sum((r.history for r in reports), ()), **total)
 
 
 class BatchTraining:
@@ -102,6 +149,7 @@ class BatchTraining:
         )
         self.rate, self.bar = learning_rate, tqdm(disable=not verbose, unit="step", total=epochs * self.num_batches)
         self.step, self.failures, self.levels, self.history = 0, 0, [], []
+        self.turned_at: int | None = None
 
     def run(self) -> FitReport:
         """Train; Ctrl-C keeps the latest parameters."""
@@ -129,7 +177,9 @@ class BatchTraining:
     def epoch(self) -> None:
         """One pass over the data in a fresh random order."""
         order, self.levels = torch.randperm(self.data.num_rows, generator=self.generator), []
-        self.turn(order)
+        if self.turned_at is None or self.step - self.turned_at >= TURN_STEPS:
+            self.turn(order)
+            self.turned_at = self.step
         for rows in order.split(self.batch_size):
             self.one_step(self.data.rows(rows.to(self.data.X.device)))
             self.bar.update()
@@ -143,7 +193,7 @@ class BatchTraining:
         if not q.is_full:
             some = self.data.rows(order[: max(BASIS_ROWS, 2 * q.num_weights // self.data.num_outputs)].sort().values)
             part = VariationalBound(self.gp.features, self.gp.mean, self.gp.likelihood, some)
-            q = eigenbasis(q, part, Pieces(part))
+            q = eigenbasis(q, part, Pieces(part), self.data.num_rows / some.num_rows)
         self.gp.q_ = q
 
     def one_step(self, batch: Observations) -> None:
@@ -159,13 +209,23 @@ class BatchTraining:
         self.step += 1
 
     def natural(self, piece: Piece, scale: float) -> WeightGaussian:
-        """q after a natural step; negative curvatures are left out where they would leave no precision."""
+        """q after a natural step, half as long as long as it lowers the bound of the batch (that of an exponential rate may
+        overflow); negative curvatures are left out where they would leave no precision."""
         q, share = self.gp.q_, max(self.natural_step * self.decay, 1 / (1 + self.step))
         found = self.slopes(piece, scale)
-        try:
-            return natural_step(q, found, share)
-        except FactorisationError:
-            return natural_step(q, self.slopes(piece, scale, clamped=True), share)
+        while True:
+            try:
+                moved = natural_step(q, found, share)
+            except FactorisationError:
+                moved = natural_step(q, self.slopes(piece, scale, clamped=True), share)
+            if self.bound.is_conjugate or share < SHORTEST or not self._is_lower(moved, piece, scale, found):
+                return moved
+            share /= 2
+
+    @torch.no_grad()
+    def _is_lower(self, moved: WeightGaussian, piece: Piece, scale: float, before: Slopes) -> bool:
+        after = scale * self.bound.expected(piece, moved) - moved.divergence
+        return not bool(after >= before.value - self.gp.q_.divergence)
 
     def slopes(self, piece: Piece, scale: float, clamped: bool = False) -> Slopes:
         """The slopes of a batch, scaled to all rows."""

@@ -88,17 +88,14 @@ def test_ctrl_c_keeps_the_guide_as_it_is():
 
 
 def test_ctrl_c_while_draws_are_checked_keeps_those_so_far():
-    def interrupted_after(count):
-        density, draw = correlated(), autoguides.fitted_guide(correlated(), local, "normal", seed=0)[0]
-        density.interrupt_at = count + 1
-        return draw_inside(density, draw, 50)
-
     local = autoguides.coordinates(local_gaussian(correlated()), "normal")
+    with pytest.warns(FitWarning, match="training q was interrupted"):
+        draw, _ = autoguides.fitted_guide(correlated(interrupt_at=100), local, "normal", seed=0)
     with pytest.warns(FitWarning, match="kept 20 of 50 draws"):
-        inside = interrupted_after(20)
+        inside = draw_inside(correlated(interrupt_at=21), draw, 50)
     assert inside.u.shape == (20, 3) and inside.interrupted
     with pytest.raises(KeyboardInterrupt):
-        interrupted_after(0)
+        draw_inside(correlated(interrupt_at=1), draw, 50)
 
 
 def test_the_same_seed_gives_the_same_draws():

@@ -253,7 +253,7 @@ def test_known_noise_needs_no_draws_of_the_noise_but_of_all_else():
     assert len(gp.condition(X, Y, noise=noise, hyperparameters=raw)) == len(raw[LENGTH])
     assert all(parameter.requires_grad for parameter in gp.noise_model.parameters())
     del raw[LENGTH]
-    with pytest.raises(InputError, match="no draws of kernel.base_kernel.raw_lengthscale"):
+    with pytest.raises(InputError, match="no draws of kernel"):
         gp.condition(X, Y, noise=noise, hyperparameters=raw)
 
 

@@ -1,5 +1,6 @@
 """Natural gradients of q, against ordinary gradients, dense optima and brute force."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -63,7 +64,9 @@ def test_slopes_are_the_gradients_of_the_expected_log_likelihood(likelihood):
     value = bound.likelihood.expected(piece.Y, piece.prior + Phi @ mean, covariance, piece.noise).sum()
     by_mean, by_S = torch.autograd.grad(value, (mean, S))
     chol = torch.linalg.cholesky(torch.linalg.inv(S.detach()))
-    found = slopes(WeightGaussian(mean.detach(), torch.ones(r).double(), chol, torch.arange(r)), [piece], bound.likelihood, bound.form)  # fmt: skip
+    found = slopes(
+        WeightGaussian(mean.detach(), torch.ones(r).double(), chol), [piece], bound.likelihood, bound.form
+    )
     torch.testing.assert_close(found.value, value.detach())
     torch.testing.assert_close(found.gradient, by_mean)
     torch.testing.assert_close(found.block, -(by_S + by_S.mT), rtol=1e-5, atol=1e-8)
@@ -74,7 +77,7 @@ def test_id_4_a_single_step_is_the_posterior_of_the_weights(map_kind):
     bound, pieces = problem("gaussian", map_kind=map_kind)
     (piece,) = pieces.kept
     r, noise = piece.rows.num_weights, bound.likelihood.noise
-    start = WeightGaussian(normal(r, seed=3), torch.ones(r).double(), 2 * torch.eye(r).double(), torch.arange(r))
+    start = WeightGaussian(normal(r, seed=3), torch.ones(r).double(), 2 * torch.eye(r).double())
     q = natural_step(start, slopes(start, pieces.kept, bound.likelihood, bound.form), 1.0)
     seen = ~torch.isnan(piece.Y)
     Phi, y = piece.rows.dense()[seen], (piece.Y - piece.prior)[seen]
@@ -115,22 +118,66 @@ def test_the_bound_never_falls_and_grows_with_the_rank_up_to_the_full_family(lik
     r = pieces.kept[0].rows.num_weights
     levels = []
     for rank in (0, 3, 6, 9, r):
-        q = eigenbasis(prior_weights(r, rank), bound, pieces)
-        levels.append(float(bound.value(ascend(q, bound, pieces))))
+        levels.append(float(bound.value(settled(prior_weights(r, rank), bound, pieces))))
     assert all(after >= before - 1e-8 for before, after in pairwise(levels))
     full = float(bound.value(ascend(prior_weights(r, r), bound, pieces)))
     assert abs(levels[-1] - full) < 1e-8 and levels[0] < full - 1e-4
 
 
+def settled(q, bound, pieces):
+    """The best q in an eigenbasis at its own curvatures."""
+    for _ in range(2):
+        q = ascend(eigenbasis(q, bound, pieces), bound, pieces)
+    return q
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "poisson", "student_t"])
+def test_a_few_directions_win_back_most_of_what_mean_field_loses(likelihood):
+    bound, pieces = problem(likelihood, n=60, frequencies=15)
+    r = pieces.kept[0].rows.num_weights
+    mean_field, low_rank, full = (
+        float(bound.value(settled(prior_weights(r, rank), bound, pieces))) for rank in (0, r // 6, r)
+    )
+    assert mean_field < full - 0.02
+    assert full - low_rank < 0.4 * (full - mean_field)
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "poisson", "student_t"])
+def test_bt_76_mean_field_of_one_output_is_exact_at_the_curvatures_of_its_basis(likelihood):
+    """Rows weigh by their curvatures in U: the precision of one output is diagonal there for any likelihood."""
+    bound, pieces = problem(likelihood, n=40, p=1, frequencies=6, missing=0.0)
+    r = pieces.kept[0].rows.num_weights
+    full = float(bound.value(ascend(prior_weights(r, r), bound, pieces)))
+    once = float(bound.value(ascend(eigenbasis(prior_weights(r, 0), bound, pieces), bound, pieces)))
+    q = settled(prior_weights(r, 0), bound, pieces)
+    for _ in range(3):
+        q = ascend(eigenbasis(q, bound, pieces), bound, pieces)
+    assert once < full - 1e-3  # in the basis of the prior's curvatures
+    assert full - float(bound.value(q)) < 1e-2 * (full - once)
+
+
 def test_the_bound_of_families_that_are_not_full_is_stationary_too():
     bound, pieces = problem("poisson", n=30, frequencies=3)
-    q = eigenbasis(prior_weights(12, 4), bound, pieces)
-    q = ascend(q, bound, pieces)
-    found = slopes(q, pieces.turned(q.basis), bound.likelihood, bound.form)
+    q = settled(prior_weights(12, 4), bound, pieces)
+    found, (on_diagonal, on_block) = slopes(q, pieces.turned(q.basis), bound.likelihood, bound.form), q.prior
     assert (found.gradient - q.mean).abs().max() < 1e-5
     outside = [i for i in range(12) if i not in q.index.tolist()]
-    assert (1 + found.diagonal - q.precision)[outside].abs().max() < 1e-4
-    assert (torch.eye(4) + found.block - q.chol @ q.chol.mT).abs().max() < 1e-4
+    assert (on_diagonal + found.diagonal - q.precision)[outside].abs().max() < 1e-4
+    assert (on_block + found.block - q.chol @ q.chol.mT).abs().max() < 1e-4
+
+
+def test_the_bound_of_a_low_rank_q_is_that_of_its_dense_covariance_and_cannot_be_raised_within_the_family():
+    bound, pieces = problem("poisson", n=30, frequencies=3)
+    q = settled(prior_weights(12, 4), bound, pieces)
+    level, basis = float(bound.value(q)), torch.kron(*(part.contiguous() for part in q.basis))
+    S = basis @ q.solve_columns(torch.eye(12).double()) @ basis.mT
+    dense = float(dense_bound(bound, pieces, basis @ q.mean, torch.linalg.cholesky(S)))
+    assert abs(dense - level) < 1e-8
+    for seed in range(10):
+        root = torch.eye(4) + 0.03 * normal(4, 4, seed=seed).tril()
+        other = replace(q, precision=q.precision * (0.03 * normal(12, seed=seed + 10)).exp(), chol=q.chol @ root)
+        assert float(bound.value(other)) < level
+        assert float(bound.value(q.moved(0.01 * normal(12, seed=seed)))) < level
 
 
 def test_a_negative_curvature_is_met_with_smaller_steps():
@@ -138,7 +185,7 @@ def test_a_negative_curvature_is_met_with_smaller_steps():
     bound.likelihood._place("scale", 0.05)
     r = pieces.kept[0].rows.num_weights
     sharp = WeightGaussian(
-        torch.zeros(r).double(), torch.ones(r).double(), 100 * torch.eye(r).double(), torch.arange(r)
+        torch.zeros(r).double(), torch.ones(r).double(), 100 * torch.eye(r).double()
     )
     found = slopes(sharp, pieces.kept, bound.likelihood, bound.form)
     assert torch.linalg.eigvalsh(found.block + torch.eye(r))[0] < 0  # a whole step would leave no precision

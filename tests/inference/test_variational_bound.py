@@ -15,6 +15,7 @@ from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.inducing import NUGGET
 from ovkgp.inference.likelihoods import Gaussian
 from ovkgp.inference.variational_families import WeightGaussian
+from ovkgp.inference.variational_frames import leading_frame
 from ovkgp.inference.variational_gp import VariationalBound, VariationalGP
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
@@ -130,10 +131,12 @@ def test_the_bound_is_below_the_evidence_for_any_q_and_any_inducing_points(seed,
     best = gp.log_evidence(X, Y).item()
     r = gp.q_.num_weights
     k = min(rank, r)
-    root = draw(k, k)
+    root, correlated = draw(k, k), draw(r, r)
     chol = torch.linalg.cholesky(root @ root.mT + 0.1 * torch.eye(k)) if k else root
     gp.family, gp.rank = ("low_rank", k) if k else ("mean_field", None)
-    gp.q_ = WeightGaussian(draw(r), 0.1 + draw(r).square(), chol, torch.randperm(r, generator=generator)[:k])
+    C = correlated @ correlated.mT + torch.eye(r)
+    frame = leading_frame(lambda columns: C @ columns, C.diagonal(), k) if 0 < k < r else None
+    gp.q_ = WeightGaussian(draw(r), 0.1 + draw(r).square(), chol, frame=frame)
     assert gp.elbo(X, Y).item() <= best + 1e-8 <= evidence + 2e-8
 
 

@@ -58,9 +58,13 @@ def test_covariances_are_those_of_the_dense_features(rows):
         torch.testing.assert_close(found(argument, "diag"), wanted.diagonal(dim1=-2, dim2=-1))
 
 
-def test_columns_and_other_bases(rows):
-    index = torch.tensor([1, 4])
-    torch.testing.assert_close(rows.columns(index).dense(), rows.dense()[..., index])
+def test_products_of_several_columns_are_those_of_each(rows):
+    weights, values = normal(rows.num_weights, 4), normal(7, 3, 4)
+    torch.testing.assert_close(rows.times(weights), torch.stack([rows.times(w) for w in weights.mT], -1))
+    torch.testing.assert_close(rows.adjoint(values), torch.stack([rows.adjoint(v) for v in values.unbind(-1)], -1))
+
+
+def test_other_bases(rows):
     weight = torch.eye(3).double()
     basis = rows.own_basis(weight, rows.basis_gram(weight.expand(7, 3, 3)))
     whole = basis[0] if len(basis) == 1 else torch.kron(*(part.contiguous() for part in basis))
