@@ -151,7 +151,8 @@ def _mixed_step(
         whole = q.toward(diagonal, block, 1.0)
         mean = q.mean + _newton_direction(whole, here, rows, q.mean)
         mixing.remember(q, Target(diagonal, block, mean))
-        moved = mixing.mixture(q)
+        # far from the summit a mixture points nowhere, and each that fails costs a pass over the rows
+        moved = None if mixing.decrement > bound.data.num_seen else mixing.mixture(q)
         there = None if moved is None else slopes(moved, rows, bound.likelihood, bound.form)
     except FactorisationError:
         mixing.forget()
