@@ -174,9 +174,13 @@ class VariationalGP(Module):
         if hyperparameters is None:
             copy._settle(data, num_landmarks)
             return copy.posterior(**options)
-        data, is_known = data.clone(), data.noise is not None  # nobody draws the noise where it is known
+        data = data.clone()
+        if data.noise is not None:  # known for each entry, so that nobody draws the model's
+            copy.noise_model.requires_grad_(False)
+        if isinstance(copy.features, InducingPoints):  # nor where an approximation is good
+            copy.features.points.requires_grad_(False)
         condition = partial(VariationalGP.condition, X=data.X, Y=data.Y, noise=data.noise, **options)
-        return condition_on_draws(copy, hyperparameters, condition, max_draws=max_draws, allow_missing=is_known)
+        return condition_on_draws(copy, hyperparameters, condition, max_draws=max_draws)
 
     def fit(
         self,

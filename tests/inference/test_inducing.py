@@ -46,6 +46,14 @@ def test_features_and_residual_add_up_to_the_kernel(points, form):
         torch.testing.assert_close(whole, prior_covariance(points.kernel, X, p, form), rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.parametrize("form", ["diag", "output", "full"])
+def test_features_and_residual_of_one_evaluation_are_those_of_two(points, form):
+    X = normal(7, 2, seed=1)
+    Phi, residual = points.with_residual(X, form)
+    torch.testing.assert_close(to_dense(Phi), to_dense(points(X)))
+    torch.testing.assert_close(residual, points.residual(X, form))
+
+
 def test_the_residual_is_positive_semi_definite_and_vanishes_at_the_points(points):
     with torch.no_grad():
         values = torch.linalg.eigvalsh(points.residual(normal(6, 2, seed=1), "full"))

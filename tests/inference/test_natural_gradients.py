@@ -140,18 +140,16 @@ def test_a_few_directions_win_back_most_of_what_mean_field_loses(likelihood):
     assert full - low_rank < 0.4 * (full - mean_field)
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "poisson", "student_t"])
+@pytest.mark.parametrize("likelihood", ["bernoulli", "poisson"])
 def test_bt_76_mean_field_of_one_output_is_exact_at_the_curvatures_of_its_basis(likelihood):
-    """Rows weigh by their curvatures in U: the precision of one output is diagonal there for any likelihood."""
+    """Rows weigh by their curvatures in U: the precision of one output is diagonal there, as long as none is negative."""
     bound, pieces = problem(likelihood, n=40, p=1, frequencies=6, missing=0.0)
     r = pieces.kept[0].rows.num_weights
     full = float(bound.value(ascend(prior_weights(r, r), bound, pieces)))
     once = float(bound.value(ascend(eigenbasis(prior_weights(r, 0), bound, pieces), bound, pieces)))
-    q = settled(prior_weights(r, 0), bound, pieces)
-    for _ in range(3):
-        q = ascend(eigenbasis(q, bound, pieces), bound, pieces)
+    twice = float(bound.value(settled(prior_weights(r, 0), bound, pieces)))
     assert once < full - 1e-3  # in the basis of the prior's curvatures
-    assert full - float(bound.value(q)) < 1e-2 * (full - once)
+    assert full - twice < 1e-2 * (full - once)
 
 
 def test_the_bound_of_families_that_are_not_full_is_stationary_too():
@@ -195,20 +193,20 @@ def test_a_negative_curvature_is_met_with_smaller_steps():
 
 
 def test_labels_without_errors_take_tens_of_steps_and_not_hundreds(monkeypatch):
-    """Plain steps took 250 here: whole ones overshoot in some directions, small ones creep in the others."""
+    """Steps without mixing are 132 here: whole ones overshoot in some directions, small ones creep in the others."""
     from ovkgp.inference import natural_gradients
 
-    X = normal(60, 2)
-    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), 2, rank=2).double()
-    kernel.base_kernel.lengthscale = 2.0
-    gp = VariationalGP(kernel, "bernoulli", inducing=X[:15], mean="zero").requires_grad_(False)
+    X = normal(80, 2)
+    labels = (torch.stack([X[:, 0].sin(), X[:, 1], X.sum(1).cos()], 1) > 0).double()
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), 3, rank=2).double()
+    gp = VariationalGP(kernel, "bernoulli", inducing=X[:20], mean="zero").requires_grad_(False)
+    gp.kernel.base_kernel.lengthscale = 1.0
     gp.kernel.output_module.loadings.mul_(10)
-    data = gp.observe(X, (X.sin() > 0).double())
-    bound = VariationalBound(gp.features, gp.mean, gp.likelihood, data)
-    calls = []
+    data = gp.observe(X, labels)
+    bound, calls = VariationalBound(gp.features, gp.mean, gp.likelihood, data), []
     monkeypatch.setattr(natural_gradients, "slopes", lambda *a, **k: calls.append(1) or slopes(*a, **k))
-    natural_gradients.ascend(prior_weights(30, 30), bound, Pieces(bound))
-    assert len(calls) < 40
+    natural_gradients.ascend(prior_weights(60, 60), bound, Pieces(bound))
+    assert len(calls) < 30
 
 
 def test_hyperparameters_without_a_finite_bound_are_a_failure_in_words():

@@ -77,13 +77,21 @@ def test_far_from_the_data_inducing_points_return_to_the_prior_and_bare_features
     assert (guarded >= 0.999 * prior).all()
 
 
-@pytest.mark.parametrize("options", ["features", "inducing", "lmc", "curl-free", "mean_field"])
+def test_as_many_landmarks_guard_the_variance_as_were_asked_for():
+    kernel, X = kernel_of("icm"), normal(1200, 2)
+    gp = VariationalGP(kernel, Gaussian(2, 0.1), features=ORFF(kernel, 4, random_state=0))
+    found = gp.condition(X, X.sin(), variance="guarded", num_landmarks=1100)
+    assert len(found.guard.landmarks) == 1100
+
+
+@pytest.mark.parametrize("options", ["features", "inducing", "lmc", "curl-free", "mean_field", "low_rank"])
 def test_random_functions_have_the_moments_of_the_posterior(options):
     kernel, (X, Y, test) = kernel_of(options if options in ("lmc", "curl-free") else "icm"), data()
-    family = "mean_field" if options == "mean_field" else "full"
+    family = options if options in ("mean_field", "low_rank") else "full"
     basis = (
         {"features": ORFF(kernel, 20, random_state=0)} if options in ("features", "mean_field") else {"inducing": X[:6]}
     )
+    basis |= {"rank": 3} if family == "low_rank" else {}
     posterior = VariationalGP(kernel, Gaussian(2, 0.1), family=family, **basis).condition(X, Y)
     draws = posterior.sample_functions(2000, random_state=0, num_frequencies=1000)
     values, wanted = draws(test), posterior.predict(test, "full")

@@ -2,6 +2,7 @@
 
 import math
 import signal
+from copy import deepcopy
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from gpytorch.kernels import RBFKernel
 from ovkgp.exceptions import FitWarning
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.natural_gradients import slopes
+from ovkgp.inference.natural_gradients import natural_step, slopes
 from ovkgp.inference.variational_bound import VariationalBound
 from ovkgp.inference.variational_gp import VariationalGP
 from ovkgp.inference.variational_training import BatchTraining
@@ -21,8 +22,12 @@ def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def icm():
+    return DecomposableKernel(RBFKernel(ard_num_dims=1), 2, rank=2).double()
+
+
 def model(likelihood="student_t", family="full", rank=None, n=60, inducing=None):
-    kernel = DecomposableKernel(RBFKernel(ard_num_dims=1), 2, rank=2).double()
+    kernel = icm()
     X = torch.linspace(0, 6, n).double().unsqueeze(-1)
     Y = torch.cat([X.sin(), X.cos()], 1) + 0.1 * normal(n, 2)
     Y[::7, 1] = torch.nan
@@ -101,6 +106,45 @@ def test_ctrl_c_keeps_what_there_is(batch_size, monkeypatch):
         gp.fit(X, Y, batch_size=batch_size, random_state=0)
     assert gp.fit_report_.interrupted and not gp.fit_report_.converged
     assert torch.isfinite(gp.predict(X).std).all() and math.isfinite(gp.fit_report_.log_evidence)
+
+
+@pytest.mark.parametrize("batch_size", [None, 50])
+def test_large_counts_do_not_throw_the_rate_out_of_the_range_of_numbers(batch_size):
+    """A whole natural step from one batch overshot, exp overflowed, and the training failed for good."""
+    X = normal(1000, 3)
+    F = torch.stack([X[:, 0].sin() + X[:, 1], 2 * X[:, 1].sin() + X[:, 2]], 1)
+    gp = VariationalGP(DecomposableKernel(RBFKernel(ard_num_dims=3), 2, rank=2), "poisson", inducing=40)
+    Y = (4 + 1.5 * F).exp().round()
+    gp.fit(X, Y, batch_size=batch_size, epochs=3, max_iter=3, random_state=0)
+    assert gp.fit_report_.failures == 0
+    assert math.isfinite(gp.fit_report_.log_evidence)
+
+
+def test_a_shorter_step_is_taken_where_a_whole_one_would_lower_the_bound_of_the_batch():
+    gp, X, Y = model("poisson")
+    data = gp.observe(X, (4 * (Y + 1).nan_to_num()).exp().round())
+    training = BatchTraining(gp, data, 60, 1, 0.03, 1.0, boxes={}, sizes={}, random_state=0)
+    training.turn(torch.arange(60))
+    piece, before = training.bound.piece(data).turned(gp.q_.basis).detach(), gp.q_
+    level = float(training.bound.expected(piece, before) - before.divergence)
+    whole = natural_step(before, training.slopes(piece, 1.0), 1.0)
+    assert not float(training.bound.expected(piece, whole) - whole.divergence) > level
+    found = training.natural(piece, 1.0)
+    assert float(training.bound.expected(piece, found) - found.divergence) > level
+
+
+@pytest.mark.parametrize(("family", "rank"), [("mean_field", None), ("low_rank", 4)])
+def test_training_goes_on_in_the_basis_of_where_it_ended(family, rank):
+    """The bound in the basis of the start is another: its summit is not that of the bound in the last basis."""
+    X = normal(60, 1)
+    Y = (2 * torch.cat([X.sin(), X.cos()], 1) + 1).exp().round()
+    gp = VariationalGP(icm(), "poisson", family=family, rank=rank, inducing=10).fit(X, Y, random_state=0)
+    report = gp.fit_report_
+    assert report.converged and len(report.history) == report.iterations
+    # what one more climb in the last basis could gain is below the tolerance
+    assert gp.evidence(X, Y)().item() - report.objective < 60 * 2 * 1e-4
+    again = deepcopy(gp).fit(X, Y, start="current", random_state=0)
+    assert abs(again.fit_report_.objective - report.objective) < 60 * 2 * 1e-4
 
 
 def test_rates_fall_and_the_basis_follows_the_features():
