@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.base import clone
 from sklearn.model_selection import KFold, check_cv
 from tqdm import tqdm
@@ -62,7 +63,7 @@ def compare_kernels(
 
     Args:
         candidates: names of structures of `GPRegressor` ("independent", "decomposable", "lmc", …), kernel objects or
-            `GPRegressor` instances: a list of these, or a dictionary from names to them. None is changed.
+            `GPRegressor` instances with Gaussian outputs: a list of these, or a dictionary from names to them. None is changed.
         X, Y: inputs (n, d) and outputs (n, p) or (n,), NaN where an output is missing.
         cv: the number of folds (of shuffled rows), or a splitter of scikit-learn; None for no cross-validation.
         method: how hyperparameters are drawn for PSIS-LOO: "laplace", "svi" or "nuts"; "none" takes the trained ones.
@@ -177,8 +178,14 @@ class _Trial:
         return fitted
 
     def _weigh(self, fitted: GPRegressor) -> None:
-        self.row["log_evidence"] = fitted.log_evidence_
-        self.row["penalised_evidence"] = fitted.log_evidence_ - _num_trained(fitted)
+        evidence = fitted.log_evidence_
+        if hasattr(fitted, "draws_"):  # which is the mean over the draws, and lower
+            scaling, seen = fitted.scaling_, np.isfinite(self.Y).sum(0)
+            with torch.no_grad():
+                at_mode = fitted.gp_.log_evidence(scaling.inputs(self.X), scaling.outputs(self.Y))
+            evidence = scaling.log_density(float(at_mode), seen)
+        self.row["log_evidence"] = evidence
+        self.row["penalised_evidence"] = evidence - _num_trained(fitted)
 
     def _leave_out_entries(self, fitted: GPRegressor, method: str, sampling: dict, seed: int) -> None:
         point = left_out_entries(fitted, self.X, self.Y)

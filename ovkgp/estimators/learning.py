@@ -22,6 +22,7 @@ from ovkgp.features import FeatureMap
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference import FitReport, OperatorValuedGP, VariationalGP
 from ovkgp.inference.likelihoods import register_likelihood_priors
+from ovkgp.inference.prior_units import Registry, normal
 from ovkgp.inference.priors import register_default_priors, register_noise_prior
 from ovkgp.inference.subsets import random_rows
 from ovkgp.kernels import IndependentKernel
@@ -37,6 +38,9 @@ MOST_WEIGHTS = 2000
 
 POLISH = 3e-5
 """The tolerance of a training that goes on from a model trained on fewer rows."""
+
+LATENT_MEAN = (0.0, 3.0)
+"""Location and scale of the prior on the level of log-odds and logarithms of rates: odds of one to 20, either way."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,8 @@ def register_priors(gp: OperatorValuedGP | VariationalGP, options, scaling: Scal
     if isinstance(gp, VariationalGP):
         if not (scaling.is_none and bool(gp.likelihood.is_real.any())):  # whose scale would be in the user's units
             register_likelihood_priors(gp.likelihood)
+            if not bool(gp.likelihood.is_real.all()):  # one label alone, or no count at all, would make it infinite
+                Registry(gp).add(gp.mean, "constant", normal(*LATENT_MEAN))
     elif not scaling.is_none:
         register_noise_prior(gp.noise_model)
 

@@ -79,7 +79,7 @@ def require_writable(path: str | os.PathLike) -> Path:
             return path
     except OSError as error:
         raise InputError(
-            f"no checkpoint can be written to {path}: {error}. Give a file in a folder that exists and is writable."
+            f"nothing can be written to {path}: {error}. Give a file in a folder that exists and is writable."
         ) from error
 
 

@@ -95,6 +95,8 @@ def observations(X, Y, num_outputs: int, noise=None, *, every_output: bool = Tru
         noise: known variances (n, p), or (n,) for p = 1, positive wherever Y is observed.
         every_output: whether each output must be observed at least once.
     """
+    if Y is None:
+        raise InputError("Y is missing: give X and Y (statistics alone come without).")
     X, Y = inputs(X), as_floating(Y, "Y")
     Y = Y.unsqueeze(-1) if Y.dim() == 1 and num_outputs == 1 else Y
     if Y.dim() != 2 or Y.shape[1] != num_outputs:

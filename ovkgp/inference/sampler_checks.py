@@ -65,10 +65,15 @@ def importance_checks(log_ratios: np.ndarray, method: str) -> dict[str, float]:
         method: its name.
     """
     shape = pareto_shape(log_ratios)
+    if np.isnan(shape):
+        words = (
+            f"{len(log_ratios)} draws are too few to tell whether the {method} approximation is good: take 100 or more."
+        )
+        warnings.warn(words, FitWarning, stacklevel=4)
     if shape > MOST_KHAT:
         warnings.warn(
             f"the {method} approximation is poor: the Pareto shape of its importance ratios is k̂ = {shape:.2f}, above "
-            f'{MOST_KHAT}. Read its spreads with care, or use method="nuts".',
+            f'{MOST_KHAT}. Read its spreads with care, or use "nuts".',
             FitWarning,
             stacklevel=4,
         )

@@ -32,9 +32,10 @@ class Frame:
     Cost: O(r k) memory, and time for each vector.
 
     Example:
+        >>> import torch
         >>> from ovkgp.inference.variational_frames import unit_frame
         >>> frame = unit_frame(num_weights=5, rank=2)
-        >>> frame.outward(torch.ones(5)).tolist()
+        >>> frame.outward(torch.ones(5).double()).tolist()
         [-1.0, -1.0, 1.0, 1.0, 1.0]
     """
 

@@ -35,12 +35,14 @@ from ovkgp.inference.model import Model
 from ovkgp.inference.noise import OutputNoise
 from ovkgp.inference.posterior import Posterior
 from ovkgp.inference.prediction import Prediction
+from ovkgp.inference.priors import log_prior
 from ovkgp.inference.processes import KernelProcess
+from ovkgp.inference.training import maximise
 from ovkgp.inference.variational_bound import VariationalBound
 from ovkgp.inference.variational_families import WeightGaussian, family_rank, prior_weights, require_family
 from ovkgp.inference.variational_posterior import VariationalPosterior
 from ovkgp.inference.variational_starts import latent_boxes, latent_sizes, latent_starts
-from ovkgp.inference.variational_training import BatchTraining, CollapsedBound, climb
+from ovkgp.inference.variational_training import BatchTraining, CollapsedBound
 from ovkgp.kernels import num_outputs
 from ovkgp.kernels.checks import whole_number
 
@@ -224,9 +226,18 @@ class VariationalGP(Module):
         options = {"boxes": latent_boxes(self, data), "sizes": latent_sizes(self, data)}
         starts = latent_starts(self, data, start)
         if batch_size is None:
-            most = whole_number("max_iter", max_iter)
+            collapsed = CollapsedBound(self, data, turning=True)
             with self.naming_failures():
-                self.fit_report_ = climb(self, data, starts, most, tolerance, verbose=verbose, **options)
+                self.fit_report_ = maximise(
+                    self,
+                    lambda: collapsed() + log_prior(self),
+                    starts=starts,
+                    max_iter=max_iter,
+                    tolerance=tolerance,
+                    scale=data.num_seen,
+                    verbose=verbose,
+                    **options,
+                )
             self._settle(data)
         else:
             size = whole_number("batch_size", batch_size)

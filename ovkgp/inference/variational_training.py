@@ -10,7 +10,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,7 +24,6 @@ from ovkgp.inference.fit_report import FitReport
 from ovkgp.inference.natural_gradients import Slopes, ascend, eigenbasis, natural_step, slopes
 from ovkgp.inference.parameters import ParameterVector
 from ovkgp.inference.priors import log_prior
-from ovkgp.inference.training import maximise
 from ovkgp.inference.variational_bound import Piece, Pieces, VariationalBound
 from ovkgp.inference.variational_families import WeightGaussian
 from ovkgp.inference.variational_rows import DenseRows
@@ -38,10 +36,8 @@ TURN_STEPS = 50
 """Steps, at least, from one eigenbasis to the next: a turn keeps the diagonal of the precision alone."""
 POLISHING = 10
 """Natural steps over all rows at the end of a training with batches, and before the first eigenbasis is improved."""
-SHORTEST = 2.0**-10
+SHORTEST = 2.0**-20
 """The smallest share of a natural step that is tried where a longer one lowers the bound of its batch."""
-ROUNDS = 4
-"""How often the collapsed bound is climbed at most, each time in the eigenbasis of where the last climb ended."""
 
 
 class CollapsedBound:
@@ -50,23 +46,19 @@ class CollapsedBound:
     Args:
         gp: the model, whose `q_` is where the search for q begins, and where it ends.
         data: the observations, in float64.
+        turning: whether the eigenbasis of a family that is not full is found anew at every call.
 
-    The eigenbasis of a family that is not full is that of the first call, so that the function is smooth; where mean field is
-    exact in its own basis (a Gaussian likelihood, and for Kronecker features complete outputs), it is found anew.
-
-    Attributes:
-        is_fixed: whether there is such a basis that stays; `climb` improves it.
+    By default the eigenbasis is that of the first call, so that the function is smooth and its gradient exact: as samplers and
+    second derivatives want it. It falls off away from there, though, as the features turn out of the basis, and its summit
+    is near to where it began; a training therefore finds the basis anew, and its gradient is that at the present basis. The two are
+    one where mean field is exact in its own basis (a Gaussian likelihood, and for Kronecker features complete outputs).
     """
 
-    def __init__(self, gp, data: Observations):
+    def __init__(self, gp, data: Observations, turning: bool = False):
         self.gp, self.bound = gp, VariationalBound(gp.features, gp.mean, gp.likelihood, data)
         alike = data.is_complete and data.noise is None
-        self.turns = self.bound.is_conjugate and (alike or isinstance(self.bound.probe(), DenseRows))
-        self.is_turned = False
-
-    @property
-    def is_fixed(self) -> bool:
-        return not (self.turns or self.gp.q_.is_full)
+        is_exact = self.bound.is_conjugate and (alike or isinstance(self.bound.probe(), DenseRows))
+        self.turns, self.is_turned = turning or is_exact, False
 
     def __call__(self) -> Tensor:
         whole = self.bound.whole()
@@ -84,35 +76,6 @@ class CollapsedBound:
                 q = eigenbasis(ascend(q, self.bound, pieces, POLISHING), self.bound, pieces)
             self.is_turned = True
         self.gp.q_ = ascend(q, self.bound, pieces)
-
-
-def climb(gp, data: Observations, starts: list, max_iter: int, tolerance: float, **options) -> FitReport:
-    """L-BFGS on the collapsed bound plus log priors, and again in the eigenbasis of where it ended while that gains something.
-
-    Args:
-        gp: the model, trained in place.
-        data: the observations.
-        starts, max_iter, tolerance, options: of `maximise`; iterations count over all rounds.
-    """
-    reports: list[FitReport] = []
-    for _ in range(ROUNDS):
-        collapsed = CollapsedBound(gp, data)
-        report = maximise(
-            *(gp, lambda bound=collapsed: bound() + log_prior(gp)),
-            starts=starts if not reports else (),
-            max_iter=max_iter - sum(one.iterations for one in reports),
-            tolerance=tolerance,
-            scale=data.num_seen,
-            **options,
-        )
-        gained = not reports or report.objective - reports[-1].objective > tolerance * data.num_seen
-        reports.append(report)
-        if not (collapsed.is_fixed and report.converged and gained and sum(r.iterations for r in reports) < max_iter):
-            break
-    total = {
-        name: sum(getattr(r, name) for r in reports) for name in ("iterations", "evaluations", "failures", "seconds")
-    }
-    return replace(reports[-1], history=sum((r.history for r in reports), ()), **total)
 
 
 class BatchTraining:
@@ -209,18 +172,19 @@ class BatchTraining:
         self.step += 1
 
     def natural(self, piece: Piece, scale: float) -> WeightGaussian:
-        """q after a natural step, half as long as long as it lowers the bound of the batch (that of an exponential rate may
-        overflow); negative curvatures are left out where they would leave no precision."""
+        """q after a natural step; one that lowers the bound of its own batch (an exponential rate may overflow) is halved, and
+        negative curvatures are left out where they would leave no precision."""
         q, share = self.gp.q_, max(self.natural_step * self.decay, 1 / (1 + self.step))
         found = self.slopes(piece, scale)
-        while True:
+        while share >= SHORTEST:
             try:
                 moved = natural_step(q, found, share)
             except FactorisationError:
                 moved = natural_step(q, self.slopes(piece, scale, clamped=True), share)
-            if self.bound.is_conjugate or share < SHORTEST or not self._is_lower(moved, piece, scale, found):
+            if self.bound.is_conjugate or not self._is_lower(moved, piece, scale, found):
                 return moved
             share /= 2
+        return q
 
     @torch.no_grad()
     def _is_lower(self, moved: WeightGaussian, piece: Piece, scale: float, before: Slopes) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import warnings
 
 import arviz
 import numpy as np
@@ -231,3 +232,15 @@ def test_verbose_shows_a_bar(capsys):
     X, Y = related(20)
     compare_kernels(["independent"], X, Y, cv=2, method="none", random_state=0, verbose=1)
     assert "independent" in capsys.readouterr().err
+
+
+def test_the_evidence_of_a_candidate_with_draws_is_that_at_its_mode():
+    X, Y = related(24)
+    drawn = ovkgp.GPRegressor(
+        "independent", hyperparameters="laplace", sampling={"draws": 30, "posterior_predictive": False}, random_state=0
+    )
+    candidates = {"plain": ovkgp.GPRegressor("independent", random_state=0), "drawn": drawn}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        table = compare_kernels(candidates, X, Y, cv=None, method="none", random_state=0)
+    assert table.log_evidence["drawn"] == pytest.approx(table.log_evidence["plain"], rel=1e-10)

@@ -304,7 +304,7 @@ def test_point_estimates_for_arviz_have_no_leave_one_out():
         ("negative_binomial", COUNTS - 1e6, "whole numbers"),
         ("bernoulli", LABELS + 1, "labels 0 and 1"),
         ("bernoulli", np.full(60, "no"), "dtype|convert"),
-        ("softmax", LABELS, "two classes"),
+        ("softmax", LABELS, "one column for each class"),
         ("softmax", np.zeros((60, 2)), "all zeros"),
         (["bernoulli", "poisson"], LABELS, "2 entries and the model 1 outputs"),
         (Bernoulli(3), LABELS, "3 outputs"),
@@ -391,3 +391,11 @@ def test_a_given_kernel_with_several_outputs():
     model.fit(X, np.stack([LABELS, 1 - LABELS], 1))
     assert model.kernel_ == "given" and np.corrcoef(model.predict(X).T)[0, 1] < -0.9
     assert torch.is_tensor(model.gp_.features.points) and len(model.gp_.features.points) == 10
+
+
+@pytest.mark.parametrize(("likelihood", "value"), [("bernoulli", 1.0), ("poisson", 0.0)])
+def test_one_value_alone_does_not_make_anybody_sure(likelihood, value):
+    X = np.linspace(0, 1, 5)[:, None]
+    model = ovkgp.GPRegressor(likelihood=likelihood, random_state=0).fit(X, np.full(5, value))
+    expected = model.predict([[0.5], [100.0]])
+    assert (np.abs(expected - value) > 0.02).all() and (np.abs(expected - value) < 0.3).all()

@@ -190,7 +190,7 @@ def test_a_checkpoint_of_other_parameters_is_refused(path):
 
 def test_a_path_that_cannot_be_written_is_an_error_before_training_starts(tmp_path):
     (tmp_path / "file").write_text("")
-    refused(tmp_path / "file" / "checkpoint", "no checkpoint can be written")
+    refused(tmp_path / "file" / "checkpoint", "nothing can be written")
     refused(tmp_path / "missing" / "checkpoint", "folder that exists")
     refused(tmp_path, "is a folder")
 

@@ -57,7 +57,10 @@ class Softmax(Likelihood):
     def __init__(self, num_outputs: int):
         super().__init__(num_outputs)
         if self.num_outputs < 2:
-            raise OptionError("softmax is over two classes at least; for one binary output use likelihood='bernoulli'.")
+            raise OptionError(
+                "softmax takes one column for each class, and there is one: for labels 0, 1, … give "
+                "np.eye(num_classes)[labels]; for one binary output use 'bernoulli'."
+            )
 
     def check(self, Y: Tensor) -> None:
         Y = require_outputs(Y, self.num_outputs)

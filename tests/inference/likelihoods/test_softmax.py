@@ -130,7 +130,7 @@ def test_bad_rows_shapes_and_numbers_of_classes_are_refused():
         likelihood.check(torch.tensor([[1.0, 0, 0], [0, 0, 0]]))
     with pytest.raises(InputError, match="cov='output'"):
         likelihood.moments(torch.zeros(2, 3), torch.ones(2, 3))
-    with pytest.raises(OptionError, match="two classes"):
+    with pytest.raises(OptionError, match="one column for each class"):
         Softmax(1)
 
 
