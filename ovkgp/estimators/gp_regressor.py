@@ -65,7 +65,7 @@ class GPRegressor(PosteriorRegressor):
             train them and then draw from their posterior (`ovkgp.inference.sampling`); predictions average over the draws.
         likelihood: of Y given the latent function: "gaussian"; for errors with heavy tails "student_t", "laplace", "huber" or
             "asymmetric_laplace" (the median); for 0/1 labels "bernoulli"; for counts "poisson" or "negative_binomial"; for
-            classes, one column each, "softmax"; a list of these with one for each output; or a `Likelihood` object
+            classes, one column each (one-hot, or counts), "softmax"; a list of these with one for each output; or a `Likelihood` object
             (`ovkgp.inference.likelihoods`), in the units of Y. All but "gaussian" take the variational approximation. Beyond
             2000 rows it is trained in batches.
         training_rows: beyond so many rows hyperparameters are trained on a random subset; None uses all.

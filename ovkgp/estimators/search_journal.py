@@ -155,7 +155,7 @@ def _not_a_journal(path: Path, why: str) -> str:
 def _require_same(path: Path, given: Mapping[str, str], kept: Mapping[str, str]) -> None:
     if other := [aspect for aspect in given if given[aspect] != kept.get(aspect)]:
         raise OptionError(
-            f"the study {path} belongs to another search: its {' and its '.join(other)} were others. Give the path of a new file, or go on "
+            f"the study {path} belongs to another search (not the same: {', '.join(other)}). Give the path of a new file, or go on "
             "with what the study was begun with (folds that are shuffled need a whole number as the random_state of cv)."
         )
 

@@ -422,10 +422,10 @@ def test_without_a_random_state_a_study_goes_on_with_its_own(tmp_path):
 @pytest.mark.parametrize(
     "changed, said",
     [
-        ({"estimator": Surface(fails_above=3.0)}, "estimator differ"),
-        ({"space": SURFACE | {"b": (-1.0, 2.0)}}, "search_spaces differ"),
-        ({"cv": 3}, "folds differ"),
-        ({"scoring": "r2"}, "scoring differ"),
+        ({"estimator": Surface(fails_above=3.0)}, "not the same: estimator"),
+        ({"space": SURFACE | {"b": (-1.0, 2.0)}}, "not the same: search_spaces"),
+        ({"cv": 3}, "not the same: folds"),
+        ({"scoring": "r2"}, "not the same: scoring"),
         ({"random_state": 1}, "another random_state"),
     ],
 )
@@ -440,7 +440,7 @@ def test_a_study_of_another_search_is_refused(tmp_path, changed, said):
 
 def test_a_study_of_other_data_is_refused(tmp_path):
     search(study=tmp_path / "s", n_startup=1, n_iter=0).fit(X, y)
-    with pytest.raises(OptionError, match="data differ"):
+    with pytest.raises(OptionError, match="not the same: data"):
         search(study=tmp_path / "s").fit(X, y + 1e-9)
 
 

@@ -107,5 +107,5 @@ def test_the_seed_of_the_file_counts_unless_another_was_chosen(tmp_path):
 
 def test_every_aspect_that_differs_is_named(tmp_path):
     SearchJournal(tmp_path / "s", SPACE, {"data": "one", "folds": "two", "scoring": "r2"}, 0)
-    with pytest.raises(OptionError, match="its data and its folds were others"):
+    with pytest.raises(OptionError, match="not the same: data, folds"):
         SearchJournal(tmp_path / "s", SPACE, {"data": "1", "folds": "2", "scoring": "r2"}, 0)
