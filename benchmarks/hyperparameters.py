@@ -10,32 +10,13 @@ where the folder of its file is given (or in OVKGP_DATA). Float64.
 
 from __future__ import annotations
 
-import argparse
-import os
-import time
-
-import torch
 from hyperparameters_features import features
 from hyperparameters_nuts import icm, one
 from hyperparameters_variational import variational
-from threadpoolctl import threadpool_limits
+from timing import run_sections
 
 SECTIONS = {"one": one, "icm": icm, "features": features, "variational": variational}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
-    parser.add_argument("--only", choices=SECTIONS, help="one section")
-    parser.add_argument("--data", default=os.environ.get("OVKGP_DATA"), help="the folder of sarcos/")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    with threadpool_limits(1):  # NumPy's threads are not torch's
-        for name in [options.only] if options.only else SECTIONS:
-            start = time.perf_counter()
-            SECTIONS[name](options.quick, **({"folder": options.data} if name == "variational" else {}))
-            print(f"    ({name}: {time.perf_counter() - start:.0f} s)", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    run_sections(SECTIONS, __doc__.splitlines()[0], "sarcos/", with_data="variational")

@@ -10,10 +10,7 @@ and coverage on SARCOS and Jura, where their folder is given (or in OVKGP_DATA).
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
-import time
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +19,7 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, MultitaskKernel, RBFKernel, RFFKernel, ScaleKernel
 from scipy.stats import norm
-from threadpoolctl import threadpool_limits
-from timing import line, memory_growth, seconds, timed
+from timing import line, memory_growth, run_sections, seconds, timed
 from torch import Tensor
 
 from ovkgp import GPRegressor
@@ -380,19 +376,5 @@ def row(label: str, model: str, results: list[tuple[float, ...]]) -> None:
 SECTIONS = {"features": features, "exact": exact, "statistics": statistics, "prediction": prediction, "data": data}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
-    parser.add_argument("--only", choices=SECTIONS, help="one section")
-    parser.add_argument("--data", default=os.environ.get("OVKGP_DATA"), help="the folder of sarcos/ and jura/")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    with threadpool_limits(1):  # NumPy's threads are not torch's
-        for name in [options.only] if options.only else SECTIONS:
-            start = time.perf_counter()
-            SECTIONS[name](options.quick, **({"folder": options.data} if name == "data" else {}))
-            print(f"    ({name}: {time.perf_counter() - start:.0f} s)", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    run_sections(SECTIONS, __doc__.splitlines()[0], "sarcos/ and jura/", with_data="data")

@@ -1,17 +1,20 @@
-"""How the benchmarks measure: the shortest of runs that take turns, live tensors, and the resident memory of the process.
+"""How the benchmarks run and measure: the shortest of runs that take turns, live tensors, and the resident memory of the process.
 
 A module for the scripts beside it; run by itself it does nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import math
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -79,6 +82,28 @@ def memory_growth(work: Callable) -> float:
 def _resident(name: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def run_sections(sections: dict[str, Callable], words: str, folders: str, with_data: str) -> None:
+    """The command line of a script: all sections, or one, at full or quick sizes, on one thread.
+
+    Args:
+        sections: by name; each takes `quick`.
+        words: what the script is for.
+        folders: which folders of data there may be.
+        with_data: the name of the section that takes their `folder` too.
+    """
+    parser = argparse.ArgumentParser(description=words)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
+    parser.add_argument("--only", choices=sections, help="one section")
+    parser.add_argument("--data", default=os.environ.get("OVKGP_DATA"), help=f"the folder of {folders}")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with threadpool_limits(1):  # NumPy's threads are not torch's
+        for name in [options.only] if options.only else sections:
+            start = time.perf_counter()
+            sections[name](options.quick, **({"folder": options.data} if name == with_data else {}))
+            print(f"    ({name}: {time.perf_counter() - start:.0f} s)", flush=True)
 
 
 def line(label: str, ours: float, theirs: float, target: str, unit: str = "ms", scale: float = 1e3) -> None:

@@ -105,7 +105,6 @@ class LogPosterior:
         self.vector.keep(read_entries(self.vector, self.evidence, lambda: named_values(self.gp)))
         self.loadings = TriangularLoadings(self.gp, self.vector)
         self.log_copies = self.loadings.num_reflections * math.log(2)
-        self._left_out = _slopes_left_out(self.vector)
         self.prior = RawLogPrior(self.gp)
         covered = _covered(self.gp)
         self._flat = [id(entry.parameter) not in covered for entry in self.vector.entries]
@@ -163,7 +162,7 @@ class LogPosterior:
             prior, by_prior = self.add_prior(0.0, u)
             return density + prior, gradient + by_prior
         loadings, by_loadings = self.loadings(u)
-        return density + loadings - self._left_out, gradient + by_loadings
+        return density + loadings, gradient + by_loadings
 
     def _by_modules(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         self.place(u)
@@ -191,7 +190,7 @@ class LogPosterior:
             value.backward()
         slopes, by_slopes = self.vector.log_slopes(self._flat)
         loadings, by_loadings = self.loadings(u)
-        total = float(torch.as_tensor(value).detach()) + slopes + loadings - self._left_out
+        total = float(torch.as_tensor(value).detach()) + slopes + loadings
         return total, self.vector.gradient() + by_slopes + by_loadings
 
     def potential(self, u: Tensor) -> Tensor:
@@ -285,12 +284,6 @@ def named_values(gp) -> dict[str, np.ndarray]:
             value = parameter if constraint is None else constraint.transform(parameter)
             values[name.replace("raw_", "")] = value.detach().cpu().numpy().copy()
     return values
-
-
-def _slopes_left_out(vector: ParameterVector) -> float:
-    """Σ log |dθ/du| of what is no variable: a density of the variables does not have it."""
-    slopes = [entry.log_slopes(True)[0].reshape(-1).cpu().numpy() for entry in vector.entries]
-    return float(np.concatenate(slopes)[~vector.kept].sum())
 
 
 def _register_priors(gp, data: Observations) -> None:

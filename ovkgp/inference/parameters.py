@@ -182,8 +182,10 @@ class ParameterVector:
             flat: for each parameter, whether to take log |dθ / du| of its constrained value θ instead.
         """
         pairs = [entry.log_slopes(by_value) for entry, by_value in zip(self.entries, flat, strict=True)]
-        total = sum(values.sum().item() for values, _ in pairs)
-        return total, self._join([gradient.reshape(-1).cpu().numpy() for _, gradient in pairs])
+        values, gradients = (
+            self._join([part.reshape(-1).cpu().numpy() for part in parts]) for parts in zip(*pairs, strict=True)
+        )
+        return float(values.sum()), gradients
 
     def is_finite(self) -> bool:
         """Whether all raw parameters are finite numbers."""

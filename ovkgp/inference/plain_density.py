@@ -19,14 +19,13 @@ from ovkgp.inference.plain_kernels import plain_kernel
 from ovkgp.inference.plain_outputs import (
     BasisMean,
     ConstantOutputs,
-    ScaledOutputs,
     Variances,
     mean_parts,
     plain_mean,
     plain_noise,
     plain_outputs,
 )
-from ovkgp.inference.plain_parameters import NotPlain, PlainVector
+from ovkgp.inference.plain_parameters import NotPlain, PlainVector, Scaled
 from ovkgp.inference.plain_priors import plain_priors
 from ovkgp.inference.plain_statistics import SharedStatistics
 from ovkgp.inference.roads import choose_road
@@ -151,7 +150,7 @@ def plain_terms(kernel: Kernel, X: np.ndarray, vector: PlainVector) -> list[tupl
         return [term for part in kernel.kernels for term in plain_terms(part, X, vector)]
     if kind is ScaleKernel:
         scale = vector.reference(kernel.raw_outputscale, kernel.raw_outputscale_constraint)
-        return [(k, ScaledOutputs(scale, outputs)) for k, outputs in plain_terms(kernel.base_kernel, X, vector)]
+        return [(k, Scaled(scale, outputs)) for k, outputs in plain_terms(kernel.base_kernel, X, vector)]
     if kind is DecomposableKernel:
         return [(plain_kernel(kernel.base_kernel, X, vector), plain_outputs(kernel.output_module, vector))]
     if kind is IndependentKernel:
@@ -184,7 +183,7 @@ def _factor_piece(kernel: Kernel, vector: PlainVector):
     """Γ of separable random features: the output matrix, times every outputscale."""
     if type(kernel) is ScaleKernel:
         scale = vector.reference(kernel.raw_outputscale, kernel.raw_outputscale_constraint)
-        return ScaledOutputs(scale, _factor_piece(kernel.base_kernel, vector))
+        return Scaled(scale, _factor_piece(kernel.base_kernel, vector))
     if type(kernel) is DecomposableKernel:
         matrix = plain_outputs(kernel.output_module, vector)
         if isinstance(matrix, ConstantOutputs):  # its factor leaves out what is small
@@ -193,7 +192,7 @@ def _factor_piece(kernel: Kernel, vector: PlainVector):
         inner = kernel.base_kernel
         while type(inner) is ScaleKernel:
             scale = vector.reference(inner.raw_outputscale, inner.raw_outputscale_constraint)
-            matrix, inner = ScaledOutputs(scale, matrix), inner.base_kernel
+            matrix, inner = Scaled(scale, matrix), inner.base_kernel
         if isinstance(inner, AdditiveKernel) or is_operator_valued(inner):
             raise NotPlain(f"the kernel {type(inner).__name__}")
         return matrix

@@ -44,7 +44,7 @@ class OneOutput:
         self.known = None if data.noise is None else data.noise.cpu().numpy().ravel()
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
-        K, back = self.kernel.gram(theta)
+        K, back = self.kernel.matrix(theta)
         C, n = np.array(K, order="C"), len(K)
         if self.known is None:
             variances, noise_back = self.noise.variances(theta)
@@ -80,7 +80,7 @@ class Separable:
         self.Y = data.Y.cpu().numpy()
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
-        K, back = self.kernel.gram(theta)
+        K, back = self.kernel.matrix(theta)
         whitener = Whitener(*self.outputs.matrix(theta), *self.noise.matrix(theta))
         residuals = self.Y - self.mean.values(theta)
         rotated = residuals @ whitener.rotation  # (n, p)
@@ -171,7 +171,7 @@ class Entries:
         self.together = self.rows[:, None] == self.rows
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
-        found = [(kernel.gram(theta), outputs.matrix(theta)) for kernel, outputs in self.terms]
+        found = [(kernel.matrix(theta), outputs.matrix(theta)) for kernel, outputs in self.terms]
         between = [(self._of_rows(K), self._of_outputs(matrix)) for (K, _), (matrix, _) in found]
         C = sum(k * g for k, g in between)
         noise_back = self._add_noise(C, theta)

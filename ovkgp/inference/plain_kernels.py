@@ -2,7 +2,7 @@
 
     K = k(r²),   r² = Σ_d D_d / ℓ_d²,   ∂ℓ_d = −2 ℓ_d⁻³ Σ_ij G_ij k'(r²_ij) D_d,ij
 
-for D_d the squared differences in column d and G the derivatives by K. Each piece has `gram(θ)`, which gives K (n, n) and a
+for D_d the squared differences in column d and G the derivatives by K. Each piece has `matrix(θ)`, which gives K (n, n) and a
 function that carries G, contracted as if symmetric, back to the derivatives by θ.
 """
 
@@ -13,15 +13,12 @@ from collections.abc import Callable
 import numpy as np
 from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
-from ovkgp.inference.plain_parameters import NotPlain, PlainVector, Reference
+from ovkgp.inference.plain_parameters import Back, NotPlain, PlainVector, Reference, Scaled
 
 MOST_ENTRIES = 10_000_000
 """Squared differences that are kept (80 MB); where there would be more, the modules cost little beside the algebra."""
 TINY = 1e-150
 """In place of a distance of zero, where it divides zero."""
-
-Back = Callable[[np.ndarray, np.ndarray], None]
-"""Takes G (n, n) and the vector of the derivatives by θ, to which it adds."""
 
 
 def _rbf(r2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -64,7 +61,7 @@ class Stationary:
         self.profile, self.lengthscale = profile, lengthscale
         self.squares = _squares(X, separate=lengthscale.shape[-1] > 1)
 
-    def gram(self, theta: np.ndarray) -> tuple[np.ndarray, Back]:
+    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Back]:
         ell = self.lengthscale.value(theta).ravel()
         r2 = self._scaled(ell)
         K, slope = self.profile(r2)
@@ -98,7 +95,7 @@ class RationalQuadratic(Stationary):
         super().__init__(None, X, lengthscale)
         self.alpha = alpha
 
-    def gram(self, theta: np.ndarray) -> tuple[np.ndarray, Back]:
+    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Back]:
         ell, alpha = self.lengthscale.value(theta).ravel(), self.alpha.number(theta)
         part = self._scaled(ell) / (2 * alpha)
         logs = np.log1p(part)
@@ -112,28 +109,6 @@ class RationalQuadratic(Stationary):
         return K, back
 
 
-class Scaled:
-    """v k.
-
-    Args:
-        scale: v, one number.
-        inner: the piece of k.
-    """
-
-    def __init__(self, scale: Reference, inner):
-        self.scale, self.inner = scale, inner
-
-    def gram(self, theta: np.ndarray) -> tuple[np.ndarray, Back]:
-        K, inner_back = self.inner.gram(theta)
-        scale = self.scale.number(theta)
-
-        def back(G: np.ndarray, out: np.ndarray) -> None:
-            self.scale.add(out, np.vdot(G, K))
-            inner_back(scale * G, out)
-
-        return scale * K, back
-
-
 class Sum:
     """k_1 + k_2 + …
 
@@ -144,8 +119,8 @@ class Sum:
     def __init__(self, parts: list):
         self.parts = parts
 
-    def gram(self, theta: np.ndarray) -> tuple[np.ndarray, Back]:
-        found = [part.gram(theta) for part in self.parts]
+    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Back]:
+        found = [part.matrix(theta) for part in self.parts]
 
         def back(G: np.ndarray, out: np.ndarray) -> None:
             for _, one in found:
@@ -176,7 +151,7 @@ def plain_kernel(kernel: Kernel, X: np.ndarray, vector: PlainVector, is_called: 
         >>> from ovkgp.inference.plain_parameters import PlainVector
         >>> kernel = RBFKernel().double()
         >>> piece = plain_kernel(kernel, np.array([[0.0], [1.0]]), PlainVector(ParameterVector(kernel)))
-        >>> K, back = piece.gram(np.array([2.0]))  # lengthscale 2
+        >>> K, back = piece.matrix(np.array([2.0]))  # lengthscale 2
         >>> bool(abs(K[0, 1] - np.exp(-1 / 8)) < 1e-15)
         True
     """

@@ -6,18 +6,13 @@ be symmetric, since only their symmetric part counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from ovkgp.inference.data import Observations
 from ovkgp.inference.means import OutputMean, PolynomialMean
 from ovkgp.inference.noise import OutputNoise
-from ovkgp.inference.plain_parameters import NotPlain, PlainVector, Reference
+from ovkgp.inference.plain_parameters import Back, NotPlain, PlainVector, Reference
 from ovkgp.kernels import FreeMatrix, FullMatrix, MeanRegularizedMatrix, OutputMatrix
-
-Back = Callable[[np.ndarray, np.ndarray], None]
-"""Takes the derivatives by a value and the vector of those by θ, to which it adds."""
 
 
 class FreeOutputs:
@@ -110,28 +105,6 @@ class ConstantOutputs:
 
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Back]:
         return self.value, _nothing
-
-
-class ScaledOutputs:
-    """v Γ.
-
-    Args:
-        scale: v, one number.
-        inner: the piece of Γ.
-    """
-
-    def __init__(self, scale: Reference, inner):
-        self.scale, self.inner = scale, inner
-
-    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Back]:
-        matrix, inner_back = self.inner.matrix(theta)
-        scale = self.scale.number(theta)
-
-        def back(A: np.ndarray, out: np.ndarray) -> None:
-            self.scale.add(out, np.vdot(A, matrix))
-            inner_back(scale * A, out)
-
-        return scale * matrix, back
 
 
 class Variances:

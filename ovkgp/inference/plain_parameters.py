@@ -1,10 +1,13 @@
 """The variables u and the values θ of the parameters that they stand for, without modules: θ(u), dθ/du and log |dθ/du|.
 
 Beside the logarithms and sizes of `ParameterVector` an interval has θ = l + (h − l) / (1 + e^{−u}). A `Reference` finds one
-parameter in the vector of all θ, and adds its derivatives to theirs; what is fixed is a constant.
+parameter in the vector of all θ, and adds its derivatives to theirs; what is fixed is a constant. A *piece* has `matrix(θ)`,
+which gives a matrix and a function that carries derivatives by it back to those by θ; `Scaled` multiplies any.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -13,6 +16,9 @@ from scipy.special import expit
 from torch import Tensor
 
 from ovkgp.inference.parameters import ParameterVector
+
+Back = Callable[[np.ndarray, np.ndarray], None]
+"""Takes the derivatives by a value and the vector of those by θ, to which it adds."""
 
 
 class NotPlain(Exception):
@@ -43,6 +49,28 @@ class Reference:
         """Add derivatives by the parameter to those by θ."""
         if self.piece is not None:
             out[self.piece] += np.ravel(by_value)
+
+
+class Scaled:
+    """v A, for a matrix A that a piece gives.
+
+    Args:
+        scale: v, one number.
+        inner: the piece.
+    """
+
+    def __init__(self, scale: Reference, inner):
+        self.scale, self.inner = scale, inner
+
+    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Back]:
+        matrix, inner_back = self.inner.matrix(theta)
+        scale = self.scale.number(theta)
+
+        def back(G: np.ndarray, out: np.ndarray) -> None:
+            self.scale.add(out, np.vdot(G, matrix))
+            inner_back(scale * G, out)
+
+        return scale * matrix, back
 
 
 class PlainVector:
@@ -97,11 +125,11 @@ class PlainVector:
         return Reference(parameter.shape, None, value.detach().cpu().numpy().copy())
 
     def values(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
-        """θ, dθ/du, Σ log |dθ/du| and the derivative of that in u, for all entries; u (len,) may leave some out."""
+        """θ and dθ/du of all entries, Σ log |dθ/du| of those that u (len,) does not leave out, and its derivative in all."""
         full = self.vector.spread(u)
         if self.all_log:
             grown = np.exp(full)
-            return self.low + grown, grown, full.sum(), np.ones(len(full))
+            return self.low + grown, grown, u.sum(), np.ones(len(full))
         grown = np.exp(np.where(self.is_log, full, 0.0))
         theta = np.where(self.is_log, self.low + grown, full * self.size)
         slope = np.where(self.is_log, grown, self.size)
@@ -111,7 +139,7 @@ class PlainVector:
             share, rest = expit(full[part]), expit(-full[part])
             theta[part], slope[part] = self.low[part] + self.length[part] * share, self.length[part] * share * rest
             log_slope[part], by_slope[part] = np.log(slope[part]), rest - share
-        return theta, slope, log_slope.sum(), by_slope
+        return theta, slope, self.kept(log_slope).sum(), by_slope
 
     def kept(self, gradient: np.ndarray) -> np.ndarray:
         """The entries that the vector does not leave out."""

@@ -53,7 +53,7 @@ def prior_values(site: Site, draws: int, rng: np.random.Generator) -> Tensor:
         return _inside(site, _multivariate(prior, shape, rng), bounds)
     try:
         return _between(site, *_curves(prior), shape, bounds, rng)
-    except NotImplementedError:
+    except NotImplementedError:  # how torch says that a law has no F or no F⁻¹ in closed form
         return _sampled(site, prior, shape, bounds, rng)
 
 
@@ -103,7 +103,12 @@ def _sampled(site: Site, prior: Prior, shape: tuple[int, ...], bounds: Bounds, r
         for _ in range(TRIES):
             try:
                 found = prior.expand(shape).sample().to(torch.float64)
-            except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            except (
+                NotImplementedError,
+                RuntimeError,
+                TypeError,
+                ValueError,
+            ) as error:  # a user's own law may raise any
                 raise OptionError(
                     f"one cannot draw from the prior {site.name}, {type(prior).__name__}: {error}"
                 ) from error

@@ -7,9 +7,9 @@ from scipy.stats import multivariate_normal
 
 from ovkgp.inference.data import Observations
 from ovkgp.inference.plain_evidence import Entries, OneOutput, Separable, Several, _by_eigenvectors, _by_factors
-from ovkgp.inference.plain_kernels import Scaled, Stationary, _rbf
+from ovkgp.inference.plain_kernels import Stationary, _rbf
 from ovkgp.inference.plain_outputs import BasisMean, CholeskyOutputs, FreeOutputs, Variances
-from ovkgp.inference.plain_parameters import Reference
+from ovkgp.inference.plain_parameters import Reference, Scaled
 
 P, N = 2, 6
 
@@ -39,7 +39,7 @@ class Pieces:
         return Observations(torch.from_numpy(self.X), Y)
 
     def oracle(self, theta, seen):
-        C = np.kron(self.kernel.gram(theta)[0], self.outputs.matrix(theta)[0])
+        C = np.kron(self.kernel.matrix(theta)[0], self.outputs.matrix(theta)[0])
         C += np.kron(np.eye(N), self.noise.matrix(theta)[0])
         centre = np.tile(theta[9:11], N)
         kept = seen.ravel()
@@ -79,7 +79,7 @@ def test_outputs_that_share_a_kernel_and_nothing_else():
         parts.append(OneOutput(pieces.kernel, noise, pieces.mean(a), data.output(a)))
 
     def oracle(theta):
-        K = pieces.kernel.gram(theta)[0]
+        K = pieces.kernel.matrix(theta)[0]
         variances = np.exp(2 * theta[6:8])
         pairs = zip(pieces.Y.T, theta[9:11], variances, strict=True)
         return sum(multivariate_normal.logpdf(y, np.full(N, m), K + v * np.eye(N)) for y, m, v in pairs)
@@ -89,7 +89,7 @@ def test_outputs_that_share_a_kernel_and_nothing_else():
 
 def test_factors_and_eigenvectors_give_the_same():
     rng = np.random.default_rng(0)
-    K = Pieces().kernel.gram(Pieces().theta)[0]
+    K = Pieces().kernel.matrix(Pieces().theta)[0]
     t, rotated = np.array([0.0, 1e-9, 0.7, 30.0]), rng.standard_normal((N, 4))
     (logdet, alpha, by_K, traces), others = _by_factors(K, t, rotated), _by_eigenvectors(K, t, rotated)
     assert logdet == pytest.approx(others[0], rel=1e-10)

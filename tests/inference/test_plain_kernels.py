@@ -32,7 +32,7 @@ def test_values_and_derivatives(name):
     vector = ParameterVector(kernel)
     plain = PlainVector(vector)
     piece, theta = plain_kernel(kernel, X, plain), plain.values(vector.get())[0]
-    K, back = piece.gram(theta)
+    K, back = piece.matrix(theta)
     with torch.no_grad():
         np.testing.assert_allclose(K, kernel(torch.from_numpy(X)).to_dense().numpy(), atol=1e-7)
     G = np.random.default_rng(1).standard_normal(K.shape)
@@ -40,7 +40,7 @@ def test_values_and_derivatives(name):
     back(G + G.T, out)
     h = 1e-6
     steps = h * np.eye(len(theta))
-    moved = [(piece.gram(theta + e)[0] - piece.gram(theta - e)[0]) / (2 * h) for e in steps]
+    moved = [(piece.matrix(theta + e)[0] - piece.matrix(theta - e)[0]) / (2 * h) for e in steps]
     np.testing.assert_allclose(out, [np.vdot(G + G.T, by) for by in moved], rtol=1e-6, atol=1e-8)
     half = np.zeros(len(theta))
     back(2 * np.tril(G + G.T, -1) + np.diag(2 * G.diagonal()), half)  # only the symmetric part counts

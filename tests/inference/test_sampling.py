@@ -49,6 +49,9 @@ def _quiet():
         yield
 
 
+DRAWS_ALONE = {"draws": 400, "tune": 100, "chains": 1, "log_likelihood": False, "posterior_predictive": False}
+
+
 def shorten(monkeypatch):
     """Let SVI take a single window of steps."""
     from ovkgp.inference import autoguides
@@ -103,18 +106,7 @@ def conjugate(p=2, n=20):
 @pytest.mark.parametrize("method", ["nuts", "svi", "laplace"])
 def test_a_conjugate_posterior_is_found_within_monte_carlo_error(method):
     gp, X, Y, mean, covariance = conjugate()
-    data = sample_hyperparameters(
-        gp,
-        X,
-        Y,
-        method,
-        draws=400,
-        tune=100,
-        chains=1,
-        random_state=1,
-        log_likelihood=False,
-        posterior_predictive=False,
-    )
+    data = sample_hyperparameters(gp, X, Y, method, random_state=1, **DRAWS_ALONE)
     values = data["posterior"]["mean"].values
     for a in range(2):
         size, deviation = effective_size(values[..., a]), np.sqrt(covariance[a, a])
@@ -132,18 +124,7 @@ def test_the_three_methods_agree_on_a_posterior_that_is_almost_gaussian():
         module_.register_prior(f"{name}_prior", prior, name)
     logs = {}
     for method in ("nuts", "svi", "laplace"):
-        data = sample_hyperparameters(
-            gp,
-            X,
-            Y,
-            method,
-            draws=400,
-            tune=100,
-            chains=1,
-            random_state=2,
-            log_likelihood=False,
-            posterior_predictive=False,
-        )
+        data = sample_hyperparameters(gp, X, Y, method, random_state=2, **DRAWS_ALONE)
         logs[method] = {
             name: np.log(data["posterior"][name].values) for name in ("lengthscale", "outputscale", "noise")
         }
