@@ -18,9 +18,12 @@ _NAMES = {
     "TableStream": "streams",
     "make_circles_and_moons": "semi_supervised",
     "make_curl_free_field": "fields",
+    "make_exponential_quantiles": "quantiles",
     "make_gaussian_field": "fields",
+    "make_landmarks": "landmarks",
     "make_low_rank_outputs": "multitask",
     "make_quadratic_tasks": "multitask",
+    "make_sine_quantiles": "quantiles",
     "make_two_moons": "semi_supervised",
     "stream": "streams",
 }

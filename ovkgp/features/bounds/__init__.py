@@ -1,7 +1,7 @@
 """How good are random features, and how many are enough? Bounds and diagnostics of operator-valued kernels.
 
 They come from chapters 5 to 7 of R. Brault's thesis, "Large-scale operator-valued kernel regression" (Université
-Paris-Saclay, 2017); "the thesis" below is that one. Codes such as BT-62 (an item) and BT-E-16 (an erratum): see
+Paris-Saclay, 2017); "the thesis" below is that one, but for the bounds on a continuum of tasks (`task_…`), which are A. Lambert's. Codes such as BT-62 (an item) and BT-E-16 (an erratum): see
 ``docs/references.md``.
 
 Every function says which variant it evaluates: "corrected" by default; "printed" is what the thesis prints. The bounds
@@ -20,6 +20,13 @@ from ovkgp.features.bounds.learning import (
     suggest_features,
 )
 from ovkgp.features.bounds.orlicz import intrinsic_dimension, orlicz_norm
+from ovkgp.features.bounds.task_learning import (
+    task_generalization_bound,
+    task_loss_bound,
+    task_sampling_bound,
+    task_stability,
+    task_value_bound,
+)
 from ovkgp.features.bounds.uniform import required_features, uniform_error_bound
 from ovkgp.features.bounds.variance import kernel_variance
 
@@ -39,6 +46,11 @@ __all__ = [
     "spectral_constants",
     "stability_bound",
     "suggest_features",
+    "task_generalization_bound",
+    "task_loss_bound",
+    "task_sampling_bound",
+    "task_stability",
+    "task_value_bound",
     "uniform_error_bound",
     "weight_radius",
 ]

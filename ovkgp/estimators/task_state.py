@@ -1,0 +1,141 @@
+"""A learned function of input and task, `function_`, as JSON and tensors for a model file.
+
+Coordinates and offsets are objects whose attributes are tensors, numbers, kernels, random features and further such objects. Only
+classes of the table `PARTS` are written and made again, and nothing is factorised on the way back: a loaded function says the
+same to the bit.
+"""
+
+from __future__ import annotations
+
+from gpytorch.kernels import Kernel
+from torch import Tensor, is_tensor
+
+from ovkgp.estimators.gp_state import FEATURES, ORFF_OPTIONS
+from ovkgp.estimators.kernel_specs import kernel_from_spec, kernel_to_spec
+from ovkgp.estimators.kernel_state import fill, kernel_state
+from ovkgp.estimators.option_state import placed, plain, there
+from ovkgp.estimators.task_options import InterceptFactor
+from ovkgp.estimators.tensor_layout import under
+from ovkgp.exceptions import InputError, ModelFileError
+from ovkgp.features import ORFF
+from ovkgp.inference.task_learning.factors import FeatureFactor, KernelFactor, LevelFactor
+from ovkgp.inference.task_learning.function import TaskFunction, zero_offset
+
+PARTS = {kind.__name__: kind for kind in (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, InterceptFactor)}
+"""By name, the classes that may be stored, with all their attributes."""
+FUNCTIONS = {"zero_offset": zero_offset}
+"""By name, the plain functions that may be stored."""
+
+
+def storable_part(kind: type) -> type:
+    """Enter a class of factors or offsets in `PARTS`; its attributes must be of the kinds named above.
+
+    Example:
+        >>> from ovkgp.estimators.task_state import PARTS
+        >>> "KernelFactor" in PARTS
+        True
+    """
+    PARTS[kind.__name__] = kind
+    return kind
+
+
+def function_state(function: TaskFunction) -> tuple[dict, dict[str, Tensor]]:
+    """A `TaskFunction` as what JSON can hold, and tensors.
+
+    Raises:
+        InputError: a part of it is of a class of one's own.
+        KernelTypeError: a kernel is.
+
+    Cost: one copy of the tensors.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.estimators.task_options import input_factor, task_factor
+        >>> from ovkgp.estimators.task_state import function_from_state, function_state
+        >>> from ovkgp.inference.task_learning.function import TaskFunction
+        >>> X, tasks = torch.randn(6, 2).double(), torch.linspace(0, 1, 4).double()
+        >>> function = TaskFunction(input_factor(X), task_factor(tasks), torch.ones(6, 4).double())
+        >>> torch.equal(function_from_state(*function_state(function))(X, tasks), function(X, tasks))
+        True
+    """
+    return _encode("function_", function)
+
+
+def function_from_state(entry: dict, tensors: dict[str, Tensor]) -> TaskFunction:
+    """The function that `function_state` described.
+
+    Raises:
+        ModelFileError: the file names a class that is not in `PARTS`.
+    """
+    return _decode(entry, tensors)
+
+
+def _encode(name: str, value) -> tuple[object, dict[str, Tensor]]:
+    if is_tensor(value):
+        return {"kind": "tensor"}, {"": value.detach()}
+    if isinstance(value, Kernel):
+        spec, tensors = kernel_to_spec(value)
+        return {"kind": "kernel", "spec": spec}, tensors
+    if isinstance(value, ORFF):
+        return _encode_features(value)
+    if type(value) is PARTS.get(type(value).__name__):
+        return _encode_part(value)
+    if (known := getattr(value, "__name__", None)) in FUNCTIONS and value is FUNCTIONS[known]:
+        return {"kind": "function", "name": known}, {}
+    if value is None or isinstance(value, int | float | str):
+        return plain(name, value), {}
+    raise InputError(
+        f"{name} is a {type(value).__name__}, which a model file cannot hold: pickle the estimator, or fit without it."
+    )
+
+
+def _encode_part(part) -> tuple[dict, dict[str, Tensor]]:
+    entries, tensors = {}, {}
+    for name, value in vars(part).items():
+        entries[name], found = _encode(name, value)
+        tensors |= placed(name, found)
+    return {"kind": "part", "class": type(part).__name__, "attributes": entries}, tensors
+
+
+def _encode_features(features: ORFF) -> tuple[dict, dict[str, Tensor]]:
+    spec, _ = kernel_to_spec(features.kernel)
+    options = {name: getattr(features, name) for name in ORFF_OPTIONS}
+    map_spec = {
+        "class": type(features).__name__,
+        "options": options,
+        "seed": features.seed,
+        "block": features.block_index,
+    }
+    return {"kind": "features", "spec": spec, "map": map_spec}, kernel_state(features)
+
+
+def _decode(entry, tensors: dict[str, Tensor]):
+    if not isinstance(entry, dict):
+        return entry
+    return _DECODERS[entry["kind"]](entry, tensors)
+
+
+def _decode_part(entry: dict, tensors: dict[str, Tensor]):
+    if entry["class"] not in PARTS:
+        raise ModelFileError(f"the file describes a {entry['class']!r}, which is not among the classes it may name.")
+    kind = PARTS[entry["class"]]
+    part = kind.__new__(kind)  # its constructor would factorise again
+    for name, value in entry["attributes"].items():
+        setattr(part, name, _decode(value, there(name, tensors)))
+    return part
+
+
+def _decode_features(entry: dict, tensors: dict[str, Tensor]) -> ORFF:
+    kernel = kernel_from_spec(entry["spec"], under("kernel", tensors))
+    features = FEATURES[entry["map"]["class"]](entry["map"], kernel, tensors)
+    fill(features, tensors)
+    return features
+
+
+_DECODERS = {
+    "tensor": lambda entry, tensors: tensors[""],
+    "kernel": lambda entry, tensors: kernel_from_spec(entry["spec"], tensors),
+    "features": _decode_features,
+    "part": _decode_part,
+    "function": lambda entry, tensors: FUNCTIONS[entry["name"]],
+}

@@ -1,0 +1,247 @@
+"""All one-class SVMs of a data set lie on one path, which is followed exactly.
+
+With h = t f and C = 1/(N θ t) the one-class problem with the threshold t held is t² times
+
+    G(C) = min over f of  C Σ_i s_i |1 − f(x_i)|_+ + ½ ‖f‖²  =  max over 0 ≤ b ≤ C s of  Σ b − ½ bᵀ K b,      f = Σ_i b_i k(·, x_i),
+
+so that a level θ only says where on the path f_C to stop. b is piecewise linear in C: between two breaks the points on the margin
+f = 1 keep K_MM b_M = 1 − C K_MB s_B with the points B below it at their bound. The share θ(C) = Σ b / (N C) falls from 1 to 0
+along the path; the classical SVM of level θ is the one with θ(C) = θ (LT-55, LT-99).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, lapack
+
+from ovkgp.exceptions import FactorisationError, InputError
+
+ABOVE, MARGIN, BELOW = np.int8(0), np.int8(1), np.int8(2)
+"""Where a point is: f > 1 and b = 0; f = 1; f < 1 and b = C s."""
+RIDGE = 1e-10
+"""What is added to the diagonal, in units of its mean, so that near copies of a point can both be on the margin."""
+PATIENCE = 50
+"""How many breaks at one place, for each point, are too many."""
+
+
+class Segment(NamedTuple):
+    """A stretch of the path between two breaks, on which b(C) = start + C · rate.
+
+    Args:
+        low, high: the values of C.
+        place: of each point (n,), int8.
+        total: (u, v) with Σ b = u + v C.
+        value, rates: G at `low`, and (u, v) with G' = u + v C.
+    """
+
+    low: float
+    high: float
+    place: np.ndarray
+    total: tuple[float, float]
+    value: float
+    rates: tuple[float, float]
+
+
+class PointState(NamedTuple):
+    """The SVM at one C: b (n,), f at the points (n,), and their places (n,)."""
+
+    coefficients: np.ndarray
+    values: np.ndarray
+    place: np.ndarray
+
+
+class OneClassPath:
+    """The path, followed as far as it is asked for.
+
+    Args:
+        rows: Φ (n, r) with K = Φ Φᵀ. Copies of a point are better given as one with a larger weight.
+        weights: s (n,) > 0; ones where None. N = Σ s.
+
+    Cost: O(n (r + |M|) + |M|³) a break, with |M| points on the margin (few); about 2n to 4n breaks in all. O(n (r + breaks)) memory.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.inference.task_learning.one_class_path import OneClassPath
+        >>> path = OneClassPath(np.array([[1.0], [2.0]]))  # f is linear on the line
+        >>> C = path.position(0.75)
+        >>> float(C), path.at(C).values.round(6), path.at(C).coefficients.round(6)
+        (0.25, array([0.5, 1. ]), array([0.25 , 0.125]))
+    """
+
+    def __init__(self, rows: np.ndarray, weights: np.ndarray | None = None):
+        self.rows = np.ascontiguousarray(rows)
+        self.weights = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
+        self.total_weight = self.weights.sum()
+        self.diagonal = np.einsum("ir,ir->i", self.rows, self.rows)
+        self.ridge = RIDGE * self.diagonal.mean()
+        self.segments: list[Segment] = []
+        self._highs: list[float] = []
+        self._shares: list[float] = []
+        self._place = np.full(len(rows), BELOW)
+        self._bounded = self.rows @ (self.rows.T @ self.weights) + self.ridge * self.weights  # K_:B s_B
+        self._margin: list[int] = []
+        self._columns = np.empty((len(rows), 8), order="F")  # K_:M
+        self._repeats = 0
+        self._follow()
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def position(self, level: float) -> float:
+        """The C with θ(C) = level, for 0 < level ≤ 1: the classical one-class SVM."""
+        while self._shares[-1] > level and np.isfinite(self._highs[-1]):
+            self._follow()
+        if self._shares[-1] > level:
+            raise InputError(
+                f"no function of the kernel is positive at all but a share of {self._shares[-1]:.3g} of the rows, so there is no one-class SVM of "
+                f"level {level:.3g}; take a kernel with positive values, such as the Gaussian, or larger levels."
+            )
+        segment = self.segments[np.searchsorted(-np.array(self._shares), -level)]
+        start, rate = segment.total
+        # Σ b = θ N C; on the first stretch θ = 1 everywhere, and its end is the natural place
+        gap = level * self.total_weight - rate
+        return float(np.clip(start / gap, segment.low, segment.high)) if gap > 0 and start > 0 else segment.high
+
+    def segment(self, C: float) -> Segment:
+        """The stretch that holds C."""
+        while self._highs[-1] < C:
+            self._follow()
+        return self.segments[np.searchsorted(self._highs, C)]
+
+    def share(self, C: float) -> float:
+        """θ(C) = Σ b / (N C)."""
+        start, rate = self.segment(C).total
+        return (start / C + rate) / self.total_weight
+
+    def value(self, C: float) -> float:
+        """G(C)."""
+        part = self.segment(C)
+        return part.value + part.rates[0] * (C - part.low) + part.rates[1] * (C**2 - part.low**2) / 2
+
+    def at(self, C: float) -> PointState:
+        """The SVM at C, solved afresh from its places. Cost O(n r + |M|³)."""
+        place = self.segment(C).place
+        b = np.where(place == BELOW, C * self.weights, 0.0)
+        on = np.flatnonzero(place == MARGIN)
+        if len(on):
+            b[on] = self._solve(on, 1 - self.rows[on] @ (self.rows.T @ b))
+        b = np.clip(b, 0.0, C * self.weights)
+        return PointState(b, self.rows @ (self.rows.T @ b) + self.ridge * b, place)
+
+    def leave_one_out(self, C: float, units: np.ndarray | None = None) -> np.ndarray:
+        """f at each point when that point (a weight `units` of it, all by default) is left out, the others' places held (n,).
+
+        f_i − (b taken away) · (squared distance of the point from the span of the margin): the span rule. Cost O(n r + n |M|²).
+        """
+        state, s = self.at(C), self.weights
+        units = s if units is None else units
+        taken = np.clip(state.coefficients - C * (s - units), 0.0, None)
+        on = np.flatnonzero(state.place == MARGIN)
+        distance = self.diagonal + self.ridge
+        if len(on):
+            columns = self.rows @ self.rows[on].T
+            inverse = self._solve(on, np.eye(len(on)))
+            distance = distance - np.einsum("im,mk,ik->i", columns, inverse, columns)
+            distance[on] = 1 / np.diagonal(inverse)
+        return state.values - taken * np.clip(distance, 0.0, None)
+
+    def _solve(self, on: np.ndarray, right: np.ndarray) -> np.ndarray:
+        gram = self.rows[on] @ self.rows[on].T + self.ridge * np.eye(len(on))
+        return cho_solve(cho_factor(gram, lower=True), right)
+
+    # --- following --------------------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """One stretch more."""
+        if self.segments and not self._turn():
+            return
+        start, rate, values, rates = self._lines()
+        low = self._highs[-1] if self._highs else 0.0
+        breaks = self._breaks(start, rate, values, rates, low)
+        self._next, high = int(breaks.argmin()), float(breaks.min())
+        self._count_repeats(low, high)
+        below, s = self._place == BELOW, self.weights
+        gain = float((s * (1 - values))[below].sum()), -float((s * rates)[below].sum())
+        value = self.value(low) if self.segments else 0.0
+        total = float(start.sum()), float(s[below].sum() + rate.sum())
+        self.segments.append(Segment(low, high, self._place.copy(), total, value, gain))
+        self._highs.append(high)
+        share = total[1] + (total[0] / high if np.isfinite(high) else 0.0)
+        self._shares.append(min(share / self.total_weight, self._shares[-1] if self._shares else 1.0))
+
+    def _lines(self):
+        """b_M = start + C rate (|M|,), and f = values + C rates (n,)."""
+        on, columns = self._margin, self._columns[:, : len(self._margin)]
+        if not on:
+            return np.zeros(0), np.zeros(0), np.zeros(len(self.rows)), self._bounded
+        gram = columns[on] + 0.0
+        factor, info = lapack.dpotrf(gram, lower=True)
+        if info:
+            raise FactorisationError(
+                f"{len(on)} points on the margin have a singular kernel matrix: are rows of X nearly the same? Round them, or "
+                "take a shorter lengthscale."
+            )
+        pair, _ = lapack.dpotrs(factor, np.stack([np.ones(len(on)), -self._bounded[on]], 1), lower=True)
+        moved = columns @ pair
+        return pair[:, 0], pair[:, 1], moved[:, 0], self._bounded + moved[:, 1]
+
+    def _breaks(self, start, rate, values, rates, low: float) -> np.ndarray:
+        """Where each point would leave its place (n,), ∞ where it never does."""
+        breaks, on = np.full(len(self.rows), np.inf), self._margin
+        with np.errstate(divide="ignore", invalid="ignore"):
+            crossing = (1 - values) / rates
+            leaving = np.where(self._place == BELOW, rates > 0, rates < 0) & (self._place != MARGIN)
+            breaks[leaving] = crossing[leaving]
+            s = self.weights[on]
+            to_zero = np.where(rate < 0, -start / rate, np.inf)
+            to_bound = np.where(rate > s, start / (s - rate), np.inf)
+        breaks[on] = np.minimum(to_zero, to_bound)
+        self._sinks = to_zero <= to_bound
+        return np.maximum(breaks, low)
+
+    def _count_repeats(self, low: float, high: float) -> None:
+        self._repeats = self._repeats + 1 if high <= low * (1 + 1e-14) else 0
+        if self._repeats > PATIENCE * len(self.rows):
+            raise FactorisationError(
+                "the path of one-class SVMs does not move on: many rows of X lie symmetrically. Move each by a little noise."
+            )
+
+    def _turn(self) -> bool:
+        """Move the point of the last break to its new place; False at the end of the path."""
+        if not np.isfinite(self._highs[-1]):
+            return False
+        k = self._next
+        if self._place[k] == MARGIN:
+            place = self._margin.index(k)
+            self._leave(place)
+            self._move(k, ABOVE if self._sinks[place] else BELOW)
+        else:
+            self._enter(k)
+            self._move(k, MARGIN)
+        return True
+
+    def _move(self, k: int, place: np.int8) -> None:
+        change = (place == BELOW) - (self._place[k] == BELOW) * 1.0
+        if change:
+            self._bounded = self._bounded + change * self.weights[k] * self._column(k)
+        self._place[k] = place
+
+    def _column(self, k: int) -> np.ndarray:
+        column = self.rows @ self.rows[k]
+        column[k] += self.ridge
+        return column
+
+    def _enter(self, k: int) -> None:
+        size = len(self._margin)
+        if size == self._columns.shape[1]:
+            self._columns = np.asfortranarray(np.hstack([self._columns, np.empty_like(self._columns)]))
+        self._columns[:, size] = self._column(k)
+        self._margin.append(k)
+
+    def _leave(self, place: int) -> None:
+        """The last column takes the place of the one that goes."""
+        last = len(self._margin) - 1
+        self._columns[:, place] = self._columns[:, last]
+        self._margin[place] = self._margin[last]
+        self._margin.pop()

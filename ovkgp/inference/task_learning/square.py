@@ -1,0 +1,174 @@
+"""The square loss in closed form: the mode is the mean of a Gaussian process with noise λn/ω_ij (LT-28, 80..82, 73).
+
+Where rows and tasks have weights of their own, ω_ij = s_i η_j, the problem is whitened, and with the eigenpairs of ΦᵀSΦ and ΨᵀηΨ
+
+    W = U [ (Uᵀ Φᵀ Y Ψ V)_ij / (σ_i τ_j + λn) ] Vᵀ,      O(n r² + r³ + m q² + q³),
+
+nothing of size nm × nm is formed. Masks, weights of entries and nodes of their own for each row leave the observed entries: a
+Cholesky factor of their matrix, or conjugate gradients on W.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.conjugate_gradients import refined_solve
+from ovkgp.inference.dense import gram, safe_cholesky
+from ovkgp.inference.fit_report import FitReport
+from ovkgp.inference.kronecker import eigh
+from ovkgp.inference.roads import DENSE_LIMIT
+from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution
+
+TOLERANCE, MOST_ITERATIONS = 1e-11, 2000
+"""The relative residual of conjugate gradients, and after how many iterations they stop."""
+
+
+def solve_square(problem: TaskProblem) -> TaskSolution:
+    """Minimise J for the square loss, exactly.
+
+    Args:
+        problem: with `IntegralLoss(Square(), measure)`; a missing entry has weight zero (`square_masks.observed`).
+
+    Returns:
+        W, the dual A = Y − H (zero where nothing was observed), J and the duality gap, zero to rounding.
+
+    Cost: O(n r min(n, r) + m q min(m, q)) and two small eigendecompositions for shared nodes without masks; else O(N³) for N ≤ 5000
+    observed entries, and O(n q (r + m)) an iteration of conjugate gradients beyond.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.task_learning.problem import TaskProblem
+        >>> from ovkgp.inference.task_learning.square import solve_square
+        >>> from ovkgp.losses import IntegralLoss, Square, TaskMeasure
+        >>> loss = IntegralLoss(Square(), TaskMeasure([0.2, 0.8]))
+        >>> problem = TaskProblem(torch.eye(3).double(), torch.eye(2).double(), torch.ones(3, 2).double(), loss, lam=0.5)
+        >>> solve_square(problem).weights  # 1 / (1 + λnm)
+        tensor([[0.2500, 0.2500],
+                [0.2500, 0.2500],
+                [0.2500, 0.2500]], dtype=torch.float64)
+    """
+    began = time.perf_counter()
+    problem = _checked(problem)
+    weights, iterations = _solve(problem)
+    H = problem.values(weights)
+    dual = torch.where(problem.entry_weights > 0, problem.targets - H, 0.0)
+    objective = problem.objective(weights, H).item()
+    gap = objective - problem.dual_objective(dual).item()
+    seconds = time.perf_counter() - began
+    report = FitReport(objective, True, "closed form", iterations=iterations, seconds=seconds)
+    return TaskSolution(weights, dual, objective, gap, report)
+
+
+def _checked(problem: TaskProblem) -> TaskProblem:
+    """The problem with targets (n, m), and zeros where they have no weight."""
+    if getattr(getattr(problem.loss, "loss", None), "name", None) != "square":
+        raise OptionError("solve_square is for IntegralLoss(Square(), measure); other losses have solve_primal and solve_dual.")
+    seen = problem.entry_weights > 0
+    targets = problem.targets.expand(seen.shape)
+    if not bool(torch.isfinite(targets[seen]).all()):
+        raise InputError(
+            "a target that counts is NaN or infinite: give missing entries the weight zero, observed(measure, seen)."
+        )
+    return replace(problem, targets=torch.where(seen, targets, 0.0))
+
+
+def _solve(problem: TaskProblem) -> tuple[Tensor, int]:
+    ridge = problem.lam * problem.num_rows
+    if problem.tasks.dim() == 2 and problem.loss.weights.dim() == 1:
+        rows, tasks = problem.row_weights.sqrt().unsqueeze(-1), problem.loss.weights.sqrt().unsqueeze(-1)
+        return ridge_weights(rows * problem.inputs, tasks * problem.tasks, rows * problem.targets * tasks.T, ridge), 0
+    if int((problem.entry_weights > 0).sum()) <= DENSE_LIMIT:
+        return _by_entries(problem, ridge), 0
+    return _by_products(problem, ridge)
+
+
+# --- all entries ----------------------------------------------------------------------------------------------------
+
+
+def ridge_weights(inputs: Tensor, tasks: Tensor, targets: Tensor, ridge: float) -> Tensor:
+    """argmin_W ½ ‖Y − Φ W Ψᵀ‖² + (ridge/2) ‖W‖², (r, q).
+
+    Args:
+        inputs: Φ (n, r).
+        tasks: Ψ (m, q).
+        targets: Y (n, m), complete.
+        ridge: > 0.
+
+    Cost: O(n r min(n, r) + m q min(m, q) + n m (r + q)).
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.task_learning.square import ridge_weights
+        >>> I = torch.eye(2).double()
+        >>> ridge_weights(I, 2 * I, torch.ones(2, 2).double(), 1.0)
+        tensor([[0.4000, 0.4000],
+                [0.4000, 0.4000]], dtype=torch.float64)
+    """
+    left, right = _side(inputs), _side(tasks)
+    inner = left.analysis.mT @ targets @ right.analysis / (left.values.unsqueeze(-1) * right.values + ridge)
+    return left.synthesis @ inner @ right.synthesis.mT
+
+
+class _Side(NamedTuple):
+    """Φ = P Q⁺ with singular values √σ: analysis (n, k) and synthesis (r, k), whose product carries one √σ."""
+
+    values: Tensor
+    analysis: Tensor
+    synthesis: Tensor
+
+
+def _side(rows: Tensor) -> _Side:
+    """By the smaller of ΦᵀΦ and ΦΦᵀ."""
+    if rows.shape[1] <= rows.shape[0]:
+        values, vectors = eigh(gram(rows))
+        return _Side(values, rows @ vectors, vectors)
+    values, vectors = eigh(gram(rows.mT))
+    return _Side(values, vectors, rows.mT @ vectors)
+
+
+# --- some entries ---------------------------------------------------------------------------------------------------
+
+
+def _by_entries(problem: TaskProblem, ridge: float) -> Tensor:
+    """a = (K + λn/ω)⁻¹ y between the observed entries, W = Σ a_ij φ_i ψ_ijᵀ."""
+    weights = problem.entry_weights
+    rows, nodes = (weights > 0).nonzero(as_tuple=True)
+    Psi = problem.tasks[nodes] if problem.tasks.dim() == 2 else problem.tasks[rows, nodes]  # (N, q)
+    covariance = gram(problem.inputs.mT)[rows][:, rows] * gram(Psi.mT)
+    covariance.diagonal().add_(ridge / weights[rows, nodes])
+    alpha = torch.cholesky_solve(problem.targets[rows, nodes].unsqueeze(-1), safe_cholesky(covariance))
+    return problem.inputs[rows].mT @ (alpha * Psi)
+
+
+def _by_products(problem: TaskProblem, ridge: float) -> tuple[Tensor, int]:
+    """Φᵀ(ω ∘ ΦWΨᵀ)Ψ + λn W = Φᵀ(ω ∘ Y)Ψ, preconditioned by what it would be with the mean weight of each node."""
+    weights, shape = problem.entry_weights, (problem.inputs.shape[1], problem.tasks.shape[-1])
+
+    def back(values: Tensor) -> Tensor:
+        """Φᵀ V Ψ, (r, q), of V (n, m)."""
+        if problem.tasks.dim() == 2:
+            return problem.inputs.mT @ values @ problem.tasks
+        return problem.inputs.mT @ torch.einsum("nm,nmq->nq", values, problem.tasks)
+
+    def apply(W: Tensor) -> Tensor:
+        W = W.reshape(shape)
+        return (back(weights * problem.values(W)) + ridge * W).unsqueeze(1)
+
+    average = weights.mean(0) if problem.tasks.dim() == 2 else weights / len(weights)
+    scaled = (average.sqrt().unsqueeze(-1) * problem.tasks).reshape(-1, shape[1])
+    (s, U), (t, V) = eigh(gram(problem.inputs)), eigh(gram(scaled))
+    values = s.unsqueeze(-1) * t + ridge
+
+    def precondition(W: Tensor) -> Tensor:
+        return (U @ ((U.mT @ W.reshape(shape) @ V) / values) @ V.mT).unsqueeze(1)
+
+    rhs = back(weights * problem.targets).unsqueeze(1)
+    norm = values.max().item() * float(weights.max() / average.max())
+    found = refined_solve(apply, precondition, rhs, TOLERANCE, MOST_ITERATIONS, norm)
+    return found.solution.reshape(shape), found.num_iterations
