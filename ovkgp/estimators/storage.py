@@ -25,6 +25,8 @@ from torch import Tensor
 from ovkgp.estimators.draws_state import draws_from_state, draws_state
 from ovkgp.estimators.gp_regressor import GPRegressor
 from ovkgp.estimators.gp_state import MANIFOLD, RIDGE, TRAINED, Recipe, gp_from_state, gp_state, unscaled_from_state
+from ovkgp.estimators.infinite_one_class_svm import InfiniteOneClassSVM
+from ovkgp.estimators.infinite_quantile_regressor import InfiniteQuantileRegressor
 from ovkgp.estimators.manifold_ridge import ManifoldRidge
 from ovkgp.estimators.mixture_state import KIND as MIXTURE
 from ovkgp.estimators.mixture_state import mixture_from_state, mixture_state
@@ -42,18 +44,23 @@ from ovkgp.estimators.orff_ridge import ORFFRidge
 from ovkgp.estimators.ovk_ridge import OVKRidge
 from ovkgp.estimators.posterior_state import posterior_from_state, posterior_state
 from ovkgp.estimators.probability_calibration import Calibration
+from ovkgp.estimators.quantile_path import QuantilePath
 from ovkgp.estimators.ridge import RidgeEstimator
 from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.simplex_classifier import SimplexClassifier
+from ovkgp.estimators.task_state import function_from_state, function_state
 from ovkgp.estimators.tensor_layout import prefixed, rolled, under, unrolled
 from ovkgp.estimators.variational_state import KIND as VARIATIONAL
 from ovkgp.estimators.variational_state import require_same_model
+from ovkgp.estimators.vector_task_regressor import VectorTaskRegressor
+from ovkgp.estimators.vector_task_regressor_state import put_gp, task_posterior_from_state, task_posterior_state
 from ovkgp.exceptions import InputError, ModelFileError, OvkgpError
 from ovkgp.inference import VariationalGP
 from ovkgp.inference.fit_report import FitReport
 from ovkgp.inference.mixture_posterior import MixturePosterior
 from ovkgp.inference.output_statistics import statistics_from_tensors
+from ovkgp.losses import TaskMeasure
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,11 @@ _POSTERIOR = ("n_features_in_", "n_outputs_", "output_names_", "kernel_", "scali
 _TRAINED = (*_POSTERIOR, "approximation_", "fit_report_", "_num_seen")
 _RIDGE = (*_POSTERIOR, "lam_", "noise_", "_noise_now", "_counts")
 _CLASSES = ("n_features_in_", "classes_", "lam_", "noise_", "calibration_", "_code", "_seed")
+_TABLES = ("n_features_in_", "n_outputs_", "output_names_", "_is_flat", "_has_names")
+_VECTORS = (*_TABLES, "_is_tensor", "tasks_", "offset_", "output_matrix_", "missing_", "posterior_")
+_QUANTILES = ("n_features_in_", "scaling_", "function_", "lam_", "gap_", "lengthscale_", "residual_scale_")
+_ONE_CLASS = ("n_features_in_", "scaling_", "function_", "measure_", "levels_", "thresholds_", "offset_", "nesting_rate_")
+_ONE_CLASS += ("lam_", "gap_", "fit_report_", "_seed", "_rows", "_row_counts")
 _NAMES, _PATH = ("feature_names_in_",), ("feature_names_in_", "path_", "scale_")
 _TABLE = (
     Stored(
@@ -90,6 +102,9 @@ _TABLE = (
     Stored(ORFFRidge, (*_RIDGE, "_seed"), (*_PATH, "statistics_"), RIDGE),
     Stored(ManifoldRidge, (*_RIDGE, "_seed", "manifold_"), _PATH, MANIFOLD),
     Stored(SimplexClassifier, _CLASSES, parts=("ridge_",)),
+    Stored(InfiniteQuantileRegressor, (*_QUANTILES, "fit_report_", "measure_"), (*_NAMES, "lam_path_")),
+    Stored(InfiniteOneClassSVM, _ONE_CLASS, (*_NAMES, "_replicates", "_replicate_thresholds")),
+    Stored(VectorTaskRegressor, (*_VECTORS, "lam_", "noise_", "scale_", "fit_report_"), finish=put_gp),
 )
 ESTIMATORS = {stored.kind.__name__: stored for stored in _TABLE}
 """By name, the classes that a file may hold."""
@@ -117,6 +132,7 @@ CODECS = {
     "scaling_": _record(Scaling),
     "path_": _record(RidgePath),
     "calibration_": _record(Calibration),
+    "lam_path_": _record(QuantilePath),
     "feature_names_in_": Codec(lambda names: (list(names), {}), lambda entry, _: np.array(entry, dtype=object)),
     "candidates_": Codec(lambda pairs: (list(pairs.items()), {}), lambda entry, _: dict(entry)),  # in their order
     "fit_report_": Codec(
@@ -128,6 +144,9 @@ CODECS = {
         lambda entry, tensors: statistics_from_tensors(tensors, entry),
     ),
     "draws_": Codec(draws_state, draws_from_state),
+    "function_": Codec(function_state, function_from_state),
+    "measure_": Codec(lambda measure: ({}, dict(vars(measure))), lambda _, tensors: TaskMeasure(**tensors)),
+    "posterior_": Codec(task_posterior_state, task_posterior_from_state),
     "_num_seen": Codec(
         lambda counts: ({}, {"counts": torch.as_tensor(counts)}),
         lambda _, tensors: tensors["counts"].numpy(),

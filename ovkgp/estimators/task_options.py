@@ -120,15 +120,18 @@ def task_kernel(kernel: str | Kernel, lengthscale, points: Tensor, role: str = "
     return made.requires_grad_(False)
 
 
-def require_lengthscale(lengthscale, also: str = '"median"') -> float | np.ndarray:
-    """A positive number, or a vector (d,) of them."""
+def require_lengthscale(
+    lengthscale, name: str = "lengthscale", also: tuple[str, ...] = ("median",)
+) -> float | np.ndarray:
+    """A positive number, or a vector (d,) of them; `name` and what `also` might have been given are for the error."""
     try:
         value = np.asarray(as_array(lengthscale), dtype=np.float64)
     except (TypeError, ValueError):
         value = np.array(np.nan)
     if isinstance(lengthscale, bool | str) or value.ndim > 1 or value.size == 0 or not _all_positive(value):
+        names = ", ".join(map(repr, also))
         raise OptionError(
-            f"lengthscale must be {also}, a positive number or a vector with one a column; got {lengthscale!r}."
+            f"{name} must be {names}, a positive number or a vector with one a column; got {lengthscale!r}."
         )
     return value if value.ndim else float(value)
 

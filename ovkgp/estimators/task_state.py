@@ -20,8 +20,10 @@ from ovkgp.exceptions import InputError, ModelFileError
 from ovkgp.features import ORFF
 from ovkgp.inference.task_learning.factors import FeatureFactor, KernelFactor, LevelFactor
 from ovkgp.inference.task_learning.function import TaskFunction, zero_offset
+from ovkgp.inference.task_learning.noncrossing_tasks import DerivativeTaskFactor
 
-PARTS = {kind.__name__: kind for kind in (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, InterceptFactor)}
+_KINDS = (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, DerivativeTaskFactor, InterceptFactor)
+PARTS = {kind.__name__: kind for kind in _KINDS}
 """By name, the classes that may be stored, with all their attributes."""
 FUNCTIONS = {"zero_offset": zero_offset}
 """By name, the plain functions that may be stored."""
@@ -119,9 +121,9 @@ def _decode_part(entry: dict, tensors: dict[str, Tensor]):
     if entry["class"] not in PARTS:
         raise ModelFileError(f"the file describes a {entry['class']!r}, which is not among the classes it may name.")
     kind = PARTS[entry["class"]]
-    part = kind.__new__(kind)  # its constructor would factorise again
+    part = kind.__new__(kind)  # its constructor would factorise again, and some are frozen
     for name, value in entry["attributes"].items():
-        setattr(part, name, _decode(value, there(name, tensors)))
+        object.__setattr__(part, name, _decode(value, there(name, tensors)))
     return part
 
 

@@ -70,11 +70,13 @@ class Loss(ABC):
 
     def conjugate(self, a: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         """ℓ*(a) = sup_u a u − ℓ(θ, u, y); +∞ where a is no slope of ℓ, but for a rounding of `SLACK`."""
-        if self.slope_range(y, tasks) is None:
+        bounds = self.slope_range(y, tasks)
+        if bounds is None:
             return self.finite_conjugate(a, y, tasks)
-        nearest = self.nearest_slope(a, y, tasks)
-        outside = (a - nearest).abs() > SLACK * (self.slope_scale + nearest.abs())
-        return self.finite_conjugate(nearest, y, tasks).masked_fill(outside, math.inf)
+        low, high = bounds
+        slack = [SLACK * (self.slope_scale + abs(bound)) for bound in bounds]
+        outside = (a < low - slack[0]) | (a > high + slack[1])
+        return self.finite_conjugate(torch.clamp(a, low, high), y, tasks).masked_fill_(outside, math.inf)
 
     def conjugate_prox(self, a: Tensor, y: Tensor, tasks: Tensor, step: float | Tensor) -> Tensor:
         """argmin_b step · ℓ*(b) + ½ (b − a)², by Moreau's identity; a slope of ℓ."""
@@ -85,12 +87,13 @@ class Loss(ABC):
         return torch.full_like(tasks, math.inf)
 
     def require_tasks(self, tasks: Tensor) -> None:
-        """Raise InputError where a θ means nothing to this loss. Any θ will do here."""
+        """Raise InputError where a θ means nothing to this loss; any finite one will do unless a loss says otherwise."""
+        if not bool(torch.isfinite(tasks).all()):
+            raise InputError("a task is NaN or infinite; tasks must be finite numbers.")
 
     def require_targets(self, y: Tensor) -> None:
         """Raise InputError where a y, none of them missing, means nothing to this loss."""
-        if not bool(torch.isfinite(y).all()):
-            raise InputError("a target is NaN or infinite; give its entry the weight 0 in the task measure, or drop it.")
+        _require_finite(y)
 
 
 class CurveLoss(ABC):
@@ -146,4 +149,15 @@ class CurveLoss(ABC):
         return math.inf
 
     def require_targets(self, y: Tensor) -> None:
-        """Raise InputError where a y of positive weight means nothing to this loss."""
+        """Raise InputError where a y of positive weight means nothing to this loss: call it once, before a fit."""
+        _require_finite(self._present(y))
+
+    def _present(self, y: Tensor) -> Tensor:
+        """The targets (k,) with weight."""
+        shape = torch.broadcast_shapes(y.shape, self.weights.shape)
+        return y.expand(shape)[self.weights.expand(shape) > 0]
+
+
+def _require_finite(y: Tensor) -> None:
+    if not bool(torch.isfinite(y).all()):
+        raise InputError("a target is NaN or infinite: give its entry weight 0 in the task measure, or drop it.")

@@ -17,7 +17,6 @@ from ovkgp.losses.base import SLACK
 from ovkgp.losses.checks import require_positive
 from ovkgp.losses.measured import MeasuredLoss
 from ovkgp.losses.measures import TaskMeasure
-from ovkgp.losses.quadratic import Square
 
 
 class ConvolvedLoss(MeasuredLoss):
@@ -42,9 +41,6 @@ class ConvolvedLoss(MeasuredLoss):
 
     def lipschitz(self) -> float:
         return 1.0
-
-    def require_targets(self, y: Tensor) -> None:
-        Square().require_targets(self._present(y))
 
     def _error(self, u: Tensor, y: Tensor) -> Tensor:
         return self._without_missing(u - y)
@@ -130,7 +126,7 @@ class CurveInsensitive(ConvolvedLoss):
         >>> loss = CurveInsensitive(1.0, 2, gauss_legendre(5))
         >>> u = torch.tensor([[0.5], [3.0]], dtype=torch.float64).expand(2, 5)
         >>> loss.value(u, torch.zeros(2, 1, dtype=torch.float64))
-        tensor([0., 2.], dtype=torch.float64)
+        tensor([0.0000, 2.0000], dtype=torch.float64)
     """
 
     def __init__(self, epsilon: float, p: float, measure: TaskMeasure):

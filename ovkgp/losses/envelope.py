@@ -45,8 +45,8 @@ class Envelope(Loss):
         return self.loss.slope_scale
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        # sup_a a u − ℓ*(a) − κ/2 a², and the slope is where it is reached
-        slope = self.derivative(u, y, tasks)
+        # sup_a a u − ℓ*(a) − κ/2 a², reached at the slope: autograd need not look into that
+        slope = self.derivative(u.detach(), y, tasks)
         return slope * (u - self.kappa / 2 * slope) - self.loss.finite_conjugate(slope, y, tasks)
 
     def derivative(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
@@ -125,9 +125,9 @@ class CurveEnvelope(CurveLoss):
         return self.loss.conjugate_prox(u / self.kappa, y, 1 / self.kappa)
 
     def value_and_derivative(self, u: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        slope = self.derivative(u, y)
-        gain = (self.weights * slope * (u - self.kappa / 2 * slope)).sum(-1)
-        return gain - self.loss.conjugate(slope, y), slope
+        slope = self.derivative(u.detach(), y)
+        gain = torch.sub(u, slope, alpha=self.kappa / 2).mul_(slope)
+        return torch.linalg.vecdot(gain, self.weights) - self.loss.conjugate(slope, y), slope
 
     def conjugate(self, a: Tensor, y: Tensor) -> Tensor:
         return self.loss.conjugate(a, y) + self.kappa / 2 * (self.weights * a.square()).sum(-1)

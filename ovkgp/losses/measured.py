@@ -19,7 +19,7 @@ class MeasuredLoss(CurveLoss):
 
     def __init__(self, measure: TaskMeasure):
         if not bool((measure.weights >= 0).all()):
-            raise InputError("a weight of the task measure is negative or NaN, and the loss not convex: clip the weights.")
+            raise InputError("a weight of the task measure is negative or NaN: clip it, or the loss is not convex.")
         self.measure = measure
         missing = measure.weights == 0
         self._missing = missing if bool(missing.any()) else None
@@ -44,8 +44,3 @@ class MeasuredLoss(CurveLoss):
     def _keep_missing(self, x: Tensor, u: Tensor) -> Tensor:
         """x with the entries of u where the weight is 0."""
         return x if self._missing is None else torch.where(self._missing, u, x)
-
-    def _present(self, y: Tensor) -> Tensor:
-        """The targets (k,) with weight."""
-        weights = self.weights.broadcast_to(torch.broadcast_shapes(y.shape, self.weights.shape))
-        return y.expand_as(weights)[weights > 0]

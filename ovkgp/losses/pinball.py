@@ -90,10 +90,10 @@ class PinballEnvelope(Loss):
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         d = u - y
         slope = torch.clamp(d / self.kappa, -tasks, 1 - tasks)
-        return slope * (d - self.kappa / 2 * slope)
+        return d.sub_(slope, alpha=self.kappa / 2).mul_(slope)
 
     def derivative(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        return torch.clamp((u - y) / self.kappa, -tasks, 1 - tasks)
+        return torch.clamp((u - y).div_(self.kappa), -tasks, 1 - tasks)
 
     def curvature(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         slope = (u - y) / self.kappa

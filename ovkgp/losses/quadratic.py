@@ -27,7 +27,7 @@ class Square(Loss):
     name = "square"
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        return (u - y).square() / 2
+        return (u - y).square_().div_(2)
 
     def derivative(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         return u - y
@@ -36,7 +36,7 @@ class Square(Loss):
         return torch.ones_like(u)
 
     def finite_conjugate(self, a: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        return a * (y + a / 2)
+        return torch.add(y, a, alpha=0.5).mul_(a)
 
     def prox(self, u: Tensor, y: Tensor, tasks: Tensor, step: float | Tensor) -> Tensor:
         return (u + step * y) / (1 + step)
@@ -74,10 +74,10 @@ class Huber(Square):
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         d = u - y
         slope = d.clamp(-self.kappa, self.kappa)
-        return slope * (d - slope / 2)
+        return torch.sub(d, slope, alpha=0.5).mul_(slope)
 
     def derivative(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        return (u - y).clamp(-self.kappa, self.kappa)
+        return (u - y).clamp_(-self.kappa, self.kappa)
 
     def curvature(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         return ((u - y).abs() < self.kappa).to(u.dtype)

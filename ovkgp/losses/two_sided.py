@@ -14,6 +14,8 @@ from torch import Tensor
 from ovkgp.losses.base import Loss
 
 _TINY = torch.finfo(torch.float64).tiny
+_STEEP = 1e300
+"""A slope so steep that, cut to the prices, it is a jump; NaN stays NaN."""
 
 
 class TwoSided(Loss):
@@ -30,17 +32,17 @@ class TwoSided(Loss):
         """c₊ and c₋, which broadcast against u."""
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        r, (below, above) = y - u, self.prices(y, tasks)
+        d, (below, above) = u - y, self.prices(y, tasks)
         if self.kappa == 0:
-            return torch.maximum(below * r, -above * r)
-        part = (r / self.kappa).clamp(-1.0, 1.0)
-        return _sides(part, below, above) * (r - self.kappa / 2 * part)
+            return _sides(d, above, -below)
+        part = (d / self.kappa).clamp_(-1.0, 1.0)
+        return _sides(part, above, below).mul_(d.sub_(part, alpha=self.kappa / 2))
 
     def derivative(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         below, above = self.prices(y, tasks)
         if self.kappa == 0:
-            return _sides((u - y).sign(), above, below)
-        return _sides(((u - y) / self.kappa).clamp(-1.0, 1.0), above, below)
+            return torch.clamp((u - y).mul_(_STEEP), -below, above)
+        return _sides((u - y).div_(self.kappa).clamp_(-1.0, 1.0), above, below)
 
     def curvature(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         if self.kappa == 0:
@@ -53,14 +55,15 @@ class TwoSided(Loss):
             return a * y
         below, above = self.prices(y, tasks)
         # a side without a price has no slope but 0, and 0²/tiny = 0
-        return a * (y + self.kappa / 2 * _sides(a, 1 / above.clamp_min(_TINY), 1 / below.clamp_min(_TINY)))
+        bends = [self.kappa / (2 * price.clamp_min(_TINY)) for price in (above, below)]
+        return _sides(a, *bends).add_(y).mul_(a)
 
     def prox(self, u: Tensor, y: Tensor, tasks: Tensor, step: float | Tensor) -> Tensor:
-        r, (below, above) = y - u, self.prices(y, tasks)
+        d, (below, above) = u - y, self.prices(y, tasks)
         below, above = step * below, step * above
         if self.kappa > 0:
-            r = _sides(r, below / (self.kappa + below), above / (self.kappa + above))
-        return u + torch.clamp(r, -above, below)
+            d = _sides(d, above / (self.kappa + above), below / (self.kappa + below))
+        return u - torch.clamp(d, -below, above)
 
     def slope_range(self, y: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor]:
         below, above = self.prices(y, tasks)
@@ -76,4 +79,5 @@ class TwoSided(Loss):
 
 def _sides(x: Tensor, right: Tensor, left: Tensor) -> Tensor:
     """x times right where x > 0, times left where x < 0."""
-    return right * x.clamp_min(0.0) + left * x.clamp_max(0.0)
+    # few temporaries: for a (1000, 30) array, to allocate is dearer than to multiply
+    return x.clamp_max(0.0).mul_(left).addcmul_(x.clamp_min(0.0), right)

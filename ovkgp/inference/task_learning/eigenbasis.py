@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -50,7 +51,9 @@ class Eigenpairs:
     def coefficients(self, curves: Tensor, measure: TaskMeasure) -> Tensor:
         """R_ij = ⟨y_i, ψ_j⟩ (n, m) of curves (n, k) at the k nodes of a measure, by its weights. O(n k m)."""
         if curves.shape[-1] != len(measure):
-            raise InputError(f"the curves have {curves.shape[-1]} values and the measure {len(measure)} nodes; give one each.")
+            raise InputError(
+                f"the curves have {curves.shape[-1]} values and the measure {len(measure)} nodes; give one each."
+            )
         return (curves * measure.weights) @ self.functions(measure.nodes)
 
     def squared_norm(self, coefficients: Tensor) -> Tensor:
@@ -142,7 +145,8 @@ def laplace_eigenpairs(num_pairs: int, lengthscale: float = 1.0) -> Eigenpairs:
     def excess(c: float) -> float:
         return 2 * rate * c * np.cos(c) - (c * c - rate * rate) * np.sin(c)
 
-    c = torch.tensor([brentq(excess, low, high, xtol=1e-14) for low, high in zip(ends, ends[1:], strict=False)]).double()
+    roots = [brentq(excess, low, high, xtol=1e-14) for low, high in pairwise(ends)]
+    c = torch.tensor(roots, dtype=torch.float64)
     norm = ((c.square() + rate**2) / 2 + rate).sqrt()
 
     def functions(tasks: Tensor) -> Tensor:

@@ -24,7 +24,9 @@ def rotate(tensor: Tensor, first: Tensor, second: Tensor, third: Tensor) -> Tens
     return second @ (tensor @ third.mT)
 
 
-def grid_log_density(input_gram: Tensor, task_gram: Tensor, output_matrix: Tensor, noise: Tensor, targets: Tensor) -> Tensor:
+def grid_log_density(
+    input_gram: Tensor, task_gram: Tensor, output_matrix: Tensor, noise: Tensor, targets: Tensor
+) -> Tensor:
     """log N(vec Y | 0, K_X ⊗ K_Θ ⊗ A + σ² I), differentiable once in K_X, K_Θ, A and σ².
 
     Args:
@@ -50,7 +52,9 @@ class _GridDensity(torch.autograd.Function):
     """∂K_X = ½ (Σ α (K_Θ ⊗ A) αᵀ − U diag(Σ_jk t_j a_k / c_ijk) Uᵀ) with α = C⁻¹ Y, and so for the other two; ∂σ² = ½ (‖α‖² − Σ 1/c)."""
 
     @staticmethod
-    def forward(ctx, input_gram: Tensor, task_gram: Tensor, output_matrix: Tensor, noise: Tensor, targets: Tensor) -> Tensor:
+    def forward(
+        ctx, input_gram: Tensor, task_gram: Tensor, output_matrix: Tensor, noise: Tensor, targets: Tensor
+    ) -> Tensor:
         sides = [eigh(matrix) for matrix in (input_gram, task_gram, output_matrix)]
         (s, U), (t, V), (a, W) = sides
         values = torch.einsum("i,j,k->ijk", s, t, a) + noise.detach()

@@ -49,7 +49,9 @@ class Factors:
         self.scale = kernel.outputscale if isinstance(kernel, ScaleKernel) else None
         inner = kernel.base_kernel if isinstance(kernel, ScaleKernel) else kernel
         base = getattr(inner, "base_kernel", None)
-        if not (isinstance(inner, DecomposableKernel) and isinstance(base, FunctionValuedKernel) and base.tasks is None):
+        if not (
+            isinstance(inner, DecomposableKernel) and isinstance(base, FunctionValuedKernel) and base.tasks is None
+        ):
             raise KernelTypeError(
                 "expected DecomposableKernel(FunctionValuedKernel(input_kernel, task_kernel), output_matrix=A), times an "
                 f"outputscale or not; got {type(kernel).__name__}."
@@ -68,7 +70,9 @@ class GridPosterior(ExactPosterior):
     Cost of k means: O(k n m p); of k standard deviations: O(k n (n + m)) for each of the distinct eigenvalues of A.
     """
 
-    def __init__(self, process: KernelProcess, solver: GridSolver, data: Observations, mean, output_noise: Tensor, grid: Tensor):
+    def __init__(
+        self, process: KernelProcess, solver: GridSolver, data: Observations, mean, output_noise: Tensor, grid: Tensor
+    ):
         super().__init__(process, solver, data, mean, output_noise)
         self.grid, self.factors = grid, Factors(process.kernel)
         self.inputs = data.X[:: len(grid), : -grid.shape[1]]
@@ -156,7 +160,9 @@ def condition_on_grid(gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor)
         return GridPosterior(process, solver, data, model.mean, model.new_noise(data), tasks)
 
 
-def train_on_grid(gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor, *, max_iter: int = 200, verbose: int = 0) -> FitReport:
+def train_on_grid(
+    gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor, *, max_iter: int = 200, verbose: int = 0
+) -> FitReport:
     """Train the hyperparameters of a model on pairs to the largest evidence, from their present values, in place.
 
     Args:
@@ -175,7 +181,9 @@ def train_on_grid(gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor, *, 
         return grid_log_density(*grams, factors.output_matrix, _one_noise(gp), Y) + log_prior(gp)
 
     boxes, sizes = parameter_boxes(gp, data), parameter_sizes(gp, data)
-    report = maximise(gp, objective, boxes=boxes, sizes=sizes, max_iter=max_iter, tolerance=1e-6, scale=Y.numel(), verbose=verbose)
+    report = maximise(
+        gp, objective, boxes=boxes, sizes=sizes, max_iter=max_iter, tolerance=1e-6, scale=Y.numel(), verbose=verbose
+    )
     report.num_rows, report.num_seen = len(X), Y.numel()
     with torch.no_grad():
         report.log_evidence = float(objective() - log_prior(gp))

@@ -11,6 +11,7 @@ along the path; the classical SVM of level θ is the one with θ(C) = θ (LT-55,
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -97,7 +98,7 @@ class OneClassPath:
                 f"no function of the kernel is positive at all but a share of {self._shares[-1]:.3g} of the rows, so there is no one-class SVM of "
                 f"level {level:.3g}; take a kernel with positive values, such as the Gaussian, or larger levels."
             )
-        segment = self.segments[np.searchsorted(-np.array(self._shares), -level)]
+        segment = self.segments[bisect_left(self._shares, -level, key=float.__neg__)]
         start, rate = segment.total
         # Σ b = θ N C; on the first stretch θ = 1 everywhere, and its end is the natural place
         gap = level * self.total_weight - rate
@@ -107,7 +108,7 @@ class OneClassPath:
         """The stretch that holds C."""
         while self._highs[-1] < C:
             self._follow()
-        return self.segments[np.searchsorted(self._highs, C)]
+        return self.segments[bisect_left(self._highs, C)]
 
     def share(self, C: float) -> float:
         """θ(C) = Σ b / (N C)."""

@@ -25,8 +25,8 @@ from ovkgp.inference.kronecker import eigh
 from ovkgp.inference.roads import DENSE_LIMIT
 from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution
 
-TOLERANCE, MOST_ITERATIONS = 1e-11, 2000
-"""The relative residual of conjugate gradients, and after how many iterations they stop."""
+TOLERANCE, MOST_ITERATIONS, GAP = 1e-11, 2000, 1e-6
+"""The relative residual of conjugate gradients, after how many iterations they stop, and the relative gap that is allowed."""
 
 
 def solve_square(problem: TaskProblem) -> TaskSolution:
@@ -61,14 +61,18 @@ def solve_square(problem: TaskProblem) -> TaskSolution:
     objective = problem.objective(weights, H).item()
     gap = objective - problem.dual_objective(dual).item()
     seconds = time.perf_counter() - began
-    report = FitReport(objective, True, "closed form", iterations=iterations, seconds=seconds)
+    converged = gap <= GAP * abs(objective)
+    message = "closed form" if iterations == 0 else "converged" if converged else "the gap stayed large"
+    report = FitReport(objective, converged, message, iterations=iterations, seconds=seconds)
     return TaskSolution(weights, dual, objective, gap, report)
 
 
 def _checked(problem: TaskProblem) -> TaskProblem:
     """The problem with targets (n, m), and zeros where they have no weight."""
     if getattr(getattr(problem.loss, "loss", None), "name", None) != "square":
-        raise OptionError("solve_square is for IntegralLoss(Square(), measure); other losses have solve_primal and solve_dual.")
+        raise OptionError(
+            "solve_square is for IntegralLoss(Square(), measure); other losses have solve_primal and solve_dual."
+        )
     seen = problem.entry_weights > 0
     targets = problem.targets.expand(seen.shape)
     if not bool(torch.isfinite(targets[seen]).all()):
@@ -150,15 +154,9 @@ def _by_products(problem: TaskProblem, ridge: float) -> tuple[Tensor, int]:
     """Φᵀ(ω ∘ ΦWΨᵀ)Ψ + λn W = Φᵀ(ω ∘ Y)Ψ, preconditioned by what it would be with the mean weight of each node."""
     weights, shape = problem.entry_weights, (problem.inputs.shape[1], problem.tasks.shape[-1])
 
-    def back(values: Tensor) -> Tensor:
-        """Φᵀ V Ψ, (r, q), of V (n, m)."""
-        if problem.tasks.dim() == 2:
-            return problem.inputs.mT @ values @ problem.tasks
-        return problem.inputs.mT @ torch.einsum("nm,nmq->nq", values, problem.tasks)
-
     def apply(W: Tensor) -> Tensor:
         W = W.reshape(shape)
-        return (back(weights * problem.values(W)) + ridge * W).unsqueeze(1)
+        return ridge * (problem.dual_weights(problem.values(W)) + W).unsqueeze(1)
 
     average = weights.mean(0) if problem.tasks.dim() == 2 else weights / len(weights)
     scaled = (average.sqrt().unsqueeze(-1) * problem.tasks).reshape(-1, shape[1])
@@ -168,7 +166,7 @@ def _by_products(problem: TaskProblem, ridge: float) -> tuple[Tensor, int]:
     def precondition(W: Tensor) -> Tensor:
         return (U @ ((U.mT @ W.reshape(shape) @ V) / values) @ V.mT).unsqueeze(1)
 
-    rhs = back(weights * problem.targets).unsqueeze(1)
-    norm = values.max().item() * float(weights.max() / average.max())
+    rhs = ridge * problem.dual_weights(problem.targets).unsqueeze(1)
+    norm = values.max().item() * torch.nan_to_num(weights / average).max().item()
     found = refined_solve(apply, precondition, rhs, TOLERANCE, MOST_ITERATIONS, norm)
     return found.solution.reshape(shape), found.num_iterations

@@ -62,8 +62,14 @@ def observed(measure: TaskMeasure, seen: Tensor, normalisation: str = "fixed") -
         [[[0.5, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.5]]]
     """
     if normalisation not in NORMALISATIONS:
-        raise OptionError(f"normalisation must be one of {', '.join(map(repr, NORMALISATIONS))}, got {normalisation!r}.")
-    if seen.dim() != 2 or seen.shape[1] != len(measure) or not (measure.nodes.dim() == 1 or len(measure.nodes) == len(seen)):
+        raise OptionError(
+            f"normalisation must be one of {', '.join(map(repr, NORMALISATIONS))}, got {normalisation!r}."
+        )
+    if (
+        seen.dim() != 2
+        or seen.shape[1] != len(measure)
+        or not (measure.nodes.dim() == 1 or len(measure.nodes) == len(seen))
+    ):
         raise InputError(f"seen must be (n, {len(measure)}), one column a node; got {tuple(seen.shape)}.")
     weights = torch.where(seen, measure.weights, 0.0)
     if not bool(weights.any()):

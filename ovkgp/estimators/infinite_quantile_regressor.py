@@ -1,0 +1,361 @@
+"""All conditional quantiles at once: infinite quantile regression (LT-05, LT-51, BT-99..102).
+
+    h = argmin (1/n) Σ_i ∫ ρ_θ(y_i − h(x_i)(θ)) dθ + (λ/2) ‖h − b‖²,      h(x)(θ) = b(θ) + φ(x)ᵀ W ψ(θ),
+
+is a function of input and level: any level may be asked for after the fit. Under the prior W ~ N(0, I) it is the mode of the posterior
+with the likelihood exp(−loss/λ): a Gaussian process of quantile curves with mean b(θ) = s Φ⁻¹(θ).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_array, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from torch import Tensor
+
+from ovkgp.estimators.quantile_deep import deep_model
+from ovkgp.estimators.quantile_metrics import PERCENTILES, Crossing, crossing_of, d2_pinball, pinball_losses
+from ovkgp.estimators.quantile_model import (
+    FEW_TASKS,
+    LEVELS,
+    QuantileModel,
+    TaskSide,
+    chosen_lengthscale,
+    finite_levels,
+    quantile_model,
+    task_side,
+)
+from ovkgp.estimators.quantile_options import canonical_lam, require_levels, require_quantile_options
+from ovkgp.estimators.quantile_path import quantile_path
+from ovkgp.estimators.quantile_rows import QuantileRows
+from ovkgp.estimators.quantile_summary import summarise_quantiles
+from ovkgp.estimators.restoring import all_or_nothing
+from ovkgp.estimators.summary import Summary
+from ovkgp.estimators.table_regressor import KEPT
+from ovkgp.estimators.tables import as_array, input_table
+from ovkgp.exceptions import InputError
+from ovkgp.features.noise import as_seed
+from ovkgp.inference.task_learning.level_distribution import LevelDistribution
+from ovkgp.inference.task_learning.noncrossing import METHODS, solve_noncrossing
+from ovkgp.inference.task_learning.primal import solve_primal
+from ovkgp.inference.task_learning.problem import TaskSolution
+from ovkgp.inference.task_learning.rearrangement import Rearranged
+
+NUM_FOLDS = 5
+GRID = torch.arange(1, 200, dtype=torch.float64) / 200
+"""Levels at which curves are sorted; percentiles are among them."""
+POINTS_AT_ONCE = 1 << 14
+
+
+class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
+    """Quantile regression for a continuum of levels.
+
+    Inputs and target are standardised inside; everything comes back in the user's units.
+
+    Args:
+        kernel: of the inputs: "rbf", "matern12", "matern32", "matern52", "rq", "laplace", or a scalar GPyTorch kernel, which is
+            copied, left as it is, and given the inputs in their own units.
+        lengthscale: of a kernel by name, in standard deviations of the input columns: "auto" (one a column, of largest evidence for
+            a Gaussian process on at most 500 rows), "median" (the median distance between rows, LT-41), a number, or (d,).
+        task_kernel, task_lengthscale: of the levels in [0, 1], likewise. Longer scales tie the levels closer together.
+        lam: λ > 0, or "auto": by 5-fold cross-validation of the loss along a path (`lam_path_`).
+        convention: of a λ that is a number: "samples" (λ/2 ‖h − b‖², as above) or "stability" (λ ‖h − b‖²).
+        coupling: "infinite" (all levels), or finitely many `levels`: "joint" (with the task kernel between them, LT-03, BT-106) or
+            "independent" (nothing between them). These answer for their levels only.
+        levels: of the finite couplings, in (0, 1); .1, .3, .5, .7, .9 where None.
+        num_tasks: nodes m of the integral over the levels; "auto" is √n, at least 10 and at most 50 (LT-137).
+        measure: "gauss_legendre", "sobol", "monte_carlo", or a `TaskMeasure` with nodes in (0, 1) shared by all rows.
+        loss: "pinball", or "smoothed_pinball" with `kappa` > 0, in standard deviations of y (LT-52).
+        noncrossing: "rearrange" (curves that cross are sorted at each point where they are asked for); "penalty" (`lam_nc` times what
+            they fall is added to the objective, at the nodes and at most 200 rows, LT-63); "exact" (they do not fall there); or None.
+        lam_nc: λ_nc ≥ 0 of "penalty", in the units of the loss of the standardised target; where "exact" begins to look.
+        num_frequencies: None for the exact kernel; a number D for so many random Fourier features (LT-86), for many rows.
+        feature_extractor: a torch module from (n, d) to (n, k) that the inputs go through before the kernel (LT-44); a copy of it is
+            trained with the curves, on random features (100 where num_frequencies is None). λ must then be a number, as the rows
+            that a fold leaves out would have trained the network.
+        extractor_epochs, extractor_rate: passes over the rows, and the step size of Adam.
+        prior_mean: "gaussian": b(θ) = s Φ⁻¹(θ) with s the noise of the Gaussian process with this kernel; "zero": b = 0.
+        intercept: whether a constant is added to the kernel of the inputs.
+        tol: the relative duality gap at which the solver stops.
+        max_iter: its largest number of iterations.
+        random_state: of features, random measures and folds.
+        verbose: whether there are progress bars.
+
+    Attributes:
+        function_: h, a `TaskFunction` of scaled inputs and levels.
+        lam_: λ, canonical.
+        lengthscale_: of the inputs as used, in standard deviations; None for a kernel object.
+        residual_scale_: s, in the user's units.
+        lam_path_: `QuantilePath`, the loss of rows left out at each λ tried; only with lam="auto".
+        gap_: the duality gap: the objective is at most so far above the least one.
+        fit_report_: how the solver fared.
+        measure_: nodes and weights of the levels.
+        scaling_, n_features_in_, feature_names_in_.
+
+    Cost: with n rows, m nodes and r coordinates (at most n, or 2D), O(n³ + k n m r) time for k iterations and O(n²) memory with the
+    exact kernel; O(k n m D) and O(n (D + m)) with random features. lam="auto" adds a dozen loose fits to each of five folds, and
+    lengthscale="auto" the training of a Gaussian process on at most 500 rows.
+
+    Example:
+        >>> import ovkgp
+        >>> from ovkgp.datasets import make_sine_quantiles
+        >>> X, y, quantiles = make_sine_quantiles(200, random_state=0)
+        >>> model = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-4, random_state=0).fit(X, y)
+        >>> model.predict(X, quantiles=[0.1, 0.5, 0.9]).shape
+        (200, 3)
+        >>> lower, upper = model.predict_interval(X, level=0.8)
+        >>> bool(abs(((lower < y) & (y < upper)).mean() - 0.8) < 0.06)
+        True
+    """
+
+    def __init__(
+        self,
+        kernel="rbf",
+        lengthscale="auto",
+        task_kernel="rbf",
+        task_lengthscale=0.3,
+        lam="auto",
+        convention="samples",
+        coupling="infinite",
+        levels=None,
+        num_tasks="auto",
+        measure="gauss_legendre",
+        loss="pinball",
+        kappa=None,
+        noncrossing="rearrange",
+        lam_nc=1.0,
+        num_frequencies=None,
+        feature_extractor=None,
+        extractor_epochs=200,
+        extractor_rate=1e-2,
+        prior_mean="gaussian",
+        intercept=True,
+        tol=1e-4,
+        max_iter=5000,
+        random_state=None,
+        verbose=0,
+    ):
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.task_kernel = task_kernel
+        self.task_lengthscale = task_lengthscale
+        self.lam = lam
+        self.convention = convention
+        self.coupling = coupling
+        self.levels = levels
+        self.num_tasks = num_tasks
+        self.measure = measure
+        self.loss = loss
+        self.kappa = kappa
+        self.noncrossing = noncrossing
+        self.lam_nc = lam_nc
+        self.num_frequencies = num_frequencies
+        self.feature_extractor = feature_extractor
+        self.extractor_epochs = extractor_epochs
+        self.extractor_rate = extractor_rate
+        self.prior_mean = prior_mean
+        self.intercept = intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # --- learning ---------------------------------------------------------------------------------------------------
+
+    def fit(self, X, y, sample_weight=None) -> InfiniteQuantileRegressor:
+        """Learn all quantiles of y given X.
+
+        Args:
+            X: (n, d).
+            y: (n,), or (n, 1).
+            sample_weight: (n,), how often each row counts; a row with the weight 2 is a row that comes twice.
+        """
+        with all_or_nothing(self):
+            require_quantile_options(self)
+            rows, seed = self._enter(X, y, sample_weight), as_seed(self.random_state)
+            self.scaling_ = rows.scaling(scale_inputs=not isinstance(self.kernel, Kernel))
+            rows = rows.scaled(self.scaling_)
+            side = task_side(self, self._num_tasks(rows.count), seed)
+            if self.feature_extractor is None:
+                model = quantile_model(self, rows, chosen_lengthscale(self, rows, seed), seed)
+            else:
+                model = deep_model(self, rows, side, canonical_lam(self), seed)
+            self._learn(model, side, seed)
+        return self
+
+    def _learn(self, model: QuantileModel, side: TaskSide, seed: int) -> None:
+        self.lam_ = self._chosen_lam(model, seed)
+        solution = self._solve(model, side)
+        self.function_ = model.function(side, solution.weights)
+        self.measure_, self.lengthscale_ = side.measure, model.lengthscale
+        self.residual_scale_ = float(self.scaling_.output_scale[0]) * model.residual_scale
+        self.gap_, self.fit_report_ = solution.gap, solution.report
+        self.fit_report_.num_rows = len(model.rows)
+
+    def _solve(self, model: QuantileModel, side: TaskSide) -> TaskSolution:
+        problem = model.problem(side, self.lam_)
+        options = {"tolerance": self.tol, "max_iter": self.max_iter, "verbose": self.verbose}
+        if self.noncrossing in METHODS:
+            return solve_noncrossing(problem, model.penalty(side, self.lam_nc), method=self.noncrossing, **options)
+        return solve_primal(problem, **options)
+
+    def _chosen_lam(self, model: QuantileModel, seed: int) -> float:
+        if self.lam != "auto":
+            return canonical_lam(self)
+        if model.scales is None:
+            return 1.0  # of a constant, any will do
+        kappa = 0.0 if self.kappa is None else self.kappa
+        guess = model.scales.lam(model.rows.count) / (1 + kappa / model.scales.residual_scale)
+        side = task_side(self, min(FEW_TASKS, self._num_tasks(model.rows.count)), seed)
+        self.lam_path_ = quantile_path(
+            model.problem(side, guess), model.rows.folds(NUM_FOLDS, seed), verbose=self.verbose
+        )
+        return self.lam_path_.best
+
+    def _num_tasks(self, count: float) -> int:
+        return int(np.clip(np.sqrt(count), 10, 50)) if self.num_tasks == "auto" else self.num_tasks
+
+    def _enter(self, X, y, sample_weight) -> QuantileRows:
+        """The data checked, and what was fitted before forgotten."""
+        if y is None:
+            raise InputError("this estimator requires y to be passed, but the target y is None.")
+        y = as_array(y)
+        if np.ndim(y) > 1 and np.shape(y)[1] != 1:
+            raise InputError(
+                f"y must be (n,) or (n, 1), got shape {np.shape(y)}: quantiles are those of one output. Fit one model a column."
+            )
+        X, y = validate_data(self, as_array(X), y, dtype=np.float64, y_numeric=True, multi_output=True)
+        y = column_or_1d(y, dtype=np.float64, warn=True)
+        if len(y) < 2:
+            raise InputError("found 1 sample, and one row says nothing of how y spreads: give at least two.")
+        for fitted in [name for name in vars(self) if name.endswith("_") and name not in KEPT]:
+            delattr(self, fitted)
+        return QuantileRows.of(X, y, sample_weight)
+
+    # --- predicting -------------------------------------------------------------------------------------------------
+
+    def predict(self, X, quantiles=None) -> np.ndarray:
+        """Conditional quantiles at X (m, d).
+
+        Args:
+            quantiles: None for the median, (m,); a level in (0, 1), (m,); or a list of q levels in any order, (m, q).
+
+        Example:
+            >>> import ovkgp
+            >>> from ovkgp.datasets import make_exponential_quantiles
+            >>> X, y, _ = make_exponential_quantiles(300, random_state=0)
+            >>> model = ovkgp.InfiniteQuantileRegressor(lengthscale=1.0, lam=1e-2).fit(X, y)
+            >>> model.predict(X[:3], quantiles=0.8).shape
+            (3,)
+        """
+        X = self._inputs(X)
+        levels = require_levels(0.5 if quantiles is None else quantiles)
+        found = self.scaling_.mean(self._curves(X, torch.from_numpy(levels)))
+        return found[:, 0] if np.ndim(quantiles) == 0 else found
+
+    def predict_interval(self, X, level=0.95) -> tuple[np.ndarray, np.ndarray]:
+        """The central interval at X (m, d) that holds y with probability `level`: lower and upper ends, each (m,)."""
+        (level,) = require_levels(level, "level")
+        ends = self.predict(X, [(1 - level) / 2, (1 + level) / 2])
+        return ends[:, 0], ends[:, 1]
+
+    def predict_distribution(self, X) -> LevelDistribution:
+        """The law of y at each row of X (m, d): cdf, density, quantile, sample, mean, std, in the user's units (tensors).
+
+        It has the predicted quantiles at 199 levels, is linear between them, and has exponential tails; of a finite coupling it has
+        those levels. Curves that cross are sorted first.
+
+        Example:
+            >>> import ovkgp
+            >>> from ovkgp.datasets import make_sine_quantiles
+            >>> X, y, _ = make_sine_quantiles(100, random_state=0)
+            >>> law = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-3).fit(X, y).predict_distribution(X)
+            >>> law.sample(5, random_state=0).shape, law.mean.shape, law.cdf(y[:, None]).shape
+            (torch.Size([100, 5]), torch.Size([100]), torch.Size([100, 1]))
+        """
+        check_is_fitted(self, "function_")
+        levels = GRID.numpy() if self.coupling == "infinite" else finite_levels(self)
+        return LevelDistribution(torch.from_numpy(levels), torch.from_numpy(np.sort(self.predict(X, levels), axis=1)))
+
+    def _curves(self, X: Tensor, levels: Tensor) -> Tensor:
+        """Curves (m, q) in the units of the model, sorted where they cross if that was asked for."""
+        if self.coupling == "infinite":
+            curves = Rearranged(self.function_, GRID) if self.noncrossing == "rearrange" else self.function_
+            return torch.cat([curves(part, levels) for part in X.split(POINTS_AT_ONCE)])
+        known = torch.from_numpy(finite_levels(self))
+        values = self.function_(X, known)
+        return (values.sort(-1).values if self.noncrossing == "rearrange" else values)[:, _places(known, levels)]
+
+    def _inputs(self, X) -> Tensor:
+        check_is_fitted(self, "function_")
+        return self.scaling_.inputs(input_table(self, X, reset=False))
+
+    # --- judging ----------------------------------------------------------------------------------------------------
+
+    def score(self, X, y, sample_weight=None) -> float:
+        """D² = 1 − pinball loss / pinball loss of the quantiles of y itself, both summed over levels: 1 is perfect, 0 is what
+        one knows without inputs.
+
+        The levels are .1, .3, .5, .7, .9, or those of a finite coupling.
+        """
+        levels = self._score_levels()
+        predicted = self.predict(X, levels)
+        return d2_pinball(self._target(y, predicted), predicted, levels, sample_weight)
+
+    def pinball_loss(self, X, y, quantiles=None, sample_weight=None) -> np.ndarray:
+        """The mean pinball loss at each of q levels, (q,), in the units of y; at those of `score` where None (LT-51)."""
+        levels = self._score_levels() if quantiles is None else require_levels(quantiles)
+        predicted = self.predict(X, levels)
+        return pinball_losses(self._target(y, predicted), predicted, levels, sample_weight)
+
+    def crossing(self, X, quantiles=None) -> Crossing:
+        """How far the predicted curves fall where they should rise, between neighbouring levels (LT-63).
+
+        Args:
+            quantiles: levels; the 99 percentiles where None, or those of a finite coupling.
+        """
+        check_is_fitted(self, "function_")
+        every = PERCENTILES if self.coupling == "infinite" else finite_levels(self)
+        return crossing_of(self.predict(X, np.sort(every if quantiles is None else require_levels(quantiles))))
+
+    def _score_levels(self) -> np.ndarray:
+        return np.array(LEVELS) if self.coupling == "infinite" else finite_levels(self)
+
+    @staticmethod
+    def _target(y, predicted: np.ndarray) -> np.ndarray:
+        y = column_or_1d(check_array(as_array(y), ensure_2d=False, dtype=np.float64, input_name="y"))
+        check_consistent_length(predicted, y)
+        return y
+
+    # --- keeping ----------------------------------------------------------------------------------------------------
+
+    def summary(self) -> Summary:
+        """What was learned, in words."""
+        check_is_fitted(self, "function_")
+        return summarise_quantiles(self)
+
+    def save(self, path) -> None:
+        """Write the fitted model to one file, all or nothing; `ovkgp.load(path)` gives it back, equal to the bit.
+
+        Kernels must be by name, of GPyTorch or of ovkgp; with one of one's own, pickle the estimator.
+
+        Args:
+            path: where; the folder must exist, and a file of this name is replaced.
+        """
+        from ovkgp.estimators.storage import save  # which makes regressors, and so imports this module
+
+        save(self, path)
+
+
+def _places(known: Tensor, levels: Tensor) -> list[int]:
+    """The places of levels among those that were learned."""
+    distance, places = (levels[:, None] - known).abs().min(-1)
+    if bool((distance > 1e-9).any()):
+        raise InputError(
+            f"only the levels {known.tolist()} were learned, and {levels[distance > 1e-9].tolist()} were asked for: name them in "
+            '`levels`, or learn all with coupling="infinite".'
+        )
+    return places.tolist()

@@ -1,0 +1,171 @@
+"""What the options of `InfiniteQuantileRegressor` mean for the rows at hand: coordinates, prior mean, loss, and the problem to solve.
+
+The three couplings differ in the task side alone (LT-03, BT-106): a kernel on all levels with the nodes of a measure, the same kernel
+on finitely many levels, or none between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from linear_operator import to_dense
+from torch import Tensor
+
+from ovkgp.estimators.quantile_prior import GaussianQuantiles, GaussianScales, evidence_lengthscale, gaussian_scales
+from ovkgp.estimators.quantile_rows import QuantileRows
+from ovkgp.estimators.task_options import input_factor, make_measure, task_factor, task_kernel
+from ovkgp.inference.task_learning.factors import Factor, LevelFactor
+from ovkgp.inference.task_learning.function import TaskFunction, zero_offset
+from ovkgp.inference.task_learning.noncrossing import METHODS, NonCrossing
+from ovkgp.inference.task_learning.noncrossing_tasks import derivative_task_factor
+from ovkgp.inference.task_learning.problem import TaskProblem
+from ovkgp.losses import IntegralLoss, Loss, Pinball, SmoothedPinball, TaskMeasure, grid
+
+LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""The levels of the finite couplings where none are named, and those of a score."""
+MOST_ANCHORS = 200
+"""Rows at which a penalty keeps curves from crossing."""
+FEW_TASKS = 9
+"""Nodes by which λ is chosen."""
+
+
+@dataclass(frozen=True)
+class TaskSide:
+    """Nodes and weights of the levels, and coordinates of their kernel."""
+
+    measure: TaskMeasure
+    factor: Factor
+
+    @property
+    def rows(self) -> Tensor:
+        """Ψ (m, q)."""
+        return self.factor(self.measure.nodes.unsqueeze(-1))
+
+
+def task_side(options, num_tasks: int, seed: int) -> TaskSide:
+    """The task side of an estimator with `coupling`, `levels`, `measure`, `task_kernel` and `task_lengthscale`."""
+    if options.coupling == "infinite":
+        measure = make_measure(options.measure, num_tasks, random_state=seed)
+        if options.noncrossing in METHODS:
+            nodes = measure.nodes.unsqueeze(-1)
+            kernel = task_kernel(options.task_kernel, options.task_lengthscale, nodes, "task_kernel")
+            return TaskSide(measure, derivative_task_factor(kernel, measure.nodes))
+        return TaskSide(
+            measure, task_factor(measure.nodes, kernel=options.task_kernel, lengthscale=options.task_lengthscale)
+        )
+    levels = torch.tensor(finite_levels(options), dtype=torch.float64)
+    if options.coupling == "independent":
+        return TaskSide(grid(levels), LevelFactor(levels))
+    kernel = task_kernel(options.task_kernel, options.task_lengthscale, levels.unsqueeze(-1), "task_kernel")
+    return TaskSide(grid(levels), LevelFactor(levels, to_dense(kernel(levels.unsqueeze(-1))).detach()))
+
+
+def finite_levels(options) -> np.ndarray:
+    """The levels that the finite couplings learn, in order."""
+    return np.unique(np.asarray(LEVELS if options.levels is None else options.levels, dtype=np.float64))
+
+
+def quantile_loss(options) -> Loss:
+    """ℓ by name."""
+    return Pinball() if options.loss == "pinball" else SmoothedPinball(float(options.kappa))
+
+
+@dataclass(frozen=True)
+class QuantileModel:
+    """A model before it is solved.
+
+    Args:
+        rows: scaled.
+        inputs: φ, and Phi (n, r), its rows at the data.
+        scales: signal and noise of a Gaussian process with this kernel; None where y is constant.
+        offset: b.
+        loss: ℓ.
+        lengthscale: of the inputs, a number or (d,); None where the kernel is not by name.
+    """
+
+    rows: QuantileRows
+    inputs: Factor
+    Phi: Tensor
+    scales: GaussianScales | None
+    offset: Callable[[Tensor], Tensor]
+    loss: Loss
+    lengthscale: float | np.ndarray | None = None
+
+    @property
+    def residual_scale(self) -> float:
+        """s, of the scaled target; zero where it is constant."""
+        return 0.0 if self.scales is None else self.scales.residual_scale
+
+    def problem(self, side: TaskSide, lam: float) -> TaskProblem:
+        """J at λ, with the nodes of a task side."""
+        targets = torch.from_numpy(self.rows.y)[:, None] - self.offset(side.measure.nodes)
+        shares = torch.from_numpy(self.rows.shares)
+        return TaskProblem(self.Phi, side.rows, targets, IntegralLoss(self.loss, side.measure), lam, shares)
+
+    def penalty(self, side: TaskSide, lam_nc: float) -> NonCrossing:
+        """Ω on at most 200 of the rows and all nodes."""
+        chosen = self.rows.places(MOST_ANCHORS)
+        nodes = side.measure.nodes
+        return NonCrossing(
+            self.Phi[chosen], side.factor.slopes(nodes.unsqueeze(-1)), self._offset_slopes(nodes), lam_nc
+        )
+
+    def _offset_slopes(self, nodes: Tensor) -> Tensor:
+        return self.offset.slopes(nodes) if isinstance(self.offset, GaussianQuantiles) else torch.zeros_like(nodes)
+
+    def function(self, side: TaskSide, weights: Tensor) -> TaskFunction:
+        """h."""
+        return TaskFunction(self.inputs, side.factor, weights, self.offset)
+
+
+def quantile_model(options, rows: QuantileRows, lengthscale, seed: int) -> QuantileModel:
+    """The model of an estimator for scaled rows.
+
+    Args:
+        options: for `kernel`, `num_frequencies`, `intercept`, `prior_mean`, `loss` and `kappa`.
+        lengthscale: "median", a number or a vector (d,).
+
+    Cost: O(n³) exact, O(n D²) with D frequencies.
+    """
+    X = torch.from_numpy(rows.X)
+    kernel = task_kernel(options.kernel, lengthscale, X)
+    inputs = input_factor(
+        X,
+        kernel=kernel,
+        num_frequencies=options.num_frequencies,
+        intercept=options.intercept,
+        random_state=seed,
+    )
+    Phi = inputs.anchor_rows if options.num_frequencies is None else inputs(X)
+    return completed(
+        options, rows, inputs, Phi, None if isinstance(options.kernel, Kernel) else _lengthscale_of(kernel)
+    )
+
+
+def _lengthscale_of(kernel: Kernel) -> float | np.ndarray:
+    values = kernel.lengthscale.detach().reshape(-1).numpy().copy()
+    return values if kernel.ard_num_dims is not None else float(values[0])
+
+
+def completed(options, rows: QuantileRows, inputs: Factor, Phi: Tensor, lengthscale=None) -> QuantileModel:
+    """The model with given coordinates: scales, prior mean and loss."""
+    is_constant = bool((rows.y == rows.y[0]).all())
+    scales = None if is_constant else gaussian_scales(Phi, torch.from_numpy(rows.y), torch.from_numpy(rows.weights))
+    is_gaussian = options.prior_mean == "gaussian" and scales is not None
+    offset = GaussianQuantiles(scales.residual_scale) if is_gaussian else zero_offset
+    return QuantileModel(rows, inputs, Phi, scales, offset, quantile_loss(options), lengthscale)
+
+
+def chosen_lengthscale(options, rows: QuantileRows, seed: int):
+    """The lengthscale that the options name: for "auto" that of largest evidence, where y varies at all."""
+    if isinstance(options.kernel, Kernel) or not (
+        isinstance(options.lengthscale, str) and options.lengthscale == "auto"
+    ):
+        return options.lengthscale
+    if (rows.y == rows.y[0]).all():
+        return "median"
+    return evidence_lengthscale(rows, options.kernel, seed)

@@ -1,0 +1,152 @@
+"""The options of `InfiniteQuantileRegressor`, checked before anything is done, and the levels a user asks for."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import numpy as np
+from gpytorch.kernels import Kernel
+from torch.nn import Module
+
+from ovkgp.estimators.conventions import require_lam
+from ovkgp.estimators.options import require_option
+from ovkgp.estimators.tables import as_array
+from ovkgp.estimators.task_options import MEASURES, TASK_KERNELS, require_lengthscale
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.task_learning.noncrossing import METHODS
+from ovkgp.kernels.checks import whole_number
+from ovkgp.losses import TaskMeasure
+
+CONVENTIONS = {"samples": 1.0, "stability": 2.0}
+"""The canonical λ of one in each convention (LT §0.2)."""
+COUPLINGS = ("infinite", "joint", "independent")
+LOSSES = ("pinball", "smoothed_pinball")
+NONCROSSING = ("rearrange", *METHODS)
+PRIOR_MEANS = ("gaussian", "zero")
+
+
+def require_quantile_options(options) -> None:
+    """Refuse option values that there are not, and those that do not go together."""
+    _require_kernels(options)
+    _require_lam(options)
+    _require_tasks(options)
+    _require_loss(options)
+    _require_noncrossing(options)
+    require_option("prior_mean", options.prior_mean, PRIOR_MEANS)
+    if options.num_frequencies is not None:
+        whole_number("num_frequencies", options.num_frequencies)
+    if options.feature_extractor is not None:
+        _require_extractor(options)
+    require_positive("tol", options.tol)
+    whole_number("max_iter", options.max_iter)
+
+
+def _require_kernels(options) -> None:
+    for name, named in (("kernel", ("auto", "median")), ("task_kernel", ("median",))):
+        kernel, scale = getattr(options, name), "lengthscale" if name == "kernel" else "task_lengthscale"
+        if isinstance(kernel, Kernel):
+            continue
+        require_option(name, kernel, tuple(TASK_KERNELS), "a scalar GPyTorch kernel")
+        value = getattr(options, scale)
+        if not (isinstance(value, str) and value in named):
+            require_lengthscale(value, scale, named)
+
+
+def _require_lam(options) -> None:
+    require_option("convention", options.convention, tuple(CONVENTIONS))
+    if not (isinstance(options.lam, str) and options.lam == "auto"):
+        canonical_lam(options)
+
+
+def canonical_lam(options) -> float:
+    """λ of (λ/2) ‖h − b‖² from a number in either convention.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from ovkgp.estimators.quantile_options import canonical_lam
+        >>> canonical_lam(SimpleNamespace(lam=0.1, convention="stability"))
+        0.2
+    """
+    values = require_lam(options.lam)
+    if len(values) > 1:
+        raise OptionError(f'lam must be "auto" or one positive number, got {options.lam!r}.')
+    return float(values[0]) * CONVENTIONS[options.convention]
+
+
+def _require_tasks(options) -> None:
+    require_option("coupling", options.coupling, COUPLINGS)
+    if options.levels is not None:
+        if options.coupling == "infinite":
+            raise OptionError(
+                'levels are for coupling="joint" or "independent"; coupling="infinite" learns all: leave levels out.'
+            )
+        require_levels(options.levels, "levels")
+    if not (isinstance(options.num_tasks, str) and options.num_tasks == "auto"):
+        whole_number("num_tasks", options.num_tasks)
+    if isinstance(options.measure, TaskMeasure):
+        require_levels(options.measure.nodes, "the nodes of the measure")
+    else:
+        require_option("measure", options.measure, MEASURES, "a TaskMeasure")
+
+
+def _require_noncrossing(options) -> None:
+    if options.noncrossing is None:
+        return
+    require_option("noncrossing", options.noncrossing, NONCROSSING, "None")
+    if options.noncrossing in METHODS and options.coupling != "infinite":
+        raise OptionError(
+            f"noncrossing={options.noncrossing!r} looks at slopes along a continuum of levels, and coupling={options.coupling!r} has "
+            'none: use noncrossing="rearrange".'
+        )
+    if isinstance(options.lam_nc, bool) or not isinstance(options.lam_nc, Real) or not 0 <= options.lam_nc < np.inf:
+        raise OptionError(f"lam_nc must be a number that is not negative, got {options.lam_nc!r}.")
+
+
+def _require_loss(options) -> None:
+    require_option("loss", options.loss, LOSSES)
+    if options.loss == "smoothed_pinball":
+        require_positive("kappa", options.kappa)
+    elif options.kappa is not None:
+        raise OptionError('kappa is for loss="smoothed_pinball": leave it out.')
+
+
+def _require_extractor(options) -> None:
+    if not isinstance(options.feature_extractor, Module):
+        raise OptionError(
+            f"feature_extractor must be a torch.nn.Module, got {type(options.feature_extractor).__name__}."
+        )
+    if isinstance(options.lam, str):
+        raise OptionError(
+            'lam="auto" would judge λ by rows that have trained the network: with a feature_extractor give a number, or search '
+            "for one with BayesSearchCV."
+        )
+    whole_number("extractor_epochs", options.extractor_epochs)
+    require_positive("extractor_rate", options.extractor_rate)
+
+
+def require_positive(name: str, value) -> float:
+    """Refuse what is not a positive number."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < np.inf:
+        raise OptionError(f"{name} must be a positive number, got {value!r}.")
+    return float(value)
+
+
+def require_levels(levels, name: str = "quantiles") -> np.ndarray:
+    """Levels as a vector (q,) of numbers strictly between 0 and 1.
+
+    Example:
+        >>> from ovkgp.estimators.quantile_options import require_levels
+        >>> require_levels([0.1, 90])
+        Traceback (most recent call last):
+        ...
+        ovkgp.exceptions.InputError: quantiles must lie strictly between 0 and 1, got [0.1, 90]; divide percentages by 100.
+    """
+    try:
+        values = np.asarray(as_array(levels), dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.empty((0, 0))
+    if values.ndim > 1 or values.size == 0:
+        raise InputError(f"{name} must be a level or a list of levels, got {levels!r}.")
+    if not bool(((values > 0) & (values < 1)).all()):  # NaN neither
+        raise InputError(f"{name} must lie strictly between 0 and 1, got {levels!r}; divide percentages by 100.")
+    return values.reshape(-1)

@@ -1,0 +1,132 @@
+"""The mean of the prior of quantile curves: b(θ) = s Φ⁻¹(θ), the quantiles of Gaussian noise of standard deviation s.
+
+A Gaussian process on the inputs says what s is. What is learned is then how the data differ from that noise, which is nothing at
+all where they do not, and far from the data the curves keep a spread.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ovkgp.estimators.gp_regressor import GPRegressor
+from ovkgp.estimators.quantile_rows import QuantileRows
+from ovkgp.estimators.task_options import TASK_KERNELS
+from ovkgp.estimators.task_state import storable_part
+
+MOST_ROWS = 500
+"""Rows of which the Gaussian process is made."""
+NOISES = torch.logspace(-8, 4, 97, dtype=torch.float64)
+"""c = σ²/a², the noise of the Gaussian process as a part of the variance of its signal."""
+
+
+@storable_part
+@dataclass(frozen=True)
+class GaussianQuantiles:
+    """b(θ) = s Φ⁻¹(θ).
+
+    Args:
+        scale: s ≥ 0.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.estimators.quantile_prior import GaussianQuantiles
+        >>> GaussianQuantiles(2.0)(torch.tensor([0.5, 0.975]).double())
+        tensor([0.0000, 3.9199], dtype=torch.float64)
+    """
+
+    scale: float
+
+    def __call__(self, tasks: Tensor) -> Tensor:
+        return self.scale * torch.special.ndtri(tasks)
+
+    def slopes(self, tasks: Tensor) -> Tensor:
+        """∂b/∂θ = s √(2π) exp(Φ⁻¹(θ)²/2)."""
+        return self.scale * math.sqrt(2 * math.pi) * (torch.special.ndtri(tasks) ** 2 / 2).exp()
+
+
+def evidence_lengthscale(rows: QuantileRows, kernel: str, seed: int) -> Tensor:
+    """A lengthscale a column (d,), of largest evidence for a Gaussian process on at most 500 of the (scaled) rows.
+
+    Args:
+        kernel: a name of `TASK_KERNELS`.
+
+    Cost: that of training `GPRegressor` on the rows taken.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.estimators.quantile_prior import evidence_lengthscale
+        >>> from ovkgp.estimators.quantile_rows import QuantileRows
+        >>> X = np.random.default_rng(0).standard_normal((60, 2))
+        >>> slow = evidence_lengthscale(QuantileRows.of(X, np.sin(3 * X[:, 0])), "rbf", seed=0)
+        >>> bool(slow[1] > 5 * slow[0])  # nothing depends on the second column
+        True
+    """
+    sample = rows.sample(MOST_ROWS)
+    base = TASK_KERNELS[kernel](sample.X.shape[1])
+    model = GPRegressor(kernel="independent", base_kernel=base, approximation="exact", random_state=seed)
+    model.fit(sample.X, sample.Y)
+    scaled = model.gp_.kernel.kernels[0].base_kernel.lengthscale.detach().double().reshape(-1)
+    return scaled * torch.from_numpy(model.scaling_.input_scale)
+
+
+@dataclass(frozen=True)
+class GaussianScales:
+    """Signal and noise of a Gaussian process with a given kernel.
+
+    Args:
+        signal: the variance a² of the signal.
+        noise: σ².
+    """
+
+    signal: float
+    noise: float
+
+    @property
+    def residual_scale(self) -> float:
+        """s = σ."""
+        return math.sqrt(self.noise)
+
+    def lam(self, num_rows: float) -> float:
+        """The λ of the pinball loss at which its curvature meets the prior as the noise does: 0.3 σ / (n a²).
+
+        A squared loss has λ = σ²/(n a²); near its minimiser the pinball loss of Gaussian noise bends by its density there,
+        which is about 0.3/σ over the levels.
+        """
+        return 0.3 * math.sqrt(self.noise) / (num_rows * self.signal)
+
+
+def gaussian_scales(inputs: Tensor, y: Tensor, weights: Tensor) -> GaussianScales:
+    """Signal and noise of largest evidence for y = a Φ w + σ ε with w ~ N(0, I): a Gaussian process in coordinates.
+
+    Args:
+        inputs: Φ (n, r).
+        y: (n,).
+        weights: how often each row is there, (n,).
+
+    With ΦᵀNΦ = Q diag(v) Qᵀ, u = QᵀΦᵀN y and c = σ²/a², minus twice the log evidence is, but for a constant,
+    N log(a² c) + Σ log(1 + v/c) where a² = (yᵀN y − Σ u²/(c + v)) / (N c).
+
+    Cost: O(n r² + r³).
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.estimators.quantile_prior import gaussian_scales
+        >>> x = torch.linspace(-1, 1, 200).double()
+        >>> noise = 0.1 * torch.randn(200, generator=torch.Generator().manual_seed(0)).double()
+        >>> scales = gaussian_scales(torch.stack([torch.ones_like(x), x], -1), 2 * x + noise, torch.ones_like(x))
+        >>> bool(abs(scales.residual_scale - 0.1) < 0.02)
+        True
+    """
+    weighed = weights[:, None] * inputs
+    values, vectors = torch.linalg.eigh(inputs.T @ weighed)
+    values, rotated = values.clamp_min(0.0), vectors.T @ (weighed.T @ y)
+    count, square, c = weights.sum(), (weights * y**2).sum(), NOISES[:, None]
+    explained = (rotated**2 / (c + values)).sum(-1)
+    signals = (square - explained).clamp_min(1e-15 * square) / (count * NOISES)
+    deviances = count * (signals * NOISES).log() + torch.log1p(values / c).sum(-1)
+    best = int(deviances.argmin())
+    return GaussianScales(float(signals[best]), float(signals[best] * NOISES[best]))

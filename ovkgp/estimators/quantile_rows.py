@@ -1,0 +1,106 @@
+"""Rows with weights in a canonical form: each distinct row (x, y) once, in order, with the sum of its weights.
+
+Everything that is computed from it, folds and samples of the rows among it, is then the same, to the bit, whether a row comes twice
+or with the weight 2, and whatever the order of the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ovkgp.estimators.moments import Moments
+from ovkgp.estimators.row_sample import RowSample
+from ovkgp.estimators.scaling import Scaling
+from ovkgp.estimators.tables import as_array, numbers
+from ovkgp.exceptions import InputError
+
+
+@dataclass(frozen=True)
+class QuantileRows:
+    """Distinct rows.
+
+    Args:
+        X, y: (n, d) and (n,), float64.
+        weights: (n,), positive.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.estimators.quantile_rows import QuantileRows
+        >>> rows = QuantileRows.of(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 6.0, 5.0]))
+        >>> rows.y, rows.weights, rows.shares
+        (array([6., 5.]), array([1., 2.]), array([0.66666667, 1.33333333]))
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, X: np.ndarray, y: np.ndarray, weights=None) -> QuantileRows:
+        """From X (n, d), y (n,) and weights (n,), of which some may be zero. O(n log n) time."""
+        weights = _weights(weights, len(y))
+        table = np.column_stack([X, y]).astype(np.float64)[weights > 0]
+        distinct, place = np.unique(table, axis=0, return_inverse=True)
+        total = np.bincount(place.reshape(-1), weights[weights > 0], minlength=len(distinct))
+        return cls(distinct[:, :-1], distinct[:, -1], total)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def count(self) -> float:
+        """How many rows there were, copies included: the sum of the weights."""
+        return float(self.weights.sum())
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The weights, with mean one, (n,)."""
+        return self.weights * (len(self) / self.weights.sum())
+
+    def scaling(self, *, scale_inputs: bool) -> Scaling:
+        """Mean and standard deviation of the columns of X, if asked, and of y, weighted."""
+        inputs, outputs = self._moments(self.X), self._moments(self.y[:, None])
+        return Scaling.of_moments(inputs, outputs, scale_inputs=scale_inputs, shared=False)
+
+    def _moments(self, columns: np.ndarray) -> Moments:
+        largest = np.abs(columns).max(0)
+        relative, weights = columns / np.where(largest > 0, largest, 1.0), self.shares[:, None]
+        mean = (weights * relative).sum(0) / len(columns)
+        squares = (weights * (relative - mean) ** 2).sum(0)
+        return Moments(
+            np.full(len(largest), len(columns)), np.where(largest > 0, largest, 1.0) * mean, squares, largest
+        )
+
+    def scaled(self, scaling: Scaling) -> QuantileRows:
+        """The same rows in the units of a model."""
+        X, y = scaling.inputs(self.X).numpy(), scaling.outputs(self.y[:, None]).numpy()[:, 0]
+        return QuantileRows(X, y, self.weights)
+
+    def sample(self, limit: int) -> RowSample:
+        """At most about `limit` rows, copies included where all weights are whole numbers."""
+        copies = self.weights.astype(np.int64)
+        places = np.arange(len(self)) if (copies != self.weights).any() else np.repeat(np.arange(len(self)), copies)
+        return RowSample.of(self.X[places], self.y[places, None], limit)
+
+    def places(self, limit: int) -> np.ndarray:
+        """The places (k,) of at most `limit` rows, spread evenly over the order of the inputs."""
+        return np.unique(np.linspace(0, len(self) - 1, min(limit, len(self))).round().astype(np.int64))
+
+    def folds(self, num_folds: int, seed: int) -> list[np.ndarray]:
+        """The places (k,) of the rows of each fold, dealt at random; copies of a row stay together."""
+        order = np.random.default_rng(seed).permutation(len(self))
+        return [np.sort(part) for part in np.array_split(order, min(num_folds, len(self)))]
+
+
+def _weights(weights, num_rows: int) -> np.ndarray:
+    if weights is None:
+        return np.ones(num_rows)
+    weights = numbers(as_array(weights), "sample_weight")
+    weights = np.full(num_rows, float(weights)) if weights.ndim == 0 else weights
+    if weights.shape != (num_rows,):
+        raise InputError(f"sample_weight.shape == {weights.shape}, expected {(num_rows,)}: one number a row.")
+    if not bool((np.isfinite(weights) & (weights >= 0)).all()) or not weights.any():
+        raise InputError("sample_weight must be finite and not negative, and not all zero.")
+    return weights

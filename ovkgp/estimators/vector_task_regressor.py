@@ -1,0 +1,281 @@
+"""Vectors at every point of a space of tasks: style transfer as a Gaussian process (vITL, LT-100..104)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from ovkgp.estimators.conventions import noise_of, require_convention, require_lam
+from ovkgp.estimators.options import require_option
+from ovkgp.estimators.restoring import all_or_nothing
+from ovkgp.estimators.ridge import positive
+from ovkgp.estimators.table_regressor import TableRegressor
+from ovkgp.estimators.tables import as_array, input_table
+from ovkgp.estimators.vector_task_regressor_model import (
+    by_task,
+    output_matrix,
+    outputscale,
+    pair_gp,
+    pair_kernel,
+    task_points,
+)
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.task_learning.functional_ridge_posterior import (
+    GridPosterior,
+    condition_on_grid,
+    pairs,
+    train_on_grid,
+)
+from ovkgp.inference.task_learning.square_masks import NORMALISATIONS
+
+LEARNING = ("fixed", "evidence")
+SCALES = ("evidence", "given")
+
+
+class VectorTaskRegressor(TableRegressor):
+    """Learn x ↦ (θ ↦ vector) from vectors at some tasks θ, and predict at any task, with the uncertainty (LT-100).
+
+        min_h (1/nT) Σ_ij ½ ‖y_ij − h(x_i)(θ_j)‖² + (λ/2) ‖h‖²,      K((x, θ), (x', θ')) = k_X(x, x') k_Θ(θ, θ') A
+
+    is the posterior mean of a Gaussian process with noise λnT. Its standard deviation needs a scale that λ does not say: (s²K, s²σ²)
+    has the same mean for every s², and the evidence is largest at s² = yᵀ(K + σ²)⁻¹y / N.
+
+    Args:
+        tasks: θ, (T,) or (T, q) points of the space of tasks; None for the columns of Y at 0, 1, 2, ….
+        kernel: k_X: "rbf", "matern12", "matern32", "matern52", "rq", "laplace" or a scalar GPyTorch kernel.
+        lengthscale: of a kernel by name: "median", a number, or one a column.
+        task_kernel, task_lengthscale: k_Θ, likewise; an object for q > 1 needs ard_num_dims=q.
+        output_matrix: A: "identity", a rank r (the projection on the r leading eigenvectors of YᵀY, LT-102), or a (p, p) matrix.
+        lam: λ > 0.
+        convention: what λ means; "samples" is the objective above, with pairs (x_i, θ_j) as samples. See
+            `ovkgp.estimators.conventions`.
+        normalisation: what a missing pair does to the noise: "fixed" (λnT, as if it were there), "pooled" (λ times the pairs that
+            are), "per_sample" (λn times those in the row) (LT-75).
+        fit_intercept: take the mean of each output, over rows and tasks, away first; the papers do not.
+        scale: "evidence" for s² above, "given" for 1.
+        hyperparameters: "fixed", or "evidence" to train lengthscales, s² and noise from there; `lam_` is then what they imply.
+        verbose: 1 shows a progress bar.
+
+    Y is (n, T, p), or (n, T·p) with the p outputs of the first task first; NaN where missing, whole vectors or single entries. Rows
+    for style transfer come from `single_rows` and `joint_rows` of `ovkgp.estimators.vector_task_regressor_rows`, paths through the space of
+    tasks from its `radial_tasks` and `angular_tasks`. Joint rows repeat each target T times: intervals from them are those of a composite
+    likelihood, and too short.
+
+    Attributes:
+        tasks_: θ (T, q); output_matrix_: A (p, p).
+        lam_, noise_, scale_: λ, σ² before the scale, s²; the noise of an entry is s²σ².
+        missing_: the share of pairs (x_i, θ_j) that were not observed (LT-E-40).
+        gp_: the `OperatorValuedGP` on pairs (x, θ), and posterior_, its posterior, which can be asked at any pairs.
+        fit_report_: of the training; None where nothing was trained.
+        offset_: the intercept (p,).
+        n_outputs_, output_names_, n_features_in_, feature_names_in_.
+
+    Cost: O(n³ + T³ + p³ + nTp (n + T + p)) time where nothing is missing; nothing of size nT × nT is formed. With missing pairs
+    O(N³ + p³) for N observed pairs. Single entries missing: O((Np)³) up to 5000 of them, conjugate gradients beyond.
+
+    Example:
+        The face of a person at an emotion that it was never seen at (style transfer):
+
+        >>> import ovkgp
+        >>> from ovkgp.datasets import make_landmarks
+        >>> from ovkgp.estimators.vector_task_regressor_rows import radial_tasks, single_rows
+        >>> faces, emotions, identities, truth = make_landmarks(20, random_state=0)
+        >>> X, Y, _ = single_rows(faces, task=0)  # neutral faces, and the same people at all seven emotions
+        >>> model = ovkgp.VectorTaskRegressor(tasks=emotions, lam=2e-5).fit(X[:30], Y[:30])
+        >>> model.predict(X[30:]).shape
+        (10, 7, 136)
+        >>> from_neutral_to_half_happy = radial_tasks(emotions[4], [0.0, 0.25, 0.5])
+        >>> mean, std = model.predict(X[30:], from_neutral_to_half_happy, return_std=True)
+        >>> mean.shape, std.shape
+        ((10, 3, 136), (10, 3, 136))
+    """
+
+    def __init__(
+        self,
+        tasks=None,
+        kernel="rbf",
+        lengthscale="median",
+        task_kernel="rbf",
+        task_lengthscale="median",
+        output_matrix="identity",
+        lam=1e-3,
+        convention="samples",
+        normalisation="fixed",
+        fit_intercept=False,
+        scale="evidence",
+        hyperparameters="fixed",
+        verbose=0,
+    ):
+        self.tasks = tasks
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.task_kernel = task_kernel
+        self.task_lengthscale = task_lengthscale
+        self.output_matrix = output_matrix
+        self.lam = lam
+        self.convention = convention
+        self.normalisation = normalisation
+        self.fit_intercept = fit_intercept
+        self.scale = scale
+        self.hyperparameters = hyperparameters
+        self.verbose = verbose
+
+    # --- learning ---------------------------------------------------------------------------------------------------
+
+    def fit(self, X, y) -> VectorTaskRegressor:
+        """Fit to X (n, d) and y (n, T, p), (n, T·p), or (n,) for one task and one output; NaN where missing."""
+        with all_or_nothing(self):
+            self._require_options()
+            X, Y = self._enter_by_task(X, y)
+            seen = np.isfinite(Y).any(-1)
+            self.missing_ = float(1 - seen.mean())
+            rows = seen.any(1)
+            X, Y, seen = torch.from_numpy(X[rows]).double(), torch.from_numpy(Y[rows]), seen[rows]
+            self.offset_ = np.nanmean(Y.numpy(), (0, 1)) if self.fit_intercept else np.zeros(Y.shape[-1])
+            Y = Y - torch.from_numpy(self.offset_)
+            matrix = output_matrix(self.output_matrix, Y.numpy())
+            kernel = pair_kernel(self, X, torch.from_numpy(self.tasks_), matrix)
+            self.output_matrix_ = matrix.numpy()
+            self._settle(kernel, X, Y, torch.from_numpy(seen))
+        return self
+
+    def _settle(self, kernel, X: Tensor, Y: Tensor, seen: Tensor) -> None:
+        """σ², s², the model and its posterior."""
+        self.lam_, self.fit_report_ = float(require_lam(self.lam)[0]), None
+        self.noise_, ratios = self._noise(seen)
+        self.scale_ = 1.0
+        self._condition(pair_gp(kernel, self.noise_, 1.0, trained=False), X, Y, ratios)
+        trains = self.hyperparameters == "evidence"
+        if self.scale == "evidence" or trains:
+            self.scale_ = positive(self._best_scale(Y), Y.numpy())
+            gp = pair_gp(kernel, self.noise_, self.scale_, trained=trains)
+            if trains:
+                self._train(gp, X, Y, ratios, seen)
+            self._condition(gp, X, Y, ratios)
+
+    def _noise(self, seen: Tensor) -> tuple[float, Tensor | None]:
+        """σ² and, where it is not the same in all rows, the noise of each as a multiple (n,) of σ²."""
+        n, num_tasks = seen.shape
+        counts = {"fixed": n * num_tasks, "pooled": int(seen.sum()), "per_sample": n * num_tasks}
+        noise = noise_of(self.lam_, self.convention, n, counts[self.normalisation])
+        if self.normalisation != "per_sample" or bool(seen.all()):
+            return noise, None
+        each = [noise_of(self.lam_, self.convention, n, n * int(count)) for count in seen.sum(1)]
+        return noise, torch.tensor(each, dtype=torch.float64) / noise
+
+    def _train(self, gp, X: Tensor, Y: Tensor, ratios: Tensor | None, seen: Tensor) -> None:
+        if ratios is not None:
+            raise OptionError(
+                'the noise of each row is known with normalisation="per_sample", and is not trained: use "fixed" or "pooled".'
+            )
+        tasks = torch.from_numpy(self.tasks_)
+        if bool(torch.isfinite(Y).all()):
+            self.fit_report_ = train_on_grid(gp, X, tasks, Y, verbose=self.verbose)
+        else:
+            gp.fit(pairs(X, tasks), Y.flatten(0, 1), start="current", verbose=self.verbose)
+            self.fit_report_ = gp.fit_report_
+        self.scale_ = outputscale(gp)
+        noise = gp.noise.item() / self.scale_
+        self.lam_, self.noise_ = (
+            self.lam_ * noise / self.noise_,
+            noise,
+        )  # the noise is proportional to λ in every convention
+        gp.requires_grad_(False)
+
+    def _condition(self, gp, X: Tensor, Y: Tensor, ratios: Tensor | None) -> None:
+        tasks, self.gp_ = torch.from_numpy(self.tasks_), gp
+        if bool(torch.isfinite(Y).all()):
+            self.posterior_ = condition_on_grid(gp, X, tasks, Y)
+            return
+        noise = None if ratios is None else (gp.noise * ratios)[:, None, None].expand(Y.shape).flatten(0, 1)
+        self.posterior_ = gp.condition(pairs(X, tasks), Y.flatten(0, 1), noise=noise)
+
+    def _best_scale(self, Y: Tensor) -> float:
+        """yᵀ (K + σ²)⁻¹ y / N, where the evidence is largest (LT §6.0)."""
+        seen = torch.isfinite(Y)
+        rows = seen.any(-1)  # the posterior leaves out pairs of which nothing was seen
+        return float((torch.nan_to_num(Y[rows]) * self.posterior_.solver.alpha).sum() / seen.sum())
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def predict(self, X, tasks=None, return_std=False, noise=True):
+        """The posterior mean at X (m, d) and tasks.
+
+        Args:
+            tasks: points (T', q) or, for q = 1, (T',), for an answer (m, T', p); None for those of the fit, in the layout that y had.
+            return_std: also the standard deviation, of the same shape.
+            noise: of a new observation (True), or of the latent function (False).
+        """
+        check_is_fitted(self, "posterior_")
+        X = torch.from_numpy(input_table(self, X, reset=False)).double()
+        points = torch.from_numpy(self._points(tasks))
+        mean, variance = self._latent(X, points, "diag" if return_std else "none")
+        mean = self._shaped(mean.numpy() + self.offset_, tasks)
+        if not return_std:
+            return mean
+        variance = variance + self.posterior_.output_noise.diagonal() if noise else variance
+        return mean, self._shaped(variance.sqrt().numpy(), tasks)
+
+    def _latent(self, X: Tensor, tasks: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
+        """Mean and variance (m, T', p), a few rows at a time."""
+        if isinstance(self.posterior_, GridPosterior):
+            size = max(1, self.posterior_.rows_at_once(form) // len(tasks))
+            means, variances = zip(*(self.posterior_.on_grid(part, tasks, form) for part in X.split(size)), strict=True)
+            return torch.cat(means), None if form == "none" else torch.cat(variances)
+        prediction = self.posterior_.predict(pairs(X, tasks), form)
+        shape = len(X), len(tasks), -1
+        return prediction.mean.reshape(shape), None if form == "none" else prediction.std.square().reshape(shape)
+
+    def save(self, path) -> None:
+        """Write the fitted model to one file; `ovkgp.load(path)` gives it back, equal to the bit. See `OVKRidge.save`."""
+        from ovkgp.estimators.storage import save  # which makes regressors, and so imports this module
+
+        save(self, path)
+
+    # --- shapes and options -----------------------------------------------------------------------------------------
+
+    def _enter_by_task(self, X, y) -> tuple[np.ndarray, np.ndarray]:
+        """X (n, d) and Y (n, T, p), float64."""
+        values = as_array(y)
+        is_tensor = np.ndim(values) == 3
+        shape = np.shape(values)
+        X, Y = self._enter(X, np.reshape(values, (len(values), -1)) if is_tensor else y)
+        self._is_tensor = is_tensor
+        self.tasks_ = task_points(self.tasks, shape[1] if is_tensor else Y.shape[1])
+        if is_tensor and shape[1] != len(self.tasks_):
+            raise InputError(
+                f"y is (n, {shape[1]}, {shape[2]}) for {len(self.tasks_)} tasks: its second axis is the tasks."
+            )
+        return X, by_task(Y.astype(np.float64), len(self.tasks_))
+
+    def _points(self, tasks) -> np.ndarray:
+        if tasks is None:
+            return self.tasks_
+        points = task_points(tasks, 0)
+        if points.shape[1] != self.tasks_.shape[1]:
+            raise InputError(
+                f"tasks have {points.shape[1]} column(s); the model was fitted with {self.tasks_.shape[1]}."
+            )
+        return points
+
+    def _shaped(self, values: np.ndarray, tasks) -> np.ndarray:
+        if tasks is not None or self._is_tensor:
+            return values
+        return self._flat(values.reshape(len(values), -1))
+
+    def score(self, X, y, sample_weight=None) -> float:
+        """R² over the observed entries of each output at each task, averaged over them."""
+        values = as_array(y)
+        return super().score(X, np.reshape(values, (len(values), -1)) if np.ndim(values) == 3 else y, sample_weight)
+
+    def _require_options(self) -> None:
+        require_convention(self.convention)
+        if len(require_lam(self.lam)) > 1:
+            raise OptionError(
+                'lam must be one number; choose among several by cross-validation or hyperparameters="evidence".'
+            )
+        require_option("normalisation", self.normalisation, NORMALISATIONS)
+        require_option("scale", self.scale, SCALES)
+        require_option("hyperparameters", self.hyperparameters, LEARNING)

@@ -1,0 +1,322 @@
+"""VectorTaskRegressor: the ridge of vITL is a Gaussian process, at any task, with masks, and with a scale."""
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, RBFKernel
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import ovkgp
+from ovkgp.datasets import make_landmarks
+from ovkgp.estimators.vector_task_regressor_rows import joint_rows, radial_tasks, single_rows
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.task_learning.factors import KernelFactor
+from ovkgp.inference.task_learning.function import TaskFunction
+from ovkgp.inference.task_learning.functional_ridge_posterior import GridPosterior, pairs
+from ovkgp.inference.task_learning.problem import TaskProblem
+from ovkgp.inference.task_learning.square import solve_square
+from ovkgp.losses import IntegralLoss, Square, TaskMeasure
+
+N, T, D, Q, P, LAM = 9, 4, 3, 2, 3, 2e-2
+FIXED = {"lengthscale": 1.3, "task_lengthscale": 0.8, "lam": LAM}
+
+
+@parametrize_with_checks([ovkgp.VectorTaskRegressor(), ovkgp.VectorTaskRegressor(fit_intercept=True, output_matrix=1)])
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    X, tasks, Y = rng.standard_normal((N, D)), rng.standard_normal((T, Q)), rng.standard_normal((N, T, P))
+    return X, tasks, Y, rng.standard_normal((5, D)), rng.standard_normal((2, Q))
+
+
+def gauss(a, b, lengthscale):
+    return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * lengthscale**2))
+
+
+def oracle(X, tasks, Y, A, noise, Xs, new, scale=1.0):
+    """Dense mean and latent std (m, T', p) on the observed entries, of s²K and noise (n, T) s²."""
+    seen = np.isfinite(Y).ravel()
+    K = np.kron(np.kron(gauss(X, X, 1.3), gauss(tasks, tasks, 0.8)), A)[seen][:, seen]
+    C = K + np.diag(np.repeat(np.broadcast_to(noise, Y.shape[:2]).ravel(), Y.shape[-1])[seen])
+    cross = np.kron(np.kron(gauss(Xs, X, 1.3), gauss(new, tasks, 0.8)), A)[:, seen]
+    shape = len(Xs), len(new), Y.shape[-1]
+    mean = cross @ np.linalg.solve(C, Y.ravel()[seen])
+    variance = np.tile(np.diag(A), len(Xs) * len(new)) - np.einsum("ab,ba->a", cross, np.linalg.solve(C, cross.T))
+    return mean.reshape(shape), np.sqrt(scale * variance.clip(0)).reshape(shape)
+
+
+def some_matrix(rank=P):
+    root = np.random.default_rng(3).standard_normal((P, rank))
+    return root @ root.T
+
+
+@pytest.mark.parametrize("rank", [1, P])
+def test_mean_and_std_are_the_exact_posterior_at_any_task(data, rank):
+    """G-01, G-02: order (i, j, u), noise λnT."""
+    X, tasks, Y, Xs, new = data
+    A = some_matrix(rank)
+    model = ovkgp.VectorTaskRegressor(tasks, output_matrix=A, scale="given", **FIXED).fit(X, Y)
+    mean, std = oracle(X, tasks, Y, A, LAM * N * T, Xs, new)
+    got = model.predict(Xs, new, return_std=True, noise=False)
+    np.testing.assert_allclose(got[0], mean, atol=1e-8)
+    np.testing.assert_allclose(got[1], std, atol=1e-7)
+    noisy = model.predict(Xs, new, return_std=True)[1]
+    np.testing.assert_allclose(noisy, np.sqrt(std**2 + LAM * N * T), atol=1e-7)
+    assert isinstance(model.posterior_, GridPosterior)
+
+
+@pytest.mark.parametrize("normalisation", ["fixed", "pooled", "per_sample"])
+@pytest.mark.parametrize("what", ["vectors", "entries"])
+def test_missing_vectors_and_entries_under_each_normalisation(data, normalisation, what):
+    """LT B-29: a mask is a deleted row."""
+    X, tasks, Y, Xs, new = data
+    rng = np.random.default_rng(1)
+    seen = rng.uniform(size=(N, T)) < 0.7
+    seen[2] = False
+    Y = np.where(seen[..., None], Y, np.nan)
+    if what == "entries":
+        Y[0, np.flatnonzero(seen[0])[0], 1] = np.nan
+    model = ovkgp.VectorTaskRegressor(tasks, normalisation=normalisation, scale="given", **FIXED).fit(X, Y)
+    n, counts = N - 1, seen.sum(1)  # a row without anything is not there
+    noise = {"fixed": LAM * n * T, "pooled": LAM * seen.sum(), "per_sample": LAM * n * counts[:, None]}[normalisation]
+    mean, std = oracle(X, tasks, Y, np.eye(P), noise, Xs, new)
+    got = model.predict(Xs, new, return_std=True, noise=False)
+    np.testing.assert_allclose(got[0], mean, atol=1e-10)
+    np.testing.assert_allclose(got[1], std, atol=1e-7)
+
+
+def test_lt_e_40_the_missing_share_is_one_minus_the_mean_of_the_mask(data):
+    X, tasks, Y, _, _ = data
+    seen = np.ones((N, T), dtype=bool)
+    seen[:3, 0] = False
+    model = ovkgp.VectorTaskRegressor(tasks).fit(X, np.where(seen[..., None], Y, np.nan))
+    assert model.missing_ == pytest.approx(1 - seen.mean()) == pytest.approx(3 / 36)
+    assert ovkgp.VectorTaskRegressor(tasks).fit(X, Y).missing_ == 0
+
+
+def test_lt_102_rank_r_is_the_projection_of_the_full_solution(data):
+    """LT B-28: h_r = h V_r V_rᵀ, V from the uncentred YᵀY."""
+    X, tasks, Y, Xs, new = data
+    full = ovkgp.VectorTaskRegressor(tasks, **FIXED).fit(X, Y).predict(Xs, new)
+    flat = Y.reshape(-1, P)
+    V = np.linalg.eigh(flat.T @ flat)[1][:, -2:]
+    low = ovkgp.VectorTaskRegressor(tasks, output_matrix=2, **FIXED).fit(X, Y)
+    np.testing.assert_allclose(low.predict(Xs, new), full @ V @ V.T, atol=1e-10)
+    assert np.linalg.matrix_rank(low.output_matrix_) == 2
+
+
+def test_g_09_the_scale_maximises_the_evidence_and_leaves_the_mean(data):
+    X, tasks, Y, Xs, new = data
+    given = ovkgp.VectorTaskRegressor(tasks, scale="given", **FIXED).fit(X, Y)
+    best = ovkgp.VectorTaskRegressor(tasks, **FIXED).fit(X, Y)
+    np.testing.assert_allclose(best.predict(Xs, new), given.predict(Xs, new), atol=1e-10)
+    ratio = best.predict(Xs, new, return_std=True)[1] / given.predict(Xs, new, return_std=True)[1]
+    np.testing.assert_allclose(ratio, np.sqrt(best.scale_), rtol=1e-8)
+    C = np.kron(gauss(X, X, 1.3), gauss(tasks, tasks, 0.8)) + LAM * N * T * np.eye(N * T)
+    flat = Y.reshape(N * T, P)
+    assert best.scale_ == pytest.approx((flat * np.linalg.solve(C, flat)).sum() / Y.size)
+    rows, targets = pairs(torch.from_numpy(X), torch.from_numpy(tasks)), flat
+
+    def evidence(scale):
+        gp = clone_gp(best.gp_, scale)
+        return gp.log_evidence(rows, targets).item()
+
+    top = evidence(1.0)
+    assert top == pytest.approx(best.posterior_.log_evidence)
+    assert top > evidence(1.1) and top > evidence(0.9)
+    objective = given.lam / 2 * (flat * np.linalg.solve(C, flat)).sum()  # min J = (λ/2) yᵀ(K + λnT)⁻¹y
+    fitted = given.predict(X)
+    norm = (Y - fitted).reshape(N * T, P) / (LAM * N * T)
+    penalty = LAM / 2 * (norm * (fitted.reshape(N * T, P))).sum()
+    assert ((Y - fitted) ** 2).sum() / (2 * N * T) + penalty == pytest.approx(objective)
+
+
+def clone_gp(gp, factor):
+    """The same model with prior and noise multiplied."""
+    from copy import deepcopy
+
+    gp = deepcopy(gp)
+    gp.kernel.outputscale = gp.kernel.outputscale * factor
+    gp.noise_model.log_scale += 0.5 * np.log(factor)
+    return gp
+
+
+@pytest.mark.parametrize(
+    ("convention", "factor"), [("samples", 1.0), ("stability", 0.5), ("mean", T), ("sum", N * T), ("mean_unhalved", 2 * T)]
+)
+def test_g_11_each_convention_of_lambda_gives_the_same_function(data, convention, factor):
+    """The rows of the λ table: σ² = λnT, 2λnT, λn, λ, λn/2."""
+    X, tasks, Y, Xs, new = data
+    reference = ovkgp.VectorTaskRegressor(tasks, **FIXED).fit(X, Y)
+    options = {**FIXED, "lam": factor * LAM, "convention": convention}
+    other = ovkgp.VectorTaskRegressor(tasks, **options).fit(X, Y)
+    assert other.noise_ == pytest.approx(LAM * N * T)
+    np.testing.assert_allclose(other.predict(Xs, new), reference.predict(Xs, new), atol=1e-10)
+
+
+def test_g_13_one_task_is_multi_output_ridge(data):
+    X, _, Y, Xs, _ = data
+    model = ovkgp.VectorTaskRegressor([[0.3, 0.1]], scale="given", **FIXED).fit(X, Y[:, :1])
+    ridge = ovkgp.OVKRidge(lam=LAM, convention="mean", lengthscale=1.3).fit(X, Y[:, 0])
+    np.testing.assert_allclose(model.predict(Xs)[:, 0], ridge.predict(Xs), atol=1e-10)
+    expected = ridge.predict(Xs, return_std=True)[1]
+    np.testing.assert_allclose(model.predict(Xs, return_std=True)[1][:, 0], expected, atol=1e-8)
+
+
+def test_g_13_one_output_is_the_square_problem_of_task_learning(data):
+    X, _, Y, Xs, _ = data
+    nodes, Y = np.linspace(0, 1, T), Y[..., :1]
+    model = ovkgp.VectorTaskRegressor(nodes, **FIXED).fit(X, Y)
+    kernels = [RBFKernel().double().requires_grad_(False) for _ in range(2)]
+    kernels[0].lengthscale, kernels[1].lengthscale = (torch.tensor(v, dtype=torch.float64) for v in (1.3, 0.8))
+    inputs = KernelFactor(kernels[0], torch.from_numpy(X), cutoff=0.0)
+    tasks = KernelFactor(kernels[1], torch.from_numpy(nodes)[:, None], cutoff=0.0)
+    loss = IntegralLoss(Square(), TaskMeasure(nodes))
+    problem = TaskProblem(inputs.anchor_rows, tasks.anchor_rows, torch.from_numpy(Y[..., 0]), loss, LAM)
+    h = TaskFunction(inputs, tasks, solve_square(problem).weights)
+    new = torch.tensor([0.1, 0.77]).double()
+    np.testing.assert_allclose(model.predict(Xs, new)[..., 0], h(torch.from_numpy(Xs), new), atol=1e-8)
+
+
+def test_g_13_joint_rows_of_one_task_are_single_rows(data):
+    Y = data[2][:, :1]
+    single, joint = single_rows(Y, 0), joint_rows(Y)
+    assert all(np.array_equal(a, b) for a, b in zip(single, joint, strict=True))
+
+
+def test_layouts_of_y(data):
+    X, tasks, Y, Xs, new = data
+    tensor = ovkgp.VectorTaskRegressor(tasks, **FIXED).fit(X, Y)
+    flat = ovkgp.VectorTaskRegressor(tasks, **FIXED).fit(X, Y.reshape(N, T * P))
+    assert tensor.predict(Xs).shape == (5, T, P) and flat.predict(Xs).shape == (5, T * P)
+    np.testing.assert_array_equal(tensor.predict(Xs).reshape(5, -1), flat.predict(Xs))
+    assert flat.predict(Xs, new).shape == (5, 2, P)
+    assert tensor.score(X, Y) == pytest.approx(flat.score(X, Y.reshape(N, -1)))
+    columns = ovkgp.VectorTaskRegressor().fit(X, Y[:, :, 0])
+    assert columns.predict(Xs).shape == (5, T) and columns.predict(Xs, [0.5, 1.5]).shape == (5, 2, 1)
+    line = ovkgp.VectorTaskRegressor().fit(X, Y[:, 0, 0])
+    assert line.predict(Xs).shape == (5,) and line.predict(Xs, return_std=True)[1].shape == (5,)
+
+
+def test_an_intercept_is_the_mean_of_each_output(data):
+    X, tasks, Y, _, _ = data
+    shift = np.array([100.0, -50.0, 3.0])
+    far = np.full((1, D), 1e3)
+    model = ovkgp.VectorTaskRegressor(tasks, fit_intercept=True, **FIXED).fit(X, Y + shift)
+    np.testing.assert_allclose(model.predict(far)[0], np.broadcast_to(Y.mean((0, 1)) + shift, (T, P)), atol=1e-9)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_training_by_evidence_finds_the_noise_and_reports_the_lambda_it_implies(missing):
+    rng = np.random.default_rng(0)
+    X, tasks = rng.uniform(-2, 2, (30, 1)), np.linspace(0, 1, 5)
+    Y = np.sin(2 * X[:, :, None] + 2 * tasks[:, None]) * np.array([1.0, -0.5]) + 0.05 * rng.standard_normal((30, 5, 2))
+    if missing:
+        Y[:8, 2] = np.nan
+    start = ovkgp.VectorTaskRegressor(tasks, lam=1e-4).fit(X, Y)
+    model = ovkgp.VectorTaskRegressor(tasks, lam=1e-4, hyperparameters="evidence").fit(X, Y)
+    assert model.posterior_.log_evidence > start.posterior_.log_evidence + 10
+    assert model.fit_report_.converged
+    deviation = np.sqrt(model.noise_ * model.scale_)
+    assert deviation == pytest.approx(0.05, rel=0.15)
+    assert model.lam_ == pytest.approx(model.noise_ / (30 * 5))
+    assert model.gp_.noise.item() == pytest.approx(deviation**2)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("options", [{}, {"output_matrix": 2, "hyperparameters": "evidence"}, {"fit_intercept": True}])
+def test_save_and_load_to_the_bit(tmp_path, data, missing, options):
+    X, tasks, Y, Xs, new = data
+    Y = Y.copy()
+    if missing:
+        Y[0, 1] = np.nan
+    model = ovkgp.VectorTaskRegressor(tasks, **{**FIXED, **options}).fit(X, Y)
+    model.save(tmp_path / "model.ovkgp")
+    again = ovkgp.load(tmp_path / "model.ovkgp")
+    for mine, theirs in zip(model.predict(Xs, new, return_std=True), again.predict(Xs, new, return_std=True), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(again.predict(Xs), model.predict(Xs))
+    assert again.lam_ == model.lam_ and again.gp_.noise.item() == pytest.approx(model.gp_.noise.item(), rel=1e-14)
+    assert again.score(X, Y) == model.score(X, Y)
+    clone(again).fit(X, Y)
+
+
+def test_kernel_objects_are_taken_and_left_alone(data):
+    X, tasks, Y, Xs, _ = data
+    kernel, over_tasks = MaternKernel(nu=2.5), RBFKernel(ard_num_dims=Q)
+    before = kernel.lengthscale.clone()
+    options = {"kernel": kernel, "task_kernel": over_tasks, "hyperparameters": "evidence"}
+    model = ovkgp.VectorTaskRegressor(tasks, **options).fit(X, Y)
+    assert torch.equal(kernel.lengthscale, before) and model.predict(Xs).shape == (5, T, P)
+    with pytest.raises(InputError, match="ard_num_dims=2"):
+        ovkgp.VectorTaskRegressor(tasks, task_kernel=RBFKernel()).fit(X, Y)
+
+
+def test_a_walk_through_the_tasks_is_continuous_and_passes_the_fitted_ones(data):
+    """LT-104."""
+    X, tasks, Y, Xs, _ = data
+    model = ovkgp.VectorTaskRegressor(tasks, **FIXED).fit(X, Y)
+    path = model.predict(Xs, radial_tasks(tasks[1], [0.999, 1.0, 1.001]))
+    np.testing.assert_allclose(path[:, 1], model.predict(Xs)[:, 1], atol=1e-12)
+    assert np.abs(np.diff(path, axis=1)).max() < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("options", "y", "match"),
+    [
+        ({"tasks": np.zeros((T + 1, Q))}, lambda Y: Y, "second axis"),
+        ({"tasks": np.zeros((5, Q))}, lambda Y: Y.reshape(N, -1), "columns for 5 tasks"),
+        ({"tasks": [[np.nan, 0.0]] * T}, lambda Y: Y, "finite points"),
+        ({"output_matrix": 7}, lambda Y: Y, "rank"),
+        ({"output_matrix": "full"}, lambda Y: Y, "identity"),
+        ({"output_matrix": -np.eye(P)}, lambda Y: Y, "semi-definite"),
+        ({"output_matrix": np.eye(2)}, lambda Y: Y, r"\(3, 3\)"),
+        ({"lam": [1.0, 2.0]}, lambda Y: Y, "one number"),
+        ({"lam": 0.0}, lambda Y: Y, "positive"),
+        ({"normalisation": "mean"}, lambda Y: Y, "normalisation"),
+        ({"hyperparameters": "nuts"}, lambda Y: Y, "hyperparameters"),
+        ({"scale": 2.0}, lambda Y: Y, "scale"),
+        ({}, lambda Y: Y * np.where(np.arange(T) == 1, np.nan, 1)[:, None], "nobody observed"),
+        ({}, lambda Y: Y[:-1], "inconsistent"),
+    ],
+)
+def test_bad_options_and_data_are_refused(data, options, y, match):
+    X, tasks, Y, _, _ = data
+    with pytest.raises((InputError, OptionError, ValueError), match=match):
+        ovkgp.VectorTaskRegressor(**{"tasks": tasks, **options}).fit(X, y(Y))
+
+
+def test_predicting_at_tasks_of_another_space_is_refused(data):
+    X, tasks, Y, Xs, _ = data
+    model = ovkgp.VectorTaskRegressor(tasks).fit(X, Y)
+    with pytest.raises(InputError, match="column"):
+        model.predict(Xs, [0.1, 0.2])
+
+
+def test_the_shape_of_the_landmark_experiments():
+    """LT-142, 144, 145 on a small surrogate: far below the mean face, flat in the rank, robust to missing data."""
+    faces, tasks, identities, _ = make_landmarks(30, num_landmarks=30, random_state=0)
+    test = identities >= 25
+
+    def half_error(model, rows):
+        return 0.5 * ((model.predict(rows.X) - rows.Y) ** 2).sum(-1).mean()
+
+    options = {"tasks": tasks, "lengthscale": (2 * 0.07) ** -0.5, "task_lengthscale": (2 * 0.4) ** -0.5, "lam": 2e-5}
+    train, held = single_rows(faces[~test], 0), single_rows(faces[test], 0)
+    single = half_error(ovkgp.VectorTaskRegressor(**options).fit(train.X, train.Y), held)
+    mean_face = 0.5 * ((train.Y.mean(0) - held.Y) ** 2).sum(-1).mean()
+    assert single < 0.3 * mean_face
+    joint, joint_held = joint_rows(faces[~test]), joint_rows(faces[test])
+    errors = {
+        rank: half_error(ovkgp.VectorTaskRegressor(output_matrix=rank, **options).fit(joint.X, joint.Y), joint_held)
+        for rank in (1, 5, 20, 60)
+    }
+    assert errors[1] > 2 * errors[5] > 3 * errors[20] and errors[20] == pytest.approx(errors[60], rel=0.1)
+    seen = np.random.default_rng(0).uniform(size=train.Y.shape[:2]) > 0.4
+    masked = ovkgp.VectorTaskRegressor(**options).fit(train.X, np.where(seen[..., None], train.Y, np.nan))
+    assert half_error(masked, held) < 1.5 * single

@@ -1,0 +1,194 @@
+"""Huber and insensitive losses of curves: infimal convolutions, conjugates, projections, and the trap of √m."""
+
+import math
+
+import pytest
+import torch
+from loss_cases import MEASURE, curve_losses, normal
+from scipy.optimize import minimize
+
+from ovkgp.exceptions import OptionError
+from ovkgp.losses import CurveHuber, CurveInsensitive, EpsilonInsensitive, Huber, IntegralLoss, Square, TaskMeasure
+from ovkgp.losses.balls import norm
+
+ETA = MEASURE.weights
+ORDERS = (1, 2, math.inf)
+STEPS = (0.1, 1.0, 10.0)
+U, Y = normal(40, 4, scale=1.5), normal(40, 1, seed=1)
+every_order = pytest.mark.parametrize("p", ORDERS)
+every_loss = pytest.mark.parametrize("loss", curve_losses(), ids=repr)
+
+
+def inner(a, b):
+    return (ETA * a * b).sum(-1)
+
+
+@every_order
+def test_huber_is_the_infimal_convolution(p):
+    loss, d = CurveHuber(0.7, p, MEASURE), U - Y
+    value, slope = loss.value_and_derivative(U, Y)
+    torch.testing.assert_close(value, inner(slope, slope) / 2 + 0.7 * norm(d - slope, p, ETA))
+    others = d - slope + normal(2000, 1, 4, seed=2, scale=0.3)
+    assert bool((inner(d - others, d - others) / 2 + 0.7 * norm(others, p, ETA) >= value - 1e-12).all())
+
+
+@every_order
+def test_insensitive_is_half_the_squared_distance_to_the_ball(p):
+    loss, d = CurveInsensitive(0.4, p, MEASURE), U - Y
+    value, slope = loss.value_and_derivative(U, Y)
+    assert bool((norm(d - slope, p, ETA) <= 0.4 * (1 + 1e-12)).all())
+    others = normal(2000, 1, 4, seed=2)
+    others = 0.4 * others / norm(others, p, ETA)[..., None]
+    assert bool((inner(d - others, d - others) / 2 >= value - 1e-12).all())
+
+
+@every_order
+@pytest.mark.parametrize("kind", [CurveHuber, CurveInsensitive])
+def test_conjugate_is_the_supremum(p, kind):
+    loss, y = kind(0.5, p, MEASURE), normal(1, 4, seed=4)
+    slopes = loss.derivative(normal(20, 4, seed=5, scale=1.5), y) * torch.linspace(0.3, 0.999, 20).double()[:, None]
+    for a in slopes:
+
+        def minus(u, a=a):
+            u = torch.from_numpy(u)[None]
+            value, slope = loss.value_and_derivative(u, y)
+            return (value - inner(a, u)).item(), (ETA * (slope - a))[0].numpy()
+
+        best = minimize(minus, y[0].numpy(), jac=True, method="BFGS", options={"gtol": 1e-10})
+        assert -best.fun == pytest.approx(loss.conjugate(a[None], y).item(), abs=1e-6)
+
+
+@every_order
+def test_conjugate_of_huber_is_infinite_outside_the_dual_ball(p):
+    loss, q = CurveHuber(0.5, p, MEASURE), {1: math.inf, 2: 2, math.inf: 1}[p]
+    a = normal(20, 4)
+    a = 0.5 * a / norm(a, q, ETA)[:, None]
+    assert bool(torch.isfinite(loss.conjugate(a * (1 + 1e-14), Y[:20])).all())
+    assert bool((loss.conjugate(a * (1 + 1e-10), Y[:20]) == math.inf).all())
+    torch.testing.assert_close(loss.nearest_slope(3 * a, Y[:20]), loss.nearest_slope(loss.nearest_slope(3 * a, Y), Y))
+
+
+@every_loss
+@pytest.mark.parametrize("step", STEPS)
+def test_moreau_identity(loss, step):
+    parts = loss.prox(U, Y, step) + step * loss.conjugate_prox(U / step, Y, 1 / step)
+    torch.testing.assert_close(parts, U, rtol=0, atol=1e-12)
+
+
+@every_loss
+@pytest.mark.parametrize("step", STEPS)
+def test_prox_is_optimal_and_firmly_nonexpansive(loss, step):
+    def cost(v):
+        return step * loss.value(v, Y) + inner(v - U, v - U) / 2
+
+    best = loss.prox(U, Y, step)
+    for scale in (1e-3, 0.1, 1.0):
+        move = normal(40, 4, seed=7, scale=scale)
+        assert bool((cost(best + move) - cost(best) >= inner(move, move) / 2 - 1e-11).all())
+    other = normal(40, 4, seed=8, scale=1.5)
+    apart = best - loss.prox(other, Y, step)
+    assert bool((inner(apart, apart) <= inner(apart, U - other) + 1e-12).all())
+
+
+@every_loss
+@pytest.mark.parametrize("step", STEPS)
+def test_conjugate_prox_is_optimal_and_feasible(loss, step):
+    def cost(b):
+        return step * loss.conjugate(b, Y) + inner(b - U, b - U) / 2
+
+    best = loss.conjugate_prox(U, Y, step)
+    assert bool(torch.isfinite(cost(best)).all())
+    for scale in (1e-3, 0.1, 1.0):
+        for seed in range(5):
+            move = normal(40, 4, seed=seed, scale=scale)
+            assert bool((cost(best + move) - cost(best) >= inner(move, move) / 2 - 1e-11).all())
+
+
+@every_loss
+def test_derivative_is_that_of_the_value_in_the_inner_product(loss):
+    u = U.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss.value(u, Y).sum(), u)
+    torch.testing.assert_close(gradient, ETA * loss.derivative(U, Y), rtol=0, atol=1e-12)
+    value, slope = loss.value_and_derivative(U, Y)
+    gap = value + loss.conjugate(slope, Y) - inner(slope, U)
+    torch.testing.assert_close(gap, torch.zeros_like(gap), rtol=0, atol=1e-12)
+
+
+@every_loss
+def test_lipschitz_constant_is_not_passed(loss):
+    other = U + normal(40, 4, seed=3, scale=0.05)
+    apart = loss.derivative(U, Y) - loss.derivative(other, Y)
+    ratio = (inner(apart, apart) / inner(U - other, U - other)).sqrt().max().item()
+    assert ratio <= loss.lipschitz() * (1 + 1e-9)
+
+
+@every_order
+@pytest.mark.parametrize("kind", [CurveHuber, CurveInsensitive])
+def test_curvature_product_is_the_derivative_of_the_slope(p, kind):
+    loss, direction, h = kind(0.5, p, MEASURE), normal(40, 4, seed=3), 1e-6
+    ahead, behind = (loss.derivative(U + move * direction, Y) for move in (h, -h))
+    product = loss.curvature_product(U, Y, direction)
+    torch.testing.assert_close((ahead - behind) / (2 * h), product, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("curve", "entry"),
+    [(CurveHuber(0.7, 1, MEASURE), Huber(0.7)), (CurveInsensitive(0.4, math.inf, MEASURE), EpsilonInsensitive(0.4))],
+    ids=["huber", "insensitive"],
+)
+def test_the_integral_losses_are_one_case_each(curve, entry):
+    integral = IntegralLoss(entry, MEASURE)
+    slope = integral.derivative(U, Y)
+    torch.testing.assert_close(curve.value_and_derivative(U, Y), integral.value_and_derivative(U, Y))
+    torch.testing.assert_close(curve.conjugate(slope, Y), integral.conjugate(slope, Y))
+    for method in ("prox", "conjugate_prox"):
+        torch.testing.assert_close(getattr(curve, method)(U, Y, 0.3), getattr(integral, method)(U, Y, 0.3))
+
+
+def test_vectorial_losses_are_functions_of_the_norm():
+    size = norm(U - Y, 2, ETA)
+    huber = torch.where(size <= 0.7, size**2 / 2, 0.7 * (size - 0.35))
+    torch.testing.assert_close(CurveHuber(0.7, 2, MEASURE).value(U, Y), huber)
+    # LT-E-08: with its half
+    torch.testing.assert_close(CurveInsensitive(0.4, 2, MEASURE).value(U, Y), (size - 0.4).clamp_min(0).square() / 2)
+
+
+@pytest.mark.parametrize("m", [4, 100])
+def test_the_ball_has_euclidean_radius_kappa_root_m(m):
+    """§2.8's trap: with η = 1/m the row norm is the Euclidean one over √m, and so are radius and threshold times √m."""
+    measure = TaskMeasure(torch.linspace(0.01, 0.99, m))
+    u, y = normal(10, m, scale=3.0), torch.zeros(10, 1, dtype=torch.float64)
+    size = u.norm(dim=1, keepdim=True)
+    slope = CurveHuber(0.5, 2, measure).derivative(u, y)
+    torch.testing.assert_close(slope, u * (0.5 * math.sqrt(m) / size).clamp_max(1.0))
+    step, epsilon = 0.7, 0.4
+    shrunk = u / (1 + step)
+    threshold = step * epsilon / (1 + step) * math.sqrt(m)
+    expected = shrunk * (1 - threshold / shrunk.norm(dim=1, keepdim=True)).clamp_min(0.0)
+    torch.testing.assert_close(CurveInsensitive(epsilon, 2, measure).conjugate_prox(u, y, step), expected)
+
+
+@every_order
+def test_limits_are_the_square_loss(p):
+    square = IntegralLoss(Square(), MEASURE)
+    for loss in (CurveHuber(1e6, p, MEASURE), CurveInsensitive(0.0, p, MEASURE)):
+        torch.testing.assert_close(loss.value_and_derivative(U, Y), square.value_and_derivative(U, Y))
+        torch.testing.assert_close(loss.conjugate(U, Y), square.conjugate(U, Y))
+        torch.testing.assert_close(loss.prox(U, Y, 0.3), square.prox(U, Y, 0.3))
+
+
+def test_sparsity_of_the_dual():
+    u = torch.cat([0.1 * U, 3 * U])
+    y = torch.zeros(80, 1, dtype=torch.float64)
+    rows = (CurveInsensitive(0.4, 2, MEASURE).derivative(u, y) == 0).all(1)
+    values = CurveInsensitive(0.4, math.inf, MEASURE).derivative(u, y) == 0
+    assert bool(rows[:40].all()) and not bool(rows[40:].all())
+    assert 0 < values[40:].double().mean().item() < 1
+
+
+def test_what_is_refused():
+    for kind in (CurveHuber, CurveInsensitive):
+        with pytest.raises(OptionError, match="p must be"):
+            kind(0.5, 3, MEASURE)
+        with pytest.raises(OptionError, match="must be finite"):
+            kind(-0.5, 2, MEASURE)
