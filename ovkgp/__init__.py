@@ -21,6 +21,7 @@ _NAMES = {
     "BayesSearchCV": "ovkgp.estimators",
     "ConstrainedORFF": "ovkgp.estimators",
     "GPRegressor": "ovkgp.estimators",
+    "InfiniteCostSensitiveClassifier": "ovkgp.estimators",
     "InfiniteOneClassSVM": "ovkgp.estimators",
     "InfiniteQuantileRegressor": "ovkgp.estimators",
     "ManifoldRidge": "ovkgp.estimators",

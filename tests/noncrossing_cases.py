@@ -19,7 +19,7 @@ GAMMA_X, GAMMA_T = 10.0, 5.0
 def rbf(gamma: float) -> RBFKernel:
     """exp(−γ d²) in float64."""
     kernel = RBFKernel().double().requires_grad_(False)
-    kernel.lengthscale = (2 * gamma) ** -0.5
+    kernel.lengthscale = torch.tensor((2 * gamma) ** -0.5, dtype=torch.float64)
     return kernel
 
 
@@ -54,7 +54,17 @@ class Case:
 
 
 def quantile_case(
-    X, y, num_tasks=20, lam=1e-3, lam_nc=1.0, *, anchors=None, slope_nodes=None, offset_slopes=None, atoms=None, places=None
+    X,
+    y,
+    num_tasks=20,
+    lam=1e-3,
+    lam_nc=1.0,
+    *,
+    anchors=None,
+    slope_nodes=None,
+    offset_slopes=None,
+    atoms=None,
+    places=None,
 ) -> Case:
     """Anchors and slope nodes are the data and the nodes unless given; `atoms` (nodes, slope nodes) and `places` (inputs) are
     what the coordinates span, if not just what the problem needs."""

@@ -60,6 +60,9 @@ class FaceField:
         amplitudes: (n,).
 
     Cost: O(n T d).
+
+    Example:
+        See `make_landmarks`.
     """
 
     def __init__(self, neutral: np.ndarray, directions: np.ndarray, amplitudes: np.ndarray):

@@ -4,6 +4,7 @@ from ovkgp.estimators.bayes_search import BayesSearchCV
 from ovkgp.estimators.compare_kernels import compare_kernels
 from ovkgp.estimators.constrained_orff import ConstrainedORFF
 from ovkgp.estimators.gp_regressor import GPRegressor
+from ovkgp.estimators.infinite_cost_sensitive_classifier import InfiniteCostSensitiveClassifier
 from ovkgp.estimators.infinite_one_class_svm import InfiniteOneClassSVM
 from ovkgp.estimators.infinite_quantile_regressor import InfiniteQuantileRegressor
 from ovkgp.estimators.manifold_ridge import ManifoldRidge
@@ -19,6 +20,7 @@ __all__ = [
     "BayesSearchCV",
     "ConstrainedORFF",
     "GPRegressor",
+    "InfiniteCostSensitiveClassifier",
     "InfiniteOneClassSVM",
     "InfiniteQuantileRegressor",
     "ManifoldRidge",

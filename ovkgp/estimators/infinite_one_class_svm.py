@@ -9,7 +9,8 @@ from scipy.stats import beta
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.estimators.infinite_one_class_svm_model import OneClassModel, replicate_weights
+from ovkgp.estimators.bayesian_bootstrap import replicate_weights
+from ovkgp.estimators.infinite_one_class_svm_model import OneClassModel
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.scaling import Scaling

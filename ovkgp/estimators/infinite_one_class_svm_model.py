@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from ovkgp.estimators.bayesian_bootstrap import replicate_fits
 from ovkgp.estimators.task_state import storable_part
-from ovkgp.exceptions import FitWarning
 from ovkgp.inference.task_learning.factors import Factor, KernelFactor
 from ovkgp.inference.task_learning.function import TaskFunction
 from ovkgp.inference.task_learning.one_class import OneClassProblem, OneClassSolution
@@ -81,29 +79,7 @@ class OneClassModel:
         return self.calibrated, calibrated_thresholds(held, path.weights, self.tasks, levels)
 
     def replicates(self, weights: np.ndarray, counts: np.ndarray, verbose: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """W (B, r, q) and z (B, k) of a fit for each row of `weights` (B, n). Ctrl-C keeps those that are there, if two are."""
-        found = []
-        try:
-            for row in tqdm(weights, "replicates", disable=not verbose):
-                function = self.fit(row, counts).function
-                found.append((function.weights.numpy(), function.offset.coefficients.numpy()))
-        except KeyboardInterrupt:
-            if len(found) < 2:
-                raise
-            warnings.warn(f"interrupted: {len(found)} of {len(weights)} replicates are kept.", FitWarning, stacklevel=2)
-        return tuple(np.stack(part) for part in zip(*found, strict=True))
-
-
-def replicate_weights(counts: np.ndarray, num_replicates: int, seed: int) -> np.ndarray:
-    """Weights (B, n) of the Bayesian bootstrap: exponential for each observation, n on average.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.estimators.infinite_one_class_svm_model import replicate_weights
-        >>> replicate_weights(np.array([1.0, 1.0, 4.0]), 2, seed=0).sum(1).round(9)
-        array([6., 6.])
-    """
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(17,)))
-    draws = rng.gamma(counts, size=(num_replicates, len(counts)))
-    draws = np.maximum(draws, 1e-9)
-    return draws * (counts.sum() / draws.sum(1, keepdims=True))
+        """W (B, r, q) and z (B, k) of a fit for each row of `weights` (B, n)."""
+        functions = replicate_fits(lambda row: self.fit(row, counts).function, weights, verbose)
+        made = [(function.weights.numpy(), function.offset.coefficients.numpy()) for function in functions]
+        return tuple(np.stack(part) for part in zip(*made, strict=True))

@@ -25,6 +25,7 @@ from torch import Tensor
 from ovkgp.estimators.draws_state import draws_from_state, draws_state
 from ovkgp.estimators.gp_regressor import GPRegressor
 from ovkgp.estimators.gp_state import MANIFOLD, RIDGE, TRAINED, Recipe, gp_from_state, gp_state, unscaled_from_state
+from ovkgp.estimators.infinite_cost_sensitive_classifier import InfiniteCostSensitiveClassifier
 from ovkgp.estimators.infinite_one_class_svm import InfiniteOneClassSVM
 from ovkgp.estimators.infinite_quantile_regressor import InfiniteQuantileRegressor
 from ovkgp.estimators.manifold_ridge import ManifoldRidge
@@ -91,7 +92,18 @@ _CLASSES = ("n_features_in_", "classes_", "lam_", "noise_", "calibration_", "_co
 _TABLES = ("n_features_in_", "n_outputs_", "output_names_", "_is_flat", "_has_names")
 _VECTORS = (*_TABLES, "_is_tensor", "tasks_", "offset_", "output_matrix_", "missing_", "posterior_")
 _QUANTILES = ("n_features_in_", "scaling_", "function_", "lam_", "gap_", "lengthscale_", "residual_scale_")
-_ONE_CLASS = ("n_features_in_", "scaling_", "function_", "measure_", "levels_", "thresholds_", "offset_", "nesting_rate_")
+_COSTS = ("n_features_in_", "classes_", "scaling_", "function_", "measure_", "lam_", "gap_", "fit_report_")
+_COSTS += ("_seed", "_rows", "_labels")
+_ONE_CLASS = (
+    "n_features_in_",
+    "scaling_",
+    "function_",
+    "measure_",
+    "levels_",
+    "thresholds_",
+    "offset_",
+    "nesting_rate_",
+)
 _ONE_CLASS += ("lam_", "gap_", "fit_report_", "_seed", "_rows", "_row_counts")
 _NAMES, _PATH = ("feature_names_in_",), ("feature_names_in_", "path_", "scale_")
 _TABLE = (
@@ -103,6 +115,7 @@ _TABLE = (
     Stored(ManifoldRidge, (*_RIDGE, "_seed", "manifold_"), _PATH, MANIFOLD),
     Stored(SimplexClassifier, _CLASSES, parts=("ridge_",)),
     Stored(InfiniteQuantileRegressor, (*_QUANTILES, "fit_report_", "measure_"), (*_NAMES, "lam_path_")),
+    Stored(InfiniteCostSensitiveClassifier, _COSTS, (*_NAMES, "_replicates")),
     Stored(InfiniteOneClassSVM, _ONE_CLASS, (*_NAMES, "_replicates", "_replicate_thresholds")),
     Stored(VectorTaskRegressor, (*_VECTORS, "lam_", "noise_", "scale_", "fit_report_"), finish=put_gp),
 )

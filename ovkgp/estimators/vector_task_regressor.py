@@ -163,7 +163,8 @@ class VectorTaskRegressor(TableRegressor):
         if self.normalisation != "per_sample" or bool(seen.all()):
             return noise, None
         each = [noise_of(self.lam_, self.convention, n, n * int(count)) for count in seen.sum(1)]
-        return noise, torch.tensor(each, dtype=torch.float64) / noise
+        ratios = torch.tensor(each, dtype=torch.float64) / noise
+        return noise, None if bool((ratios == 1).all()) else ratios  # some conventions do not count entries
 
     def _train(self, gp, X: Tensor, Y: Tensor, ratios: Tensor | None, seen: Tensor) -> None:
         if ratios is not None:
@@ -238,13 +239,12 @@ class VectorTaskRegressor(TableRegressor):
 
     def _enter_by_task(self, X, y) -> tuple[np.ndarray, np.ndarray]:
         """X (n, d) and Y (n, T, p), float64."""
-        values = as_array(y)
-        is_tensor = np.ndim(values) == 3
-        shape = np.shape(values)
-        X, Y = self._enter(X, np.reshape(values, (len(values), -1)) if is_tensor else y)
-        self._is_tensor = is_tensor
-        self.tasks_ = task_points(self.tasks, shape[1] if is_tensor else Y.shape[1])
-        if is_tensor and shape[1] != len(self.tasks_):
+        tensor = _tensor(y)
+        X, Y = self._enter(X, y if tensor is None else tensor.reshape(len(tensor), -1))
+        self._is_tensor = tensor is not None
+        shape = Y.shape if tensor is None else tensor.shape
+        self.tasks_ = task_points(self.tasks, shape[1])
+        if self._is_tensor and shape[1] != len(self.tasks_):
             raise InputError(
                 f"y is (n, {shape[1]}, {shape[2]}) for {len(self.tasks_)} tasks: its second axis is the tasks."
             )
@@ -267,8 +267,8 @@ class VectorTaskRegressor(TableRegressor):
 
     def score(self, X, y, sample_weight=None) -> float:
         """R² over the observed entries of each output at each task, averaged over them."""
-        values = as_array(y)
-        return super().score(X, np.reshape(values, (len(values), -1)) if np.ndim(values) == 3 else y, sample_weight)
+        tensor = _tensor(y)
+        return super().score(X, y if tensor is None else tensor.reshape(len(tensor), -1), sample_weight)
 
     def _require_options(self) -> None:
         require_convention(self.convention)
@@ -279,3 +279,10 @@ class VectorTaskRegressor(TableRegressor):
         require_option("normalisation", self.normalisation, NORMALISATIONS)
         require_option("scale", self.scale, SCALES)
         require_option("hyperparameters", self.hyperparameters, LEARNING)
+
+
+def _tensor(y) -> np.ndarray | None:
+    """y (n, T, p) as an array; None where it is a table or a column."""
+    values = as_array(y)
+    array = None if values is None or hasattr(values, "columns") else np.asarray(values)
+    return array if array is not None and array.ndim == 3 else None

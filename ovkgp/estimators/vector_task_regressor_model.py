@@ -6,7 +6,7 @@ from numbers import Integral
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from ovkgp.estimators.ridge import scaled_kernel
@@ -99,6 +99,15 @@ def pair_kernel(options, X: Tensor, tasks: Tensor, matrix: Tensor) -> Decomposab
         X: (n, d), between which a median distance is measured.
         tasks: (T, q), likewise.
         matrix: A (p, p).
+
+    Example:
+        >>> import torch
+        >>> import ovkgp
+        >>> from ovkgp.estimators.vector_task_regressor_model import pair_kernel
+        >>> X, tasks = torch.randn(6, 2).double(), torch.randn(4, 2).double()
+        >>> kernel = pair_kernel(ovkgp.VectorTaskRegressor(), X, tasks, torch.eye(3).double())
+        >>> kernel(torch.cat([X[:4], tasks], 1)).shape  # four pairs, three outputs
+        torch.Size([12, 12])
     """
     inputs = task_kernel(options.kernel, options.lengthscale, X)
     over_tasks = task_kernel(options.task_kernel, options.task_lengthscale, tasks, "task_kernel")
@@ -136,5 +145,4 @@ def pair_gp(kernel: Kernel, noise: float, scale: float, *, trained: bool) -> Ope
 
 def outputscale(gp: OperatorValuedGP) -> float:
     """s² of a `pair_gp`."""
-    assert isinstance(gp.kernel, ScaleKernel)
     return gp.kernel.outputscale.item()

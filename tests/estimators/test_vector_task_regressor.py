@@ -147,7 +147,8 @@ def clone_gp(gp, factor):
 
 
 @pytest.mark.parametrize(
-    ("convention", "factor"), [("samples", 1.0), ("stability", 0.5), ("mean", T), ("sum", N * T), ("mean_unhalved", 2 * T)]
+    ("convention", "factor"),
+    [("samples", 1.0), ("stability", 0.5), ("mean", T), ("sum", N * T), ("mean_unhalved", 2 * T)],
 )
 def test_g_11_each_convention_of_lambda_gives_the_same_function(data, convention, factor):
     """The rows of the λ table: σ² = λnT, 2λnT, λn, λ, λn/2."""
@@ -238,7 +239,9 @@ def test_save_and_load_to_the_bit(tmp_path, data, missing, options):
     model = ovkgp.VectorTaskRegressor(tasks, **{**FIXED, **options}).fit(X, Y)
     model.save(tmp_path / "model.ovkgp")
     again = ovkgp.load(tmp_path / "model.ovkgp")
-    for mine, theirs in zip(model.predict(Xs, new, return_std=True), again.predict(Xs, new, return_std=True), strict=True):
+    for mine, theirs in zip(
+        model.predict(Xs, new, return_std=True), again.predict(Xs, new, return_std=True), strict=True
+    ):
         np.testing.assert_array_equal(mine, theirs)
     np.testing.assert_array_equal(again.predict(Xs), model.predict(Xs))
     assert again.lam_ == model.lam_ and again.gp_.noise.item() == pytest.approx(model.gp_.noise.item(), rel=1e-14)

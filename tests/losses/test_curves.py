@@ -155,7 +155,7 @@ def test_vectorial_losses_are_functions_of_the_norm():
 
 @pytest.mark.parametrize("m", [4, 100])
 def test_the_ball_has_euclidean_radius_kappa_root_m(m):
-    """§2.8's trap: with η = 1/m the row norm is the Euclidean one over √m, and so are radius and threshold times √m."""
+    """The trap of vectorial losses on sampled curves (LT-57, LT-60): with η = 1/m the row norm is the Euclidean one over √m, and so are radius and threshold times √m."""
     measure = TaskMeasure(torch.linspace(0.01, 0.99, m))
     u, y = normal(10, m, scale=3.0), torch.zeros(10, 1, dtype=torch.float64)
     size = u.norm(dim=1, keepdim=True)

@@ -35,6 +35,14 @@ class Eigenpairs:
     Args:
         values: λ (m,).
         functions: tasks (k,) ↦ ψ_j(θ_k), (k, m).
+
+    Example:
+        >>> from ovkgp.inference.task_learning.eigenbasis import laplace_eigenpairs
+        >>> from ovkgp.losses import gauss_legendre
+        >>> measure, pairs = gauss_legendre(50), laplace_eigenpairs(30)
+        >>> coefficients = pairs.coefficients(measure.nodes.square().unsqueeze(0), measure)  # of the curve θ²
+        >>> coefficients.shape, round(coefficients.square().sum().item(), 3)  # ∫ θ⁴ dθ
+        (torch.Size([1, 30]), 0.2)
     """
 
     values: Tensor
@@ -75,7 +83,7 @@ class EigenFactor:
         self.pairs = pairs
 
     def __call__(self, points: Tensor) -> Tensor:
-        return self.pairs.functions(points.squeeze(-1)) * self.pairs.values.sqrt()
+        return self.pairs.functions(points.flatten()) * self.pairs.values.sqrt()
 
     def slopes(self, points: Tensor) -> Tensor:
         """∂_θ of the rows, (k, m), by differentiating the eigenfunctions."""

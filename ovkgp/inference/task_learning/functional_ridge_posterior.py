@@ -41,13 +41,17 @@ def pairs(X: Tensor, tasks: Tensor) -> Tensor:
 class Factors:
     """The parts of a kernel s² k_X k_Θ A on pairs, at its present hyperparameters.
 
+    Attributes:
+        inputs, tasks: k_X and k_Θ.
+        output_matrix: s² A (p, p).
+
     Raises:
         KernelTypeError: it is not of this form.
     """
 
     def __init__(self, kernel: Kernel):
-        self.scale = kernel.outputscale if isinstance(kernel, ScaleKernel) else None
-        inner = kernel.base_kernel if isinstance(kernel, ScaleKernel) else kernel
+        is_scaled = isinstance(kernel, ScaleKernel)
+        inner = kernel.base_kernel if is_scaled else kernel
         base = getattr(inner, "base_kernel", None)
         if not (
             isinstance(inner, DecomposableKernel) and isinstance(base, FunctionValuedKernel) and base.tasks is None
@@ -56,8 +60,8 @@ class Factors:
                 "expected DecomposableKernel(FunctionValuedKernel(input_kernel, task_kernel), output_matrix=A), times an "
                 f"outputscale or not; got {type(kernel).__name__}."
             )
-        self.inputs, self.tasks, self.num_task_dims = base.input_kernel, base.task_kernel, base.num_task_dims
-        self.output_matrix = inner.output_matrix if self.scale is None else self.scale * inner.output_matrix
+        self.inputs, self.tasks = base.input_kernel, base.task_kernel
+        self.output_matrix = kernel.outputscale * inner.output_matrix if is_scaled else inner.output_matrix
 
 
 class GridPosterior(ExactPosterior):
@@ -68,6 +72,9 @@ class GridPosterior(ExactPosterior):
         grid: the tasks (m, q).
 
     Cost of k means: O(k n m p); of k standard deviations: O(k n (n + m)) for each of the distinct eigenvalues of A.
+
+    Example:
+        See `condition_on_grid`.
     """
 
     def __init__(
@@ -171,6 +178,18 @@ def train_on_grid(
         verbose: 1 shows a progress bar.
 
     Ctrl-C keeps the best values so far. Cost: that of `condition_on_grid` an iteration.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.inference import OperatorValuedGP
+        >>> from ovkgp.inference.task_learning.functional_ridge_posterior import train_on_grid
+        >>> from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
+        >>> kernel = DecomposableKernel(FunctionValuedKernel(RBFKernel(), RBFKernel()), output_matrix=torch.eye(1))
+        >>> gp = OperatorValuedGP(kernel, mean="zero", noise="shared")
+        >>> X, tasks = torch.linspace(0, 3, 12).double()[:, None], torch.linspace(0, 1, 4).double()[:, None]
+        >>> train_on_grid(gp, X, tasks, torch.sin(X + tasks.T).unsqueeze(-1)).converged
+        True
     """
     data = gp.observe(pairs(X, tasks), Y.flatten(0, 1)).double()
     X, tasks, Y = X.double(), tasks.double(), Y.double()

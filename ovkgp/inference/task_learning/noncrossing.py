@@ -25,7 +25,7 @@ from ovkgp.losses.two_sided import TwoSided
 METHODS = ("penalty", "exact")
 VIOLATION = 1e-10
 """The largest fall at an anchor, relative to max(1, the largest target), that counts as none."""
-GROWTH, LARGEST = 10.0, 1e12
+GROWTH, LARGEST = 10.0, 1e6
 """Where multipliers reach their bound, λ_nc is multiplied by this, up to that many times its first value."""
 
 

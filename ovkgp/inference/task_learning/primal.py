@@ -1,54 +1,83 @@
-"""The primal solver: L-BFGS on Moreau envelopes of the loss, from smooth to sharp, until the duality gap is small (LT-84).
+"""The primal solver: alternating directions until the gap is small, then Newton steps for the last digits (LT-84).
 
-The slope of the envelope at its minimiser is feasible in the dual of the loss itself, so that each stage κ gives both sides of the gap.
+`splitting` needs one proximal step of the loss and one ridge in eigen-coordinates a round, and comes to about 1e-4 of the objective in
+a hundred rounds at any λ. `multipliers` continues with semismooth Newton steps on Moreau envelopes of the loss. Either gives slopes that
+are feasible in the dual, so that the gap between the two, which ends the search, is a certificate.
 """
 
 from __future__ import annotations
 
-import time
+import math
 
-import numpy as np
-import torch
-from scipy.optimize import minimize
 from torch import Tensor
+from tqdm import tqdm
 
-from ovkgp.inference.fit_report import FitReport
+from ovkgp.inference.task_learning.certificates import Certificate, require_start
+from ovkgp.inference.task_learning.dual import descend
+from ovkgp.inference.task_learning.multipliers import polish
 from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution
-from ovkgp.losses import CurveEnvelope
+from ovkgp.inference.task_learning.splitting import DENSE_COORDINATES, Splitting, ridge_step
 
-KAPPAS = tuple(10.0 ** -np.arange(1.0, 7.5, 0.5))
+FEW_ROUNDS, MANY_ROUNDS = 200, 2500
+"""Rounds of splitting before Newton steps, where those are cheap (few coordinates) and where they are dear."""
 
 
 def solve_primal(
-    problem: TaskProblem, *, start: Tensor | None = None, tolerance: float = 1e-6, max_iter: int = 5000, verbose: int = 0
+    problem: TaskProblem,
+    *,
+    start: Tensor | None = None,
+    start_dual: Tensor | None = None,
+    tolerance: float = 1e-6,
+    max_iter: int = 5000,
+    verbose: int = 0,
 ) -> TaskSolution:
-    """Minimise J. It stops where the gap is at most tolerance · |J|.
+    """Minimise J, for any loss that has a proximal operator.
 
     Args:
-        start: W (r, q) to begin with.
+        problem: J.
+        start: W (r, q) to begin with, such as the solution of a problem near by.
+        start_dual: A (n, m) to begin with, likewise.
+        tolerance: it stops where the gap is at most tolerance · |J|; 1e-3 is enough for most predictions.
+        max_iter: the most rounds and Newton steps.
+        verbose: 1 shows progress.
+
+    Ctrl-C keeps the best solution so far, sets `report.interrupted` and warns; so does an end without convergence.
+
+    Cost: O(n q (r + m)) a round after O(r³ + q³) once; a Newton step is a system of the size of the active entries, or of rq.
+    Memory: O(n (r + m)), and the square of that size, at most 6000.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.task_learning.primal import solve_primal
+        >>> from ovkgp.inference.task_learning.problem import TaskProblem
+        >>> from ovkgp.losses import IntegralLoss, Pinball, grid
+        >>> loss = IntegralLoss(Pinball(), grid([0.5]))
+        >>> y = torch.tensor([[0.0], [1.0], [5.0]]).double()
+        >>> one = torch.ones(3, 1).double()
+        >>> solution = solve_primal(TaskProblem(one, one[:1], y, loss, lam=1e-6))
+        >>> round(solution.weights.item(), 6), solution.gap <= 1e-6 * solution.objective  # the median
+        (1.0, True)
     """
-    began, iterations = time.perf_counter(), 0
-    shape = problem.inputs.shape[1], problem.tasks.shape[1]
-    weights = torch.zeros(shape, dtype=torch.float64) if start is None else start
-    for kappa in KAPPAS:
-        smooth = CurveEnvelope(problem.loss, kappa)
+    require_start("start", start, problem.shape)
+    require_start("start_dual", start_dual, problem.entry_weights.shape)
+    certificate = Certificate(problem, tolerance, max_iter, verbose)
+    return certificate.run(lambda bar: _search(certificate, start, start_dual, bar))
 
-        def both(x, smooth=smooth):
-            W = torch.from_numpy(x).reshape(shape)
-            H = problem.values(W)
-            slope = problem.entry_weights * smooth.derivative(H, problem.targets) / problem.num_rows
-            value = problem.risk(H, smooth) + problem.lam / 2 * W.square().sum()
-            return value.item(), (problem.inputs.T @ slope @ problem.tasks + problem.lam * W).flatten().numpy()
 
-        found = minimize(both, weights.flatten().numpy(), jac=True, method="L-BFGS-B", options={"maxiter": max_iter, "maxcor": 20, "ftol": 1e-14, "gtol": 1e-9})
-        iterations += found.nit
-        weights = torch.from_numpy(found.x).reshape(shape)
-        H = problem.values(weights)
-        dual = -smooth.derivative(H, problem.targets)
-        objective = problem.objective(weights, H).item()
-        gap = objective - problem.dual_objective(dual).item()
-        if gap <= tolerance * abs(objective):
-            break
-    converged = gap <= tolerance * abs(objective)
-    report = FitReport(objective, converged, "converged" if converged else "the gap stayed large", iterations=iterations, seconds=time.perf_counter() - began)
-    return TaskSolution(weights, dual, objective, gap, report)
+def _search(certificate: Certificate, start: Tensor | None, start_dual: Tensor | None, bar: tqdm) -> None:
+    problem = certificate.problem
+    slopes = certificate.look_at(certificate.weights)
+    if start is not None:
+        slopes = certificate.look_at(start.double())
+    if start_dual is not None:
+        slopes = problem.loss.nearest_slope(-start_dual.double(), problem.targets)
+        certificate.look(certificate.weights, slopes)
+    if certificate.over:
+        return
+    step = ridge_step(problem)
+    if step is None:
+        return descend(certificate, -slopes, bar)
+    splitting = Splitting(step, certificate, slopes, problem.values(certificate.weights))
+    splitting.run(FEW_ROUNDS if math.prod(problem.shape) <= DENSE_COORDINATES else MANY_ROUNDS, bar)
+    if not certificate.over:
+        polish(splitting, certificate, bar)

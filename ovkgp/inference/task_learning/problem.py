@@ -9,11 +9,13 @@ J(W) − D(A) ≥ 0 for all W and A, and 0 at the solution: the gap is a certifi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.fit_report import FitReport
 from ovkgp.losses import CurveLoss
 
@@ -24,11 +26,22 @@ class TaskProblem:
 
     Args:
         inputs: Φ (n, r).
-        tasks: Ψ (m, q).
-        targets: y (n, m) or (n, 1), with the offset b taken off.
+        tasks: Ψ (m, q); or (n, m, q) where each row has nodes of its own.
+        targets: y (n, m) or (n, 1), with the offset b taken off; anything, NaN too, where the weight ω is 0.
         loss: L, with nodes and weights.
         lam: λ > 0, of the canonical objective above; the estimators translate conventions.
-        row_weights: s (n,), ones where None.
+        row_weights: s (n,), at least 0; ones where None.
+
+    Cost: O(n q (r + m)) for values and gradients alike; nothing larger than (n, m) is made.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.task_learning.problem import TaskProblem
+        >>> from ovkgp.losses import IntegralLoss, Pinball, gauss_legendre
+        >>> loss = IntegralLoss(Pinball(), gauss_legendre(2))
+        >>> problem = TaskProblem(torch.eye(3).double(), torch.eye(2).double(), torch.ones(3, 1).double(), loss, lam=0.1)
+        >>> problem.objective(torch.zeros(3, 2).double()).item()
+        0.5
     """
 
     inputs: Tensor
@@ -39,22 +52,79 @@ class TaskProblem:
     row_weights: Tensor | None = None
 
     def __post_init__(self):
-        rows = len(self.inputs)
-        self.row_weights = self.inputs.new_ones(rows) if self.row_weights is None else self.row_weights
+        if not (isinstance(self.lam, (int, float)) and math.isfinite(self.lam) and self.lam > 0):
+            raise OptionError(
+                f"lam must be a positive number, got {self.lam!r}: without it there is no unique solution."
+            )
+        self.inputs, self.tasks = _finite("inputs", self.inputs), _finite("tasks", self.tasks)
+        self._check_shapes()
+        if self.row_weights is None:
+            self.row_weights = self.inputs.new_ones(self.num_rows)
+        self.row_weights = _finite("row_weights", self.row_weights)
+        if self.row_weights.shape != (self.num_rows,) or bool((self.row_weights < 0).any()):
+            raise InputError(
+                f"row_weights must be {self.num_rows} numbers ≥ 0, one a row; got {tuple(self.row_weights.shape)}."
+            )
         self.entry_weights = self.row_weights[:, None] * self.loss.weights
         """ω (n, m)."""
+        self.targets = self._known_targets()
+
+    def _check_shapes(self) -> None:
+        nodes = self.loss.nodes.shape
+        if self.inputs.dim() != 2 or not self.num_rows:
+            raise InputError(f"inputs must be rows (n, r) with n ≥ 1, got {tuple(self.inputs.shape)}.")
+        if self.tasks.shape[:-1] not in (nodes[-1:], (self.num_rows, nodes[-1])):
+            raise InputError(
+                f"tasks must be rows (m, q) or (n, m, q) for the m = {nodes[-1]} nodes of the loss and n = "
+                f"{self.num_rows}; got {tuple(self.tasks.shape)}."
+            )
+        if len(nodes) == 2 and nodes[0] != self.num_rows:
+            raise InputError(f"the loss has nodes for {nodes[0]} rows, but there are {self.num_rows} inputs.")
+        if self.targets.shape not in ((self.num_rows, 1), (self.num_rows, nodes[-1])):
+            raise InputError(
+                f"targets must be ({self.num_rows}, {nodes[-1]}) or ({self.num_rows}, 1); got {tuple(self.targets.shape)}."
+            )
+
+    def _known_targets(self) -> Tensor:
+        """The targets with 0 in place of what counts for nothing, so that no NaN is ever multiplied by 0."""
+        targets = self.targets.double()
+        counted = self.entry_weights > 0
+        if targets.shape[1] == 1:
+            counted = counted.any(-1, keepdim=True)
+        if not bool(torch.isfinite(targets[counted]).all()):
+            raise InputError(
+                "a target is NaN or infinite where its weight is positive: give it weight 0, or leave it out."
+            )
+        return torch.where(counted, targets, 0.0)
 
     @property
     def num_rows(self) -> int:
+        """n."""
         return len(self.inputs)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(r, q), that of W."""
+        return self.inputs.shape[1], self.tasks.shape[-1]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all rows have the same nodes."""
+        return self.tasks.dim() == 2
+
     def values(self, weights: Tensor) -> Tensor:
-        """H = Φ W Ψᵀ, (n, m). Cost O(n q (r + m))."""
-        return self.inputs @ weights @ self.tasks.T
+        """H = Φ W Ψᵀ, (n, m)."""
+        rows = self.inputs @ weights
+        return rows @ self.tasks.T if self.is_shared else torch.einsum("iq,ijq->ij", rows, self.tasks)
+
+    def adjoint(self, entries: Tensor) -> Tensor:
+        """Σ_ij e_ij φ_i ψ_ijᵀ, (r, q), for entries (n, m)."""
+        rows = entries @ self.tasks if self.is_shared else torch.einsum("ij,ijq->iq", entries, self.tasks)
+        return self.inputs.T @ rows
 
     def risk(self, H: Tensor, loss: CurveLoss | None = None) -> Tensor:
         """(1/n) Σ_i s_i L(H_i, y_i)."""
-        return (self.row_weights * (loss or self.loss).value(H, self.targets)).sum() / self.num_rows
+        return self._mean((loss or self.loss).value(H, self.targets))
 
     def objective(self, weights: Tensor, H: Tensor | None = None) -> Tensor:
         """J(W)."""
@@ -63,13 +133,16 @@ class TaskProblem:
 
     def dual_weights(self, dual: Tensor) -> Tensor:
         """W(A), (r, q)."""
-        return self.inputs.T @ (self.entry_weights * dual) @ self.tasks / (self.lam * self.num_rows)
+        return self.adjoint(self.entry_weights * dual) / (self.lam * self.num_rows)
 
     def dual_objective(self, dual: Tensor, weights: Tensor | None = None) -> Tensor:
         """D(A); −∞ where A is not feasible."""
         weights = self.dual_weights(dual) if weights is None else weights
-        cost = (self.row_weights * self.loss.conjugate(-dual, self.targets)).sum() / self.num_rows
-        return -cost - self.lam / 2 * weights.square().sum()
+        return -self._mean(self.loss.conjugate(-dual, self.targets)) - self.lam / 2 * weights.square().sum()
+
+    def _mean(self, rows: Tensor) -> Tensor:
+        """(1/n) Σ_i s_i r_i; a row without weight counts for nothing, even where it is infinite."""
+        return torch.where(self.row_weights > 0, self.row_weights * rows, 0.0).sum() / self.num_rows
 
 
 @dataclass
@@ -81,7 +154,7 @@ class TaskSolution:
         dual: A (n, m), feasible.
         objective: J(W).
         gap: J(W) − D(A) ≥ 0: J(W) is at most this far above the least value.
-        report: how it was found; `converged` says that gap ≤ tolerance · max(|J|, …).
+        report: how it was found; `converged` says that gap ≤ tolerance · |J(W)|.
     """
 
     weights: Tensor
@@ -89,3 +162,9 @@ class TaskSolution:
     objective: float
     gap: float
     report: FitReport
+
+
+def _finite(name: str, values: Tensor) -> Tensor:
+    if not torch.is_tensor(values) or not bool(torch.isfinite(values).all()):
+        raise InputError(f"{name} must be a tensor of finite numbers.")
+    return values.double()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import OptionError
 from ovkgp.inference.conjugate_gradients import refined_solve
 from ovkgp.inference.dense import gram, safe_cholesky
 from ovkgp.inference.fit_report import FitReport
@@ -54,7 +54,8 @@ def solve_square(problem: TaskProblem) -> TaskSolution:
                 [0.2500, 0.2500]], dtype=torch.float64)
     """
     began = time.perf_counter()
-    problem = _checked(problem)
+    _require_square(problem)
+    problem = replace(problem, targets=problem.targets.expand(problem.entry_weights.shape))
     weights, iterations = _solve(problem)
     H = problem.values(weights)
     dual = torch.where(problem.entry_weights > 0, problem.targets - H, 0.0)
@@ -67,24 +68,16 @@ def solve_square(problem: TaskProblem) -> TaskSolution:
     return TaskSolution(weights, dual, objective, gap, report)
 
 
-def _checked(problem: TaskProblem) -> TaskProblem:
-    """The problem with targets (n, m), and zeros where they have no weight."""
+def _require_square(problem: TaskProblem) -> None:
     if getattr(getattr(problem.loss, "loss", None), "name", None) != "square":
         raise OptionError(
             "solve_square is for IntegralLoss(Square(), measure); other losses have solve_primal and solve_dual."
         )
-    seen = problem.entry_weights > 0
-    targets = problem.targets.expand(seen.shape)
-    if not bool(torch.isfinite(targets[seen]).all()):
-        raise InputError(
-            "a target that counts is NaN or infinite: give missing entries the weight zero, observed(measure, seen)."
-        )
-    return replace(problem, targets=torch.where(seen, targets, 0.0))
 
 
 def _solve(problem: TaskProblem) -> tuple[Tensor, int]:
     ridge = problem.lam * problem.num_rows
-    if problem.tasks.dim() == 2 and problem.loss.weights.dim() == 1:
+    if problem.is_shared and problem.loss.weights.dim() == 1:
         rows, tasks = problem.row_weights.sqrt().unsqueeze(-1), problem.loss.weights.sqrt().unsqueeze(-1)
         return ridge_weights(rows * problem.inputs, tasks * problem.tasks, rows * problem.targets * tasks.T, ridge), 0
     if int((problem.entry_weights > 0).sum()) <= DENSE_LIMIT:
@@ -143,7 +136,7 @@ def _by_entries(problem: TaskProblem, ridge: float) -> Tensor:
     """a = (K + λn/ω)⁻¹ y between the observed entries, W = Σ a_ij φ_i ψ_ijᵀ."""
     weights = problem.entry_weights
     rows, nodes = (weights > 0).nonzero(as_tuple=True)
-    Psi = problem.tasks[nodes] if problem.tasks.dim() == 2 else problem.tasks[rows, nodes]  # (N, q)
+    Psi = problem.tasks[nodes] if problem.is_shared else problem.tasks[rows, nodes]  # (N, q)
     covariance = gram(problem.inputs.mT)[rows][:, rows] * gram(Psi.mT)
     covariance.diagonal().add_(ridge / weights[rows, nodes])
     alpha = torch.cholesky_solve(problem.targets[rows, nodes].unsqueeze(-1), safe_cholesky(covariance))
@@ -152,13 +145,13 @@ def _by_entries(problem: TaskProblem, ridge: float) -> Tensor:
 
 def _by_products(problem: TaskProblem, ridge: float) -> tuple[Tensor, int]:
     """Φᵀ(ω ∘ ΦWΨᵀ)Ψ + λn W = Φᵀ(ω ∘ Y)Ψ, preconditioned by what it would be with the mean weight of each node."""
-    weights, shape = problem.entry_weights, (problem.inputs.shape[1], problem.tasks.shape[-1])
+    weights, shape = problem.entry_weights, problem.shape
 
     def apply(W: Tensor) -> Tensor:
         W = W.reshape(shape)
-        return ridge * (problem.dual_weights(problem.values(W)) + W).unsqueeze(1)
+        return (problem.adjoint(weights * problem.values(W)) + ridge * W).unsqueeze(1)
 
-    average = weights.mean(0) if problem.tasks.dim() == 2 else weights / len(weights)
+    average = weights.mean(0) if problem.is_shared else weights / len(weights)
     scaled = (average.sqrt().unsqueeze(-1) * problem.tasks).reshape(-1, shape[1])
     (s, U), (t, V) = eigh(gram(problem.inputs)), eigh(gram(scaled))
     values = s.unsqueeze(-1) * t + ridge
@@ -166,7 +159,7 @@ def _by_products(problem: TaskProblem, ridge: float) -> tuple[Tensor, int]:
     def precondition(W: Tensor) -> Tensor:
         return (U @ ((U.mT @ W.reshape(shape) @ V) / values) @ V.mT).unsqueeze(1)
 
-    rhs = ridge * problem.dual_weights(problem.targets).unsqueeze(1)
+    rhs = problem.adjoint(weights * problem.targets).unsqueeze(1)
     norm = values.max().item() * torch.nan_to_num(weights / average).max().item()
     found = refined_solve(apply, precondition, rhs, TOLERANCE, MOST_ITERATIONS, norm)
     return found.solution.reshape(shape), found.num_iterations

@@ -29,6 +29,9 @@ class ObservedTasks:
     Args:
         nodes: θ, (m,) or (n, m).
         weights: η (n, m); a row need not sum to 1.
+
+    Example:
+        See `observed`.
     """
 
     nodes: Tensor

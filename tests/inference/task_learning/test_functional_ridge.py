@@ -46,7 +46,7 @@ def test_lt_e_01_the_coefficients_of_the_eigenbasis(curves):
 
 
 def test_it_is_the_square_problem_on_coordinates(curves):
-    X, Y, measure, factor = curves
+    _, Y, measure, factor = curves
     pairs = laplace_eigenpairs(8)
     R = pairs.coefficients(Y, measure)
     loss = IntegralLoss(Square(), Coordinates(len(pairs)))
@@ -83,7 +83,7 @@ def test_a_truncated_basis_is_the_ridge_of_the_truncated_kernel(curves):
 
 
 def test_what_is_outside_of_the_basis_does_not_matter(curves):
-    X, Y, measure, factor = curves
+    _, Y, measure, _ = curves
     pairs = laplace_eigenpairs(3)
     other = laplace_eigenpairs(6).functions(measure.nodes)[:, 4]
     R = pairs.coefficients(Y, measure)

@@ -15,7 +15,9 @@ N, M, D, Q, P = 7, 4, 3, 2, 3
 
 def model(rank=2, noise=0.2, scale=1.7):
     root = torch.from_numpy(np.random.default_rng(1).standard_normal((P, rank)))
-    inner = DecomposableKernel(FunctionValuedKernel(RBFKernel(), RBFKernel(ard_num_dims=Q)), output_matrix=root @ root.T)
+    inner = DecomposableKernel(
+        FunctionValuedKernel(RBFKernel(), RBFKernel(ard_num_dims=Q)), output_matrix=root @ root.T
+    )
     kernel = ScaleKernel(inner).double()
     kernel.outputscale = scale
     return OperatorValuedGP(kernel, mean="zero", noise=noise)
@@ -57,9 +59,9 @@ def test_a_grid_of_new_tasks_is_the_same_as_its_pairs(data):
 def test_draws_have_the_posterior_mean_and_variance(data):
     X, tasks, Y, points = data
     posterior = condition_on_grid(model(), X, tasks, Y)
-    draws, expected = posterior.sample_functions(2000, random_state=0)(points), posterior.predict(points)
-    assert torch.allclose(draws.mean(0), expected.mean, atol=5 * expected.std.max().item() / 2000**0.5 + 0.02)
-    assert torch.allclose(draws.std(0), expected.std, rtol=0.15, atol=0.03)
+    draws, expected = posterior.sample_functions(600, random_state=0)(points), posterior.predict(points)
+    assert torch.allclose(draws.mean(0), expected.mean, atol=5 * expected.std.max().item() / 600**0.5 + 0.02)
+    assert torch.allclose(draws.std(0), expected.std, rtol=0.2, atol=0.03)
 
 
 def test_training_reaches_the_evidence_of_the_dense_road(data):
@@ -79,7 +81,9 @@ def test_a_large_grid_is_never_a_matrix_of_pairs():
     """n = 400, m = 50, p = 20: the covariance of the pairs alone would take 3 GB; here nothing larger than n × m × p is made."""
     rng = np.random.default_rng(0)
     X, tasks = torch.from_numpy(rng.standard_normal((400, D))), torch.from_numpy(rng.standard_normal((50, Q)))
-    kernel = DecomposableKernel(FunctionValuedKernel(RBFKernel(), RBFKernel(ard_num_dims=Q)), output_matrix=torch.eye(20))
+    kernel = DecomposableKernel(
+        FunctionValuedKernel(RBFKernel(), RBFKernel(ard_num_dims=Q)), output_matrix=torch.eye(20)
+    )
     gp = OperatorValuedGP(kernel, mean="zero", noise=0.1)
     posterior = condition_on_grid(gp, X, tasks, torch.from_numpy(rng.standard_normal((400, 50, 20))))
     assert max(tensor.numel() for tensor in posterior.solver.tensors().values()) == 400 * 50 * 20

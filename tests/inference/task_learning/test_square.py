@@ -11,8 +11,10 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.task_learning import square
+from ovkgp.inference.task_learning.dual import solve_dual
 from ovkgp.inference.task_learning.factors import FeatureFactor, KernelFactor
 from ovkgp.inference.task_learning.function import TaskFunction
+from ovkgp.inference.task_learning.primal import solve_primal
 from ovkgp.inference.task_learning.problem import TaskProblem
 from ovkgp.inference.task_learning.square import ridge_weights, solve_square
 from ovkgp.inference.task_learning.square_masks import observed
@@ -79,7 +81,7 @@ def test_shared_nodes_are_the_mean_of_a_process_with_noise_lam_n_over_eta(data, 
 
 def test_it_equals_the_icm_process_of_the_package(data):
     """The row λnm of the λ table: G-01 for scalar outputs."""
-    x, Y, xs, thetas = data
+    x, Y, xs, _ = data
     nodes = torch.linspace(0, 1, M).double()
     h, _ = fitted(x, Y, TaskMeasure(nodes))
     gp = OperatorValuedGP(FunctionValuedKernel(rbf(0.7), rbf(4.0), tasks=nodes), mean="zero", noise=LAM * N * M)
@@ -172,6 +174,13 @@ def test_conjugate_gradients_take_nodes_of_their_own(data, monkeypatch):
     assert (dense(*points) - products(*points)).abs().max() < 1e-6
 
 
+def test_one_target_for_all_tasks_is_spread(data):
+    x, Y, xs, thetas = data
+    h, _ = fitted(x, Y[:, :1], gauss_legendre(M))
+    points = torch.from_numpy(xs)[:, None], torch.from_numpy(thetas)
+    close(h, fitted(x, np.repeat(Y[:, :1], M, 1), gauss_legendre(M))[0](*points).numpy(), xs, thetas, 1e-12)
+
+
 def test_row_weights_are_copies_of_rows(data):
     x, Y, xs, thetas = data
     measure, times = gauss_legendre(M), np.array([1, 2, 3] * 4)
@@ -187,7 +196,12 @@ def test_a_node_given_twice_with_half_its_weight_changes_nothing(data):
     measure = gauss_legendre(M)
     twice = TaskMeasure(measure.nodes.repeat(2), measure.weights.repeat(2) / 2)
     h, _ = fitted(x, Y, measure)
-    close(fitted(x, np.hstack([Y, Y]), twice)[0], h(torch.from_numpy(xs)[:, None], torch.from_numpy(thetas)).numpy(), xs, thetas)
+    close(
+        fitted(x, np.hstack([Y, Y]), twice)[0],
+        h(torch.from_numpy(xs)[:, None], torch.from_numpy(thetas)).numpy(),
+        xs,
+        thetas,
+    )
 
 
 def test_ridge_roads_agree_with_sylvester_and_a_dense_kron(data):
@@ -205,6 +219,18 @@ def test_ridge_roads_agree_with_sylvester_and_a_dense_kron(data):
             assert np.abs(W - sylvester).max() < 1e-10
 
 
+@pytest.mark.parametrize("solve", [solve_primal, solve_dual])
+def test_the_iterative_solvers_find_the_closed_form(data, solve):
+    """LT B-07: the same objective and the same function."""
+    x, Y, _, _ = data
+    inputs, tasks = factors(x, np.linspace(0, 1, M))
+    loss = IntegralLoss(Square(), TaskMeasure(torch.linspace(0, 1, M)))
+    problem = TaskProblem(inputs.anchor_rows, tasks.anchor_rows, torch.from_numpy(Y), loss, 0.05)
+    exact, found = solve_square(problem), solve(problem, tolerance=1e-10)
+    assert found.objective == pytest.approx(exact.objective, rel=1e-8)
+    assert torch.allclose(problem.values(found.weights), problem.values(exact.weights), atol=1e-4)
+
+
 def test_lt_e_06_random_features_carry_their_factor_once(data):
     """φ̃ᵀφ̃ has diagonal 1: no further 1/√D; and the double ORFF ridge is the process with k̃_X k̃_Θ."""
     x, Y, xs, thetas = data
@@ -217,7 +243,9 @@ def test_lt_e_06_random_features_carry_their_factor_once(data):
     W = solve_square(TaskProblem(Phi, Psi, torch.from_numpy(Y), loss, LAM)).weights
     h = TaskFunction(factor, over_tasks, W)
     K = np.kron(Phi @ Phi.T, Psi @ Psi.T)
-    cross = np.kron(factor(torch.from_numpy(xs)[:, None]) @ Phi.T, over_tasks(torch.from_numpy(thetas)[:, None]) @ Psi.T)
+    cross = np.kron(
+        factor(torch.from_numpy(xs)[:, None]) @ Phi.T, over_tasks(torch.from_numpy(thetas)[:, None]) @ Psi.T
+    )
     expected = (cross @ np.linalg.solve(K + LAM * N * M * np.eye(N * M), Y.ravel())).reshape(len(xs), -1)
     close(h, expected, xs, thetas)
 
@@ -231,7 +259,9 @@ def test_lt_e_26_the_weights_of_vector_outputs_are_2d_by_2d_times_s(data):
     A = root @ root.T + 0.1 * np.eye(s)
     B = torch.from_numpy(np.linalg.cholesky(A))
     Phi = FeatureFactor(ORFF(rbf(0.7), 8, num_dims=1, random_state=0).double())(torch.from_numpy(x)[:, None])
-    Psi = FeatureFactor(ORFF(rbf(4.0), 6, num_dims=1, random_state=1).double())(torch.linspace(0, 1, M).double()[:, None])
+    Psi = FeatureFactor(ORFF(rbf(4.0), 6, num_dims=1, random_state=1).double())(
+        torch.linspace(0, 1, M).double()[:, None]
+    )
     tasks = torch.kron(Psi, B)  # (m·s, 2D·s), task-major
     beta = ridge_weights(Phi, tasks, torch.from_numpy(Y).flatten(1), LAM * N * M)
     assert beta.shape == (16, 12 * s)
@@ -260,7 +290,7 @@ def test_other_losses_and_missing_targets_are_refused(data):
     with pytest.raises(OptionError, match="solve_primal"):
         solve_square(TaskProblem(*parts, IntegralLoss(Pinball(), measure), LAM))
     parts[2][0, 0] = torch.nan
-    with pytest.raises(InputError, match="weight zero"):
+    with pytest.raises(InputError, match="NaN or infinite"):
         solve_square(TaskProblem(*parts, IntegralLoss(Square(), measure), LAM))
 
 
