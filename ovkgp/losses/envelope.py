@@ -110,6 +110,9 @@ class CurveEnvelope(CurveLoss):
         require_positive("kappa", kappa)
         self.loss, self.kappa = loss, kappa
 
+    def __repr__(self) -> str:
+        return f"CurveEnvelope({self.loss!r}, kappa={self.kappa!r})"
+
     @property
     def nodes(self) -> Tensor:
         return self.loss.nodes

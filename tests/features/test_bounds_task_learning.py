@@ -123,7 +123,9 @@ def test_lt_e_32_and_33_the_sampling_error_is_below_the_safe_bound(m):
     X, y = rows(40, 2)
     function = fitted(PINBALL, X, y)
     sampled, reference = sobol(m, scramble=False), gauss_legendre(400)
-    risks = [IntegralLoss(Pinball(), measure).value(function(X, measure.nodes), y).mean() for measure in (sampled, reference)]
+    risks = [
+        IntegralLoss(Pinball(), measure).value(function(X, measure.nodes), y).mean() for measure in (sampled, reference)
+    ]
     bound = task_sampling_bound(star_discrepancy(sampled), HALF, slope=1 / 0.4)
     assert (risks[0] - risks[1]).abs().item() <= bound
 

@@ -105,7 +105,9 @@ def test_lt_e_27_spline_weights_cover_the_ends():
 def test_lt_e_33_star_discrepancy_is_computed():
     for m, value in ((20, 0.075), (34, 0.040), (100, 0.0175), (500, 0.0039)):
         nodes = sobol(m, scramble=False).nodes.sort().values
-        formula = 1 / (2 * m) + (nodes - (2 * torch.arange(1, m + 1, dtype=torch.float64) - 1) / (2 * m)).abs().max().item()
+        formula = (
+            1 / (2 * m) + (nodes - (2 * torch.arange(1, m + 1, dtype=torch.float64) - 1) / (2 * m)).abs().max().item()
+        )
         assert star_discrepancy(TaskMeasure(nodes)) == pytest.approx(formula, abs=1e-12)
         assert formula == pytest.approx(value, abs=6e-4)
     # log(m)/m with constant 1, as printed, is no bound for m ≤ 2

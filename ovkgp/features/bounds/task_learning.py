@@ -48,7 +48,9 @@ def task_value_bound(
     """
     one_of("loss", loss, LOSSES)
     size = nonnegative("target", target) if loss == "pinball" else 1.0
-    return nonnegative("kappa_x", kappa_x) * nonnegative("kappa_task", kappa_task) * math.sqrt(size / positive("lam", lam))
+    return (
+        nonnegative("kappa_x", kappa_x) * nonnegative("kappa_task", kappa_task) * math.sqrt(size / positive("lam", lam))
+    )
 
 
 def task_loss_bound(

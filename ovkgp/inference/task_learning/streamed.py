@@ -80,7 +80,9 @@ class StreamedProblem:
         if self.targets.dim() != 2 or not len(self.targets):
             raise InputError(f"targets must be (n, m) or (n, 1) with n ≥ 1, got {tuple(self.targets.shape)}.")
         if self.loss.nodes.dim() != 1 or self.loss.weights.dim() != 1 or self.tasks.dim() != 2:
-            raise InputError("a streamed problem has one set of nodes for all rows: tasks must be (m, q), weights (m,).")
+            raise InputError(
+                "a streamed problem has one set of nodes for all rows: tasks must be (m, q), weights (m,)."
+            )
         if not bool(torch.isfinite(self.targets).all()):
             raise InputError("a target is NaN or infinite: leave its row out.")
         if self.row_weights is None:
@@ -97,7 +99,9 @@ class StreamedProblem:
     def of(cls, factor: Factor, X: Tensor, tasks: Tensor, targets: Tensor, loss: CurveLoss, lam: float, **options):
         """The problem with the rows φ(x_i) of a factor, for X (n, d)."""
         if X.dim() != 2 or len(X) != len(targets):
-            raise InputError(f"X must be (n, d) with a row for each target, got {tuple(X.shape)}, {len(targets)} targets.")
+            raise InputError(
+                f"X must be (n, d) with a row for each target, got {tuple(X.shape)}, {len(targets)} targets."
+            )
         return cls(lambda places: factor(X[places]), tasks, targets, loss, lam, **options)
 
     @property
@@ -132,6 +136,9 @@ class StreamedProblem:
             sums += torch.stack(rows) @ part.row_weights
             gradient += part.adjoint(part.entry_weights * slope)
         (smoothed, risk, conjugate), gradient = (sums / count).tolist(), gradient / count
-        prior, dual_prior = self.lam / 2 * float(weights.square().sum()), float(gradient.square().sum()) / (2 * self.lam)
+        prior, dual_prior = (
+            self.lam / 2 * float(weights.square().sum()),
+            float(gradient.square().sum()) / (2 * self.lam),
+        )
         gap = risk + prior + conjugate + dual_prior
         return Evaluation(smoothed + prior, gradient + self.lam * weights, risk + prior, gap)

@@ -117,11 +117,19 @@ class _Descent:
         def after(intermediate_result) -> None:
             self.weights, finding.steps = last["W"], finding.steps + 1
             bar.update()
-            bar.set_postfix(objective=f"{last['found'].objective:.6g}", gap=f"{finding.relative_gap:.1e}", refresh=False)
+            bar.set_postfix(
+                objective=f"{last['found'].objective:.6g}", gap=f"{finding.relative_gap:.1e}", refresh=False
+            )
             if self._over or self._said(last["found"], last["slope"], num_rows):
                 raise StopIteration
 
-        options = {"maxiter": max(1, self.max_iter - finding.steps), "maxfun": 10**9, "maxcor": MEMORY, "ftol": 0.0, "gtol": 0.0}
+        options = {
+            "maxiter": max(1, self.max_iter - finding.steps),
+            "maxfun": 10**9,
+            "maxcor": MEMORY,
+            "ftol": 0.0,
+            "gtol": 0.0,
+        }
         start = self.coordinates.into(self.weights).flatten().numpy()
         minimize(both, start, jac=True, method="L-BFGS-B", callback=after, options=options)
 
