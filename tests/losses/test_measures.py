@@ -155,7 +155,7 @@ def test_gaussian_embedding_is_the_integral():
     z, total = gaussian_embedding(nodes, 0.2)
     for node, value in zip(nodes.tolist(), z.tolist(), strict=True):
         assert value == pytest.approx(quad(lambda t, node=node: np.exp(-((t - node) ** 2) / 0.08), 0, 1)[0], abs=1e-10)
-    inner = lambda s: gaussian_embedding(torch.tensor([s]), 0.2)[0].item()  # noqa: E731
+    inner = lambda s: gaussian_embedding(torch.tensor([s], dtype=torch.float64), 0.2)[0].item()  # noqa: E731
     assert total == pytest.approx(quad(inner, 0, 1)[0], abs=1e-10)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -192,24 +193,32 @@ def _exact(
     penalty, duals, seconds, steps = replace(penalty, lam_nc=first), None, 0.0, 0
     limit = VIOLATION * max(1.0, problem.targets.nan_to_num().abs().max().item())
     while True:
-        point, report = solve_joint([problem, penalty.problem(problem.lam)], start=start, duals=duals, **options)
-        seconds, steps = seconds + report.seconds, steps + report.iterations
-        start, duals = point.weights, point.duals
-        bounded = bool((duals[1] >= (1 - 1e-6) * penalty.lam_nc).any())
-        if not bounded or report.interrupted or penalty.lam_nc * GROWTH > first * LARGEST:
-            break
-        penalty = replace(penalty, lam_nc=GROWTH * penalty.lam_nc)
-    if report.converged and not bounded:
+        ends = partial(_ends, penalty, limit)
         point, report = solve_joint(
-            [problem, penalty.problem(problem.lam)],
-            start=start,
-            duals=duals,
-            accept=lambda found: penalty.falls(found.weights).max().item() <= limit,
-            **options,
+            [problem, penalty.problem(problem.lam)], start=start, duals=duals, accept=ends, **options
         )
         seconds, steps = seconds + report.seconds, steps + report.iterations
-    elif bounded and not report.interrupted:
+        start, duals = point.weights, point.duals
+        # a multiplier may come to its bound only in the last digits: λ_nc then has to grow after all
+        too_cheap = _falls(penalty, limit, point) and _is_bounded(penalty, point)
+        if not too_cheap or report.interrupted or penalty.lam_nc * GROWTH > first * LARGEST:
+            break
+        penalty = replace(penalty, lam_nc=GROWTH * penalty.lam_nc)
+    if too_cheap and not report.interrupted:
         report.converged = False
         report.message = f"found no λ_nc up to {penalty.lam_nc:.0e} that keeps the curves from falling: is b' negative?"
     report.seconds, report.iterations = seconds, steps
     return penalty, point, report
+
+
+def _ends(penalty: NonCrossing, limit: float, point: JointPoint) -> bool:
+    """Whether nothing falls, or λ_nc is too small for that."""
+    return not _falls(penalty, limit, point) or _is_bounded(penalty, point)
+
+
+def _falls(penalty: NonCrossing, limit: float, point: JointPoint) -> bool:
+    return penalty.falls(point.weights).max().item() > limit
+
+
+def _is_bounded(penalty: NonCrossing, point: JointPoint) -> bool:
+    return bool((point.duals[1] >= (1 - 1e-6) * penalty.lam_nc).any())

@@ -146,14 +146,32 @@ def test_thm_5_27_atoms_of_the_penalty_are_needed(missing):
     assert other.objective > one.objective * 1.002
 
 
-def test_bt_e_31_levels_increase_and_the_high_one_is_above_most_data():
+def exponential_case(lam):
     rng = np.random.default_rng(0)
     X, y = torch.from_numpy(rng.uniform(0, 1, (100, 1))), torch.from_numpy(rng.exponential(size=(100, 1)))
-    case = quantile_case(X, y, num_tasks=10, lam=1e-2)
+    return quantile_case(X, y, num_tasks=10, lam=lam)
+
+
+def test_bt_e_31_levels_increase_and_the_high_one_is_above_most_data():
+    """There is no offset, so that λ must be small: at 1e-2 it draws the .8 quantile down to the .7 one."""
+    case = exponential_case(lam=1e-3)
     found = solve_noncrossing(case.problem, case.penalty, method="exact")
-    curves = case.values(found.weights, X, torch.tensor([0.2, 0.5, 0.8]))
-    assert (y <= curves).double().mean(0).tolist() == pytest.approx([0.2, 0.5, 0.8], abs=0.06)
+    curves = case.values(found.weights, case.X, torch.tensor([0.2, 0.5, 0.8]))
+    assert (case.y <= curves).double().mean(0).tolist() == pytest.approx([0.2, 0.5, 0.8], abs=0.06)
     assert crossing_loss(curves) == 0
+
+
+def test_exact_raises_a_price_that_only_the_last_digits_show_to_be_too_low():
+    """At λ_nc = 1 a gap of 1e-6 leaves every multiplier below its bound, and yet the curves fall by 4e-7."""
+    case = exponential_case(lam=1e-2)
+    rough = solve_noncrossing(case.problem, case.penalty)
+    assert rough.multipliers.max() < (1 - 1e-6) / 1000
+    fine = solve_noncrossing(case.problem, case.penalty, tolerance=1e-12)
+    assert fine.multipliers.max().item() == pytest.approx(1 / 1000, rel=1e-9) and fine.violation > 1e-7
+    found = solve_noncrossing(case.problem, case.penalty, method="exact")
+    assert found.report.converged
+    assert found.lam_nc == 10.0
+    assert found.violation <= 1e-9
 
 
 def test_two_hundred_rows_are_fast():
