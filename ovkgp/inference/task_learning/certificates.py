@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import time
-import warnings
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference.fit_report import FitReport
+from ovkgp.inference.task_learning.brackets import Bracket
 from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution
-from ovkgp.kernels.checks import whole_number
 
 
-class Certificate:
-    """The best of both sides, and the end of a run.
+class Certificate(Bracket):
+    """The best of both sides, and the end of a run, for a problem in memory.
 
     Args:
         problem: J and D.
@@ -40,25 +33,16 @@ class Certificate:
     """
 
     def __init__(self, problem: TaskProblem, tolerance: float = 1e-6, max_iter: int = 5000, verbose: int = 0):
-        if not (math.isfinite(tolerance) and tolerance > 0):
-            raise OptionError(f"tolerance must be a positive number, got {tolerance}.")
-        self.problem, self.tolerance = problem, tolerance
-        self.max_iter, self.verbose = whole_number("max_iter", max_iter), verbose
-        self.weights = problem.inputs.new_zeros(problem.shape)
-        self.dual = torch.zeros_like(problem.entry_weights)
-        self.objective, self.lower = math.inf, -math.inf
-        self.steps, self.stuck, self.interrupted, self.history = 0, False, False, []
-        self._began = time.monotonic()
+        super().__init__(problem.inputs.new_zeros(problem.shape), tolerance, max_iter, verbose)
+        self.problem, self.dual = problem, torch.zeros_like(problem.entry_weights)
 
     def look(self, weights: Tensor, slopes: Tensor, H: Tensor | None = None) -> float:
         """The gap, once W and the slopes S = −A (n, m), made feasible, were held against the best so far."""
         problem = self.problem
-        if (value := problem.objective(weights, H).item()) < self.objective:
-            self.objective, self.weights = value, weights
+        self.above(weights, problem.objective(weights, H).item())
         dual = -problem.loss.nearest_slope(slopes, problem.targets)
-        if (value := problem.dual_objective(dual).item()) > self.lower:
-            self.lower, self.dual = value, dual
-        self.history.append(self.objective)
+        if self.below(problem.dual_objective(dual).item()):
+            self.dual = dual
         return self.gap
 
     def look_at(self, weights: Tensor) -> Tensor:
@@ -68,69 +52,9 @@ class Certificate:
         self.look(weights, slopes, H)
         return slopes
 
-    @property
-    def gap(self) -> float:
-        """J(W) − D(A); never negative but for rounding, which is taken off."""
-        return max(self.objective - self.lower, 0.0)
+    def solution(self, report: FitReport) -> TaskSolution:
+        return TaskSolution(self.weights, self.dual, self.objective, self.gap, report)
 
-    @property
-    def limit(self) -> float:
-        """The gap that is small enough."""
-        return self.tolerance * abs(self.objective)
-
-    @property
-    def done(self) -> bool:
-        return self.gap <= self.limit
-
-    @property
-    def over(self) -> bool:
-        """Whether the run ends here, done or not."""
-        return self.done or self.steps >= self.max_iter
-
-    def run(self, search: Callable[[tqdm], None]) -> TaskSolution:
-        """Search until it is over; Ctrl-C keeps the best so far. Warns where the gap is not small enough."""
-        with torch.no_grad(), tqdm(disable=not self.verbose, unit="step") as bar:
-            try:
-                search(bar)
-            except KeyboardInterrupt:
-                self.interrupted = True
-        if not self.done:
-            warnings.warn(self._message() + ".", FitWarning, stacklevel=3)
-        return TaskSolution(self.weights, self.dual, self.objective, self.gap, self._report())
-
-    def tick(self, bar: tqdm) -> None:
-        """One more step."""
-        self.steps += 1
-        bar.update()
-        if self.verbose:
-            bar.set_postfix(objective=f"{self.objective:.6g}", gap=f"{self.gap / (abs(self.objective) or 1.0):.1e}")
-
-    def _message(self) -> str:
-        if self.done:
-            return "converged"
-        part = f"at a duality gap of {self.gap / (abs(self.objective) or 1.0):.1e} of the objective, with {self.tolerance:.1e} wanted"
-        if self.interrupted:
-            return f"was interrupted {part}: the best solution so far is kept"
-        if self.stuck:
-            return f"stopped by rounding {part}: raise the tolerance or lam"
-        return f"stopped after {self.steps} steps {part}: raise max_iter, the tolerance or lam"
-
-    def _report(self) -> FitReport:
-        return FitReport(
-            self.objective,
-            self.done,
-            self._message(),
-            iterations=self.steps,
-            evaluations=len(self.history),
-            interrupted=self.interrupted,
-            seconds=time.monotonic() - self._began,
-            history=tuple(self.history),
-            num_rows=self.problem.num_rows,
-            num_seen=int((self.problem.entry_weights > 0).sum()),
-        )
-
-
-def require_start(name: str, start: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Raise InputError unless a start is None or a finite tensor of this shape."""
-    if start is not None and (start.shape != shape or not bool(torch.isfinite(start).all())):
-        raise InputError(f"{name} must be a finite tensor of shape {tuple(shape)}, got {tuple(start.shape)}.")
+    def counts(self) -> dict[str, int]:
+        seen = int((self.problem.entry_weights > 0).sum())
+        return {"evaluations": len(self.history), "num_rows": self.problem.num_rows, "num_seen": seen}

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.inference.task_learning.certificates import Certificate, require_start
+from ovkgp.inference.task_learning.brackets import require_start
+from ovkgp.inference.task_learning.certificates import Certificate
 from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution
 
 LOOK_EVERY, POWER_STEPS, MARGIN = 10, 60, 1.02

@@ -12,7 +12,8 @@ import math
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.inference.task_learning.certificates import Certificate, require_start
+from ovkgp.inference.task_learning.brackets import require_start
+from ovkgp.inference.task_learning.certificates import Certificate
 from ovkgp.inference.task_learning.dual import descend
 from ovkgp.inference.task_learning.multipliers import polish
 from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution

@@ -60,11 +60,7 @@ class TaskProblem:
         self._check_shapes()
         if self.row_weights is None:
             self.row_weights = self.inputs.new_ones(self.num_rows)
-        self.row_weights = _finite("row_weights", self.row_weights)
-        if self.row_weights.shape != (self.num_rows,) or bool((self.row_weights < 0).any()):
-            raise InputError(
-                f"row_weights must be {self.num_rows} numbers ≥ 0, one a row; got {tuple(self.row_weights.shape)}."
-            )
+        self.row_weights = checked_row_weights(self.row_weights, self.num_rows)
         self.entry_weights = self.row_weights[:, None] * self.loss.weights
         """ω (n, m)."""
         self.targets = self._known_targets()
@@ -162,6 +158,14 @@ class TaskSolution:
     objective: float
     gap: float
     report: FitReport
+
+
+def checked_row_weights(row_weights: Tensor, num_rows: int) -> Tensor:
+    """s (n,), float64, or an InputError."""
+    row_weights = _finite("row_weights", row_weights)
+    if row_weights.shape != (num_rows,) or bool((row_weights < 0).any()):
+        raise InputError(f"row_weights must be {num_rows} numbers ≥ 0, one a row; got {tuple(row_weights.shape)}.")
+    return row_weights
 
 
 def _finite(name: str, values: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ovkgp.exceptions import InputError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.task_learning.factors import Factor
-from ovkgp.inference.task_learning.problem import TaskProblem
+from ovkgp.inference.task_learning.problem import TaskProblem, checked_row_weights
 from ovkgp.losses import CurveEnvelope, CurveLoss
 
 ENTRIES = 1 << 19
@@ -37,6 +37,22 @@ class Evaluation(NamedTuple):
     gradient: Tensor
     objective: float
     gap: float
+
+
+class TaskBatch(NamedTuple):
+    """Nodes on which a chunk is looked at, in place of all nodes of the problem.
+
+    Attributes:
+        loss: L with these k nodes and their weights.
+        tasks: Ψ (k, q).
+        offset: b (k,); zero where None.
+        columns: the columns (k,) of targets (n, m) that are theirs; of no use where all tasks share a target.
+    """
+
+    loss: CurveLoss
+    tasks: Tensor
+    offset: Tensor | None = None
+    columns: Tensor | None = None
 
 
 @dataclass
@@ -87,8 +103,11 @@ class StreamedProblem:
             raise InputError("a target is NaN or infinite: leave its row out.")
         if self.row_weights is None:
             self.row_weights = torch.ones(self.num_rows, dtype=torch.float64)
-        if self.row_weights.shape != (self.num_rows,):
-            raise InputError(f"row_weights must be {self.num_rows} numbers, got {tuple(self.row_weights.shape)}.")
+        self.row_weights = checked_row_weights(self.row_weights, self.num_rows)
+        if self.offset is not None and self.offset.shape != self.loss.nodes.shape:
+            raise InputError(
+                f"offset must be {len(self.loss.nodes)} numbers, one a node; got {tuple(self.offset.shape)}."
+            )
         generator = torch.Generator().manual_seed(as_seed(self.random_state))
         self.order = torch.randperm(self.num_rows, generator=generator)
         self.shape = self.chunk(self.order[:1]).shape
@@ -109,12 +128,13 @@ class StreamedProblem:
         """n."""
         return len(self.targets)
 
-    def chunk(self, places: Tensor, loss: CurveLoss | None = None, tasks: Tensor | None = None) -> TaskProblem:
-        """The same problem on the rows at some places (k,), in memory; with other nodes where these are given."""
-        targets = self.targets[places]
-        targets = targets if self.offset is None else targets - self.offset
-        tasks, loss = self.tasks if tasks is None else tasks, loss or self.loss
-        return TaskProblem(self.rows(places), tasks, targets, loss, self.lam, self.row_weights[places])
+    def chunk(self, places: Tensor, batch: TaskBatch | None = None) -> TaskProblem:
+        """The same problem on the rows at some places (k,), in memory; with other nodes where a batch of them is given."""
+        batch, targets = batch or TaskBatch(self.loss, self.tasks, self.offset), self.targets[places]
+        if batch.columns is not None and targets.shape[1] > 1:
+            targets = targets[:, batch.columns]
+        targets = targets if batch.offset is None else targets - batch.offset
+        return TaskProblem(self.rows(places), batch.tasks, targets, batch.loss, self.lam, self.row_weights[places])
 
     def chunks(self, num_rows: int | None = None) -> Iterator[TaskProblem]:
         """All rows, or the first of the random order, a chunk at a time."""
@@ -137,8 +157,7 @@ class StreamedProblem:
             gradient += part.adjoint(part.entry_weights * slope)
         (smoothed, risk, conjugate), gradient = (sums / count).tolist(), gradient / count
         prior, dual_prior = (
-            self.lam / 2 * float(weights.square().sum()),
-            float(gradient.square().sum()) / (2 * self.lam),
+            size / 2 * float(x.square().sum()) for size, x in ((self.lam, weights), (1 / self.lam, gradient))
         )
         gap = risk + prior + conjugate + dual_prior
         return Evaluation(smoothed + prior, gradient + self.lam * weights, risk + prior, gap)

@@ -14,10 +14,11 @@ from ovkgp.inference.dense import gram
 from ovkgp.inference.kronecker import eigh
 from ovkgp.inference.task_learning.streamed import StreamedProblem
 
-ROWS_EACH = 10
-"""Rows for each coordinate, by which ΦᵀSΦ is estimated: it need not be exact."""
-WIDTH, FLAT = 0.06, 0.02
-"""How far apart, in `unit`, two slopes are taken for a curvature; and the least curvature, as a part of the largest."""
+ROWS_EACH, LEAST_ROWS = 10, 4000
+"""Rows for each coordinate, and the least rows, by which curvatures are estimated: they need not be exact."""
+FIRST_WIDTH, WIDTH, FLAT = 0.5, 0.06, 0.02
+"""How far, in `unit`, slopes are taken to either side for a curvature, before anything is known and at a fit; and the least curvature,
+as a part of the largest."""
 
 
 class StreamedCoordinates:
@@ -27,7 +28,7 @@ class StreamedCoordinates:
         problem: J.
         unit: of h, about the size of a target (`unit`).
 
-    Cost: O(r³ + q³) once for at most 10 r rows, O(r² q) a change of coordinates; memory O(r²).
+    Cost: O(r³ + q³) once, for some 10 r rows, O(r² q) a change of coordinates; memory O(r²).
 
     Example:
         >>> import torch
@@ -48,15 +49,15 @@ class StreamedCoordinates:
 
     def __init__(self, problem: StreamedProblem, unit: float):
         self.problem, self.unit = problem, unit
-        count = min(ROWS_EACH * problem.shape[0], problem.num_rows)
-        total = sum(gram(part.row_weights.sqrt()[:, None] * part.inputs) for part in problem.chunks(count))
-        self.input_values, self.input_vectors = eigh(total / count)
-        self.adapt(torch.zeros(problem.shape, dtype=torch.float64), count)
+        self.num_rows = min(max(ROWS_EACH * problem.shape[0], LEAST_ROWS), problem.num_rows)
+        total = sum(gram(part.row_weights.sqrt()[:, None] * part.inputs) for part in problem.chunks(self.num_rows))
+        self.input_values, self.input_vectors = eigh(total / self.num_rows)
+        self.adapt(torch.zeros(problem.shape, dtype=torch.float64), FIRST_WIDTH)
 
-    def adapt(self, weights: Tensor, num_rows: int | None = None) -> None:
+    def adapt(self, weights: Tensor, width: float = WIDTH) -> None:
         """Measure the curvature of the tasks again, at W and on the first rows of the random order."""
         problem = self.problem
-        curvature = task_curvatures(problem, weights, WIDTH * self.unit, num_rows)
+        curvature = task_curvatures(problem, weights, width * self.unit, self.num_rows)
         largest = float(curvature.max())
         curvature = curvature.clamp_min(FLAT * largest) if largest > 0 else torch.full_like(curvature, 1 / self.unit)
         tasks = (problem.loss.weights * curvature).sqrt()[:, None] * problem.tasks

@@ -7,20 +7,18 @@ rows only, and more of them as the fit gets better; κ falls with the error of t
 from __future__ import annotations
 
 import math
-import warnings
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.exceptions import FitWarning
-from ovkgp.inference.task_learning.certificates import require_start
+from ovkgp.inference.task_learning.brackets import require_start
 from ovkgp.inference.task_learning.streamed import Evaluation, StreamedProblem
 from ovkgp.inference.task_learning.streamed_coordinates import StreamedCoordinates, target_unit
 from ovkgp.inference.task_learning.streamed_run import StreamedRun, StreamedSolution
-from ovkgp.kernels.checks import whole_number
 
 PARTS = ((1 / 64, 0.06), (1 / 16, 0.03), (1 / 4, 0.012))
 """Parts of the rows, and κ in units of target over slope, with which it begins."""
@@ -66,92 +64,95 @@ def solve_streamed(
         True
     """
     require_start("start", start, problem.shape)
-    descent = _Descent(problem, start, StreamedRun(problem, tolerance), whole_number("max_iter", max_iter))
-    with torch.no_grad(), tqdm(total=max_iter, disable=not verbose, unit="step") as bar:
-        try:
-            descent.run(bar)
-        except KeyboardInterrupt:
-            descent.finding.interrupted = True
-    return descent.conclude()
+    run = StreamedRun(problem, tolerance, max_iter, verbose)
+    descent = _Descent(run)
+    return run.run(descent.from_nothing if start is None else lambda bar: descent.near(start.double(), bar))
+
+
+class _Place(NamedTuple):
+    """W, what a pass finds there, and the gradient in preconditioned coordinates."""
+
+    weights: Tensor
+    found: Evaluation
+    slope: Tensor
 
 
 class _Descent:
-    def __init__(self, problem: StreamedProblem, start: Tensor | None, finding: StreamedRun, max_iter: int):
-        self.problem, self.finding, self.max_iter, self.fresh = problem, finding, max_iter, start is None
-        self.weights = torch.zeros(problem.shape, dtype=torch.float64) if start is None else start.double()
+    def __init__(self, run: StreamedRun):
+        self.run, self.problem, self.weights = run, run.problem, run.weights
 
-    def run(self, bar: tqdm) -> None:
-        """From small parts to all rows, then from smooth to sharp."""
-        unit = target_unit(self.problem)
-        self.coordinates = StreamedCoordinates(self.problem, unit)
-        for part, kappa in PARTS if self.fresh else ():
-            count = math.ceil(part * self.problem.num_rows)
-            if count >= ROWS_EACH * self.problem.shape[0]:
-                self._stage(self._kappa(kappa * unit), count, bar)
-                self.coordinates.adapt(self.weights, count)
-        if not self.fresh:
+    def from_nothing(self, bar: tqdm) -> None:
+        """Small parts of the rows and a large κ first."""
+        self._prepare()
+        for part, kappa in PARTS:
+            count = max(math.ceil(part * self.problem.num_rows), ROWS_EACH * self.problem.shape[0])
+            self._stage(kappa, count if count < self.problem.num_rows else None, self._is_roughly_fitted, bar)
             self.coordinates.adapt(self.weights)
-        kappa = KAPPA * unit
-        while not self._over and kappa > SHARPEST * unit:
-            self._stage(self._kappa(kappa), None, bar)
-            kappa = SHARPER * kappa if self._kappa(kappa) else 0.0
+        self._sharpen(bar)
 
-    def _kappa(self, kappa: float) -> float:
-        """κ, or 0 where the loss is that smooth by itself."""
+    def near(self, start: Tensor, bar: tqdm) -> None:
+        """All rows at once."""
+        self.run.weights = self.weights = start
+        self._prepare()
+        self.coordinates.adapt(self.weights)
+        self._sharpen(bar)
+
+    def _prepare(self) -> None:
+        self.unit = target_unit(self.problem)
+        self.coordinates = StreamedCoordinates(self.problem, self.unit)
+
+    def _sharpen(self, bar: tqdm) -> None:
+        """All rows, and a κ that falls until the gap is closed."""
+        kappa = KAPPA
+        while not self.run.over and kappa > SHARPEST:
+            self._stage(kappa, None, self._is_kinks, bar)
+            kappa = SHARPER * kappa if self._smoothing(kappa) else 0.0
+        self.run.stuck = not self.run.over
+
+    def _smoothing(self, kappa: float) -> float:
+        """κ in the units of the problem, or 0 where the loss is that smooth by itself."""
+        kappa = kappa * self.unit
         return kappa if kappa * self.problem.loss.lipschitz() > 0.1 else 0.0
 
-    @property
-    def _over(self) -> bool:
-        return self.finding.done or self.finding.steps >= self.max_iter
-
-    def _stage(self, kappa: float, num_rows: int | None, bar: tqdm) -> None:
-        """L-BFGS on J_κ, until another κ, or more rows, are of more use."""
-        finding, last, shape = self.finding, {}, self.problem.shape
+    def _stage(self, kappa: float, num_rows: int | None, is_enough, bar: tqdm) -> None:
+        """L-BFGS on J_κ, until `is_enough` says that another κ, or more rows, are of more use."""
+        if self.run.over:
+            return
+        place = first = self._look(self.weights, kappa, num_rows)
+        # the first step of L-BFGS-B has length one: in these units that is the gradient, nearly Newton's step
+        size = float(first.slope.norm()) or 1.0
 
         def both(x: np.ndarray) -> tuple[float, np.ndarray]:
-            last["W"] = self.coordinates.back(torch.from_numpy(x.copy()).view(shape))
-            last["found"] = found = finding.evaluate(last["W"], kappa, num_rows)
-            last["slope"] = slope = self.coordinates.gradient(found.gradient)
-            return found.smoothed, slope.flatten().numpy()
+            nonlocal place
+            if not np.array_equal(x, start):
+                place = self._look(
+                    self.coordinates.back(size * torch.from_numpy(x).view(first.slope.shape)), kappa, num_rows
+                )
+            return place.found.smoothed, size * place.slope.flatten().numpy()
 
-        def after(intermediate_result) -> None:
-            self.weights, finding.steps = last["W"], finding.steps + 1
-            bar.update()
-            bar.set_postfix(
-                objective=f"{last['found'].objective:.6g}", gap=f"{finding.relative_gap:.1e}", refresh=False
-            )
-            if self._over or self._said(last["found"], last["slope"], num_rows):
+        def after(intermediate_result: OptimizeResult) -> None:
+            self._keep(place.weights)
+            self.run.tick(bar)
+            if self.run.over or is_enough(place):
                 raise StopIteration
 
-        options = {
-            "maxiter": max(1, self.max_iter - finding.steps),
-            "maxfun": 10**9,
-            "maxcor": MEMORY,
-            "ftol": 0.0,
-            "gtol": 0.0,
-        }
-        start = self.coordinates.into(self.weights).flatten().numpy()
-        minimize(both, start, jac=True, method="L-BFGS-B", callback=after, options=options)
+        start = self.coordinates.into(self.weights).flatten().numpy() / size
+        limits = {"maxiter": self.run.max_iter, "maxfun": 10**9, "maxcor": MEMORY, "ftol": 0.0, "gtol": 0.0}
+        minimize(both, start, jac=True, method="L-BFGS-B", callback=after, options=limits)
 
-    def _said(self, found: Evaluation, slope: Tensor, num_rows: int | None) -> bool:
-        """Whether a part is fitted well enough, or, with all rows, whether kinks are most of what is left of the gap."""
-        if num_rows is not None:
-            return float(slope.square().sum()) / 2 <= ROUGH * abs(found.objective)
-        stationarity = float(found.gradient.square().sum()) / (2 * self.problem.lam)
-        return stationarity <= 0.1 * found.gap
+    def _look(self, weights: Tensor, kappa: float, num_rows: int | None) -> _Place:
+        found = self.run.look_at(weights, self._smoothing(kappa), num_rows)
+        return _Place(weights, found, self.coordinates.gradient(found.gradient))
 
-    def conclude(self) -> StreamedSolution:
-        finding = self.finding
-        if not finding.history:  # interrupted before the first pass over all rows
-            finding.evaluate(self.weights, 0.0)
-        if finding.done:
-            return finding.solution(True, "converged")
-        part = f"at a duality gap of {finding.relative_gap:.1e} of the objective, with {finding.tolerance:.1e} wanted"
-        if finding.interrupted:
-            message = f"was interrupted {part}: the best solution so far is kept"
-        elif finding.steps >= self.max_iter:
-            message = f"stopped after {finding.steps} steps {part}: raise max_iter, the tolerance or lam"
-        else:
-            message = f"stopped by rounding {part}: raise the tolerance or lam"
-        warnings.warn(message + ".", FitWarning, stacklevel=3)
-        return finding.solution(False, message)
+    def _keep(self, weights: Tensor) -> None:
+        self.weights = weights
+        if not self.run.history:
+            self.run.weights = weights
+
+    def _is_roughly_fitted(self, place: _Place) -> bool:
+        """The rest of J_κ is about half the squared gradient, where the curvature is about one."""
+        return float(place.slope.square().sum()) / 2 <= ROUGH * abs(place.found.objective)
+
+    def _is_kinks(self, place: _Place) -> bool:
+        """Whether the kinks that κ rounds off are most of what is left of the gap."""
+        return float(place.found.gradient.square().sum()) / (2 * self.problem.lam) <= 0.1 * place.found.gap

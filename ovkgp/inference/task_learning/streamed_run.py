@@ -1,16 +1,15 @@
-"""The best W of passes over streamed rows, the best lower bound, and the end of a run: D(A) ≤ min J ≤ J(W) (LT-16)."""
+"""The best W of passes over streamed rows, and the best lower bound that they gave (LT-16)."""
 
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import OptionError
 from ovkgp.inference.fit_report import FitReport
+from ovkgp.inference.task_learning.brackets import Bracket
 from ovkgp.inference.task_learning.streamed import Evaluation, StreamedProblem
 
 
@@ -31,60 +30,45 @@ class StreamedSolution:
     report: FitReport
 
 
-class StreamedRun:
+class StreamedRun(Bracket):
     """What a solver of streamed rows remembers.
 
     Args:
         problem: J.
         tolerance: it is `done` where gap ≤ tolerance · |J|.
+        max_iter: the most steps.
+        verbose: 1 shows the gap as it falls.
+
+    Cost: a pass each look.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.task_learning.streamed import StreamedProblem
+        >>> from ovkgp.inference.task_learning.streamed_run import StreamedRun
+        >>> from ovkgp.losses import IntegralLoss, Square, gauss_legendre
+        >>> one, loss = torch.ones(1, 1).double(), IntegralLoss(Square(), gauss_legendre(1))
+        >>> run = StreamedRun(StreamedProblem.of(torch.ones_like, one, one, one, loss, lam=1.0), tolerance=1e-6, max_iter=1)
+        >>> run.look_at(one / 2).objective, run.done
+        (0.25, True)
     """
 
-    def __init__(self, problem: StreamedProblem, tolerance: float):
-        if not (math.isfinite(tolerance) and tolerance > 0):
-            raise OptionError(f"tolerance must be a positive number, got {tolerance}.")
-        self.problem, self.tolerance = problem, tolerance
-        self.weights = torch.zeros(problem.shape, dtype=torch.float64)
-        self.objective, self.lower = math.inf, -math.inf
-        self.steps, self.passes, self.interrupted, self.history = 0, 0.0, False, []
-        self._began = time.monotonic()
+    def __init__(self, problem: StreamedProblem, tolerance: float, max_iter: int, verbose: int = 0):
+        super().__init__(torch.zeros(problem.shape, dtype=torch.float64), tolerance, max_iter, verbose)
+        self.problem, self.passes = problem, 0.0
 
-    def evaluate(self, weights: Tensor, kappa: float, num_rows: int | None = None) -> Evaluation:
-        """A pass; where it sees all rows it is held against the best so far."""
+    def look_at(self, weights: Tensor, kappa: float = 0.0, num_rows: int | None = None) -> Evaluation:
+        """A pass with the slopes of e_κ; where it sees all rows it is held against the best so far."""
         found = self.problem.evaluate(weights, kappa, num_rows)
         self.passes += (num_rows or self.problem.num_rows) / self.problem.num_rows
         if num_rows is None:
-            if found.objective < self.objective:
-                self.objective, self.weights = found.objective, weights
-            self.lower = max(self.lower, found.objective - found.gap)
-            self.history.append(self.objective)
+            self.above(weights, found.objective)
+            self.below(found.objective - found.gap)
         return found
 
-    @property
-    def gap(self) -> float:
-        """J(W) − D(A); never negative but for rounding, which is taken off."""
-        return max(self.objective - self.lower, 0.0)
-
-    @property
-    def done(self) -> bool:
-        return self.gap <= self.tolerance * abs(self.objective)
-
-    @property
-    def relative_gap(self) -> float:
-        """The gap as a part of J."""
-        return self.gap / (abs(self.objective) or 1.0)
-
-    def solution(self, converged: bool, message: str) -> StreamedSolution:
-        """The best so far, with a report."""
-        report = FitReport(
-            self.objective,
-            converged,
-            message,
-            iterations=self.steps,
-            evaluations=math.ceil(self.passes),
-            interrupted=self.interrupted,
-            seconds=time.monotonic() - self._began,
-            history=tuple(self.history),
-            num_rows=self.problem.num_rows,
-            num_seen=self.problem.num_rows * len(self.problem.tasks),
-        )
+    def solution(self, report: FitReport) -> StreamedSolution:
         return StreamedSolution(self.weights, self.objective, self.gap, report)
+
+    def counts(self) -> dict[str, int]:
+        problem = self.problem
+        seen = int((problem.row_weights > 0).sum()) * int((problem.loss.weights > 0).sum())
+        return {"evaluations": math.ceil(self.passes), "num_rows": problem.num_rows, "num_seen": seen}
