@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -40,8 +38,8 @@ class LogCosh(Loss):
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         size = (u - y).abs()
-        # log cosh z = z + log(1 + e^{−2z}) − log 2, which overflows nowhere
-        return size + (torch.log1p(torch.exp(-2 * self.nu * size)) - math.log(2)) / self.nu
+        # log cosh z = z + log((1 + e^{−2z})/2), which overflows nowhere and keeps the digits of a small z
+        return size + torch.log1p(torch.expm1(-2 * self.nu * size) / 2) / self.nu
 
     def derivative(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         return torch.tanh(self.nu * (u - y))

@@ -130,7 +130,9 @@ class Multipliers:
             change = weights * (along - (moved - place.nearest) / step)
             columns.append((change.unsqueeze(-2) @ tasks).squeeze(-2))
         blocks = torch.stack(columns, -1)
-        return (blocks + blocks.mT) / 2
+        # a difference across a kink need be neither symmetric nor positive, which a curvature is
+        values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)
+        return (vectors * values.clamp(min=0.0).unsqueeze(-2)) @ vectors.mT
 
 
 def polish(splitting: Splitting, certificate: Certificate, bar: tqdm) -> None:
