@@ -47,6 +47,11 @@ class DeepFactor:
         with torch.no_grad():
             return self.factor(self.network(points))
 
+    def left_out(self, points: Tensor) -> Tensor:
+        """That of the other factor, (k,)."""
+        with torch.no_grad():
+            return self.factor.left_out(self.network(points))
+
 
 def deep_model(options, rows: QuantileRows, side: TaskSide, lam: float, seed: int) -> QuantileModel:
     """The model with a trained copy of `options.feature_extractor`.

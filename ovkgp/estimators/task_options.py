@@ -49,6 +49,10 @@ class InterceptFactor:
     def __call__(self, points: Tensor) -> Tensor:
         return self._with_column(self.factor(points))
 
+    def left_out(self, points: Tensor) -> Tensor:
+        """That of the other factor, (k,)."""
+        return self.factor.left_out(points)
+
     @property
     def anchor_rows(self) -> Tensor:
         """The rows at the anchors, where the other factor has some."""

@@ -33,6 +33,10 @@ class Factor(Protocol):
         """∂φ/∂θ (k, r) at points (k, 1) or (k,)."""
         ...
 
+    def left_out(self, points: Tensor) -> Tensor:
+        """k(x, x) − ‖φ(x)‖² ≥ 0, (k,): what the prior has beside the coordinates, far from the anchors all of it."""
+        ...
+
 
 class KernelFactor:
     """φ(x) = k(x, anchors) V S^{−1/2}.
@@ -87,6 +91,13 @@ class KernelFactor:
             lag = points.unsqueeze(-2) - self.anchors.unsqueeze(-3)
             return lag_jet(self.kernel, lag).gradient.squeeze(-1).double() @ self.projection
 
+    def left_out(self, points: Tensor) -> Tensor:
+        """k(x, x) − ‖φ(x)‖² (k,), 0 at the anchors."""
+        points = as_points(points)
+        with torch.no_grad():
+            whole = self.kernel(points, diag=True).double()
+        return (whole - self(points).square().sum(-1)).clamp_min(0.0)
+
     def _require_columns(self, points: Tensor) -> None:
         if points.shape[-1] != self.anchors.shape[-1]:
             raise InputError(f"expected points with {self.anchors.shape[-1]} columns, got {points.shape[-1]}.")
@@ -138,6 +149,10 @@ class FeatureFactor:
             (slopes,) = torch.autograd.grad(pulled.sum(), probe)
         return slopes.detach()
 
+    def left_out(self, points: Tensor) -> Tensor:
+        """Nothing, (k,): the features are the kernel."""
+        return as_points(points).new_zeros(len(points))
+
 
 class LevelFactor:
     """The tasks `levels` (m,) with a Gram matrix of their own: k_Θ(θ_i, θ_j) = B_ij; the identity leaves them independent (LT-03).
@@ -182,6 +197,10 @@ class LevelFactor:
         raise SmoothnessError(
             "finitely many levels have no derivative in the level: take a smooth kernel on the tasks, such as RBFKernel."
         )
+
+    def left_out(self, points: Tensor) -> Tensor:
+        """Nothing, (k,)."""
+        return as_points(points).new_zeros(len(points))
 
 
 def as_points(points: Tensor) -> Tensor:

@@ -81,6 +81,12 @@ class DerivativeTaskFactor:
         """ψ'(θ), (k, q), for points (k, 1)."""
         return self._slope_atoms(_levels("tasks", points)) @ self.projection
 
+    def left_out(self, points: Tensor) -> Tensor:
+        """k(θ, θ) − ‖ψ(θ)‖² (k,), 0 at the nodes."""
+        with torch.no_grad():
+            whole = self.kernel(_levels("tasks", points)[:, None], diag=True)
+        return (whole - self(points).square().sum(-1)).clamp_min(0.0)
+
     def _atoms(self, tasks: Tensor) -> Tensor:
         """k(θ, nodes) and ∂_2 k(θ, slope nodes)."""
         value, slope, _ = self._jet(tasks)
