@@ -8,6 +8,8 @@ with the likelihood exp(−loss/λ): a Gaussian process of quantile curves with 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
@@ -17,6 +19,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor
 
 from ovkgp.estimators.quantile_deep import deep_model
+from ovkgp.estimators.quantile_fit import quantile_replicates, quantile_sandwich, sandwich_std, solve_quantiles
 from ovkgp.estimators.quantile_metrics import PERCENTILES, Crossing, crossing_of, d2_pinball, pinball_losses
 from ovkgp.estimators.quantile_model import (
     FEW_TASKS,
@@ -39,15 +42,15 @@ from ovkgp.estimators.tables import as_array, input_table
 from ovkgp.exceptions import InputError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.task_learning.level_distribution import LevelDistribution
-from ovkgp.inference.task_learning.noncrossing import METHODS, solve_noncrossing
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.problem import TaskSolution
 from ovkgp.inference.task_learning.rearrangement import Rearranged
+from ovkgp.inference.task_learning.sandwich import Sandwich
 
 NUM_FOLDS = 5
 GRID = torch.arange(1, 200, dtype=torch.float64) / 200
 """Levels at which curves are sorted; percentiles are among them."""
 POINTS_AT_ONCE = 1 << 14
+MADE = ("_sandwich", "_replicates")
+"""What is made when it is first asked for, and forgotten when another fit begins."""
 
 
 class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
@@ -72,11 +75,16 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         noncrossing: "rearrange" (curves that cross are sorted at each point where they are asked for); "penalty" (`lam_nc` times what
             they fall is added to the objective, at the nodes and at most 200 rows, LT-63); "exact" (they do not fall there); or None.
         lam_nc: λ_nc ≥ 0 of "penalty", in the units of the loss of the standardised target; where "exact" begins to look.
-        num_frequencies: None for the exact kernel; a number D for so many random Fourier features (LT-86), for many rows.
+        num_frequencies: None for the exact kernel; a number D for so many random Fourier features (LT-86), for many rows: where their
+            matrix would be large, rows of it are made a few at a time and made again in each pass.
         feature_extractor: a torch module from (n, d) to (n, k) that the inputs go through before the kernel (LT-44); a copy of it is
             trained with the curves, on random features (100 where num_frequencies is None). λ must then be a number, as the rows
             that a fold leaves out would have trained the network.
         extractor_epochs, extractor_rate: passes over the rows, and the step size of Adam.
+        uncertainty: of `return_std`: "sandwich" (from the spread of the score and the density of the residuals, see
+            `ovkgp.inference.task_learning.sandwich`), or "bootstrap" (over `num_replicates` fits to the same rows with random
+            weights, which does not see how the penalty biases the curves).
+        num_replicates: of the bootstrap.
         prior_mean: "gaussian": b(θ) = s Φ⁻¹(θ) with s the noise of the Gaussian process with this kernel; "zero": b = 0.
         intercept: whether a constant is added to the kernel of the inputs.
         tol: the relative duality gap at which the solver stops.
@@ -96,7 +104,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         scaling_, n_features_in_, feature_names_in_.
 
     Cost: with n rows, m nodes and r coordinates (at most n, or 2D), O(n³ + k n m r) time for k iterations and O(n²) memory with the
-    exact kernel; O(k n m D) and O(n (D + m)) with random features. lam="auto" adds a dozen loose fits to each of five folds, and
+    exact kernel; O(k n m D) with random features, and memory O(D²) beside the data and at most 134 MB of features. lam="auto" adds a dozen loose fits to each of five folds, and
     lengthscale="auto" the training of a Gaussian process on at most 500 rows.
 
     Example:
@@ -131,6 +139,8 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         feature_extractor=None,
         extractor_epochs=200,
         extractor_rate=1e-2,
+        uncertainty="sandwich",
+        num_replicates=50,
         prior_mean="gaussian",
         intercept=True,
         tol=1e-4,
@@ -156,6 +166,8 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         self.feature_extractor = feature_extractor
         self.extractor_epochs = extractor_epochs
         self.extractor_rate = extractor_rate
+        self.uncertainty = uncertainty
+        self.num_replicates = num_replicates
         self.prior_mean = prior_mean
         self.intercept = intercept
         self.tol = tol
@@ -188,32 +200,26 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def _learn(self, model: QuantileModel, side: TaskSide, seed: int) -> None:
         self.lam_ = self._chosen_lam(model, seed)
-        solution = self._solve(model, side)
+        solution = solve_quantiles(self, model, side, self.lam_, verbose=self.verbose)
         self.function_ = model.function(side, solution.weights)
         self.measure_, self.lengthscale_ = side.measure, model.lengthscale
         self.residual_scale_ = float(self.scaling_.output_scale[0]) * model.residual_scale
         self.gap_, self.fit_report_ = solution.gap, solution.report
         self.fit_report_.num_rows = len(model.rows)
-
-    def _solve(self, model: QuantileModel, side: TaskSide) -> TaskSolution:
-        problem = model.problem(side, self.lam_)
-        options = {"tolerance": self.tol, "max_iter": self.max_iter, "verbose": self.verbose}
-        if self.noncrossing in METHODS:
-            return solve_noncrossing(problem, model.penalty(side, self.lam_nc), method=self.noncrossing, **options)
-        return solve_primal(problem, **options)
+        self._data, self._seed = model.rows, seed
 
     def _chosen_lam(self, model: QuantileModel, seed: int) -> float:
         if self.lam != "auto":
             return canonical_lam(self)
         if model.scales is None:
             return 1.0  # of a constant, any will do
-        kappa = 0.0 if self.kappa is None else self.kappa
-        guess = model.scales.lam(model.rows.count) / (1 + kappa / model.scales.residual_scale)
-        side = task_side(self, min(FEW_TASKS, self._num_tasks(model.rows.count)), seed)
-        self.lam_path_ = quantile_path(
-            model.problem(side, guess), model.rows.folds(NUM_FOLDS, seed), verbose=self.verbose
-        )
-        return self.lam_path_.best
+        some, kappa = model.in_memory(), 0.0 if self.kappa is None else self.kappa
+        guess = some.scales.lam(some.rows.count) / (1 + kappa / some.scales.residual_scale)
+        side = task_side(self, min(FEW_TASKS, self._num_tasks(some.rows.count)), seed)
+        folds = some.rows.folds(NUM_FOLDS, seed)
+        self.lam_path_ = quantile_path(some.problem(side, guess), folds, verbose=self.verbose)
+        # what the rows weigh against the prior, λ n, is the same for a part of them
+        return self.lam_path_.best * some.rows.count / model.rows.count
 
     def _num_tasks(self, count: float) -> int:
         return int(np.clip(np.sqrt(count), 10, 50)) if self.num_tasks == "auto" else self.num_tasks
@@ -231,17 +237,19 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         y = column_or_1d(y, dtype=np.float64, warn=True)
         if len(y) < 2:
             raise InputError("found 1 sample, and one row says nothing of how y spreads: give at least two.")
-        for fitted in [name for name in vars(self) if name.endswith("_") and name not in KEPT]:
+        for fitted in [name for name in vars(self) if (name.endswith("_") and name not in KEPT) or name in MADE]:
             delattr(self, fitted)
         return QuantileRows.of(X, y, sample_weight)
 
     # --- predicting -------------------------------------------------------------------------------------------------
 
-    def predict(self, X, quantiles=None) -> np.ndarray:
+    def predict(self, X, quantiles=None, return_std=False):
         """Conditional quantiles at X (m, d).
 
         Args:
             quantiles: None for the median, (m,); a level in (0, 1), (m,); or a list of q levels in any order, (m, q).
+            return_std: also the standard deviation of the curve itself, of the same shape: how sure the quantile is, not how y spreads around
+                it. ± 1.64 of it is a pointwise band of 90 %. The first call computes what all need, once.
 
         Example:
             >>> import ovkgp
@@ -254,7 +262,11 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         X = self._inputs(X)
         levels = require_levels(0.5 if quantiles is None else quantiles)
         found = self.scaling_.mean(self._curves(X, torch.from_numpy(levels)))
-        return found[:, 0] if np.ndim(quantiles) == 0 else found
+        one = np.ndim(quantiles) == 0
+        if not return_std:
+            return found[:, 0] if one else found
+        std = float(self.scaling_.output_scale[0]) * self._std(X, torch.from_numpy(levels))
+        return (found[:, 0], std[:, 0]) if one else (found, std)
 
     def predict_interval(self, X, level=0.95) -> tuple[np.ndarray, np.ndarray]:
         """The central interval at X (m, d) that holds y with probability `level`: lower and upper ends, each (m,)."""
@@ -288,6 +300,25 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         known = torch.from_numpy(finite_levels(self))
         values = self.function_(X, known)
         return (values.sort(-1).values if self.noncrossing == "rearrange" else values)[:, _places(known, levels)]
+
+    def _std(self, X: Tensor, levels: Tensor) -> np.ndarray:
+        """How sure the curves are, (m, q), in the units of the model."""
+        parts = X.split(POINTS_AT_ONCE)
+        if self.uncertainty == "sandwich":
+            return torch.cat([sandwich_std(self, self.sandwich_, part, levels) for part in parts]).numpy()
+        if not hasattr(self, "_replicates"):
+            self._replicates = quantile_replicates(self, self._seed)
+        functions = [replace(self.function_, weights=torch.from_numpy(weights)) for weights in self._replicates]
+        draws = [torch.stack([function(part, levels) for function in functions]) for part in parts]
+        return torch.cat([draw.std(0) for draw in draws]).numpy()
+
+    @property
+    def sandwich_(self) -> Sandwich:
+        """The covariance of the weights of `function_`, made at the first use."""
+        check_is_fitted(self, "function_")
+        if not hasattr(self, "_sandwich"):
+            self._sandwich = quantile_sandwich(self)
+        return self._sandwich
 
     def _inputs(self, X) -> Tensor:
         check_is_fitted(self, "function_")

@@ -7,7 +7,7 @@ on finitely many levels, or none between them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,10 +23,15 @@ from ovkgp.inference.task_learning.function import TaskFunction, zero_offset
 from ovkgp.inference.task_learning.noncrossing import METHODS, NonCrossing
 from ovkgp.inference.task_learning.noncrossing_tasks import derivative_task_factor
 from ovkgp.inference.task_learning.problem import TaskProblem
+from ovkgp.inference.task_learning.streamed import StreamedProblem
 from ovkgp.losses import IntegralLoss, Loss, Pinball, SmoothedPinball, TaskMeasure, grid
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """The levels of the finite couplings where none are named, and those of a score."""
+MOST_ENTRIES = 1 << 24
+"""Entries of Φ that are kept, 134 MB; of a larger one rows are made a few at a time, and made again."""
+SAMPLE = 4000
+"""Rows by which scales and λ are chosen where Φ is not kept."""
 MOST_ANCHORS = 200
 """Rows at which a penalty keeps curves from crossing."""
 FEW_TASKS = 9
@@ -80,7 +85,8 @@ class QuantileModel:
 
     Args:
         rows: scaled.
-        inputs: φ, and Phi (n, r), its rows at the data.
+        inputs: φ.
+        Phi: its rows at the data (n, r); None where they are made a few at a time.
         scales: signal and noise of a Gaussian process with this kernel; None where y is constant.
         offset: b.
         loss: ℓ.
@@ -89,7 +95,7 @@ class QuantileModel:
 
     rows: QuantileRows
     inputs: Factor
-    Phi: Tensor
+    Phi: Tensor | None
     scales: GaussianScales | None
     offset: Callable[[Tensor], Tensor]
     loss: Loss
@@ -101,10 +107,28 @@ class QuantileModel:
         return 0.0 if self.scales is None else self.scales.residual_scale
 
     def problem(self, side: TaskSide, lam: float) -> TaskProblem:
-        """J at λ, with the nodes of a task side."""
-        targets = torch.from_numpy(self.rows.y)[:, None] - self.offset(side.measure.nodes)
-        shares = torch.from_numpy(self.rows.shares)
-        return TaskProblem(self.Phi, side.rows, targets, IntegralLoss(self.loss, side.measure), lam, shares)
+        """J at λ, with the nodes of a task side, in memory."""
+        y = torch.from_numpy(self.rows.y)[:, None]
+        return TaskProblem(self.Phi, side.rows, y - self.offset(side.measure.nodes), *self._how(side, lam))
+
+    def streamed(self, side: TaskSide, lam: float, seed: int = 0) -> StreamedProblem:
+        """The same with rows of Φ that are made when they are needed."""
+        X, y = torch.from_numpy(self.rows.X), torch.from_numpy(self.rows.y)[:, None]
+        b = self.offset(side.measure.nodes)
+        loss, lam, shares = self._how(side, lam)
+        return StreamedProblem.of(
+            self.inputs, X, side.rows, y, loss, lam, row_weights=shares, offset=b, random_state=seed
+        )
+
+    def _how(self, side: TaskSide, lam: float) -> tuple[IntegralLoss, float, Tensor]:
+        return IntegralLoss(self.loss, side.measure), lam, torch.from_numpy(self.rows.shares)
+
+    def in_memory(self) -> QuantileModel:
+        """This model, or where Φ is not kept the same on at most 4000 of its rows."""
+        if self.Phi is not None:
+            return self
+        rows = self.rows.at(self.rows.places(SAMPLE))
+        return replace(self, rows=rows, Phi=self.inputs(torch.from_numpy(rows.X)))
 
     def penalty(self, side: TaskSide, lam_nc: float) -> NonCrossing:
         """Ω on at most 200 of the rows and all nodes."""
@@ -140,10 +164,20 @@ def quantile_model(options, rows: QuantileRows, lengthscale, seed: int) -> Quant
         intercept=options.intercept,
         random_state=seed,
     )
-    Phi = inputs.anchor_rows if options.num_frequencies is None else inputs(X)
     return completed(
-        options, rows, inputs, Phi, None if isinstance(options.kernel, Kernel) else _lengthscale_of(kernel)
+        options,
+        rows,
+        inputs,
+        kept_rows(options, inputs, X),
+        None if isinstance(options.kernel, Kernel) else _lengthscale_of(kernel),
     )
+
+
+def kept_rows(options, inputs: Factor, X: Tensor) -> Tensor | None:
+    """Φ (n, r); None where it is too large to be kept, which only random features may be."""
+    if options.num_frequencies is None:
+        return inputs.anchor_rows
+    return inputs(X) if len(X) * inputs(X[:1]).shape[1] <= MOST_ENTRIES else None
 
 
 def _lengthscale_of(kernel: Kernel) -> float | np.ndarray:
@@ -151,13 +185,15 @@ def _lengthscale_of(kernel: Kernel) -> float | np.ndarray:
     return values if kernel.ard_num_dims is not None else float(values[0])
 
 
-def completed(options, rows: QuantileRows, inputs: Factor, Phi: Tensor, lengthscale=None) -> QuantileModel:
+def completed(options, rows: QuantileRows, inputs: Factor, Phi: Tensor | None, lengthscale=None) -> QuantileModel:
     """The model with given coordinates: scales, prior mean and loss."""
-    is_constant = bool((rows.y == rows.y[0]).all())
-    scales = None if is_constant else gaussian_scales(Phi, torch.from_numpy(rows.y), torch.from_numpy(rows.weights))
-    is_gaussian = options.prior_mean == "gaussian" and scales is not None
-    offset = GaussianQuantiles(scales.residual_scale) if is_gaussian else zero_offset
-    return QuantileModel(rows, inputs, Phi, scales, offset, quantile_loss(options), lengthscale)
+    plain = QuantileModel(rows, inputs, Phi, None, zero_offset, quantile_loss(options), lengthscale)
+    if (rows.y == rows.y[0]).all():
+        return plain
+    some = plain.in_memory()
+    scales = gaussian_scales(some.Phi, torch.from_numpy(some.rows.y), torch.from_numpy(some.rows.weights))
+    offset = GaussianQuantiles(scales.residual_scale) if options.prior_mean == "gaussian" else zero_offset
+    return replace(plain, scales=scales, offset=offset)
 
 
 def chosen_lengthscale(options, rows: QuantileRows, seed: int):

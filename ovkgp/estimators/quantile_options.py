@@ -23,6 +23,7 @@ COUPLINGS = ("infinite", "joint", "independent")
 LOSSES = ("pinball", "smoothed_pinball")
 NONCROSSING = ("rearrange", *METHODS)
 PRIOR_MEANS = ("gaussian", "zero")
+UNCERTAINTIES = ("sandwich", "bootstrap")
 
 
 def require_quantile_options(options) -> None:
@@ -33,6 +34,8 @@ def require_quantile_options(options) -> None:
     _require_loss(options)
     _require_noncrossing(options)
     require_option("prior_mean", options.prior_mean, PRIOR_MEANS)
+    require_option("uncertainty", options.uncertainty, UNCERTAINTIES)
+    whole_number("num_replicates", options.num_replicates, least=2)
     if options.num_frequencies is not None:
         whole_number("num_frequencies", options.num_frequencies)
     if options.feature_extractor is not None:

@@ -84,6 +84,10 @@ class QuantileRows:
         places = np.arange(len(self)) if (copies != self.weights).any() else np.repeat(np.arange(len(self)), copies)
         return RowSample.of(self.X[places], self.y[places, None], limit)
 
+    def at(self, places: np.ndarray) -> QuantileRows:
+        """The rows at some places (k,)."""
+        return QuantileRows(self.X[places], self.y[places], self.weights[places])
+
     def places(self, limit: int) -> np.ndarray:
         """The places (k,) of at most `limit` rows, spread evenly over the order of the inputs."""
         return np.unique(np.linspace(0, len(self) - 1, min(limit, len(self))).round().astype(np.int64))

@@ -26,7 +26,7 @@ from ovkgp.estimators.draws_state import draws_from_state, draws_state
 from ovkgp.estimators.gp_regressor import GPRegressor
 from ovkgp.estimators.gp_state import MANIFOLD, RIDGE, TRAINED, Recipe, gp_from_state, gp_state, unscaled_from_state
 from ovkgp.estimators.infinite_cost_sensitive_classifier import InfiniteCostSensitiveClassifier
-from ovkgp.estimators.infinite_one_class_svm import InfiniteOneClassSVM
+from ovkgp.estimators.infinite_one_class_svm import REPLICATES, InfiniteOneClassSVM
 from ovkgp.estimators.infinite_quantile_regressor import InfiniteQuantileRegressor
 from ovkgp.estimators.manifold_ridge import ManifoldRidge
 from ovkgp.estimators.mixture_state import KIND as MIXTURE
@@ -46,6 +46,7 @@ from ovkgp.estimators.ovk_ridge import OVKRidge
 from ovkgp.estimators.posterior_state import posterior_from_state, posterior_state
 from ovkgp.estimators.probability_calibration import Calibration
 from ovkgp.estimators.quantile_path import QuantilePath
+from ovkgp.estimators.quantile_rows import QuantileRows
 from ovkgp.estimators.ridge import RidgeEstimator
 from ovkgp.estimators.ridge_path import RidgePath
 from ovkgp.estimators.scaling import Scaling
@@ -104,7 +105,7 @@ _ONE_CLASS = (
     "offset_",
     "nesting_rate_",
 )
-_ONE_CLASS += ("lam_", "gap_", "fit_report_", "_seed", "_rows", "_row_counts")
+_ONE_CLASS += ("lam_", "gap_", "fit_report_", "_seed", "_rows", "_row_counts", "_shares")
 _NAMES, _PATH = ("feature_names_in_",), ("feature_names_in_", "path_", "scale_")
 _TABLE = (
     Stored(
@@ -114,9 +115,13 @@ _TABLE = (
     Stored(ORFFRidge, (*_RIDGE, "_seed"), (*_PATH, "statistics_"), RIDGE),
     Stored(ManifoldRidge, (*_RIDGE, "_seed", "manifold_"), _PATH, MANIFOLD),
     Stored(SimplexClassifier, _CLASSES, parts=("ridge_",)),
-    Stored(InfiniteQuantileRegressor, (*_QUANTILES, "fit_report_", "measure_"), (*_NAMES, "lam_path_")),
+    Stored(
+        InfiniteQuantileRegressor,
+        (*_QUANTILES, "fit_report_", "measure_", "_data", "_seed"),
+        (*_NAMES, "lam_path_", "_replicates"),
+    ),
     Stored(InfiniteCostSensitiveClassifier, _COSTS, (*_NAMES, "_replicates")),
-    Stored(InfiniteOneClassSVM, _ONE_CLASS, (*_NAMES, "_replicates", "_replicate_thresholds")),
+    Stored(InfiniteOneClassSVM, _ONE_CLASS, (*_NAMES, *REPLICATES)),
     Stored(VectorTaskRegressor, (*_VECTORS, "lam_", "noise_", "scale_", "fit_report_"), finish=put_gp),
 )
 ESTIMATORS = {stored.kind.__name__: stored for stored in _TABLE}
@@ -146,6 +151,7 @@ CODECS = {
     "path_": _record(RidgePath),
     "calibration_": _record(Calibration),
     "lam_path_": _record(QuantilePath),
+    "_data": _record(QuantileRows),
     "feature_names_in_": Codec(lambda names: (list(names), {}), lambda entry, _: np.array(entry, dtype=object)),
     "candidates_": Codec(lambda pairs: (list(pairs.items()), {}), lambda entry, _: dict(entry)),  # in their order
     "fit_report_": Codec(
