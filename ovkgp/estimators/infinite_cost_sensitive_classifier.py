@@ -72,8 +72,8 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         >>> X, y = make_moons(200, noise=0.3, random_state=0)
         >>> model = ovkgp.InfiniteCostSensitiveClassifier(lam=1e-3, random_state=0).fit(X[::2], y[::2])
         >>> curve = model.roc_curve(X[1::2], y[1::2])
-        >>> curve.sensitivity[[0, 50, 100]].round(1), curve.specificity[[0, 50, 100]].round(1)
-        (array([0. , 0.9, 1. ]), array([1. , 0.9, 0. ]))
+        >>> curve.cost[[5, 50, 95]], curve.sensitivity[[5, 50, 95]].round(1), curve.specificity[[5, 50, 95]].round(1)
+        (array([-0.9,  0. ,  0.9]), array([0.2, 0.9, 1. ]), array([1. , 0.8, 0.4]))
     """
 
     def __init__(

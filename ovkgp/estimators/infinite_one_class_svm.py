@@ -13,6 +13,7 @@ from ovkgp.estimators.bayesian_bootstrap import replicate_weights
 from ovkgp.estimators.infinite_one_class_svm_model import OneClassModel
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.restoring import all_or_nothing
+from ovkgp.estimators.ridge_kernels import median_distance
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tables import input_table
 from ovkgp.estimators.task_options import input_factor, make_measure, task_factor
@@ -20,7 +21,7 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.task_learning.factors import KernelFactor
 from ovkgp.inference.task_learning.function import TaskFunction
-from ovkgp.inference.task_learning.one_class_curves import at_level, level_scores, nesting_rate, rearranged
+from ovkgp.inference.task_learning.one_class_curves import at_levels, level_scores, nesting_rate, rearranged
 from ovkgp.inference.task_learning.one_class_function import ThresholdOffset, thresholds_at
 from ovkgp.kernels.checks import whole_number
 from ovkgp.losses import TaskMeasure, grid
@@ -28,6 +29,10 @@ from ovkgp.losses import TaskMeasure, grid
 DENSITIES = ("uniform", "linear")
 NUM_LEVELS = 101
 """On how many levels curves are rearranged and scored."""
+LOCAL = 0.3
+"""The lengthscale "local", as a part of the median distance."""
+REPLICATES = ("_replicates", "_replicate_thresholds", "_replicate_shares")
+"""The fitted attributes that hold replicates."""
 CHUNK = 4096
 """Rows whose curves are in memory at once."""
 
@@ -44,7 +49,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
     Args:
         nu: the level of `predict` and `decision_function` where none is asked for.
         kernel, lengthscale: of the inputs, after scaling: "rbf", "matern52", "laplace", … or a scalar GPyTorch kernel; a number, a vector
-            with one a column, or "median". The default suits level sets with several modes; "median" is smoother.
+            with one a column, "median", the median distance between rows, or "local", 0.3 times that, which tells several modes apart.
         task_kernel, task_lengthscale: of the levels: k_Θ joins h between those that are learned.
         threshold_kernel, threshold_lengthscale: of the threshold curve t.
         lam: λ ≥ 0, of the threshold curve.
@@ -53,7 +58,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         lowest: the least level that is learned and may be asked for; below 1/n nothing can be known.
         calibrate: multiply t(ν) by the ν-quantile of leave-one-out values, so that *fresh* points are inside with probability 1 − ν. Without it the
             share of the rows learned from is right, that of fresh ones too small (by .1 for ν → 0 and 200 rows).
-        nested: rearrange decision curves, so that the set of a larger ν lies within that of a smaller one.
+        nested: rearrange decision curves, so that the set of a larger ν lies within that of a smaller one, and keep its mass.
         num_frequencies: None for the exact kernel, a number for so many random features.
         num_replicates: how many times `return_std` fits again.
         scale_inputs: whether the columns of X are centred and scaled; never for a kernel object.
@@ -68,7 +73,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         nesting_rate_: the share of the rows learned from whose curve d(x)(·), before rearranging, goes from plus to minus only.
         n_features_in_, feature_names_in_.
 
-    Cost: O(n³) for the coordinates of the exact kernel, then about 3n steps of O(n r) for r coordinates; O(n²) memory. A point costs O(n r).
+    Cost: O(n³) for the coordinates of the exact kernel, then 2n to 12n steps of O(n r) for r coordinates; O(n²) memory. A point costs O(n r).
 
     Example:
         >>> import numpy as np
@@ -86,7 +91,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         self,
         nu=0.1,
         kernel="rbf",
-        lengthscale=0.5,
+        lengthscale="local",
         task_kernel="matern52",
         task_lengthscale=0.3,
         threshold_kernel="matern52",
@@ -134,7 +139,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
                 raise InputError(f"X has n_samples = {len(X)}; two rows are the least that has a spread.")
             self._require_options()
             self._seed = as_seed(self.random_state)
-            for made in ("_replicates", "_replicate_thresholds"):
+            for made in REPLICATES:
                 vars(self).pop(made, None)
             scale = self.scale_inputs and not isinstance(self.kernel, Kernel)
             self.scaling_ = Scaling.of(X, np.zeros((len(X), 1)), scale_inputs=scale, shared=False)
@@ -159,7 +164,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
     def _learn(self) -> None:
         model = self._model()
         fitted = model.fit(self._row_counts, self._row_counts)
-        self.function_, solution = fitted.function, fitted.solution
+        self.function_, self._shares, solution = fitted
         self.levels_ = self.measure_.nodes.numpy()
         self.thresholds_ = thresholds_at(self.function_, self.levels_)
         self.lam_, self.gap_, self.fit_report_ = float(self.lam), solution.gap, solution.report
@@ -173,16 +178,22 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         inputs = input_factor(
             torch.from_numpy(self._rows),
             kernel=self.kernel,
-            lengthscale=self.lengthscale,
+            lengthscale=self._lengthscale(),
             num_frequencies=self.num_frequencies,
             random_state=self._seed,
         )
         levels = self.measure_.nodes
         tasks = task_factor(levels, kernel=self.task_kernel, lengthscale=self.task_lengthscale)
         thresholds = self._threshold_factor(levels)
-        calibrated = self._threshold_factor(torch.from_numpy(self._grid())) if self.calibrate else None
+        grid = self._grid()
+        calibrated = self._threshold_factor(torch.from_numpy(grid)) if self.calibrate else None
         rows = torch.from_numpy(self._rows)
-        return OneClassModel(inputs, rows, self.measure_, tasks, thresholds, float(self.lam), calibrated)
+        return OneClassModel(inputs, rows, self.measure_, tasks, thresholds, float(self.lam), grid, calibrated)
+
+    def _lengthscale(self):
+        if isinstance(self.lengthscale, str) and self.lengthscale == "local":
+            return LOCAL * median_distance(self._rows)
+        return self.lengthscale
 
     def _threshold_factor(self, levels: torch.Tensor) -> KernelFactor:
         return task_factor(levels, kernel=self.threshold_kernel, lengthscale=self.threshold_lengthscale)
@@ -207,10 +218,10 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
                 standard deviation of a posterior. The first call fits the replicates, which are kept.
         """
         X, level = self._inputs(X), self._level(nu)
-        decision = self._decision(self.function_, X, level)
+        decision = self._decision(self.function_, self._shares, X, level)
         if not return_std:
             return decision
-        draws = np.stack([self._decision(function, X, level) for function in self._replicate_functions()])
+        draws = np.stack([self._decision(*replicate, X, level) for replicate in self._replicate_functions()])
         return decision, draws.std(0, ddof=1)
 
     def score_samples(self, X, nu=None) -> np.ndarray:
@@ -224,8 +235,8 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         Calibrated, it is a p-value: of fresh points of the same law a share ν has s(x) < ν, for ν ≥ lowest.
         """
         levels = self._grid()
-        scored = [level_scores(self._nest(curves), levels) for curves in self._curves(self._inputs(X))]
-        return np.concatenate(scored)
+        curves = self._curves(self._inputs(X))
+        return np.concatenate([level_scores(self._nest(part, self._shares), levels) for part in curves])
 
     def nesting_rate(self, X) -> float:
         """The share of the rows of X whose curve d(x)(·), before rearranging, changes its sign once at most, from plus to minus."""
@@ -249,28 +260,29 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         for part in X.split(CHUNK):
             yield (function or self.function_)(part, levels).numpy()
 
-    def _nest(self, curves: np.ndarray) -> np.ndarray:
-        return rearranged(curves) if self.nested else curves
+    def _nest(self, curves: np.ndarray, shares: np.ndarray) -> np.ndarray:
+        """Curves on the grid of levels, made monotone, with a share 1 − ν of them positive at ν."""
+        return at_levels(rearranged(curves), self._grid(), shares) if self.nested else curves
 
-    def _decision(self, function: TaskFunction, X: torch.Tensor, level: float) -> np.ndarray:
+    def _decision(self, function: TaskFunction, shares: np.ndarray, X: torch.Tensor, level: float) -> np.ndarray:
         if not self.nested:
             return function(X, torch.tensor([level], dtype=torch.float64))[:, 0].numpy()
-        parts = [at_level(rearranged(curves), self._grid(), level) for curves in self._curves(X, function)]
-        return np.concatenate(parts)
+        nested = (self._nest(curves, shares) for curves in self._curves(X, function))
+        return np.concatenate([at_levels(part, self._grid(), np.array([level]))[:, 0] for part in nested])
 
-    def _replicate_functions(self) -> list[TaskFunction]:
-        """Fits to rows with random weights, made at the first call."""
-        if not hasattr(self, "_replicates"):
+    def _replicate_functions(self) -> list[tuple[TaskFunction, np.ndarray]]:
+        """Fits to rows with random weights, made at the first call: d, and the levels of `share_levels`."""
+        if not hasattr(self, REPLICATES[0]):
             number = whole_number("num_replicates", self.num_replicates, least=2)
             weights = replicate_weights(self._row_counts, number, self._seed)
-            self._replicates, self._replicate_thresholds = self._model().replicates(
-                weights, self._row_counts, verbose=self.verbose
-            )
+            made = self._model().replicates(weights, self._row_counts, verbose=self.verbose)
+            vars(self).update(zip(REPLICATES, made, strict=True))
+        found = zip(*(getattr(self, name) for name in REPLICATES), strict=True)
+        return [(self._replicate(torch.from_numpy(w), torch.from_numpy(z)), shares) for w, z, shares in found]
+
+    def _replicate(self, weights: torch.Tensor, thresholds: torch.Tensor) -> TaskFunction:
         d = self.function_
-        return [
-            TaskFunction(d.inputs, d.tasks, torch.from_numpy(w), ThresholdOffset(d.offset.factor, torch.from_numpy(z)))
-            for w, z in zip(self._replicates, self._replicate_thresholds, strict=True)
-        ]
+        return TaskFunction(d.inputs, d.tasks, weights, ThresholdOffset(d.offset.factor, thresholds))
 
     def _inputs(self, X) -> torch.Tensor:
         check_is_fitted(self, "function_")

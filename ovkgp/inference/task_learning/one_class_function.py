@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ovkgp.inference.task_learning.factors import Factor, KernelFactor
 from ovkgp.inference.task_learning.function import TaskFunction
+from ovkgp.inference.task_learning.one_class_curves import weighted_quantile
 from ovkgp.inference.task_learning.one_class_path import OneClassPath
 
 LEAST = 1e-6
@@ -83,35 +84,26 @@ def held_out_values(
     return held
 
 
-def calibrated_thresholds(held: np.ndarray, weights: np.ndarray, tasks: KernelFactor, levels: np.ndarray) -> np.ndarray:
+def joined_values(values: np.ndarray, tasks: KernelFactor, levels: np.ndarray) -> np.ndarray:
+    """Values (n, m) at the anchors of `tasks`, joined as `joined` does w: at each of some levels, (n, k).
+
+    Cost: O(k n m).
+    """
+    rows = tasks(torch.from_numpy(levels).reshape(-1, 1)).numpy()
+    return values @ tasks.projection.numpy() @ rows.T
+
+
+def calibrated_thresholds(curves: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """The θ-quantile of the held-out h(x_i)(θ) at each of some levels θ (k,): fresh points are below with probability θ.
 
     Args:
-        held: of `held_out_values`, (n, m), at the anchors of `tasks`, which joins them as it does h.
+        curves: those of `held_out_values`, joined: (n, k).
         weights: of the rows (n,).
 
-    Cost: O(k n (m + log n)).
+    Cost: O(k n log n).
     """
-    rows = tasks(torch.from_numpy(levels).reshape(-1, 1)).numpy()
-    curves = held @ tasks.projection.numpy() @ rows.T
-    least = LEAST * np.abs(held).max()
+    least = LEAST * np.abs(curves).max()
     return np.array([max(least, weighted_quantile(c, weights, q)) for c, q in zip(curves.T, levels, strict=True)])
-
-
-def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> float:
-    """The level-quantile of values (n,) of which `weights` copies were seen: a fresh one is below it with probability `level`.
-
-    The k-th smallest of n has the level k/(n + 1); between these it is linear.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.inference.task_learning.one_class_function import weighted_quantile
-        >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.5)
-        2.0
-    """
-    order = np.argsort(values)
-    shares = np.cumsum(weights[order]) / (weights.sum() + 1)
-    return float(np.interp(level, shares, values[order]))
 
 
 def thresholds_at(function: TaskFunction, levels) -> np.ndarray:

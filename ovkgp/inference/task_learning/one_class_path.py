@@ -60,14 +60,15 @@ class OneClassPath:
         rows: Φ (n, r) with K = Φ Φᵀ. Copies of a point are better given as one with a larger weight.
         weights: s (n,) > 0; ones where None. N = Σ s.
 
-    Cost: O(n (r + |M|) + |M|³) a break, with |M| points on the margin (few); about 2n to 4n breaks in all. O(n (r + breaks)) memory.
+    Cost: O(n (r + |M|) + |M|³) a break, with |M| points on the margin (few); from 2n breaks in all, for a
+    smooth kernel, to 12n. O(n (r + breaks)) memory.
 
     Example:
         >>> import numpy as np
         >>> from ovkgp.inference.task_learning.one_class_path import OneClassPath
         >>> path = OneClassPath(np.array([[1.0], [2.0]]))  # f is linear on the line
         >>> C = path.position(0.75)
-        >>> float(C), path.at(C).values.round(6), path.at(C).coefficients.round(6)
+        >>> round(C, 6), path.at(C).values.round(6), path.at(C).coefficients.round(6)
         (0.25, array([0.5, 1. ]), array([0.25 , 0.125]))
     """
 
