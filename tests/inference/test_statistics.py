@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from peak_memory import PeakMemory
 from weight_space_cases import Case
 
 from ovkgp.exceptions import InputError
@@ -294,25 +294,6 @@ def test_an_output_that_no_row_of_a_chunk_shows():
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
-
-
-class PeakMemory(TorchDispatchMode):
-    """The largest total of live tensor storages made inside, in bytes."""
-
-    def __init__(self):
-        super().__init__()
-        self.live, self.peak = {}, 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if torch.is_tensor(tensor):
-                storage = tensor.untyped_storage()
-                reference = torch.multiprocessing.reductions.StorageWeakRef(storage)
-                self.live[storage.data_ptr()] = storage.nbytes(), reference
-        self.live = {key: pair for key, pair in self.live.items() if not pair[1].expired()}
-        self.peak = max(self.peak, sum(size for size, _ in self.live.values()))
-        return result
 
 
 @pytest.mark.parametrize("kind", ["shared", "by output", "whitened"])
