@@ -33,6 +33,7 @@ from ovkgp.estimators.quantile_model import (
 )
 from ovkgp.estimators.quantile_options import canonical_lam, require_levels, require_quantile_options
 from ovkgp.estimators.quantile_path import quantile_path
+from ovkgp.estimators.quantile_posterior import QuantilePosterior
 from ovkgp.estimators.quantile_rows import QuantileRows
 from ovkgp.estimators.quantile_summary import summarise_quantiles
 from ovkgp.estimators.restoring import all_or_nothing
@@ -49,7 +50,7 @@ NUM_FOLDS = 5
 GRID = torch.arange(1, 200, dtype=torch.float64) / 200
 """Levels at which curves are sorted; percentiles are among them."""
 POINTS_AT_ONCE = 1 << 14
-MADE = ("_sandwich", "_replicates")
+MADE = ("_sandwich", "_replicates", "_posterior")
 """What is made when it is first asked for, and forgotten when another fit begins."""
 
 
@@ -98,6 +99,8 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         lengthscale_: of the inputs as used, in standard deviations; None for a kernel object.
         residual_scale_: s, in the user's units.
         lam_path_: `QuantilePath`, the loss of rows left out at each λ tried; only with lam="auto".
+        sandwich_, posterior_: how sure the curves are: the covariance of the weights, and draws of whole quantile functions; made at the
+            first use.
         gap_: the duality gap: the objective is at most so far above the least one.
         fit_report_: how the solver fared.
         measure_: nodes and weights of the levels.
@@ -305,7 +308,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         """How sure the curves are, (m, q), in the units of the model."""
         parts = X.split(POINTS_AT_ONCE)
         if self.uncertainty == "sandwich":
-            return torch.cat([sandwich_std(self, self.sandwich_, part, levels) for part in parts]).numpy()
+            return torch.cat([sandwich_std(self, part, levels) for part in parts]).numpy()
         if not hasattr(self, "_replicates"):
             self._replicates = quantile_replicates(self, self._seed)
         functions = [replace(self.function_, weights=torch.from_numpy(weights)) for weights in self._replicates]
@@ -319,6 +322,14 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         if not hasattr(self, "_sandwich"):
             self._sandwich = quantile_sandwich(self)
         return self._sandwich
+
+    @property
+    def posterior_(self) -> QuantilePosterior:
+        """Draws of whole quantile functions, and the probability that curves cross; made at the first use."""
+        check_is_fitted(self, "function_")
+        if not hasattr(self, "_posterior"):
+            self._posterior = QuantilePosterior(self)
+        return self._posterior
 
     def _inputs(self, X) -> Tensor:
         check_is_fitted(self, "function_")

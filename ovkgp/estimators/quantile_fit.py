@@ -6,7 +6,7 @@ L-BFGS a few rows at a time; each stops on the duality gap. The same roads fit r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -60,29 +60,26 @@ def fitted_model(estimator) -> tuple[QuantileModel, TaskSide]:
     return model, TaskSide(estimator.measure_, h.tasks)
 
 
+def fitted_parts(estimator) -> Callable[[], Iterable[TaskProblem]]:
+    """J of a fitted `InfiniteQuantileRegressor`, in one piece or a few rows at a time."""
+    model, side = fitted_model(estimator)
+    if model.Phi is None:
+        return model.streamed(side, estimator.lam_).chunks
+    problem = model.problem(side, estimator.lam_)
+    return lambda: [problem]
+
+
 def quantile_sandwich(estimator) -> Sandwich:
     """Cov[W] of a fitted `InfiniteQuantileRegressor`, in the units of the model. O(n r² + r³) time."""
-    model, side = fitted_model(estimator)
-
-    def parts() -> Iterable[TaskProblem]:
-        if model.Phi is None:
-            return model.streamed(side, estimator.lam_).chunks()
-        return [model.problem(side, estimator.lam_)]
-
-    b = model.offset(side.measure.nodes)
-    return sandwich(parts, estimator.function_.weights, b, estimator._data.count)
+    h = estimator.function_
+    return sandwich(fitted_parts(estimator), h.weights, h.offset(estimator.measure_.nodes), estimator._data.count)
 
 
-def sandwich_std(estimator, cov: Sandwich, X: Tensor, levels: Tensor) -> Tensor:
+def sandwich_std(estimator, X: Tensor, levels: Tensor) -> Tensor:
     """The standard deviation (m, q) of the curves at scaled X (m, d), in the units of the model; far from the data, that of the prior."""
-    h, tasks = estimator.function_, levels[:, None]
-    inputs, rows = h.inputs(X), h.tasks(tasks)
-    variance = cov.variance(inputs, rows)
-    known = inputs.square().sum(-1)[:, None] * rows.square().sum(-1)
-    whole = (inputs.square().sum(-1) + h.inputs.left_out(X))[:, None] * (
-        rows.square().sum(-1) + h.tasks.left_out(tasks)
-    )
-    return (variance + cov.temperature * (whole - known)).sqrt()
+    h, cov = estimator.function_, estimator.sandwich_
+    variance = cov.variance(h.inputs(X), h.tasks(levels[:, None]))
+    return (variance + cov.temperature * h.left_out(X, levels)).sqrt()
 
 
 def quantile_replicates(estimator, seed: int) -> np.ndarray:

@@ -63,6 +63,13 @@ class TaskFunction:
             slope = torch.autograd.grad(offset.sum(), moved)[0] if offset.requires_grad else torch.zeros_like(tasks)
         return slope + self._along(X, self.tasks.slopes(tasks.unsqueeze(-1)))
 
+    def left_out(self, X: Tensor, tasks: Tensor) -> Tensor:
+        """k_X k_Θ − ‖φ‖² ‖ψ‖² (n, m): the prior variance that the coordinates do not hold, all of it far from their anchors."""
+        tasks = _vector(tasks).unsqueeze(-1)
+        inputs, rows = (factor(points).square().sum(-1) for factor, points in ((self.inputs, X), (self.tasks, tasks)))
+        whole = (inputs + self.inputs.left_out(X))[:, None] * (rows + self.tasks.left_out(tasks))
+        return whole - inputs[:, None] * rows
+
     def norm(self) -> float:
         """‖h − b‖ in the RKHS of k_X · k_Θ."""
         return torch.linalg.vector_norm(self.weights).item()
