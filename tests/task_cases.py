@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -104,11 +103,6 @@ def case(
     psi = KernelFactor(rbf(GAMMA_T), measure.nodes.flatten().unique()[:, None], cutoff=1e-14)
     tasks = psi(measure.nodes.reshape(-1, 1)).reshape(*measure.nodes.shape, -1)
     return TaskProblem(phi.anchor_rows, tasks, targets(name, num_rows, len(measure)), loss, lam, row_weights)
-
-
-def with_loss(problem: TaskProblem, loss: CurveLoss) -> TaskProblem:
-    """The same problem with another loss on the same nodes."""
-    return replace(problem, loss=loss)
 
 
 def own_nodes(num_rows: int = N, num_nodes: int = 3) -> TaskMeasure:
