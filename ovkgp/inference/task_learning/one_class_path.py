@@ -23,6 +23,8 @@ ABOVE, MARGIN, BELOW = np.int8(0), np.int8(1), np.int8(2)
 """Where a point is: f > 1 and b = 0; f = 1; f < 1 and b = C s."""
 RIDGE = 1e-10
 """What is added to the diagonal, in units of its mean, so that near copies of a point can both be on the margin."""
+HOPELESS = 1e-3
+"""How large C may become, in units of 1/ridge: beyond that it is the ridge that separates the rows from 0, not the kernel."""
 PATIENCE = 50
 """How many breaks at one place, for each point, are too many."""
 
@@ -92,13 +94,18 @@ class OneClassPath:
 
     def position(self, level: float) -> float:
         """The C with θ(C) = level, for 0 < level ≤ 1: the classical one-class SVM."""
-        while self._shares[-1] > level and np.isfinite(self._highs[-1]):
+        farthest = HOPELESS / max(self.ridge, np.finfo(float).tiny)
+        while self._shares[-1] > level and self._highs[-1] < farthest:
             self._follow()
-        if self._shares[-1] > level:
+        C = self._stop(level) if self._shares[-1] <= level else np.inf
+        if farthest < C:
             raise InputError(
-                f"no function of the kernel is positive at all but a share of {self._shares[-1]:.3g} of the rows, so there is no one-class SVM of "
-                f"level {level:.3g}; take a kernel with positive values, such as the Gaussian, or larger levels."
+                f"no function of the kernel is positive at all but a share of {self.share(farthest):.3g} of the rows, so there is no one-class SVM "
+                f"of level {level:.3g}; take a kernel with positive values, such as the Gaussian, or larger levels."
             )
+        return C
+
+    def _stop(self, level: float) -> float:
         segment = self.segments[bisect_left(self._shares, -level, key=float.__neg__)]
         start, rate = segment.total
         # Σ b = θ N C; on the first stretch θ = 1 everywhere, and its end is the natural place
