@@ -169,6 +169,7 @@ def checked_row_weights(row_weights: Tensor, num_rows: int) -> Tensor:
 
 
 def _finite(name: str, values: Tensor) -> Tensor:
-    if not torch.is_tensor(values) or not bool(torch.isfinite(values).all()):
+    # a sum is finite where all are, and needs no mask of their size; only where it overflows each one is looked at
+    if not torch.is_tensor(values) or not (math.isfinite(values.sum()) or bool(torch.isfinite(values).all())):
         raise InputError(f"{name} must be a tensor of finite numbers.")
     return values.double()

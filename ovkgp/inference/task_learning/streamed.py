@@ -140,6 +140,10 @@ class StreamedProblem:
         """All rows, or the first of the random order, a chunk at a time."""
         return map(self.chunk, self.order[:num_rows].split(self.rows_at_once))
 
+    def smoothing(self, kappa: float) -> float:
+        """κ, or 0 where the loss is that smooth by itself."""
+        return kappa if kappa * self.loss.lipschitz() > 0.1 else 0.0
+
     def smoothed_loss(self, kappa: float) -> CurveLoss:
         """The Moreau envelope of L; for κ = 0, L itself."""
         return CurveEnvelope(self.loss, kappa) if kappa else self.loss

@@ -54,15 +54,21 @@ class StreamedCoordinates:
         self.input_values, self.input_vectors = eigh(total / self.num_rows)
         self.adapt(torch.zeros(problem.shape, dtype=torch.float64), FIRST_WIDTH)
 
-    def adapt(self, weights: Tensor, width: float = WIDTH) -> None:
+    def adapt(self, weights: Tensor, width: float = WIDTH, flat: float = FLAT) -> None:
         """Measure the curvature of the tasks again, at W and on the first rows of the random order."""
         problem = self.problem
         curvature = task_curvatures(problem, weights, width * self.unit, self.num_rows)
         largest = float(curvature.max())
-        curvature = curvature.clamp_min(FLAT * largest) if largest > 0 else torch.full_like(curvature, 1 / self.unit)
+        curvature = curvature.clamp_min(flat * largest) if largest > 0 else torch.full_like(curvature, 1 / self.unit)
         tasks = (problem.loss.weights * curvature).sqrt()[:, None] * problem.tasks
         self.task_values, self.task_vectors = eigh(gram(tasks))
         self.scale = (problem.lam + self.input_values[:, None] * self.task_values).rsqrt()
+
+    @property
+    def dimensions(self) -> tuple[float, float]:
+        """Effective numbers of coordinates, Σ_kl s_k t_l/(λ + s_k t_l), and of tasks, Σ_l max_k of the same."""
+        parts = 1 - self.problem.lam * self.scale.square()
+        return float(parts.sum()), float(parts.amax(0).sum())
 
     def back(self, coordinates: Tensor) -> Tensor:
         """W of U."""

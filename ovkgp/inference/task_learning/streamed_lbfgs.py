@@ -106,13 +106,8 @@ class _Descent:
         kappa = KAPPA
         while not self.run.over and kappa > SHARPEST:
             self._stage(kappa, None, self._is_kinks, bar)
-            kappa = SHARPER * kappa if self._smoothing(kappa) else 0.0
+            kappa = SHARPER * kappa if self.problem.smoothing(kappa * self.unit) else 0.0
         self.run.stuck = not self.run.over
-
-    def _smoothing(self, kappa: float) -> float:
-        """κ in the units of the problem, or 0 where the loss is that smooth by itself."""
-        kappa = kappa * self.unit
-        return kappa if kappa * self.problem.loss.lipschitz() > 0.1 else 0.0
 
     def _stage(self, kappa: float, num_rows: int | None, is_enough, bar: tqdm) -> None:
         """L-BFGS on J_κ, until `is_enough` says that another κ, or more rows, are of more use."""
@@ -141,7 +136,7 @@ class _Descent:
         minimize(both, start, jac=True, method="L-BFGS-B", callback=after, options=limits)
 
     def _look(self, weights: Tensor, kappa: float, num_rows: int | None) -> _Place:
-        found = self.run.look_at(weights, self._smoothing(kappa), num_rows)
+        found = self.run.look_at(weights, self.problem.smoothing(kappa * self.unit), num_rows)
         return _Place(weights, found, self.coordinates.gradient(found.gradient))
 
     def _keep(self, weights: Tensor) -> None:
