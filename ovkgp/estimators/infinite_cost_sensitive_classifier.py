@@ -17,7 +17,7 @@ from ovkgp.estimators.quantile_options import CONVENTIONS, canonical_lam, requir
 from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tables import as_array, input_table
-from ovkgp.estimators.task_options import input_factor, make_measure, task_factor
+from ovkgp.estimators.task_options import input_factor, make_measure, require_kernel, task_factor
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.task_learning.factors import LevelFactor
@@ -267,6 +267,8 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
     # --- options ----------------------------------------------------------------------------------------------------
 
     def _require_options(self) -> None:
+        for name in ("kernel", "task_kernel"):
+            require_kernel(self, name)
         require_option("costs", self.costs, tuple(ENDS))
         require_option("coupling", self.coupling, COUPLINGS)
         require_option("convention", self.convention, tuple(CONVENTIONS))

@@ -16,7 +16,7 @@ from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.ridge_kernels import median_distance
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tables import input_table
-from ovkgp.estimators.task_options import input_factor, make_measure, task_factor
+from ovkgp.estimators.task_options import input_factor, make_measure, require_kernel, task_factor
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.task_learning.factors import KernelFactor
@@ -29,6 +29,8 @@ from ovkgp.losses import TaskMeasure, grid
 DENSITIES = ("uniform", "linear")
 NUM_LEVELS = 101
 """On how many levels curves are rearranged and scored."""
+KERNELS = {"kernel": ("local", "median"), "task_kernel": ("median",), "threshold_kernel": ("median",)}
+"""The options that are kernels, and what their lengthscales may be beside numbers."""
 LOCAL = 0.3
 """The lengthscale "local", as a part of the median distance."""
 REPLICATES = ("_replicates", "_replicate_thresholds", "_replicate_shares")
@@ -57,7 +59,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         density: "uniform" on [lowest, 1], or "linear", 2θ: the problem in which each level is weighted by ν (BT-104).
         lowest: the least level that is learned and may be asked for; below 1/n nothing can be known.
         calibrate: multiply t(ν) by the ν-quantile of leave-one-out values, so that *fresh* points are inside with probability 1 − ν. Without it the
-            share of the rows learned from is right, that of fresh ones too small (by .1 for ν → 0 and 200 rows).
+            share of the rows learned from is right, that of fresh ones too small (by .1 for ν → 0 and 200 rows; with it, it is too large by .02).
         nested: rearrange decision curves, so that the set of a larger ν lies within that of a smaller one, and keep its mass.
         num_frequencies: None for the exact kernel, a number for so many random features.
         num_replicates: how many times `return_std` fits again.
@@ -145,6 +147,8 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
             self.scaling_ = Scaling.of(X, np.zeros((len(X), 1)), scale_inputs=scale, shared=False)
             # copies of a row are one row with more weight: the path has no ties to break
             rows, counts = np.unique(self.scaling_.inputs(X).numpy(), axis=0, return_counts=True)
+            if len(rows) < 2:
+                raise InputError("all rows of X are the same: a level set needs rows that differ.")
             self._rows, self._row_counts = rows, counts.astype(np.float64)
             self.measure_ = self._measure()
             self._learn()
@@ -295,6 +299,8 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         return require_level("nu", self.nu if nu is None else nu, self.lowest)
 
     def _require_options(self) -> None:
+        for name, also in KERNELS.items():
+            require_kernel(self, name, also)
         require_option("density", self.density, DENSITIES)
         require_level("lowest", self.lowest, 0.0)
         if not 0 < self.lowest < 1:

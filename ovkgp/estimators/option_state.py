@@ -30,6 +30,7 @@ from ovkgp.estimators.tensor_layout import under
 from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
 from ovkgp.inference.likelihoods import Likelihood
 from ovkgp.kernels import OutputMatrix
+from ovkgp.losses import TaskMeasure
 
 SPARSE = {
     f"{form}_{kind}": getattr(sparse, f"{form}_{kind}")
@@ -115,7 +116,7 @@ def value_state(name: str, value) -> tuple[object, dict[str, Tensor]]:
     Args:
         name: what it is called where it is refused.
         value: None, a number, a string, a list or a dictionary of these, an array, a tensor, a sparse matrix, an output matrix, a
-            likelihood, or a list of likelihoods and names.
+            measure on tasks, a likelihood, or a list of likelihoods and names.
 
     Raises:
         InputError, KernelTypeError: it is something else.
@@ -131,6 +132,8 @@ def value_state(name: str, value) -> tuple[object, dict[str, Tensor]]:
     """
     if isinstance(value, OutputMatrix):
         return _matrix_state(name, value)
+    if isinstance(value, TaskMeasure):
+        return {"measure": type(value).__name__}, dict(vars(value))
     if isinstance(value, Likelihood):
         spec, tensors = likelihood_state(value)
         return {"likelihood": spec}, tensors
@@ -153,6 +156,8 @@ def value_from_state(entry, tensors: dict[str, Tensor]):
         return entry
     if "mapping" in entry:
         return dict(entry["mapping"])
+    if "measure" in entry:
+        return TaskMeasure(**tensors)
     if "likelihood" in entry:
         return likelihood_from_state(entry["likelihood"], tensors)
     if "list" in entry:

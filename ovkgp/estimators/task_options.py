@@ -140,6 +140,17 @@ def require_lengthscale(
     return value if value.ndim else float(value)
 
 
+def require_kernel(options, name: str, also: tuple[str, ...] = ("median",)) -> None:
+    """Refuse an option `name` ("kernel", "task_kernel", …) that is no kernel, and a lengthscale of its name that is none."""
+    kernel, scale = getattr(options, name), name.removesuffix("kernel") + "lengthscale"
+    if isinstance(kernel, Kernel):
+        return
+    require_option(name, kernel, tuple(TASK_KERNELS), "a scalar GPyTorch kernel")
+    value = getattr(options, scale)
+    if not (isinstance(value, str) and value in also):
+        require_lengthscale(value, scale, also)
+
+
 def _all_positive(values: np.ndarray) -> bool:
     return bool((np.isfinite(values) & (values > 0)).all())
 

@@ -1,8 +1,27 @@
-"""InfiniteOneClassSVM: the share inside is 1 − ν, on old and fresh rows, for all ν; and scikit-learn's own checks."""
+"""InfiniteOneClassSVM: the share inside is 1 − ν, on old and fresh rows, for all ν; scores, nesting, files, and scikit-learn's own checks."""
 
+import pickle
+import warnings
+from copy import deepcopy
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gpytorch.kernels import LinearKernel, RBFKernel
+from scipy.stats import kstest, multivariate_normal, spearmanr
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.svm import OneClassSVM
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ovkgp.estimators.infinite_one_class_svm import InfiniteOneClassSVM
+import ovkgp
+from ovkgp.estimators.infinite_one_class_svm import REPLICATES, InfiniteOneClassSVM
+from ovkgp.exceptions import FitWarning, InputError, ModelFileError, OptionError
+from ovkgp.losses import TaskMeasure, gauss_legendre, grid
+
+LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 
 
 @parametrize_with_checks(
@@ -14,3 +33,427 @@ from ovkgp.estimators.infinite_one_class_svm import InfiniteOneClassSVM
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
+
+
+CENTRES, WIDTHS = np.array([[-1.5, 0.0], [1.5, 0.5]]), np.array([0.6, 0.9])
+
+
+def mixture(n, seed):
+    """½ N((−1.5, 0), .6² I) + ½ N((1.5, .5), .9² I), of LT-141."""
+    rng = np.random.default_rng(seed)
+    which = rng.integers(2, size=n)
+    return CENTRES[which] + WIDTHS[which, None] * rng.standard_normal((n, 2))
+
+
+def density(X):
+    parts = [multivariate_normal(c, w**2).pdf(X) for c, w in zip(CENTRES, WIDTHS, strict=True)]
+    return np.mean(parts, 0)
+
+
+@cache
+def fitted(**options):
+    return InfiniteOneClassSVM(**options).fit(mixture(200, seed=0))
+
+
+def shares(model, X):
+    return np.array([(model.predict(X, nu) == 1).mean() for nu in LEVELS])
+
+
+# --- masses -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengthscale", ["local", "median", 0.3])
+@pytest.mark.parametrize("lam", [0.0, 1e-4])
+def test_the_share_of_the_rows_inside_is_one_minus_nu(lengthscale, lam):
+    """LT-119: for every ν, from one fit, to .03; without calibration it is the share of the rows learned from."""
+    model = fitted(calibrate=False, lengthscale=lengthscale, lam=lam)
+    for nu in np.linspace(0.02, 0.98, 25):
+        assert (model.predict(mixture(200, seed=0), nu) == 1).mean() == pytest.approx(1 - nu, abs=0.03)
+
+
+@pytest.mark.parametrize(("nested", "lengthscale"), [(True, "local"), (True, "median"), (False, "median")])
+def test_the_share_of_fresh_points_inside_is_one_minus_nu(nested, lengthscale):
+    """Calibrated, and over six data sets to .03: each alone has the error of a quantile of 200 values."""
+    options = {"nested": nested, "lengthscale": lengthscale}
+    models = [InfiniteOneClassSVM(**options).fit(mixture(200, seed)) for seed in range(6)]
+    found = np.mean([shares(model, mixture(4000, seed=99)) for model in models], 0)
+    np.testing.assert_allclose(found, 1 - np.array(LEVELS), atol=0.03)
+
+
+def test_a_smooth_kernel_has_both_shares_right_at_once():
+    fits = [(InfiniteOneClassSVM(lengthscale="median").fit(mixture(300, seed)), seed) for seed in range(4)]
+    old = np.mean([shares(model, mixture(300, seed)) for model, seed in fits], 0)
+    fresh = np.mean([shares(model, mixture(4000, seed=99)) for model, _ in fits], 0)
+    np.testing.assert_allclose(old, 1 - np.array(LEVELS), atol=0.03)
+    np.testing.assert_allclose(fresh, 1 - np.array(LEVELS), atol=0.03)
+
+
+def test_without_calibration_fresh_points_are_outside_too_often():
+    fresh = mixture(4000, seed=99)
+    assert shares(fitted(calibrate=False), fresh)[0] < 0.9 < shares(fitted(), fresh)[0]
+
+
+def test_without_penalty_each_level_is_a_support_vector_machine_of_its_own():
+    """LT B-26 through the estimator, at the levels learned."""
+    X = mixture(80, seed=1)
+    model = InfiniteOneClassSVM(
+        kernel="rbf", lengthscale=0.7, lam=0.0, calibrate=False, nested=False, num_tasks=5, scale_inputs=False
+    ).fit(X)
+    new = mixture(20, seed=2)
+    for nu in model.levels_:
+        svm = OneClassSVM(gamma=1 / (2 * 0.7**2), nu=nu, tol=1e-10).fit(X)
+        scale = len(X) * nu
+        np.testing.assert_allclose(model.decision_function(new, nu), svm.decision_function(new) / scale, atol=1e-5)
+        np.testing.assert_allclose(model.score_samples(new, nu), svm.score_samples(new) / scale, atol=1e-5)
+
+
+def test_copies_of_the_rows_change_nothing():
+    X = mixture(40, seed=0)
+    options = {"calibrate": False, "num_tasks": 8}
+    one, three = (InfiniteOneClassSVM(**options).fit(np.repeat(X, k, 0)) for k in (1, 3))
+    new = mixture(30, seed=1)
+    for nu in LEVELS:
+        np.testing.assert_allclose(one.score_samples(new, nu), three.score_samples(new, nu), atol=0.02)
+    np.testing.assert_allclose(one.thresholds_, three.thresholds_, rtol=1e-6)
+
+
+# --- scores, nesting --------------------------------------------------------------------------------------------------
+
+
+def test_the_level_score_is_a_p_value():
+    """LT-107: of fresh points a share ν has s < ν."""
+    scores = np.concatenate(
+        [InfiniteOneClassSVM().fit(mixture(200, seed)).level_score(mixture(500, 100 + seed)) for seed in range(6)]
+    )
+    assert scores.min() >= 0 and scores.max() <= 1
+    assert kstest(scores, "uniform").statistic < 0.05
+    assert fitted().level_score([[50.0, 50.0]])[0] == 0
+
+
+def test_the_level_score_says_what_predict_says():
+    new, model = mixture(500, seed=5), fitted()
+    score = model.level_score(new)
+    for nu in LEVELS:
+        sure = np.abs(score - nu) > 0.01
+        np.testing.assert_array_equal((score >= nu)[sure], (model.predict(new, nu) == 1)[sure])
+
+
+def test_the_level_score_orders_points_as_the_density_does():
+    new = mixture(2000, seed=5)
+    model = InfiniteOneClassSVM().fit(mixture(400, seed=0))
+    assert spearmanr(model.level_score(new), density(new)).statistic > 0.85
+
+
+def test_nested_sets_are_nested_and_the_rate_of_the_others_is_reported():
+    new = mixture(300, seed=5)
+    inside = np.stack([fitted().predict(new, nu) == 1 for nu in np.linspace(0.01, 1, 40)], 1)
+    assert not (inside[:, 1:] & ~inside[:, :-1]).any()
+    free = fitted(nested=False)
+    inside = np.stack([free.predict(new, nu) == 1 for nu in np.linspace(0.01, 1, 101)], 1)
+    comes_back = (inside[:, 1:] & ~inside[:, :-1]).any(1)
+    assert free.nesting_rate(new) == pytest.approx(1 - comes_back.mean()) and 0.5 < free.nesting_rate(new) < 1
+    assert fitted().nesting_rate(new) == free.nesting_rate(new)
+    assert free.nesting_rate_ == free.nesting_rate(mixture(200, seed=0))
+    assert fitted(lengthscale="median").nesting_rate_ > free.nesting_rate_
+
+
+def test_the_offset_is_that_of_scikit_learn():
+    new, model = mixture(50, seed=5), fitted()
+    np.testing.assert_allclose(model.score_samples(new) - model.offset_, model.decision_function(new), atol=1e-12)
+    np.testing.assert_array_equal(model.predict(new), np.where(model.decision_function(new) >= 0, 1, -1))
+    np.testing.assert_array_equal(model.decision_function(new), model.decision_function(new, model.nu))
+    np.testing.assert_array_equal(
+        clone(model).fit_predict(mixture(60, seed=1)),
+        clone(model).fit(mixture(60, seed=1)).predict(mixture(60, seed=1)),
+    )
+
+
+def test_far_points_are_outside_at_every_level():
+    far = [[40.0, 0.0], [0.0, -90.0]]
+    for model in (fitted(), fitted(calibrate=False), fitted(nested=False)):
+        assert all((model.predict(far, nu) == -1).all() for nu in (0.01, *LEVELS, 1.0))
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_linear_density_weighs_each_level_by_itself():
+    """BT-104: 2ν on [lowest, 1]; without penalty the levels are separate, and their weights do not matter."""
+    linear, uniform = (
+        InfiniteOneClassSVM(density=name, num_tasks=6, lam=0.0).fit(mixture(80, 0)) for name in ("linear", "uniform")
+    )
+    ratio = (linear.measure_.weights / uniform.measure_.weights).numpy()
+    np.testing.assert_allclose(ratio / ratio.sum(), linear.levels_ / linear.levels_.sum(), rtol=1e-12)
+    np.testing.assert_allclose(linear.thresholds_, uniform.thresholds_, rtol=1e-9)
+    joined = [
+        InfiniteOneClassSVM(density=name, num_tasks=6, lam=1.0, calibrate=False).fit(mixture(80, 0))
+        for name in ("linear", "uniform")
+    ]
+    assert np.abs(joined[0].thresholds_ - joined[1].thresholds_).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "measure", ["gauss_legendre", "sobol", "monte_carlo", gauss_legendre(7, 0.02, 0.9), grid([0.1, 0.5, 0.7])]
+)
+def test_measures(measure):
+    model = InfiniteOneClassSVM(measure=measure, num_tasks=7, random_state=0).fit(mixture(100, 0))
+    assert (np.diff(model.levels_) > 0).all() and model.levels_.min() >= 0.01 and model.levels_.max() <= 1
+    assert model.gap_ <= 1e-6 * abs(model.fit_report_.objective) and model.fit_report_.converged
+    assert model.fit_report_.num_rows == 100
+    again = clone(model).fit(mixture(100, 0))
+    np.testing.assert_array_equal(again.thresholds_, model.thresholds_)
+
+
+def test_the_penalty_of_the_threshold_curve():
+    """λ acts on t alone (LT §0.2): with more of it the curve that is not calibrated comes nearer to 0."""
+    sizes = [np.abs(fitted(lam=lam, calibrate=False).thresholds_).max() for lam in (0.0, 1e-2, 1.0, 100.0)]
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < 0.1 * sizes[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": "matern52"},
+        {"kernel": "laplace"},
+        {"lengthscale": [0.5, 2.0]},
+        {"kernel": RBFKernel()},
+        {"task_kernel": "rbf", "threshold_kernel": "rbf"},
+        {"num_frequencies": 60, "random_state": 1},
+    ],
+)
+def test_kernels_and_features(options):
+    model = InfiniteOneClassSVM(num_tasks=10, **options).fit(mixture(150, 0))
+    assert model.gap_ <= 1e-6 * abs(model.fit_report_.objective)
+    np.testing.assert_allclose(shares(model, mixture(4000, 9)), 1 - np.array(LEVELS), atol=0.12)
+
+
+def test_the_local_lengthscale_follows_the_dimension():
+    """In ten dimensions too the sets hold fresh points: .3 of the median distance, not a fixed length."""
+    rng = np.random.default_rng(0)
+    model = InfiniteOneClassSVM().fit(rng.standard_normal((200, 10)))
+    assert model.function_.inputs.kernel.lengthscale.item() == pytest.approx(0.3 * np.sqrt(20), rel=0.1)
+    np.testing.assert_allclose(shares(model, rng.standard_normal((4000, 10))), 1 - np.array(LEVELS), atol=0.1)
+
+
+def test_inputs_are_scaled_unless_the_kernel_is_an_object():
+    X = mixture(60, 0) * [1.0, 1000.0]
+    plain, far = InfiniteOneClassSVM(num_tasks=5).fit(mixture(60, 0)), InfiniteOneClassSVM(num_tasks=5).fit(X)
+    np.testing.assert_allclose(
+        plain.level_score(mixture(20, 1)), far.level_score(mixture(20, 1) * [1.0, 1000.0]), atol=1e-6
+    )
+    own = InfiniteOneClassSVM(kernel=RBFKernel(), num_tasks=5).fit(X)
+    assert own.scaling_.inputs(X).numpy() == pytest.approx(X)
+
+
+# --- uncertainty ------------------------------------------------------------------------------------------------------
+
+
+def test_the_standard_deviation_shrinks_with_data():
+    """The Bayesian bootstrap; about as the root of n, and it is the spread over data sets."""
+    new = mixture(40, 5)
+    stds = []
+    for n in (50, 200):
+        model = InfiniteOneClassSVM(num_tasks=6, lengthscale="median", random_state=0, num_replicates=15).fit(
+            mixture(n, 0)
+        )
+        mean, std = model.decision_function(new, 0.3, return_std=True)
+        np.testing.assert_array_equal(mean, model.decision_function(new, 0.3))
+        assert (std > 0).all()
+        stds.append(std.mean())
+    assert stds[0] > 1.4 * stds[1]
+    spread = np.std(
+        [
+            InfiniteOneClassSVM(num_tasks=6, lengthscale="median").fit(mixture(200, seed)).decision_function(new, 0.3)
+            for seed in range(15)
+        ],
+        axis=0,
+        ddof=1,
+    )
+    assert 0.5 < stds[1] / spread.mean() < 2
+
+
+def test_replicates_are_made_once_by_the_seed_and_forgotten_by_a_fit():
+    new = mixture(5, 5)
+    model = InfiniteOneClassSVM(num_tasks=4, num_replicates=3, random_state=3).fit(mixture(40, 0))
+    first = model.decision_function(new, return_std=True)[1]
+    kept = model._replicates
+    np.testing.assert_array_equal(model.decision_function(new, return_std=True)[1], first)
+    assert model._replicates is kept and kept.shape[0] == 3
+    np.testing.assert_array_equal(clone(model).fit(mixture(40, 0)).decision_function(new, return_std=True)[1], first)
+    model.fit(mixture(40, 1))
+    assert not any(hasattr(model, name) for name in REPLICATES)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("X", "match"),
+    [
+        ([[1.0, np.nan], [0.0, 1.0]], "NaN"),
+        ([[1.0, np.inf], [0.0, 1.0]], "infinity"),
+        ([[1.0, 2.0]], "two rows"),
+        (np.ones((9, 2)), "all rows of X are the same"),
+        (np.ones(9), "2D"),
+        (np.empty((0, 2)), "minimum of 1|0 sample"),
+    ],
+)
+def test_bad_rows_are_refused(X, match):
+    model = InfiniteOneClassSVM(num_tasks=4)
+    with pytest.raises(ValueError, match=match):
+        model.fit(X)
+    with pytest.raises(NotFittedError):
+        model.predict([[0.0, 0.0]])
+
+
+def test_a_failed_fit_leaves_the_earlier_one():
+    model = InfiniteOneClassSVM(num_tasks=4).fit(mixture(30, 0))
+    before = model.decision_function(mixture(5, 1))
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit([[np.nan, 1.0], [0.0, 1.0]])
+    np.testing.assert_array_equal(model.decision_function(mixture(5, 1)), before)
+
+
+@pytest.mark.parametrize("nu", [0.0, -0.1, 1.01, np.nan, "half", None, True, [0.1, 0.2]])
+def test_levels_out_of_range_are_refused(nu):
+    if nu is not None:
+        with pytest.raises(OptionError, match="mass left outside"):
+            fitted().predict(mixture(3, 1), nu)
+    with pytest.raises(OptionError, match="mass left outside"):
+        InfiniteOneClassSVM(nu=nu).fit(mixture(30, 0))
+
+
+def test_a_smaller_lowest_allows_smaller_levels():
+    model = InfiniteOneClassSVM(nu=0.002, lowest=0.001, num_tasks=5).fit(mixture(50, 0))
+    assert (model.predict(mixture(50, 0)) == 1).all()
+    with pytest.raises(OptionError, match=r"\[0.001, 1\]"):
+        model.predict(mixture(3, 1), 0.0005)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"lam": -1.0}, "lam"),
+        ({"lam": "auto"}, "lam"),
+        ({"lam": np.nan}, "lam"),
+        ({"lowest": 0.0}, "lowest"),
+        ({"lowest": 1.0}, "lowest"),
+        ({"density": "beta"}, "density"),
+        ({"kernel": "gauss"}, "kernel"),
+        ({"lengthscale": "auto"}, "'local', 'median'"),
+        ({"lengthscale": [1.0, 2.0, 3.0]}, "columns"),
+        ({"task_lengthscale": 0.0}, "task_lengthscale"),
+        ({"threshold_kernel": "gauss"}, "threshold_kernel"),
+        ({"threshold_lengthscale": -1}, "threshold_lengthscale"),
+        ({"measure": "halton"}, "measure"),
+        ({"measure": grid([0.001, 0.5])}, "nodes"),
+        ({"measure": TaskMeasure(torch.full((30, 2), 0.5).double())}, "one set of levels"),
+        ({"num_tasks": 0}, "num_tasks"),
+        ({"num_frequencies": 0}, "num_frequencies"),
+        ({"kernel": LinearKernel()}, "positive values"),
+    ],
+)
+def test_bad_options_are_refused(options, match):
+    with pytest.raises((OptionError, InputError), match=match):
+        InfiniteOneClassSVM(**options).fit(mixture(30, 0))
+
+
+def test_columns_must_be_those_of_the_fit():
+    table = pd.DataFrame(mixture(30, 0), columns=["a", "b"])
+    model = InfiniteOneClassSVM(num_tasks=4).fit(table)
+    assert list(model.feature_names_in_) == ["a", "b"]
+    with pytest.raises(ValueError, match="features"):
+        model.predict(pd.DataFrame(np.ones((2, 3)), columns=["a", "b", "c"]))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table[["b", "a"]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.level_score(table)
+
+
+def test_near_copies_and_lattices_are_no_trouble():
+    X = mixture(25, 0)
+    near = InfiniteOneClassSVM(num_tasks=5).fit(np.vstack([X, X + 1e-10]))
+    assert near.fit_report_.converged
+    lattice = np.stack(np.meshgrid(np.arange(6.0), np.arange(6.0)), -1).reshape(-1, 2)
+    assert InfiniteOneClassSVM(num_tasks=5).fit(lattice).fit_report_.converged
+    assert list(InfiniteOneClassSVM().fit([[0.0, 0.0], [1.0, 1.0]]).predict([[0.0, 0.0], [9.0, 9.0]])) == [1, -1]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+SAVED = [
+    {},
+    {"nested": False, "calibrate": False, "lam": 0.0, "measure": "sobol"},
+    {"num_frequencies": 15, "density": "linear"},
+    {"kernel": RBFKernel(), "measure": gauss_legendre(4, 0.1, 1.0)},
+]
+
+
+@pytest.mark.parametrize("options", SAVED)
+@pytest.mark.parametrize("replicates", [False, True])
+def test_a_saved_model_is_equal_to_the_bit(tmp_path, options, replicates):
+    model = InfiniteOneClassSVM(**{"num_tasks": 5, "num_replicates": 3, "random_state": 0, **options}).fit(
+        mixture(40, 0)
+    )
+    new = mixture(6, 1)
+    if replicates:
+        model.decision_function(new, return_std=True)
+    model.save(tmp_path / "model.ovkgp")
+    for again in (ovkgp.load(tmp_path / "model.ovkgp"), pickle.loads(pickle.dumps(model)), deepcopy(model)):
+        assert hasattr(again, REPLICATES[0]) == replicates
+        for nu in (0.05, 0.5):
+            for mine, other in zip(
+                model.decision_function(new, nu, return_std=True),
+                again.decision_function(new, nu, return_std=True),
+                strict=True,
+            ):
+                np.testing.assert_array_equal(mine, other)
+            np.testing.assert_array_equal(model.score_samples(new, nu), again.score_samples(new, nu))
+        np.testing.assert_array_equal(model.level_score(new), again.level_score(new))
+        for name in ("offset_", "nesting_rate_", "gap_", "lam_"):
+            assert getattr(again, name) == getattr(model, name)
+        np.testing.assert_array_equal(again.thresholds_, model.thresholds_)
+        assert repr(again.fit_report_) == repr(model.fit_report_)
+    again.fit(mixture(40, 2))
+
+
+def test_a_corrupt_file_is_refused(tmp_path):
+    path = tmp_path / "model.ovkgp"
+    InfiniteOneClassSVM(num_tasks=4).fit(mixture(30, 0)).save(path)
+    whole = path.read_bytes()
+    for bad in (
+        whole[: len(whole) // 2],
+        whole[:-200] + bytes(200),
+        b"",
+        whole.replace(b"ThresholdOffset", b"ThresholdXffset"),
+    ):
+        path.write_bytes(bad)
+        with pytest.raises(ModelFileError):
+            ovkgp.load(path)
+
+
+def test_an_unfitted_model_is_not_saved(tmp_path):
+    with pytest.raises(NotFittedError):
+        InfiniteOneClassSVM().save(tmp_path / "model.ovkgp")
+
+
+def test_progress_and_interruption(capsys, monkeypatch):
+    model = InfiniteOneClassSVM(num_tasks=4, num_replicates=4, verbose=1, random_state=0).fit(mixture(30, 0))
+    model.decision_function(mixture(3, 1), return_std=True)
+    assert "replicates" in capsys.readouterr().err
+    from ovkgp.estimators import infinite_one_class_svm_model as module
+
+    calls, solve = [], module.solve_one_class
+
+    def interrupted(*args, **options):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return solve(*args, **options)
+
+    model = clone(model).fit(mixture(30, 0))
+    monkeypatch.setattr(module, "solve_one_class", interrupted)
+    with pytest.warns(FitWarning, match="3 of 4 replicates are kept"):
+        model.decision_function(mixture(3, 1), return_std=True)
+    assert len(model._replicates) == 3
