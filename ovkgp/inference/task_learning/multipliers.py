@@ -22,6 +22,8 @@ from ovkgp.inference.task_learning.splitting import Splitting, is_entrywise
 
 SHRINK, NEWTON_STEPS, PATIENCE = 0.2, 25, 6
 """κ falls by this factor a stage; the most Newton steps of a stage; stages that may fail to make the gap smaller."""
+DAMPING, LARGEST_DAMPING = 10.0, 1e3
+"""What is added to λ where a Newton step fails, as a multiple of what was there; and the most of it."""
 DIFFERENCE, SMALLEST_STEP = 1e-4, 1e-5
 """The step of a finite difference, in units of κ · slope; and the shortest step of a line search."""
 
@@ -60,28 +62,31 @@ class Multipliers:
             place, finished = self._stage(bar)
             gap = certificate.look(self.step.back(place.weights), place.slopes, place.H)
             failures = failures + 1 if gap > 0.9 * before else 0
-            self.weights, self.slopes = (
-                place.weights,
-                self.problem.loss.nearest_slope(place.slopes, self.problem.targets),
-            )
+            self.weights = place.weights
+            if finished:
+                self.slopes = self.problem.loss.nearest_slope(place.slopes, self.problem.targets)
             self.kappa *= SHRINK if finished else 2.0
         certificate.stuck = failures >= PATIENCE
 
     def _stage(self, bar: tqdm) -> tuple[Place, bool]:
         """Newton's method for F, and whether it came to an end."""
-        place, certificate = self._look(self.weights), self.certificate
+        place, certificate, damping = self._look(self.weights), self.certificate, 0.0
         for _ in range(NEWTON_STEPS):
             enough = 0.1 * max(certificate.limit, 0.1 * certificate.gap)
             if place.gradient.square().sum().item() / (2 * self.problem.lam) <= enough:
                 return place, True
             if certificate.steps >= certificate.max_iter:
                 return place, False
-            direction = -self._curvature(place).solve(place.gradient, self.gram)
+            direction = -self._curvature(place, damping).solve(place.gradient, self.gram)
             certificate.tick(bar)
             found = self._search(place, direction)
-            if found is None:
+            if found is not None:
+                place, damping = found, DAMPING**-2 * damping if damping > self.problem.lam else 0.0
+            elif damping > LARGEST_DAMPING:
                 return place, True  # F falls no more: rounding
-            place = found
+            else:
+                # too few entries bend where it stands: λ alone would send it too far
+                damping = DAMPING * max(damping, self.problem.lam)
         return place, False
 
     def _look(self, weights: Tensor) -> Place:
@@ -107,8 +112,8 @@ class Multipliers:
             pace /= 2
         return None
 
-    def _curvature(self, place: Place) -> Curvature:
-        """The generalised Hessian of the first part of F, from differences of the proximal operator."""
+    def _curvature(self, place: Place, damping: float = 0.0) -> Curvature:
+        """The generalised Hessian of F, from differences of the proximal operator, with `damping` on its diagonal."""
         problem, size = self.problem, place.slopes.abs().amax().clamp(min=1e-300).item()
         delta = DIFFERENCE * self.kappa * size
         noise = 1e-15 * max(place.at.abs().amax().item(), delta) / delta
@@ -116,8 +121,8 @@ class Multipliers:
         if is_entrywise(problem.loss):
             share = 1 - (problem.loss.prox(place.at + delta, problem.targets, self.kappa) - place.nearest) / delta
             share = torch.where(share > 10 * noise, share.clamp(max=1.0), 0.0)
-            return Curvature(problem, weights * share)
-        return Curvature(problem, None, self._blocks(place, weights, delta))
+            return Curvature(problem, weights * share, damping=damping)
+        return Curvature(problem, None, self._blocks(place, weights, delta), damping)
 
     def _blocks(self, place: Place, weights: Tensor, delta: float) -> Tensor:
         """B (n, q, q) of a loss that couples the entries of a row: its derivative along each task coordinate."""

@@ -29,6 +29,7 @@ class Curvature:
         problem: Φ, Ψ.
         entries: c ≥ 0, or None.
         blocks: B, or None to make them from c.
+        damping: what is added to λ, so that a step stays short where little bends.
 
     Example:
         >>> import torch
@@ -42,8 +43,10 @@ class Curvature:
                 [0.2500, 1.0000]], dtype=torch.float64)
     """
 
-    def __init__(self, problem: TaskProblem, entries: Tensor | None, blocks: Tensor | None = None):
-        self.problem, self.entries = problem, entries
+    def __init__(
+        self, problem: TaskProblem, entries: Tensor | None, blocks: Tensor | None = None, damping: float = 0.0
+    ):
+        self.problem, self.entries, self.lam = problem, entries, problem.lam + damping
         self._blocks = blocks
 
     @property
@@ -76,28 +79,28 @@ class Curvature:
         problem = self.problem
         i, j = self.entries.nonzero(as_tuple=True)
         if not len(i):
-            return right / problem.lam
+            return right / self.lam
         roots, tasks = self.entries[i, j].sqrt(), problem.tasks[j] if problem.is_shared else problem.tasks[i, j]
         inputs = problem.inputs[i] * roots[:, None]
         matrix = (inputs @ inputs.T).mul_(tasks @ tasks.T)
-        matrix.diagonal().add_(problem.lam)
+        matrix.diagonal().add_(self.lam)
         seen = ((inputs @ right) * tasks).sum(-1, keepdim=True)
         solved = torch.cholesky_solve(seen, safe_cholesky(matrix))
-        return (right - inputs.T @ (solved * tasks)) / problem.lam
+        return (right - inputs.T @ (solved * tasks)) / self.lam
 
     def _by_matrix(self, right: Tensor, gram: Tensor | None) -> Tensor:
         matrix = normal_matrix(self.problem, self.blocks)
-        matrix.diagonal().add_(self.problem.lam)
+        matrix.diagonal().add_(self.lam)
         return torch.cholesky_solve(right.reshape(-1, 1), safe_cholesky(matrix)).view(right.shape)
 
     def apply(self, D: Tensor) -> Tensor:
         """The product with D (r, q). Cost: O(n q (r + q))."""
         rows = (self.blocks @ (self.problem.inputs @ D).unsqueeze(-1)).squeeze(-1)
-        return self.problem.inputs.T @ rows + self.problem.lam * D
+        return self.problem.inputs.T @ rows + self.lam * D
 
     def _by_gradients(self, right: Tensor, gram: Tensor | None) -> Tensor:
         """Conjugate gradients, after dividing by the matrix of a mean curvature."""
-        scale = self.problem.lam + (0.0 if gram is None else self._mean() * gram)
+        scale = self.lam + (0.0 if gram is None else self._mean() * gram)
         solution, residual = torch.zeros_like(right), right
         direction = scaled = residual / scale
         product = (residual * scaled).sum()

@@ -60,6 +60,7 @@ class ResidualDensity:
     Args:
         residuals: in units of the scale of their rows (n,).
         weights: of the rows (n,).
+        count: N, the observations that the rows stand for; the sum of the weights where None.
 
     Cost: O(n m) for m levels.
 
@@ -72,10 +73,10 @@ class ResidualDensity:
         True
     """
 
-    def __init__(self, residuals: Tensor, weights: Tensor):
+    def __init__(self, residuals: Tensor, weights: Tensor, count: float | None = None):
         order = residuals.argsort()
         self.residuals, self.weights = residuals[order], weights[order] / weights.sum()
-        self.bandwidth = self._bandwidth()
+        self.bandwidth = self._bandwidth(float(weights.sum()) if count is None else count)
 
     def __call__(self, levels: Tensor) -> Tensor:
         """g (m,) at levels (m,)."""
@@ -92,10 +93,10 @@ class ResidualDensity:
         places = torch.searchsorted(self.weights.cumsum(0), levels.contiguous() - 1e-12)
         return self.residuals[places.clamp_max(len(self.residuals) - 1)]
 
-    def _bandwidth(self) -> float:
-        """0.9 min(sd, IQR/1.34) N^(−1/5), N the effective number of rows; 1 where all residuals are the same."""
+    def _bandwidth(self, count: float) -> float:
+        """0.9 min(sd, IQR/1.34) N^(−1/5); 1 where all residuals are the same."""
         mean = self.weights @ self.residuals
         deviation = float((self.weights @ (self.residuals - mean).square()).sqrt())
         low, high = self.quantile(self.residuals.new_tensor([0.25, 0.75])).tolist()
         spread = min(deviation, (high - low) / 1.34) or deviation
-        return SILVERMAN * spread * float(self.weights.square().sum()) ** 0.2 or 1.0
+        return SILVERMAN * spread * count**-0.2 or 1.0

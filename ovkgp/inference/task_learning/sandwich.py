@@ -121,7 +121,7 @@ def sandwich(parts: Callable[[], Iterable[TaskProblem]], weights: Tensor, offset
         plain = plain + gram(part.row_weights.sqrt()[:, None] * part.inputs)
         bent = bent + gram((part.row_weights / scale).sqrt()[:, None] * part.inputs)
         first += part.num_rows
-    density = ResidualDensity(rows.residuals / rows.scale, rows.weights)(part.loss.nodes)
+    density = ResidualDensity(rows.residuals / rows.scale, rows.weights, count)(part.loss.nodes)
     return _sandwich(plain / (num_rows * count), bent / num_rows, part, density, count)
 
 

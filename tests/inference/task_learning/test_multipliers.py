@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from loss_cases import normal
@@ -13,9 +14,10 @@ from ovkgp.inference.task_learning.certificates import Certificate
 from ovkgp.inference.task_learning.multipliers import Multipliers, polish
 from ovkgp.inference.task_learning.newton_systems import Curvature
 from ovkgp.inference.task_learning.primal import solve_primal
+from ovkgp.inference.task_learning.problem import TaskProblem
 from ovkgp.inference.task_learning.splitting import Splitting, ridge_step
 from ovkgp.inference.task_learning.square_masks import observed
-from ovkgp.losses import CurveEnvelope, gauss_legendre
+from ovkgp.losses import CurveEnvelope, IntegralLoss, Pinball, gauss_legendre, grid
 
 BAR = tqdm(disable=True)
 
@@ -131,3 +133,14 @@ def test_systems_are_those_of_the_moved_coordinates():
     step = splitting.step.back(found._curvature(place).solve(place.gradient, found.gram))
     own = Curvature(problem, found._curvature(place).entries)
     torch.testing.assert_close(own.apply(step), splitting.step.back(place.gradient), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("lam", [1e-6, 1e-8])
+def test_a_step_that_lambda_alone_would_send_too_far_is_damped(lam):
+    """Few coordinates, many rows and hardly a penalty: where no entry bends, λ is the whole Hessian."""
+    rng = np.random.default_rng(0)
+    x, weights = rng.uniform(-1, 1, 200), torch.from_numpy(rng.exponential(size=200))
+    inputs = torch.from_numpy(np.stack([np.ones(200), x], 1))
+    y, loss = torch.from_numpy(x + rng.standard_normal(200))[:, None], IntegralLoss(Pinball(), grid([0.25, 0.5, 0.75]))
+    solution = solve_primal(TaskProblem(inputs, torch.eye(3).double(), y, loss, lam, weights))
+    assert solution.report.converged and solution.gap <= 1e-6 * solution.objective
