@@ -61,7 +61,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
     Attributes:
         classes_: the two labels, sorted; `classes_[1]` is the positive one.
         function_: h, called with inputs in scaled units and signed costs; `scaling_` has the units.
-        measure_, lam_, gap_, fit_report_: what was solved, and how well; costs are signed.
+        measure_, lam_, gap_, fit_report_, n_iter_: what was solved, and how well; costs are signed.
         n_features_in_, feature_names_in_.
 
     Cost: O(n³) for the coordinates of the exact kernel, then O(n r m) a step for r of them and m nodes.
@@ -184,7 +184,8 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         Args:
             cost: θ, or a list, in the scale `costs`; None prices both mistakes alike.
         """
-        return self.classes_[(self.decision_function(X, cost) >= 0).astype(int)]
+        decided = self.decision_function(X, cost) >= 0
+        return self.classes_[decided.astype(int)]
 
     def decision_function(self, X, cost=None, return_std=False):
         """The score h(x)(θ), ≥ 0 for `classes_[1]`: (m,) at one cost, (m, q) at each of q.
@@ -226,6 +227,12 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
                 "the two rates is not defined."
             )
         return ROCCurve(costs, *rates(y == self.classes_[1], decided))
+
+    @property
+    def n_iter_(self) -> int:
+        """Steps of the solver."""
+        check_is_fitted(self, "function_")
+        return max(1, self.fit_report_.iterations)
 
     def save(self, path) -> None:
         """Write the fitted classifier to one file; see `GPRegressor.save` and `ovkgp.load`."""
