@@ -48,6 +48,14 @@ def test_bt_e_31_the_pinball_loss_of_exponential_data_is_least_at_the_quantile()
     assert printed == pytest.approx(-math.log(0.8), abs=1e-3)
 
 
+def test_lt_e_30_an_error_on_either_side_costs_something():
+    """max(θ r, (θ − 1) r); with (1 − θ) r, as printed, what lies below costs less than nothing."""
+    u, y = torch.tensor([[1.0], [3.0]], dtype=torch.float64), torch.full((2, 1), 2.0, dtype=torch.float64)
+    torch.testing.assert_close(Pinball().value(u, y, LEVEL), torch.tensor([[0.8], [0.2]], dtype=torch.float64))
+    printed = torch.maximum(LEVEL * (y - u), (1 - LEVEL) * (y - u))
+    assert printed[1].item() == pytest.approx(-0.2)
+
+
 def test_lt_e_02_the_conjugate_of_the_pinball_loss_adds_the_target():
     y = torch.tensor([[2.0]], dtype=torch.float64)
     u = torch.linspace(-50, 50, 10_001, dtype=torch.float64)[:, None]
