@@ -267,7 +267,10 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
             weighed = TaskProblem(
                 problem.inputs, problem.tasks, problem.targets, problem.loss, problem.lam, torch.from_numpy(weights)
             )
-            return self._solve(weighed, start=self.function_.weights, verbose=0).weights.numpy()
+            solution = self._solve(weighed, start=self.function_.weights, verbose=0)
+            if solution.report.interrupted:
+                raise KeyboardInterrupt  # the solver kept what it had; here it is all replicates that are to end
+            return solution.weights.numpy()
 
         return fit
 

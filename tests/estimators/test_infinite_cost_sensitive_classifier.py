@@ -446,3 +446,26 @@ def test_an_end_without_convergence_warns():
     with pytest.warns(FitWarning, match="max_iter"):
         model = InfiniteCostSensitiveClassifier(num_tasks=4, lam=1e-5, max_iter=1, tol=1e-9).fit(*moons(40))
     assert not model.fit_report_.converged
+
+
+def test_an_interrupt_ends_all_replicates_and_keeps_those_that_are_there(monkeypatch):
+    from ovkgp.inference.task_learning.certificates import Certificate
+
+    model = InfiniteCostSensitiveClassifier(num_tasks=3, num_replicates=9, random_state=0, tol=1e-9).fit(*moons(30))
+    fits, run = [], Certificate.run
+
+    def interrupting(certificate, search):
+        fits.append(1)
+
+        def interrupted(bar):
+            if len(fits) == 4:
+                raise KeyboardInterrupt
+            search(bar)
+
+        return run(certificate, interrupted)
+
+    monkeypatch.setattr(Certificate, "run", interrupting)
+    with pytest.warns(FitWarning) as warned:
+        model.decision_function(moons(3)[0], return_std=True)
+    assert any("3 of 9 replicates are kept" in str(warning.message) for warning in warned)
+    assert len(model._replicates) == 3 and len(fits) == 4
