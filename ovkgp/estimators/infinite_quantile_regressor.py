@@ -26,7 +26,7 @@ from ovkgp.estimators.quantile_model import (
     LEVELS,
     QuantileModel,
     TaskSide,
-    chosen_lengthscale,
+    chosen_kernel,
     finite_levels,
     quantile_model,
     task_side,
@@ -64,6 +64,8 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
             copied, left as it is, and given the inputs in their own units.
         lengthscale: of a kernel by name, in standard deviations of the input columns: "auto" (one a column, of largest evidence for
             a Gaussian process on at most 500 rows), "median" (the median distance between rows, LT-41), a number, or (d,).
+        trend: "linear" or "quadratic": a polynomial of the inputs is a part of a kernel by name, as large as the evidence says, so
+            that curves go on where the data end; None for none; "auto" is "linear" where the lengthscale is "auto", else None.
         task_kernel, task_lengthscale: of the levels in [0, 1], likewise. Longer scales tie the levels closer together.
         lam: λ > 0, or "auto": by 5-fold cross-validation of the loss along a path (`lam_path_`).
         convention: of a λ that is a number: "samples" (λ/2 ‖h − b‖², as above) or "stability" (λ ‖h − b‖²).
@@ -107,8 +109,8 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         scaling_, n_features_in_, feature_names_in_.
 
     Cost: with n rows, m nodes and r coordinates (at most n, or 2D), O(n³ + k n m r) time for k iterations and O(n²) memory with the
-    exact kernel; O(k n m D) with random features, and memory O(D²) beside the data and at most 134 MB of features. lam="auto" adds a dozen loose fits to each of five folds, and
-    lengthscale="auto" the training of a Gaussian process on at most 500 rows.
+    exact kernel; O(k n m D) with random features, and memory O(D²) beside the data and at most 134 MB of features.
+    lam="auto" adds a dozen loose fits to each of five folds, and lengthscale="auto" the training of a Gaussian process on at most 500 rows.
 
     Example:
         >>> import ovkgp
@@ -126,6 +128,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         self,
         kernel="rbf",
         lengthscale="auto",
+        trend="auto",
         task_kernel="rbf",
         task_lengthscale=0.3,
         lam="auto",
@@ -153,6 +156,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
     ):
         self.kernel = kernel
         self.lengthscale = lengthscale
+        self.trend = trend
         self.task_kernel = task_kernel
         self.task_lengthscale = task_lengthscale
         self.lam = lam
@@ -195,7 +199,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
             rows = rows.scaled(self.scaling_)
             side = task_side(self, self._num_tasks(rows.count), seed)
             if self.feature_extractor is None:
-                model = quantile_model(self, rows, chosen_lengthscale(self, rows, seed), seed)
+                model = quantile_model(self, rows, chosen_kernel(self, rows), seed)
             else:
                 model = deep_model(self, rows, side, canonical_lam(self), seed)
             self._learn(model, side, seed)
@@ -231,18 +235,22 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         """The data checked, and what was fitted before forgotten."""
         if y is None:
             raise InputError("this estimator requires y to be passed, but the target y is None.")
-        y = as_array(y)
-        if np.ndim(y) > 1 and np.shape(y)[1] != 1:
+        X, y = validate_data(self, as_array(X), as_array(y), dtype=np.float64, y_numeric=True, multi_output=True)
+        if y.ndim > 1 and y.shape[1] != 1:
             raise InputError(
-                f"y must be (n,) or (n, 1), got shape {np.shape(y)}: quantiles are those of one output. Fit one model a column."
+                f"y must be (n,) or (n, 1), got shape {y.shape}: quantiles are those of one output. Fit one model a column."
             )
-        X, y = validate_data(self, as_array(X), y, dtype=np.float64, y_numeric=True, multi_output=True)
         y = column_or_1d(y, dtype=np.float64, warn=True)
         if len(y) < 2:
             raise InputError("found 1 sample, and one row says nothing of how y spreads: give at least two.")
         for fitted in [name for name in vars(self) if (name.endswith("_") and name not in KEPT) or name in MADE]:
             delattr(self, fitted)
         return QuantileRows.of(X, y, sample_weight)
+
+    @property
+    def n_iter_(self) -> int:
+        """The iterations of the solver, as scikit-learn names them."""
+        return self.fit_report_.iterations
 
     # --- predicting -------------------------------------------------------------------------------------------------
 

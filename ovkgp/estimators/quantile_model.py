@@ -15,9 +15,11 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.estimators.quantile_prior import GaussianQuantiles, GaussianScales, evidence_lengthscale, gaussian_scales
+from ovkgp.estimators.quantile_kernel import LearnedKernel, learned_kernel
+from ovkgp.estimators.quantile_prior import GaussianQuantiles, GaussianScales, gaussian_scales
 from ovkgp.estimators.quantile_rows import QuantileRows
-from ovkgp.estimators.task_options import input_factor, make_measure, task_factor, task_kernel
+from ovkgp.estimators.quantile_trend import TrendFactor
+from ovkgp.estimators.task_options import InterceptFactor, input_factor, make_measure, task_factor, task_kernel
 from ovkgp.inference.task_learning.factors import Factor, LevelFactor
 from ovkgp.inference.task_learning.function import TaskFunction, zero_offset
 from ovkgp.inference.task_learning.noncrossing import METHODS, NonCrossing
@@ -146,31 +148,23 @@ class QuantileModel:
         return TaskFunction(self.inputs, side.factor, weights, self.offset)
 
 
-def quantile_model(options, rows: QuantileRows, lengthscale, seed: int) -> QuantileModel:
+def quantile_model(options, rows: QuantileRows, chosen: LearnedKernel, seed: int) -> QuantileModel:
     """The model of an estimator for scaled rows.
 
     Args:
         options: for `kernel`, `num_frequencies`, `intercept`, `prior_mean`, `loss` and `kappa`.
-        lengthscale: "median", a number or a vector (d,).
+        chosen: lengthscale and shares of the kernel.
 
     Cost: O(n³) exact, O(n D²) with D frequencies.
     """
     X = torch.from_numpy(rows.X)
-    kernel = task_kernel(options.kernel, lengthscale, X)
-    inputs = input_factor(
-        X,
-        kernel=kernel,
-        num_frequencies=options.num_frequencies,
-        intercept=options.intercept,
-        random_state=seed,
-    )
-    return completed(
-        options,
-        rows,
-        inputs,
-        kept_rows(options, inputs, X),
-        None if isinstance(options.kernel, Kernel) else _lengthscale_of(kernel),
-    )
+    kernel = task_kernel(options.kernel, chosen.lengthscale, X)
+    inputs = input_factor(X, kernel=kernel, num_frequencies=options.num_frequencies, random_state=seed)
+    if chosen.shares.stationary < 1:
+        inputs = TrendFactor(inputs, chosen.shares)
+    inputs = InterceptFactor(inputs) if options.intercept else inputs
+    lengthscale = None if isinstance(options.kernel, Kernel) else _lengthscale_of(kernel)
+    return completed(options, rows, inputs, kept_rows(options, inputs, X), lengthscale)
 
 
 def kept_rows(options, inputs: Factor, X: Tensor) -> Tensor | None:
@@ -196,12 +190,19 @@ def completed(options, rows: QuantileRows, inputs: Factor, Phi: Tensor | None, l
     return replace(plain, scales=scales, offset=offset)
 
 
-def chosen_lengthscale(options, rows: QuantileRows, seed: int):
-    """The lengthscale that the options name: for "auto" that of largest evidence, where y varies at all."""
-    if isinstance(options.kernel, Kernel) or not (
-        isinstance(options.lengthscale, str) and options.lengthscale == "auto"
-    ):
-        return options.lengthscale
-    if (rows.y == rows.y[0]).all():
-        return "median"
-    return evidence_lengthscale(rows, options.kernel, seed)
+def chosen_kernel(options, rows: QuantileRows) -> LearnedKernel:
+    """Lengthscale and shares of the input kernel: what the options name, and what is "auto" from the rows, where y varies at all."""
+    if isinstance(options.kernel, Kernel):
+        return LearnedKernel(None)
+    known = None if is_auto(options.lengthscale) else options.lengthscale
+    trend = ("linear" if known is None else None) if is_auto(options.trend) else options.trend
+    if (rows.y == rows.y[0]).all() or (known is not None and trend is None):
+        return LearnedKernel("median" if known is None else known)
+    if isinstance(known, str):
+        known = task_kernel(options.kernel, known, torch.from_numpy(rows.X)).lengthscale.item()
+    return learned_kernel(rows, options.kernel, trend, known)
+
+
+def is_auto(value) -> bool:
+    """Whether an option is left to the data."""
+    return isinstance(value, str) and value == "auto"

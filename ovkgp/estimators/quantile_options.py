@@ -10,6 +10,7 @@ from torch.nn import Module
 
 from ovkgp.estimators.conventions import require_lam
 from ovkgp.estimators.options import require_option
+from ovkgp.estimators.quantile_trend import TRENDS
 from ovkgp.estimators.tables import as_array
 from ovkgp.estimators.task_options import MEASURES, TASK_KERNELS, require_lengthscale
 from ovkgp.exceptions import InputError, OptionError
@@ -29,6 +30,7 @@ UNCERTAINTIES = ("sandwich", "bootstrap")
 def require_quantile_options(options) -> None:
     """Refuse option values that there are not, and those that do not go together."""
     _require_kernels(options)
+    _require_trend(options)
     _require_lam(options)
     _require_tasks(options)
     _require_loss(options)
@@ -53,6 +55,16 @@ def _require_kernels(options) -> None:
         value = getattr(options, scale)
         if not (isinstance(value, str) and value in named):
             require_lengthscale(value, scale, named)
+
+
+def _require_trend(options) -> None:
+    if options.trend is None or (isinstance(options.trend, str) and options.trend == "auto"):
+        return
+    require_option("trend", options.trend, ("auto", *TRENDS), "None")
+    if isinstance(options.kernel, Kernel):
+        raise OptionError("trend is for a kernel by name: add a LinearKernel to the kernel object instead.")
+    if options.feature_extractor is not None:
+        raise OptionError("trend is not for a feature_extractor, which may learn one itself: leave trend out.")
 
 
 def _require_lam(options) -> None:

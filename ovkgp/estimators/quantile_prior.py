@@ -12,13 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ovkgp.estimators.gp_regressor import GPRegressor
-from ovkgp.estimators.quantile_rows import QuantileRows
-from ovkgp.estimators.task_options import TASK_KERNELS
 from ovkgp.estimators.task_state import storable_part
 
-MOST_ROWS = 500
-"""Rows of which the Gaussian process is made."""
 NOISES = torch.logspace(-8, 4, 97, dtype=torch.float64)
 """c = σ²/a², the noise of the Gaussian process as a part of the variance of its signal."""
 
@@ -46,31 +41,6 @@ class GaussianQuantiles:
     def slopes(self, tasks: Tensor) -> Tensor:
         """∂b/∂θ = s √(2π) exp(Φ⁻¹(θ)²/2)."""
         return self.scale * math.sqrt(2 * math.pi) * (torch.special.ndtri(tasks) ** 2 / 2).exp()
-
-
-def evidence_lengthscale(rows: QuantileRows, kernel: str, seed: int) -> Tensor:
-    """A lengthscale a column (d,), of largest evidence for a Gaussian process on at most 500 of the (scaled) rows.
-
-    Args:
-        kernel: a name of `TASK_KERNELS`.
-
-    Cost: that of training `GPRegressor` on the rows taken.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.estimators.quantile_prior import evidence_lengthscale
-        >>> from ovkgp.estimators.quantile_rows import QuantileRows
-        >>> X = np.random.default_rng(0).standard_normal((60, 2))
-        >>> slow = evidence_lengthscale(QuantileRows.of(X, np.sin(3 * X[:, 0])), "rbf", seed=0)
-        >>> bool(slow[1] > 5 * slow[0])  # nothing depends on the second column
-        True
-    """
-    sample = rows.sample(MOST_ROWS)
-    base = TASK_KERNELS[kernel](sample.X.shape[1])
-    model = GPRegressor(kernel="independent", base_kernel=base, approximation="exact", random_state=seed)
-    model.fit(sample.X, sample.Y)
-    scaled = model.gp_.kernel.kernels[0].base_kernel.lengthscale.detach().double().reshape(-1)
-    return scaled * torch.from_numpy(model.scaling_.input_scale)
 
 
 @dataclass(frozen=True)
