@@ -1,0 +1,47 @@
+"""The speed of infinite quantile regression is measured at toy sizes, and the claims that hold at any size do."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def itl_speed(monkeypatch):
+    """The script, with the modules beside it, forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+    yield importlib.import_module("itl_speed")
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(BENCHMARKS)):
+            del sys.modules[name]
+
+
+def test_it_runs_and_its_certain_claims_hold(itl_speed, capsys, monkeypatch):
+    monkeypatch.setattr(itl_speed, "NINE", itl_speed.NINE[[1, 4]])
+    monkeypatch.setattr(itl_speed.importlib.util, "find_spec", lambda name: None)
+    claims = itl_speed.speed(((30, 4, 2),), 60, 10, 400, (10,))
+    printed = capsys.readouterr().out
+    assert claims and all(claim.text in printed for claim in claims) and "nan" not in printed
+    certain = [claim for claim in claims if "at least as low" in claim.text or "converged" in claim.text]
+    assert len(certain) == 2 and all(claim.holds for claim in certain), printed
+
+
+def test_both_sides_mean_the_same_norm(itl_speed):
+    """Our h in the peer's terms: α = K⁻¹ h at the data, ‖h‖² = αᵀ K α."""
+    X, y = itl_speed.data(12)
+    nodes = torch.tensor([0.2, 0.5, 0.9]).double()
+    h = itl_speed._ours(X, y, nodes).function_
+    values = h(torch.from_numpy(X), nodes).flatten()
+    square = values @ torch.linalg.solve(itl_speed.gram(X, nodes), values)
+    assert square.item() == pytest.approx(h.norm() ** 2, rel=1e-6)
+
+
+def test_a_gram_matrix_that_does_not_fit_is_left_out(itl_speed, capsys, monkeypatch):
+    monkeypatch.setattr(itl_speed, "available_memory", lambda: 1e3)
+    assert itl_speed._beside_the_gram(30, 4, 2) == []
+    assert "no: 0.000115 GB" in capsys.readouterr().out
