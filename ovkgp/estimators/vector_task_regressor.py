@@ -53,7 +53,8 @@ class VectorTaskRegressor(TableRegressor):
             `ovkgp.estimators.conventions`.
         normalisation: what a missing pair does to the noise: "fixed" (λnT, as if it were there), "pooled" (λ times the pairs that
             are), "per_sample" (λn times those in the row) (LT-75).
-        fit_intercept: take the mean of each output, over rows and tasks, away first; the papers do not.
+        fit_intercept: take the mean of each output, over rows and tasks, away first. The papers do not, but between distant tasks a mean of
+            zero shows: for values that are far from it, such as landmarks, it is better.
         scale: "evidence" for s² above, "given" for 1.
         hyperparameters: "fixed", or "evidence" to train lengthscales, s² and noise from there; `lam_` is then what they imply.
         verbose: 1 shows a progress bar.

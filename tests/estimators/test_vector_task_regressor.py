@@ -1,6 +1,10 @@
 """VectorTaskRegressor: the ridge of vITL is a Gaussian process, at any task, with masks, and with a scale."""
 
+import pickle
+from copy import deepcopy
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel
@@ -9,8 +13,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
 from ovkgp.datasets import make_landmarks
-from ovkgp.estimators.vector_task_regressor_rows import joint_rows, radial_tasks, single_rows
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.estimators.vector_task_regressor_rows import angular_tasks, joint_rows, radial_tasks, single_rows
+from ovkgp.exceptions import InputError, ModelFileError, OptionError
 from ovkgp.inference.task_learning.factors import KernelFactor
 from ovkgp.inference.task_learning.function import TaskFunction
 from ovkgp.inference.task_learning.functional_ridge_posterior import GridPosterior, pairs
@@ -138,8 +142,6 @@ def test_g_09_the_scale_maximises_the_evidence_and_leaves_the_mean(data):
 
 def clone_gp(gp, factor):
     """The same model with prior and noise multiplied."""
-    from copy import deepcopy
-
     gp = deepcopy(gp)
     gp.kernel.outputscale = gp.kernel.outputscale * factor
     gp.noise_model.log_scale += 0.5 * np.log(factor)
@@ -323,3 +325,174 @@ def test_the_shape_of_the_landmark_experiments():
     seen = np.random.default_rng(0).uniform(size=train.Y.shape[:2]) > 0.4
     masked = ovkgp.VectorTaskRegressor(**options).fit(train.X, np.where(seen[..., None], train.Y, np.nan))
     assert half_error(masked, held) < 1.5 * single
+
+
+# --- style transfer ---------------------------------------------------------------------------------------------------
+
+STYLE = {"lengthscale": (2 * 0.07) ** -0.5, "task_lengthscale": (2 * 0.4) ** -0.5, "lam": 2e-5}
+
+
+def half_error(found, expected):
+    return 0.5 * ((found - expected) ** 2).sum(-1).mean()
+
+
+@pytest.fixture(scope="module")
+def faces():
+    return make_landmarks(30, num_landmarks=20, random_state=0)
+
+
+@pytest.mark.parametrize("walk", ["radial", "angular"])
+def test_lt_104_faces_between_the_emotions_are_near_the_truth(faces, walk):
+    """Continuous traversal: from neutral to happy, and around the circle from happy to surprised, at points that nobody was seen at."""
+    test = faces.identities >= 25
+    happy, surprised = (np.arctan2(*faces.tasks[k][::-1]) for k in (4, 6))
+    path = (
+        radial_tasks(faces.tasks[4], np.linspace(0.1, 0.9, 5))
+        if walk == "radial"
+        else angular_tasks(np.linspace(happy, surprised, 7)[1:-1])
+    )
+    train = single_rows(faces.faces[~test], 4)
+    # without an intercept a prior mean of zero, far from any face, shows between the emotions
+    model = ovkgp.VectorTaskRegressor(faces.tasks, fit_intercept=True, **STYLE).fit(train.X, train.Y)
+    found, truth = model.predict(faces.faces[test, 4], path), faces.truth(path)[test]
+    nearest = np.linalg.norm(path[:, None] - faces.tasks[None], axis=-1).argmin(1)
+    without = model.predict(faces.faces[test, 4])[:, nearest]  # what a model of seven separate emotions could say
+    assert half_error(found, truth) < 0.5 * half_error(without, truth)
+    assert half_error(found, truth) < 0.2 * half_error(faces.truth(path)[~test].mean(0), truth)
+
+
+def test_lt_101_joint_rows_learn_from_every_emotion_and_answer_from_any(faces):
+    test = faces.identities >= 25
+    rows = joint_rows(faces.faces[~test])
+    model = ovkgp.VectorTaskRegressor(faces.tasks, **STYLE).fit(rows.X, rows.Y)
+    mean_face = half_error(faces.faces[~test].mean(0), faces.faces[test])
+    for emotion in range(7):
+        held = single_rows(faces.faces[test], emotion)
+        assert half_error(model.predict(held.X), held.Y) < 0.35 * mean_face
+
+
+def test_lt_103_joint_rows_with_missing_faces_are_the_rows_that_are_left(faces):
+    """A missing face is neither input nor target: the fit is that of the long table of what is there (LT B-29)."""
+    few = faces.faces[:6, :4, :6].copy()
+    few[1, 2], few[4, 0] = np.nan, np.nan
+    tasks, rows = faces.tasks[:4], joint_rows(few)
+    model = ovkgp.VectorTaskRegressor(tasks, scale="given", **FIXED).fit(rows.X, rows.Y)
+    assert len(rows.X) == 22 and model.missing_ == pytest.approx(np.isnan(rows.Y).any(-1).mean())
+    Xs, new = faces.faces[8:10, 0, :6], np.array([[0.2, -0.3]])
+    mean, std = oracle(rows.X, tasks, rows.Y, np.eye(6), LAM * 22 * 4, Xs, new)
+    got = model.predict(Xs, new, return_std=True, noise=False)
+    np.testing.assert_allclose(got[0], mean, atol=1e-8)
+    np.testing.assert_allclose(got[1], std, atol=1e-6)
+
+
+def test_lt_100_the_input_emotion_may_be_left_out_of_the_targets(faces):
+    train = single_rows(faces.faces[:40], 0)
+    model = ovkgp.VectorTaskRegressor(faces.tasks[1:], fit_intercept=True, **STYLE).fit(train.X, train.Y[:, 1:])
+    assert model.predict(train.X[:3]).shape == (3, 6, 40)
+    neutral = model.predict(faces.faces[40:, 0], faces.tasks[:1])[:, 0]  # extrapolated to the emotion that was left out
+    assert half_error(neutral, faces.faces[40:, 0]) < half_error(train.X.mean(0), faces.faces[40:, 0])
+
+
+def test_lt_102_rank_r_with_missing_faces_is_a_projection_too(data):
+    """LT B-28 where whole vectors are missing: V is that of the observed ones."""
+    X, tasks, Y, Xs, new = data
+    Y = Y.copy()
+    Y[0, 1], Y[3, 2] = np.nan, np.nan
+    flat = Y.reshape(-1, P)
+    flat = flat[np.isfinite(flat).all(1)]
+    V = np.linalg.eigh(flat.T @ flat)[1][:, -1:]
+    full, low = (ovkgp.VectorTaskRegressor(tasks, output_matrix=A, **FIXED).fit(X, Y) for A in ("identity", 1))
+    np.testing.assert_allclose(low.output_matrix_, V @ V.T, atol=1e-12)
+    np.testing.assert_allclose(low.predict(Xs, new), full.predict(Xs, new) @ V @ V.T, atol=1e-8)
+
+
+def test_a_task_given_twice_is_two_observations(data):
+    X, tasks, Y, Xs, new = data
+    twice, Z = np.vstack([tasks, tasks[:1]]), np.concatenate([Y, Y[:, :1] + 0.3], 1)
+    model = ovkgp.VectorTaskRegressor(twice, scale="given", **FIXED).fit(X, Z)
+    mean, _ = oracle(X, twice, Z, np.eye(P), LAM * N * (T + 1), Xs, new)
+    np.testing.assert_allclose(model.predict(Xs, new), mean, atol=1e-8)
+
+
+def test_the_bands_cover_fresh_observations():
+    """Drawn from the prior with its noise: nine in ten lie in the 90 % band, at tasks that were seen and at others."""
+    rng = np.random.default_rng(0)
+    X, tasks, new = rng.uniform(-2, 2, (40, 2)), rng.uniform(-1, 1, (4, 2)), rng.uniform(-1, 1, (3, 2))
+    K = np.kron(gauss(X, X, 1.3), gauss(*2 * (np.vstack([tasks, new]),), 0.8))
+    draws = np.linalg.cholesky(K + 1e-9 * np.eye(len(K))) @ rng.standard_normal((len(K), 20))
+    F, noise = 2.0 * draws.reshape(40, 7, 20), 0.3
+    Y = F + noise * rng.standard_normal(F.shape)
+    lam = (noise / 2.0) ** 2 / (30 * 4)
+    model = ovkgp.VectorTaskRegressor(tasks, lengthscale=1.3, task_lengthscale=0.8, lam=lam).fit(X[:30], Y[:30, :4])
+    assert model.scale_ == pytest.approx(4.0, rel=0.15)
+    mean, std = model.predict(X[30:], np.vstack([tasks, new]), return_std=True)
+    inside = np.abs(Y[30:] - mean) < 1.645 * std
+    assert inside[:, :4].mean() == pytest.approx(0.9, abs=0.04) and inside[:, 4:].mean() == pytest.approx(0.9, abs=0.05)
+
+
+# --- bad data, files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_inputs_that_are_not_numbers_are_refused(data, bad):
+    X, tasks, Y, _, _ = data
+    X = X.copy()
+    X[1, 1] = bad
+    with pytest.raises(ValueError, match=r"NaN|infinity"):
+        ovkgp.VectorTaskRegressor(tasks).fit(X, Y)
+
+
+def test_infinite_targets_and_rows_without_anything(data):
+    X, tasks, Y, Xs, new = data
+    Z = Y.copy()
+    Z[0, 0, 0] = np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        ovkgp.VectorTaskRegressor(tasks).fit(X, Z)
+    with pytest.raises(ValueError, match=r"nobody|nothing|no value|NaN|observed"):
+        ovkgp.VectorTaskRegressor(tasks).fit(X, np.full(Y.shape, np.nan))
+    Z = Y.copy()
+    Z[4] = np.nan
+    empty = ovkgp.VectorTaskRegressor(tasks, **FIXED).fit(X, Z)
+    without = ovkgp.VectorTaskRegressor(tasks, **FIXED).fit(np.delete(X, 4, 0), np.delete(Y, 4, 0))
+    np.testing.assert_allclose(empty.predict(Xs, new), without.predict(Xs, new), atol=1e-10)
+    assert empty.missing_ == pytest.approx(1 / N)
+
+
+@pytest.mark.parametrize("options", [{}, {"normalisation": "per_sample"}, {"output_matrix": 1}])
+def test_pickles_and_copies_are_equal_to_the_bit(data, options):
+    X, tasks, Y, Xs, new = data
+    Y = Y.copy()
+    Y[0, 1] = np.nan
+    model = ovkgp.VectorTaskRegressor(tasks, **FIXED, **options).fit(X, Y)
+    for again in (pickle.loads(pickle.dumps(model)), deepcopy(model)):
+        for mine, other in zip(
+            model.predict(Xs, new, return_std=True), again.predict(Xs, new, return_std=True), strict=True
+        ):
+            np.testing.assert_array_equal(mine, other)
+
+
+def test_a_saved_model_with_a_noise_for_each_row(tmp_path, data):
+    X, tasks, Y, Xs, new = data
+    Y = Y.copy()
+    Y[0, 1], Y[2] = np.nan, np.nan
+    model = ovkgp.VectorTaskRegressor(tasks, normalisation="per_sample", kernel=MaternKernel(nu=1.5), lam=LAM).fit(X, Y)
+    model.save(tmp_path / "model.ovkgp")
+    again = ovkgp.load(tmp_path / "model.ovkgp")
+    for mine, other in zip(
+        model.predict(Xs, new, return_std=True), again.predict(Xs, new, return_std=True), strict=True
+    ):
+        np.testing.assert_array_equal(mine, other)
+    whole = (tmp_path / "model.ovkgp").read_bytes()
+    (tmp_path / "model.ovkgp").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelFileError):
+        ovkgp.load(tmp_path / "model.ovkgp")
+
+
+def test_tables_keep_their_names(data):
+    X, tasks, Y, _, _ = data
+    inputs = pd.DataFrame(X, columns=["a", "b", "c"])
+    outputs = pd.DataFrame(Y.reshape(N, -1), columns=[f"{j}{u}" for j in range(T) for u in range(P)])
+    model = ovkgp.VectorTaskRegressor(tasks, **FIXED).fit(inputs, outputs)
+    assert list(model.feature_names_in_) == ["a", "b", "c"] and model.output_names_ == list(outputs.columns)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(inputs[["b", "a", "c"]])

@@ -1,0 +1,51 @@
+"""The experiments on costs, level sets and landmarks run at toy sizes, and the claims that hold at any size do."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+TOYS = {
+    ("itl_classes", "lt139"): {"repeats": 1, "num_rows": 100, "num_tasks": 5},
+    ("itl_levels", "lt141"): {"num_rows": 40, "num_tasks": 6, "num_fresh": 200, "repeats": 2},
+    ("itl_levels", "bt105"): {"gammas": (1.0,), "share_of_rows": 0.1, "num_levels": 5},
+    ("itl_landmarks", "lt142"): {"num_identities": 8, "repeats": 1},
+    ("itl_landmarks", "lt144"): {"num_identities": 8, "ranks": (1, 5, 20, 136), "repeats": 1},
+    ("itl_landmarks", "lt145"): {"num_identities": 12, "shares": (0.0, 0.5, 0.95), "repeats": 1, "masks": 2},
+}
+
+CERTAIN = {"lt142": ["better than neutral ones alone"], "lt144": ["falls with the rank"], "lt145": ["95 % costs more"]}
+"""Words of the claims that are not a matter of size."""
+
+
+@pytest.fixture
+def benchmark_of(monkeypatch):
+    """Modules of the folder by name, forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(BENCHMARKS)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(("module", "name"), TOYS)
+def test_an_experiment_runs_and_its_certain_claims_hold(benchmark_of, capsys, module, name):
+    claims = getattr(benchmark_of(module), name)(**TOYS[module, name])
+    printed = capsys.readouterr().out
+    assert claims and all(claim.text in printed for claim in claims)
+    assert "nan" not in printed
+    for words in CERTAIN.get(name, []):
+        found = [claim for claim in claims if words in claim.text]
+        assert found and all(claim.holds for claim in found), printed
+
+
+def test_pictures_are_written_where_a_folder_is_given(benchmark_of, tmp_path, capsys):
+    levels = benchmark_of("itl_levels")
+    levels.lt141(num_rows=30, num_tasks=5, num_fresh=50, repeats=1, out=str(tmp_path / "new"))
+    levels.bt105(gammas=(1.0,), share_of_rows=0.05, num_levels=3, out=str(tmp_path / "new"))
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"level_sets.png", "level_shares.png"}
+    assert capsys.readouterr().out.count("picture: ") == 2
