@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from ridge_tables import Claim, claim, heading, note, row
+from claims import Claim, claim, heading, note, row
 from sklearn.datasets import load_iris, make_circles, make_moons
 from sklearn.model_selection import train_test_split
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
-from ridge_tables import Claim, claim, heading, note, row
+from claims import Claim, claim, heading, note, row
 
 from ovkgp import VectorTaskRegressor
 from ovkgp.datasets import make_landmarks

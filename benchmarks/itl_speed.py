@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from ridge_tables import Claim, claim, heading, infeasible, note, row
+from claims import Claim, claim, heading, infeasible, note, row
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.linear_model import QuantileRegressor
 from sklearn.metrics import mean_pinball_loss

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
+from functools import partial
 
-import torch
+from claims import run_experiments
 from ridge_classes import bt81, moons
 from ridge_fields import ba12, bt82
 from ridge_outputs import ba13, bt83
 from ridge_sarcos import bt84
 from ridge_speed import speed
-from threadpoolctl import threadpool_limits
 
 EXPERIMENTS = {
     "bt82": bt82,
@@ -76,26 +75,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="of bt84 (default 10; the thesis has 80)")
     parser.add_argument("--out", help="a folder for pictures")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    with threadpool_limits(1):  # NumPy's threads are not torch's
-        claims = [claim for name in ([options.only] if options.only else EXPERIMENTS) for claim in run(name, options)]
-    print(f"\n{sum(claim.holds for claim in claims)} of {len(claims)} claims hold")
-    for claim in claims:
-        if not claim.holds:
-            print(f"    does not hold: {claim.text}")
+    names = [options.only] if options.only else EXPERIMENTS
+    run_experiments((name, partial(EXPERIMENTS[name], **sizes_of(name, options))) for name in names)
 
 
-def run(name: str, options: argparse.Namespace) -> list:
-    """One experiment at the sizes asked for: its claims."""
+def sizes_of(name: str, options: argparse.Namespace) -> dict:
+    """The sizes of one experiment that were asked for."""
     sizes = dict((QUICK if options.quick else FULL if options.full else {}).get(name, {}))
     if name == "bt84":
         sizes |= {"folder": options.data} | ({"repeats": options.repeats} if options.repeats else {})
     if name == "moons":
         sizes["out"] = options.out
-    start = time.perf_counter()
-    claims = EXPERIMENTS[name](**sizes)
-    print(f"    ({name}: {time.perf_counter() - start:.0f} s)", flush=True)
-    return claims
+    return sizes
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from ridge_tables import Claim, claim, heading, note, row
+from claims import Claim, claim, heading, note, row
 from sklearn.datasets import load_digits
 from timing import timed
 

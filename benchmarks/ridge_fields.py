@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from ridge_tables import Claim, claim, heading, infeasible, note, row
+from claims import Claim, claim, heading, infeasible, note, row
 from sklearn.metrics import r2_score
 from timing import timed
 

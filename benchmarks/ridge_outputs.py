@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
-from ridge_tables import Claim, claim, heading, note, row, spread
+from claims import Claim, claim, heading, note, row, spread
 from sklearn.metrics import r2_score
 
 from ovkgp import ORFFRidge, OVKRidge

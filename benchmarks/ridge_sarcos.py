@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from ridge_tables import Claim, claim, heading, note, row
+from claims import Claim, claim, heading, note, row
 from scipy.stats import ttest_rel
 from timing import timed
 

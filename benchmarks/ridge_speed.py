@@ -6,7 +6,7 @@ A module for `ridge.py`; run by itself it does nothing.
 from __future__ import annotations
 
 import numpy as np
-from ridge_tables import Claim, claim
+from claims import Claim, claim
 from sklearn.kernel_approximation import RBFSampler
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge

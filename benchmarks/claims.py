@@ -1,13 +1,17 @@
-"""How the ridge experiments speak: tables of plain columns, claims with their verdict, and sizes that do not fit.
+"""How the experiments of the papers speak: tables of plain columns, claims with their verdict, and sizes that do not fit.
 
-A module for `ridge.py` and its siblings; run by itself it does nothing.
+A module for `ridge.py`, `itl.py` and their siblings; run by itself it does nothing.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
 
 FIRST, OTHER = 16, 20
 """Widths of the columns."""
@@ -51,3 +55,21 @@ def spread(values: np.ndarray) -> str:
 def infeasible(num_rows: int, num_outputs: int) -> str:
     """What the dense matrix between all entries would take, in float64."""
     return f"no: {8 * (num_rows * num_outputs) ** 2 / 1e9:.3g} GB"
+
+
+def run_experiments(experiments: Iterable[tuple[str, Callable[[], list[Claim]]]]) -> None:
+    """Run them one after another on one thread, and count the claims that hold."""
+    torch.set_num_threads(1)
+    with threadpool_limits(1):  # NumPy's threads are not torch's
+        claims = [found for name, experiment in experiments for found in _timed(name, experiment)]
+    print(f"\n{sum(found.holds for found in claims)} of {len(claims)} claims hold")
+    for found in claims:
+        if not found.holds:
+            print(f"    does not hold: {found.text}")
+
+
+def _timed(name: str, experiment: Callable[[], list[Claim]]) -> list[Claim]:
+    start = time.perf_counter()
+    claims = experiment()
+    print(f"    ({name}: {time.perf_counter() - start:.0f} s)", flush=True)
+    return claims
