@@ -1,6 +1,6 @@
 """Many rows by L-BFGS on Moreau envelopes, a chunk of Φ at a time, until the duality gap is small (LT-84, LT-86, BT-102).
 
-In the coordinates of `streamed_coordinates` some 20 to 40 passes over the rows are enough. The first steps see a random part of the
+In the coordinates of `streamed_coordinates` 5 to 30 passes over the rows are enough. The first steps see a random part of the
 rows only, and more of them as the fit gets better; κ falls with the error of the part, and further where the kinks keep the gap open.
 """
 
@@ -45,12 +45,12 @@ def solve_streamed(
         problem: J.
         start: W (r, q) to begin with, near the solution: all rows are then used at once.
         tolerance: of the relative gap. A small λ asks for more passes: the gap holds the gradient's square over 2λ.
-        max_iter: the most steps of L-BFGS, one pass over the rows each.
+        max_iter: the most steps of L-BFGS, a pass over the rows or a part of them each.
         verbose: 1 shows the gap as it falls.
 
     Ctrl-C keeps the best so far. A gap above the tolerance is a `FitWarning`.
 
-    Cost: 20 to 60 passes, each O(n q (r + m)) and the making of Φ; memory O(r² + 40 r q) and a chunk of Φ, whatever n.
+    Cost: 5 to 30 passes, each O(n q (r + m)) and the making of Φ; memory O(r² + 40 r q) and a chunk of Φ, whatever n.
 
     Example:
         >>> import torch

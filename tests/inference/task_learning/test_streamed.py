@@ -96,6 +96,12 @@ def test_a_batch_of_nodes_takes_its_columns_and_offsets():
     assert part.values(normal(*problem.shape)).shape == (3, 2)
 
 
+def test_only_what_has_kinks_is_smoothed():
+    assert streamed(loss=Pinball()).smoothing(1e-9) == 1e-9
+    assert streamed(loss=Square()).smoothing(0.01) == 0.0
+    assert streamed(loss=Square()).smoothing(1.0) == 1.0
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------------
 
 

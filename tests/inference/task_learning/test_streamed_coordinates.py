@@ -53,6 +53,17 @@ def test_quantiles_have_nearly_even_curvature_at_a_fit_and_much_less_so_in_the_f
     assert spread < 6 < 100 < plain
 
 
+def test_effective_dimensions_are_degrees_of_freedom():
+    """Of the square loss: tr A (A + λ)⁻¹, with A the normal matrix."""
+    problem = streamed(loss=Square(), lam=1e-2, num_frequencies=4)
+    dense = in_memory(problem)
+    A = torch.kron(dense.inputs.T @ dense.inputs / 400, dense.tasks.T @ (dense.loss.weights[:, None] * dense.tasks))
+    expected = torch.linalg.solve(A + problem.lam * torch.eye(len(A), dtype=torch.float64), A).trace().item()
+    dimension, tasks = StreamedCoordinates(problem, unit=1.0).dimensions
+    assert dimension == pytest.approx(expected, rel=1e-9)
+    assert 1 < tasks <= min(6, dimension)
+
+
 def test_only_a_sample_of_the_rows_is_seen(monkeypatch):
     monkeypatch.setattr(streamed_coordinates, "LEAST_ROWS", 50)
     monkeypatch.setattr(streamed_coordinates, "ROWS_EACH", 4)
