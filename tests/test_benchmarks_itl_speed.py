@@ -24,11 +24,13 @@ def itl_speed(monkeypatch):
 def test_it_runs_and_its_certain_claims_hold(itl_speed, capsys, monkeypatch):
     monkeypatch.setattr(itl_speed, "NINE", itl_speed.NINE[[1, 4]])
     monkeypatch.setattr(itl_speed.importlib.util, "find_spec", lambda name: None)
-    claims = itl_speed.speed(((30, 4, 2),), 60, 10, 400, (10,))
+    claims = itl_speed.speed(((30, 4, 2),), 60, 10, 400, (10,), 300)
     printed = capsys.readouterr().out
     assert claims and all(claim.text in printed for claim in claims) and "nan" not in printed
-    certain = [claim for claim in claims if "at least as low" in claim.text or "converged" in claim.text]
-    assert len(certain) == 2 and all(claim.holds for claim in certain), printed
+    certain = [
+        claim for claim in claims if any(words in claim.text for words in ("at least as low", "converged", "B-33"))
+    ]
+    assert len(certain) == 3 and all(claim.holds for claim in certain), printed
 
 
 def test_both_sides_mean_the_same_norm(itl_speed):
