@@ -199,3 +199,11 @@ def test_float32_is_taken_and_kept_as_float64():
     assert problem.shape == (4, 3)
     assert problem.is_shared
     assert replace(problem, loss=IntegralLoss(Huber(1.0), gauss_legendre(3))).num_rows == 4
+
+
+def test_numbers_are_finite_even_where_their_sum_is_not():
+    large = torch.full((4, 4), 1e308, dtype=torch.float64)
+    assert TaskProblem(**{**GOOD, "inputs": large}).shape == (4, 3)
+    infinite = torch.tensor([[torch.inf], [-torch.inf], [1.0], [1.0]]).double()
+    with pytest.raises(InputError, match="inputs"):
+        TaskProblem(**{**GOOD, "inputs": infinite})
