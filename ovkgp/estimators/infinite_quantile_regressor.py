@@ -63,7 +63,8 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         kernel: of the inputs: "rbf", "matern12", "matern32", "matern52", "rq", "laplace", or a scalar GPyTorch kernel, which is
             copied, left as it is, and given the inputs in their own units.
         lengthscale: of a kernel by name, in standard deviations of the input columns: "auto" (one a column, of largest evidence for
-            a Gaussian process on at most 500 rows), "median" (the median distance between rows, LT-41), a number, or (d,).
+            a Gaussian process on at most 500 rows), "median" (the median distance between rows, LT-41), a number, (d,), or a
+            `LearnedKernel` from `learned_kernel`, so that many fits share one training.
         trend: "linear" or "quadratic": a polynomial of the inputs is a part of a kernel by name, as large as the evidence says, so
             that curves go on where the data end; None for none; "auto" is "linear" where the lengthscale is "auto", else None.
         task_kernel, task_lengthscale: of the levels in [0, 1], likewise. Longer scales tie the levels closer together.

@@ -17,6 +17,7 @@ from linear_operator import to_dense
 from scipy.optimize import minimize
 from torch import Tensor
 
+from ovkgp.estimators.quantile_prior import GaussianScales
 from ovkgp.estimators.quantile_rows import QuantileRows
 from ovkgp.estimators.quantile_trend import TRENDS, KernelShares
 from ovkgp.estimators.task_options import TASK_KERNELS
@@ -32,37 +33,55 @@ WIDTH = 3.0
 """Their prior standard deviation."""
 SMALLEST = 1e-6
 """The least noise variance."""
+SMALLEST_SIGNAL = 1e-3
+"""A signal of less variance counts as this for the constant beside it."""
 MAX_ITER = 100
 PLAIN = KernelShares()
 
 
 @dataclass(frozen=True)
 class LearnedKernel:
-    """Lengthscale ("median", a number, or one a column (d,)) and shares of an input kernel."""
+    """What is known of an input kernel.
+
+    Args:
+        lengthscale: "median", a number, or one a column (d,).
+        shares: of its parts.
+        scales: signal and noise of the Gaussian process; None where none was made.
+    """
 
     lengthscale: object
     shares: KernelShares = PLAIN
+    scales: GaussianScales | None = None
+
+    @property
+    def intercept(self) -> float:
+        """The prior standard deviation of a constant beside the kernel: where there is little signal, that of the target itself.
+
+        It lets curves be those of noise that is not Gaussian where the inputs say nothing.
+        """
+        return 1.0 if self.scales is None else min(max(self.scales.signal, SMALLEST_SIGNAL), 1.0) ** -0.5
 
 
 def learned_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, lengthscale=None) -> LearnedKernel:
     """The most probable lengthscales (d,) and shares.
 
-    Args:
-        rows: scaled, of which y varies.
-        kernel: k_0, a name of `TASK_KERNELS`.
-        trend: None, "linear" or "quadratic".
-        lengthscale: a number or (d,) that is known already; None to learn it.
+        Args:
+            rows: scaled, of which y varies.
+            kernel: k_0, a name of `TASK_KERNELS`.
+            trend: None, "linear" or "quadratic".
+            lengthscale: a number or (d,) that is known already; None to learn it.
 
-    Cost: O(n³) for each of at most 100 steps, n ≤ 500: a second or so.
+        Cost: O(n³) for each of at most 100 steps, n ≤ 500: a second or so.
 
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.estimators.quantile_kernel import learned_kernel
-        >>> from ovkgp.estimators.quantile_rows import QuantileRows
-        >>> X = np.random.default_rng(0).standard_normal((60, 2))
-        >>> found = learned_kernel(QuantileRows.of(X, np.sin(3 * X[:, 0])), "rbf")
-        >>> bool(found.lengthscale[1] > 3 * found.lengthscale[0])  # nothing depends on the second column
-        True
+        Example:
+            >>> import numpy as np
+            >>> from ovkgp.estimators.quantile_kernel import learned_kernel
+            >>> from ovkgp.estimators.quantile_prior import GaussianScales
+    from ovkgp.estimators.quantile_rows import QuantileRows
+            >>> X = np.random.default_rng(0).standard_normal((60, 2))
+            >>> found = learned_kernel(QuantileRows.of(X, np.sin(3 * X[:, 0])), "rbf")
+            >>> bool(found.lengthscale[1] > 3 * found.lengthscale[0])  # nothing depends on the second column
+            True
     """
     sample = rows.sample(MOST_ROWS)
     X, y = torch.from_numpy(sample.X), torch.from_numpy(sample.Y[:, 0])
@@ -72,10 +91,12 @@ def learned_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, le
         posterior, posterior.start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MAX_ITER}
     )
     scales, variances = posterior.split(torch.from_numpy(found.x))
-    del variances["noise"]
-    known = lengthscale is not None
+    variances = {name: variance.item() for name, variance in variances.items()}
+    noise = variances.pop("noise") + SMALLEST
     return LearnedKernel(
-        lengthscale if known else scales.numpy(), KernelShares.of(**{k: v.item() for k, v in variances.items()})
+        scales.numpy() if lengthscale is None else lengthscale,
+        KernelShares.of(**variances),
+        GaussianScales(sum(variances.values()), noise),
     )
 
 

@@ -162,7 +162,7 @@ def quantile_model(options, rows: QuantileRows, chosen: LearnedKernel, seed: int
     inputs = input_factor(X, kernel=kernel, num_frequencies=options.num_frequencies, random_state=seed)
     if chosen.shares.stationary < 1:
         inputs = TrendFactor(inputs, chosen.shares)
-    inputs = InterceptFactor(inputs) if options.intercept else inputs
+    inputs = InterceptFactor(inputs, chosen.intercept) if options.intercept else inputs
     lengthscale = None if isinstance(options.kernel, Kernel) else _lengthscale_of(kernel)
     return completed(options, rows, inputs, kept_rows(options, inputs, X), lengthscale)
 
@@ -194,6 +194,8 @@ def chosen_kernel(options, rows: QuantileRows) -> LearnedKernel:
     """Lengthscale and shares of the input kernel: what the options name, and what is "auto" from the rows, where y varies at all."""
     if isinstance(options.kernel, Kernel):
         return LearnedKernel(None)
+    if isinstance(options.lengthscale, LearnedKernel):
+        return options.lengthscale
     known = None if is_auto(options.lengthscale) else options.lengthscale
     trend = ("linear" if known is None else None) if is_auto(options.trend) else options.trend
     if (rows.y == rows.y[0]).all() or (known is not None and trend is None):

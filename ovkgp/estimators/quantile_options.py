@@ -10,6 +10,7 @@ from torch.nn import Module
 
 from ovkgp.estimators.conventions import require_lam
 from ovkgp.estimators.options import require_option
+from ovkgp.estimators.quantile_kernel import LearnedKernel
 from ovkgp.estimators.quantile_trend import TRENDS
 from ovkgp.estimators.tables import as_array
 from ovkgp.estimators.task_options import MEASURES, TASK_KERNELS, require_lengthscale
@@ -53,6 +54,8 @@ def _require_kernels(options) -> None:
             continue
         require_option(name, kernel, tuple(TASK_KERNELS), "a scalar GPyTorch kernel")
         value = getattr(options, scale)
+        if isinstance(value, LearnedKernel) and name == "kernel":
+            continue
         if not (isinstance(value, str) and value in named):
             require_lengthscale(value, scale, named)
 
@@ -63,6 +66,8 @@ def _require_trend(options) -> None:
     require_option("trend", options.trend, ("auto", *TRENDS), "None")
     if isinstance(options.kernel, Kernel):
         raise OptionError("trend is for a kernel by name: add a LinearKernel to the kernel object instead.")
+    if isinstance(options.lengthscale, LearnedKernel):
+        raise OptionError("a LearnedKernel has its trend already: leave trend out.")
     if options.feature_extractor is not None:
         raise OptionError("trend is not for a feature_extractor, which may learn one itself: leave trend out.")
 

@@ -21,8 +21,8 @@ from ovkgp.inference.task_learning.problem import TaskProblem
 EXPONENTS = np.arange(2.0, -3.25, -0.5)
 """The path: a first guess of λ, times ten to these."""
 PATIENCE = 2
-"""How often the loss may rise in a row."""
-TOLERANCE, MAX_ITER = 1e-2, 220
+"""How often the loss may rise in a row, once λ is below the first guess; far above it, all losses are alike."""
+TOLERANCE, MAX_ITER = 3e-3, 220
 """The relative duality gap of the fits of a path, and their most iterations: losses of rows left out differ by more than that."""
 
 
@@ -61,7 +61,8 @@ def quantile_path(problem: TaskProblem, folds: list[np.ndarray], *, verbose: int
         found = [_left_out(problem, fold, lam, start, verbose) for fold, start in zip(folds, starts, strict=True)]
         losses.append(sum(loss for loss, _, _ in found) / float(problem.row_weights.sum()))
         starts = [start for _, start, _ in found]
-        if len(losses) - 1 - int(np.argmin(losses)) >= PATIENCE or any(interrupted for _, _, interrupted in found):
+        rises = lam <= problem.lam and len(losses) - 1 - int(np.argmin(losses)) >= PATIENCE
+        if rises or any(interrupted for _, _, interrupted in found):
             break
     return QuantilePath(lams[: len(losses)], np.array(losses))
 

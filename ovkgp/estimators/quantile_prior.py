@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ovkgp.estimators.task_state import storable_part
 
-NOISES = torch.logspace(-8, 4, 97, dtype=torch.float64)
+NOISES = torch.logspace(-8, 3, 89, dtype=torch.float64)
 """c = σ²/a², the noise of the Gaussian process as a part of the variance of its signal."""
+LARGEST_GUESS = 0.1
 
 
 @storable_part
@@ -64,9 +65,10 @@ class GaussianScales:
         """The λ of the pinball loss at which its curvature meets the prior as the noise does: 0.3 σ / (n a²).
 
         A squared loss has λ = σ²/(n a²); near its minimiser the pinball loss of Gaussian noise bends by its density there,
-        which is about 0.3/σ over the levels.
+        which is about 0.3/σ over the levels. At most 0.1: of a standardised target, larger ones leave the curves to the prior,
+        whose noise is Gaussian.
         """
-        return 0.3 * math.sqrt(self.noise) / (num_rows * self.signal)
+        return min(0.3 * math.sqrt(self.noise) / (num_rows * self.signal), LARGEST_GUESS)
 
 
 def gaussian_scales(inputs: Tensor, y: Tensor, weights: Tensor) -> GaussianScales:

@@ -1,0 +1,90 @@
+"""What `itl_tables.py` searches: λ, a factor on learned lengthscales, the kind of trend and the scale of the levels.
+
+The lengthscales are learned once, on the training part of a split; a trial then is one plain fit. Run by itself it does nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin
+
+from ovkgp import BayesSearchCV, InfiniteQuantileRegressor
+from ovkgp.estimators.quantile_kernel import learned_kernel
+from ovkgp.estimators.quantile_metrics import crossing_of
+from ovkgp.estimators.quantile_rows import QuantileRows
+from ovkgp.estimators.quantile_trend import TRENDS
+
+LEVELS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
+SPACE = {
+    "trend": list(TRENDS),
+    "stretch": (0.5, 4.0, "log"),
+    "strength": (1e-3, 1e2, "log"),
+    "task_lengthscale": (0.1, 1.0, "log"),
+}
+
+
+class TunedQuantiles(RegressorMixin, BaseEstimator):
+    """`InfiniteQuantileRegressor` with a kernel that is known but for a few factors.
+
+    Args:
+        known: a `LearnedKernel` for each trend.
+        trend: which of them.
+        stretch: a factor on its lengthscales.
+        strength: λ, as a multiple of what signal and noise of a Gaussian process suggest.
+        coupling, task_lengthscale: as there.
+    """
+
+    def __init__(
+        self, known=None, trend="linear", stretch=1.0, strength=1.0, coupling="infinite", task_lengthscale=0.3
+    ):
+        self.known = known
+        self.trend = trend
+        self.stretch = stretch
+        self.strength = strength
+        self.coupling = coupling
+        self.task_lengthscale = task_lengthscale
+
+    def fit(self, X, y):
+        chosen = self.known[self.trend]
+        self.model_ = InfiniteQuantileRegressor(
+            lengthscale=replace(chosen, lengthscale=self.stretch * chosen.lengthscale),
+            lam=self.strength * chosen.scales.lam(len(y)),
+            coupling=self.coupling,
+            task_lengthscale=self.task_lengthscale,
+            tol=1e-3,
+            max_iter=400,
+            random_state=0,
+        ).fit(X, y)
+        return self
+
+    def predict(self, X, quantiles=None):
+        return self.model_.predict(X, quantiles)
+
+    def score(self, X, y):
+        """Minus the sum over five levels of the pinball loss."""
+        return -self.model_.pinball_loss(X, y, LEVELS).sum()
+
+    def raw_crossing(self, X, levels) -> float:
+        """What the curves would fall if they were not sorted, in the units of y."""
+        model = self.model_
+        curves = model.function_(model.scaling_.inputs(X), torch.from_numpy(levels))
+        return float(model.scaling_.output_scale[0]) * crossing_of(curves.numpy()).total
+
+
+def tuned(X: np.ndarray, y: np.ndarray, *, coupling: str, trials: int, folds, seed: int) -> TunedQuantiles:
+    """The best of a search on the rows given, fitted to all of them; half of the trials are Sobol points."""
+    rows = QuantileRows.of(X, y)
+    rows = rows.scaled(rows.scaling(scale_inputs=True))
+    known = {trend: learned_kernel(rows, "rbf", trend) for trend in TRENDS}
+    search = BayesSearchCV(
+        TunedQuantiles(known, coupling=coupling),
+        {name: values for name, values in SPACE.items() if coupling != "independent" or name != "task_lengthscale"},
+        n_startup=trials - trials // 2,
+        n_iter=trials // 2,
+        cv=folds,
+        random_state=seed,
+    )
+    return search.fit(X, y).best_estimator_
