@@ -54,6 +54,11 @@ class Multipliers:
         self.slopes, self.kappa = -certificate.dual, 0.05 * splitting.kappa
         self.gram = self.step.values
 
+    def price(self) -> float:
+        """What a Newton step costs here, in rounds of the splitting."""
+        n, m, (r, q) = *self.problem.entry_weights.shape, self.problem.shape
+        return self._curvature(self._look(self.weights)).cost / (4 * n * q * (r + m))
+
     def run(self, bar: tqdm) -> None:
         """Stages until it is over, or until rounding ends it."""
         certificate, failures = self.certificate, 0
@@ -138,8 +143,3 @@ class Multipliers:
         # a difference across a kink need be neither symmetric nor positive, which a curvature is
         values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)
         return (vectors * values.clamp(min=0.0).unsqueeze(-2)) @ vectors.mT
-
-
-def polish(splitting: Splitting, certificate: Certificate, bar: tqdm) -> None:
-    """Continue a splitting with Newton steps until the certificate is done."""
-    Multipliers(splitting, certificate).run(bar)

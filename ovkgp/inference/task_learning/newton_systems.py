@@ -63,17 +63,24 @@ class Curvature:
             right: R (r, q).
             gram: the diagonal (r, q) of the normal matrix of c = ω/n, where that is diagonal: what conjugate gradients start from.
         """
-        problem, (n, (r, q)) = self.problem, (self.problem.num_rows, self.problem.shape)
+        costs = self._costs()
+        return min(costs, key=costs.get)(right, gram)
+
+    @property
+    def cost(self) -> float:
+        """Operations of the cheapest road."""
+        return min(self._costs().values())
+
+    def _costs(self) -> dict:
+        n, m, (r, q) = *self.problem.entry_weights.shape, self.problem.shape
         active = math.inf if self.entries is None else int((self.entries > 0).sum())
-        costs = {
+        products = USUAL_STEPS * 4 * n * r * q + n * q * q * m
+        return {
             self._by_active: active**3 / 3 + 2 * active**2 * (r + q) if active <= MEMORY else math.inf,
             self._by_matrix: n * (r * q) ** 2 + (r * q) ** 3 / 3 if r * q <= MEMORY else math.inf,
-            self._by_gradients: USUAL_STEPS * 4 * n * r * q + n * q * q * problem.entry_weights.shape[1],
+            # conjugate gradients are not exact: they must be much cheaper
+            self._by_gradients: max(20 * products, 1e8),
         }
-        # conjugate gradients are not exact: they must be much cheaper
-        costs[self._by_gradients] = max(20 * costs[self._by_gradients], 1e8)
-        road = min(costs, key=costs.get)
-        return road(right, gram)
 
     def _by_active(self, right: Tensor, gram: Tensor | None) -> Tensor:
         problem = self.problem

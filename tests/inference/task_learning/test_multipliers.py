@@ -11,7 +11,7 @@ from task_cases import NAMES, M, N, case, loss_on, own_nodes
 from tqdm import tqdm
 
 from ovkgp.inference.task_learning.certificates import Certificate
-from ovkgp.inference.task_learning.multipliers import Multipliers, polish
+from ovkgp.inference.task_learning.multipliers import Multipliers
 from ovkgp.inference.task_learning.newton_systems import Curvature
 from ovkgp.inference.task_learning.primal import solve_primal
 from ovkgp.inference.task_learning.problem import TaskProblem
@@ -81,10 +81,18 @@ def test_last_digits_are_a_few_newton_steps(name):
     splitting = rough(problem, rounds=30, tolerance=1e-11)
     certificate = splitting.certificate
     certificate.steps = 0
-    polish(splitting, certificate, BAR)
+    Multipliers(splitting, certificate).run(BAR)
     assert certificate.done
     assert certificate.steps <= 60
     assert certificate.gap <= 1e-11 * certificate.objective
+
+
+def test_a_newton_step_is_dearer_where_more_entries_lie_on_a_kink():
+    prices = []
+    for lam in (1.0, 1e-2, 1e-5):
+        splitting = rough(case("pinball", lam=lam), rounds=100, tolerance=1e-12)
+        prices.append(Multipliers(splitting, splitting.certificate).price())
+    assert 0 <= prices[0] < prices[1] < prices[2]
 
 
 def test_holes_and_unequal_rows_make_no_difference():
@@ -108,7 +116,7 @@ def test_newton_steps_stop_at_the_limit_of_steps():
     splitting = rough(case("pinball", lam=1e-4), rounds=10, tolerance=1e-12)
     certificate = splitting.certificate
     certificate.max_iter = certificate.steps + 3
-    polish(splitting, certificate, BAR)
+    Multipliers(splitting, certificate).run(BAR)
     assert certificate.steps == certificate.max_iter
     assert not certificate.done
 
@@ -119,7 +127,7 @@ def test_rounding_ends_the_search_and_is_said():
     certificate = splitting.certificate
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        polish(splitting, certificate, BAR)
+        Multipliers(splitting, certificate).run(BAR)
     assert certificate.stuck or certificate.done
     assert certificate.gap <= 1e-13 * certificate.objective
 

@@ -63,6 +63,24 @@ def test_blocks_may_couple_the_entries_of_a_row(road, exact_gradients):
     np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
+@pytest.mark.parametrize("road", ROADS)
+def test_damping_adds_to_the_ridge(road, exact_gradients):
+    problem, R = problem_with(), normal(5, 3, seed=4)
+    entries = curvature_of(problem)
+    stiffer = dense(problem, blocks_of(problem, entries)) + 0.7 * np.eye(15)
+    expected = np.linalg.solve(stiffer, R.numpy().ravel()).reshape(5, 3)
+    found = getattr(Curvature(problem, entries, damping=0.7), road)(R, None)
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+def test_cost_is_that_of_the_cheapest_road():
+    problem = problem_with()
+    few, many = (Curvature(problem, curvature_of(problem, share)) for share in (0.05, 3.0))
+    k = int((few.entries > 0).sum())
+    assert few.cost == k**3 / 3 + 2 * k**2 * 8
+    assert many.cost == N * 15**2 + 15**3 / 3
+
+
 def test_product_is_that_of_the_dense_matrix():
     problem, D = problem_with(), normal(5, 3, seed=6)
     entries = curvature_of(problem)

@@ -30,7 +30,7 @@ from ovkgp import losses
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.task_learning import splitting
+from ovkgp.inference.task_learning import primal, splitting
 from ovkgp.inference.task_learning.dual import solve_dual
 from ovkgp.inference.task_learning.factors import FeatureFactor, KernelFactor, LevelFactor
 from ovkgp.inference.task_learning.function import TaskFunction
@@ -92,6 +92,17 @@ def test_where_no_least_squares_step_fits_it_descends_in_the_dual(name, monkeypa
     found = solve_primal(problem)
     assert found.gap <= 1e-6 * found.objective
     assert found.objective == pytest.approx(solve_dual(problem).objective, rel=2e-6)
+
+
+@pytest.mark.parametrize(("dear", "rounds"), [(0.0, [150, 2350]), (math.inf, [150])])
+def test_dear_newton_steps_wait_for_more_rounds(dear, rounds, monkeypatch):
+    budgets, run = [], Splitting.run
+    monkeypatch.setattr(primal, "DEAR", dear)
+    monkeypatch.setattr(primal, "DENSE_COORDINATES", 1)
+    monkeypatch.setattr(Splitting, "run", lambda self, budget, bar: budgets.append(budget) or run(self, budget, bar))
+    found = solve_primal(case("hinge", lam=1e-5), tolerance=1e-9)
+    assert budgets == rounds
+    assert found.gap <= 1e-9 * found.objective
 
 
 def test_smooth_losses_have_the_solution_of_lbfgs():
