@@ -59,7 +59,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         density: "uniform" on [lowest, 1], or "linear", 2θ: the problem in which each level is weighted by ν (BT-104).
         lowest: the least level that is learned and may be asked for; below 1/n nothing can be known.
         calibrate: multiply t(ν) by the ν-quantile of leave-one-out values, so that *fresh* points are inside with probability 1 − ν. Without it the
-            share of the rows learned from is right, that of fresh ones too small (by .1 for ν → 0 and 200 rows; with it, it is too large by .02).
+            share of the rows learned from is right, that of fresh ones too small (by .1 for ν → 0 and 200 rows).
         nested: rearrange decision curves, so that the set of a larger ν lies within that of a smaller one, and keep its mass.
         num_frequencies: None for the exact kernel, a number for so many random features.
         num_replicates: how many times `return_std` fits again.

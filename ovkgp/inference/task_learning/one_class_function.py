@@ -15,6 +15,7 @@ from ovkgp.inference.task_learning.factors import Factor, KernelFactor
 from ovkgp.inference.task_learning.function import TaskFunction
 from ovkgp.inference.task_learning.one_class_curves import weighted_quantile
 from ovkgp.inference.task_learning.one_class_path import OneClassPath
+from ovkgp.inference.task_learning.one_class_removal import leave_one_out
 
 LEAST = 1e-6
 """The least calibrated threshold, as a part of the largest value: far from all data h = 0, which is outside at every level."""
@@ -76,11 +77,11 @@ def held_out_values(
         t: thresholds (m,).
         units: the weight of one observation at each point (n,).
 
-    Cost: O(m n (r + |M|²)).
+    Cost: about ten steps of O(n |M| + |M|³) for each level and each row on or below its margin.
     """
     held = np.zeros((len(path.rows), len(t)))
     for j in np.flatnonzero(np.isfinite(positions)):
-        held[:, j] = t[j] * path.leave_one_out(positions[j], units)
+        held[:, j] = t[j] * leave_one_out(path, positions[j], units)
     return held
 
 

@@ -25,6 +25,8 @@ RIDGE = 1e-10
 """What is added to the diagonal, in units of its mean, so that near copies of a point can both be on the margin."""
 HOPELESS = 1e-3
 """How large C may become, in units of 1/ridge: beyond that it is the ridge that separates the rows from 0, not the kernel."""
+GRAM_ROWS = 5000
+"""Up to so many rows K is kept, where it is not much larger than Φ."""
 PATIENCE = 50
 """How many breaks at one place, for each point, are too many."""
 
@@ -80,6 +82,7 @@ class OneClassPath:
         self.total_weight = self.weights.sum()
         self.diagonal = np.einsum("ir,ir->i", self.rows, self.rows)
         self.ridge = RIDGE * self.diagonal.mean()
+        self._gram = self.rows @ self.rows.T if len(rows) <= min(GRAM_ROWS, 2 * self.rows.shape[1]) else None
         self.segments: list[Segment] = []
         self._highs: list[float] = []
         self._shares: list[float] = []
@@ -138,10 +141,11 @@ class OneClassPath:
         b = np.clip(b, 0.0, C * self.weights)
         return PointState(b, self.rows @ (self.rows.T @ b) + self.ridge * b, place)
 
-    def leave_one_out(self, C: float, units: np.ndarray | None = None) -> np.ndarray:
+    def span_rule(self, C: float, units: np.ndarray | None = None) -> np.ndarray:
         """f at each point when that point (a weight `units` of it, all by default) is left out, the others' places held (n,).
 
-        f_i − (b taken away) · (squared distance of the point from the span of the margin): the span rule. Cost O(n r + n |M|²).
+        f_i − (b taken away) · (squared distance of the point from the span of the margin). See `one_class_removal` for places that move.
+        Cost O(n r + n |M|²).
         """
         state, s = self.at(C), self.weights
         units = s if units is None else units
@@ -154,6 +158,16 @@ class OneClassPath:
             distance = distance - np.einsum("im,mk,ik->i", columns, inverse, columns)
             distance[on] = 1 / np.diagonal(inverse)
         return state.values - taken * np.clip(distance, 0.0, None)
+
+    def column(self, k: int) -> np.ndarray:
+        """K_:k, ridge included (n,)."""
+        return self.columns([k])[:, 0]
+
+    def columns(self, chosen: list[int]) -> np.ndarray:
+        """K_:M, ridge included (n, |M|)."""
+        columns = self.rows @ self.rows[chosen].T if self._gram is None else self._gram[chosen].T
+        columns[chosen, np.arange(len(chosen))] += self.ridge
+        return columns
 
     def _solve(self, on: np.ndarray, right: np.ndarray) -> np.ndarray:
         gram = self.rows[on] @ self.rows[on].T + self.ridge * np.eye(len(on))
@@ -233,19 +247,14 @@ class OneClassPath:
     def _move(self, k: int, place: np.int8) -> None:
         change = (place == BELOW) - (self._place[k] == BELOW) * 1.0
         if change:
-            self._bounded = self._bounded + change * self.weights[k] * self._column(k)
+            self._bounded = self._bounded + change * self.weights[k] * self.column(k)
         self._place[k] = place
-
-    def _column(self, k: int) -> np.ndarray:
-        column = self.rows @ self.rows[k]
-        column[k] += self.ridge
-        return column
 
     def _enter(self, k: int) -> None:
         size = len(self._margin)
         if size == self._columns.shape[1]:
             self._columns = np.asfortranarray(np.hstack([self._columns, np.empty_like(self._columns)]))
-        self._columns[:, size] = self._column(k)
+        self._columns[:, size] = self.column(k)
         self._margin.append(k)
 
     def _leave(self, place: int) -> None:

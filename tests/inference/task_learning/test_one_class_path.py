@@ -100,12 +100,13 @@ def test_a_weight_of_two_is_a_point_that_was_given_twice():
 
 
 @pytest.mark.parametrize("level", [0.3, 0.6])
-def test_leave_one_out_values_are_those_of_refits_while_places_hold(level):
-    """The span rule is exact where the other points keep their places (above all, for points above the margin), and near elsewhere."""
+def test_the_span_rule_is_exact_while_places_hold(level):
+    """Leave-one-out values are those of refits where the other points keep their places (all do, for points above the margin), and near
+    elsewhere."""
     rows, s = data(60, weighted=True)
     path = OneClassPath(rows, s)
     C = path.position(level)
-    state, guess = path.at(C), path.leave_one_out(C)
+    state, guess = path.at(C), path.span_rule(C)
     refits, held = np.empty(60), np.zeros(60, dtype=bool)
     for i in range(60):
         rest = np.arange(60) != i
@@ -120,12 +121,12 @@ def test_leave_one_out_values_are_those_of_refits_while_places_hold(level):
     assert abs(np.mean(guess - refits)) < 0.2 * np.mean(state.values - refits)
 
 
-def test_leaving_out_one_of_several_observations_takes_no_more_than_its_part():
+def test_the_span_rule_for_one_of_several_observations_takes_no_more_than_its_part():
     rows, s = data(30)
     s[:] = 4.0
     path = OneClassPath(rows, s)
     C = path.position(0.4)
-    values, one, all_four = path.at(C).values, path.leave_one_out(C, np.ones(30)), path.leave_one_out(C)
+    values, one, all_four = path.at(C).values, path.span_rule(C, np.ones(30)), path.span_rule(C)
     below = path.at(C).place == BELOW
     np.testing.assert_allclose((values - one)[below], ((values - all_four) / 4)[below], atol=1e-9)
     assert (one >= all_four - 1e-12).all()
