@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 
 from ovkgp import BayesSearchCV, InfiniteQuantileRegressor
 from ovkgp.estimators.quantile_kernel import learned_kernel
@@ -18,6 +18,8 @@ from ovkgp.estimators.quantile_rows import QuantileRows
 from ovkgp.estimators.quantile_trend import TRENDS
 
 LEVELS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
+MAX_ITER = 2000
+"""Of the last fit; the trials take 200."""
 SPACE = {
     "trend": list(TRENDS),
     "stretch": (0.5, 4.0, "log"),
@@ -34,11 +36,18 @@ class TunedQuantiles(RegressorMixin, BaseEstimator):
         trend: which of them.
         stretch: a factor on its lengthscales.
         strength: λ, as a multiple of what signal and noise of a Gaussian process suggest.
-        coupling, task_lengthscale: as there.
+        coupling, task_lengthscale, max_iter: as there.
     """
 
     def __init__(
-        self, known=None, trend="linear", stretch=1.0, strength=1.0, coupling="infinite", task_lengthscale=0.3
+        self,
+        known=None,
+        trend="linear",
+        stretch=1.0,
+        strength=1.0,
+        coupling="infinite",
+        task_lengthscale=0.3,
+        max_iter=200,
     ):
         self.known = known
         self.trend = trend
@@ -46,6 +55,7 @@ class TunedQuantiles(RegressorMixin, BaseEstimator):
         self.strength = strength
         self.coupling = coupling
         self.task_lengthscale = task_lengthscale
+        self.max_iter = max_iter
 
     def fit(self, X, y):
         chosen = self.known[self.trend]
@@ -55,7 +65,7 @@ class TunedQuantiles(RegressorMixin, BaseEstimator):
             coupling=self.coupling,
             task_lengthscale=self.task_lengthscale,
             tol=1e-3,
-            max_iter=400,
+            max_iter=self.max_iter,
             random_state=0,
         ).fit(X, y)
         return self
@@ -85,6 +95,7 @@ def tuned(X: np.ndarray, y: np.ndarray, *, coupling: str, trials: int, folds, se
         n_startup=trials - trials // 2,
         n_iter=trials // 2,
         cv=folds,
+        refit=False,
         random_state=seed,
     )
-    return search.fit(X, y).best_estimator_
+    return clone(search.estimator).set_params(**search.fit(X, y).best_params_, max_iter=MAX_ITER).fit(X, y)

@@ -65,23 +65,22 @@ class LearnedKernel:
 def learned_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, lengthscale=None) -> LearnedKernel:
     """The most probable lengthscales (d,) and shares.
 
-        Args:
-            rows: scaled, of which y varies.
-            kernel: k_0, a name of `TASK_KERNELS`.
-            trend: None, "linear" or "quadratic".
-            lengthscale: a number or (d,) that is known already; None to learn it.
+    Args:
+        rows: scaled, of which y varies.
+        kernel: k_0, a name of `TASK_KERNELS`.
+        trend: None, "linear" or "quadratic".
+        lengthscale: a number or (d,) that is known already; None to learn it.
 
-        Cost: O(n³) for each of at most 100 steps, n ≤ 500: a second or so.
+    Cost: O(n³) for each of at most 100 steps, n ≤ 500: a second or so.
 
-        Example:
-            >>> import numpy as np
-            >>> from ovkgp.estimators.quantile_kernel import learned_kernel
-            >>> from ovkgp.estimators.quantile_prior import GaussianScales
-    from ovkgp.estimators.quantile_rows import QuantileRows
-            >>> X = np.random.default_rng(0).standard_normal((60, 2))
-            >>> found = learned_kernel(QuantileRows.of(X, np.sin(3 * X[:, 0])), "rbf")
-            >>> bool(found.lengthscale[1] > 3 * found.lengthscale[0])  # nothing depends on the second column
-            True
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.estimators.quantile_kernel import learned_kernel
+        >>> from ovkgp.estimators.quantile_rows import QuantileRows
+        >>> X = np.random.default_rng(0).standard_normal((60, 2))
+        >>> found = learned_kernel(QuantileRows.of(X, np.sin(3 * X[:, 0])), "rbf")
+        >>> bool(found.lengthscale[1] > 3 * found.lengthscale[0])  # nothing depends on the second column
+        True
     """
     sample = rows.sample(MOST_ROWS)
     X, y = torch.from_numpy(sample.X), torch.from_numpy(sample.Y[:, 0])
