@@ -30,8 +30,8 @@ from ovkgp.losses import IntegralLoss, Loss, Pinball, SmoothedPinball, TaskMeasu
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """The levels of the finite couplings where none are named, and those of a score."""
-MOST_ENTRIES = 1 << 24
-"""Entries of Φ that are kept, 134 MB; of a larger one rows are made a few at a time, and made again."""
+MOST_ENTRIES, FASTER_APART = 1 << 24, 1 << 21
+"""Entries of Φ that are kept at most, 134 MB, and from which on it is faster to make its rows a few at a time, and again."""
 SAMPLE = 4000
 """Rows by which scales and λ are chosen where Φ is not kept."""
 MOST_ANCHORS = 200
@@ -168,10 +168,11 @@ def quantile_model(options, rows: QuantileRows, chosen: LearnedKernel, seed: int
 
 
 def kept_rows(options, inputs: Factor, X: Tensor) -> Tensor | None:
-    """Φ (n, r); None where it is too large to be kept, which only random features may be."""
+    """Φ (n, r); None where it is better made a few rows at a time, which only random features can be."""
     if options.num_frequencies is None:
         return inputs.anchor_rows
-    return inputs(X) if len(X) * inputs(X[:1]).shape[1] <= MOST_ENTRIES else None
+    limit = MOST_ENTRIES if options.noncrossing in METHODS else FASTER_APART  # a penalty needs it
+    return inputs(X) if len(X) * inputs(X[:1]).shape[1] <= limit else None
 
 
 def _lengthscale_of(kernel: Kernel) -> float | np.ndarray:

@@ -229,7 +229,7 @@ def test_bands_of_the_defaults_cover_the_true_curves():
 
 def test_rows_made_a_few_at_a_time_give_the_same_model(sine, monkeypatch):
     whole = InfiniteQuantileRegressor(num_frequencies=30, tol=1e-5, **FIXED).fit(sine.X, sine.y)
-    monkeypatch.setattr(quantile_model, "MOST_ENTRIES", 100)
+    monkeypatch.setattr(quantile_model, "FASTER_APART", 100)
     parts = InfiniteQuantileRegressor(num_frequencies=30, tol=1e-5, **FIXED).fit(sine.X, sine.y)
     assert parts.fit_report_.converged
     for ours, theirs in zip(*(m.predict(sine.X, LEVELS, return_std=True) for m in (whole, parts)), strict=True):
@@ -238,7 +238,7 @@ def test_rows_made_a_few_at_a_time_give_the_same_model(sine, monkeypatch):
 
 
 def test_lambda_of_streamed_rows_comes_from_a_part_of_them(sine, monkeypatch):
-    monkeypatch.setattr(quantile_model, "MOST_ENTRIES", 100)
+    monkeypatch.setattr(quantile_model, "FASTER_APART", 100)
     monkeypatch.setattr(quantile_model, "SAMPLE", 60)
     model = InfiniteQuantileRegressor(lengthscale=0.5, num_frequencies=20, random_state=0).fit(sine.X, sine.y)
     assert model.lam_ == pytest.approx(model.lam_path_.best * 60 / 150)
