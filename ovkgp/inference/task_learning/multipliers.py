@@ -98,8 +98,9 @@ class Multipliers:
         problem, kappa = self.problem, self.kappa
         H = problem.values(weights)
         at = H + kappa * self.slopes
-        nearest = problem.loss.prox(at, problem.targets, kappa)
-        slopes = (at - nearest) / kappa
+        # by the conjugate: away from a kink a slope is then the exact end of its range, of which (at − nearest)/κ is a rounding
+        slopes = problem.loss.conjugate_prox(at / kappa, problem.targets, 1 / kappa)
+        nearest = at - kappa * slopes
         weighed = problem.entry_weights * slopes / problem.num_rows
         value = problem.risk(nearest) + kappa / 2 * (weighed * slopes).sum() + problem.lam / 2 * weights.square().sum()
         return Place(weights, value.item(), problem.adjoint(weighed) + problem.lam * weights, H, at, nearest, slopes)
@@ -124,7 +125,8 @@ class Multipliers:
         noise = 1e-15 * max(place.at.abs().amax().item(), delta) / delta
         weights = problem.entry_weights / (problem.num_rows * self.kappa)
         if is_entrywise(problem.loss):
-            share = 1 - (problem.loss.prox(place.at + delta, problem.targets, self.kappa) - place.nearest) / delta
+            ahead = problem.loss.conjugate_prox((place.at + delta) / self.kappa, problem.targets, 1 / self.kappa)
+            share = (ahead - place.slopes) * (self.kappa / delta)
             share = torch.where(share > 10 * noise, share.clamp(max=1.0), 0.0)
             return Curvature(problem, weights * share, damping=damping)
         return Curvature(problem, None, self._blocks(place, weights, delta), damping)
