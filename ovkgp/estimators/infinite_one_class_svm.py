@@ -21,7 +21,7 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.task_learning.factors import KernelFactor
 from ovkgp.inference.task_learning.function import TaskFunction
-from ovkgp.inference.task_learning.one_class_curves import at_levels, level_scores, nesting_rate, rearranged
+from ovkgp.inference.task_learning.one_class_curves import are_nested, at_levels, level_scores, rearranged
 from ovkgp.inference.task_learning.one_class_function import ThresholdOffset, thresholds_at
 from ovkgp.kernels.checks import whole_number
 from ovkgp.losses import TaskMeasure, grid
@@ -174,9 +174,8 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         self.lam_, self.gap_, self.fit_report_ = float(self.lam), solution.gap, solution.report
         self.fit_report_.num_rows = int(self._row_counts.sum())
         self.offset_ = float(thresholds_at(self.function_, self.nu)[0])
-        rate = [nesting_rate(curves) for curves in self._curves(torch.from_numpy(self._rows))]
-        sizes = [len(part) for part in torch.from_numpy(self._rows).split(CHUNK)]
-        self.nesting_rate_ = float(np.average(rate, weights=sizes))
+        nested = self._are_nested(torch.from_numpy(self._rows))
+        self.nesting_rate_ = float(np.average(nested, weights=self._row_counts))
 
     def _model(self) -> OneClassModel:
         inputs = input_factor(
@@ -244,8 +243,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
 
     def nesting_rate(self, X) -> float:
         """The share of the rows of X whose curve d(x)(·), before rearranging, changes its sign once at most, from plus to minus."""
-        curves = np.concatenate([part >= 0 for part in self._curves(self._inputs(X))])
-        return nesting_rate(np.where(curves, 1.0, -1.0))
+        return float(self._are_nested(self._inputs(X)).mean())
 
     def save(self, path) -> None:
         """Write the fitted model to one file; see `GPRegressor.save` and `ovkgp.load`."""
@@ -263,6 +261,9 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         levels = torch.from_numpy(self._grid())
         for part in X.split(CHUNK):
             yield (function or self.function_)(part, levels).numpy()
+
+    def _are_nested(self, X: torch.Tensor) -> np.ndarray:
+        return np.concatenate([are_nested(curves) for curves in self._curves(X)])
 
     def _nest(self, curves: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Curves on the grid of levels, made monotone, with a share 1 − ν of them positive at ν."""

@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import ovkgp
 from ovkgp.estimators.infinite_one_class_svm import REPLICATES, InfiniteOneClassSVM
 from ovkgp.exceptions import FitWarning, InputError, ModelFileError, OptionError
+from ovkgp.kernels import SkewedChi2Kernel
 from ovkgp.losses import TaskMeasure, gauss_legendre, grid
 
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
@@ -117,6 +118,34 @@ def test_copies_of_the_rows_change_nothing():
     np.testing.assert_allclose(one.thresholds_, three.thresholds_, rtol=1e-6)
 
 
+def test_bt_e_34_nu_is_the_share_of_outliers():
+    """BT-E-34: the share *outside* is ν, not that inside."""
+    outside = [(fitted(calibrate=False).predict(mixture(200, seed=0), nu) == -1).mean() for nu in (0.1, 0.9)]
+    assert outside == pytest.approx([0.1, 0.9], abs=0.03)
+
+
+def test_bt_e_33_the_threshold_is_a_function_of_the_level():
+    """BT-E-33: t(ν) = φ_T(ν)ᵀ τ, one number a level, for levels that were learned and for others; d = h − t."""
+    model = fitted(nested=False)
+    new = mixture(5, seed=1)
+    for nu in (model.levels_[3], 0.123, 0.777):
+        h = model.score_samples(new, nu)
+        t = h - model.decision_function(new, nu)
+        np.testing.assert_allclose(t, t[0], atol=1e-12)
+        offset = model.function_.offset
+        assert t[0] == pytest.approx((offset.factor(torch.tensor([[nu]]).double()) @ offset.coefficients).item())
+
+
+def test_bt_e_35_both_kernels_of_the_levels(tmp_path):
+    """BT-E-35: Gaussian, and the skewed χ² of the author's code."""
+    X, fresh = mixture(150, seed=0), mixture(2000, seed=1)
+    for kernel in ("rbf", SkewedChi2Kernel(c=0.5)):
+        model = InfiniteOneClassSVM(task_kernel=kernel, threshold_kernel=kernel, num_tasks=10).fit(X)
+        np.testing.assert_allclose(shares(model, fresh), 1 - np.array(LEVELS), atol=0.1)
+        model.save(tmp_path / "model.ovkgp")
+        np.testing.assert_array_equal(ovkgp.load(tmp_path / "model.ovkgp").level_score(fresh), model.level_score(fresh))
+
+
 # --- scores, nesting --------------------------------------------------------------------------------------------------
 
 
@@ -153,7 +182,10 @@ def test_nested_sets_are_nested_and_the_rate_of_the_others_is_reported():
     comes_back = (inside[:, 1:] & ~inside[:, :-1]).any(1)
     assert free.nesting_rate(new) == pytest.approx(1 - comes_back.mean()) and 0.5 < free.nesting_rate(new) < 1
     assert fitted().nesting_rate(new) == free.nesting_rate(new)
-    assert free.nesting_rate_ == free.nesting_rate(mixture(200, seed=0))
+    assert free.nesting_rate_ == pytest.approx(free.nesting_rate(mixture(200, seed=0)))
+    copies = np.repeat(mixture(60, seed=0), np.arange(60) % 3 + 1, 0)
+    model = InfiniteOneClassSVM(num_tasks=8).fit(copies)
+    assert model.nesting_rate_ == pytest.approx(model.nesting_rate(copies))
     assert fitted(lengthscale="median").nesting_rate_ > free.nesting_rate_
 
 

@@ -88,14 +88,14 @@ def level_scores(curves: np.ndarray, levels: np.ndarray) -> np.ndarray:
     return np.where(inside.any(1), levels[last] + share * (levels[after] - levels[last]), 0.0)
 
 
-def nesting_rate(curves: np.ndarray) -> float:
-    """The share of curves (n, k) whose sign never goes from minus to plus: 1 where all level sets are nested.
+def are_nested(curves: np.ndarray) -> np.ndarray:
+    """Whether the sign of each curve (n, k) never goes from minus to plus, (n,): level sets are nested where it does for no point.
 
     Example:
         >>> import numpy as np
-        >>> from ovkgp.inference.task_learning.one_class_curves import nesting_rate
-        >>> nesting_rate(np.array([[1.0, -1.0, -2.0], [1.0, -1.0, 1.0]]))
-        0.5
+        >>> from ovkgp.inference.task_learning.one_class_curves import are_nested
+        >>> are_nested(np.array([[1.0, -1.0, -2.0], [1.0, -1.0, 1.0]]))
+        array([ True, False])
     """
     inside = curves >= 0
-    return float(1 - (inside[:, 1:] & ~inside[:, :-1]).any(1).mean())
+    return ~(inside[:, 1:] & ~inside[:, :-1]).any(1)

@@ -212,7 +212,7 @@ class OneClassPath:
     def _breaks(self, start, rate, values, rates, low: float) -> np.ndarray:
         """Where each point would leave its place (n,), ∞ where it never does."""
         breaks, on = np.full(len(self.rows), np.inf), self._margin
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             crossing = (1 - values) / rates
             leaving = np.where(self._place == BELOW, rates > 0, rates < 0) & (self._place != MARGIN)
             breaks[leaving] = crossing[leaving]

@@ -81,7 +81,7 @@ def _directions(path: OneClassPath, margin: list[int], column: np.ndarray) -> tu
 def _first_break(b, f, place, margin, most, rates, slopes) -> tuple[float, int]:
     """How far until a point leaves its place, and which; 0 where one is at its end already."""
     steps = np.full(len(b), np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         leaving = np.where(place == ABOVE, slopes < 0, (place == BELOW) & (slopes > 0))
         steps[leaving] = ((1 - f) / slopes)[leaving]
         down, up = (
