@@ -2,23 +2,14 @@
 
 import importlib
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def itl_speed(monkeypatch):
-    """The script, with the modules beside it, forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
-    yield importlib.import_module("itl_speed")
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
+def itl_speed(benchmark_of):
+    return benchmark_of("itl_speed")
 
 
 def test_it_runs_and_its_certain_claims_hold(itl_speed, capsys, monkeypatch):

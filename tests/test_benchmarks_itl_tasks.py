@@ -1,12 +1,6 @@
 """The experiments on costs, level sets and landmarks run at toy sizes, and the claims that hold at any size do."""
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 TOYS = {
     ("itl_classes", "lt139"): {"repeats": 1, "num_rows": 100, "num_tasks": 5},
@@ -19,17 +13,6 @@ TOYS = {
 
 CERTAIN = {"lt142": ["better than neutral ones alone"], "lt144": ["falls with the rank"], "lt145": ["95 % costs more"]}
 """Words of the claims that are not a matter of size."""
-
-
-@pytest.fixture
-def benchmark_of(monkeypatch):
-    """Modules of the folder by name, forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
 
 
 @pytest.mark.parametrize(("module", "name"), TOYS)

@@ -1,13 +1,9 @@
 """The ridge experiments run at toy sizes, and the claims that hold at any size do."""
 
 import importlib
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 TOYS = {
     "bt82": {"rows": (40, 80), "num_frequencies": 20, "exact_rows": 40, "frequencies": (10, 20), "fixed_rows": 40},
@@ -36,14 +32,8 @@ CERTAIN = {
 
 
 @pytest.fixture
-def ridge(monkeypatch):
-    """The script, with the modules beside it, forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
-    yield importlib.import_module("ridge")
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
+def ridge(benchmark_of):
+    return benchmark_of("ridge")
 
 
 @pytest.mark.parametrize("name", TOYS)

@@ -1,0 +1,76 @@
+"""Learning a continuum of tasks: the experiments of the papers, their printed figures beside ours, and the claims that must show.
+
+    python benchmarks/itl.py [--quick] [--only NAME] [--data FOLDER] [--splits N] [--out FOLDER]
+
+By name: `lt134`, quantiles of the sine toy; `lt136`, the width of a smoothed loss; `lt137`, the number of levels; `lt135`, the table of quantile
+regression on twenty data sets, where their folder is given (or in OVKGP_DATA); `lt139`, costs of mistakes; `lt141` and `bt105`, level sets; `lt142`,
+`lt144` and `lt145`, style transfer, its rank, and missing faces; `speed`, seconds beside the peers. Default sizes take an hour or two, most of it
+`lt135`; --quick, half an hour. With --out, pictures. One thread, float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+
+from claims import run_experiments
+from itl_classes import lt139
+from itl_landmarks import lt142, lt144, lt145
+from itl_levels import bt105, lt141
+from itl_speed import speed
+from itl_tables import lt135
+from itl_toys import lt134, lt136, lt137
+
+EXPERIMENTS = {
+    "lt134": lt134,
+    "lt136": lt136,
+    "lt137": lt137,
+    "lt135": lt135,
+    "lt139": lt139,
+    "lt141": lt141,
+    "bt105": bt105,
+    "lt142": lt142,
+    "lt144": lt144,
+    "lt145": lt145,
+    "speed": speed,
+}
+PICTURES = ("lt134", "lt136", "lt137", "lt141", "bt105")
+"""Those that draw."""
+
+QUICK = {
+    "lt135": {"splits": 5},
+    "lt139": {"repeats": 2},
+    "lt141": {"repeats": 3},
+    "lt142": {"repeats": 2},
+    "lt144": {"repeats": 1},
+    "lt145": {"repeats": 2, "masks": 1},
+    "speed": {"sizes": ((200, 15, 40),), "frequencies": (200,)},
+}
+"""What is unlike the defaults of the experiments."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
+    parser.add_argument("--only", choices=EXPERIMENTS, help="one experiment")
+    parser.add_argument("--data", default=os.environ.get("OVKGP_DATA"), help="the folder of quantile/")
+    parser.add_argument("--splits", type=int, help="of lt135 (default 20, as in the thesis; 5 with --quick)")
+    parser.add_argument("--out", help="a folder for pictures")
+    options = parser.parse_args()
+    names = [options.only] if options.only else EXPERIMENTS
+    run_experiments((name, partial(EXPERIMENTS[name], **sizes_of(name, options))) for name in names)
+
+
+def sizes_of(name: str, options: argparse.Namespace) -> dict:
+    """The sizes of one experiment that were asked for."""
+    sizes = dict(QUICK.get(name, {})) if options.quick else {}
+    if name == "lt135":
+        sizes |= {"folder": options.data} | ({"splits": options.splits} if options.splits else {})
+    if name in PICTURES:
+        sizes["out"] = options.out
+    return sizes
+
+
+if __name__ == "__main__":
+    main()
