@@ -84,7 +84,7 @@ def lt135(
     splits: int = 20,
     names: Sequence[str] = tuple(PRINTED),
     couplings: Sequence[str] = ("infinite",),
-    trials: int = 12,
+    trials: int = 20,
     jobs: int = 1,
 ) -> list[Claim]:
     """Table 5.1.
@@ -161,7 +161,7 @@ def _split_scores(X: np.ndarray, y: np.ndarray, couplings: Sequence[str], trials
 
 
 def _search(X: np.ndarray, y: np.ndarray, coupling: str, trials: int, seed: int) -> TunedQuantiles:
-    folds = KFold(5 if len(y) < 150 else 3, shuffle=True, random_state=seed)
+    folds = KFold(5, shuffle=True, random_state=seed)
     return tuned(X, y, coupling=coupling, trials=trials, folds=folds, seed=seed)
 
 

@@ -21,7 +21,6 @@ LEVELS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
 MAX_ITER = 2000
 """Of the last fit; the trials take 200."""
 SPACE = {
-    "trend": list(TRENDS),
     "stretch": (0.5, 4.0, "log"),
     "strength": (1e-3, 1e2, "log"),
     "task_lengthscale": (0.1, 1.0, "log"),
@@ -88,10 +87,10 @@ def tuned(X: np.ndarray, y: np.ndarray, *, coupling: str, trials: int, folds, se
     """The best of a search on the rows given, fitted to all of them; half of the trials are Sobol points."""
     rows = QuantileRows.of(X, y)
     rows = rows.scaled(rows.scaling(scale_inputs=True))
-    known = {trend: learned_kernel(rows, "rbf", trend) for trend in TRENDS}
+    known = {trend: learned_kernel(rows, "rbf", trend) for trend in TRENDS[: X.shape[1]]}
     search = BayesSearchCV(
         TunedQuantiles(known, coupling=coupling),
-        {name: values for name, values in SPACE.items() if coupling != "independent" or name != "task_lengthscale"},
+        _space(list(known), coupling),
         n_startup=trials - trials // 2,
         n_iter=trials // 2,
         cv=folds,
@@ -99,3 +98,9 @@ def tuned(X: np.ndarray, y: np.ndarray, *, coupling: str, trials: int, folds, se
         random_state=seed,
     )
     return clone(search.estimator).set_params(**search.fit(X, y).best_params_, max_iter=MAX_ITER).fit(X, y)
+
+
+def _space(trends: list[str], coupling: str) -> dict:
+    """What is searched: products of inputs only where there are several, the scale of the levels only where they are coupled."""
+    space = {name: values for name, values in SPACE.items() if coupling != "independent" or name != "task_lengthscale"}
+    return space | ({"trend": trends} if len(trends) > 1 else {})

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ovkgp.estimators.quantile_model import finite_levels
+from ovkgp.estimators.quantile_trend import TRENDS, TrendFactor
 from ovkgp.estimators.summary import Summary
+from ovkgp.estimators.task_options import InterceptFactor
+
+PARTS = ("stationary", *TRENDS)
 
 
 def summarise_quantiles(estimator) -> Summary:
@@ -20,7 +24,17 @@ def summarise_quantiles(estimator) -> Summary:
     ]
     if estimator.lengthscale_ is not None:
         lines.append(f"  lengthscale {_numbers(estimator.lengthscale_)} (standard deviations of the inputs)")
+    if shares := _shares(estimator.function_.inputs):
+        lines.append(f"  kernel: {shares}")
     return Summary("\n".join(lines))
+
+
+def _shares(inputs) -> str:
+    """The parts of a kernel with a trend; nothing where there is none."""
+    trend = inputs.factor if isinstance(inputs, InterceptFactor) else inputs
+    if not isinstance(trend, TrendFactor):
+        return ""
+    return ", ".join(f"{100 * getattr(trend, name):.3g} % {name}" for name in PARTS if getattr(trend, name))
 
 
 def _tasks(estimator) -> str:

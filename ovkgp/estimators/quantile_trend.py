@@ -96,5 +96,5 @@ def products(points: Tensor) -> Tensor:
         tensor([[1.0000, 4.2426, 9.0000]])
     """
     row, column = torch.triu_indices(points.shape[-1], points.shape[-1])
-    scale = torch.where(row == column, 1.0, math.sqrt(2.0)).to(points.dtype)
+    scale = torch.full(row.shape, math.sqrt(2.0), dtype=points.dtype).masked_fill(row == column, 1.0)
     return scale * points[:, row] * points[:, column]
