@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.fit_report import FitReport
-from ovkgp.inference.task_learning.noncrossing_newton import JointPoint, solve_joint
+from ovkgp.inference.task_learning.brackets import require_start
+from ovkgp.inference.task_learning.certificates import Certificate
+from ovkgp.inference.task_learning.noncrossing_search import JointSearch, solve_exactly
 from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution
 from ovkgp.losses import IntegralLoss, TaskMeasure
 from ovkgp.losses.two_sided import TwoSided
 
 METHODS = ("penalty", "exact")
-VIOLATION = 1e-10
-"""The largest fall at an anchor, relative to max(1, the largest target), that counts as none."""
-GROWTH, LARGEST = 10.0, 1e6
-"""Where multipliers reach their bound, λ_nc is multiplied by this, up to that many times its first value."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +100,11 @@ class NonCrossing:
         if not (math.isfinite(self.lam_nc) and self.lam_nc >= 0):
             raise OptionError(f"lam_nc must be a number ≥ 0, got {self.lam_nc}.")
 
-    def problem(self, lam: float) -> TaskProblem:
-        """Ω as a problem in the same weights: values Φ̃ W Ψ̇ᵀ (ñ, m̃), targets −b'."""
-        targets = -self.offset_slopes.expand(len(self.inputs), -1)
-        loss = IntegralLoss(Shortfall(self.lam_nc), TaskMeasure(torch.arange(len(self.slopes))))
-        return TaskProblem(self.inputs, self.slopes, targets, loss, lam)
+    def problem(self, lam: float, unit: float = 1.0) -> TaskProblem:
+        """Ω as a problem in the same weights: values Φ̃ W Ψ̇ᵀ (ñ, m̃) and targets −b', both divided by a unit of slopes."""
+        targets = -self.offset_slopes.expand(len(self.inputs), -1) / unit
+        loss = IntegralLoss(Shortfall(unit * self.lam_nc), TaskMeasure(torch.arange(len(self.slopes))))
+        return TaskProblem(self.inputs, self.slopes / unit, targets, loss, lam)
 
     def falls(self, weights: Tensor) -> Tensor:
         """max(0, −∂_θ h) at the anchors, (ñ, m̃), for weights W (r, q)."""
@@ -141,7 +137,7 @@ def solve_noncrossing(
     method: str = "penalty",
     start: Tensor | None = None,
     tolerance: float = 1e-6,
-    max_iter: int = 1000,
+    max_iter: int = 5000,
     verbose: int = 0,
 ) -> NonCrossingSolution:
     """Minimise J(W) + Ω(W) to a duality gap of tolerance · (J + Ω).
@@ -152,9 +148,10 @@ def solve_noncrossing(
         method: "penalty" takes λ_nc as it is; "exact" multiplies it by 10 until no multiplier is at its bound and goes on until no
             curve falls at an anchor by more than 1e-10 · max(1, largest |y|): the solution under the constraint ∂_θ h ≥ 0 there.
         start: W (r, q) to begin with.
-        max_iter: the most Newton steps, for each λ_nc.
+        max_iter: the most rounds and Newton steps, for each λ_nc.
 
-    Cost: that of `solve_joint`; n = 200 rows, m = 20 nodes, and as many anchors, take about a second.
+    Cost: that of `solve_primal` with n + ñ rows and m + m̃ tasks; n = 200 rows, m = 20 nodes, and as many anchors, take a few tenths of a
+    second.
 
     Warns:
         FitWarning: it was interrupted or did not converge, and holds the best weights found.
@@ -166,59 +163,22 @@ def solve_noncrossing(
             f"the penalty has {penalty.inputs.shape[1]} x {penalty.slopes.shape[1]} coordinates and the problem "
             f"{problem.inputs.shape[1]} x {problem.tasks.shape[-1]}: make both with the same factors."
         )
+    require_start("start", start, problem.shape)
     options = {"tolerance": tolerance, "max_iter": max_iter, "verbose": verbose}
     if method == "exact":
-        penalty, point, report = _exact(problem, penalty, start, options)
+        joint, found = solve_exactly(problem, penalty, start, options)
     else:
-        point, report = solve_joint([problem, penalty.problem(problem.lam)], start=start, **options)
-    if not report.converged:
-        warnings.warn(f"Non-crossing {report.message}.", FitWarning, stacklevel=2)
+        joint = JointSearch(problem, penalty)
+        found = joint.run(start, None, Certificate(joint.joint, **options))
+    if not found.report.converged:
+        warnings.warn(f"Non-crossing {found.report.message}.", FitWarning, stacklevel=2)
     return NonCrossingSolution(
-        weights=point.weights,
-        dual=point.duals[0],
-        objective=point.objective,
-        gap=point.gap,
-        report=report,
-        multipliers=point.duals[1] / point.duals[1].numel(),
-        lam_nc=penalty.lam_nc,
-        violation=penalty.falls(point.weights).max().item(),
+        weights=found.weights,
+        dual=joint.dual_of(found.dual),
+        objective=found.objective,
+        gap=found.gap,
+        report=found.report,
+        multipliers=joint.multipliers_of(found.dual),
+        lam_nc=joint.penalty.lam_nc,
+        violation=penalty.falls(found.weights).max().item(),
     )
-
-
-def _exact(
-    problem: TaskProblem, penalty: NonCrossing, start: Tensor | None, options: dict
-) -> tuple[NonCrossing, JointPoint, FitReport]:
-    """Ω with a λ_nc that suffices, and its solution without a fall."""
-    first = penalty.lam_nc or 1.0
-    penalty, duals, seconds, steps = replace(penalty, lam_nc=first), None, 0.0, 0
-    limit = VIOLATION * max(1.0, problem.targets.nan_to_num().abs().max().item())
-    while True:
-        ends = partial(_ends, penalty, limit)
-        point, report = solve_joint(
-            [problem, penalty.problem(problem.lam)], start=start, duals=duals, accept=ends, **options
-        )
-        seconds, steps = seconds + report.seconds, steps + report.iterations
-        start, duals = point.weights, point.duals
-        # a multiplier may come to its bound only in the last digits: λ_nc then has to grow after all
-        too_cheap = _falls(penalty, limit, point) and _is_bounded(penalty, point)
-        if not too_cheap or report.interrupted or penalty.lam_nc * GROWTH > first * LARGEST:
-            break
-        penalty = replace(penalty, lam_nc=GROWTH * penalty.lam_nc)
-    if too_cheap and not report.interrupted:
-        report.converged = False
-        report.message = f"found no λ_nc up to {penalty.lam_nc:.0e} that keeps the curves from falling: is b' negative?"
-    report.seconds, report.iterations = seconds, steps
-    return penalty, point, report
-
-
-def _ends(penalty: NonCrossing, limit: float, point: JointPoint) -> bool:
-    """Whether nothing falls, or λ_nc is too small for that."""
-    return not _falls(penalty, limit, point) or _is_bounded(penalty, point)
-
-
-def _falls(penalty: NonCrossing, limit: float, point: JointPoint) -> bool:
-    return penalty.falls(point.weights).max().item() > limit
-
-
-def _is_bounded(penalty: NonCrossing, point: JointPoint) -> bool:
-    return bool((point.duals[1] >= (1 - 1e-6) * penalty.lam_nc).any())

@@ -19,7 +19,7 @@ from ovkgp.inference.task_learning.multipliers import Multipliers
 from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution
 from ovkgp.inference.task_learning.splitting import DENSE_COORDINATES, Splitting, ridge_step
 
-FEW_ROUNDS, MANY_ROUNDS, DEAR = 150, 2500, 30.0
+FEW_ROUNDS, MANY_ROUNDS, DEAR = 80, 2500, 30.0
 """Rounds of splitting before Newton steps where those are cheap, and where they are dear: a step costs more than so many rounds."""
 
 
@@ -62,10 +62,11 @@ def solve_primal(
     require_start("start", start, problem.shape)
     require_start("start_dual", start_dual, problem.entry_weights.shape)
     certificate = Certificate(problem, tolerance, max_iter, verbose)
-    return certificate.run(lambda bar: _search(certificate, start, start_dual, bar))
+    return certificate.run(lambda bar: search(certificate, start, start_dual, bar))
 
 
-def _search(certificate: Certificate, start: Tensor | None, start_dual: Tensor | None, bar: tqdm) -> None:
+def search(certificate: Certificate, start: Tensor | None, start_dual: Tensor | None, bar: tqdm) -> None:
+    """What `solve_primal` does with a certificate, whatever that takes for an end."""
     problem = certificate.problem
     slopes = certificate.look_at(certificate.weights)
     if start is not None:

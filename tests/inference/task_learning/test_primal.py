@@ -94,7 +94,7 @@ def test_where_no_least_squares_step_fits_it_descends_in_the_dual(name, monkeypa
     assert found.objective == pytest.approx(solve_dual(problem).objective, rel=2e-6)
 
 
-@pytest.mark.parametrize(("dear", "rounds"), [(0.0, [150, 2350]), (math.inf, [150])])
+@pytest.mark.parametrize(("dear", "rounds"), [(0.0, [80, 2420]), (math.inf, [80])])
 def test_dear_newton_steps_wait_for_more_rounds(dear, rounds, monkeypatch):
     budgets, run = [], Splitting.run
     monkeypatch.setattr(primal, "DEAR", dear)
