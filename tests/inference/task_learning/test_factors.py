@@ -130,6 +130,12 @@ def test_slopes_of_features_are_differences_of_their_rows():
     torch.testing.assert_close(psi.slopes(points), differences, rtol=1e-7, atol=1e-8)
 
 
+def test_bt_e_32_slopes_carry_the_factor_of_the_features():
+    """‖∂φ/∂θ‖² is a mean over frequencies, ∂∂'k(θ, θ) = 2γ for many; without the 1/√D of the features, D times that."""
+    slopes = features(rbf(3.0), num_frequencies=20_000).slopes(torch.tensor([0.2, 0.9]).double())
+    assert slopes.square().sum(-1).tolist() == pytest.approx([6.0, 6.0], rel=0.05)
+
+
 def test_bad_features_are_refused():
     with pytest.raises(OptionError, match="scalar kernel"):
         FeatureFactor(ORFF(DecomposableKernel(RBFKernel(ard_num_dims=1), num_outputs=2), 5))
