@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from claims import Claim, claim, heading, note, row
+from pictures import pyplot, save
 from scipy.stats import multivariate_normal
 from sklearn.svm import OneClassSVM
 
@@ -105,11 +106,7 @@ def _fit(num_rows: int, num_tasks: int, seed: int, **options) -> InfiniteOneClas
 
 def _picture(folder: Path, num_rows: int, num_tasks: int) -> Path:
     """True and estimated level sets, coloured by their mass."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     x, y = np.linspace(-4.2, 5.0, 185), np.linspace(-3.2, 4.0, 145)
     plane = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)
     true = np.searchsorted(np.sort(_density(_mixture(200_000, seed=2000))), _density(plane)) / 200_000
@@ -123,11 +120,7 @@ def _picture(folder: Path, num_rows: int, num_tasks: int) -> Path:
         axis.set_title(f"level sets, {title}", fontsize=11)
         axis.set_aspect("equal")
     figure.colorbar(shades, ax=axes, label="mass of the set, $1 - \\nu$", shrink=0.9)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "level_sets.png"
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path
+    return save(figure, folder, "level_sets")
 
 
 # --- the share inside -------------------------------------------------------------------------------------------------
@@ -195,11 +188,7 @@ def _cluster_fit(X: np.ndarray, gamma: float, **options) -> InfiniteOneClassSVM:
 
 def _share_picture(folder: Path, levels: np.ndarray, shares: dict, gammas: Sequence[float]) -> Path:
     """The share inside against the level, a panel for each way."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(1, len(WAYS), figsize=(12, 4), sharex=True, sharey=True, layout="constrained")
     for axis, name in zip(axes, WAYS, strict=True):
         axis.plot([0, 1], [1, 0], color="0.6", linewidth=4, label="$1 - \\nu$")
@@ -210,8 +199,4 @@ def _share_picture(folder: Path, levels: np.ndarray, shares: dict, gammas: Seque
         axis.set(title=name, xlabel="$\\nu$")
     axes[0].set_ylabel("share inside")
     axes[0].legend(fontsize=8)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "level_shares.png"
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path
+    return save(figure, folder, "level_shares")

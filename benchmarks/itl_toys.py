@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from claims import Claim, claim, heading, note, row
+from pictures import pyplot, save
 from timing import timed
 
 from ovkgp import InfiniteQuantileRegressor
@@ -146,11 +147,7 @@ def _against_oracle(num_rows: int, seeds: Sequence[int]) -> list[Claim]:
 
 def _picture(folder: Path, num_rows: int, num_tasks: int, strength: float, grid: np.ndarray) -> Path:
     """Curves without and with the penalty."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     levels = np.linspace(0.02, 0.98, 25)
     for axis, value in zip(axes, (0.0, strength), strict=True):
@@ -161,11 +158,7 @@ def _picture(folder: Path, num_rows: int, num_tasks: int, strength: float, grid:
         axis.set_title(f"25 quantiles, $\\lambda_{{nc}}$ = {value:g}", fontsize=11)
         axis.set_xlabel("x")
     axes[0].set_ylabel("y")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "sine_quantiles.png"
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path
+    return save(figure, folder, "sine_quantiles")
 
 
 # --- smoothing --------------------------------------------------------------------------------------------------------
@@ -225,11 +218,7 @@ def _sine_model(num_tasks: int, **options) -> InfiniteQuantileRegressor:
 
 
 def _sweep_picture(folder: Path, models: dict, test: QuantileSample) -> Path:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     grid, levels = np.linspace(0, 1.5, 200)[:, None], np.array([0.05, 0.25, 0.5, 0.75, 0.95])
     figure, axes = plt.subplots(1, len(models), figsize=(3.4 * len(models), 3.2), sharey=True, layout="constrained")
     for axis, (kappa, model) in zip(np.atleast_1d(axes), models.items(), strict=True):
@@ -237,11 +226,7 @@ def _sweep_picture(folder: Path, models: dict, test: QuantileSample) -> Path:
         for curve, level in zip(model.predict(grid, levels).T, levels, strict=True):
             axis.plot(grid[:, 0], curve, color=plt.cm.viridis(level), linewidth=1.2)
         axis.set_title(f"κ = {kappa:g} (dashed: true)", fontsize=10)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "smoothed_quantiles.png"
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path
+    return save(figure, folder, "smoothed_quantiles")
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -302,17 +287,9 @@ def _node_excess(num_rows: int, num_tasks: int, seed: int, levels: np.ndarray) -
 
 
 def _nodes_picture(folder: Path, excesses: dict[int, float]) -> Path:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     figure, axis = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
     axis.loglog(list(excesses), [100 * value for value in excesses.values()], marker="o")
     axis.set_xlabel("nodes m")
     axis.set_ylabel("% above the oracle's loss")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "quantile_nodes.png"
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path
+    return save(figure, folder, "quantile_nodes")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from claims import Claim, claim, heading, note, row
+from pictures import pyplot, save
 from sklearn.datasets import load_digits
 from timing import timed
 
@@ -128,11 +129,7 @@ def _one_draw(num_rows: int, num_frequencies: int, lam_manifold: float, seed: in
 
 def _picture(folder: Path, num_rows: int) -> Path:
     """Mean and std over the plane, without and with the penalty."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     sample = make_two_moons(num_rows, random_state=0)
     x, y = np.linspace(-1.6, 2.6, 160), np.linspace(-1.1, 1.6, 110)
     plane = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)
@@ -142,11 +139,7 @@ def _picture(folder: Path, num_rows: int) -> Path:
         for axis, values, name in zip(line, fields, ("mean", "std"), strict=True):
             _panel(axis, x, y, values.reshape(len(y), len(x)), name, sample)
             axis.set_title(f"{name}, $\\lambda_M$ = {lam_manifold:g}", fontsize=11)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "moons.png"
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path
+    return save(figure, folder, "moons")
 
 
 def _panel(axis, x: np.ndarray, y: np.ndarray, values: np.ndarray, name: str, sample: Sample) -> None:
