@@ -84,7 +84,7 @@ def lt135(
     splits: int = 20,
     names: Sequence[str] = tuple(PRINTED),
     couplings: Sequence[str] = ("infinite",),
-    trials: int = 20,
+    trials: int = 16,
     jobs: int = 1,
 ) -> list[Claim]:
     """Table 5.1.

@@ -1,6 +1,6 @@
-"""What `itl_tables.py` searches: λ, a factor on learned lengthscales, the kind of trend and the scale of the levels.
+"""What `itl_tables.py` searches: λ, a factor on learned lengthscales, and the scale of the levels.
 
-The lengthscales are learned once, on the training part of a split; a trial then is one plain fit. Run by itself it does nothing.
+Lengthscales and trend are learned once, on the training part of a split; a trial then is one plain fit. Run by itself it does nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import torch
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 
 from ovkgp import BayesSearchCV, InfiniteQuantileRegressor
-from ovkgp.estimators.quantile_kernel import learned_kernel
+from ovkgp.estimators.quantile_kernel import learned_trend
 from ovkgp.estimators.quantile_metrics import crossing_of
 from ovkgp.estimators.quantile_rows import QuantileRows
-from ovkgp.estimators.quantile_trend import TRENDS
 
 LEVELS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
 MAX_ITER = 2000
@@ -31,8 +30,7 @@ class TunedQuantiles(RegressorMixin, BaseEstimator):
     """`InfiniteQuantileRegressor` with a kernel that is known but for a few factors.
 
     Args:
-        known: a `LearnedKernel` for each trend.
-        trend: which of them.
+        known: a `LearnedKernel`.
         stretch: a factor on its lengthscales.
         strength: λ, as a multiple of what signal and noise of a Gaussian process suggest.
         coupling, task_lengthscale, max_iter: as there.
@@ -41,7 +39,6 @@ class TunedQuantiles(RegressorMixin, BaseEstimator):
     def __init__(
         self,
         known=None,
-        trend="linear",
         stretch=1.0,
         strength=1.0,
         coupling="infinite",
@@ -49,7 +46,6 @@ class TunedQuantiles(RegressorMixin, BaseEstimator):
         max_iter=200,
     ):
         self.known = known
-        self.trend = trend
         self.stretch = stretch
         self.strength = strength
         self.coupling = coupling
@@ -57,7 +53,7 @@ class TunedQuantiles(RegressorMixin, BaseEstimator):
         self.max_iter = max_iter
 
     def fit(self, X, y):
-        chosen = self.known[self.trend]
+        chosen = self.known
         self.model_ = InfiniteQuantileRegressor(
             lengthscale=replace(chosen, lengthscale=self.stretch * chosen.lengthscale),
             lam=self.strength * chosen.scales.lam(len(y)),
@@ -87,10 +83,9 @@ def tuned(X: np.ndarray, y: np.ndarray, *, coupling: str, trials: int, folds, se
     """The best of a search on the rows given, fitted to all of them; half of the trials are Sobol points."""
     rows = QuantileRows.of(X, y)
     rows = rows.scaled(rows.scaling(scale_inputs=True))
-    known = {trend: learned_kernel(rows, "rbf", trend) for trend in TRENDS[: X.shape[1]]}
     search = BayesSearchCV(
-        TunedQuantiles(known, coupling=coupling),
-        _space(list(known), coupling),
+        TunedQuantiles(learned_trend(rows, "rbf"), coupling=coupling),
+        {name: values for name, values in SPACE.items() if coupling != "independent" or name != "task_lengthscale"},
         n_startup=trials - trials // 2,
         n_iter=trials // 2,
         cv=folds,
@@ -98,9 +93,3 @@ def tuned(X: np.ndarray, y: np.ndarray, *, coupling: str, trials: int, folds, se
         random_state=seed,
     )
     return clone(search.estimator).set_params(**search.fit(X, y).best_params_, max_iter=MAX_ITER).fit(X, y)
-
-
-def _space(trends: list[str], coupling: str) -> dict:
-    """What is searched: products of inputs only where there are several, the scale of the levels only where they are coupled."""
-    space = {name: values for name, values in SPACE.items() if coupling != "independent" or name != "task_lengthscale"}
-    return space | ({"trend": trends} if len(trends) > 1 else {})

@@ -66,7 +66,8 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
             a Gaussian process on at most 500 rows), "median" (the median distance between rows, LT-41), a number, (d,), or a
             `LearnedKernel` from `learned_kernel`, so that many fits share one training.
         trend: "linear" or "quadratic": a polynomial of the inputs is a part of a kernel by name, as large as the evidence says, so
-            that curves go on where the data end; None for none; "auto" is "linear" where the lengthscale is "auto", else None.
+            that curves go on where the data end; None for none; "auto" is "linear" where the lengthscale is "auto", or "quadratic"
+            where the evidence for that is strong, and None where the lengthscale is not "auto".
         task_kernel, task_lengthscale: of the levels in [0, 1], likewise. Longer scales tie the levels closer together.
         lam: λ > 0, or "auto": by 5-fold cross-validation of the loss along a path (`lam_path_`).
         convention: of a λ that is a number: "samples" (λ/2 ‖h − b‖², as above) or "stability" (λ ‖h − b‖²).

@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.estimators.quantile_kernel import LearnedKernel, learned_kernel
+from ovkgp.estimators.quantile_kernel import LearnedKernel, learned_kernel, learned_trend
 from ovkgp.estimators.quantile_prior import GaussianQuantiles, GaussianScales, gaussian_scales
 from ovkgp.estimators.quantile_rows import QuantileRows
 from ovkgp.estimators.quantile_trend import TrendFactor
@@ -198,7 +198,9 @@ def chosen_kernel(options, rows: QuantileRows) -> LearnedKernel:
     if isinstance(options.lengthscale, LearnedKernel):
         return options.lengthscale
     known = None if is_auto(options.lengthscale) else options.lengthscale
-    trend = ("linear" if known is None else None) if is_auto(options.trend) else options.trend
+    if known is None and is_auto(options.trend) and not (rows.y == rows.y[0]).all():
+        return learned_trend(rows, options.kernel)
+    trend = None if is_auto(options.trend) else options.trend
     if (rows.y == rows.y[0]).all() or (known is not None and trend is None):
         return LearnedKernel("median" if known is None else known)
     if isinstance(known, str):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ovkgp.estimators import quantile_kernel
-from ovkgp.estimators.quantile_kernel import LearnedKernel, learned_kernel
+from ovkgp.estimators.quantile_kernel import LearnedKernel, learned_kernel, learned_trend
 from ovkgp.estimators.quantile_prior import GaussianScales
 from ovkgp.estimators.quantile_rows import QuantileRows
 from ovkgp.estimators.task_options import TASK_KERNELS
@@ -85,3 +85,19 @@ def test_a_weak_signal_leaves_room_for_a_constant():
     assert LearnedKernel(1.0, scales=GaussianScales(2.0, 0.1)).intercept == 1
     assert LearnedKernel(1.0, scales=GaussianScales(0.04, 1.0)).intercept == pytest.approx(5.0)
     assert LearnedKernel(1.0, scales=GaussianScales(1e-12, 1.0)).intercept == pytest.approx(math.sqrt(1000))
+
+
+def test_auto_takes_a_quadratic_trend_only_where_the_evidence_is_strong():
+    X, noise = inputs(80, 3)
+    straight, bent = rows_of(X, X.sum(1) + noise), rows_of(X, X[:, 0] * X[:, 1] + X[:, 2] ** 2 + noise)
+    assert learned_trend(straight, "rbf").shares.quadratic == 0
+    assert learned_trend(bent, "rbf").shares.quadratic > 0.1
+    linear, quadratic = (learned_kernel(bent, "rbf", trend).log_density for trend in ("linear", "quadratic"))
+    assert quadratic > linear + 5
+
+
+def test_a_wave_beside_an_outlier_is_found_from_short_lengthscales():
+    rng = np.random.default_rng(0)
+    x = np.r_[rng.uniform(0, 1, 60), 8.0]
+    found = learned_kernel(rows_of(x[:, None], np.sin(12 * x) + 0.1 * rng.standard_normal(61)), "rbf", "linear")
+    assert found.scales.residual_scale < 0.3  # in standard deviations of y; a line alone leaves 1
