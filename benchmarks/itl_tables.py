@@ -134,9 +134,9 @@ def _measure(folder: Path, name: str, splits: int, couplings: Sequence[str], tri
 
 def _cell(losses: np.ndarray, first: np.ndarray) -> str:
     """Mean ± standard deviation, and for the baselines the p-value of a Mann-Whitney-Wilcoxon test against the first."""
-    spread = losses.std(ddof=1) if len(losses) > 1 else np.nan
+    width = f"{losses.std(ddof=1):.1f}" if len(losses) > 1 else "-"
     tested = "" if losses is first or np.array_equal(losses, first) else f" ({mannwhitneyu(losses, first).pvalue:.0e})"
-    return f"{losses.mean():.1f} ± {spread:.1f}{tested}"
+    return f"{losses.mean():.1f} ± {width}{tested}"
 
 
 def load(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -39,7 +39,13 @@ def _excess(model, test: QuantileSample, levels: np.ndarray = FINE) -> float:
     x = test.X[:, 0]
     z = (model.predict(test.X, levels) - law.location(x)[:, None]) / law.scale(x)[:, None]
     losses = law.scale(x)[:, None] * (z * (law.law.cdf(z) - levels) + law.law.pdf(z))
-    return losses.mean() / law.risk(test.X, levels).mean() - 1
+    least = law.scale(x).mean() * law.law.pdf(law.law.ppf(levels)).mean()  # z of the true quantiles
+    return losses.mean() / least - 1
+
+
+def _known(figure: float | None, form: str) -> str:
+    """A figure from elsewhere; a dash where there is none."""
+    return "-" if figure is None else format(figure, form)
 
 
 # --- crossings --------------------------------------------------------------------------------------------------------
@@ -73,7 +79,7 @@ def lt134(
             f"{strength:g}",
             values[0],
             values[1],
-            f"{FOUND.get(strength, np.nan):.4f}",
+            _known(FOUND.get(strength), ".4f"),
             values[2],
             f"{100 * values[3]:.2f} %",
         )
@@ -187,13 +193,13 @@ def lt136(
         options = {"loss": "smoothed_pinball", "kappa": kappa} if kappa else {}
         spent, models[kappa] = timed(lambda o=options: _sine_model(num_tasks, **o).fit(X, y))
         excesses[kappa] = _excess(models[kappa], test)
-        printed = SMOOTHED.get(kappa, (np.nan, np.nan))
+        printed = SMOOTHED.get(kappa, (None, None))
         row(
             f"{kappa:g}",
             f"{spent:.2f}",
             f"{models[kappa].n_iter_}",
             f"{100 * excesses[kappa]:.2f} %",
-            *(f"{value:g}" for value in printed),
+            *(_known(value, "g") for value in printed),
         )
     note(
         "κ in standard deviations of y; printed for n = 10 000 on a graphics card, whose figure shows the curves alone."
@@ -262,7 +268,7 @@ def lt137(
             f"{100 * five:.2f} %",
             f"{100 * every:.2f} %",
             f"{0.1975 * (1 + every):.4f}",
-            f"{RISKS.get(m, np.nan):.4f}",
+            _known(RISKS.get(m), ".4f"),
             f"{spent / len(seeds):.2f}",
         )
     note("Gauss-Legendre nodes. Printed: no change beyond m = 34, about √n.")
