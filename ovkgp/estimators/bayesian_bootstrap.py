@@ -13,6 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ovkgp.exceptions import FitWarning
+from ovkgp.kernels.checks import whole_number
 
 STREAM = 17
 """The stream of random numbers of a seed that weights are drawn from: no feature or measure uses it."""
@@ -20,6 +21,11 @@ SMALLEST = 1e-9
 """No weight is smaller, as solvers divide by them."""
 
 Fit = TypeVar("Fit")
+
+
+def require_replicates(options) -> int:
+    """B, the option `num_replicates` of an estimator: one fit alone has no spread."""
+    return whole_number("num_replicates", options.num_replicates, least=2)
 
 
 def replicate_weights(counts: np.ndarray, num_replicates: int, seed: int) -> np.ndarray:

@@ -10,8 +10,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ovkgp.estimators.bayesian_bootstrap import replicate_fits, replicate_weights
-from ovkgp.estimators.infinite_cost_sensitive_classifier_costs import ENDS, ROCCurve, rates, signed_costs
+from ovkgp.estimators.bayesian_bootstrap import replicate_fits, replicate_weights, require_replicates
+from ovkgp.estimators.infinite_cost_sensitive_classifier_costs import (
+    ENDS,
+    ROCCurve,
+    costs_in_scale,
+    rates,
+    signed_costs,
+)
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.quantile_options import CONVENTIONS, canonical_lam, require_positive
 from ovkgp.estimators.restoring import all_or_nothing
@@ -20,7 +26,7 @@ from ovkgp.estimators.tables import as_array, input_table
 from ovkgp.estimators.task_options import input_factor, make_measure, require_kernel, task_factor
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.noise import as_seed
-from ovkgp.inference.task_learning.factors import LevelFactor
+from ovkgp.inference.task_learning.factors import SAME_LEVEL, LevelFactor
 from ovkgp.inference.task_learning.function import TaskFunction
 from ovkgp.inference.task_learning.primal import solve_primal
 from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution
@@ -214,9 +220,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
             costs: where, in the scale `costs`; 101 from end to end where None, or those that were learned one by one.
         """
         check_is_fitted(self, "function_")
-        costs = (
-            self._curve_costs() if costs is None else np.sort(np.asarray(as_array(costs), dtype=np.float64).reshape(-1))
-        )
+        costs = self._curve_costs() if costs is None else np.sort(costs_in_scale(costs, self.costs, "costs"))
         y = np.asarray(as_array(y))
         decided = self.decision_function(X, costs) >= 0
         if y.shape != (len(decided),):
@@ -249,14 +253,21 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
 
     def _asked(self, cost) -> Tensor:
         """Signed costs (q,)."""
-        return torch.from_numpy(np.zeros(1) if cost is None else signed_costs(cost, self.costs))
+        levels = torch.from_numpy(np.zeros(1) if cost is None else signed_costs(cost, self.costs))
+        learned = self.measure_.nodes
+        if self.coupling == "independent" and bool(((levels[:, None] - learned).abs().amin(-1) > SAME_LEVEL).any()):
+            asked = "both mistakes at one price (cost=None)" if cost is None else repr(cost)
+            raise InputError(
+                f"only the costs {self._curve_costs().tolist()} were learned, and {asked} was asked for: name it in `levels`, or learn "
+                'all with coupling="infinite".'
+            )
+        return levels
 
     def _replicate_functions(self) -> list[TaskFunction]:
         """Fits to rows with random weights, made at the first call."""
         h = self.function_
         if not hasattr(self, "_replicates"):
-            number = whole_number("num_replicates", self.num_replicates, least=2)
-            weights = replicate_weights(np.ones(len(self._rows)), number, self._seed)
+            weights = replicate_weights(np.ones(len(self._rows)), require_replicates(self), self._seed)
             self._replicates = np.stack(replicate_fits(self._refit(self._problem()[0]), weights, self.verbose))
         return [TaskFunction(h.inputs, h.tasks, torch.from_numpy(w)) for w in self._replicates]
 
@@ -284,6 +295,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         require_option("convention", self.convention, tuple(CONVENTIONS))
         require_positive("tol", self.tol)
         whole_number("max_iter", self.max_iter)
+        require_replicates(self)
         if self.kappa is not None:
             require_positive("kappa", self.kappa)
         if self.levels is not None and self.coupling == "infinite":

@@ -24,6 +24,18 @@ def signed_costs(costs, scale: str, name: str = "cost") -> np.ndarray:
         >>> signed_costs([0.5, 0.95], "unit")
         array([0. , 0.9])
     """
+    values = costs_in_scale(costs, scale, name)
+    return values if scale == "signed" else 2 * values - 1
+
+
+def costs_in_scale(costs, scale: str, name: str = "cost") -> np.ndarray:
+    """One cost or several as numbers (q,), refused where they are not in the range of their scale.
+
+    Example:
+        >>> from ovkgp.estimators.infinite_cost_sensitive_classifier_costs import costs_in_scale
+        >>> costs_in_scale(0.5, "unit")
+        array([0.5])
+    """
     low, high = ENDS[scale]
     try:
         values = np.asarray(as_array(costs), dtype=np.float64)
@@ -36,8 +48,7 @@ def signed_costs(costs, scale: str, name: str = "cost") -> np.ndarray:
         raise InputError(
             f'{name} must lie in [{low:g}, {high:g}] for costs="{scale}", got {costs!r}; or do you mean "{other}"?'
         )
-    values = values.reshape(-1)
-    return values if scale == "signed" else 2 * values - 1
+    return values.reshape(-1)
 
 
 class ROCCurve(NamedTuple):

@@ -9,7 +9,7 @@ from scipy.stats import beta
 from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.estimators.bayesian_bootstrap import replicate_weights
+from ovkgp.estimators.bayesian_bootstrap import replicate_weights, require_replicates
 from ovkgp.estimators.infinite_one_class_svm_model import OneClassModel
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.restoring import all_or_nothing
@@ -23,7 +23,6 @@ from ovkgp.inference.task_learning.factors import KernelFactor
 from ovkgp.inference.task_learning.function import TaskFunction
 from ovkgp.inference.task_learning.one_class_curves import are_nested, at_levels, level_scores, rearranged
 from ovkgp.inference.task_learning.one_class_function import ThresholdOffset, thresholds_at
-from ovkgp.kernels.checks import whole_number
 from ovkgp.losses import TaskMeasure, grid
 
 DENSITIES = ("uniform", "linear")
@@ -278,8 +277,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
     def _replicate_functions(self) -> list[tuple[TaskFunction, np.ndarray]]:
         """Fits to rows with random weights, made at the first call: d, and the levels of `share_levels`."""
         if not hasattr(self, REPLICATES[0]):
-            number = whole_number("num_replicates", self.num_replicates, least=2)
-            weights = replicate_weights(self._row_counts, number, self._seed)
+            weights = replicate_weights(self._row_counts, require_replicates(self), self._seed)
             made = self._model().replicates(weights, self._row_counts, verbose=self.verbose)
             vars(self).update(zip(REPLICATES, made, strict=True))
         found = zip(*(getattr(self, name) for name in REPLICATES), strict=True)
@@ -303,6 +301,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
         for name, also in KERNELS.items():
             require_kernel(self, name, also)
         require_option("density", self.density, DENSITIES)
+        require_replicates(self)
         require_level("lowest", self.lowest, 0.0)
         if not 0 < self.lowest < 1:
             raise OptionError(f"lowest must be between 0 and 1, got {self.lowest!r}.")

@@ -13,6 +13,7 @@ from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.ridge import positive
 from ovkgp.estimators.table_regressor import TableRegressor
 from ovkgp.estimators.tables import as_array, input_table
+from ovkgp.estimators.task_options import require_kernel
 from ovkgp.estimators.vector_task_regressor_model import (
     by_task,
     output_matrix,
@@ -58,6 +59,8 @@ class VectorTaskRegressor(TableRegressor):
         scale: "evidence" for s² above, "given" for 1.
         hyperparameters: "fixed", or "evidence" to train lengthscales, s² and noise from there; `lam_` is then what they imply.
         verbose: 1 shows a progress bar.
+
+    X and tasks are taken as they are: columns of different units want one lengthscale each, or a `StandardScaler` before.
 
     Y is (n, T, p), or (n, T·p) with the p outputs of the first task first; NaN where missing, whole vectors or single entries. Rows
     for style transfer come from `single_rows` and `joint_rows` of `ovkgp.estimators.vector_task_regressor_rows`, paths through the space of
@@ -272,6 +275,8 @@ class VectorTaskRegressor(TableRegressor):
         return super().score(X, y if tensor is None else tensor.reshape(len(tensor), -1), sample_weight)
 
     def _require_options(self) -> None:
+        for name in ("kernel", "task_kernel"):
+            require_kernel(self, name)
         require_convention(self.convention)
         if len(require_lam(self.lam)) > 1:
             raise OptionError(

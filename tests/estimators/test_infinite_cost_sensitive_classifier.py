@@ -338,6 +338,7 @@ def test_inputs_that_are_not_numbers_are_refused(bad):
         ({"task_lengthscale": "x"}, "task_lengthscale"),
         ({"num_tasks": 0}, "num_tasks"),
         ({"num_frequencies": -1}, "num_frequencies"),
+        ({"num_replicates": 1}, "num_replicates"),
     ],
 )
 def test_bad_options_are_refused(options, match):
@@ -354,6 +355,20 @@ def test_costs_out_of_range_are_refused(cost):
 def test_a_cost_that_was_not_learned_is_refused_where_costs_are_independent():
     with pytest.raises(InputError, match="level"):
         fitted(coupling="independent").predict(moons(3)[0], 0.3)
+
+
+def test_a_cost_that_was_not_learned_is_named_in_the_scale_of_the_user():
+    model = InfiniteCostSensitiveClassifier(costs="unit", coupling="independent", levels=[0.25, 0.75]).fit(*moons(20))
+    with pytest.raises(InputError, match=r"only the costs \[0.25, 0.75\] were learned, and 0.6 was asked for"):
+        model.predict(moons(3)[0], 0.6)
+    with pytest.raises(InputError, match="cost=None"):
+        model.predict(moons(3)[0])
+
+
+@pytest.mark.parametrize("costs", [["high"], [0.0, 3.0], [[0.1]], []])
+def test_a_roc_curve_refuses_costs_that_are_none(costs):
+    with pytest.raises(InputError, match="costs must"):
+        fitted().roc_curve(*moons(20), costs=costs)
 
 
 def test_a_roc_curve_needs_both_classes():

@@ -382,6 +382,7 @@ def test_a_smaller_lowest_allows_smaller_levels():
         ({"measure": TaskMeasure(torch.full((30, 2), 0.5).double())}, "one set of levels"),
         ({"num_tasks": 0}, "num_tasks"),
         ({"num_frequencies": 0}, "num_frequencies"),
+        ({"num_replicates": 1}, "num_replicates"),
         ({"kernel": LinearKernel()}, "positive values"),
     ],
 )

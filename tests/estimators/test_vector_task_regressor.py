@@ -286,6 +286,7 @@ def test_a_walk_through_the_tasks_is_continuous_and_passes_the_fitted_ones(data)
         ({"normalisation": "mean"}, lambda Y: Y, "normalisation"),
         ({"hyperparameters": "nuts"}, lambda Y: Y, "hyperparameters"),
         ({"scale": 2.0}, lambda Y: Y, "scale"),
+        ({"task_lengthscale": "auto"}, lambda Y: Y, "^task_lengthscale must be"),
         ({}, lambda Y: Y * np.where(np.arange(T) == 1, np.nan, 1)[:, None], "nobody observed"),
         ({}, lambda Y: Y[:-1], "inconsistent"),
     ],
