@@ -295,7 +295,7 @@ def _node_excess(num_rows: int, num_tasks: int, seed: int, levels: np.ndarray) -
 def _nodes_picture(folder: Path, excesses: dict[int, float]) -> Path:
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
-    axis.loglog(list(excesses), [100 * value for value in excesses.values()], marker="o")
+    axis.semilogx(list(excesses), [100 * value for value in excesses.values()], marker="o")
     axis.set_xlabel("nodes m")
     axis.set_ylabel("% above the oracle's loss")
     return save(figure, folder, "quantile_nodes")
