@@ -8,6 +8,7 @@ with the likelihood exp(−loss/λ): a Gaussian process of quantile curves with 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor
 
+from ovkgp.estimators.quantile_calibration import FoldFits, fold_fits, widening
 from ovkgp.estimators.quantile_deep import deep_model
 from ovkgp.estimators.quantile_fit import quantile_replicates, quantile_sandwich, sandwich_std, solve_quantiles
 from ovkgp.estimators.quantile_metrics import PERCENTILES, Crossing, crossing_of, d2_pinball, pinball_losses
@@ -40,7 +42,7 @@ from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.summary import Summary
 from ovkgp.estimators.table_regressor import KEPT
 from ovkgp.estimators.tables import as_array, input_table
-from ovkgp.exceptions import InputError
+from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.task_learning.level_distribution import LevelDistribution
 from ovkgp.inference.task_learning.rearrangement import Rearranged
@@ -50,7 +52,9 @@ NUM_FOLDS = 5
 GRID = torch.arange(1, 200, dtype=torch.float64) / 200
 """Levels at which curves are sorted; percentiles are among them."""
 POINTS_AT_ONCE = 1 << 14
-MADE = ("_sandwich", "_replicates", "_posterior")
+FEW_ROWS = 20
+"""With fewer, standard deviations of the curves come with a warning."""
+MADE = ("_sandwich", "_replicates", "_posterior", "_fold_fits")
 """What is made when it is first asked for, and forgotten when another fit begins."""
 
 
@@ -121,8 +125,9 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         >>> model = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-4, random_state=0).fit(X, y)
         >>> model.predict(X, quantiles=[0.1, 0.5, 0.9]).shape
         (200, 3)
-        >>> lower, upper = model.predict_interval(X, level=0.8)
-        >>> bool(abs(((lower < y) & (y < upper)).mean() - 0.8) < 0.06)
+        >>> fresh = make_sine_quantiles(1000, random_state=1)
+        >>> lower, upper = model.predict_interval(fresh.X, level=0.8)
+        >>> bool(abs(((lower < fresh.y) & (fresh.y < upper)).mean() - 0.8) < 0.05)
         True
     """
 
@@ -278,20 +283,43 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         one = np.ndim(quantiles) == 0
         if not return_std:
             return found[:, 0] if one else found
+        if self._data.count < FEW_ROWS:
+            message = (
+                f"{self._data.count:g} rows say little of the density of y: the standard deviations are too small."
+            )
+            warnings.warn(f"{message} Take them for a lower bound.", FitWarning, stacklevel=2)
         std = float(self.scaling_.output_scale[0]) * self._std(X, torch.from_numpy(levels))
         return (found[:, 0], std[:, 0]) if one else (found, std)
 
-    def predict_interval(self, X, level=0.95) -> tuple[np.ndarray, np.ndarray]:
-        """The central interval at X (m, d) that holds y with probability `level`: lower and upper ends, each (m,)."""
+    def predict_interval(self, X, level=0.95, calibrate=True) -> tuple[np.ndarray, np.ndarray]:
+        """The central interval at X (m, d) that holds y with probability `level`: lower and upper ends, each (m,).
+
+        Args:
+            level: a number in (0, 1).
+            calibrate: whether the interval between two quantiles is widened, or narrowed, until rows that were left out of five further fits lie
+                inside as often as it says (`ovkgp.estimators.quantile_calibration`): right on average over the inputs. The curves alone
+                follow the rows they were learned from, and lie too close together where rows are few for their inputs. The first
+                call fits, once. Only coupling="infinite"; finite levels need both ends among them, with calibrate=False.
+        """
+        if np.ndim(level) != 0:
+            raise InputError(f"level must be one number in (0, 1), got {level!r}.")
         (level,) = require_levels(level, "level")
-        ends = self.predict(X, [(1 - level) / 2, (1 + level) / 2])
-        return ends[:, 0], ends[:, 1]
+        levels = np.array([(1 - level) / 2, (1 + level) / 2])
+        ends = self.predict(X, levels)
+        more = float(self.scaling_.output_scale[0]) * widening(self, self._folds(), levels) if calibrate else 0.0
+        middle = ends.mean(1)
+        return np.minimum(ends[:, 0] - more, middle), np.maximum(ends[:, 1] + more, middle)
+
+    def _folds(self) -> FoldFits:
+        if not hasattr(self, "_fold_fits"):
+            self._fold_fits = fold_fits(self, self._seed)
+        return self._fold_fits
 
     def predict_distribution(self, X) -> LevelDistribution:
         """The law of y at each row of X (m, d): cdf, density, quantile, sample, mean, std, in the user's units (tensors).
 
         It has the predicted quantiles at 199 levels, is linear between them, and has exponential tails; of a finite coupling it has
-        those levels. Curves that cross are sorted first.
+        those levels. Curves that cross are sorted first. It is as wide as the curves say, and not calibrated as `predict_interval` is.
 
         Example:
             >>> import ovkgp

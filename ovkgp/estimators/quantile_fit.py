@@ -13,16 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.estimators.bayesian_bootstrap import replicate_fits, replicate_weights
+from ovkgp.estimators.bayesian_bootstrap import replicate_fits, replicate_weights, require_replicates
 from ovkgp.estimators.quantile_model import QuantileModel, TaskSide, kept_rows, quantile_loss
+from ovkgp.estimators.quantile_prior import GaussianQuantiles
 from ovkgp.exceptions import OptionError
+from ovkgp.features.noise import as_seed
 from ovkgp.inference.task_learning.noncrossing import METHODS, solve_noncrossing
 from ovkgp.inference.task_learning.primal import solve_primal
 from ovkgp.inference.task_learning.problem import TaskProblem, TaskSolution
 from ovkgp.inference.task_learning.sandwich import Sandwich, sandwich
 from ovkgp.inference.task_learning.streamed_lbfgs import solve_streamed
 from ovkgp.inference.task_learning.streamed_run import StreamedSolution
-from ovkgp.kernels.checks import whole_number
+
+OFFSET = 1
+"""The stream of random numbers of a seed that errors of the prior mean are drawn from: no weights use it."""
 
 
 def solve_quantiles(
@@ -78,19 +82,37 @@ def quantile_sandwich(estimator) -> Sandwich:
 def sandwich_std(estimator, X: Tensor, levels: Tensor) -> Tensor:
     """The standard deviation (m, q) of the curves at scaled X (m, d), in the units of the model; far from the data, that of the prior."""
     h, cov = estimator.function_, estimator.sandwich_
-    variance = cov.variance(h.inputs(X), h.tasks(levels[:, None]))
-    return (variance + cov.temperature * h.left_out(X, levels)).sqrt()
+    variance = cov.variance(h.inputs(X), h.tasks(levels[:, None])) + cov.temperature * h.left_out(X, levels)
+    return (variance + offset_variance(estimator, levels)).sqrt()
+
+
+def offset_variance(estimator, levels: Tensor) -> Tensor:
+    """How unsure the prior mean b itself is, (q,), in the units of the model: it too was learned from the rows."""
+    offset = estimator.function_.offset
+    if isinstance(offset, GaussianQuantiles):
+        return offset.variance(levels, estimator._data.count)
+    return torch.zeros_like(levels)
+
+
+def offset_draws(estimator, levels: Tensor, num_samples: int, random_state) -> Tensor:
+    """Draws (num_samples, q) of the error of b, in the units of the model, with the variance above."""
+    offset = estimator.function_.offset
+    if not isinstance(offset, GaussianQuantiles):
+        return levels.new_zeros(num_samples, len(levels))
+    rng = np.random.default_rng(np.random.SeedSequence(as_seed(random_state), spawn_key=(OFFSET,)))
+    return offset.errors(levels, estimator._data.count, torch.from_numpy(rng.standard_normal((num_samples, 2))))
 
 
 def quantile_replicates(estimator, seed: int) -> np.ndarray:
     """W (B, r, q) of `num_replicates` fits to the same rows with random weights (the Bayesian bootstrap). B solutions."""
     model, side = fitted_model(estimator)
-    number = whole_number("num_replicates", estimator.num_replicates, least=2)
 
     def fit(weights: np.ndarray) -> np.ndarray:
         weighed = replace(model, rows=replace(model.rows, weights=weights))
         found = solve_quantiles(estimator, weighed, side, estimator.lam_, estimator.function_.weights)
+        if found.report.interrupted:
+            raise KeyboardInterrupt  # ends all replicates, and not this one alone
         return found.weights.numpy()
 
-    weights = replicate_weights(model.rows.weights, number, seed)
+    weights = replicate_weights(model.rows.weights, require_replicates(estimator), seed)
     return np.stack(replicate_fits(fit, weights, estimator.verbose))

@@ -3,7 +3,7 @@
     y ~ N(0, v (K + 1) + σ² I),      K = s k_0(X/ℓ) + l XXᵀ/d + q (XXᵀ/d)²,
 
 and log ℓ is normal about log 2√d, by 1 for all columns together and by ½ for each: few rows give one lengthscale for all, many rows
-one for each. The variances v·s, v·l, v·q and σ² have wide log-normal priors.
+one for each. The variances v·s, v·l, v·q and σ² have log-normal priors, that of σ² such that it does not vanish by chance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from linear_operator import to_dense
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ovkgp.estimators.quantile_prior import GaussianScales
+from ovkgp.estimators.quantile_prior import NOISE_CENTRE, NOISE_WIDTH, GaussianScales
 from ovkgp.estimators.quantile_rows import QuantileRows
 from ovkgp.estimators.quantile_trend import TRENDS, KernelShares
 from ovkgp.estimators.task_options import TASK_KERNELS
@@ -27,10 +27,10 @@ MOST_ROWS = 500
 """Rows of which the Gaussian process is made."""
 COMMON, OWN = 1.0, 0.5
 """Prior standard deviations of log ℓ: of what all columns share, and of what each has of its own."""
-CENTRES = {"noise": -3.0, "stationary": 0.0, "linear": 0.0, "quadratic": -2.0}
+CENTRES = {"noise": NOISE_CENTRE, "stationary": 0.0, "linear": 0.0, "quadratic": -2.0}
 """Prior means of the logarithms of the variances, for a target of variance one."""
 WIDTH = 3.0
-"""Their prior standard deviation."""
+"""Their prior standard deviation, but for that of the noise."""
 SMALLEST = 1e-6
 """The least noise variance."""
 SMALLEST_SIGNAL = 1e-3
@@ -110,7 +110,7 @@ def learned_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, le
         >>> bool(found.lengthscale[1] > 3 * found.lengthscale[0])  # nothing depends on the second column
         True
     """
-    sample = rows.sample(MOST_ROWS)
+    sample = rows.fenced().sample(MOST_ROWS)
     X, y = torch.from_numpy(sample.X), torch.from_numpy(sample.Y[:, 0])
     posterior = _LogPosterior(X, y, kernel, trend, lengthscale)
     bounds = [(-5.0, 9.0)] * posterior.num_scales + [(-16.0, 9.0)] * len(posterior.parts)
@@ -144,9 +144,8 @@ class _LogPosterior:
         )
         covariance = torch.full((self.num_scales, self.num_scales), COMMON**2, dtype=torch.float64)
         covariance.diagonal().add_(OWN**2)
-        self.precision = torch.block_diag(
-            torch.linalg.inv(covariance), torch.eye(len(self.parts), dtype=torch.float64) / WIDTH**2
-        )
+        widths = torch.tensor([NOISE_WIDTH if part == "noise" else WIDTH for part in self.parts], dtype=torch.float64)
+        self.precision = torch.block_diag(torch.linalg.inv(covariance), widths.pow(-2).diag())
 
     @property
     def start(self) -> np.ndarray:

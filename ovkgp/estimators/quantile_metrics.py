@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from sklearn.metrics import mean_pinball_loss
 
+from ovkgp.estimators.quantile_rows import weighted_quantiles
 from ovkgp.inference.task_learning.noncrossing_metrics import crossing_loss
 
 PERCENTILES = np.arange(1, 100) / 100
@@ -38,19 +39,12 @@ def d2_pinball(y: np.ndarray, predicted: np.ndarray, levels: np.ndarray, sample_
         >>> d2_pinball(y, np.full((3, 1), 2.0), np.array([0.5])), d2_pinball(y, y[:, None], np.array([0.5]))
         (0.0, 1.0)
     """
-    marginal = np.broadcast_to(_marginal_quantiles(y, levels, sample_weight), predicted.shape)
+    weights = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    marginal = np.broadcast_to(weighted_quantiles(y, weights, levels), predicted.shape)
     ours, theirs = (pinball_losses(y, q, levels, sample_weight).sum() for q in (predicted, marginal))
     if theirs == 0:
         return float(ours == 0)
     return float(1 - ours / theirs)
-
-
-def _marginal_quantiles(y: np.ndarray, levels: np.ndarray, weights) -> np.ndarray:
-    """Values of y that minimise the weighted pinball loss, (q,): the first whose share of rows below or at it reaches the level."""
-    weights = np.ones(len(y)) if weights is None else np.asarray(weights, dtype=np.float64)
-    order = np.argsort(y, kind="stable")
-    share = np.cumsum(weights[order]) / weights.sum()
-    return y[order][np.minimum(np.searchsorted(share, levels - 1e-12), len(y) - 1)]
 
 
 @dataclass(frozen=True)

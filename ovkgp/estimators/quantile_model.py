@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ovkgp.estimators.quantile_kernel import LearnedKernel, learned_kernel, learned_trend
 from ovkgp.estimators.quantile_prior import GaussianQuantiles, GaussianScales, gaussian_scales
-from ovkgp.estimators.quantile_rows import QuantileRows
+from ovkgp.estimators.quantile_rows import FAR, QuantileRows
 from ovkgp.estimators.quantile_trend import TrendFactor
 from ovkgp.estimators.task_options import InterceptFactor, input_factor, make_measure, task_factor, task_kernel
 from ovkgp.inference.task_learning.factors import Factor, LevelFactor
@@ -110,17 +110,19 @@ class QuantileModel:
 
     def problem(self, side: TaskSide, lam: float) -> TaskProblem:
         """J at λ, with the nodes of a task side, in memory."""
-        y = torch.from_numpy(self.rows.y)[:, None]
-        return TaskProblem(self.Phi, side.rows, y - self.offset(side.measure.nodes), *self._how(side, lam))
+        targets = self._targets() - self.offset(side.measure.nodes)
+        return TaskProblem(self.Phi, side.rows, targets, *self._how(side, lam))
 
     def streamed(self, side: TaskSide, lam: float, seed: int = 0) -> StreamedProblem:
         """The same with rows of Φ that are made when they are needed."""
-        X, y = torch.from_numpy(self.rows.X), torch.from_numpy(self.rows.y)[:, None]
-        b = self.offset(side.measure.nodes)
+        X, y, b = torch.from_numpy(self.rows.X), self._targets(), self.offset(side.measure.nodes)
         loss, lam, shares = self._how(side, lam)
         return StreamedProblem.of(
             self.inputs, X, side.rows, y, loss, lam, row_weights=shares, offset=b, random_state=seed
         )
+
+    def _targets(self) -> Tensor:
+        return torch.from_numpy(self.rows.fenced(FAR).y)[:, None]
 
     def _how(self, side: TaskSide, lam: float) -> tuple[IntegralLoss, float, Tensor]:
         return IntegralLoss(self.loss, side.measure), lam, torch.from_numpy(self.rows.shares)
@@ -186,7 +188,8 @@ def completed(options, rows: QuantileRows, inputs: Factor, Phi: Tensor | None, l
     if (rows.y == rows.y[0]).all():
         return plain
     some = plain.in_memory()
-    scales = gaussian_scales(some.Phi, torch.from_numpy(some.rows.y), torch.from_numpy(some.rows.weights))
+    y, weights = some.rows.fenced().y, some.rows.weights
+    scales = gaussian_scales(some.Phi, torch.from_numpy(y), torch.from_numpy(weights))
     offset = GaussianQuantiles(scales.residual_scale) if options.prior_mean == "gaussian" else zero_offset
     return replace(plain, scales=scales, offset=offset)
 

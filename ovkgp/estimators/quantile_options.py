@@ -8,12 +8,13 @@ import numpy as np
 from gpytorch.kernels import Kernel
 from torch.nn import Module
 
+from ovkgp.estimators.bayesian_bootstrap import require_replicates
 from ovkgp.estimators.conventions import require_lam
 from ovkgp.estimators.options import require_option
 from ovkgp.estimators.quantile_kernel import LearnedKernel
 from ovkgp.estimators.quantile_trend import TRENDS
 from ovkgp.estimators.tables import as_array
-from ovkgp.estimators.task_options import MEASURES, TASK_KERNELS, require_lengthscale
+from ovkgp.estimators.task_options import MEASURES, require_kernel
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.task_learning.noncrossing import METHODS
 from ovkgp.kernels.checks import whole_number
@@ -38,7 +39,7 @@ def require_quantile_options(options) -> None:
     _require_noncrossing(options)
     require_option("prior_mean", options.prior_mean, PRIOR_MEANS)
     require_option("uncertainty", options.uncertainty, UNCERTAINTIES)
-    whole_number("num_replicates", options.num_replicates, least=2)
+    require_replicates(options)
     if options.num_frequencies is not None:
         whole_number("num_frequencies", options.num_frequencies)
     if options.feature_extractor is not None:
@@ -48,16 +49,9 @@ def require_quantile_options(options) -> None:
 
 
 def _require_kernels(options) -> None:
-    for name, named in (("kernel", ("auto", "median")), ("task_kernel", ("median",))):
-        kernel, scale = getattr(options, name), "lengthscale" if name == "kernel" else "task_lengthscale"
-        if isinstance(kernel, Kernel):
-            continue
-        require_option(name, kernel, tuple(TASK_KERNELS), "a scalar GPyTorch kernel")
-        value = getattr(options, scale)
-        if isinstance(value, LearnedKernel) and name == "kernel":
-            continue
-        if not (isinstance(value, str) and value in named):
-            require_lengthscale(value, scale, named)
+    if not isinstance(options.lengthscale, LearnedKernel):
+        require_kernel(options, "kernel", also=("auto", "median"))
+    require_kernel(options, "task_kernel")
 
 
 def _require_trend(options) -> None:
@@ -162,7 +156,7 @@ def require_levels(levels, name: str = "quantiles") -> np.ndarray:
         ovkgp.exceptions.InputError: quantiles must lie strictly between 0 and 1, got [0.1, 90]; divide percentages by 100.
     """
     try:
-        values = np.asarray(as_array(levels), dtype=np.float64)
+        values = np.array(as_array(levels), dtype=np.float64)
     except (TypeError, ValueError):
         values = np.empty((0, 0))
     if values.ndim > 1 or values.size == 0:

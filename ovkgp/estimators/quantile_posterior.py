@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.estimators.quantile_fit import fitted_parts
+from ovkgp.estimators.quantile_fit import fitted_parts, offset_draws, offset_variance
 from ovkgp.estimators.quantile_metrics import PERCENTILES
 from ovkgp.estimators.quantile_options import require_levels
 from ovkgp.estimators.tables import input_table
@@ -23,8 +23,8 @@ from ovkgp.kernels.checks import whole_number
 class QuantilePosterior:
     """The posterior of the quantile curves of a fitted regressor; `regressor.posterior_` makes one.
 
-    Draws are functions of input and level as the regressor learns them; beyond the data, where the exact kernel knows more than its
-    coordinates at the data, they fall back to the prior mean, and `return_std` adds what they lack.
+    Draws are functions of input and level as the regressor learns them, around a prior mean of which they are not sure either; away
+    from the data, where the exact kernel has more than its coordinates hold, `return_std` adds what they lack.
 
     Args:
         estimator: a fitted `InfiniteQuantileRegressor` of all levels with the pinball loss.
@@ -68,6 +68,7 @@ class QuantilePosterior:
         if not return_std:
             return mean[:, 0] if one else mean
         variance = self.gibbs.variance(inputs, rows) + self.temperature * h.left_out(X, levels)
+        variance = variance + offset_variance(self._estimator, levels)
         std = float(self._scaling.output_scale[0]) * variance.sqrt().numpy()
         return (mean[:, 0], std[:, 0]) if one else (mean, std)
 
@@ -77,6 +78,7 @@ class QuantilePosterior:
         h, number = self._estimator.function_, whole_number("num_samples", num_samples)
         inputs, rows = h.inputs(X), h.tasks(levels[:, None])
         draws = inputs @ self.gibbs.sample(number, random_state) @ rows.T + h.offset(levels)
+        draws = draws + offset_draws(self._estimator, levels, number, random_state)[:, None]
         return self._scaling.mean(draws.flatten(0, 1)).reshape(draws.shape)
 
     def crossing_probability(self, X, quantiles=PERCENTILES, num_samples: int = 200, random_state=None) -> np.ndarray:

@@ -17,6 +17,8 @@ from ovkgp.estimators.task_state import storable_part
 NOISES = torch.logspace(-8, 3, 89, dtype=torch.float64)
 """c = σ²/a², the noise of the Gaussian process as a part of the variance of its signal."""
 LARGEST_GUESS = 0.1
+NOISE_CENTRE, NOISE_WIDTH = -1.0, 1.5
+"""Prior mean and standard deviation of log σ² of a target of variance one: few rows, or an outlier, do not make it vanish."""
 
 
 @storable_part
@@ -42,6 +44,15 @@ class GaussianQuantiles:
     def slopes(self, tasks: Tensor) -> Tensor:
         """∂b/∂θ = s √(2π) exp(Φ⁻¹(θ)²/2)."""
         return self.scale * math.sqrt(2 * math.pi) * (torch.special.ndtri(tasks) ** 2 / 2).exp()
+
+    def variance(self, tasks: Tensor, count: float) -> Tensor:
+        """s²/N (1 + Φ⁻¹(θ)²/2): how far N observations leave the mean and the standard deviation of Gaussian noise unknown, (m,)."""
+        return self.scale**2 / count * (1 + torch.special.ndtri(tasks) ** 2 / 2)
+
+    def errors(self, tasks: Tensor, count: float, normals: Tensor) -> Tensor:
+        """Draws (k, m) of that error from normals (k, 2): one for the mean and one for the standard deviation."""
+        along = torch.stack([torch.ones_like(tasks), torch.special.ndtri(tasks) / math.sqrt(2)])
+        return self.scale / math.sqrt(count) * normals @ along
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ class GaussianScales:
 
 
 def gaussian_scales(inputs: Tensor, y: Tensor, weights: Tensor) -> GaussianScales:
-    """Signal and noise of largest evidence for y = a Φ w + σ ε with w ~ N(0, I): a Gaussian process in coordinates.
+    """The most probable signal and noise for y = a Φ w + σ ε with w ~ N(0, I): a Gaussian process in coordinates.
 
     Args:
         inputs: Φ (n, r).
@@ -80,7 +91,7 @@ def gaussian_scales(inputs: Tensor, y: Tensor, weights: Tensor) -> GaussianScale
         weights: how often each row is there, (n,).
 
     With ΦᵀNΦ = Q diag(v) Qᵀ, u = QᵀΦᵀN y and c = σ²/a², minus twice the log evidence is, but for a constant,
-    N log(a² c) + Σ log(1 + v/c) where a² = (yᵀN y − Σ u²/(c + v)) / (N c).
+    N log(a² c) + Σ log(1 + v/c) where a² = (yᵀN y − Σ u²/(c + v)) / (N c); log σ² = log(a² c) has a normal prior.
 
     Cost: O(n r² + r³).
 
@@ -99,6 +110,7 @@ def gaussian_scales(inputs: Tensor, y: Tensor, weights: Tensor) -> GaussianScale
     count, square, c = weights.sum(), (weights * y**2).sum(), NOISES[:, None]
     explained = (rotated**2 / (c + values)).sum(-1)
     signals = (square - explained).clamp_min(1e-15 * square) / (count * NOISES)
-    deviances = count * (signals * NOISES).log() + torch.log1p(values / c).sum(-1)
+    logs = (signals * NOISES).log()
+    deviances = count * logs + torch.log1p(values / c).sum(-1) + ((logs - NOISE_CENTRE) / NOISE_WIDTH) ** 2
     best = int(deviances.argmin())
     return GaussianScales(float(signals[best]), float(signals[best] * NOISES[best]))

@@ -6,7 +6,7 @@ or with the weight 2, and whatever the order of the data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ovkgp.estimators.row_sample import RowSample
 from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tables import as_array, numbers
 from ovkgp.exceptions import InputError
+
+FENCE, FAR = 10.0, 1000.0
+"""How many interquartile ranges from the quartiles y may count for means and variances; and for the loss, whose slopes are the same beyond."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,18 @@ class QuantileRows:
         """The weights, with mean one, (n,)."""
         return self.weights * (len(self) / self.weights.sum())
 
+    def fenced(self, ranges: float = FENCE) -> QuantileRows:
+        """The same with y at most so many interquartile ranges from its quartiles.
+
+        Quantiles do not feel how far away an outlier is; means and variances do, and a solver that compares with a whole objective.
+        """
+        low, high = weighted_quantiles(self.y, self.weights, np.array([0.25, 0.75]))
+        reach = ranges * (high - low)
+        return self if reach == 0 else replace(self, y=np.clip(self.y, low - reach, high + reach))
+
     def scaling(self, *, scale_inputs: bool) -> Scaling:
-        """Mean and standard deviation of the columns of X, if asked, and of y, weighted."""
-        inputs, outputs = self._moments(self.X), self._moments(self.y[:, None])
+        """Mean and standard deviation of the columns of X, if asked, and of y within its fence, weighted."""
+        inputs, outputs = self._moments(self.X), self._moments(self.fenced().y[:, None])
         return Scaling.of_moments(inputs, outputs, scale_inputs=scale_inputs, shared=False)
 
     def _moments(self, columns: np.ndarray) -> Moments:
@@ -96,6 +108,20 @@ class QuantileRows:
         """The places (k,) of the rows of each fold, dealt at random; copies of a row stay together."""
         order = np.random.default_rng(seed).permutation(len(self))
         return [np.sort(part) for part in np.array_split(order, min(num_folds, len(self)))]
+
+
+def weighted_quantiles(y: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Values of y that minimise the weighted pinball loss, (q,): the first whose share of rows below or at it reaches the level.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.estimators.quantile_rows import weighted_quantiles
+        >>> weighted_quantiles(np.array([5.0, 1.0, 3.0]), np.ones(3), np.array([0.5, 0.9]))
+        array([3., 5.])
+    """
+    order = np.argsort(y, kind="stable")
+    share = np.cumsum(weights[order]) / weights.sum()
+    return y[order][np.minimum(np.searchsorted(share, levels - 1e-12), len(y) - 1)]
 
 
 def _weights(weights, num_rows: int) -> np.ndarray:

@@ -45,6 +45,8 @@ def _tasks(estimator) -> str:
 
 def _inputs(estimator) -> str:
     kernel = estimator.kernel if isinstance(estimator.kernel, str) else type(estimator.kernel).__name__
+    if estimator.feature_extractor is not None:
+        return f"{kernel} kernel after a {type(estimator.feature_extractor).__name__}, random frequencies"
     how = "exact" if estimator.num_frequencies is None else f"{estimator.num_frequencies} random frequencies"
     return f"{kernel} kernel, {how}"
 

@@ -45,6 +45,7 @@ from ovkgp.estimators.orff_ridge import ORFFRidge
 from ovkgp.estimators.ovk_ridge import OVKRidge
 from ovkgp.estimators.posterior_state import posterior_from_state, posterior_state
 from ovkgp.estimators.probability_calibration import Calibration
+from ovkgp.estimators.quantile_calibration import FoldFits
 from ovkgp.estimators.quantile_path import QuantilePath
 from ovkgp.estimators.quantile_rows import QuantileRows
 from ovkgp.estimators.ridge import RidgeEstimator
@@ -118,7 +119,7 @@ _TABLE = (
     Stored(
         InfiniteQuantileRegressor,
         (*_QUANTILES, "fit_report_", "measure_", "_data", "_seed"),
-        (*_NAMES, "lam_path_", "_replicates"),
+        (*_NAMES, "lam_path_", "_replicates", "_fold_fits"),
     ),
     Stored(InfiniteCostSensitiveClassifier, _COSTS, (*_NAMES, "_replicates")),
     Stored(InfiniteOneClassSVM, _ONE_CLASS, (*_NAMES, *REPLICATES)),
@@ -152,6 +153,7 @@ CODECS = {
     "calibration_": _record(Calibration),
     "lam_path_": _record(QuantilePath),
     "_data": _record(QuantileRows),
+    "_fold_fits": _record(FoldFits),
     "feature_names_in_": Codec(lambda names: (list(names), {}), lambda entry, _: np.array(entry, dtype=object)),
     "candidates_": Codec(lambda pairs: (list(pairs.items()), {}), lambda entry, _: dict(entry)),  # in their order
     "fit_report_": Codec(

@@ -262,9 +262,60 @@ def test_distribution_has_the_predicted_quantiles(fitted, sine):
     np.testing.assert_allclose(inside, np.broadcast_to(LEVELS, (5, 5)), atol=1e-8)
 
 
-def test_interval_holds_the_share_it_names(fitted, sine):
-    lower, upper = fitted.predict_interval(sine.X, level=0.8)
-    assert abs(((lower < sine.y) & (sine.y < upper)).mean() - 0.8) < 0.08
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_intervals_hold_the_share_of_fresh_rows_they_name(level):
+    """Few rows and many inputs, where the curves alone lie far too close together."""
+    shares = {}
+    for calibrate in (True, False):
+        inside = []
+        for seed in range(6):
+            rng = np.random.default_rng(seed)
+            X, Z = rng.standard_normal((70, 6)), rng.standard_normal((500, 6))
+            y, z = (A[:, 0] + np.sin(A[:, 1]) + 0.5 * rng.standard_normal(len(A)) for A in (X, Z))
+            model = InfiniteQuantileRegressor(lengthscale=2.0, lam=1e-5, random_state=0, tol=1e-3).fit(X, y)
+            lower, upper = model.predict_interval(Z, level, calibrate=calibrate)
+            assert (lower <= upper).all()
+            inside.append(((lower <= z) & (z <= upper)).mean())
+        shares[calibrate] = np.mean(inside)
+    assert abs(shares[True] - level) < 0.06
+    assert shares[False] < level - 0.1
+
+
+def test_an_interval_is_of_one_level(fitted, sine):
+    with pytest.raises(InputError, match="one number"):
+        fitted.predict_interval(sine.X, [0.5, 0.9])
+
+
+def test_outliers_move_no_quantile_but_the_outermost():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    y = X[:, 0] + 0.3 * rng.standard_normal(60)
+    clean = InfiniteQuantileRegressor(random_state=0).fit(X, y).predict([[0.0, 0.0]], [0.1, 0.5, 0.9])
+    for outlier in (10.0, 1e4, 1e9):
+        y[3] = outlier
+        moved = InfiniteQuantileRegressor(random_state=0).fit(X, y).predict([[0.0, 0.0]], [0.1, 0.5, 0.9])
+        np.testing.assert_allclose(moved, clean, atol=0.25)
+
+
+def test_where_inputs_say_nothing_the_bands_still_cover():
+    """y ~ N(0, 1), whatever X: what is not known is the prior mean."""
+    inside = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        X, y = rng.uniform(-1, 1, (50, 2)), rng.standard_normal(50)
+        model = InfiniteQuantileRegressor(random_state=0).fit(X, y)
+        mean, std = model.predict(X[:10], [0.1, 0.5, 0.9], return_std=True)
+        inside.append(np.abs(mean - [-1.2816, 0.0, 1.2816]) <= 1.6449 * std)
+    assert np.mean(inside) > 0.75
+
+
+def test_few_rows_are_warned_of():
+    rng = np.random.default_rng(0)
+    model = InfiniteQuantileRegressor(lam=1e-2, lengthscale=1.0).fit(
+        rng.standard_normal((12, 1)), rng.standard_normal(12)
+    )
+    with pytest.warns(FitWarning, match="12 rows"):
+        model.predict([[0.0]], 0.5, return_std=True)
 
 
 def test_score_is_one_for_perfect_and_zero_for_nothing(fitted, sine):
@@ -308,10 +359,13 @@ def test_the_same_seed_gives_the_same_bits(sine):
 def test_saved_and_loaded_it_says_the_same_to_the_bit(sine, tmp_path, options):
     model = InfiniteQuantileRegressor(**options, **FIXED).fit(sine.X, sine.y)
     expected = model.predict(sine.X, LEVELS, return_std=True)
+    interval = model.predict_interval(sine.X, 0.8) if model.coupling == "infinite" else ()
     model.save(tmp_path / "model.ovkgp")
     for again in (ovkgp.load(tmp_path / "model.ovkgp"), pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         for ours, theirs in zip(again.predict(sine.X, LEVELS, return_std=True), expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
+        if interval:
+            np.testing.assert_array_equal(again.predict_interval(sine.X, 0.8), interval)
         assert again.get_params().keys() == model.get_params().keys() and again.gap_ == model.gap_
 
 
@@ -402,7 +456,9 @@ def test_a_constant_target_is_predicted_with_certainty():
 
 def test_two_rows_and_equal_inputs_are_enough():
     model = InfiniteQuantileRegressor(lam=1e-2, lengthscale=1.0).fit([[0.0], [1.0]], [0.0, 1.0])
-    assert np.isfinite(model.predict([[0.5]], LEVELS, return_std=True)).all()
+    with pytest.warns(FitWarning, match="2 rows"):
+        assert np.isfinite(model.predict([[0.5]], LEVELS, return_std=True)).all()
+    assert np.isfinite(model.predict_interval([[0.5]], 0.9)).all()
     rng = np.random.default_rng(0)
     y = rng.standard_normal(50)
     same = InfiniteQuantileRegressor(lam=1e-3, lengthscale=1.0).fit(np.zeros((50, 2)), y)
@@ -417,3 +473,19 @@ def test_ctrl_c_keeps_the_best_curves_so_far(sine, monkeypatch):
     with pytest.warns(FitWarning, match="interrupted"):
         model = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y)
     assert model.fit_report_.interrupted and np.isfinite(model.predict(sine.X, LEVELS)).all()
+
+
+def test_ctrl_c_in_the_bootstrap_ends_all_replicates(sine, monkeypatch):
+    model = InfiniteQuantileRegressor(uncertainty="bootstrap", num_replicates=10, **FIXED).fit(sine.X, sine.y)
+    rounds, calls = primal.Splitting.run, []
+
+    def third_time(self, budget, bar):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return rounds(self, budget, bar)
+
+    monkeypatch.setattr(primal.Splitting, "run", third_time)
+    with pytest.warns(FitWarning, match="2 of 10"):
+        model.predict(sine.X[:3], 0.5, return_std=True)
+    assert len(model._replicates) == 2

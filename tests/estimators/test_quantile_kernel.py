@@ -38,7 +38,7 @@ def test_the_density_is_that_of_a_dense_gaussian_process_and_its_priors():
     evidence = -(rows.y @ np.linalg.solve(K, rows.y) + np.linalg.slogdet(K)[1] + 30 * math.log(2 * math.pi)) / 2
     off = logs[:2] - math.log(2 * math.sqrt(2))
     prior = off @ np.linalg.solve(np.ones((2, 2)) + 0.25 * np.eye(2), off) / 2
-    prior += ((logs[2:] - np.array([-3.0, 0.0, 0.0, -2.0])) ** 2).sum() / 18
+    prior += (((logs[2:] - np.array([-1.0, 0.0, 0.0, -2.0])) / np.array([1.5, 3.0, 3.0, 3.0])) ** 2).sum() / 2
     assert value == pytest.approx(prior - evidence, rel=1e-9)
     steps = 1e-5 * np.eye(6)
     numeric = [(posterior(logs + step)[0] - posterior(logs - step)[0]) / 2e-5 for step in steps]
