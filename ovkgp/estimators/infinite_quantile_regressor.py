@@ -420,13 +420,15 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
     def save(self, path) -> None:
         """Write the fitted model to one file, all or nothing; `ovkgp.load(path)` gives it back, equal to the bit.
 
-        Kernels must be by name, of GPyTorch or of ovkgp; with one of one's own, pickle the estimator.
+        Kernels must be by name, of GPyTorch or of ovkgp; with one of one's own, or a feature_extractor, pickle the estimator.
 
         Args:
             path: where; the folder must exist, and a file of this name is replaced.
         """
         from ovkgp.estimators.storage import save  # which makes regressors, and so imports this module
 
+        if self.feature_extractor is not None:
+            raise InputError("a file cannot hold a network, which is code: pickle a model with a feature_extractor.")
         save(self, path)
 
 

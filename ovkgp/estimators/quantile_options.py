@@ -83,7 +83,7 @@ def canonical_lam(options) -> float:
     """
     values = require_lam(options.lam)
     if len(values) > 1:
-        raise OptionError(f'lam must be "auto" or one positive number, got {options.lam!r}.')
+        raise OptionError(f"lam must be one positive number, got {options.lam!r}.")
     return float(values[0]) * CONVENTIONS[options.convention]
 
 
