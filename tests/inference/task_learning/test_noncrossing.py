@@ -1,4 +1,3 @@
-import time
 import warnings
 from itertools import pairwise
 
@@ -174,14 +173,12 @@ def test_exact_raises_a_price_that_only_the_last_digits_show_to_be_too_low():
     assert found.violation <= 1e-9
 
 
-def test_two_hundred_rows_are_fast():
+def test_two_hundred_rows_take_few_steps():
     X, y = sine_toy(200)
     case = quantile_case(X, y, lam_nc=10.0)
-    began = time.process_time()
     found = solve_noncrossing(case.problem, case.penalty, method="exact")
     assert found.report.converged and found.violation <= 1e-9
     assert found.report.iterations < 150
-    assert time.process_time() - began < 10  # about 1 s where nothing else runs
 
 
 def test_constraints_that_cannot_hold_are_said_to():
