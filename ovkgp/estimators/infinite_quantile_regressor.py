@@ -299,7 +299,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
             calibrate: whether the interval between two quantiles is widened, or narrowed, until rows that were left out of five further fits lie
                 inside as often as it says (`ovkgp.estimators.quantile_calibration`): right on average over the inputs. The curves alone
                 follow the rows they were learned from, and lie too close together where rows are few for their inputs. The first
-                call fits, once. Only coupling="infinite"; finite levels need both ends among them, with calibrate=False.
+                call fits, once. A finite coupling needs both ends among its levels.
         """
         if np.ndim(level) != 0:
             raise InputError(f"level must be one number in (0, 1), got {level!r}.")

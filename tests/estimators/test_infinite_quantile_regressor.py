@@ -281,6 +281,14 @@ def test_intervals_hold_the_share_of_fresh_rows_they_name(level):
     assert shares[False] < level - 0.1
 
 
+def test_finite_levels_have_the_interval_between_two_of_them(sine):
+    model = InfiniteQuantileRegressor(coupling="joint", **FIXED).fit(sine.X, sine.y)
+    lower, upper = model.predict_interval(sine.X, 0.8)
+    assert abs(((lower <= sine.y) & (sine.y <= upper)).mean() - 0.8) < 0.12
+    with pytest.raises(InputError, match="levels"):
+        model.predict_interval(sine.X, 0.7)
+
+
 def test_an_interval_is_of_one_level(fitted, sine):
     with pytest.raises(InputError, match="one number"):
         fitted.predict_interval(sine.X, [0.5, 0.9])
