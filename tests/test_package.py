@@ -98,7 +98,7 @@ def test_examples_of_the_readme_run():
     truth = scope["toy"].quantiles(scope["road"], [0.1, 0.5, 0.9])
     assert scope["curves"].shape == (50, 3)
     assert (abs(scope["curves"] - truth) < 1.64 * scope["curve_std"]).mean() > 0.7
-    assert scope["roc"].sensitivity[0] < 0.2 < 0.8 < scope["roc"].sensitivity[-1]
+    assert scope["roc"].sensitivity[0] < 0.4 < 0.9 < scope["roc"].sensitivity[-1]
     assert abs(scope["stream"].predict([[1.0]])[0, 0] - math.sin(1.0)) < 0.05
     assert (scope["currents"].mean - scope["swirl"][:5]).abs().max() < 0.05
     assert scope["stream_function"].mean.shape == (5, 1) and set(scope["parts"]) == {"curl", "div"}
