@@ -36,7 +36,7 @@ from ovkgp.estimators.quantile_model import (
 from ovkgp.estimators.quantile_options import canonical_lam, require_levels, require_quantile_options
 from ovkgp.estimators.quantile_path import quantile_path
 from ovkgp.estimators.quantile_posterior import QuantilePosterior
-from ovkgp.estimators.quantile_rows import QuantileRows
+from ovkgp.estimators.quantile_rows import NUM_FOLDS, QuantileRows
 from ovkgp.estimators.quantile_summary import summarise_quantiles
 from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.summary import Summary
@@ -48,7 +48,6 @@ from ovkgp.inference.task_learning.level_distribution import LevelDistribution
 from ovkgp.inference.task_learning.rearrangement import Rearranged
 from ovkgp.inference.task_learning.sandwich import Sandwich
 
-NUM_FOLDS = 5
 GRID = torch.arange(1, 200, dtype=torch.float64) / 200
 """Levels at which curves are sorted; percentiles are among them."""
 POINTS_AT_ONCE = 1 << 14

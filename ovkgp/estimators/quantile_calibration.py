@@ -13,9 +13,7 @@ import numpy as np
 import torch
 
 from ovkgp.estimators.quantile_fit import fitted_model, solve_quantiles
-from ovkgp.estimators.quantile_rows import weighted_quantiles
-
-NUM_FOLDS = 5
+from ovkgp.estimators.quantile_rows import NUM_FOLDS, weighted_quantiles
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from ovkgp.estimators.scaling import Scaling
 from ovkgp.estimators.tables import as_array, numbers
 from ovkgp.exceptions import InputError
 
+NUM_FOLDS = 5
+"""Parts of the rows that are left out in turn, to choose λ and to calibrate intervals."""
 FENCE, FAR = 10.0, 1000.0
 """How many interquartile ranges from the quartiles y may count for means and variances; and for the loss, whose slopes are the same beyond."""
 

@@ -6,9 +6,9 @@ import torch
 
 from ovkgp.datasets import make_sine_quantiles
 from ovkgp.estimators import InfiniteQuantileRegressor
-from ovkgp.estimators.quantile_calibration import NUM_FOLDS, fold_fits, widening
+from ovkgp.estimators.quantile_calibration import fold_fits, widening
 from ovkgp.estimators.quantile_fit import fitted_model
-from ovkgp.estimators.quantile_rows import QuantileRows, weighted_quantiles
+from ovkgp.estimators.quantile_rows import NUM_FOLDS, QuantileRows, weighted_quantiles
 from ovkgp.inference.task_learning.primal import solve_primal
 from ovkgp.inference.task_learning.problem import TaskProblem
 
