@@ -1,0 +1,41 @@
+"""What does it look like? Pictures of a fitted model and of how far it can be trusted, and a report of all of them.
+
+Every function takes `ax=` and gives back the Axes it drew on, or an array of them where there are several panels. Each name is
+loaded at its first use, so that neither matplotlib nor torch is loaded before.
+
+Example:
+    >>> from ovkgp import plotting
+    >>> plotting.plot_field.__name__
+    'plot_field'
+"""
+
+from importlib import import_module
+
+_NAMES = {
+    "plot_coverage": "calibration",
+    "plot_feature_error": "feature_errors",
+    "plot_field": "fields",
+    "plot_leave_one_out": "left_out",
+    "plot_output_correlations": "correlations",
+    "plot_pit": "calibration",
+    "plot_prediction": "predictions",
+    "plot_quantiles": "quantiles",
+    "plot_relevance": "relevance",
+    "plot_residuals": "residuals",
+    "plot_traces": "traces",
+    "write_report": "report",
+}
+"""What is offered, and the module in which it lives."""
+
+__all__ = [*_NAMES]
+
+
+def __getattr__(name: str):
+    """Load a name from its module at its first use (PEP 562)."""
+    if name in _NAMES:
+        return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
