@@ -18,6 +18,7 @@ _NAMES = {
     "TableStream": "streams",
     "make_circles_and_moons": "semi_supervised",
     "make_curl_free_field": "fields",
+    "make_drifters": "drifters",
     "make_exponential_quantiles": "quantiles",
     "make_gaussian_field": "fields",
     "make_landmarks": "landmarks",

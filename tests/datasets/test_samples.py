@@ -13,13 +13,14 @@ from ovkgp.features import ORFF
 
 MAKERS = {
     "curl free": (datasets.make_curl_free_field, {"num_frequencies": 50}, 5, 5),
+    "drifters": (datasets.make_drifters, {"missing": 0.0}, 2, 2),
     "gaussian": (datasets.make_gaussian_field, {}, 2, 2),
     "quadratic": (datasets.make_quadratic_tasks, {}, 20, 4),
     "low rank": (datasets.make_low_rank_outputs, {"num_frequencies": 50}, 20, 20),
     "moons": (datasets.make_two_moons, {}, 2, 1),
     "circles": (datasets.make_circles_and_moons, {}, 2, 3),
 }
-NOISY = ("curl free", "gaussian", "quadratic", "low rank")
+NOISY = ("curl free", "drifters", "gaussian", "quadratic", "low rank")
 
 
 def make(name, num_rows=40, **options):
