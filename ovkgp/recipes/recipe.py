@@ -1,0 +1,177 @@
+"""A recipe: an estimator and its options from a TOML file, checked, and the way from there to a fitted model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ovkgp.recipes.complaints import Place, check
+from ovkgp.recipes.finding import SUFFIX, did_you_mean, list_recipes, recipe_path
+from ovkgp.recipes.gp_options import Graph
+from ovkgp.recipes.reading import read_toml
+from ovkgp.recipes.schemas import SCHEMAS, Document, Model
+from ovkgp.recipes.toml_lines import KeyPath
+
+
+class Recipe(BaseModel):
+    """A ready model: what it is for, and an estimator with its options.
+
+    Attributes:
+        name: of the file, without its ending.
+        title, purpose, data, paper: what it is, what it is for, what data it wants, and where it comes from.
+        estimator: the name of a class in `ovkgp`.
+        options: what its constructor is given; the others have their defaults.
+        graph: for outputs that are coupled by a graph, its edges and what keeps the mean over the outputs free.
+        source: the file.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.recipes import load_recipe
+        >>> recipe = load_recipe("multitask").with_options(rank=1)
+        >>> recipe.options["rank"]
+        1
+        >>> X = np.linspace(0, 6, 30)[:, None]
+        >>> model = recipe.fit(X, np.hstack([np.sin(X), np.sin(X + 0.3)]), base_kernel="rbf")
+        >>> model.predict(X).shape
+        (30, 2)
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    title: str = ""
+    purpose: str = ""
+    data: str = ""
+    paper: str = ""
+    estimator: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    graph: dict[str, Any] | None = None
+    source: Path | None = None
+
+    def with_options(self, **changes) -> Recipe:
+        """The same recipe with other options, which are checked as those of a file are.
+
+        Args:
+            changes: options of the estimator by name, and `graph`. A dictionary changes the entries that it names and
+                leaves the others; None, or the word "none", is None.
+
+        Raises:
+            OptionError: there is no such option, or it may not have that value.
+        """
+        changes = {name: _plain(value) for name, value in changes.items()}
+        graph = _merged(self.graph, changes.pop("graph")) if "graph" in changes else self.graph
+        options = {**self.options, **{name: _merged(self.options.get(name), new) for name, new in changes.items()}}
+        place, values = Place(f"recipe {self.name}"), {"estimator": self.estimator, "options": options, "graph": graph}
+        return self.model_copy(update=_checked(check(Model, values, place, "a part of a model"), place))
+
+    def build(self, Y=None, X=None, **changes):
+        """The estimator, not yet fitted.
+
+        Args:
+            Y: outputs (n, p), an array or a data frame, where options depend on them: a graph between columns,
+                likelihood = "by_values" or by column.
+            X: inputs (n, d), where there is a graph: each column then has a lengthscale of its own.
+            changes: as for `with_options`.
+        """
+        from ovkgp.recipes.building import make_estimator  # loads torch
+
+        return make_estimator(self.with_options(**changes), X, Y)
+
+    def fit(self, X, Y=None, **changes):
+        """The estimator fitted to X (n, d) and Y (n, p), (n,) or, for level sets, None.
+
+        Args:
+            changes: as for `with_options`.
+
+        Cost: that of the estimator's own `fit`.
+        """
+        from ovkgp.recipes.building import fit_estimator  # loads torch
+
+        return fit_estimator(self.with_options(**changes), X, Y)
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        return f"Recipe({self.name!r}, {self.estimator}{options})"
+
+    __str__ = __repr__
+
+
+def load_recipe(name: str | os.PathLike) -> Recipe:
+    """A recipe that comes with the package, by its name, or one of your own, by the path of its TOML file.
+
+    Args:
+        name: one of `list_recipes`, or a path.
+
+    Raises:
+        OptionError: there is no such recipe, or what it says is wrong; the message names the line and what is allowed.
+        InputError: the file cannot be read.
+
+    Example:
+        >>> from ovkgp.recipes import load_recipe
+        >>> load_recipe("vector_feild")
+        Traceback (most recent call last):
+        ...
+        ovkgp.exceptions.OptionError: there is no recipe 'vector_feild' (did you mean 'vector_field'?); there are ...
+    """
+    path = _path_of(name)
+    values, lines = read_toml(path)
+    return _recipe(path, values, lines)
+
+
+def _path_of(name: str | os.PathLike) -> Path:
+    text = os.fspath(name)
+    is_file = isinstance(name, os.PathLike) or text.endswith(SUFFIX) or "/" in text or os.sep in text
+    if is_file or (text not in list_recipes() and Path(text).is_file()):
+        return Path(text)
+    return recipe_path(text)
+
+
+def _recipe(path: Path, values: dict[str, Any], lines: dict[KeyPath, int]) -> Recipe:
+    place = Place(str(path), lines)
+    document = check(Document, values, place, "a table or key of a recipe")
+    checked = _checked(document.model, place.within("model"))
+    about = document.recipe.model_dump()
+    return Recipe(name=path.stem, estimator=document.model.estimator, source=path, **about, **checked)
+
+
+def _checked(model: Model, place: Place) -> dict[str, Any]:
+    """Options and graph of a model as its estimator's schema reads them; only those that were set."""
+    if model.estimator not in SCHEMAS:
+        near = did_you_mean(model.estimator, SCHEMAS)
+        sentence = f"estimator must be one of {', '.join(SCHEMAS)}; got {model.estimator!r}{near}"
+        raise place.error(sentence, ("estimator",))
+    schema, owner = SCHEMAS[model.estimator], f"an option of {model.estimator}"
+    options = check(schema, model.options, place.within("options"), owner)
+    return {"options": options.model_dump(exclude_unset=True), "graph": _checked_graph(model, place)}
+
+
+def _checked_graph(model: Model, place: Place) -> dict[str, Any] | None:
+    if model.graph is None:
+        return None
+    if model.estimator != "GPRegressor":
+        raise place.error(f"a graph between outputs is for GPRegressor, not for {model.estimator}", ("graph",))
+    graph = check(Graph, model.graph, place.within("graph"), "a key of [model.graph]")
+    for name, only in (("kernel", "decomposable"), ("rank", None)):
+        if model.options.get(name, only) != only:
+            sentence = (
+                f"{name} cannot be set beside a graph, which is the matrix of a decomposable kernel: leave it out"
+            )
+            raise place.error(sentence, ("options", name))
+    return graph.model_dump(exclude_unset=True)
+
+
+def _merged(old, new):
+    """A dictionary changes the entries that it names; anything else takes the place of the old value."""
+    return {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
+
+
+def _plain(value):
+    """NumPy's numbers and arrays, and tuples, as the plain values that a file would hold."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
