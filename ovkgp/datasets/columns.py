@@ -31,9 +31,9 @@ class Columns:
     outputs: tuple[str, ...]
 
     @classmethod
-    def named(cls, inputs: str | Iterable[str], outputs: str | Iterable[str]) -> Columns:
-        """From lists of names, or strings with commas between them."""
-        columns = cls(_names(inputs, "inputs"), _names(outputs, "outputs"))
+    def named(cls, inputs: str | Iterable[str], outputs: str | Iterable[str] | None) -> Columns:
+        """From lists of names, or strings with commas between them; outputs=None for none."""
+        columns = cls(_names(inputs, "inputs"), () if outputs is None else _names(outputs, "outputs"))
         shared = [name for name in columns.inputs if name in columns.outputs]
         if shared:
             raise InputError(f"{_listed(shared)} named both as input and as output: name each column once.")

@@ -29,7 +29,7 @@ BAD = ("warn", "error")
 def stream(
     path: str | os.PathLike,
     inputs: str | Iterable[str],
-    outputs: str | Iterable[str],
+    outputs: str | Iterable[str] | None,
     chunk: int = 65536,
     *,
     shard: tuple[int, int] | None = None,
@@ -42,7 +42,8 @@ def stream(
     Args:
         path: a text table with a header (.csv, .tsv, .txt; UTF-8) or a Parquet file (.parquet, .pq).
         inputs: the columns of X: a list of names, or one string with commas between them.
-        outputs: the columns of Y. A cell that is empty or NaN, nan, NA, N/A, null or None is missing.
+        outputs: the columns of Y. A cell that is empty or NaN, nan, NA, N/A, null or None is missing. None reads inputs
+            alone, with Y (k, 0).
         chunk: rows in a chunk; the last has fewer.
         shard: (rank, world): read only part `rank` of `world`, counted from 0. A part may be empty.
         bad: "warn" leaves out rows that cannot be used, with one `DataWarning` at the end of a pass; "error" raises an
@@ -90,7 +91,7 @@ class TableStream:
         self,
         path: str | os.PathLike,
         inputs: str | Iterable[str],
-        outputs: str | Iterable[str],
+        outputs: str | Iterable[str] | None,
         chunk: int = 65536,
         *,
         bad: str = "warn",

@@ -22,7 +22,7 @@ from ovkgp.estimators.options import require_option
 from ovkgp.estimators.quantile_options import CONVENTIONS, canonical_lam, require_positive
 from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.scaling import Scaling
-from ovkgp.estimators.tables import as_array, input_table
+from ovkgp.estimators.tables import as_array, input_table, output_names
 from ovkgp.estimators.task_options import input_factor, make_measure, require_kernel, task_factor
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.noise import as_seed
@@ -68,7 +68,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         classes_: the two labels, sorted; `classes_[1]` is the positive one.
         function_: h, called with inputs in scaled units and signed costs; `scaling_` has the units.
         measure_, lam_, gap_, fit_report_, n_iter_: what was solved, and how well; costs are signed.
-        n_features_in_, feature_names_in_.
+        output_names_ (the column of y), n_features_in_, feature_names_in_.
 
     Cost: O(n³) for the coordinates of the exact kernel, then O(n r m) a step for r of them and m nodes.
 
@@ -128,6 +128,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         """Fit to X (n, d) and labels y (n,) of two classes: numbers, strings or booleans."""
         with all_or_nothing(self):
             self._require_options()
+            self.output_names_ = output_names(y) or ["y"]
             X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
             self.classes_, labels = _two_classes(y)
             self._seed = as_seed(self.random_state)

@@ -41,7 +41,7 @@ from ovkgp.estimators.quantile_summary import summarise_quantiles
 from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.summary import Summary
 from ovkgp.estimators.table_regressor import KEPT
-from ovkgp.estimators.tables import as_array, input_table
+from ovkgp.estimators.tables import as_array, input_table, output_names
 from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.task_learning.level_distribution import LevelDistribution
@@ -111,7 +111,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         gap_: the duality gap: the objective is at most so far above the least one.
         fit_report_: how the solver fared.
         measure_: nodes and weights of the levels.
-        scaling_, n_features_in_, feature_names_in_.
+        scaling_, output_names_ (the column of y), n_features_in_, feature_names_in_.
 
     Cost: with n rows, m nodes and r coordinates (at most n, or 2D), O(n³ + k n m r) time for k iterations and O(n²) memory with the
     exact kernel; O(k n m D) with random features, and memory O(D²) beside the data and at most 134 MB of features.
@@ -241,6 +241,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         """The data checked, and what was fitted before forgotten."""
         if y is None:
             raise InputError("this estimator requires y to be passed, but the target y is None.")
+        names = output_names(y) or ["y"]
         X, y = validate_data(self, as_array(X), as_array(y), dtype=np.float64, y_numeric=True, multi_output=True)
         if y.ndim > 1 and y.shape[1] != 1:
             raise InputError(
@@ -251,6 +252,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
             raise InputError("found 1 sample, and one row says nothing of how y spreads: give at least two.")
         for fitted in [name for name in vars(self) if (name.endswith("_") and name not in KEPT) or name in MADE]:
             delattr(self, fitted)
+        self.output_names_ = names
         return QuantileRows.of(X, y, sample_weight)
 
     @property

@@ -32,7 +32,7 @@ from ovkgp.estimators.ovk_ridge import OVKRidge
 from ovkgp.estimators.probability_calibration import Calibration, calibrate, deal_folds, lone_classes
 from ovkgp.estimators.restoring import all_or_nothing
 from ovkgp.estimators.ridge import RidgeEstimator
-from ovkgp.estimators.tables import as_array, input_table
+from ovkgp.estimators.tables import as_array, input_table, output_names
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features.noise import as_seed
 from ovkgp.inference.processes import prior_covariance
@@ -70,7 +70,7 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         ridge_: the fitted regression of the coded labels, with its `gp_` and `posterior_`.
         lam_, noise_: the λ taken and the noise variance σ² that it stands for.
         calibration_: β, b, and the log loss of the held-out rows.
-        n_features_in_, feature_names_in_.
+        output_names_ (the column of y), n_features_in_, feature_names_in_.
 
     Cost: that of `OVKRidge` or `ORFFRidge` with K − 1 or K outputs, 1 + cv times.
     Row weights make the noise unlike from row to row, which is dearer for the exact kernel: O(n³ K³), or conjugate gradients.
@@ -123,6 +123,7 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         """
         with all_or_nothing(self):
             self._require_options()
+            self.output_names_ = output_names(y) or ["y"]
             X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
             check_classification_targets(y)
             weight = _row_weights(sample_weight, len(X))

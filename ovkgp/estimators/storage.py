@@ -108,6 +108,7 @@ _ONE_CLASS = (
 )
 _ONE_CLASS += ("lam_", "gap_", "fit_report_", "_seed", "_rows", "_row_counts", "_shares")
 _NAMES, _PATH = ("feature_names_in_",), ("feature_names_in_", "path_", "scale_")
+_COLUMNS = (*_NAMES, "output_names_")  # files of the first estimators of one output do not have the latter
 _TABLE = (
     Stored(
         GPRegressor, _TRAINED, (*_NAMES, "candidates_", "statistics_", "draws_"), TRAINED, finish=GPRegressor._report
@@ -115,13 +116,13 @@ _TABLE = (
     Stored(OVKRidge, _RIDGE, _PATH, RIDGE),
     Stored(ORFFRidge, (*_RIDGE, "_seed"), (*_PATH, "statistics_"), RIDGE),
     Stored(ManifoldRidge, (*_RIDGE, "_seed", "manifold_"), _PATH, MANIFOLD),
-    Stored(SimplexClassifier, _CLASSES, parts=("ridge_",)),
+    Stored(SimplexClassifier, _CLASSES, _COLUMNS, parts=("ridge_",)),
     Stored(
         InfiniteQuantileRegressor,
         (*_QUANTILES, "fit_report_", "measure_", "_data", "_seed"),
-        (*_NAMES, "lam_path_", "_replicates", "_fold_fits"),
+        (*_COLUMNS, "lam_path_", "_replicates", "_fold_fits"),
     ),
-    Stored(InfiniteCostSensitiveClassifier, _COSTS, (*_NAMES, "_replicates")),
+    Stored(InfiniteCostSensitiveClassifier, _COSTS, (*_COLUMNS, "_replicates")),
     Stored(InfiniteOneClassSVM, _ONE_CLASS, (*_NAMES, *REPLICATES)),
     Stored(VectorTaskRegressor, (*_VECTORS, "lam_", "noise_", "scale_", "fit_report_"), finish=put_gp),
 )

@@ -415,3 +415,15 @@ def test_two_gigabytes_in_less_than_one_of_memory(tmp_path):
     assert rows == repeats * len(values)
     np.testing.assert_array_equal(sums, repeats * np.where(missing, 0.0, values).sum(0))
     assert peak < 2**30
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_inputs_alone(tmp_path, kind):
+    path = write(tmp_path, TEXT)
+    if kind == "parquet":
+        path = tmp_path / "table.parquet"
+        parquet.write_table(pa.table({"east": X[:, 0], "north": X[:, 1], "u": ["text"] * 4}), path)
+    table = stream(path, "east,north", None, 3)
+    inputs, outputs = joined(table, p=0)
+    np.testing.assert_array_equal(inputs, X)
+    assert outputs.shape == (4, 0) and table.outputs == () and table.report.num_seen == ()

@@ -625,3 +625,23 @@ def test_values_come_back(case, path):
 def test_lists_of_other_kinds_are_refused(entry):
     with pytest.raises(ModelFileError, match="which this version does not know"):
         value_from_state(entry, {})
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SimplexClassifier(cv=2),
+        ovkgp.InfiniteCostSensitiveClassifier(num_tasks=3, random_state=0),
+        ovkgp.InfiniteQuantileRegressor(lengthscale=1.0, lam=0.1, num_tasks=3),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_the_name_of_the_one_output_is_kept(model, tmp_path):
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
+    y = (X["a"] > 0).astype(float)
+    assert clone(model).fit(X.to_numpy(), y.to_numpy()).output_names_ == ["y"]
+    model = clone(model).fit(X, y.rename("bought"))
+    save(model, tmp_path / "model.ovkgp")
+    again = ovkgp.load(tmp_path / "model.ovkgp")
+    assert again.output_names_ == model.output_names_ == ["bought"]
+    assert again.feature_names_in_.tolist() == ["a", "b"]
