@@ -1,0 +1,9 @@
+"""One page about a fitted model: data, model, hyperparameters, fit, calibration and warnings, in a single HTML file.
+
+`write_report(estimator, path)` is the door. `sections` is what a report holds, `page` how it looks; the other modules make
+one section each.
+"""
+
+from ovkgp.plotting.report.writing import write_report
+
+__all__ = ["write_report"]
