@@ -1,0 +1,112 @@
+"""Predictions along one input: the mean of each output, the interval that holds an observation, and the data."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from sklearn.utils.validation import check_is_fitted
+
+from ovkgp.exceptions import OptionError
+from ovkgp.plotting.bands import PROBABILITIES, Bands, require_posterior
+from ovkgp.plotting.cuts import Cut, Data
+from ovkgp.plotting.names import chosen_outputs, label, output_names
+from ovkgp.plotting.panels import Panels
+from ovkgp.plotting.style import BAND, FADED, INK, LINE, MIDDLE
+
+
+def plot_prediction(
+    estimator,
+    X=None,
+    Y=None,
+    *,
+    output=None,
+    along=None,
+    level: float = 0.9,
+    num_draws: int = 0,
+    noise: bool = True,
+    num_points: int = 200,
+    ax=None,
+) -> Axes | np.ndarray:
+    """Mean and interval of each output along one input, the other inputs at their medians.
+
+    Args:
+        estimator: a fitted `GPRegressor`, `OVKRidge` or `ORFFRidge`.
+        X, Y: rows to show as dots (n, d) and (n, p), NaN where missing. X alone says only where to draw; without both they are the
+            rows that the model keeps. A model that keeps none is drawn two standard deviations around the mean of its inputs.
+        output: the name or number of one output; None draws a panel for each.
+        along: the name or number of the input that runs; None is the first.
+        level: of the interval, between 0 and 1.
+        num_draws: random latent functions to draw as well.
+        noise: whether the interval is of a new observation or of the latent function. That of a label or a class is of its probability.
+        num_points: of the curves.
+        ax: where to draw: an Axes, or as many as there are panels.
+
+    Returns:
+        The Axes, or an array (p,) of them where there are several outputs.
+
+    Where there are several inputs, dots are all rows, and not only those whose other inputs are near their medians.
+
+    Cost: a prediction of mean and interval at `num_points` points.
+
+    Example:
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> from matplotlib.figure import Figure
+        >>> X = np.linspace(0, 6, 30)[:, None]
+        >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.hstack([np.sin(X), np.cos(X)]))
+        >>> ax = ovkgp.plotting.plot_prediction(model, output=1, ax=Figure().subplots())
+        >>> ax.get_xlabel(), ax.get_ylabel()
+        ('input 0', 'output 1')
+    """
+    check_is_fitted(estimator)
+    require_posterior(estimator, "plot_prediction")
+    level = require_level(level)
+    outputs, data = chosen_outputs(estimator, output), Data.of(estimator, X, Y)
+    cut = Cut.of(estimator, data, along, num_points)
+    panels = Panels.of(ax, len(outputs))
+    bands = Bands.of(estimator, cut.points, level, bool(noise), num_draws)
+    for axes, a in zip(panels.axes, outputs, strict=True):
+        _draw_band(axes, cut.axis, bands, a, _band_name(level, bool(noise)))
+        if data.Y is not None and (noise or bands.kinds[a] == "real"):
+            draw_dots(axes, data, cut.along, a)
+        axes.set(xlabel=cut.name, ylabel=_output_name(output_names(estimator)[a], bands.kinds[a], bool(noise)))
+        axes.margins(x=0.01)
+    panels.legend()
+    return panels.answer
+
+
+def require_level(level) -> float:
+    """Refuse a level that is not strictly between 0 and 1."""
+    if isinstance(level, bool) or not isinstance(level, (int, float, np.number)) or not 0 < level < 1:
+        raise OptionError(f"level must be a number strictly between 0 and 1, such as 0.9; got {level!r}.")
+    return float(level)
+
+
+def draw_dots(axes: Axes, data: Data, along: int, output: int) -> None:
+    """The observed values of one output; faint where other inputs differ too, so that a cut does not explain them."""
+    seen = np.isfinite(data.Y[:, output])
+    alpha = {} if data.X.shape[1] == 1 else {"alpha": FADED}
+    axes.plot(
+        *(data.X[seen, along], data.Y[seen, output]),
+        **{"linestyle": "none", "marker": "o", "markersize": 3.5, "markerfacecolor": "none", "markeredgecolor": INK},
+        **{"markeredgewidth": 0.8, "label": "data", "zorder": 2.5, **alpha},
+    )
+
+
+def _draw_band(axes: Axes, x: np.ndarray, bands: Bands, a: int, name: str) -> None:
+    axes.fill_between(x, bands.lower[:, a], bands.upper[:, a], color=BAND, linewidth=0, label=name)
+    for i, draw in enumerate(bands.draws):
+        axes.plot(x, draw[:, a], color=MIDDLE, linewidth=0.8, label="random functions" if i == 0 else None)
+    axes.plot(x, bands.mean[:, a], color=LINE, linewidth=1.8, label="mean")
+
+
+def _band_name(level: float, noise: bool) -> str:
+    return f"{100 * level:g} % interval" + ("" if noise else " of the function")
+
+
+def _output_name(name: str, kind: str, noise: bool) -> str:
+    if kind in PROBABILITIES:
+        return label(f"probability of {name}" if noise else f"log-odds of {name}")
+    if kind == "count" and not noise:
+        return label(f"log of expected {name}")
+    return label(name)
