@@ -9,9 +9,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 .PHONY: help demo test test-all lint bench clean
 
 help:
-	@echo "make demo      draw two vector fields and print a table of feature errors (demo/fields.png)"
-	@echo "make test      the tests and the examples in docstrings, without the slow ones"
-	@echo "make test-all  the slow ones too"
+	@echo "make demo      fit ocean currents five ways, compare, and draw the best (demo/)"
+	@echo "make test      the tests and the examples in docstrings, README and docs, without the slow ones"
+	@echo "make test-all  the slow ones and all tutorials too"
 	@echo "make lint      style, format and the layers of the package"
 	@echo "make bench     every script in benchmarks/"
 	@echo "make clean     remove caches and builds, but not .venv"
@@ -39,7 +39,7 @@ lint: $(READY)
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(READY)
-	@for script in features posteriors ridge hyperparameters itl; do echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
+	@for script in peers features posteriors ridge hyperparameters itl; do echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 clean:
 	@rm -rf build dist demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache

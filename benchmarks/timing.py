@@ -84,19 +84,20 @@ def _resident(name: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def run_sections(sections: dict[str, Callable], words: str, folders: str, with_data: str) -> None:
+def run_sections(sections: dict[str, Callable], words: str, folders: str = "", with_data: str | None = None) -> None:
     """The command line of a script: all sections, or one, at full or quick sizes, on one thread.
 
     Args:
         sections: by name; each takes `quick`.
         words: what the script is for.
-        folders: which folders of data there may be.
+        folders: which folders of data there may be; "" for none.
         with_data: the name of the section that takes their `folder` too.
     """
     parser = argparse.ArgumentParser(description=words)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
     parser.add_argument("--only", choices=sections, help="one section")
-    parser.add_argument("--data", default=os.environ.get("OVKGP_DATA"), help=f"the folder of {folders}")
+    if folders:
+        parser.add_argument("--data", default=os.environ.get("OVKGP_DATA"), help=f"the folder of {folders}")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with threadpool_limits(1):  # NumPy's threads are not torch's

@@ -1,8 +1,8 @@
 """Gaussian processes with operator-valued kernels.
 
-``ovkgp.GPRegressor`` is the door for scikit-learn users. ``ovkgp.kernels`` holds the covariances,
-``ovkgp.features`` their random features, ``ovkgp.inference`` evidence and posteriors, and
-``ovkgp.exceptions`` the errors raised on purpose. Each is loaded when it is first used:
+``ovkgp.GPRegressor`` is the door for scikit-learn users, and ``ovkgp.load_recipe`` takes a ready model.
+``ovkgp.plotting`` draws what they find. ``ovkgp.kernels`` holds the covariances, ``ovkgp.features`` their
+random features, ``ovkgp.inference`` evidence and posteriors, and ``ovkgp.exceptions`` the errors raised on purpose. Each is loaded when it is first used:
 ``import ovkgp`` alone loads neither torch nor matplotlib. Codes such as BT-27 in the docstrings
 point to the literature: see ``docs/references.md``.
 
@@ -16,7 +16,8 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-_SUBPACKAGES = ("datasets", "estimators", "exceptions", "features", "inference", "kernels")
+_SUBPACKAGES = ("criticism", "datasets", "estimators", "exceptions", "features", "inference", "kernels", "losses")
+_SUBPACKAGES += ("plotting", "recipes")
 _NAMES = {
     "BayesSearchCV": "ovkgp.estimators",
     "ConstrainedORFF": "ovkgp.estimators",
@@ -32,6 +33,7 @@ _NAMES = {
     "VectorTaskRegressor": "ovkgp.estimators",
     "compare_kernels": "ovkgp.estimators",
     "load": "ovkgp.estimators",
+    "load_recipe": "ovkgp.recipes",
     "to_long": "ovkgp.inference",
     "to_wide": "ovkgp.inference",
 }

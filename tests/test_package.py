@@ -1,8 +1,5 @@
 """The package as a whole: what an import loads, the version, the entry points and the layers."""
 
-import contextlib
-import io
-import math
 import os
 import re
 import shutil
@@ -12,7 +9,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import torch
 
 import ovkgp
 
@@ -82,38 +78,6 @@ def test_layers_are_kept():
     assert command is not None, "import-linter comes with the extra `dev`"
     done = subprocess.run([command, "--no-cache"], capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stdout
-
-
-def test_examples_of_the_readme_run():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = [part.split("```")[0] for part in text.split("```python\n")[1:]]
-    scope = {}
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        for block in blocks:
-            exec(compile(block, "README.md", "exec"), scope)
-    assert "True" in printed.getvalue() and "False" not in printed.getvalue()
-    assert scope["regressor"].score(scope["inputs"], scope["outputs"]) > 0.97
-    assert scope["mean"].shape == scope["std"].shape == (50, 3) and scope["between"].shape == (50, 3, 3)
-    assert (scope["latent_std"] < scope["std"]).all()
-    truth = scope["toy"].quantiles(scope["road"], [0.1, 0.5, 0.9])
-    assert scope["curves"].shape == (50, 3)
-    assert (abs(scope["curves"] - truth) < 1.64 * scope["curve_std"]).mean() > 0.7
-    assert scope["roc"].sensitivity[0] < 0.4 < 0.9 < scope["roc"].sensitivity[-1]
-    assert abs(scope["stream"].predict([[1.0]])[0, 0] - math.sin(1.0)) < 0.05
-    assert (scope["currents"].mean - scope["swirl"][:5]).abs().max() < 0.05
-    assert scope["stream_function"].mean.shape == (5, 1) and set(scope["parts"]) == {"curl", "div"}
-    expected = torch.tensor([[0.0, 1.0], [-1.0, 0.0]]) * math.exp(-0.5)
-    torch.testing.assert_close(scope["prediction"].mean.detach(), expected, atol=0.1, rtol=0)
-    assert (scope["prediction_with_gaps"].stddev > scope["prediction"].stddev).all()
-    hours = scope["day"](torch.tensor([[23.0], [1.0], [12.0]])).to_dense()
-    torch.testing.assert_close(hours[0].detach(), torch.tensor([1.0, 0.80, 0.04]), atol=0.01, rtol=0)
-    assert scope["lmc"](scope["X"]).shape == (900, 900)
-    assert scope["hour_and_place"](torch.rand(5, 3)).shape == (20, 20)
-    weights = torch.randn(scope["orff"].num_features)
-    assert torch.equal(scope["again"](scope["X"]) @ weights, scope["orff"](scope["X"]) @ weights)
-    assert torch.equal(scope["copy"](scope["X"]) @ weights, scope["orff"](scope["X"]) @ weights)
-    error = (scope["Phi"] @ scope["Phi"].mT).to_dense() - scope["sinc"](scope["X"][:5]).to_dense()
-    assert error.abs().max() < 0.05  # some 5 standard deviations at 20 000 frequencies
 
 
 def codes_cited(text: str) -> set[str]:
