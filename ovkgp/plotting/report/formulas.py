@@ -12,6 +12,8 @@ from markupsafe import Markup, escape
 
 TOKENS = re.compile(r"[_^](?:\{[^{}]*\}|[^\s{}])|[^\W\d_]+|.", re.DOTALL)
 """A lowered or raised part, a word, or any other character."""
+WIDE = "\N{EM SPACE}"
+"""What three spaces are: browsers would make one of them."""
 
 
 def formula_html(text: str) -> Markup:
@@ -22,13 +24,14 @@ def formula_html(text: str) -> Markup:
         >>> str(formula_html("s_a^2 < exp(x)"))
         '<var>s</var><sub><var>a</var></sub><sup>2</sup> &lt; exp(<var>x</var>)'
     """
-    return Markup("").join(_token(token) for token in TOKENS.findall(text))
+    return Markup("").join(_token(token) for token in TOKENS.findall(text.replace("   ", WIDE)))
 
 
 def _token(token: str) -> Markup:
     if token[0] in "_^" and len(token) > 1:
         tag = "sub" if token[0] == "_" else "sup"
         inside = token[2:-1] if token[1] == "{" else token[1:]
+        inside = " ".join(inside) if inside.isalpha() and len(inside) == 2 else inside  # two indices, no word
         return Markup(f"<{tag}>") + formula_html(inside) + Markup(f"</{tag}>")
     if len(token) == 1 and token.isalpha() and token not in "ΣΠ":
         return Markup("<var>") + escape(token) + Markup("</var>")

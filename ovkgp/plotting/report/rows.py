@@ -13,6 +13,7 @@ import pandas as pd
 from ovkgp.criticism import kept_rows
 from ovkgp.estimators.tables import as_array, input_table
 from ovkgp.exceptions import InputError
+from ovkgp.inference.task_learning.functional_ridge_posterior import GridPosterior
 from ovkgp.plotting.report.kinds import kind_of
 
 
@@ -44,7 +45,7 @@ def report_rows(estimator, X=None, Y=None) -> Rows | None:
     """
     kind = kind_of(estimator)
     if X is None and Y is None:
-        return _kept(estimator, kind)
+        return kept(estimator)
     if X is None or (Y is None and kind != "none"):
         raise InputError("give X and Y together, as fit had them, or neither.")
     table = _checked(lambda: input_table(estimator, named(estimator, as_array(X)), reset=False), "X")
@@ -98,14 +99,17 @@ def _checked(read, name: str):
 # --- kept by the model ------------------------------------------------------------------------------------------------
 
 
-def _kept(estimator, kind: str) -> Rows | None:
-    found = _KEPT[kind](estimator)
+def kept(estimator) -> Rows | None:
+    """The rows that a fitted estimator has kept; None where it has kept none."""
+    found = _KEPT[kind_of(estimator)](estimator)
     return None if found is None else Rows(named(estimator, found[0]), found[1], False)
 
 
 def _kept_labels(estimator):
-    if not hasattr(estimator, "_labels"):
-        return None
+    if hasattr(estimator, "ridge_"):  # a regression of coded labels
+        if (found := kept_rows(estimator.ridge_)) is None:
+            return None
+        return found[0], estimator.classes_[(found[1] @ estimator._targets().T).argmax(1)]
     positive = (estimator._labels > 0).astype(int)
     return _unscaled(estimator, estimator._rows), estimator.classes_[positive]
 
@@ -114,13 +118,21 @@ def _kept_points(estimator):
     return np.repeat(_unscaled(estimator, estimator._rows), estimator._row_counts.astype(int), 0), None
 
 
+def _kept_tasks(estimator):
+    posterior = estimator.posterior_
+    if not isinstance(posterior, GridPosterior):  # pairs, of which some are missing
+        return None
+    Y = posterior.data.Y.numpy() + estimator.offset_
+    return posterior.inputs.numpy(), Y.reshape(len(posterior.inputs), -1)
+
+
 def _unscaled(estimator, rows: np.ndarray) -> np.ndarray:
     return rows * estimator.scaling_.input_scale + estimator.scaling_.input_offset
 
 
 _KEPT = {
     "table": kept_rows,
-    "tasks": lambda estimator: None,
+    "tasks": _kept_tasks,
     "target": kept_rows,
     "labels": _kept_labels,
     "none": _kept_points,

@@ -9,6 +9,7 @@ from pathlib import Path
 from ovkgp import __version__
 from ovkgp.plotting.report.cautions import cautions
 from ovkgp.plotting.report.data_summary import data_summary
+from ovkgp.plotting.report.fit_pictures import fit_pictures
 from ovkgp.plotting.report.model_words import model_words
 from ovkgp.plotting.report.page import render
 from ovkgp.plotting.report.parameters import parameter_table
@@ -85,7 +86,7 @@ def make_report(estimator, file_name: str, *, X=None, Y=None, title=None, notes=
         model=model,
         parameters=parameters,
         traces=(),
-        fit=(),
+        fit=fit_pictures(estimator, rows),
         fit_note="",
         calibration=(),
         judgements=(),
