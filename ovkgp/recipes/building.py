@@ -1,4 +1,4 @@
-"""From a recipe to an estimator, where some options depend on the data: a graph between columns, likelihoods by values."""
+"""From a recipe to an estimator. Some options depend on the data: a graph between columns, likelihoods by values."""
 
 from __future__ import annotations
 
@@ -8,24 +8,46 @@ import numpy as np
 
 import ovkgp
 from ovkgp.exceptions import InputError
+from ovkgp.recipes.output_graphs import graph_kernel
+from ovkgp.recipes.outputs import Outputs
+from ovkgp.recipes.recipe import Recipe
+from ovkgp.recipes.value_likelihoods import choose_likelihoods, depends_on_outputs
 
 ONE_OUTPUT = ("InfiniteCostSensitiveClassifier", "InfiniteQuantileRegressor", "SimplexClassifier")
 """Estimators whose target is one column."""
+DEFAULT_BASE = "matern52"
+"""The scalar kernel beside a graph, where the recipe has none."""
 
 
-def make_estimator(recipe, X=None, Y=None):
+def make_estimator(recipe: Recipe, X=None, Y=None):
     """The estimator of a recipe for data X (n, d) and Y (n, p), not yet fitted; None where no option depends on them."""
-    options: dict[str, Any] = dict(recipe.options)
+    options = dict(recipe.options)
+    if recipe.graph is not None:
+        options["kernel"] = _kernel_of(recipe, X, Y)
+    if depends_on_outputs(options.get("likelihood")):
+        options["likelihood"] = choose_likelihoods(options["likelihood"], _outputs(recipe, Y, "likelihood"))
     return getattr(ovkgp, recipe.estimator)(**options)
 
 
-def fit_estimator(recipe, X, Y=None):
-    """The estimator of a recipe, fitted."""
-    return make_estimator(recipe, X, Y).fit(X, one_column(recipe, Y) if recipe.estimator in ONE_OUTPUT else Y)
+def fit_estimator(recipe: Recipe, X, Y=None):
+    """The estimator of a recipe, fitted to X (n, d) and Y; a table of one column becomes (n,) where a target is one."""
+    estimator = make_estimator(recipe, X, Y)
+    return estimator.fit(X, _one_column(recipe, Y) if recipe.estimator in ONE_OUTPUT else Y)
 
 
-def one_column(recipe, Y):
-    """The target (n,) from a table with one column, or from what is flat already."""
+def _kernel_of(recipe: Recipe, X, Y):
+    columns = None if X is None else np.shape(X)[1]
+    outputs = _outputs(recipe, Y, "graph")
+    return graph_kernel(recipe.graph, recipe.options.get("base_kernel", DEFAULT_BASE), outputs, columns)
+
+
+def _outputs(recipe: Recipe, Y, option: str) -> Outputs:
+    if Y is None:
+        raise InputError(f"the {option} of recipe {recipe.name} depends on the outputs: give Y as well.")
+    return Outputs.of(Y)
+
+
+def _one_column(recipe: Recipe, Y) -> Any:
     if Y is None:
         raise InputError(f"recipe {recipe.name} needs a target column, and Y is None.")
     shape = np.shape(Y)
@@ -33,6 +55,6 @@ def one_column(recipe, Y):
         return Y
     if len(shape) > 2 or shape[1] != 1:
         raise InputError(
-            f"recipe {recipe.name} takes one output column; Y has the shape {shape}. Fit one model a column."
+            f"recipe {recipe.name} takes one output column, and Y has the shape {shape}: fit one model a column."
         )
-    return Y.iloc[:, 0] if hasattr(Y, "iloc") else Y[:, 0]
+    return Y.iloc[:, 0] if hasattr(Y, "iloc") else np.asarray(Y)[:, 0]

@@ -10,7 +10,7 @@ from typing import Any
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.recipes.toml_lines import KeyPath, key_lines
 
-AT = re.compile(r"\s*\(at line (\d+), column (\d+)\)$")
+LINE = re.compile(r"line (\d+), column (\d+)")
 QUOTES = 'text stands in quotes, as in kernel = "lmc"; true and false are written small'
 
 
@@ -32,7 +32,7 @@ def read_toml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     try:
         return tomllib.loads(text), key_lines(text)
     except tomllib.TOMLDecodeError as error:
-        raise OptionError(_syntax(path, str(error))) from None
+        raise OptionError(_syntax(path, text, str(error))) from None
     except (RecursionError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise OptionError(f"{path} cannot be read as TOML: {reason}.") from None
@@ -53,10 +53,12 @@ def _text(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 
-def _syntax(path: Path, message: str) -> str:
-    found = AT.search(message)
-    reason = AT.sub("", message)
-    where = f"{path}, line {found[1]}: this is not TOML" if found else f"{path}: this is not TOML"
-    column = f" (column {found[2]})" if found else ""
-    advice = f"; {QUOTES}" if reason.startswith("Invalid value") else ""
-    return f"{where}: {reason[:1].lower()}{reason[1:]}{column}{advice}."
+def _syntax(path: Path, text: str, message: str) -> str:
+    """The sentence for a message of `tomllib`, which ends with "(at line 2, column 10)" or "(at end of document)"."""
+    reason, _, at = message.rpartition(" (at ")
+    reason = f"{reason[:1].lower()}{reason[1:]}" if at else message
+    if found := LINE.match(at):
+        advice = f"; {QUOTES}" if reason == "invalid value" else ""
+        return f"{path}, line {found[1]}: this is not TOML: {reason} (column {found[2]}){advice}."
+    last = len(text.rstrip().splitlines())
+    return f"{path}, line {last}: this is not TOML: {reason} where the file ends; is a quote or bracket not closed?"

@@ -1,0 +1,218 @@
+"""Each recipe of `models/` is fitted to small data whose truth is known, and kept in a file."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import make_moons
+
+import ovkgp
+from ovkgp.datasets import make_gaussian_field, make_landmarks, make_sine_quantiles
+from ovkgp.datasets.landmarks import emotion_tasks
+from ovkgp.estimators.vector_task_regressor_rows import single_rows
+from ovkgp.recipes import list_recipes, load_recipe
+
+NAMES = (
+    "bayesian_multitask",
+    "cost_sensitive",
+    "curl_free_field",
+    "divergence_free_field",
+    "graph_tasks",
+    "large_scale",
+    "level_sets",
+    "mixed_outputs",
+    "multitask",
+    "multitask_lmc",
+    "quantiles",
+    "robust",
+    "style_transfer",
+    "vector_field",
+)
+GRID = np.linspace(0.2, 5.8, 60)[:, None]
+
+
+def test_these_are_the_recipes():
+    assert list_recipes() == NAMES
+
+
+def two_waves(X):
+    return np.hstack([np.sin(X), 2 + 3 * np.sin(X + 0.3)])
+
+
+def waves(num_rows, seed=0, noise=0.1):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 6, (num_rows, 1))
+    return X, two_waves(X) + noise * rng.standard_normal((num_rows, 2))
+
+
+def explained(model, X, truth):
+    """R² of the prediction of each output, the worst of them."""
+    return (1 - np.square(model.predict(X) - truth).mean(0) / truth.var(0)).min()
+
+
+def kept(model, path, *args, ask="predict"):
+    """Whether the model says the same when it comes back from a file."""
+    model.save(path)
+    return np.array_equal(getattr(ovkgp.load(path), ask)(*args), getattr(model, ask)(*args))
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "model.ovkgp"
+
+
+def test_multitask_fills_in_missing_outputs(file):
+    X, Y = waves(40)
+    Y[X[:, 0] < 2, 0] = np.nan  # the other output shows the way
+    model = load_recipe("multitask").fit(X, Y)
+    assert explained(model, GRID, two_waves(GRID)) > 0.95
+    assert kept(model, file, GRID)
+
+
+def test_multitask_lmc_takes_two_lengthscales(file):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, (70, 1))
+
+    def truth(X):
+        return np.hstack([np.sin(X) + 0.3 * np.sin(8 * X), np.cos(X), np.sin(8 * X)])
+
+    model = load_recipe("multitask_lmc").fit(X, truth(X) + 0.05 * rng.standard_normal((70, 3)))
+    first, second = sorted(part.base_kernel.lengthscale.item() for part in model.gp_.kernel.kernels)
+    assert second > 3 * first
+    assert explained(model, GRID, truth(GRID)) > 0.9
+    assert kept(model, file, GRID)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("vector_field", "divergence_free"),
+        ("curl_free_field", "curl_free"),
+        ("divergence_free_field", "divergence_free"),
+    ],
+)
+def test_fields_are_found_from_scattered_vectors(name, kind, file):
+    field = make_gaussian_field(110, kind=kind, noise=0.01, random_state=0)
+    Y = field.Y[:80].copy()
+    Y[::7, 1] = np.nan
+    model = load_recipe(name).fit(field.X[:80], Y)
+    assert explained(model, field.X[80:], field.truth(field.X[80:])) > 0.85
+    assert kept(model, file, field.X)
+
+
+def test_the_helmholtz_recipe_sees_that_there_is_no_gradient():
+    field = make_gaussian_field(80, kind="divergence_free", noise=0.01, random_state=0)
+    model = load_recipe("vector_field").fit(field.X, field.Y)
+    parts = model.posterior_.components()
+    points = model.scaling_.inputs(field.X)
+    size = {name: part.predict(points).mean.square().mean().item() for name, part in parts.items()}
+    assert size["curl"] < 0.05 * size["div"]
+
+
+def test_graph_tasks_draws_neighbours_to_each_other(file):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, (40, 1))
+    shifts = 0.25 * np.arange(6)
+    Y = pd.DataFrame(np.sin(X + shifts) + 0.1 * rng.standard_normal((40, 6)), columns=list("abcdef"))
+    Y.loc[X[:, 0] > 3, "c"] = np.nan  # its neighbours know
+    model = load_recipe("graph_tasks").fit(X, Y)
+    assert explained(model, GRID, np.sin(GRID + shifts)) > 0.95
+    assert kept(model, file, GRID)
+
+
+def test_large_scale_takes_a_stream(file):
+    X, Y = waves(600)
+    Y[::5, 0] = np.nan
+    recipe = load_recipe("large_scale").with_options(num_frequencies=50, training_rows=200)
+    whole = recipe.fit(X, Y)
+    chunks = [(X[i : i + 200], Y[i : i + 200]) for i in range(0, 600, 200)]
+    streamed = recipe.build().fit_stream(chunks)
+    assert (whole.approximation_, streamed.approximation_) == ("orff", "orff")
+    for model in (whole, streamed):
+        assert explained(model, GRID, two_waves(GRID)) > 0.99
+    assert kept(streamed, file, GRID)
+
+
+def test_bayesian_multitask_averages_over_draws(file):
+    X, Y = waves(20)
+    sampling = {"draws": 20, "tune": 20, "chains": 1, "max_draws": 10}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ovkgp.exceptions.FitWarning)  # so few draws are not enough, and it says so
+        model = load_recipe("bayesian_multitask").fit(X, Y, sampling=sampling)
+    assert model.sampling["target_accept"] == 0.8  # what is not changed stays
+    assert len({float(value) for value in model.to_arviz()["posterior"]["lengthscale"].values.ravel()}) > 5
+    lower, upper = model.predict_interval(GRID, level=0.95, noise=False)
+    assert ((lower < two_waves(GRID)) & (two_waves(GRID) < upper)).mean() > 0.8
+    assert kept(model, file, GRID)
+
+
+def test_robust_is_not_bent_by_outliers(file):
+    X, Y = waves(60)
+    Y[::10] += 10
+    model = load_recipe("robust").fit(X, Y, num_frequencies=20)
+    assert explained(model, GRID, two_waves(GRID)) > 0.98
+    assert explained(load_recipe("multitask").fit(X, Y), GRID, two_waves(GRID)) < 0.5
+    assert kept(model, file, GRID)
+
+
+def test_mixed_outputs_chooses_likelihoods_by_values(file):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, (80, 1))
+    rate, chance, level = np.exp(1 + np.sin(X)), 1 / (1 + np.exp(-4 * np.cos(X))), np.sin(X)
+    Y = np.hstack([rng.poisson(rate), rng.random((80, 1)) < chance, level + 0.1 * rng.standard_normal((80, 1))])
+    Y[3, 0] = np.nan
+    table = pd.DataFrame(Y, columns=["visits", "bought", "level"])
+    model = load_recipe("mixed_outputs").fit(X, table, num_frequencies=15)
+    assert model.likelihood == ["negative_binomial", "bernoulli", "gaussian"]
+    visits, bought, found = model.predict(X).T
+    assert np.corrcoef(visits, rate[:, 0])[0, 1] > 0.95
+    assert ((bought > 0.5) == (chance[:, 0] > 0.5)).mean() > 0.9
+    assert np.corrcoef(found, level[:, 0])[0, 1] > 0.99
+    assert kept(model, file, X)
+
+
+def test_quantiles_has_intervals_that_hold(file):
+    rows, fresh = make_sine_quantiles(100, random_state=0), make_sine_quantiles(2000, random_state=1)
+    model = load_recipe("quantiles").fit(rows.X, rows.y[:, None])
+    lower, upper = model.predict_interval(fresh.X, level=0.8)
+    assert abs(((lower < fresh.y) & (fresh.y < upper)).mean() - 0.8) < 0.06
+    curves = model.predict(fresh.X, quantiles=[0.1, 0.5, 0.9])
+    assert (np.diff(curves, axis=1) >= 0).all()
+    assert kept(model, file, fresh.X)
+
+
+def test_cost_sensitive_misses_fewer_where_a_miss_costs_more(file):
+    X, y = make_moons(300, noise=0.25, random_state=0)
+    labels = np.array(["no", "yes"])[y]
+    model = load_recipe("cost_sensitive").fit(X[::2], pd.DataFrame({"ill": labels[::2]}))
+    rows, truth = X[1::2], labels[1::2]
+    assert (model.predict(rows) == truth).mean() > 0.85
+    found = [(model.predict(rows, cost)[truth == "yes"] == "yes").mean() for cost in (-0.9, 0.0, 0.9)]
+    assert found[0] < found[1] < found[2] and found[2] > 0.97
+    assert kept(model, file, rows)
+
+
+def test_level_sets_leave_the_share_outside_that_is_asked_for(file):
+    rng = np.random.default_rng(0)
+    rows, fresh = rng.normal(size=(150, 2)), rng.normal(size=(2000, 2))
+    model = load_recipe("level_sets").fit(rows, None)
+    for nu in (0.1, 0.5):
+        assert abs((model.predict(fresh, nu) == -1).mean() - nu) < 0.08
+    assert model.level_score([[9.0, 9.0]]) == 0
+    assert kept(model, file, fresh[:20])
+
+
+def test_style_transfer_reaches_styles_that_were_never_seen(file):
+    faces, tasks, people, truth = make_landmarks(70, random_state=0)
+    recipe = load_recipe("style_transfer")
+    assert np.allclose(recipe.options["tasks"], emotion_tasks(), atol=1e-6)
+    assert np.allclose(recipe.options["tasks"], tasks, atol=1e-6)
+    neutral, Y, _ = single_rows(faces, task=0)
+    known = people < 52
+    model = recipe.fit(neutral[known], Y[known].reshape(known.sum(), -1))  # as a table would hold them
+    between = [[0.5, 0.05], [-0.4, 0.3]]
+    new = truth(between)[~known]
+    error = np.sqrt(np.square(model.predict(neutral[~known], between) - new).mean())
+    assert error < 0.5 * np.sqrt(np.square(neutral[~known, None] - new).mean())  # than to leave the face as it is
+    assert kept(model, file, neutral[~known])

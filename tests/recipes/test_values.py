@@ -1,0 +1,63 @@
+"""Kinds of values in words."""
+
+from typing import Any, Literal
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from ovkgp.recipes import values as v
+from ovkgp.recipes.values import Options, allowed_words, described
+
+
+class Table(Options):
+    one: int = 1
+    two: int = 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (v.Count, "a whole number, at least 1"),
+        (Literal["a"], "'a'"),
+        (Literal["a", "b"], "one of 'a', 'b'"),
+        (Literal["a"] | v.Count, "'a' or a whole number, at least 1"),
+        (v.Positive | v.Positives | v.Nothing, "a positive number, a list of positive numbers or 'none'"),
+        (v.Count | v.AllRows, "a whole number, at least 1 or 'all'"),
+        (Table | v.Nothing, "a table with one, two or 'none'"),
+        (dict[str, Any] | None, "a table"),
+        (str, "a text in quotes"),
+    ],
+)
+def test_what_is_allowed_is_said_in_words(kind, words):
+    assert described(FieldInfo.from_annotation(kind)) == words
+
+
+def test_words_of_a_union():
+    assert allowed_words(FieldInfo.from_annotation(Literal["a", "b"] | v.Count | Literal["c"])) == ("a", "b", "c")
+    assert allowed_words(FieldInfo.from_annotation(v.Count)) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (v.Count, [1, 10**9], [0, -1]),
+        (v.Several, [2], [1]),
+        (v.Seed, [0, 2**32 - 1], [-1, 2**32]),
+        (v.Positive, [1, 1e-300], [0, -1.0, float("inf"), float("nan")]),
+        (v.NonNegative, [0, 1.5], [-1e-9, float("nan")]),
+        (v.Share, [0.5], [0, 1, float("nan")]),
+        (v.Shares, [[0.1, 0.9]], [[], [0.1, 2]]),
+        (v.Costs, [[-1, 0.5, 1]], [[], [2]]),
+        (v.Rows, [[[1, 2], [3, 4]]], [[], [[]], [1], [["a"]]]),
+        (v.Nothing, [None, "none"], ["None", ""]),
+        (v.AllRows, [None, "all"], ["none"]),
+    ],
+)
+def test_bounds(kind, good, bad):
+    adapter = TypeAdapter(kind)
+    for value in good:
+        adapter.validate_python(value)
+    for value in bad:
+        with pytest.raises(ValidationError):
+            adapter.validate_python(value)
