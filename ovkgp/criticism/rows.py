@@ -6,6 +6,7 @@ An exact posterior is made of its data and keeps them; random features and induc
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.utils.validation import check_is_fitted
 
@@ -79,6 +80,12 @@ def given_rows(estimator, X, Y) -> tuple[np.ndarray, np.ndarray]:
     if table.shape[1] != 1:
         raise InputError(f"y has {table.shape[1]} columns; a {type(estimator).__name__} has one output.")
     return X, table
+
+
+def as_inputs(estimator, X: np.ndarray):
+    """Points (m, d) as the estimator wants them: with column names where it was fitted to a data frame, as it warns without."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return X if names is None else pd.DataFrame(X, columns=names)
 
 
 def _given_to_draws(posterior: MixturePosterior) -> Observations | None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ovkgp.criticism.rows import as_inputs
 from ovkgp.estimators.posterior_regressor import PosteriorRegressor
 from ovkgp.exceptions import OptionError
 from ovkgp.kernels.checks import whole_number
-from ovkgp.plotting.cuts import as_inputs
 from ovkgp.plotting.responses import output_kinds, responses
 
 CLASS_DRAWS = 500

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.criticism.rows import given_rows, kept_rows
@@ -88,12 +87,6 @@ def input_range(estimator, X: np.ndarray | None) -> tuple[np.ndarray, np.ndarray
     if not offset.any() and (scale == 1).all():
         raise InputError("this model keeps no rows, and does not know where its inputs lie: give X.")
     return offset - REACH * scale, offset, offset + REACH * scale
-
-
-def as_inputs(estimator, points: np.ndarray):
-    """Points (m, d) as the estimator wants them: with column names where it was fitted to a data frame."""
-    names = getattr(estimator, "feature_names_in_", None)
-    return points if names is None else pd.DataFrame(points, columns=names)
 
 
 def _axis_name(names: list[str], along: int, middle: np.ndarray) -> str:

@@ -41,16 +41,16 @@ def draw_arrows(axes: Axes, points: np.ndarray, values: FieldValues, scale: floa
     colours[:, 3] = opacity(values)
     _quiver(axes, points, values.mean, scale, width=0.006, color=colours, zorder=3)
     longest = np.hypot(*values.mean.T).max()
-    return [_sign(f"mean, longest {longest:.3g}", color=LINE, linewidth=2.5)]
+    return [_sign(f"mean (longest: {longest:.3g})", color=LINE, linewidth=2.5)]
 
 
 def draw_truth(axes: Axes, points: np.ndarray, truth: Callable, scale: float) -> list[Line2D]:
-    """The true field at the same points, thin."""
+    """The true field at the same points: thin outlines, which an arrow of the mean fills where the two agree."""
     field = np.asarray(truth(points), dtype=np.float64)
     if field.shape != points.shape:
         raise InputError(f"truth must map points {points.shape} to vectors {points.shape}, got {field.shape}.")
-    _quiver(axes, points, field, scale, width=0.002, color=INK, headwidth=6, zorder=4)
-    return [_sign("truth", color=INK, linewidth=0.8)]
+    _quiver(axes, points, field, scale, width=0.008, facecolor="none", edgecolor=INK, linewidth=0.5, zorder=4)
+    return [_sign("truth", color=INK, linewidth=0.5, marker=">", markerfacecolor="none", markeredgewidth=0.5)]
 
 
 def draw_data(axes: Axes, data: Data, scale: float) -> list[Line2D]:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ovkgp.criticism.rows import as_inputs
 from ovkgp.exceptions import KernelTypeError, OptionError
 from ovkgp.inference.field_features import field_terms
 from ovkgp.inference.mixture_posterior import MixturePosterior
 from ovkgp.inference.posterior import Posterior
-from ovkgp.plotting.cuts import as_inputs
 
 SCALARS = {
     "potential": 'kernel="curl_free" or kernel="helmholtz"',

@@ -57,16 +57,20 @@ class Panels:
         return array
 
     def legend(self) -> None:
-        """Name what the first panel that names anything shows: above a figure of ours, inside a panel that was given."""
+        """Name what the panels show, each thing once: above a figure of ours, inside the first of panels that were given."""
+        named = {}
         for one in self.axes:
-            handles, labels = one.get_legend_handles_labels()
-            if handles and self.is_ours:
-                columns = min(len(handles), 4 if len(self.axes) > 1 else 3)
-                one.figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
-            elif handles:
-                one.legend(handles, labels, fontsize="small", framealpha=0.8)
-            if handles:
-                return
+            named |= {
+                text: handle for handle, text in zip(*one.get_legend_handles_labels(), strict=True) if text not in named
+            }
+        if not named:
+            return
+        if self.is_ours:
+            columns = min(len(named), 4 if len(self.axes) > 1 else 3)
+            options = {"loc": "outside upper center", "ncols": columns, "frameon": False}
+            self.axes[0].figure.legend([*named.values()], [*named], **options)
+        else:
+            self.axes[0].legend([*named.values()], [*named], fontsize="small", framealpha=0.8)
 
 
 def _columns(count: int) -> int:

@@ -7,10 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from sklearn.utils.validation import check_is_fitted
 
+from ovkgp.criticism.calibration import require_levels
+from ovkgp.criticism.rows import as_inputs
 from ovkgp.estimators import InfiniteQuantileRegressor
-from ovkgp.exceptions import OptionError
 from ovkgp.plotting.bands import require_posterior
-from ovkgp.plotting.cuts import Cut, Data, as_inputs
+from ovkgp.plotting.cuts import Cut, Data
 from ovkgp.plotting.names import chosen_outputs, label, output_names
 from ovkgp.plotting.panels import Panels
 from ovkgp.plotting.predictions import draw_dots
@@ -66,17 +67,6 @@ def plot_quantiles(
         axes.margins(x=0.01)
     panels.legend()
     return panels.answer
-
-
-def require_levels(levels) -> np.ndarray:
-    """Levels as an increasing array (q,), each strictly between 0 and 1."""
-    try:
-        found = np.unique(np.atleast_1d(np.asarray(levels, dtype=np.float64)))
-    except (TypeError, ValueError) as error:
-        raise OptionError(f"levels are numbers strictly between 0 and 1, got {levels!r}.") from error
-    if not len(found) or not ((found > 0) & (found < 1)).all():
-        raise OptionError(f"levels are numbers strictly between 0 and 1, got {levels!r}.")
-    return found
 
 
 def quantile_curves(estimator, points: np.ndarray, levels: np.ndarray) -> np.ndarray:
