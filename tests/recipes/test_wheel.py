@@ -1,0 +1,63 @@
+"""A wheel, installed elsewhere, has its recipes and its command line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ovkgp.recipes import list_recipes
+
+ROOT = Path(__file__).parents[2]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
+
+
+def run(*command, **options):
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **options)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder in which the package lies, and nothing else."""
+    built, target = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("installed")
+    made = run(*PIP, "wheel", "--no-deps", "-w", built, ROOT)
+    if made.returncode and "No matching distribution found for hatchling" in made.stderr:
+        pytest.skip("hatchling, which builds the wheel, cannot be had here")
+    assert made.returncode == 0, made.stderr
+    (wheel,) = built.glob("*.whl")
+    put = run(*PIP, "install", "--no-deps", "--target", target, wheel)
+    assert put.returncode == 0, put.stderr
+    return target
+
+
+def ask(installed, tmp_path, *command):
+    """What Python prints with the installed package in the first place, from another folder."""
+    done = run(sys.executable, *command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(installed)})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_recipes(installed, tmp_path):
+    code = "import ovkgp.recipes as r; print(r.recipe_path('multitask')); print(*map(r.load_recipe, r.list_recipes()), sep='\\n')"
+    path, *recipes = ask(installed, tmp_path, "-c", code).splitlines()
+    assert Path(path) == installed / "ovkgp" / "recipes" / "models" / "multitask.toml"
+    assert [recipe.split("'")[1] for recipe in recipes] == list(list_recipes())
+
+
+@pytest.mark.slow
+def test_the_wheel_fits_a_recipe(installed, tmp_path):
+    code = (
+        "import numpy as np, ovkgp, ovkgp.recipes as r; X = np.linspace(0, 6, 30)[:, None]; "
+        "Y = np.hstack([np.sin(X), np.cos(X)]); print(ovkgp.__file__); "
+        "print(r.load_recipe('multitask').fit(X, Y).score(X, Y) > 0.99)"
+    )
+    path, is_good = ask(installed, tmp_path, "-c", code).splitlines()
+    assert Path(path).is_relative_to(installed) and is_good == "True"
+
+
+@pytest.mark.slow
+def test_the_command_line_of_the_wheel_lists_the_recipes(installed, tmp_path):
+    listed = ask(installed, tmp_path, "-m", "ovkgp", "models")
+    assert all(name in listed for name in list_recipes())
