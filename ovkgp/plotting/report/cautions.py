@@ -18,8 +18,9 @@ from ovkgp.plotting.report.data_cautions import (
     unobserved_outputs,
 )
 from ovkgp.plotting.report.model_cautions import idle_inputs, noise_levels, starving_features, wide_errors
-from ovkgp.plotting.report.numbers import count, show
+from ovkgp.plotting.report.numbers import count, listed, show
 from ovkgp.plotting.report.rows import Rows
+from ovkgp.plotting.report.sections import Judgement
 
 
 def cautions(estimator, rows: Rows | None) -> tuple[str, ...]:
@@ -60,6 +61,19 @@ def draws(estimator, rows: Rows | None) -> Iterator[str]:
             f"The {attrs['method']} approximation of the hyperparameters is poor (Pareto k̂ = {show(attrs['khat'], 3)}, above "
             f'{MOST_KHAT}): use hyperparameters="nuts" to be sure.'
         )
+
+
+def poor_intervals(judgements: tuple[Judgement, ...]) -> tuple[str, ...]:
+    """Intervals that do not hold what they promise; that of all outputs together, and those of single ones."""
+    poor = [one for one in judgements if not one.is_good]
+    if not poor:
+        return ()
+    whole = [one.sentence for one in poor if not one.name]
+    named = [one.name for one in poor if one.name]
+    return (
+        *whole,
+        *([f"The intervals of {listed(named)} do not hold what they promise: see Calibration."] if named else []),
+    )
 
 
 CHECKS = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ovkgp.plotting.cuts import as_inputs, input_range
+from ovkgp.criticism.rows import as_inputs
+from ovkgp.plotting.cuts import input_range
 
 POINTS = 15
 """Along an input."""

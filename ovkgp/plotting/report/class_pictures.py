@@ -9,7 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from ovkgp.plotting.cuts import as_inputs, input_range
+from ovkgp.criticism.rows import as_inputs
+from ovkgp.plotting.cuts import input_range
 from ovkgp.plotting.names import input_names, label
 from ovkgp.plotting.report.rows import Rows
 from ovkgp.plotting.style import BAND, GUIDE, INK, LINE, LINES, MIDDLE, line_style

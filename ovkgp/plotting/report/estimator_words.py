@@ -66,7 +66,7 @@ ESTIMATORS = {
         "level sets of every mass",
         "The model finds, for each share ν, a set that leaves about ν of the data outside: one-class support vector machines of all "
         "levels, fitted together. Points outside of the set of a small ν are unusual.",
-        "{x : h(x)(ν) ≥ t(ν)} holds a share 1 − ν",
+        "P(h(x)(ν) ≥ t(ν)) ≈ 1 − ν",
     ),
     "SimplexClassifier": Words(
         "classes as corners of a simplex",

@@ -1,41 +1,48 @@
-"""The pictures of the fit: what the model says over its inputs, chosen by the kind of estimator and the shape of its data."""
+"""The pictures of the fit, chosen by the kind of estimator, and the traces of its hyperparameters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from ovkgp import plotting
-from ovkgp.estimators.structures import FIELDS
-from ovkgp.plotting.names import input_names, output_names
-from ovkgp.plotting.panels import PANEL
 from ovkgp.plotting.report import class_pictures
-from ovkgp.plotting.report.changes import changes
 from ovkgp.plotting.report.kinds import class_name, kind_of
-from ovkgp.plotting.report.numbers import listed
 from ovkgp.plotting.report.pictures import drawn
+from ovkgp.plotting.report.predictions_made import Predicted
+from ovkgp.plotting.report.regression_pictures import fan_pictures, table_pictures
 from ovkgp.plotting.report.rows import Rows
 from ovkgp.plotting.report.sections import Picture
 
-MOST_PANELS = 9
-"""Outputs that are drawn."""
-SCALARS = {
-    "curl_free": ("potential",),
-    "divergence_free": ("stream_function",),
-    "helmholtz": ("potential", "stream_function"),
-}
-"""What lies behind the fields."""
+NO_PICTURE = (
+    "Nobody says where the inputs lie, as the model keeps no rows: give X and Y (or --data) for pictures of the fit."
+)
 
 
-def fit_pictures(estimator, rows: Rows | None) -> tuple[Picture, ...]:
+def fit_pictures(estimator, rows: Rows | None, found: Predicted | None) -> tuple[Picture, ...]:
     """All pictures of the fit.
 
-    Cost: predictions on grids of a few thousand points.
+    Args:
+        estimator: fitted.
+        rows: those given or kept.
+        found: predictions of unseen entries, where there are some.
+
+    Cost: predictions on grids of a few thousand points, and what `found` cost once more.
     """
-    return tuple(_BY_KIND[kind_of(estimator)](estimator, rows)) if knows_inputs(estimator, rows) else ()
+    return tuple(_BY_KIND[kind_of(estimator)](estimator, rows, found)) if knows_inputs(estimator, rows) else ()
+
+
+def trace_pictures(estimator) -> tuple[Picture, ...]:
+    """Traces of the hyperparameters, where chains drew them."""
+    if not hasattr(estimator, "draws_") or estimator.draws_["posterior"].attrs["method"] != "nuts":
+        return ()
+    plot = partial(plotting.plot_traces, estimator)
+    alt = "Traces of the draws of each hyperparameter, one line a chain, beside their densities."
+    return (
+        drawn(plot, alt, "Chains that have mixed look like one band of noise, and their densities lie on each other."),
+    )
 
 
 def knows_inputs(estimator, rows: Rows | None) -> bool:
@@ -46,94 +53,7 @@ def knows_inputs(estimator, rows: Rows | None) -> bool:
     )
 
 
-# --- regressors -------------------------------------------------------------------------------------------------------
-
-
-def _table(estimator, rows: Rows | None) -> Iterator[Picture]:
-    is_plane = (estimator.n_features_in_, estimator.n_outputs_) == (2, 2)
-    is_field = getattr(estimator, "kernel_", None) in FIELDS
-    if is_plane:
-        yield from _fields(estimator, rows)
-    if hasattr(estimator, "posterior_") and not (is_plane and is_field):
-        yield _bands(estimator, rows)
-
-
-def _fields(estimator, rows: Rows | None) -> Iterator[Picture]:
-    names, given = listed(output_names(estimator)), _given(rows)
-    words = f"the field {names} over {listed(input_names(estimator))}"
-    yield drawn(
-        partial(plotting.plot_field, estimator, *given),
-        f"Arrows of the predicted mean of {words}, shaded by its standard deviation, with the observations.",
-        f"The mean of {words}. Arrows fade, and the background darkens, where the model is not sure.",
-    )
-    for scalar in SCALARS.get(getattr(estimator, "kernel_", None), ()):
-        what = scalar.replace("_", " ")
-        yield drawn(
-            partial(plotting.plot_field, estimator, *given, shade=scalar),
-            f"Arrows of the predicted mean of {words} over its {what}.",
-            f"The same field over its {what}, up to a constant.",
-        )
-
-
-def _bands(estimator, rows: Rows | None) -> Picture:
-    along, names = most_relevant(estimator, rows), output_names(estimator)
-    shown = names[:MOST_PANELS]
-    where = input_names(estimator)[along]
-    caption = f"The line is the predicted mean, the band holds 90 % of new observations, dots are data. {_elsewhere(estimator, where)}"
-    if len(names) > len(shown):
-        caption += f" The first {len(shown)} of {len(names)} outputs."
-    plot = (
-        partial(_some_panels, estimator, rows, along)
-        if len(names) > MOST_PANELS
-        else partial(plotting.plot_prediction, estimator, *_given(rows), along=along)
-    )
-    return drawn(
-        plot,
-        f"Predicted mean and 90 % interval of {listed(shown)} along '{where}', with the observations as dots.",
-        caption,
-    )
-
-
-def _some_panels(estimator, rows: Rows | None, along: int):
-    axes = plt.subplots(3, 3, figsize=(3 * PANEL[0], 3 * PANEL[1]), layout="constrained")[1]
-    for output, one in enumerate(axes.ravel()):
-        plotting.plot_prediction(estimator, *_given(rows), output=output, along=along, ax=one)
-    return axes
-
-
-def _target(estimator, rows: Rows | None) -> Iterator[Picture]:
-    along = most_relevant(estimator, rows)
-    where = input_names(estimator)[along]
-    levels = {} if estimator.coupling == "infinite" else {"levels": estimator.function_.tasks.levels.tolist()}
-    yield drawn(
-        partial(plotting.plot_quantiles, estimator, *_given(rows), along=along, **levels),
-        f"Quantile curves along '{where}' as a fan, with the observations as dots.",
-        f"Quantiles of a new observation: the darker, the nearer to the median. {_elsewhere(estimator, where)}",
-    )
-
-
-def most_relevant(estimator, rows: Rows | None) -> int:
-    """The input along which predictions change most; the first where there is one only."""
-    if estimator.n_features_in_ == 1:
-        return 0
-    spread = 1.0 if rows is None or rows.Y is None else np.nanstd(rows.Y, axis=0)
-    return int(changes(estimator, None if rows is None else rows.inputs, spread).argmax())
-
-
-def _elsewhere(estimator, where: str) -> str:
-    if estimator.n_features_in_ == 1:
-        return ""
-    return f"Along '{where}', where predictions change most; the other inputs stay at their medians."
-
-
-def _given(rows: Rows | None) -> tuple:
-    return (None, None) if rows is None else (rows.X, rows.Y)
-
-
-# --- others -----------------------------------------------------------------------------------------------------------
-
-
-def _labels(estimator, rows: Rows | None) -> Iterator[Picture]:
+def _labels(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[Picture]:
     if rows is None:
         return
     is_cost, is_plane = class_name(estimator) == "InfiniteCostSensitiveClassifier", estimator.n_features_in_ == 2
@@ -164,7 +84,7 @@ def _labels(estimator, rows: Rows | None) -> Iterator[Picture]:
         )
 
 
-def _points(estimator, rows: Rows | None) -> Iterator[Picture]:
+def _points(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[Picture]:
     if estimator.n_features_in_ == 2:
         yield drawn(
             partial(class_pictures.draw_level_sets, estimator, rows),
@@ -178,7 +98,7 @@ def _points(estimator, rows: Rows | None) -> Iterator[Picture]:
     )
 
 
-def _tasks(estimator, rows: Rows | None) -> Iterator[Picture]:
+def _tasks(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[Picture]:
     if rows is None:
         return
     yield drawn(
@@ -188,4 +108,4 @@ def _tasks(estimator, rows: Rows | None) -> Iterator[Picture]:
     )
 
 
-_BY_KIND = {"table": _table, "target": _target, "labels": _labels, "none": _points, "tasks": _tasks}
+_BY_KIND = {"table": table_pictures, "target": fan_pictures, "labels": _labels, "none": _points, "tasks": _tasks}

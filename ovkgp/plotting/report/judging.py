@@ -39,5 +39,29 @@ def judged(held: int, total: int, level: float = 0.9, name: str = "") -> Judgeme
     if is_good:
         return Judgement(name, level, held, total, f"{sentence}as they should.", True)
     side = "too narrow" if share < level else "wider than they need to be"
-    chance = f"chance alone gives {percent(low / total)} to {percent(high / total)}"
-    return Judgement(name, level, held, total, f"{sentence}they are {side} ({chance}).", False)
+    return Judgement(name, level, held, total, f"{sentence}they are {side} ({_chance(low, high, total)}).", False)
+
+
+def judged_outside(outside: int, total: int, level: float) -> Judgement:
+    """The judgement of a set that should leave a share `level` of all rows outside.
+
+    Example:
+        >>> from ovkgp.plotting.report.judging import judged_outside
+        >>> print(judged_outside(24, 240, 0.1).sentence)
+        The set of level 10 % left 10 % of 240 rows outside: as it should.
+    """
+    low, high = binom.interval(CHANCE, total, level)
+    is_good = low <= outside <= high or abs(outside / total - level) <= CLOSE
+    end = (
+        "as it should"
+        if is_good
+        else f"it is too {'small' if outside > high else 'large'} ({_chance(low, high, total)})"
+    )
+    sentence = (
+        f"The set of level {percent(level)} left {percent(outside / total)} of {count(total, 'row')} outside: {end}."
+    )
+    return Judgement("", level, outside, total, sentence, is_good)
+
+
+def _chance(low: float, high: float, total: int) -> str:
+    return f"chance alone gives {percent(low / total)} to {percent(high / total)}"

@@ -65,12 +65,17 @@ def _point(estimator) -> ParameterTable:
     )
     if found is None:
         return _table(f"These are {how}. How uncertain they are is not known.", rows, "value", _notes(estimator, ()))
-    rows = _with_intervals(rows, estimator, found)
+    rows, notes = _with_intervals(rows, estimator, found), found.notes
+    if found.values and any(row.low is None for row in rows):
+        notes = (
+            *notes,
+            "No interval is stated where the approximation, which has weak priors, is centred on another value.",
+        )
     sentence = (
         f"These are {how}, and predictions use them alone. The intervals are from a Laplace approximation at the mode, made for this "
         'report; hyperparameters="nuts" would average over them.'
     )
-    return _table(sentence, rows, "value", _notes(estimator, found.notes))
+    return _table(sentence, rows, "value", _notes(estimator, notes))
 
 
 def point_values(estimator) -> dict[str, np.ndarray]:
@@ -102,9 +107,14 @@ def _with_intervals(rows: list[Parameter], estimator, found: LocalDraws) -> list
     spread = {(row.name, row.of): row for row in drawn}
     known = [spread.get((row.name, row.of), row) for row in rows]
     return [
-        Parameter(row.name, row.of, row.value, near.sd, near.low, near.high)
+        Parameter(row.name, row.of, row.value, near.sd, near.low, near.high) if _holds(near, row.value) else row
         for row, near in zip(rows, known, strict=True)
     ]
+
+
+def _holds(near: Parameter, value: float) -> bool:
+    """Whether an interval is about the value: the approximation, which has priors, may have its mode elsewhere."""
+    return near.low is not None and near.low <= value <= near.high
 
 
 def _names(estimator) -> Names:

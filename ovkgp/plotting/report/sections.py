@@ -148,6 +148,15 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """Whether intervals hold what they promise: a sentence, judgements and pictures."""
+
+    note: str
+    judgements: tuple[Judgement, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that the page shows, in its order."""
 
@@ -160,9 +169,7 @@ class Report:
     traces: tuple[Picture, ...]
     fit: tuple[Picture, ...]
     fit_note: str
-    calibration: tuple[Picture, ...]
-    judgements: tuple[Judgement, ...]
-    calibration_note: str
+    calibration: Calibration
     warnings: tuple[str, ...]
     extra: tuple[Picture, ...]
     notes: tuple[str, ...]

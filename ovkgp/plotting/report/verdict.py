@@ -2,17 +2,89 @@
 
 from __future__ import annotations
 
-from ovkgp.plotting.report.data_summary import data_summary
-from ovkgp.plotting.report.model_words import model_words
-from ovkgp.plotting.report.numbers import count
+import numpy as np
+
+from ovkgp.plotting.names import output_names
+from ovkgp.plotting.report.kinds import class_name, kind_of
+from ovkgp.plotting.report.numbers import count, percent
+from ovkgp.plotting.report.predictions_made import Predicted
+from ovkgp.plotting.report.rows import Rows, kept
+from ovkgp.plotting.report.sections import Judgement
+
+MOST_NAMED = 4
+"""Outputs whose explained variance is told one by one."""
 
 
-def verdict(estimator, rows, warnings: tuple[str, ...]) -> str:
-    """One paragraph in plain words."""
-    name, data = model_words(estimator).name, data_summary(estimator, rows)
-    trouble = (
-        "There are no warnings."
-        if not warnings
-        else f"There {'is' if len(warnings) == 1 else 'are'} {count(len(warnings), 'warning')}."
-    )
-    return f"{name}, with {data.sentence} {trouble}"
+def verdict(
+    estimator,
+    name: str,
+    rows: Rows | None,
+    found: Predicted | None,
+    judgements: tuple[Judgement, ...],
+    num_warnings: int,
+) -> str:
+    """One paragraph in plain words.
+
+    Args:
+        estimator: fitted.
+        name: of the model.
+        rows: those given or kept.
+        found: predictions of unseen entries, where there are some.
+        judgements: of the intervals, all outputs together first.
+        num_warnings: how many warnings follow.
+    """
+    sentences = [_what(estimator, name), _quality(estimator, rows, found)]
+    if judgements:
+        sentences.append(judgements[0].sentence)
+    sentences.append("There are no warnings." if not num_warnings else f"Read the {_warnings(num_warnings)} below.")
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _warnings(number: int) -> str:
+    return "warning" if number == 1 else f"{number} warnings"
+
+
+def _what(estimator, name: str) -> str:
+    d, learned = estimator.n_features_in_, kept(estimator)
+    kind = kind_of(estimator)
+    parts = [count(d, "input")]
+    if kind == "labels":
+        parts.append(count(len(estimator.classes_), "class", "classes"))
+    elif kind != "none":
+        parts.append(count(len(output_names(estimator)), "output"))
+    if hasattr(estimator, "_num_seen"):
+        parts.append(count(int(estimator._num_seen.sum()), "observed entry", "observed entries"))
+    elif learned is not None:
+        parts.append(count(len(learned.X), "row"))
+    listed = ", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0]
+    return f"{name}, fitted to {listed}."
+
+
+def _quality(estimator, rows: Rows | None, found: Predicted | None) -> str:
+    if found is not None:
+        return _explained(output_names(estimator), found)
+    if kind_of(estimator) == "labels" and rows is not None and class_name(estimator) == "SimplexClassifier":
+        where = "the rows given" if rows.is_given else "the rows of the fit"
+        return (
+            f"Of {where}, {percent(float(np.mean(estimator.predict(rows.X) == rows.Y)))} are assigned to their class."
+        )
+    return ""
+
+
+def _explained(names: list[str], found: Predicted) -> str:
+    """The share of the variance that predictions of unseen entries explain."""
+    known = [(name, share) for name, share in zip(names, found.explained, strict=True) if np.isfinite(share)]
+    if not known:
+        return ""
+    start = f"{found.how}, observations are predicted with"
+    if len(names) == 1:
+        return f"{start} {_share(known[0][1])} of their variance explained."
+    if len(known) <= MOST_NAMED:
+        each = ", ".join(f"{_share(share)} ('{name}')" for name, share in known)
+        return f"{start} so much of their variance explained: {each}."
+    worst, best = min(known, key=lambda pair: pair[1]), max(known, key=lambda pair: pair[1])
+    return f"{start} {_share(worst[1])} ('{worst[0]}') to {_share(best[1])} ('{best[0]}') of their variance explained."
+
+
+def _share(share: float) -> str:
+    return "none" if share <= 0 else percent(share)

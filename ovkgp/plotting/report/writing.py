@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ovkgp import __version__
-from ovkgp.plotting.report.cautions import cautions
+from ovkgp.plotting.report.calibration import calibration
+from ovkgp.plotting.report.cautions import cautions, poor_intervals
 from ovkgp.plotting.report.data_summary import data_summary
-from ovkgp.plotting.report.fit_pictures import fit_pictures
+from ovkgp.plotting.report.fit_pictures import NO_PICTURE, fit_pictures, trace_pictures
 from ovkgp.plotting.report.model_words import model_words
 from ovkgp.plotting.report.page import render
 from ovkgp.plotting.report.parameters import parameter_table
 from ovkgp.plotting.report.pictures import extra_pictures
+from ovkgp.plotting.report.predictions_made import predicted
 from ovkgp.plotting.report.rows import report_rows
 from ovkgp.plotting.report.sections import Report
 from ovkgp.plotting.report.verdict import verdict
@@ -76,22 +78,22 @@ def write_report(
 def make_report(estimator, file_name: str, *, X=None, Y=None, title=None, notes=(), extra_figures=()) -> Report:
     """All sections of the report, before they become a page; the arguments are those of `write_report`."""
     rows = report_rows(estimator, X, Y)
-    model, parameters = model_words(estimator), parameter_table(estimator)
-    found = cautions(estimator, rows)
+    found, model = predicted(estimator, rows), model_words(estimator)
+    calibrated = calibration(estimator, rows, found)
+    warnings = (*cautions(estimator, rows), *poor_intervals(calibrated.judgements))
+    fit = fit_pictures(estimator, rows, found)
     return Report(
         title=model.name if title is None else str(title),
         subtitle="" if title is None else model.name,
-        verdict=verdict(estimator, rows, found),
+        verdict=verdict(estimator, model.name, rows, found, calibrated.judgements, len(warnings)),
         data=data_summary(estimator, rows),
         model=model,
-        parameters=parameters,
-        traces=(),
-        fit=fit_pictures(estimator, rows),
-        fit_note="",
-        calibration=(),
-        judgements=(),
-        calibration_note="",
-        warnings=found,
+        parameters=parameter_table(estimator),
+        traces=trace_pictures(estimator),
+        fit=fit,
+        fit_note="" if fit else NO_PICTURE,
+        calibration=calibrated,
+        warnings=warnings,
         extra=extra_pictures(extra_figures),
         notes=_notes(notes),
         file_name=file_name,

@@ -1,0 +1,125 @@
+"""Calibration: whether intervals hold as often as they say, in pictures and in words, by the kind of estimator."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtri
+
+from ovkgp import plotting
+from ovkgp.plotting.names import output_names
+from ovkgp.plotting.report.judging import judged, judged_outside
+from ovkgp.plotting.report.kinds import class_name, kind_of
+from ovkgp.plotting.report.numbers import count, show
+from ovkgp.plotting.report.predictions_made import Predicted
+from ovkgp.plotting.report.regression_pictures import panels
+from ovkgp.plotting.report.rows import Rows
+from ovkgp.plotting.report.sections import Calibration, Judgement
+
+LEVEL = 0.9
+"""Of the intervals that are judged in words."""
+MOST_OUTPUTS = 12
+"""Of more outputs only those that fail are named."""
+LEVELS = (0.05, 0.1, 0.5)
+"""Of the level sets that are judged."""
+
+
+def calibration(estimator, rows: Rows | None, found: Predicted | None) -> Calibration:
+    """The calibration of a fitted estimator on the rows at hand.
+
+    Args:
+        estimator: fitted.
+        rows: those given or kept.
+        found: predictions of unseen entries, where there are some.
+    """
+    if found is not None:
+        return _of_predictions(estimator, found)
+    return _BY_KIND[kind_of(estimator)](estimator, rows)
+
+
+def _of_predictions(estimator, found: Predicted) -> Calibration:
+    is_inside = np.abs(found.law.pit() - 0.5) <= LEVEL / 2 + 1e-12
+    seen = np.isfinite(found.law.Y)
+    held, totals = (is_inside & seen).sum(0), seen.sum(0)
+    pictures = (
+        panels(
+            plotting.plot_pit,
+            estimator,
+            found.rows,
+            "Histograms of where in its predicted distribution each observation falls, with the range of an even spread.",
+            "Where in its predicted distribution each observation falls. Bars of one height are right; high ends say that the intervals are "
+            "too narrow, a hump in the middle that they are too wide, a slope that the mean is off.",
+        ),
+        panels(
+            plotting.plot_coverage,
+            estimator,
+            found.rows,
+            "The share of observations inside of intervals against the level of the intervals.",
+            "Shares inside of intervals against what the intervals promise. On the diagonal they hold what they promise.",
+        ),
+    )
+    note = f"{found.how}, each entry is compared with what the model says of it. {found.caution}".strip()
+    return Calibration(note, _judgements(output_names(estimator), held, totals), pictures)
+
+
+def _judgements(names: list[str], held: np.ndarray, totals: np.ndarray) -> tuple[Judgement, ...]:
+    overall = judged(int(held.sum()), int(totals.sum()), LEVEL)
+    if len(names) == 1:
+        return (overall,)
+    each = [judged(int(h), int(n), LEVEL, name) for name, h, n in zip(names, held, totals, strict=True) if n]
+    return (overall, *(one for one in each if len(names) <= MOST_OUTPUTS or not one.is_good))
+
+
+def _without(estimator, rows: Rows | None) -> Calibration:
+    if class_name(estimator) == "InfiniteQuantileRegressor":
+        return Calibration(
+            "predict_interval calibrates its intervals on rows that it leaves out. To judge the quantiles themselves, give rows that were "
+            "not among those of the fit (X=, Y=, or --data)."
+        )
+    if class_name(estimator) == "ConstrainedORFF":
+        return Calibration("This estimator has no standard deviation, and so nothing to calibrate.")
+    return Calibration(
+        "Nothing to judge by: this model cannot leave its rows out one at a time. Give rows that were not among those of the fit (X=, Y=, or "
+        "--data)."
+    )
+
+
+def _labels(estimator, rows: Rows | None) -> Calibration:
+    if class_name(estimator) != "SimplexClassifier":
+        return Calibration(
+            "The scores are margins and no probabilities: the costs say how to trade one mistake for the other."
+        )
+    held_out, frequencies = estimator.calibration_, estimator.calibration_.frequencies
+    entropy = -float(np.sum(frequencies * np.log(frequencies)))
+    note = (
+        f"Probabilities were calibrated on {count(held_out.num_rows, 'row')} held out in {count(held_out.num_folds, 'fold')}: their log loss there is "
+        f"{show(held_out.log_loss, 3)}, where the class frequencies alone have {show(entropy, 3)}."
+    )
+    if rows is None or not rows.is_given:
+        return Calibration(note)
+    chosen = estimator.predict_proba(rows.X)[np.arange(len(rows.Y)), np.searchsorted(estimator.classes_, rows.Y)]
+    right = float(np.mean(estimator.predict(rows.X) == rows.Y))
+    own = f"On the rows given it is {show(float(-np.log(chosen).mean()), 3)}, and {show(100 * right, 3)} % of the classes are right."
+    return Calibration(f"{note} {own}")
+
+
+def _points(estimator, rows: Rows | None) -> Calibration:
+    if not rows.is_given:
+        return Calibration(
+            "Levels were calibrated with rows left out one at a time. To judge them, give fresh rows (X=, or --data)."
+        )
+    scores, levels = estimator.level_score(rows.X), [level for level in LEVELS if level >= estimator.lowest]
+    found = [judged_outside(int((scores < level).sum()), len(scores), level) for level in levels]
+    return Calibration("Shares of the rows given outside of the level sets.", tuple(found))
+
+
+def _tasks(estimator, rows: Rows | None) -> Calibration:
+    if rows is None or not rows.is_given:
+        return _without(estimator, rows)
+    mean, std = (np.reshape(part, rows.Y.shape) for part in estimator.predict(rows.X, return_std=True))
+    seen = np.isfinite(rows.Y)
+    held = np.abs(rows.Y - mean)[seen] <= ndtri((1 + LEVEL) / 2) * std[seen]
+    caution = "If these rows are those of the fit, the model looks better here than it is."
+    return Calibration(f"On the rows given. {caution}", (judged(int(held.sum()), int(seen.sum()), LEVEL),))
+
+
+_BY_KIND = {"table": _without, "target": _without, "labels": _labels, "none": _points, "tasks": _tasks}
