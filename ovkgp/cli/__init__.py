@@ -6,21 +6,25 @@ Only typer is imported here; a command imports what it needs when it runs, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from ovkgp import __version__
-from ovkgp.exceptions import OvkgpError
+from ovkgp.cli.errors import one_sentence
+from ovkgp.cli.features import features_command
+from ovkgp.cli.fit import fit_command
+from ovkgp.cli.models import models_command
+from ovkgp.cli.options import Debug
+from ovkgp.cli.predict import predict_command
+from ovkgp.cli.report import report_command
 
 app = typer.Typer(
     name="ovkgp",
-    help="Gaussian processes with operator-valued kernels.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # examples are not wrapped, and an error is one line
 )
 
 
@@ -35,17 +39,35 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
+    debug: Debug = False,
 ) -> None:
-    """Gaussian processes with operator-valued kernels."""
+    """Gaussian processes with operator-valued kernels: fit a model to a table, predict with it, and look at it.
+
+    \b
+    ovkgp demo                   # five models of an ocean current, compared
+    ovkgp models                 # which recipes there are
+    ovkgp fit vector_field drifters.csv --inputs east,north --outputs u,v --out currents.ovkgp
+    ovkgp predict currents.ovkgp places.csv --out currents.csv
+    ovkgp report currents.ovkgp --out currents.html
+    """
 
 
 @app.command("demo")
 def demo_command(
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where the picture goes; it is made if need be.")] = "demo",
+    context: typer.Context,
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where the results go; it is made if need be.")] = "demo",
     seed: Annotated[int, typer.Option(help="The seed of all random numbers, 0 or more.")] = 0,
+    debug: Debug = False,
 ) -> None:
-    """Draw a curl-free and a divergence-free field, and tabulate how fast random features converge."""
-    with _one_sentence():
+    """Compare models of an ocean current whose truth is known.
+
+    Examples:
+
+    \b
+    ovkgp demo
+    ovkgp demo --out here --seed 1
+    """
+    with one_sentence(context, debug):
         from ovkgp.cli.inputs import check_seed, output_folder
 
         check_seed(seed)
@@ -55,17 +77,11 @@ def demo_command(
             run(folder, seed)
 
 
-@contextmanager
-def _one_sentence() -> Iterator[None]:
-    """Turn an error raised on purpose into one sentence and exit code 2, and Ctrl-C into one and 130."""
-    try:
-        yield
-    except OvkgpError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt as stop:
-        typer.echo(f"Interrupted; {str(stop) or 'nothing was written'}.", err=True)
-        raise typer.Exit(130) from None
+app.command("fit")(fit_command)
+app.command("predict")(predict_command)
+app.command("report")(report_command)
+app.command("models")(models_command)
+app.command("features")(features_command)
 
 
 def main() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,6 +26,59 @@ def check_seed(seed: int) -> int:
     if not 0 <= seed <= LARGEST_SEED:
         raise OptionError(f"--seed must lie between 0 and {LARGEST_SEED}, got {seed}.")
     return seed
+
+
+def numbers(text: str, option: str, low: float = -math.inf, high: float = math.inf) -> tuple[float, ...]:
+    """Numbers with commas between them, strictly between two ends.
+
+    Example:
+        >>> numbers("0.05, 0.5", "--quantiles", 0, 1)
+        (0.05, 0.5)
+        >>> numbers("5,50", "--quantiles", 0, 1)
+        Traceback (most recent call last):
+        ...
+        ovkgp.exceptions.OptionError: --quantiles must be numbers between 0 and 1 with commas between them, got '5,50'.
+    """
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(low < value < high for value in found):
+        between = f" between {low:g} and {high:g}" if math.isfinite(high) else ""
+        raise OptionError(f"{option} must be numbers{between} with commas between them, got {text!r}.")
+    if len(set(found)) < len(found):
+        raise OptionError(f"{option} has a number twice, got {text!r}.")
+    return found
+
+
+def output_file(name: str, suffixes: tuple[str, ...] = (), sources: Iterable[str] = (), option: str = "--out") -> Path:
+    """The path of a file that will be written, once it is certain that it can be.
+
+    Args:
+        name: as typed.
+        suffixes: those allowed, where it matters.
+        sources: files that are read and must not be replaced.
+        option: with which it was typed.
+    """
+    if not name.strip():
+        raise OptionError(f"{option} must name a file, got an empty name.")
+    path = Path(name).expanduser()
+    if path.is_dir():
+        raise OptionError(f"{option} must be a file, but '{path}' is a folder: name a file in it.")
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise OptionError(f"{option} must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}, got '{path}'.")
+    if any(_is_same(path, Path(source).expanduser()) for source in sources):
+        raise OptionError(f"{option} would replace '{path}', which is read: give another name.")
+    if not path.parent.is_dir():
+        raise OptionError(f"there is no folder '{path.parent}' to write '{path.name}' into: make it first.")
+    _try_to_write(path.parent)
+    if path.exists() and not os.access(path, os.W_OK):
+        raise OptionError(f"'{path}' may not be replaced (permission denied): give another name.")
+    return path
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 @contextmanager
@@ -51,10 +106,17 @@ def _make_writable(path: Path) -> None:
         raise OptionError(f"--out must be a folder, but '{path}' is a file: name another one.")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
     except OSError as error:
         raise OptionError(f"cannot write into the folder '{path}' ({reason(error)}): name another one.") from error
+    _try_to_write(path)
+
+
+def _try_to_write(folder: Path) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OptionError(f"cannot write into the folder '{folder}' ({reason(error)}): name another one.") from error
 
 
 def reason(error: OSError) -> str:

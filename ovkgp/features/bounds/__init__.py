@@ -19,6 +19,7 @@ from ovkgp.features.bounds.learning import (
     stability_bound,
     suggest_features,
 )
+from ovkgp.features.bounds.measured import measured_error
 from ovkgp.features.bounds.orlicz import intrinsic_dimension, orlicz_norm
 from ovkgp.features.bounds.task_learning import (
     task_generalization_bound,
@@ -39,6 +40,7 @@ __all__ = [
     "kernel_variance",
     "lambda_ceiling",
     "mean_deviation_bound",
+    "measured_error",
     "orlicz_norm",
     "pointwise_error_bound",
     "required_features",

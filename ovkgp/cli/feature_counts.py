@@ -1,0 +1,165 @@
+"""How many random features: the rule of thumb, the guarantee, and errors that are measured on points in a box."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ovkgp.estimators.structures import BASES, base_kernel
+from ovkgp.exceptions import OptionError
+from ovkgp.features.bounds import measured_error, required_features, suggest_features
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
+
+STRUCTURES = ("decomposable", "curl_free", "divergence_free")
+SIZES = (30, 100, 300, 1000, 3000)
+"""Numbers of frequencies that are measured."""
+POINTS, REPEATS = 20, 5
+"""On how many points, and with how many maps."""
+DELTA = 0.05
+"""With which probability the guarantee may fail."""
+
+
+@dataclass(frozen=True)
+class FeatureProblem:
+    """What the features are for.
+
+    Args:
+        num_rows, num_dims, num_outputs: of the table.
+        kernel: a scalar kernel by name.
+        structure: "decomposable", "curl_free" or "divergence_free".
+        lengthscale, diameter: in the same units.
+        error: ε, as a part of ‖K(x, x)‖.
+    """
+
+    num_rows: int
+    num_dims: int
+    num_outputs: int
+    kernel: str
+    structure: str
+    lengthscale: float
+    diameter: float
+    error: float
+
+    @classmethod
+    def of(cls, rows, dims, outputs, kernel, structure, lengthscale, diameter, error) -> FeatureProblem:
+        """From what was typed, checked; None stands for the usual."""
+        for option, value, allowed in (("--kernel", kernel, tuple(BASES)), ("--structure", structure, STRUCTURES)):
+            if value not in allowed:
+                raise OptionError(f"{option} must be one of {', '.join(allowed)}; got {value!r}.")
+        for option, value in (("--lengthscale", lengthscale), ("--error", error)):
+            if not 0 < value < math.inf:
+                raise OptionError(f"{option} must be a positive number, got {value:g}.")
+        dims = 2 if dims is None else dims
+        diameter = 2 * math.sqrt(dims) if diameter is None else diameter
+        shape = 10_000 if rows is None else rows, dims, _num_outputs(outputs, structure, dims)
+        return cls(*shape, kernel, structure, lengthscale, diameter, error)
+
+    def make(self, num_outputs: int) -> Kernel:
+        """The kernel, with variance 1."""
+        base = base_kernel(self.kernel, self.num_dims).double()
+        base.lengthscale = self.lengthscale
+        if self.structure == "decomposable":
+            return DecomposableKernel(base, output_matrix=torch.eye(num_outputs, dtype=torch.float64))
+        return CurlFreeKernel(base) if self.structure == "curl_free" else DivergenceFreeKernel(base)
+
+    def guarantee(self) -> int | float:
+        """Frequencies with which the error is below ε everywhere, with probability 0.95."""
+        kernel = self.make(self.num_outputs)
+        size = torch.linalg.matrix_norm(kernel(torch.zeros(1, self.num_dims).double()).to_dense(), ord=2).item()
+        return required_features(kernel, self.error * size, DELTA, self.diameter)
+
+    def measure(self, seed: int) -> list[float]:
+        """The relative error at each of `SIZES`, on points of a box. That of a decomposable kernel is that of its scalar part."""
+        generator = torch.Generator().manual_seed(seed)
+        side = self.diameter / math.sqrt(self.num_dims)
+        X = side * torch.rand(POINTS, self.num_dims, dtype=torch.float64, generator=generator)
+        kernel = self.make(1)
+        sizes = track(SIZES, "measuring", transient=True, console=Console(stderr=True))
+        return [measured_error(kernel, X, size, repeats=REPEATS, random_state=seed) for size in sizes]
+
+
+def needed(errors: list[float], error: float) -> int:
+    """The number at which a line of slope −1/2 through measured errors meets an error.
+
+    Example:
+        >>> needed([1 / size**0.5 for size in SIZES], 0.1)
+        100
+    """
+    constant = math.exp(
+        np.mean([math.log(max(e, 1e-300)) + math.log(size) / 2 for e, size in zip(errors, SIZES, strict=True)])
+    )
+    return max(1, math.ceil(round((constant / error) ** 2, 6)))
+
+
+def show(problem: FeatureProblem, seed: int, plot: Path | None) -> None:
+    """Print the three answers, and draw the third."""
+    console = Console(highlight=False)
+    guarantee, errors = problem.guarantee(), problem.measure(seed)
+    console.print(_title(problem), soft_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_row(
+        "rule of thumb",
+        f"{suggest_features(problem.num_rows):,}",
+        "√n: ridge regression then errs no more than without features",
+    )
+    table.add_row(
+        "measured",
+        f"{needed(errors, problem.error):,}",
+        f"for an error of {problem.error:g}, on {POINTS} points in the box",
+    )
+    table.add_row(
+        "guarantee",
+        _count(guarantee),
+        f"for an error below {problem.error:g} everywhere, with probability {1 - DELTA:g}",
+    )
+    console.print(table)
+    console.print()
+    console.print(error_table(errors))
+    if plot is not None:
+        _draw(problem, errors, plot)
+        console.print(f"\nPicture written to {plot}", soft_wrap=True)
+
+
+def error_table(errors: list[float]) -> Table:
+    """D by measured error."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("D", justify="right")
+    table.add_column(f"relative error (mean of {REPEATS} maps)", justify="right")
+    for size, value in zip(SIZES, errors, strict=True):
+        table.add_row(f"{size:,}", f"{value:.3g}")
+    return table
+
+
+def _title(problem: FeatureProblem) -> str:
+    words = f"{problem.num_rows:,} rows, {problem.num_dims} inputs, {problem.num_outputs} outputs; {problem.structure} {problem.kernel} kernel"
+    return f"{words}, lengthscale {problem.lengthscale:g}, diameter {problem.diameter:.3g}\n"
+
+
+def _count(number: int | float) -> str:
+    return "none is known" if math.isinf(number) else f"{number:,}"
+
+
+def _num_outputs(outputs: str | None, structure: str, dims: int) -> int:
+    is_field = structure != "decomposable"
+    if outputs is None:
+        return dims if is_field else 1
+    if not outputs.strip().isdecimal() or int(outputs) < 1:
+        raise OptionError(f"--outputs must be a number of outputs, at least 1; got {outputs!r}.")
+    if is_field and int(outputs) != dims:
+        raise OptionError(f"a {structure} field has as many outputs as inputs, {dims}; got --outputs {outputs}.")
+    return int(outputs)
+
+
+def _draw(problem: FeatureProblem, errors: list[float], path: Path) -> None:
+    from ovkgp.plotting import plot_feature_error
+
+    axes = plot_feature_error(SIZES, {f"{problem.structure} {problem.kernel}": errors})
+    axes.figure.savefig(path, dpi=150)

@@ -1,0 +1,192 @@
+"""From a recipe and a table to a model file: whole in memory, in chunks, or on several processes.
+
+whole      read the table, `estimator.fit(X, Y)`
+stream     `estimator.fit_stream(chunks)`, for estimators on random features and files that are large
+torchrun   the same, with the rows of the file divided among the processes; rank 0 writes the model
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from ovkgp.cli.checkpoint_files import CheckpointFiles, has_checkpoints
+from ovkgp.cli.interrupts import Interrupts
+from ovkgp.cli.launching import is_first_rank, is_launched
+from ovkgp.cli.tables import TableFile, target_of
+from ovkgp.exceptions import OptionError
+from ovkgp.recipes import Recipe
+
+LARGE_FILE = 256 * 2**20
+"""Bytes from which a file is read in chunks where the model can learn from chunks."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What came of a fit.
+
+    Args:
+        estimator: the fitted model.
+        seconds: how long reading and learning took.
+        interrupted: whether Ctrl-C ended it early.
+        checkpoint: the file from which it can be resumed, or None.
+    """
+
+    estimator: object
+    seconds: float
+    interrupted: bool
+    checkpoint: Path | None
+
+
+@dataclass(frozen=True)
+class FitJob:
+    """A recipe, a table, and where the model goes.
+
+    Args:
+        recipe: with its options set.
+        table: the file.
+        out: of the model.
+        seed: replaces the recipe's random_state; None leaves it.
+        stream: read the table in chunks; None decides by the size of the file.
+        resume: go on from the checkpoint.
+        verbose: 1 shows progress.
+    """
+
+    recipe: Recipe
+    table: TableFile
+    out: Path
+    seed: int | None = None
+    stream: bool | None = None
+    resume: bool = False
+    verbose: int = 0
+
+    def run(self) -> Fitted:
+        """Learn, write the model, and take the checkpoint away where the fit came to its end."""
+        if is_first_rank():
+            self.check()
+        interrupts, began, files = Interrupts(), time.monotonic(), CheckpointFiles(self.out)
+        with _ranks() as ranks:
+            try:
+                with interrupts.listening():
+                    estimator = self._learn(ranks, files)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(_kept(files)) from None
+            stopped = interrupts.count > 0 or was_interrupted(estimator)
+            if ranks.rank == 0:
+                plain(estimator).save(self.out)
+                if not stopped:
+                    files.remove()
+        checkpoint = files.path if stopped and files.present else None
+        return Fitted(estimator, time.monotonic() - began, stopped, checkpoint)
+
+    def check(self) -> None:
+        """Refuse what cannot be done, before anything slow begins."""
+        target, recipe = target_of(self.recipe.estimator), self.recipe
+        self.table.require_target(target, self._who)
+        self.table.look(target)
+        if self._streams():
+            self._require_stream()
+        if self.resume:
+            if recipe.estimator != "GPRegressor" or not has_checkpoints(recipe.options):
+                raise OptionError(f"{self._who} keeps no checkpoints, and cannot be resumed: leave --resume out.")
+            CheckpointFiles(self.out).require()
+
+    def _learn(self, ranks, files: CheckpointFiles):
+        streams = self._streams()
+        X, Y = (None, self._no_rows()) if streams else self.table.read(target_of(self.recipe.estimator))
+        estimator = self._prepared(self.recipe.build(Y, X), ranks)
+        options = {}
+        if self.recipe.estimator == "GPRegressor" and has_checkpoints(estimator.get_params(deep=False)):
+            if not self.resume:
+                ranks.first(files.clear, "looking for a checkpoint")
+            options["checkpoint"] = files.path
+        if streams:
+            return estimator.fit_stream(self.table.stream().shard(ranks.rank, ranks.size), **options)
+        return calibrated(estimator.fit(X, Y, **options), X)
+
+    @property
+    def _who(self) -> str:
+        return f"recipe {self.recipe.name} ({self.recipe.estimator})"
+
+    def _streams(self) -> bool:
+        """Whether the table is read in chunks."""
+        if self.stream is not None or is_launched():
+            return bool(self.stream) or is_launched()
+        is_large = self.table.path.stat().st_size > LARGE_FILE
+        return is_large and self.table.task is None and why_whole(self.recipe) is None
+
+    def _no_rows(self):
+        """Outputs of which only the names are known, for options that depend on them."""
+        import pandas as pd
+
+        return pd.DataFrame([[float("nan")] * len(self.table.outputs)], columns=list(self.table.outputs))
+
+    def _prepared(self, estimator, ranks):
+        """With the seed and the progress asked for."""
+        known = estimator.get_params(deep=False)
+        options = {"verbose": int(self.verbose and ranks.rank == 0)}
+        if self.seed is not None or known.get("random_state", 0) is None:
+            options["random_state"] = self.seed or 0
+        if ranks.size > 1:
+            options["distributed"] = True
+        return estimator.set_params(**{name: value for name, value in options.items() if name in known})
+
+    def _require_stream(self) -> None:
+        how = "torchrun divides the rows" if is_launched() else "--stream reads a table in chunks"
+        if self.table.task:
+            raise OptionError(f"{how}, and a long table with --task is read whole: leave one of them out.")
+        if why := why_whole(self.recipe):
+            raise OptionError(f"{how}, and {self._who} needs all rows at once: {why}.")
+
+
+def why_whole(recipe: Recipe) -> str | None:
+    """Why a recipe needs all rows at once; None where it learns from chunks."""
+    options = recipe.options
+    if recipe.estimator == "ORFFRidge":
+        return None if options.get("solver", "auto") == "auto" else "only solver=auto works on statistics of the rows"
+    if recipe.estimator != "GPRegressor":
+        return "only GPRegressor and ORFFRidge learn from chunks"
+    if options.get("approximation", "auto") in ("exact", "variational"):
+        return "chunks need a feature map, such as --set approximation=orff"
+    if options.get("likelihood", "gaussian") != "gaussian":
+        return "chunks are for Gaussian noise"
+    if options.get("hyperparameters", "evidence") not in ("evidence", "fixed"):
+        return "draws of hyperparameters look at all rows; --set hyperparameters=evidence does not"
+    return None
+
+
+def was_interrupted(estimator) -> bool:
+    """Whether an estimator says of itself that Ctrl-C ended its training."""
+    report = getattr(estimator, "fit_report_", None)
+    return report is not None and report.interrupted
+
+
+def calibrated(estimator, X):
+    """A quantile regressor with the fits that calibrate its intervals, so that the file has them and nobody waits later."""
+    if getattr(estimator, "coupling", None) == "infinite" and hasattr(estimator, "predict_interval"):
+        estimator.predict_interval(X[:1])
+    return estimator
+
+
+def plain(estimator):
+    """The estimator without what belongs to this run: progress bars and processes."""
+    quiet = {"verbose": 0, "distributed": False}
+    return estimator.set_params(**{name: value for name, value in quiet.items() if name in estimator.get_params()})
+
+
+def _ranks():
+    if is_launched():
+        from ovkgp.inference.distributed import process_group
+
+        return process_group()
+    from ovkgp.inference.distributed import Ranks
+
+    return nullcontext(Ranks.alone())
+
+
+def _kept(files: CheckpointFiles) -> str:
+    if files.present:
+        return f"the training so far is in '{files.path}': the same command with --resume goes on from there"
+    return "nothing was written"
