@@ -89,7 +89,7 @@ class GPOptions(Options):
             raise misfit(
                 "sampling",
                 "sampling is for hyperparameters = 'laplace', 'svi' or 'nuts'; with "
-                f"{self.hyperparameters!r} nothing is drawn: leave it out",
+                f"{self.hyperparameters!r} nothing is drawn: leave it out, or say 'none'",
             )
         return self
 

@@ -8,12 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ovkgp.recipes.complaints import Place, check
-from ovkgp.recipes.finding import SUFFIX, did_you_mean, list_recipes, recipe_path
-from ovkgp.recipes.gp_options import Graph
+from ovkgp.exceptions import OptionError
+from ovkgp.recipes.checking import checked_document, checked_model
+from ovkgp.recipes.complaints import Place
+from ovkgp.recipes.finding import SUFFIX, list_recipes, recipe_path
 from ovkgp.recipes.reading import read_toml
-from ovkgp.recipes.schemas import SCHEMAS, Document, Model
-from ovkgp.recipes.toml_lines import KeyPath
 
 
 class Recipe(BaseModel):
@@ -64,8 +63,8 @@ class Recipe(BaseModel):
         changes = {name: _plain(value) for name, value in changes.items()}
         graph = _merged(self.graph, changes.pop("graph")) if "graph" in changes else self.graph
         options = {**self.options, **{name: _merged(self.options.get(name), new) for name, new in changes.items()}}
-        place, values = Place(f"recipe {self.name}"), {"estimator": self.estimator, "options": options, "graph": graph}
-        return self.model_copy(update=_checked(check(Model, values, place, "a part of a model"), place))
+        values = {"estimator": self.estimator, "options": options, "graph": graph}
+        return self.model_copy(update=checked_model(values, Place(f"recipe {self.name}")))
 
     def build(self, Y=None, X=None, **changes):
         """The estimator, not yet fitted.
@@ -93,7 +92,8 @@ class Recipe(BaseModel):
         return fit_estimator(self.with_options(**changes), X, Y)
 
     def __repr__(self) -> str:
-        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        shown = {**self.options, **({"graph": self.graph} if self.graph else {})}
+        options = "".join(f", {name}={value!r}" for name, value in shown.items())
         return f"Recipe({self.name!r}, {self.estimator}{options})"
 
     __str__ = __repr__
@@ -118,49 +118,17 @@ def load_recipe(name: str | os.PathLike) -> Recipe:
     """
     path = _path_of(name)
     values, lines = read_toml(path)
-    return _recipe(path, values, lines)
+    return Recipe(name=path.stem, source=path, **checked_document(values, Place(str(path), lines)))
 
 
 def _path_of(name: str | os.PathLike) -> Path:
-    text = os.fspath(name)
-    is_file = isinstance(name, os.PathLike) or text.endswith(SUFFIX) or "/" in text or os.sep in text
-    if is_file or (text not in list_recipes() and Path(text).is_file()):
+    if not isinstance(name, (str, os.PathLike)):
+        raise OptionError(f"a recipe is given by its name or by the path of a TOML file, got {name!r}.")
+    text = os.path.expanduser(os.fspath(name))
+    is_path = isinstance(name, os.PathLike) or text.endswith(SUFFIX) or "/" in text or os.sep in text
+    if is_path or (text not in list_recipes() and os.path.isfile(text)):
         return Path(text)
     return recipe_path(text)
-
-
-def _recipe(path: Path, values: dict[str, Any], lines: dict[KeyPath, int]) -> Recipe:
-    place = Place(str(path), lines)
-    document = check(Document, values, place, "a table or key of a recipe")
-    checked = _checked(document.model, place.within("model"))
-    about = document.recipe.model_dump()
-    return Recipe(name=path.stem, estimator=document.model.estimator, source=path, **about, **checked)
-
-
-def _checked(model: Model, place: Place) -> dict[str, Any]:
-    """Options and graph of a model as its estimator's schema reads them; only those that were set."""
-    if model.estimator not in SCHEMAS:
-        near = did_you_mean(model.estimator, SCHEMAS)
-        sentence = f"estimator must be one of {', '.join(SCHEMAS)}; got {model.estimator!r}{near}"
-        raise place.error(sentence, ("estimator",))
-    schema, owner = SCHEMAS[model.estimator], f"an option of {model.estimator}"
-    options = check(schema, model.options, place.within("options"), owner)
-    return {"options": options.model_dump(exclude_unset=True), "graph": _checked_graph(model, place)}
-
-
-def _checked_graph(model: Model, place: Place) -> dict[str, Any] | None:
-    if model.graph is None:
-        return None
-    if model.estimator != "GPRegressor":
-        raise place.error(f"a graph between outputs is for GPRegressor, not for {model.estimator}", ("graph",))
-    graph = check(Graph, model.graph, place.within("graph"), "a key of [model.graph]")
-    for name, only in (("kernel", "decomposable"), ("rank", None)):
-        if model.options.get(name, only) != only:
-            sentence = (
-                f"{name} cannot be set beside a graph, which is the matrix of a decomposable kernel: leave it out"
-            )
-            raise place.error(sentence, ("options", name))
-    return graph.model_dump(exclude_unset=True)
 
 
 def _merged(old, new):

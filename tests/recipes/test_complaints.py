@@ -1,9 +1,14 @@
 """What is wrong with a recipe is said in one sentence: the file, the line, what was given, what is allowed."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ovkgp.exceptions import OptionError
 from ovkgp.recipes import load_recipe
+from ovkgp.recipes.checking import checked_document
+from ovkgp.recipes.complaints import Place
+from ovkgp.recipes.schemas import SCHEMAS
 
 START = """[recipe]
 title = "mine"
@@ -176,3 +181,24 @@ def test_likelihoods_of_columns(tmp_path):
     sentence = complaint(tmp_path, table)
     assert sentence.startswith("mine.toml, line 9: likelihood must be 'gaussian', 'student_t', ")
     assert sentence.endswith("got {'price': 'cauchy', 'visits': 'poisson'}.")
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates() | st.just("none")
+TREES = st.recursive(
+    LEAVES, lambda one: st.lists(one, max_size=3) | st.dictionaries(st.text(max_size=5), one, max_size=3)
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_any_value_of_any_option_is_taken_or_refused_in_one_sentence(data):
+    name = data.draw(st.sampled_from(sorted(SCHEMAS)))
+    options = st.sampled_from(sorted(SCHEMAS[name].model_fields)) | st.text(max_size=5)
+    model = {"estimator": name, "options": data.draw(st.dictionaries(options, TREES, max_size=2) | TREES)}
+    if data.draw(st.booleans()):
+        keys = st.sampled_from(["edges", "ridge", "mean_variance", "x"])
+        model["graph"] = data.draw(st.dictionaries(keys, TREES, max_size=3) | TREES)
+    try:
+        checked_document({"model": model}, Place("mine.toml"))
+    except OptionError as error:
+        assert str(error).startswith("mine.toml: ") and str(error).endswith(".")

@@ -1,12 +1,14 @@
 """Recipes: read by name or path, changed, built, and refused in one sentence."""
 
+import copy
+import pickle
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from ovkgp.exceptions import OptionError
+from ovkgp.exceptions import InputError, OptionError
 from ovkgp.recipes import list_recipes, load_recipe, recipe_path
 
 
@@ -66,3 +68,46 @@ def test_a_file_of_ones_own(tmp_path):
 def test_a_recipe_is_shown_with_its_options():
     assert repr(load_recipe("multitask")).startswith("Recipe('multitask', GPRegressor, kernel='decomposable'")
     assert len(list_recipes()) >= 3
+
+
+def test_a_file_without_an_ending_is_found_where_no_recipe_has_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text('[model]\nestimator = "OVKRidge"\n')
+    assert load_recipe("mine").estimator == "OVKRidge"
+    (tmp_path / "multitask").write_text("not TOML")
+    assert load_recipe("multitask").estimator == "GPRegressor"
+
+
+def test_a_path_from_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "mine.toml").write_text('[model]\nestimator = "OVKRidge"\n')
+    assert load_recipe("~/mine.toml").name == "mine"
+
+
+@pytest.mark.parametrize("name", [3, None, b"multitask"])
+def test_what_is_neither_name_nor_path(name):
+    with pytest.raises(OptionError, match="a recipe is given by its name or by the path of a TOML file, got"):
+        load_recipe(name)
+
+
+def test_a_path_to_nowhere():
+    with pytest.raises(InputError, match="there is no file nowhere"):
+        load_recipe("nowhere/mine.toml")
+    with pytest.raises(OptionError, match="there is no recipe"):
+        load_recipe("x" * 5000)
+
+
+def test_a_dictionary_changes_what_it_names():
+    recipe = load_recipe("bayesian_multitask").with_options(sampling={"draws": 7})
+    assert recipe.options["sampling"] == {**load_recipe("bayesian_multitask").options["sampling"], "draws": 7}
+    plain = recipe.with_options(sampling=None, hyperparameters="evidence")
+    assert plain.build().sampling is None
+
+
+def test_a_recipe_is_frozen_copied_and_pickled():
+    recipe = load_recipe("graph_tasks")
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.name = "other"
+    assert pickle.loads(pickle.dumps(recipe)) == recipe == copy.deepcopy(recipe)
+    assert "graph={'edges': 'chain'" in repr(recipe)
