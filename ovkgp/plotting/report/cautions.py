@@ -36,7 +36,8 @@ def training(estimator, rows: Rows | None) -> Iterator[str]:
     if report.interrupted:
         yield "Training was interrupted; the model has the best values found until then. Fit again to let it finish."
     elif not report.converged:
-        yield f"Training did not converge ({report.message}); other values may fit better."
+        why = report.message.partition(";")[0]
+        yield f"Training did not converge ({why}): other values may fit better. Fit again with more iterations."
 
 
 def draws(estimator, rows: Rows | None) -> Iterator[str]:

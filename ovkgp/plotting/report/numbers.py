@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+FIXED = "\N{NO-BREAK SPACE}"
+"""Between a number and what it counts, where a line must not break."""
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 SMALL, LARGE = 1e-3, 1e6
 """Between these a number is written without a power of ten."""
@@ -42,17 +44,17 @@ def percent(share: float | None, digits: int = 0) -> str:
 
     Example:
         >>> from ovkgp.plotting.report.numbers import percent
-        >>> percent(0.256), percent(0.001), percent(0.9999), percent(0.0)
-        ('26 %', '< 1 %', '> 99 %', '0 %')
+        >>> print(percent(0.256), percent(0.001), percent(0.9999), percent(0.0), sep="; ")
+        26 %; < 1 %; > 99 %; 0 %
     """
     if share is None or math.isnan(share):
         return "–"
     least = 10.0**-digits
     if 0 < 100 * share < least / 2:
-        return f"< {least:g} %"
+        return f"<{FIXED}{least:g}{FIXED}%"
     if 100 - least / 2 < 100 * share < 100:
-        return f"> {100 - least:g} %"
-    return f"{100 * share:.{digits}f} %"
+        return f">{FIXED}{100 - least:g}{FIXED}%"
+    return f"{100 * share:.{digits}f}{FIXED}%".replace("-", "−")
 
 
 def count(number: int, noun: str, several: str | None = None) -> str:
@@ -60,10 +62,10 @@ def count(number: int, noun: str, several: str | None = None) -> str:
 
     Example:
         >>> from ovkgp.plotting.report.numbers import count
-        >>> count(1, "row"), count(12000, "row"), count(2, "entry", "entries")
-        ('1 row', '12 000 rows', '2 entries')
+        >>> print(count(1, "row"), count(12000, "row"), count(2, "entry", "entries"), sep="; ")
+        1 row; 12 000 rows; 2 entries
     """
-    shown = f"{number:,}".replace(",", "\N{NO-BREAK SPACE}") if number >= 10_000 else str(number)
+    shown = f"{number:,}".replace(",", FIXED) if number >= 10_000 else str(number)
     return f"{shown} {noun if number == 1 else several or noun + 's'}"
 
 
@@ -76,6 +78,16 @@ def listed(names, most: int = 5) -> str:
         ("'u'", "'u', 'v' and 'w'", "'a', 'b' and 6 more")
     """
     names = [f"'{name}'" for name in names]
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return joined(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def joined(parts) -> str:
+    """Parts of a sentence with commas, and "and" before the last.
+
+    Example:
+        >>> from ovkgp.plotting.report.numbers import joined
+        >>> joined(["rain"]), joined(["wind", "rain", "sun"])
+        ('rain', 'wind, rain and sun')
+    """
+    *first, last = map(str, parts)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -37,8 +37,8 @@ def _read(name: str) -> str:
     return files("ovkgp.plotting.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _number(value: float | None) -> Markup:
+def _number(value: float | None, digits: int = 4) -> Markup:
     """A number for readers, with all its digits for machines."""
     if value is None:
-        return Markup("<span aria-label='not known'>–</span>")
-    return Markup('<data value="{}">{}</data>').format(repr(float(value)), show(value))
+        return Markup("–")
+    return Markup('<data value="{}">{}</data>').format(repr(float(value)), show(value, digits))

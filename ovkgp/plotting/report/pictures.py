@@ -32,7 +32,8 @@ def picture_of(figure: Figure, alt: str, caption: str) -> Picture:
     # 256 colours are enough for lines and shades, and a third of the size
     Image.open(full).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     source = f"data:image/png;base64,{base64.b64encode(small.getvalue()).decode('ascii')}"
-    return Picture(source, alt, caption, round(figure.get_figwidth() * SHOWN))
+    width, height = (round(inches * SHOWN) for inches in figure.get_size_inches())
+    return Picture(source, alt, caption, width, height)
 
 
 def drawn(plot: Callable, alt: str, caption: str) -> Picture:

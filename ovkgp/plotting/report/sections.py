@@ -118,13 +118,14 @@ class Picture:
         source: a data URI.
         alt: what is to be seen, for those who cannot see it.
         caption: what to look for.
-        width: in CSS pixels.
+        width, height: in CSS pixels.
     """
 
     source: str
     alt: str
     caption: str
     width: int
+    height: int
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,6 @@ class Report:
     """Everything that the page shows, in its order."""
 
     title: str
-    subtitle: str
     verdict: str
     data: DataSummary
     model: ModelWords

@@ -6,13 +6,35 @@ import numpy as np
 
 from ovkgp.plotting.names import output_names
 from ovkgp.plotting.report.kinds import class_name, kind_of
-from ovkgp.plotting.report.numbers import count, percent
+from ovkgp.plotting.report.numbers import count, joined, percent
 from ovkgp.plotting.report.predictions_made import Predicted
 from ovkgp.plotting.report.rows import Rows, kept
 from ovkgp.plotting.report.sections import Judgement
 
 MOST_NAMED = 4
 """Outputs whose explained variance is told one by one."""
+
+
+def default_title(estimator) -> str:
+    """What is predicted from what: names where they are few and known, else how many.
+
+    Example:
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> from ovkgp.plotting.report.verdict import default_title
+        >>> default_title(ovkgp.OVKRidge().fit(np.eye(3), np.eye(3)))
+        '3 outputs over 3 inputs'
+    """
+    d, kind = estimator.n_features_in_, kind_of(estimator)
+    names = getattr(estimator, "feature_names_in_", None)
+    inputs = count(d, "input") if names is None or d > MOST_NAMED else joined(names)
+    if kind == "none":
+        return f"Level sets over {inputs}"
+    if kind == "labels":
+        return f"{count(len(estimator.classes_), 'class', 'classes')} over {inputs}"
+    outputs = output_names(estimator)
+    is_named = getattr(estimator, "_has_names", False) and len(outputs) <= MOST_NAMED
+    return f"{joined(outputs) if is_named else count(len(outputs), 'output')} over {inputs}"
 
 
 def verdict(
@@ -56,8 +78,7 @@ def _what(estimator, name: str) -> str:
         parts.append(count(int(estimator._num_seen.sum()), "observed entry", "observed entries"))
     elif learned is not None:
         parts.append(count(len(learned.X), "row"))
-    listed = ", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0]
-    return f"{name}, fitted to {listed}."
+    return f"{name}, fitted to {joined(parts)}."
 
 
 def _quality(estimator, rows: Rows | None, found: Predicted | None) -> str:

@@ -18,7 +18,7 @@ from ovkgp.plotting.report.pictures import extra_pictures
 from ovkgp.plotting.report.predictions_made import predicted
 from ovkgp.plotting.report.rows import report_rows
 from ovkgp.plotting.report.sections import Report
-from ovkgp.plotting.report.verdict import verdict
+from ovkgp.plotting.report.verdict import default_title, verdict
 from ovkgp.plotting.report.whole_files import replace_file, require_place
 
 
@@ -41,7 +41,7 @@ def write_report(
         estimator: a fitted estimator of `ovkgp`, or a loaded one.
         path: of the file, which is replaced where it exists; its folder must exist.
         X, Y: rows (n, d) and (n, p) with the columns of the fit, NaN in Y where an output is missing; labels (n,) for a classifier.
-        title: of the page; the name of the model where it is None.
+        title: of the page; the outputs and inputs of the model where it is None.
         notes: paragraphs of text at the end.
         extra_figures: pairs (caption, matplotlib Figure), which stay open.
 
@@ -83,8 +83,7 @@ def make_report(estimator, file_name: str, *, X=None, Y=None, title=None, notes=
     warnings = (*cautions(estimator, rows), *poor_intervals(calibrated.judgements))
     fit = fit_pictures(estimator, rows, found)
     return Report(
-        title=model.name if title is None else str(title),
-        subtitle="" if title is None else model.name,
+        title=default_title(estimator) if title is None else str(title),
         verdict=verdict(estimator, model.name, rows, found, calibrated.judgements, len(warnings)),
         data=data_summary(estimator, rows),
         model=model,
