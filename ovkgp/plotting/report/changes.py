@@ -26,7 +26,7 @@ def changes(estimator, X: np.ndarray | None, spread: np.ndarray | float = 1.0) -
         >>> import ovkgp
         >>> from ovkgp.plotting.report.changes import changes
         >>> X = np.random.default_rng(0).uniform(-1, 1, (50, 2))
-        >>> changes(ovkgp.OVKRidge(lam=1e-3).fit(X, X[:, 1]), X).argmax()
+        >>> int(changes(ovkgp.OVKRidge(lam=1e-3).fit(X, X[:, 1]), X).argmax())
         1
     """
     low, middle, high = input_range(estimator, X)

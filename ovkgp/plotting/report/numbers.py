@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-FIXED = "\N{NO-BREAK SPACE}"
-"""Between a number and what it counts, where a line must not break."""
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 SMALL, LARGE = 1e-3, 1e6
 """Between these a number is written without a power of ten."""
@@ -44,17 +42,17 @@ def percent(share: float | None, digits: int = 0) -> str:
 
     Example:
         >>> from ovkgp.plotting.report.numbers import percent
-        >>> print(percent(0.256), percent(0.001), percent(0.9999), percent(0.0), sep="; ")
-        26 %; < 1 %; > 99 %; 0 %
+        >>> percent(0.256), percent(0.001), percent(0.9999), percent(0.0)
+        ('26 %', '< 1 %', '> 99 %', '0 %')
     """
     if share is None or math.isnan(share):
         return "–"
     least = 10.0**-digits
     if 0 < 100 * share < least / 2:
-        return f"<{FIXED}{least:g}{FIXED}%"
+        return f"< {least:g} %"
     if 100 - least / 2 < 100 * share < 100:
-        return f">{FIXED}{100 - least:g}{FIXED}%"
-    return f"{100 * share:.{digits}f}{FIXED}%".replace("-", "−")
+        return f"> {100 - least:g} %"
+    return f"{100 * share:.{digits}f} %".replace("-", "−")
 
 
 def count(number: int, noun: str, several: str | None = None) -> str:
@@ -62,10 +60,10 @@ def count(number: int, noun: str, several: str | None = None) -> str:
 
     Example:
         >>> from ovkgp.plotting.report.numbers import count
-        >>> print(count(1, "row"), count(12000, "row"), count(2, "entry", "entries"), sep="; ")
-        1 row; 12 000 rows; 2 entries
+        >>> count(1, "row"), count(12000, "row"), count(2, "entry", "entries")
+        ('1 row', '12 000 rows', '2 entries')
     """
-    shown = f"{number:,}".replace(",", FIXED) if number >= 10_000 else str(number)
+    shown = f"{number:,}".replace(",", " ") if number >= 10_000 else str(number)
     return f"{shown} {noun if number == 1 else several or noun + 's'}"
 
 

@@ -5,6 +5,7 @@ Everything that is not written here or in the template is escaped, so that a col
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -16,6 +17,8 @@ from ovkgp.plotting.report.numbers import percent, show
 from ovkgp.plotting.report.sections import Report
 
 TEMPLATE, STYLE = "report.html.j2", "report.css"
+TIED = re.compile(r"(?<=[<>0-9]) (?=[0-9%])")
+"""Spaces inside of a number, at which a line must not break."""
 
 
 def render(report: Report) -> str:
@@ -29,7 +32,7 @@ def render(report: Report) -> str:
 @cache
 def _template():
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"show": _number, "percent": percent, "formula": formula_html}
+    environment.filters |= {"show": _number, "percent": percent, "formula": formula_html, "prose": _prose}
     return environment.from_string(_read(TEMPLATE))
 
 
@@ -42,3 +45,7 @@ def _number(value: float | None, digits: int = 4) -> Markup:
     if value is None:
         return Markup("–")
     return Markup('<data value="{}">{}</data>').format(repr(float(value)), show(value, digits))
+
+
+def _prose(sentence: str) -> str:
+    return TIED.sub("\N{NO-BREAK SPACE}", sentence)

@@ -6,6 +6,8 @@ import base64
 import io
 from collections.abc import Callable, Iterable
 
+import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image  # on which matplotlib itself depends
 
@@ -20,15 +22,14 @@ COLOURS = 256
 def picture_of(figure: Figure, alt: str, caption: str) -> Picture:
     """A figure as a picture; it stays open.
 
-        Example:
-            >>> from matplotlib.figure import Figure
-    from PIL import Image  # on which matplotlib itself depends
-            >>> from ovkgp.plotting.report.pictures import picture_of
-            >>> picture_of(Figure(figsize=(4, 3)), "nothing", "An empty figure.").source[:30]
-            'data:image/png;base64,iVBORw0K'
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> from ovkgp.plotting.report.pictures import picture_of
+        >>> picture_of(Figure(figsize=(4, 3)), "nothing", "An empty figure.").source[:30]
+        'data:image/png;base64,iVBORw0K'
     """
     full, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(full, format="png", dpi=DOTS, facecolor="white")
+    figure.savefig(full, format="png", dpi=DOTS, facecolor="white", pil_kwargs={"compress_level": 1})
     # 256 colours are enough for lines and shades, and a third of the size
     Image.open(full).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     source = f"data:image/png;base64,{base64.b64encode(small.getvalue()).decode('ascii')}"
@@ -38,9 +39,6 @@ def picture_of(figure: Figure, alt: str, caption: str) -> Picture:
 
 def drawn(plot: Callable, alt: str, caption: str) -> Picture:
     """The picture of what `plot()` draws, an Axes or an array of them on a figure of its own, which is closed."""
-    import matplotlib.pyplot as plt
-    import numpy as np
-
     figure = np.ravel(plot())[0].figure
     try:
         return picture_of(figure, alt, caption)
