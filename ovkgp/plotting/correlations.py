@@ -20,6 +20,8 @@ from ovkgp.plotting.panels import Panels
 
 MOST_NUMBERS = 20
 """Beyond so many outputs the cells are too small for numbers."""
+CELL = 0.45
+"""Inches of a cell, while there are numbers in it."""
 ROUNDING = 1e-6
 
 
@@ -50,7 +52,7 @@ def plot_output_correlations(estimator, *, names=None, ax: Axes | None = None) -
         raise OptionError("names are for a matrix: those of a model are the columns that it was fitted to.")
     matrix = output_correlations(estimator) if is_model else _correlations(_checked(estimator))
     names = output_names(estimator) if is_model else _names(names, len(matrix))
-    side = 1.6 + 0.5 * min(len(matrix), 24)
+    side = 1.8 + CELL * min(len(matrix), MOST_NUMBERS)
     (axes,) = Panels.of(ax, 1, "one for the map", size=(side + 1.6, side + 0.6)).axes
     drawn = axes.imshow(matrix, cmap="cividis", vmin=-1, vmax=1)
     _name_cells(axes, names)
@@ -118,15 +120,20 @@ def _names(names, count: int) -> list[str]:
 
 def _name_cells(axes: Axes, names: list[str]) -> None:
     texts, is_long = [label(name, 22) for name in names], max(map(len, names)) > 6
-    size = "medium" if len(names) <= 8 else "small" if len(names) <= MOST_NUMBERS else "xx-small"
-    upright = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
-    axes.set_xticks(range(len(names)), texts, fontsize=size, **upright)
+    size = min(_letters(axes, len(names)) * 1.3, 10.0)
+    axes.set_xticks(range(len(names)), texts, fontsize=size, rotation=90 if is_long else 0)
     axes.set_yticks(range(len(names)), texts, fontsize=size)
 
 
 def _write(axes: Axes, matrix: np.ndarray) -> None:
     """The numbers, light on dark cells and dark on light ones."""
-    size = "medium" if len(matrix) <= 8 else "x-small" if len(matrix) <= 14 else "xx-small"
+    style = {"ha": "center", "va": "center", "fontsize": _letters(axes, len(matrix))}
     for (row, column), value in np.ndenumerate(matrix):
         text = "1" if row == column else f"{value:.2f}".replace("-", "−")
-        axes.text(column, row, text, ha="center", va="center", fontsize=size, color="white" if value < 0 else "black")
+        axes.text(column, row, text, color="white" if value < 0 else "black", **style)
+
+
+def _letters(axes: Axes, count: int) -> float:
+    """The size in points of letters of which five fit into a cell."""
+    across = axes.get_window_extent().width / axes.figure.dpi / count
+    return float(np.clip(72 * across / 4, 3.0, 10.0))

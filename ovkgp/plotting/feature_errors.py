@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from ovkgp.exceptions import InputError
 from ovkgp.plotting.names import legend_label
@@ -14,6 +15,8 @@ from ovkgp.plotting.style import GUIDE, line_style
 
 ABOVE = 1.6
 """How far above the largest error the guide begins."""
+FEW = 8
+"""So many sizes have a mark each."""
 
 
 def plot_feature_error(sizes: Sequence[int], errors: Mapping[str, Sequence[float]], *, ax: Axes | None = None) -> Axes:
@@ -42,10 +45,22 @@ def plot_feature_error(sizes: Sequence[int], errors: Mapping[str, Sequence[float
     top = ABOVE * max(np.nanmax(values * np.sqrt(sizes / sizes[0])) for values in curves.values())
     axes.loglog(sizes, top * np.sqrt(sizes[0] / sizes), color=GUIDE, linestyle=(0, (1, 2)), label="slope $D^{-1/2}$")
     axes.set(xlabel="number of features $D$", ylabel="error")
-    axes.grid(True, which="major", color="0.88")
-    axes.set_axisbelow(True)
+    _mark(axes, sizes)
     panels.legend()
     return axes
+
+
+def _mark(axes: Axes, sizes: np.ndarray) -> None:
+    """Plain numbers: at the sizes where these are few, at 2 and 5 beside the powers of ten where errors span little."""
+    if len(sizes) <= FEW:
+        axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axes.set_xticks([], minor=True)
+    low, high = axes.get_ylim()
+    axes.yaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0) if high < 100 * low else ()))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.grid(True, which="both", color="0.88")
+    axes.set_axisbelow(True)
 
 
 def _checked(sizes, errors) -> tuple[np.ndarray, dict[str, np.ndarray]]:

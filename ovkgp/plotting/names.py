@@ -6,8 +6,8 @@ import textwrap
 
 from ovkgp.exceptions import OptionError
 
-WIDTH = 30
-"""Characters in a line of a label."""
+WIDTH, LINES = 30, 3
+"""Characters in a line of a label, and how many lines it may have."""
 
 
 def input_names(estimator) -> list[str]:
@@ -70,7 +70,7 @@ def column(wanted, names: list[str], option: str) -> int:
 
 
 def label(name: str, width: int = WIDTH) -> str:
-    """A name as text at an axis: long ones in several lines, and a dollar sign is a dollar sign and no formula.
+    """A name as text at an axis: long ones in at most three lines, and a dollar sign is a dollar sign and no formula.
 
     Example:
         >>> from ovkgp.plotting.names import label
@@ -78,7 +78,7 @@ def label(name: str, width: int = WIDTH) -> str:
         price in \\$ of a very long
         column name
     """
-    lines = textwrap.wrap(str(name), width) or [""]
+    lines = textwrap.wrap(str(name), width, max_lines=LINES, placeholder=" …") or [""]
     return "\n".join(lines).replace("$", r"\$")
 
 

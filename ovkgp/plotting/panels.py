@@ -13,6 +13,8 @@ PANEL = (4.4, 3.0)
 """Inches of a panel among several."""
 ALONE = (5.6, 3.8)
 """Inches of the only panel."""
+NAME = 1.85
+"""Inches of an entry of a legend."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,10 @@ class Panels:
         if not named:
             return
         if self.is_ours:
-            columns = min(len(named), 4 if len(self.axes) > 1 else 3)
+            figure = self.axes[0].figure
+            columns = min(len(named), max(1, int(figure.get_figwidth() / NAME)))
             options = {"loc": "outside upper center", "ncols": columns, "frameon": False}
-            self.axes[0].figure.legend([*named.values()], [*named], **options)
+            figure.legend([*named.values()], [*named], **options)
         else:
             self.axes[0].legend([*named.values()], [*named], fontsize="small", framealpha=0.8)
 
