@@ -36,9 +36,9 @@ def fit_estimator(recipe: Recipe, X, Y=None):
 
 
 def _kernel_of(recipe: Recipe, X, Y):
-    columns = None if X is None else np.shape(X)[1]
-    outputs = _outputs(recipe, Y, "graph")
-    return graph_kernel(recipe.graph, recipe.options.get("base_kernel", DEFAULT_BASE), outputs, columns)
+    shape, outputs = np.shape(X), _outputs(recipe, Y, "graph")
+    num_inputs = shape[1] if len(shape) == 2 else None  # no X at all, or one that the estimator will refuse
+    return graph_kernel(recipe.graph, recipe.options.get("base_kernel", DEFAULT_BASE), outputs, num_inputs)
 
 
 def _outputs(recipe: Recipe, Y, option: str) -> Outputs:

@@ -37,6 +37,11 @@ def test_a_graph_is_built_from_the_columns():
     assert kernel.base_kernel.base_kernel.ard_num_dims == 1
 
 
+def test_inputs_that_are_no_table_are_refused_by_the_estimator():
+    with pytest.raises(ValueError, match="2D array"):
+        load_recipe("graph_tasks").fit(X[:, 0], Y)
+
+
 def test_a_remedy_is_changed_for_the_other():
     recipe = load_recipe("graph_tasks").with_options(graph={"mean_variance": None, "ridge": 0.5})
     assert recipe.fit(X, Y).score(X, Y) > 0.99
