@@ -66,7 +66,7 @@ def _judgements(names: list[str], held: np.ndarray, totals: np.ndarray) -> tuple
     if len(names) == 1:
         return (overall,)
     each = [judged(int(h), int(n), LEVEL, name) for name, h, n in zip(names, held, totals, strict=True) if n]
-    return (overall, *(one for one in each if len(names) <= MOST_OUTPUTS or not one.is_good))
+    return (overall, *(one for one in each if len(names) <= MOST_OUTPUTS or one.is_good is False))
 
 
 def _without(estimator, rows: Rows | None) -> Calibration:

@@ -66,7 +66,7 @@ def draws(estimator, rows: Rows | None) -> Iterator[str]:
 
 def poor_intervals(judgements: tuple[Judgement, ...]) -> tuple[str, ...]:
     """Intervals that do not hold what they promise; that of all outputs together, and those of single ones."""
-    poor = [one for one in judgements if not one.is_good]
+    poor = [one for one in judgements if one.is_good is False]
     if not poor:
         return ()
     whole = [one.sentence for one in poor if not one.name]

@@ -12,6 +12,8 @@ from ovkgp.plotting.report.sections import Column, DataSummary
 
 MOST_COLUMNS = 30
 """A table shows no more columns than this."""
+ROUNDING = 1e-12
+"""What is smaller than this part of the largest entry was left by scaling there and back."""
 HINT = (
     "The model keeps no rows, only what they add up to. Give them again to see more: "
     "write_report(model, path, X=X, Y=Y), or ovkgp report MODEL --data FILE."
@@ -50,7 +52,11 @@ def _column(name: str, values: np.ndarray) -> Column:
     if not len(seen):
         return Column(name, 0, missing)
     sd = float(seen.std(ddof=1)) if len(seen) > 1 else None
-    return Column(name, len(seen), missing, float(seen.min()), float(seen.mean()), float(seen.max()), sd)
+    rounding = ROUNDING * float(np.abs(seen).max())
+    low, mean, high = (
+        0.0 if abs(value) < rounding else float(value) for value in (seen.min(), seen.mean(), seen.max())
+    )
+    return Column(name, len(seen), missing, low, mean, high, sd)
 
 
 def _sentence(estimator, rows: Rows) -> str:

@@ -31,8 +31,9 @@ def _token(token: str) -> Markup:
     if token[0] in "_^" and len(token) > 1:
         tag = "sub" if token[0] == "_" else "sup"
         inside = token[2:-1] if token[1] == "{" else token[1:]
-        inside = " ".join(inside) if inside.isalpha() and len(inside) == 2 else inside  # two indices, no word
-        return Markup(f"<{tag}>") + formula_html(inside) + Markup(f"</{tag}>")
+        # two letters are two indices, and no word
+        html = Markup("").join(map(_token, inside)) if len(inside) == 2 else formula_html(inside)
+        return Markup(f"<{tag}>") + html + Markup(f"</{tag}>")
     if len(token) == 1 and token.isalpha() and token not in "ΣΠ":
         return Markup("<var>") + escape(token) + Markup("</var>")
     return escape(token)

@@ -35,7 +35,7 @@ def judged(held: int, total: int, level: float = 0.9, name: str = "") -> Judgeme
     start = f"'{name}': the" if name else "The"
     sentence = f"{start} {percent(level)} intervals held {percent(share)} of {count(total, 'entry', 'entries')}: "
     if total < FEW:
-        return Judgement(name, level, held, total, f"{sentence}too few to say more.", is_good)
+        return Judgement(name, level, held, total, f"{sentence}too few to say more.", None)
     if is_good:
         return Judgement(name, level, held, total, f"{sentence}as they should.", True)
     side = "too narrow" if share < level else "wider than they need to be"

@@ -8,6 +8,9 @@ from ovkgp.plotting.report.model_facts import base_words, facts_of, likelihood_n
 from ovkgp.plotting.report.sections import ModelWords
 from ovkgp.plotting.report.structure_words import LIKELIHOODS, STRUCTURES
 
+ALIKE = ("auto", "independent", "decomposable")
+"""Structures that are the same for a single output."""
+
 
 def model_words(estimator) -> ModelWords:
     """A fitted estimator in sentences, formulas and facts."""
@@ -21,6 +24,8 @@ def model_words(estimator) -> ModelWords:
 def structure_of(estimator) -> str | None:
     """The key of the kernel's structure in `STRUCTURES`; None where the estimator has none to choose."""
     structure = getattr(estimator, "kernel_", None)
+    if structure in ALIKE and estimator.n_outputs_ == 1:
+        return "single"
     if structure is None or class_name(estimator) == "GPRegressor":
         return structure
     if structure in ("auto", "independent"):  # of a ridge, one kernel for all outputs

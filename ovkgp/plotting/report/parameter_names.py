@@ -124,11 +124,10 @@ def _of(last: str, index: tuple[int, ...], shape: tuple[int, ...], names: Names)
 
 def _of_one(last: str, part: str, names: Names) -> str:
     """What a single number belongs to."""
-    if part:
-        return part
     if last in ("lengthscale", "period_length"):
-        return names.inputs[0] if len(names.inputs) == 1 else "all inputs"
-    return names.outputs[0] if len(names.outputs) == 1 else ""
+        where = names.inputs[0] if len(names.inputs) == 1 else "" if part else "all inputs"
+        return where if part in names.outputs and len(names.outputs) == 1 else _joined(where, part)
+    return part or (names.outputs[0] if len(names.outputs) == 1 else "")
 
 
 def _part(path: str, names: Names) -> str:

@@ -137,7 +137,7 @@ class Judgement:
         level: what the intervals promise.
         held, total: entries inside, and all.
         sentence: the judgement.
-        is_good: whether chance explains the difference.
+        is_good: whether chance explains the difference; None where too few entries say nothing.
     """
 
     name: str
@@ -145,7 +145,7 @@ class Judgement:
     held: int
     total: int
     sentence: str
-    is_good: bool
+    is_good: bool | None
 
 
 @dataclass(frozen=True)

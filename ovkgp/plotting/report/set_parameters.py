@@ -32,7 +32,10 @@ MOST_OUTPUTS = 30
 def set_parameters(estimator) -> list[Parameter]:
     """The numbers that an estimator was fitted with, in the user's units."""
     fitted = getattr(estimator, "ridge_", estimator)  # that of a classifier
-    return [*_scalars(estimator), *_noise(fitted), *_kernel(fitted), *_lengthscale(estimator)]
+    kernel = _kernel(fitted)
+    if fitted is not estimator:  # outputs of the regression are codes, which nobody knows
+        kernel = [one for one in kernel if one.name == "lengthscale"]
+    return [*_scalars(estimator), *_noise(fitted), *kernel, *_lengthscale(estimator)]
 
 
 def _scalars(estimator) -> list[Parameter]:

@@ -14,6 +14,11 @@ class Words(NamedTuple):
 
 
 STRUCTURES = {
+    "single": Words(
+        "one output",
+        "The covariance is that of one output, a scalar kernel times a variance.",
+        "K(x, z) = s^2 k(x, z)",
+    ),
     "independent": Words(
         "independent outputs",
         "Each output is a Gaussian process of its own, with its own variance and lengthscales. What is learned of one output says "
@@ -61,7 +66,8 @@ STRUCTURES = {
         "K(x, z) = cov(f(x), f(z))",
     ),
 }
-"""By the name of the structure, as `kernel_` has it; "identity" is that of ridge regressions with k(x, z) I."""
+"""By the name of the structure, as `kernel_` has it; "single" is any of them that a single output leaves the same, and "identity" that
+of ridge regressions with k(x, z) I."""
 
 DISTANCE = "r^2 = Σ_i (x_i − z_i)^2/ℓ_i^2"
 """What r is in the formulas of `BASES`."""

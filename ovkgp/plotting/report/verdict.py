@@ -6,7 +6,7 @@ import numpy as np
 
 from ovkgp.plotting.names import output_names
 from ovkgp.plotting.report.kinds import class_name, kind_of
-from ovkgp.plotting.report.numbers import count, joined, percent
+from ovkgp.plotting.report.numbers import count, joined, percent, show
 from ovkgp.plotting.report.predictions_made import Predicted
 from ovkgp.plotting.report.rows import Rows, kept
 from ovkgp.plotting.report.sections import Judgement
@@ -84,12 +84,16 @@ def _what(estimator, name: str) -> str:
 def _quality(estimator, rows: Rows | None, found: Predicted | None) -> str:
     if found is not None:
         return _explained(output_names(estimator), found)
-    if kind_of(estimator) == "labels" and rows is not None and class_name(estimator) == "SimplexClassifier":
-        where = "the rows given" if rows.is_given else "the rows of the fit"
+    if kind_of(estimator) != "labels" or rows is None:
+        return ""
+    where = "the rows given" if rows.is_given else "the rows of the fit"
+    if class_name(estimator) == "SimplexClassifier":
         return (
             f"Of {where}, {percent(float(np.mean(estimator.predict(rows.X) == rows.Y)))} are assigned to their class."
         )
-    return ""
+    if len(np.unique(rows.Y)) < 2:
+        return ""
+    return f"On {where}, the area under the curve of found against false alarms is {show(estimator.roc_curve(rows.X, rows.Y).area, 3)}."
 
 
 def _explained(names: list[str], found: Predicted) -> str:
