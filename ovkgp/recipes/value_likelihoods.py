@@ -44,7 +44,7 @@ def choose_likelihoods(likelihood: str | dict[str, str], outputs: Outputs) -> st
 def likelihood_of(values: np.ndarray) -> str:
     """That of values (n,), NaN where missing: labels are 0 and 1, counts are whole numbers from 0.
 
-    Counts are "negative_binomial", which becomes "poisson" where they do not vary more than that.
+    Counts are "negative_binomial", which comes close to "poisson" where they do not vary more than that.
 
     Example:
         >>> from ovkgp.recipes.value_likelihoods import likelihood_of
