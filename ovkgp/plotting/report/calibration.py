@@ -37,7 +37,8 @@ def calibration(estimator, rows: Rows | None, found: Predicted | None) -> Calibr
 
 
 def _of_predictions(estimator, found: Predicted) -> Calibration:
-    is_inside = np.abs(found.law.pit() - 0.5) <= LEVEL / 2 + 1e-12
+    level = judged_level(estimator)
+    is_inside = np.abs(found.law.pit() - 0.5) <= level / 2 + 1e-12
     seen = np.isfinite(found.law.Y)
     held, totals = (is_inside & seen).sum(0), seen.sum(0)
     pictures = (
@@ -58,14 +59,22 @@ def _of_predictions(estimator, found: Predicted) -> Calibration:
         ),
     )
     note = f"{found.how}, each entry is compared with what the model says of it. {found.caution}".strip()
-    return Calibration(note, _judgements(output_names(estimator), held, totals), pictures)
+    return Calibration(note, _judgements(output_names(estimator), held, totals, level), pictures)
 
 
-def _judgements(names: list[str], held: np.ndarray, totals: np.ndarray) -> tuple[Judgement, ...]:
-    overall = judged(int(held.sum()), int(totals.sum()), LEVEL)
+def judged_level(estimator) -> float:
+    """The level of the intervals that are judged: 90 %, or the widest that a regressor with finitely many quantiles has learned."""
+    if getattr(estimator, "coupling", "infinite") == "infinite":
+        return LEVEL
+    nodes = estimator.measure_.nodes
+    return round(float(2 * min(0.5 - nodes.min(), nodes.max() - 0.5)), 10) or LEVEL
+
+
+def _judgements(names: list[str], held: np.ndarray, totals: np.ndarray, level: float) -> tuple[Judgement, ...]:
+    overall = judged(int(held.sum()), int(totals.sum()), level)
     if len(names) == 1:
         return (overall,)
-    each = [judged(int(h), int(n), LEVEL, name) for name, h, n in zip(names, held, totals, strict=True) if n]
+    each = [judged(int(h), int(n), level, name) for name, h, n in zip(names, held, totals, strict=True) if n]
     return (overall, *(one for one in each if len(names) <= MOST_OUTPUTS or one.is_good is False))
 
 

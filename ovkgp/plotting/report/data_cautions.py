@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ovkgp.plotting.names import input_names, output_names
-from ovkgp.plotting.report.kinds import kind_of
+from ovkgp.plotting.report.kinds import called, kind_of
 from ovkgp.plotting.report.numbers import count, listed, percent, show
 from ovkgp.plotting.report.rows import Rows, kept
 
@@ -22,7 +22,7 @@ def few_observations(estimator, rows: Rows | None) -> Iterator[str]:
     names, counts = _counts(estimator)
     for name, number in zip(names, counts, strict=True):
         if number < FEW:
-            yield f"Output '{name}' has {count(int(number), 'observation')}: its intervals rest on the prior more than on data."
+            yield f"{called(estimator, name)} has {count(int(number), 'observation')}: its intervals rest on the prior more than on data."
     if kind_of(estimator) == "labels" and rows is not None:
         for name in estimator.classes_:
             if (number := int((name == rows.Y).sum())) < FEW:
@@ -49,7 +49,7 @@ def constant_columns(estimator, rows: Rows | None) -> Iterator[str]:
     for name, column in zip(output_names(estimator), rows.Y.T, strict=True):
         seen = column[np.isfinite(column)]
         if len(seen) > 1 and np.ptp(seen) == 0:
-            yield f"Output '{name}' is constant ({show(float(seen[0]))}): there is nothing to explain."
+            yield f"{called(estimator, name)} is constant ({show(float(seen[0]))}): there is nothing to explain."
 
 
 def unobserved_outputs(estimator, rows: Rows | None) -> Iterator[str]:

@@ -82,10 +82,17 @@ def _without_rows(estimator) -> DataSummary:
         known = [None] * len(names) if counts is None else [int(number) for number in counts]
         outputs = tuple(Column(name, number) for name, number in zip(names, known, strict=True))
         sentence += f" and {count(len(names), 'output')}"
-    if counts is not None:
-        sentence += f", {count(int(counts.sum()), 'observed entry', 'observed entries')}"
+    if (entries := num_entries(estimator)) is not None:
+        sentence += f", {count(entries, 'observed entry', 'observed entries')}"
     shown = {"inputs": inputs[:MOST_COLUMNS], "outputs": outputs[:MOST_COLUMNS]}
     return DataSummary(f"{sentence}.", **shown, hint=HINT, left_off=_left_off(inputs, outputs))
+
+
+def num_entries(estimator) -> int | None:
+    """How many entries of Y the fit has seen, where the estimator has counted them."""
+    if hasattr(estimator, "_num_seen"):
+        return int(np.sum(estimator._num_seen))
+    return int(estimator._counts[1]) if hasattr(estimator, "_counts") else None
 
 
 def _left_off(inputs: tuple, outputs: tuple) -> str:

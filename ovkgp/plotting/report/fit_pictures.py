@@ -12,7 +12,7 @@ from ovkgp.plotting.report import class_pictures
 from ovkgp.plotting.report.kinds import class_name, kind_of
 from ovkgp.plotting.report.pictures import drawn
 from ovkgp.plotting.report.predictions_made import Predicted
-from ovkgp.plotting.report.regression_pictures import fan_pictures, table_pictures
+from ovkgp.plotting.report.regression_pictures import fan_pictures, observed_picture, table_pictures
 from ovkgp.plotting.report.rows import Rows
 from ovkgp.plotting.report.sections import Picture
 
@@ -99,13 +99,8 @@ def _points(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[P
 
 
 def _tasks(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[Picture]:
-    if rows is None:
-        return
-    yield drawn(
-        partial(class_pictures.draw_observed, estimator, rows),
-        "Observed against predicted entries of all tasks, with the line on which they agree.",
-        f"Every entry of every task, {'on the rows given' if rows.is_given else 'on the rows of the fit'}.",
-    )
+    if rows is not None:
+        yield observed_picture(estimator, rows)
 
 
 _BY_KIND = {"table": table_pictures, "target": fan_pictures, "labels": _labels, "none": _points, "tasks": _tasks}

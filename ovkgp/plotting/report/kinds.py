@@ -49,3 +49,16 @@ def kind_of(estimator) -> str:
     kind = KINDS[class_name(estimator)]
     check_is_fitted(estimator, CLASSES, all_or_any=any)
     return kind
+
+
+def called(estimator, name: str) -> str:
+    """An output at the beginning of a sentence: by its name, or by its number where it has none.
+
+    Example:
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> from ovkgp.plotting.report.kinds import called
+        >>> called(ovkgp.OVKRidge().fit(np.eye(3), np.eye(3)), "output 2")
+        'Output 2'
+    """
+    return f"Output '{name}'" if getattr(estimator, "_has_names", True) else name.capitalize()

@@ -10,7 +10,7 @@ from ovkgp.estimators.user_units import named_structure
 from ovkgp.inference.fitting import NOISE_BOX
 from ovkgp.plotting.names import input_names, output_names
 from ovkgp.plotting.report.changes import changes
-from ovkgp.plotting.report.kinds import class_name
+from ovkgp.plotting.report.kinds import called, class_name
 from ovkgp.plotting.report.model_facts import is_gp
 from ovkgp.plotting.report.numbers import listed, percent
 from ovkgp.plotting.report.parameters import point_values
@@ -52,9 +52,9 @@ def noise_levels(estimator, rows: Rows | None) -> Iterator[str]:
         if len(seen) < 2 or not (spread := seen.var()) > 0:
             continue
         if variance < NEAR_FLOOR * spread:
-            yield f"The noise of output '{name}' is at its floor: the model passes through every observation. Are there copies of rows, or was it computed?"
+            yield f"{called(estimator, name)}: the noise is at its floor, and the model passes through every observation. Was it computed, not measured?"
         elif variance > ALL_NOISE * spread:
-            yield f"The model takes nearly all variation of output '{name}' for noise: the inputs say little about it."
+            yield f"{called(estimator, name)}: nearly all of its variation is taken for noise, so that the inputs say little about it."
 
 
 def starving_features(estimator, rows: Rows | None) -> Iterator[str]:

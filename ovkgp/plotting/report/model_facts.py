@@ -10,9 +10,11 @@ from collections.abc import Callable
 import numpy as np
 from gpytorch.kernels import Kernel
 
+from ovkgp.criticism.rows import kept_observations
 from ovkgp.estimators.approximations import num_features
 from ovkgp.inference.likelihoods import PerOutput
 from ovkgp.inference.means import PolynomialMean
+from ovkgp.plotting.names import output_names
 from ovkgp.plotting.report.kinds import class_name
 from ovkgp.plotting.report.numbers import count, show
 from ovkgp.plotting.report.structure_words import BASES, LIKELIHOODS, Words
@@ -64,7 +66,7 @@ def _likelihood(estimator) -> str | None:
     names = likelihood_names(estimator)
     if len(names) == 1:
         return _likelihood_text(names[0])
-    pairs = zip(estimator.output_names_, names, strict=True)
+    pairs = zip(output_names(estimator), names, strict=True)
     return "; ".join(f"{output}: {_likelihood_text(name)}" for output, name in pairs)
 
 
@@ -76,6 +78,9 @@ def _likelihood_text(name: str) -> str:
 def _noise(estimator) -> str | None:
     if not is_gp(estimator) or estimator.noise_ is None:
         return None
+    data = kept_observations(estimator)
+    if data is not None and data.noise is not None:
+        return "a known variance for each entry; a new observation has the trained one"
     named = {
         "shared": "one variance for all outputs, trained",
         "per_output": "a variance for each output, trained",
@@ -124,14 +129,23 @@ def _gp_approximation(estimator) -> str:
 
 
 def _lam(estimator) -> str | None:
-    if not hasattr(estimator, "lam_"):
+    lam = getattr(estimator, "lam_", getattr(estimator, "lam", None))
+    if lam is None:
         return None
     tried = np.size(estimator.lam) if not isinstance(estimator.lam, str) else 0
     tried = len(estimator.lam_path_.lams) if hasattr(estimator, "lam_path_") else tried
-    text = f"λ = {show(estimator.lam_)}"
+    text = f"λ = {show(lam)}"
     text += f", chosen among {tried}" if tried > 1 else ", given"
     convention = getattr(estimator, "convention", None)
     return text if convention is None else f'{text} (convention "{convention}")'
+
+
+def _levels(estimator) -> str | None:
+    if class_name(estimator) != "InfiniteQuantileRegressor":
+        return None
+    if estimator.coupling == "infinite":
+        return f"all between 0 and 1, learned at {count(len(estimator.measure_), 'node')}"
+    return f"{', '.join(show(level) for level in estimator.measure_.nodes.tolist())} only ({estimator.coupling})"
 
 
 def _hyperparameters(estimator) -> str | None:
@@ -175,6 +189,7 @@ FACTS: dict[str, Callable] = {
     "Prior mean": _mean,
     "Approximation": _approximation,
     "Penalty": _lam,
+    "Levels": _levels,
     "Hyperparameters": _hyperparameters,
     "Candidates": _candidates,
     "Evidence": _evidence,

@@ -125,8 +125,9 @@ def _of(last: str, index: tuple[int, ...], shape: tuple[int, ...], names: Names)
 def _of_one(last: str, part: str, names: Names) -> str:
     """What a single number belongs to."""
     if last in ("lengthscale", "period_length"):
-        where = names.inputs[0] if len(names.inputs) == 1 else "" if part else "all inputs"
-        return where if part in names.outputs and len(names.outputs) == 1 else _joined(where, part)
+        is_own = part in names.outputs and len(names.outputs) > 1
+        where = names.inputs[0] if len(names.inputs) == 1 else "all inputs"
+        return _joined(where, part) if is_own else where if part in ("", *names.outputs) else part
     return part or (names.outputs[0] if len(names.outputs) == 1 else "")
 
 

@@ -30,7 +30,9 @@ def parameter_table(estimator) -> ParameterTable:
     """The hyperparameters of a fitted estimator, in the user's units."""
     if not is_gp(estimator):
         rows = set_parameters(estimator)
-        return _table("They were given or chosen, not trained: there is no interval to state.", rows, "value", ())
+        return _table(
+            estimator, "They were given or chosen, not trained: there is no interval to state.", rows, "value", ()
+        )
     if hasattr(estimator, "draws_"):
         return _drawn(estimator)
     return _point(estimator)
@@ -45,7 +47,7 @@ def _drawn(estimator) -> ParameterTable:
         f"Drawn from their posterior by {METHODS[attrs['method']]}: {count(sizes['chain'], 'chain')} of "
         f"{count(sizes['draw'], 'draw')}. Predictions average over {len(estimator.posterior_)} of them."
     )
-    return _table(sentence, rows, "mean", _notes(estimator, ()))
+    return _table(estimator, sentence, rows, "mean", _notes(estimator, ()))
 
 
 METHODS = {
@@ -64,7 +66,9 @@ def _point(estimator) -> ParameterTable:
         else "point values: those of the largest evidence"
     )
     if found is None:
-        return _table(f"These are {how}. How uncertain they are is not known.", rows, "value", _notes(estimator, ()))
+        return _table(
+            estimator, f"These are {how}. How uncertain they are is not known.", rows, "value", _notes(estimator, ())
+        )
     rows, notes = _with_intervals(rows, estimator, found), found.notes
     if found.values and any(row.low is None for row in rows):
         notes = (
@@ -75,7 +79,7 @@ def _point(estimator) -> ParameterTable:
         f"These are {how}, and predictions use them alone. The intervals are from a Laplace approximation at the mode, made for this "
         'report; hyperparameters="nuts" would average over them.'
     )
-    return _table(sentence, rows, "value", _notes(estimator, notes))
+    return _table(estimator, sentence, rows, "value", _notes(estimator, notes))
 
 
 def point_values(estimator) -> dict[str, np.ndarray]:
@@ -123,16 +127,15 @@ def _names(estimator) -> Names:
 
 def _notes(estimator, notes: tuple[str, ...]) -> tuple[str, ...]:
     if units_of(estimator) != "of the data":
-        notes = (
-            f"Numbers of the kernel are in the units {units_of(estimator)}, as only its author knows which carry units.",
-            *notes,
-        )
+        words = "Noise and mean are in the units of the data; of the kernel only its author knows which numbers carry units."
+        notes = (words, *notes)
     if estimator.n_outputs_ > MOST_OUTPUTS:
         notes = (*notes, "Correlations between outputs are left to the picture of the fit.")
     return notes
 
 
-def _table(sentence: str, rows: list[Parameter], value_name: str, notes: tuple[str, ...]) -> ParameterTable:
+def _table(estimator, sentence: str, rows: list[Parameter], value_name: str, notes: tuple[str, ...]) -> ParameterTable:
     if len(rows) > MOST_ROWS:
         notes = (*notes, f"The table shows the first {MOST_ROWS} of {len(rows)} values.")
-    return ParameterTable(sentence, tuple(rows[:MOST_ROWS]), value_name, notes)
+    units = units_of(estimator) if is_gp(estimator) else "of the data"
+    return ParameterTable(sentence, tuple(rows[:MOST_ROWS]), value_name, units, notes)

@@ -47,7 +47,7 @@ def predicted(estimator, rows: Rows | None) -> Predicted | None:
 
     Cost: one prediction of all rows given, or one factorisation (one for each draw that predictions average over).
     """
-    if kind_of(estimator) not in ("table", "target") or class_name(estimator) in ("ConstrainedORFF", "ONORMA"):
+    if kind_of(estimator) not in ("table", "target") or class_name(estimator) == "ConstrainedORFF":
         return None
     if rows is not None and rows.is_given and not np.isfinite(rows.Y).any():
         return None

@@ -16,6 +16,7 @@ from ovkgp.plotting.names import input_names, output_names
 from ovkgp.plotting.panels import PANEL
 from ovkgp.plotting.relevance import relevances
 from ovkgp.plotting.report.changes import changes
+from ovkgp.plotting.report.class_pictures import draw_observed
 from ovkgp.plotting.report.model_words import structure_of
 from ovkgp.plotting.report.numbers import listed
 from ovkgp.plotting.report.pictures import drawn
@@ -39,6 +40,8 @@ def table_pictures(estimator, rows: Rows | None, found: Predicted | None) -> Ite
     """Of a regressor with a table of outputs."""
     if hasattr(estimator, "posterior_"):
         yield from _surfaces(estimator, rows)
+    elif rows is not None:
+        yield observed_picture(estimator, rows)
     yield from unseen_pictures(estimator, found)
     if estimator.n_outputs_ > 1 and structure_of(estimator) not in APART and hasattr(estimator, "gp_"):
         yield drawn(
@@ -47,6 +50,16 @@ def table_pictures(estimator, rows: Rows | None, found: Predicted | None) -> Ite
             "How the outputs vary together at one point, as the kernel has learned it.",
         )
     yield from relevance_pictures(estimator)
+
+
+def observed_picture(estimator, rows: Rows) -> Picture:
+    """Observed against predicted entries of rows, of an estimator that has only means."""
+    where = "given" if rows.is_given else "of the fit"
+    return drawn(
+        partial(draw_observed, estimator, rows),
+        f"Observed against predicted entries of the rows {where}, with the line on which they agree.",
+        f"Every observed entry of the rows {where} against its prediction.",
+    )
 
 
 def unseen_pictures(estimator, found: Predicted | None) -> Iterator[Picture]:

@@ -131,7 +131,7 @@ def _unscaled(estimator, rows: np.ndarray) -> np.ndarray:
 
 
 _KEPT = {
-    "table": kept_rows,
+    "table": lambda estimator: kept_rows(estimator) if hasattr(estimator, "posterior_") else None,
     "tasks": _kept_tasks,
     "target": kept_rows,
     "labels": _kept_labels,

@@ -91,12 +91,14 @@ class ParameterTable:
         sentence: by draws, by evidence, or by the user.
         rows: one for each entry.
         value_name: what the column of values holds.
+        units: whose units the values are in.
         notes: what is left out, and how far to trust the rest.
     """
 
     sentence: str
     rows: tuple[Parameter, ...]
     value_name: str = "value"
+    units: str = "of the data"
     notes: tuple[str, ...] = ()
 
     @property

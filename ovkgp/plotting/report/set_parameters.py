@@ -8,11 +8,13 @@ from ovkgp.estimators.ridge import RidgeEstimator
 from ovkgp.inference.log_posterior import named_values
 from ovkgp.plotting.names import input_names, output_names
 from ovkgp.plotting.report.kinds import class_name
+from ovkgp.plotting.report.model_words import structure_of
 from ovkgp.plotting.report.parameter_names import Names, entries
 from ovkgp.plotting.report.sections import Parameter
 
 SCALARS = {
     "lam_": "penalty λ",
+    "lam": "penalty λ",
     "lam_manifold": "penalty on the manifold λ_M",
     "scale_": "scale of prior and noise s²",
     "residual_scale_": "residual scale",
@@ -35,12 +37,15 @@ def set_parameters(estimator) -> list[Parameter]:
     kernel = _kernel(fitted)
     if fitted is not estimator:  # outputs of the regression are codes, which nobody knows
         kernel = [one for one in kernel if one.name == "lengthscale"]
+    elif structure_of(estimator) == "identity":
+        kernel = [one for one in kernel if one.name != "signal correlation"]
     return [*_scalars(estimator), *_noise(fitted), *kernel, *_lengthscale(estimator)]
 
 
 def _scalars(estimator) -> list[Parameter]:
     found = ((words, getattr(estimator, name, None)) for name, words in SCALARS.items())
-    return [Parameter(words, "", float(value)) for words, value in found if isinstance(value, float | int)]
+    known = {words: float(value) for words, value in reversed([*found]) if isinstance(value, float | int)}
+    return [Parameter(words, "", known[words]) for words in dict.fromkeys(SCALARS.values()) if words in known]
 
 
 def _noise(estimator) -> list[Parameter]:
@@ -74,10 +79,12 @@ def _is_left_out(name: str, value: np.ndarray, num_outputs: int) -> bool:
 
 def _lengthscale(estimator) -> list[Parameter]:
     """Of an estimator that has scaled its inputs: given in their standard deviations, shown in their units."""
-    if (lengthscale := getattr(estimator, "lengthscale_", None)) is None:
+    factor = getattr(getattr(estimator, "function_", None), "inputs", None)
+    while hasattr(factor, "factor"):  # beside an intercept or a trend
+        factor = factor.factor
+    kernel = getattr(getattr(factor, "features", factor), "kernel", None)
+    if (lengthscale := getattr(kernel, "lengthscale", None)) is None:
         return []
-    values, names = (
-        np.broadcast_to(lengthscale, estimator.n_features_in_) * estimator.scaling_.input_scale,
-        input_names(estimator),
-    )
+    values = np.broadcast_to(lengthscale.detach().numpy().reshape(-1), estimator.n_features_in_)
+    values, names = values * estimator.scaling_.input_scale, input_names(estimator)
     return [Parameter("lengthscale", name, float(value)) for name, value in zip(names, values, strict=True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ovkgp.plotting.names import output_names
+from ovkgp.plotting.report.data_summary import num_entries
 from ovkgp.plotting.report.kinds import class_name, kind_of
 from ovkgp.plotting.report.numbers import count, joined, percent, show
 from ovkgp.plotting.report.predictions_made import Predicted
@@ -74,10 +75,10 @@ def _what(estimator, name: str) -> str:
         parts.append(count(len(estimator.classes_), "class", "classes"))
     elif kind != "none":
         parts.append(count(len(output_names(estimator)), "output"))
-    if hasattr(estimator, "_num_seen"):
-        parts.append(count(int(estimator._num_seen.sum()), "observed entry", "observed entries"))
-    elif learned is not None:
-        parts.append(count(len(learned.X), "row"))
+    if (entries := num_entries(estimator)) is not None:
+        parts.append(count(entries, "observed entry", "observed entries"))
+    elif learned is not None or hasattr(estimator, "num_rows_"):
+        parts.append(count(estimator.num_rows_ if learned is None else len(learned.X), "row"))
     return f"{name}, fitted to {joined(parts)}."
 
 
