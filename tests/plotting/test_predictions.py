@@ -1,0 +1,133 @@
+"""Curves are predictions, bands are intervals, and dots are the data."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import plot_cases
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from sklearn.exceptions import NotFittedError
+
+import ovkgp
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.plotting import plot_prediction
+
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+
+
+def lines(axes) -> dict:
+    return {line.get_label(): line for line in axes.get_lines()}
+
+
+def band(axes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x, lower and upper of the first band of an Axes."""
+    path = axes.collections[0].get_paths()[0].vertices
+    x = np.unique(path[:, 0])
+    ends = [np.array([f(path[path[:, 0] == value, 1]) for value in x]) for f in (np.min, np.max)]
+    return x, *ends
+
+
+@pytest.mark.parametrize("make", [plot_cases.two_outputs, plot_cases.drawn, plot_cases.featured])
+def test_a_panel_for_each_output_with_its_mean_and_its_interval(make):
+    model, (X, Y) = make(), plot_cases.table()
+    panels = plot_prediction(model, X, Y, level=0.8, num_points=25)
+    assert panels.shape == (2,) and len(panels[0].figure.axes) == 2
+    for a, axes in enumerate(panels):
+        x = lines(axes)["mean"].get_xdata()
+        points = plot_cases.pd.DataFrame({"hour of the day": x})
+        np.testing.assert_allclose(lines(axes)["mean"].get_ydata(), model.predict(points)[:, a])
+        lower, upper = model.predict_interval(points, 0.8)
+        np.testing.assert_allclose(band(axes), (x, lower[:, a], upper[:, a]))
+        seen = np.isfinite(Y.to_numpy()[:, a])
+        np.testing.assert_allclose(lines(axes)["data"].get_ydata(), Y.to_numpy()[seen, a])
+        assert axes.get_xlabel() == "hour of the day"
+    assert [axes.get_ylabel() for axes in panels] == [r"price in \$", "_load"]
+    names = [text.get_text() for text in panels[0].figure.legends[0].get_texts()]
+    assert names == ["80 % interval", "mean", "data"]
+    panels[0].figure.canvas.draw()
+
+
+def test_one_output_is_one_axes_and_the_given_one():
+    axes = Figure().subplots()
+    assert plot_prediction(plot_cases.two_outputs(), output="_load", num_points=9, ax=axes) is axes
+    assert axes.get_ylabel() == "_load" and axes.get_legend() is not None and not plt.get_fignums()
+    assert isinstance(plot_prediction(plot_cases.one_output(), num_points=9), Axes)
+
+
+def test_rows_that_the_model_keeps_are_its_data():
+    axes = plot_prediction(plot_cases.one_output(), num_points=9)
+    assert len(lines(axes)["data"].get_xdata()) == np.isfinite(plot_cases.table()[1].iloc[8:, 0]).sum()
+    X = np.array([[0.0], [1.0]])
+    assert set(lines(plot_prediction(plot_cases.one_output(), X, num_points=9))) == {"mean"}
+
+
+def test_the_function_has_a_narrower_band_than_an_observation():
+    options = {"output": 0, "num_points": 9}
+    wide, narrow = (band(plot_prediction(plot_cases.two_outputs(), noise=noise, **options)) for noise in (True, False))
+    assert ((narrow[1] > wide[1]) & (narrow[2] < wide[2])).all()
+
+
+def test_random_functions_are_drawn_the_same_every_time():
+    options = {"output": 0, "num_draws": 3, "num_points": 9}
+    first, second = (plot_prediction(plot_cases.two_outputs(), **options).get_lines() for _ in range(2))
+    assert len(first) == 3 + 2
+    wanted = plot_cases.two_outputs().sample_functions(3, random_state=0)(first[0].get_xdata()[:, None])
+    for i in range(3):
+        np.testing.assert_allclose(first[i].get_ydata(), wanted[i, :, 0])
+        np.testing.assert_array_equal(first[i].get_ydata(), second[i].get_ydata())
+
+
+def test_labels_are_probabilities_and_counts_are_counts():
+    X, Y = plot_cases.mixed_table()
+    panels = plot_prediction(plot_cases.mixed(), X, Y, num_draws=2, num_points=15)
+    assert [axes.get_ylabel() for axes in panels] == ["probability of output 0", "output 1", "output 2"]
+    x, lower, upper = band(panels[0])
+    latent = plot_cases.mixed().predict_interval(x[:, None], 0.9, noise=False)
+    np.testing.assert_allclose([lower, upper], [1 / (1 + np.exp(-end[:, 0])) for end in latent], rtol=1e-6)
+    counts = plot_cases.mixed().predict_interval(x[:, None], 0.9)
+    np.testing.assert_allclose(band(panels[1])[1:], [end[:, 1] for end in counts])
+    for line in panels[0].get_lines()[:2]:
+        assert ((line.get_ydata() > 0) & (line.get_ydata() < 1)).all()
+
+
+def test_latent_functions_of_labels_and_counts_say_what_they_are():
+    panels = plot_prediction(plot_cases.mixed(), *plot_cases.mixed_table(), noise=False, num_points=9)
+    assert [axes.get_ylabel() for axes in panels] == ["log-odds of output 0", "log of expected output 1", "output 2"]
+    assert ["data" in lines(axes) for axes in panels] == [False, False, True]
+
+
+def test_classes_have_the_interval_of_their_probability():
+    X = np.linspace(0, 1, 30)[:, None]
+    Y = np.eye(3)[np.digitize(X[:, 0], [0.3, 0.7])]
+    options = {"likelihood": "softmax", "num_frequencies": 6, "hyperparameters": "fixed", "random_state": 0}
+    model = ovkgp.GPRegressor("independent", **options).fit(X, Y)
+    for a, axes in enumerate(plot_prediction(model, X, Y, num_points=15)):
+        x, lower, upper = band(axes)
+        mean = model.predict(x[:, None])[:, a]
+        assert ((lower > 0) & (lower < mean) & (mean < upper) & (upper < 1)).all()
+
+
+def test_a_cut_through_several_inputs_says_where_the_others_stay():
+    X = plot_cases.pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
+    axes = plot_prediction(ovkgp.OVKRidge().fit(X, X["a"]), along="b", num_points=9)
+    assert axes.get_xlabel() == f"b\n(a = {X['a'].median():.3g})"
+    assert lines(axes)["data"].get_alpha() < 1
+
+
+def test_bad_input_says_what_to_do():
+    model, (X, Y) = plot_cases.two_outputs(), plot_cases.table()
+    with pytest.raises(NotFittedError):
+        plot_prediction(ovkgp.GPRegressor())
+    with pytest.raises(OptionError, match="use plot_quantiles"):
+        plot_prediction(plot_cases.quantile_model())
+    with pytest.raises(OptionError, match="output must be one of"):
+        plot_prediction(model, output="u")
+    with pytest.raises(InputError, match="2 are needed"):
+        plot_prediction(model, ax=Figure().subplots())
+    with pytest.raises(InputError, match="fitted with 2"):
+        plot_prediction(model, X, Y.iloc[:, 0])
+    for level in (0, 1, 90, "high", True):
+        with pytest.raises(OptionError, match="level must be a number strictly between 0 and 1"):
+            plot_prediction(model, level=level)
+    with pytest.raises(OptionError, match="num_draws"):
+        plot_prediction(model, num_draws=-1)
