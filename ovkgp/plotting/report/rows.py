@@ -5,6 +5,7 @@ Given ones are checked at the door, and get the column names of the fit, so that
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,7 +89,9 @@ def _labels(estimator, Y, num_rows: int) -> np.ndarray:
 def _checked(read, name: str):
     """What scikit-learn finds wrong, as an error of this package."""
     try:
-        return read()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "X does not have valid feature names")  # an error follows
+            return read()
     except InputError:
         raise
     except (TypeError, ValueError) as error:
