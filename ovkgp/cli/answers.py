@@ -93,7 +93,7 @@ def of_vectors(estimator, X, question: Question) -> Answers:
 def of_quantiles(estimator, X, question: Question) -> Answers:
     """A quantile regressor."""
     question.refuse("a quantile regressor", "latent", "costs")
-    (name,), is_finite = estimator.output_names_, estimator.coupling != "infinite"
+    name, is_finite = _name(estimator), estimator.coupling != "infinite"
     learned = tuple(np.unique(estimator.measure_.nodes).tolist()) if is_finite else QUANTILES
     levels = learned if question.quantiles is None else question.quantiles
     curves = estimator.predict(X, quantiles=list(levels))
@@ -107,7 +107,7 @@ def of_quantiles(estimator, X, question: Question) -> Answers:
 def of_costs(estimator, X, question: Question) -> Answers:
     """A classifier for all costs of mistakes, at some of them, or at equal prices."""
     question.refuse("a classifier", "quantiles", "level", "latent")
-    (name,) = estimator.output_names_
+    name = _name(estimator)
     found = {}
     for cost, ending in [(None, "")] if question.costs is None else [(c, f"_at_{c:g}") for c in question.costs]:
         found[f"{name}_class{ending}"] = estimator.predict(X, cost)
@@ -118,7 +118,7 @@ def of_costs(estimator, X, question: Question) -> Answers:
 def of_classes(estimator, X, question: Question) -> Answers:
     """A classifier with probabilities."""
     question.refuse("this classifier", "quantiles", "level", "latent", "costs")
-    (name,), probabilities = estimator.output_names_, estimator.predict_proba(X)
+    name, probabilities = _name(estimator), estimator.predict_proba(X)
     found = {f"{name}_class": estimator.predict(X)}
     return found | {f"{name}_p_{label}": probabilities[:, k] for k, label in enumerate(estimator.classes_)}
 
@@ -138,6 +138,11 @@ ANSWERS: dict[str, Callable] = {
     "VectorTaskRegressor": of_vectors,
 }
 """By the name of the estimator, what it says; all others have a posterior."""
+
+
+def _name(estimator) -> str:
+    """The one output, which files of early versions do not name."""
+    return getattr(estimator, "output_names_", ["y"])[0]
 
 
 def _levels(question: Question) -> list[float]:

@@ -5,9 +5,7 @@ Only `GPRegressor` writes them, where its training climbs an evidence; kernel="a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ovkgp.cli.errors import note
 from ovkgp.exceptions import OptionError
@@ -50,15 +48,3 @@ class CheckpointFiles:
         """Take them away, when the fit is done."""
         for path in self.present:
             path.unlink(missing_ok=True)
-
-
-def has_checkpoints(options: Mapping[str, Any]) -> bool:
-    """Whether a `GPRegressor` with these options climbs an evidence, and can be resumed.
-
-    Example:
-        >>> has_checkpoints({"rank": 3}), has_checkpoints({"likelihood": "poisson"})
-        (True, False)
-    """
-    is_gaussian = options.get("likelihood", "gaussian") == "gaussian"
-    is_variational = options.get("approximation") == "variational" or not is_gaussian
-    return options.get("hyperparameters") != "fixed" and not is_variational

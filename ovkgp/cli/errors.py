@@ -10,6 +10,7 @@ launcher ends the others as soon as one has ended.
 
 from __future__ import annotations
 
+import re
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -92,10 +93,12 @@ def in_shell_words(sentence: str) -> str:
     Example:
         >>> in_shell_words('line 7: input \\'x\\' is missing. Correct it, or leave such rows out with bad="warn".')
         "line 7: input 'x' is missing. Correct it, or leave such rows out with --skip-bad-rows."
+        >>> in_shell_words('a stream needs a feature map: use approximation="orff".')
+        'a stream needs a feature map: use --set approximation=orff.'
     """
     for python, shell in SHELL_WORDS.items():
         sentence = sentence.replace(python, shell)
-    return sentence
+    return re.sub(r'\b([a-z_]+)="(\w+)"', r"--set \1=\2", sentence)
 
 
 def system_words(error: OSError) -> str:

@@ -8,11 +8,13 @@ torchrun   the same, with the rows of the file divided among the processes; rank
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ovkgp.cli.checkpoint_files import CheckpointFiles, has_checkpoints
+from ovkgp.cli.abilities import has_checkpoints, why_whole
+from ovkgp.cli.checkpoint_files import CheckpointFiles
+from ovkgp.cli.errors import system_words
 from ovkgp.cli.interrupts import Interrupts
 from ovkgp.cli.launching import is_first_rank, is_launched
 from ovkgp.cli.tables import TableFile, target_of
@@ -75,11 +77,22 @@ class FitJob:
                 raise KeyboardInterrupt(_kept(files)) from None
             stopped = interrupts.count > 0 or was_interrupted(estimator)
             if ranks.rank == 0:
-                plain(estimator).save(self.out)
+                self._save(estimator, files)
                 if not stopped:
                     files.remove()
         checkpoint = files.path if stopped and files.present else None
         return Fitted(estimator, time.monotonic() - began, stopped, checkpoint)
+
+    def _save(self, estimator, files: CheckpointFiles) -> None:
+        try:
+            plain(estimator).save(self.out)
+        except OSError as error:
+            if not files.present:
+                raise
+            raise OptionError(
+                f"{system_words(error)} The training is kept in '{files.path}': once '{self.out}' can be written, the same "
+                "command with --resume makes the model from it."
+            ) from error
 
     def check(self) -> None:
         """Refuse what cannot be done, before anything slow begins."""
@@ -89,7 +102,7 @@ class FitJob:
         if self._streams():
             self._require_stream()
         if self.resume:
-            if recipe.estimator != "GPRegressor" or not has_checkpoints(recipe.options):
+            if not has_checkpoints(recipe.estimator, recipe.options):
                 raise OptionError(f"{self._who} keeps no checkpoints, and cannot be resumed: leave --resume out.")
             CheckpointFiles(self.out).require()
 
@@ -98,12 +111,13 @@ class FitJob:
         X, Y = (None, self._no_rows()) if streams else self.table.read(target_of(self.recipe.estimator))
         estimator = self._prepared(self.recipe.build(Y, X), ranks)
         options = {}
-        if self.recipe.estimator == "GPRegressor" and has_checkpoints(estimator.get_params(deep=False)):
+        if has_checkpoints(self.recipe.estimator, estimator.get_params(deep=False)):
             if not self.resume:
                 ranks.first(files.clear, "looking for a checkpoint")
             options["checkpoint"] = files.path
         if streams:
-            return estimator.fit_stream(self.table.stream().shard(ranks.rank, ranks.size), **options)
+            rows = replace(self.table, verbose=0).stream()  # the estimator shows progress itself
+            return estimator.fit_stream(rows.shard(ranks.rank, ranks.size), **options)
         return calibrated(estimator.fit(X, Y, **options), X)
 
     @property
@@ -141,22 +155,6 @@ class FitJob:
             raise OptionError(f"{how}, and {self._who} needs all rows at once: {why}.")
 
 
-def why_whole(recipe: Recipe) -> str | None:
-    """Why a recipe needs all rows at once; None where it learns from chunks."""
-    options = recipe.options
-    if recipe.estimator == "ORFFRidge":
-        return None if options.get("solver", "auto") == "auto" else "only solver=auto works on statistics of the rows"
-    if recipe.estimator != "GPRegressor":
-        return "only GPRegressor and ORFFRidge learn from chunks"
-    if options.get("approximation", "auto") in ("exact", "variational"):
-        return "chunks need a feature map, such as --set approximation=orff"
-    if options.get("likelihood", "gaussian") != "gaussian":
-        return "chunks are for Gaussian noise"
-    if options.get("hyperparameters", "evidence") not in ("evidence", "fixed"):
-        return "draws of hyperparameters look at all rows; --set hyperparameters=evidence does not"
-    return None
-
-
 def was_interrupted(estimator) -> bool:
     """Whether an estimator says of itself that Ctrl-C ended its training."""
     report = getattr(estimator, "fit_report_", None)
@@ -165,8 +163,10 @@ def was_interrupted(estimator) -> bool:
 
 def calibrated(estimator, X):
     """A quantile regressor with the fits that calibrate its intervals, so that the file has them and nobody waits later."""
-    if getattr(estimator, "coupling", None) == "infinite" and hasattr(estimator, "predict_interval"):
-        estimator.predict_interval(X[:1])
+    is_wanted = getattr(estimator, "coupling", None) == "infinite" and hasattr(estimator, "predict_interval")
+    if is_wanted and not was_interrupted(estimator):
+        with suppress(KeyboardInterrupt):  # which was counted: the model itself is there
+            estimator.predict_interval(X[:1])
     return estimator
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from ovkgp.cli.answers import Question, answers
 from ovkgp.cli.table_files import table_file
+from ovkgp.cli.tables import open_stream
 from ovkgp.cli.text_tables import CHUNK, TextChunk, TextTable
-from ovkgp.datasets import TableStream
 from ovkgp.exceptions import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class InputFile:
         if keep:
             yield from TextTable(self.path, inputs, None, keep, self.strict, self.separator, required=False)
             return
-        options = {"bad": "error" if self.strict else "warn", "verbose": self.verbose, "separator": self.separator}
-        for X, Y in TableStream(self.path, inputs, None, CHUNK, **options):
+        for X, Y in open_stream(self.path, inputs, None, self.strict, self.separator, self.verbose, chunk=CHUNK):
             yield TextChunk(X, Y, {})
 
 

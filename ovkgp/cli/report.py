@@ -48,8 +48,11 @@ def report_command(
     """
     with one_sentence(context, debug):
         from ovkgp.cli.inputs import output_file
+        from ovkgp.datasets.snapshots import Snapshot
 
         path = output_file(out, (".html", ".htm"), sources=[model] if data is None else [model, data])
+        if data is not None:
+            Snapshot.of(data)  # there, and readable, before the model is loaded
         import ovkgp
         from ovkgp.cli.reporting import read_known
         from ovkgp.plotting import write_report

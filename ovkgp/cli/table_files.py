@@ -10,9 +10,9 @@ import io
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +26,8 @@ SUFFIXES = (*DELIMITERS, *PARQUET)
 class TableWriter(Protocol):
     """What takes the chunks of a table."""
 
-    def write_table(self, table: pa.Table) -> None: ...
+    def write_table(self, table: pa.Table) -> None:
+        """Add the rows of a table."""
 
 
 @contextmanager
@@ -49,8 +50,8 @@ def table_file(path: Path, schema: pa.Schema) -> Iterator[TableWriter]:
         ...         writer.write_table(table)
         ...     print(path.read_text())
         x,name
-        1,"a"
-        0.5,"b"
+        1,a
+        0.5,b
         <BLANKLINE>
     """
     target = Path(os.path.realpath(path))  # of a link, the file behind it
@@ -63,21 +64,36 @@ def table_file(path: Path, schema: pa.Schema) -> Iterator[TableWriter]:
         unfinished.unlink(missing_ok=True)
 
 
-def _writer(file, suffix: str, schema: pa.Schema):
+class _CsvWriter:
+    """Rows as text, with quotes around those texts only that need them."""
+
+    def __init__(self, file: BinaryIO, names: list[str], delimiter: str):
+        self.file, self.delimiter = file, delimiter
+        line = io.StringIO()
+        csv.writer(line, delimiter=delimiter, lineterminator="\n").writerow(names)
+        file.write(line.getvalue().encode("utf-8"))
+
+    def write_table(self, table: pa.Table) -> None:
+        import pyarrow as pa
+
+        try:
+            self.file.write(self._text(table, "none"))
+        except pa.ArrowInvalid:  # a text holds a quote, a line end or the delimiter
+            self.file.write(self._text(table, "needed"))
+
+    def _text(self, table: pa.Table, quoting: str) -> pa.Buffer:
+        import pyarrow as pa
+        from pyarrow.csv import WriteOptions, write_csv
+
+        sink = pa.BufferOutputStream()
+        options = WriteOptions(include_header=False, delimiter=self.delimiter, quoting_style=quoting)
+        write_csv(table, sink, options)
+        return sink.getvalue()
+
+
+def _writer(file: BinaryIO, suffix: str, schema: pa.Schema) -> AbstractContextManager[TableWriter]:
     if suffix in PARQUET:
         from pyarrow import parquet
 
         return parquet.ParquetWriter(file, schema)
-    from pyarrow import csv as arrow_csv
-
-    delimiter = DELIMITERS[suffix]
-    file.write(_header(schema.names, delimiter).encode("utf-8"))  # pyarrow would put quotes around every name
-    return arrow_csv.CSVWriter(
-        file, schema, write_options=arrow_csv.WriteOptions(include_header=False, delimiter=delimiter)
-    )
-
-
-def _header(names: list[str], delimiter: str) -> str:
-    line = io.StringIO()
-    csv.writer(line, delimiter=delimiter, lineterminator="\n").writerow(names)
-    return line.getvalue()
+    return nullcontext(_CsvWriter(file, schema.names, DELIMITERS[suffix]))

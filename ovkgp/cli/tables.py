@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ovkgp.cli.errors import note
+from ovkgp.cli.labels import as_labels, in_order
 from ovkgp.cli.text_tables import TextTable
 from ovkgp.datasets import TableStream
 from ovkgp.exceptions import InputError, OptionError
@@ -28,6 +29,8 @@ TARGETS = {
     "SimplexClassifier": "label",
 }
 """What Y is, by the name of the estimator; of all others it is "many" columns."""
+SHOWN = 32 * 2**20
+"""Bytes of a file from which reading it shows progress."""
 
 
 def target_of(estimator: str) -> str:
@@ -64,9 +67,7 @@ class TableFile:
 
     def stream(self) -> TableStream:
         """Its chunks of numbers."""
-        bad = "error" if self.strict else "warn"
-        options = {"bad": bad, "verbose": self.verbose, "separator": self.separator}
-        return TableStream(self.path, self.inputs, self.outputs, **options)
+        return open_stream(self.path, self.inputs, self.outputs, self.strict, self.separator, self.verbose)
 
     def look(self, target: str) -> None:
         """See that the file is there and has the columns, without reading its rows."""
@@ -111,7 +112,12 @@ class TableFile:
         import pandas as pd
 
         X, _, labels = self._read_texts(None, self.outputs[0])
-        return _frame(X, self.inputs), pd.Series(as_labels(labels), name=self.outputs[0])
+        labels = as_labels(labels)
+        if labels.dtype.kind == "f" and (labels != np.round(labels)).any():
+            raise InputError(
+                f"'{self.outputs[0]}' holds numbers such as {labels[0]:g}, and no classes: name another column."
+            )
+        return _frame(X, self.inputs), pd.Series(labels, name=self.outputs[0])
 
     def _read_long(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         from ovkgp import to_wide
@@ -133,35 +139,11 @@ class TableFile:
         return TextTable(self.path, self.inputs, outputs, [label], self.strict, self.separator)
 
 
-def as_labels(values: list) -> np.ndarray:
-    """Labels (n,): numbers where all texts are such, written as Python writes them, else as they are.
-
-    Example:
-        >>> as_labels(["1", "0"]).tolist(), as_labels(["yes", "1"]).tolist(), as_labels(["007", "010"]).tolist()
-        ([1, 0], ['yes', '1'], ['007', '010'])
-    """
-    for kind in (int, float):
-        try:
-            numbers = [kind(value) for value in values]
-        except ValueError:
-            continue
-        if [str(number) for number in numbers] == values:
-            return np.array(numbers)
-    return np.array(values)
-
-
-def in_order(labels: Sequence[str]) -> list[str]:
-    """The distinct labels, sorted: by size where all are numbers, else by the alphabet.
-
-    Example:
-        >>> in_order(["10", "9", "9"]), in_order(["b", "10", "a"])
-        (['9', '10'], ['10', 'a', 'b'])
-    """
-    distinct = sorted(set(labels))
-    try:
-        return sorted(distinct, key=float)
-    except ValueError:
-        return distinct
+def open_stream(path: Path, inputs, outputs, strict: bool, separator: str, verbose: int, **options) -> TableStream:
+    """Chunks of numbers; progress is shown for files that take a while."""
+    verbose = int(verbose and path.is_file() and path.stat().st_size > SHOWN)
+    bad = "error" if strict else "warn"
+    return TableStream(path, inputs, outputs, bad=bad, separator=separator, verbose=verbose, **options)
 
 
 def _seen_rows(X: pd.DataFrame, y: pd.Series) -> tuple[pd.DataFrame, pd.Series]:

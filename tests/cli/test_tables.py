@@ -1,0 +1,124 @@
+"""Tables as models take them: wide and long, numbers and labels, with the names of their columns."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli_cases import waves, write_waves
+
+from ovkgp.cli.tables import TableFile, target_of
+from ovkgp.exceptions import InputError, OptionError
+
+
+def test_targets_of_all_recipes():
+    from ovkgp.recipes import list_recipes, load_recipe
+
+    found = {name: target_of(load_recipe(name).estimator) for name in list_recipes()}
+    assert {name: kind for name, kind in found.items() if kind != "many"} == {
+        "quantiles": "one",
+        "cost_sensitive": "label",
+        "level_sets": "none",
+    }
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.tsv", "table.parquet"])
+def test_many_outputs(tmp_path, name):
+    X, Y = TableFile(write_waves(tmp_path, name), ("b", "a"), ("v", "u")).read("many")
+    pd.testing.assert_frame_equal(X, waves()[["b", "a"]])
+    pd.testing.assert_frame_equal(Y, waves()[["v", "u"]])
+
+
+def test_one_output_leaves_rows_out_that_say_nothing(tmp_path, capsys):
+    X, y = TableFile(write_waves(tmp_path), ("a",), ("v",)).read("one")
+    expected = waves().dropna()
+    assert y.name == "v" and y.tolist() == expected["v"].tolist() and X["a"].tolist() == expected["a"].tolist()
+    assert capsys.readouterr().err == "Note: 5 of 30 rows are left out, where 'v' is missing.\n"
+
+
+def test_nobody_observed_the_one_output(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("x,y\n1,\n2,NA\n")
+    with pytest.raises(InputError, match="nobody observed output 'y'"):
+        TableFile(path, ("x",), ("y",)).read("one")
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.parquet"])
+def test_labels(tmp_path, name):
+    X, y = TableFile(write_waves(tmp_path, name), ("a", "b"), ("label",)).read("label")
+    assert y.name == "label" and y.tolist() == waves()["label"].tolist()
+    assert list(X.columns) == ["a", "b"]
+
+
+def test_labels_that_are_numbers(tmp_path):
+    y = TableFile(write_waves(tmp_path), ("a",), ("n",)).read("label")[1]
+    assert y.dtype.kind == "i"
+    with pytest.raises(InputError, match="'u' holds numbers such as .* and no classes"):
+        TableFile(write_waves(tmp_path), ("a",), ("u",)).read("label")
+
+
+def test_inputs_alone(tmp_path):
+    X, y = TableFile(write_waves(tmp_path), ("a", "b"), None).read("none")
+    assert y is None and X.shape == (30, 2)
+
+
+@pytest.mark.parametrize("name", ["long.csv", "long.parquet"])
+def test_a_long_table_becomes_wide(tmp_path, name):
+    wide = waves()[["a", "b", "u", "v"]]
+    long = wide.melt(["a", "b"], var_name="what", value_name="value").sample(frac=1, random_state=0)
+    path = tmp_path / name
+    long.to_csv(path, index=False) if name.endswith("csv") else long.to_parquet(path)
+    X, Y = TableFile(path, ("a", "b"), ("value",), "what").read("many")
+    assert list(X.columns) == ["a", "b"] and list(Y.columns) == ["u", "v"]
+    back = pd.concat([X, Y], axis=1).sort_values("a", ignore_index=True)
+    pd.testing.assert_frame_equal(back, wide.sort_values("a", ignore_index=True))
+
+
+def test_tasks_that_are_numbers_have_names(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("x,day,y\n0,10,1\n0,9,2\n1,9,\n")
+    X, Y = TableFile(path, ("x",), ("y",), "day").read("many")
+    assert list(Y.columns) == ["9", "10"] and X.to_numpy().tolist() == [[0.0]] and Y.to_numpy().tolist() == [[2.0, 1.0]]
+
+
+def test_a_long_table_without_values(tmp_path):
+    path = tmp_path / "long.csv"
+    path.write_text("x,day,y\n0,10,\n0,9,NA\n")
+    with pytest.raises(InputError, match="no observed value in column 'y'"):
+        TableFile(path, ("x",), ("y",), "day").read("many")
+
+
+def test_outputs_that_an_estimator_does_not_learn(tmp_path):
+    path = write_waves(tmp_path)
+    for outputs, task, target, message in [
+        (("u",), None, "none", "learns from inputs alone"),
+        (None, "label", "none", "learns from inputs alone"),
+        (None, None, "many", "needs outputs"),
+        (("u", "v"), None, "one", "takes one output column"),
+        (("u",), "label", "label", "takes one output column"),
+        (("u", "v"), "label", "many", "--task goes with one column of values"),
+    ]:
+        with pytest.raises(OptionError, match=message):
+            TableFile(path, ("a",), outputs, task).require_target(target, "recipe x")
+    TableFile(path, ("a",), ("u", "v")).require_target("many", "recipe x")
+
+
+def test_a_look_finds_missing_columns_of_all_kinds(tmp_path):
+    path = write_waves(tmp_path)
+    for table, target in [
+        (TableFile(path, ("aa",), ("u",)), "many"),
+        (TableFile(path, ("a",), ("uu",)), "one"),
+        (TableFile(path, ("a",), ("labels",)), "label"),
+        (TableFile(path, ("a",), ("u",), "tasks"), "many"),
+        (TableFile(path, ("aa",), None), "none"),
+    ]:
+        with pytest.raises(InputError, match="has no column"):
+            table.look(target)
+
+
+def test_progress_is_for_large_files(tmp_path, monkeypatch):
+    from ovkgp.cli import tables
+
+    table = TableFile(write_waves(tmp_path), ("a",), ("u",), verbose=1)
+    assert table.stream().verbose == 0
+    monkeypatch.setattr(tables, "SHOWN", 100)
+    assert table.stream().verbose == 1
+    assert np.concatenate([X for X, _ in table.stream()]).shape == (30, 1)

@@ -1,0 +1,130 @@
+"""Numbers with texts beside them: the rows that a stream of numbers gives, each with its own texts."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from cli_cases import waves, write_waves
+
+from ovkgp.cli import text_tables
+from ovkgp.cli.text_tables import TextTable
+from ovkgp.datasets import DataWarning, stream
+from ovkgp.exceptions import InputError, OptionError
+
+TEXT = 'site,x,y,kind\nBern,1,2.5,rain\n\n"Thun, Lake",2,,"a ""b"" c"\n'
+
+
+def joined(table):
+    chunks = list(table)
+    texts = {name: [t for chunk in chunks for t in chunk.texts[name].to_pylist()] for name in table.texts}
+    return np.concatenate([chunk.X for chunk in chunks]), np.concatenate([chunk.Y for chunk in chunks]), texts
+
+
+def write(folder, text, name="table.csv"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.tsv", "table.parquet"])
+@pytest.mark.parametrize("chunk", [7, 8192])
+def test_numbers_are_those_of_a_stream_and_texts_stay_with_them(tmp_path, monkeypatch, name, chunk):
+    monkeypatch.setattr(text_tables, "CHUNK", chunk)
+    path = write_waves(tmp_path, name)
+    table = TextTable(path, "a,b", "u,v", ["site", "label"])
+    X, Y, texts = joined(table)
+    expected = [np.concatenate(part) for part in zip(*stream(path, "a,b", "u,v"), strict=True)]
+    np.testing.assert_array_equal(X, expected[0])
+    np.testing.assert_array_equal(Y, expected[1])
+    assert texts == {name: waves()[name].tolist() for name in ("site", "label")}
+    assert [len(one.X) for one in table] == ([7, 7, 7, 7, 2] if chunk == 7 else [30])
+
+
+def test_quotes_and_blank_lines(tmp_path):
+    X, Y, texts = joined(TextTable(write(tmp_path, TEXT), "x", "y", ["site", "kind"]))
+    assert X.ravel().tolist() == [1.0, 2.0] and np.isnan(Y[1, 0])
+    assert texts == {"site": ["Bern", "Thun, Lake"], "kind": ["rain", 'a "b" c']}
+
+
+def test_other_separators_and_line_ends(tmp_path):
+    path = write(tmp_path, "x;kind\r\n1;a,b\r\n2;c\r\n")
+    assert joined(TextTable(path, "x", None, ["kind"], separator=";"))[2] == {"kind": ["a,b", "c"]}
+
+
+BAD = {
+    "x,kind\n1,a\nred,b\n": "line 3: input 'x' is not a number: 'red'",
+    "x,kind\n1,a\n\n,b\n": "line 4: input 'x' is missing",
+    "x,kind\n1,a\n2,\n": "line 3: 'kind' is missing",
+    "x,kind\n1,a\n2,NA\n": "line 3: 'kind' is missing",
+    "x,kind\n1,a\n2\n": "line 3: 1 field where the header has 2",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_rows_stop_the_reading_or_are_left_out_and_counted(tmp_path, text):
+    path = write(tmp_path, text)
+    with pytest.raises(InputError, match=BAD[text]):
+        joined(TextTable(path, "x", None, ["kind"]))
+    reason = BAD[text].partition(": ")[2]
+    with pytest.warns(DataWarning, match=f"1 of 2 rows left out: line . \\({reason}"):
+        X, _, texts = joined(TextTable(path, "x", None, ["kind"], strict=False))
+    assert X.tolist() == [[1.0]] and texts["kind"] == ["a"]
+
+
+def test_bad_rows_of_parquet(tmp_path):
+    path = tmp_path / "table.parquet"
+    pd.DataFrame({"x": [1.0, np.nan, 3.0, 4.0], "kind": ["a", "b", None, "d"]}).to_parquet(path)
+    with pytest.raises(InputError, match="row 2: input 'x' is missing"):
+        joined(TextTable(path, "x", None, ["kind"]))
+    with pytest.warns(DataWarning, match=r"2 of 4 rows .* row 2 .* row 3 \('kind' is missing\)"):
+        X, _, texts = joined(TextTable(path, "x", None, ["kind"], strict=False))
+    assert X.ravel().tolist() == [1.0, 4.0] and texts["kind"] == ["a", "d"]
+
+
+def test_texts_may_be_empty_where_they_are_carried_along(tmp_path):
+    path = write(tmp_path, "x,kind\n1,\n2,b\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert joined(TextTable(path, "x", None, ["kind"], required=False))[2] == {"kind": ["", "b"]}
+
+
+def test_kinds_of_columns_are_kept(tmp_path):
+    path = tmp_path / "table.parquet"
+    pd.DataFrame({"x": [1.0, 2.0], "id": [7, 8]}).to_parquet(path)
+    (chunk,) = TextTable(path, "x", None, ["id"])
+    assert chunk.texts["id"].type == pa.int64()
+
+
+def test_text_that_is_not_utf8(tmp_path):
+    path = write(tmp_path, "x,kind\n1,Zürich\n".encode("latin-1"))
+    with pytest.raises(InputError, match="line 2: 'kind' is not text in UTF-8"):
+        joined(TextTable(path, "x", None, ["kind"]))
+
+
+def test_fields_over_several_lines_are_refused(tmp_path):
+    path = write(tmp_path, 'x,kind\n1,"a\nb"\n')
+    with pytest.raises(InputError, match="line 2: a quoted field is not closed"):
+        joined(TextTable(path, "x", None, ["kind"], strict=False))
+
+
+def test_no_row_is_good(tmp_path):
+    with pytest.raises(InputError, match="none of its rows can be used: line 2"):
+        joined(TextTable(write(tmp_path, "x,kind\nred,a\n"), "x", None, ["kind"], strict=False))
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.parquet"])
+def test_columns_that_are_not_there(tmp_path, name):
+    path = write_waves(tmp_path, name)
+    with pytest.raises(InputError, match=r"has no column 'lable' \(did you mean 'label'\?\)"):
+        TextTable(path, "a", None, ["lable"]).look()
+    with pytest.raises(InputError, match="has no column 'aa'"):
+        TextTable(path, "aa", None, ["label"]).look()
+
+
+def test_files_of_another_kind(tmp_path):
+    with pytest.raises(OptionError, match=".xlsx"):
+        TextTable(write(tmp_path, "x", "table.xlsx"), "x", None, ["kind"]).look()
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        TextTable(tmp_path / "none.csv", "x", None, ["kind"]).look()
