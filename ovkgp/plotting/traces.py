@@ -123,7 +123,7 @@ def _posterior(data):
         return data
     try:
         group = data["posterior"]
-    except (KeyError, TypeError) as error:
+    except (LookupError, TypeError) as error:
         raise InputError(
             f"data is a fitted estimator with draws, or an ArviZ object with a posterior; got a {type(data).__name__}."
         ) from error

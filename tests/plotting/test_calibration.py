@@ -1,0 +1,96 @@
+"""Histograms count the entries, bands are those of the binomial distribution, and a model that is too sure is seen to be."""
+
+import numpy as np
+import plot_cases
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from sklearn.exceptions import NotFittedError
+
+import ovkgp
+from ovkgp.criticism import coverage, pit_values
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.plotting import plot_coverage, plot_pit
+
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+
+
+def lines(axes) -> dict:
+    return {line.get_label(): line for line in axes.get_lines()}
+
+
+@pytest.mark.parametrize("make", [plot_cases.two_outputs, plot_cases.drawn])
+def test_histograms_of_entries_left_out(make):
+    panels, values = plot_pit(make(), bins=5), pit_values(make())
+    assert panels.shape == (2,)
+    for a, axes in enumerate(panels):
+        seen = values[np.isfinite(values[:, a]), a]
+        drawn = axes.patches[0].get_data()
+        np.testing.assert_array_equal(drawn.values, np.histogram(seen, 5, range=(0, 1))[0])
+        np.testing.assert_allclose(lines(axes)["as it should be"].get_ydata(), len(seen) / 5)
+        assert f"({len(seen)} entries)" in axes.get_title()
+        assert axes.get_xlim() == (0, 1)
+    panels[0].figure.canvas.draw()
+
+
+def test_the_dashed_lines_hold_a_bin_in_nine_of_ten_cases():
+    """Of Binomial(100, 1/10): P(X ≤ 5) = 0.058 and P(X ≤ 15) = 0.960 are the first to pass 5 % and 95 %."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(100, 1))
+    axes = plot_pit(ovkgp.OVKRidge(lam=1.0).fit(X[:50], X[:50]), X, rng.normal(size=(100, 1)))
+    dashed = [line.get_ydata()[0] for line in axes.get_lines() if line.get_linestyle() == "--"]
+    assert dashed == [5, 15]
+
+
+@pytest.mark.parametrize("make", [plot_cases.two_outputs, plot_cases.drawn])
+def test_coverage_against_its_level(make):
+    panels, found = plot_coverage(make()), coverage(make())
+    lower, upper = found.band(0.9)
+    for a, axes in enumerate(panels):
+        np.testing.assert_allclose(
+            lines(axes)["this model"].get_xydata(), np.column_stack([found.levels, found.observed[:, a]])
+        )
+        path = axes.collections[0].get_paths()[0].vertices
+        assert (path[:, 1].min(), path[:, 1].max()) == (lower[:, a].min(), upper[:, a].max())
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("level of the interval", "share of observations inside")
+    panels[0].figure.canvas.draw()
+
+
+def test_a_model_that_is_too_sure_lies_below_the_band():
+    rng = np.random.default_rng(0)
+    X = np.linspace(0, 6, 100)[:, None]
+    y = np.sin(X[:, 0]) + 0.6 * rng.normal(size=100)
+    for noise, is_below in ((0.36, False), (0.02, True)):
+        axes = plot_coverage(ovkgp.OVKRidge(lam=noise, lengthscale=1.0).fit(X, y))
+        shares = lines(axes)["this model"].get_ydata()
+        lower = coverage(ovkgp.OVKRidge(lam=noise, lengthscale=1.0).fit(X, y)).band(0.99)[0][:, 0]
+        assert (shares[5:] < lower[5:]).all() == is_below
+
+
+def test_labels_counts_and_quantile_curves_are_judged_on_rows_held_out():
+    X, Y = plot_cases.mixed_table(20, seed=4)
+    assert plot_pit(plot_cases.mixed(), X, Y).shape == plot_coverage(plot_cases.mixed(), X, Y).shape == (3,)
+    fresh = plot_cases.make_sine_quantiles(30, random_state=3)
+    X = plot_cases.pd.DataFrame(fresh.X, columns=["age"])
+    axes = plot_pit(plot_cases.quantile_model(), X, fresh.y)
+    assert isinstance(axes, Axes) and axes.get_title() == "wage (30 entries)"
+
+
+def test_the_given_axes_are_used():
+    axes = Figure().subplots()
+    assert plot_pit(plot_cases.two_outputs(), output=0, ax=axes) is axes
+    assert plot_coverage(plot_cases.two_outputs(), output="_load", ax=axes) is axes
+
+
+@pytest.mark.parametrize("plot", [plot_pit, plot_coverage])
+def test_bad_input_says_what_to_do(plot):
+    with pytest.raises(NotFittedError):
+        plot(ovkgp.GPRegressor())
+    with pytest.raises(OptionError, match="give X and Y"):
+        plot(plot_cases.featured())
+    with pytest.raises(OptionError, match="output must be one of"):
+        plot(plot_cases.two_outputs(), output="w")
+    with pytest.raises(InputError, match="2 are needed"):
+        plot(plot_cases.two_outputs(), ax=Figure().subplots())
+    with pytest.raises(OptionError, match="bins must be at least 2"):
+        plot_pit(plot_cases.two_outputs(), bins=1)

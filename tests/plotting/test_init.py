@@ -1,0 +1,28 @@
+"""Names are loaded when they are used, and no earlier."""
+
+import subprocess
+import sys
+
+import pytest
+
+import ovkgp.criticism
+import ovkgp.plotting
+
+SILENT = """
+import sys
+import ovkgp.plotting, ovkgp.criticism
+assert not {"torch", "matplotlib", "arviz"} & set(sys.modules), "loaded too early"
+"""
+
+
+def test_importing_the_packages_loads_neither_torch_nor_matplotlib():
+    subprocess.run([sys.executable, "-c", SILENT], check=True)
+
+
+@pytest.mark.parametrize("package", [ovkgp.plotting, ovkgp.criticism])
+def test_every_name_that_is_offered_is_there(package):
+    for name in package.__all__:
+        assert getattr(package, name).__name__ == name
+        assert name in dir(package)
+    with pytest.raises(AttributeError, match="has no attribute 'plot_nothing'"):
+        package.plot_nothing  # noqa: B018

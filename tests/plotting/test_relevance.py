@@ -1,0 +1,89 @@
+"""Relevance is the spread of an input over its lengthscale, whatever its units."""
+
+import numpy as np
+import plot_cases
+import pytest
+from gpytorch.kernels import RBFKernel
+from matplotlib.figure import Figure
+from sklearn.exceptions import NotFittedError
+
+import ovkgp
+from ovkgp.exceptions import OptionError
+from ovkgp.kernels import DecomposableKernel
+from ovkgp.plotting import plot_relevance
+from ovkgp.plotting.relevance import relevances
+
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
+
+
+def inputs(num_rows: int = 25):
+    X = np.random.default_rng(0).normal(size=(num_rows, 3)) * [1.0, 100.0, 0.01] + [0.0, 50.0, 7.0]
+    return plot_cases.pd.DataFrame(X, columns=["a", "b", "c"])
+
+
+def kernel(lengthscale):
+    base = RBFKernel(ard_num_dims=3)
+    base.lengthscale = lengthscale
+    return DecomposableKernel(base, num_outputs=2)
+
+
+def test_a_kernel_object_in_the_users_units():
+    X = inputs()
+    model = ovkgp.OVKRidge(kernel([2.0, 50.0, 0.1])).fit(X, X[["a", "b"]])
+    (found,) = relevances(model).values()
+    np.testing.assert_allclose(found, X.to_numpy().std(0)[None] / [2.0, 50.0, 0.1], rtol=1e-6)
+    axes = plot_relevance(model)
+    np.testing.assert_allclose(axes.get_lines()[0].get_xdata(), found[0])
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b", "c"]
+    assert axes.get_ylim() == (2.5, -0.5) and axes.get_xlim()[0] == 0  # the first on top
+    assert axes.get_xlabel() == "relevance: standard deviation / lengthscale"
+    axes.figure.canvas.draw()
+
+
+def test_relevance_does_not_depend_on_the_units_of_the_inputs():
+    X, found = inputs(), []
+    features = {"approximation": "orff", "num_frequencies": 10, "random_state": 0}
+    for change, options in ((1.0, {}), (1000.0, {}), (1000.0, features)):  # the last one keeps no rows
+        model = ovkgp.GPRegressor("decomposable", hyperparameters="fixed", **options).fit(change * X, X[["a", "b"]])
+        found.append(relevances(model)["lengthscale"])
+        lengthscales = model.to_arviz()["posterior"]["lengthscale"].values.reshape(1, -1)  # in the user's units
+        np.testing.assert_allclose(found[-1], change * X.to_numpy().std(0) / lengthscales)
+    np.testing.assert_allclose(found, [found[0]] * 3)
+
+
+def test_a_marker_for_each_part_of_the_kernel_with_its_name():
+    X = inputs()
+    independent = ovkgp.GPRegressor("independent", hyperparameters="fixed").fit(X, X[["a", "b"]])
+    assert list(relevances(independent)) == ["a", "b"]
+    lmc = ovkgp.GPRegressor("lmc", hyperparameters="fixed").fit(X, X[["a", "b"]])
+    assert list(relevances(lmc)) == ["component 1", "component 2"]
+    axes = plot_relevance(lmc, ax=Figure().subplots())
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["component 1", "component 2"]
+    assert len({line.get_marker() for line in axes.get_lines()}) == 2
+
+
+def test_draws_have_medians_and_intervals():
+    model = plot_cases.drawn()
+    axes = plot_relevance(model)
+    lengthscales = model.to_arviz()["posterior"]["lengthscale"].values.ravel()
+    values = plot_cases.table()[0].to_numpy().std() / lengthscales
+    np.testing.assert_allclose(axes.get_lines()[0].get_xdata(), [np.median(values)])
+    (interval,) = axes.collections[0].get_segments()
+    np.testing.assert_allclose(interval[:, 0], np.quantile(values, [0.05, 0.95]))
+
+
+def test_quantile_regressors_have_lengthscales_in_standard_deviations():
+    np.testing.assert_allclose(relevances(plot_cases.quantile_model())["lengthscale"], [[2.0]], rtol=1e-6)
+
+
+def test_without_a_lengthscale_for_each_input_it_says_what_to_do():
+    with pytest.raises(NotFittedError):
+        plot_relevance(ovkgp.GPRegressor())
+    with pytest.raises(OptionError, match="no lengthscale for each input"):
+        plot_relevance(plot_cases.field())  # a field has one for all directions
+    X = inputs()
+    featured = ovkgp.GPRegressor(
+        kernel([1.0, 1.0, 1.0]), approximation="orff", num_frequencies=5, hyperparameters="fixed", random_state=0
+    )
+    with pytest.raises(OptionError, match="does not know how they spread"):
+        plot_relevance(featured.fit(X, X[["a", "b"]]))
