@@ -214,7 +214,7 @@ class VectorTaskRegressor(TableRegressor):
             noise: of a new observation (True), or of the latent function (False).
         """
         check_is_fitted(self, "posterior_")
-        X = torch.from_numpy(input_table(self, X, reset=False)).double()
+        X = torch.tensor(input_table(self, X, reset=False), dtype=torch.float64)  # a copy: frames are read-only
         points = torch.from_numpy(self._points(tasks))
         mean, variance = self._latent(X, points, "diag" if return_std else "none")
         mean = self._shaped(mean.numpy() + self.offset_, tasks)
