@@ -39,7 +39,21 @@ def test_kernels_and_features_load_no_plotting():
     assert loaded.isdisjoint({"arviz", "matplotlib"})
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["--version"], ["demo", "--seed", "-1"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        *([command, "--help"] for command in ("demo", "fit", "predict", "report", "models", "features")),
+        ["models"],
+        ["models", "multitask"],
+        ["demo", "--seed", "-1"],
+        ["features", "--seed", "-1"],
+        ["fit", "nonsense", "t.csv", "--inputs", "a", "--outputs", "u", "--out", "m"],
+        ["fit", "multitask", "no.csv", "--inputs", "a", "--outputs", "u", "--out", "m"],
+        ["predict", "no.ovkgp", "no.csv", "--out", "p.csv"],
+    ],
+)
 def test_command_line_loads_no_torch(arguments):
     code = f"import sys; sys.argv = ['ovkgp', *{arguments!r}]\nfrom ovkgp.cli import main\ntry: main()\nexcept SystemExit: pass"
     assert modules_loaded_by(code) == set()

@@ -82,7 +82,8 @@ class FeatureProblem:
         side = self.diameter / math.sqrt(self.num_dims)
         X = side * torch.rand(POINTS, self.num_dims, dtype=torch.float64, generator=generator)
         kernel = self.make(1)
-        sizes = track(SIZES, "measuring", transient=True, console=Console(stderr=True))
+        console = Console(stderr=True)
+        sizes = track(SIZES, "measuring", transient=True, console=console, disable=not console.is_terminal)
         return [measured_error(kernel, X, size, repeats=REPEATS, random_state=seed) for size in sizes]
 
 
@@ -159,7 +160,13 @@ def _num_outputs(outputs: str | None, structure: str, dims: int) -> int:
 
 
 def _draw(problem: FeatureProblem, errors: list[float], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     from ovkgp.plotting import plot_feature_error
 
-    axes = plot_feature_error(SIZES, {f"{problem.structure} {problem.kernel}": errors})
-    axes.figure.savefig(path, dpi=150)
+    figure = Figure(figsize=(5.5, 4), layout="constrained")
+    FigureCanvasAgg(figure)  # a picture in a file, whatever the screen
+    axes = plot_feature_error(SIZES, {f"{problem.structure} {problem.kernel}": errors}, ax=figure.subplots())
+    axes.axhline(problem.error, color="0.6", linewidth=0.8)
+    figure.savefig(path, dpi=150)

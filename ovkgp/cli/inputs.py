@@ -51,6 +51,14 @@ def numbers(text: str, option: str, low: float = -math.inf, high: float = math.i
     return found
 
 
+def number(text: str, option: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """One number, strictly between two ends."""
+    found = numbers(text, option, low, high)
+    if len(found) > 1:
+        raise OptionError(f"{option} takes one number, got {text!r}.")
+    return found[0]
+
+
 def output_file(name: str, suffixes: tuple[str, ...] = (), sources: Iterable[str] = (), option: str = "--out") -> Path:
     """The path of a file that will be written, once it is certain that it can be.
 

@@ -77,13 +77,13 @@ def predict_command(
     ovkgp predict screening.ovkgp patients.csv --out risk.csv --costs=-0.5,0,0.5 --keep patient
     """
     with one_sentence(context, debug):
-        from ovkgp.cli.inputs import numbers, output_file
+        from ovkgp.cli.inputs import number, numbers, output_file
         from ovkgp.cli.table_files import SUFFIXES
         from ovkgp.datasets.snapshots import Snapshot
 
         path = output_file(out, SUFFIXES, sources=[model, data])
         levels = None if quantiles is None else numbers(quantiles, "--quantiles", 0, 1)
-        (share,) = (None,) if level is None else numbers(level, "--level", 0, 1)
+        share = None if level is None else number(level, "--level", 0, 1)
         prices = None if costs is None else numbers(costs, "--costs")
         Snapshot.of(data)  # there, and readable, before the model is loaded
         import ovkgp

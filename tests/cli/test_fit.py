@@ -22,7 +22,13 @@ QUICK = {
     "robust": ("num_frequencies=8", "rank=1"),
     "style_transfer": ("hyperparameters=fixed",),
 }
-OUTPUTS = {"cost_sensitive": "label", "level_sets": None, "quantiles": "u", "style_transfer": ",".join(STYLES), "mixed_outputs": "u,n"}
+OUTPUTS = {
+    "cost_sensitive": "label",
+    "level_sets": None,
+    "quantiles": "u",
+    "style_transfer": ",".join(STYLES),
+    "mixed_outputs": "u,n",
+}
 
 
 @pytest.fixture(scope="module")

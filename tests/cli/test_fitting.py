@@ -43,7 +43,19 @@ def when_it_trains(process, checkpoint, number):
 
 def test_killed_interrupted_and_resumed(tmp_path):
     table, model, checkpoint = hard_table(tmp_path / "t.csv"), tmp_path / "m", tmp_path / "m.training"
-    command = ["fit", "multitask_lmc", table, "--inputs", "a,b", "--outputs", "u,v,w", "--out", model, "--set", "rank=3"]
+    command = [
+        "fit",
+        "multitask_lmc",
+        table,
+        "--inputs",
+        "a,b",
+        "--outputs",
+        "u,v,w",
+        "--out",
+        model,
+        "--set",
+        "rank=3",
+    ]
 
     code, _, _ = when_it_trains(shell(*command), checkpoint, signal.SIGKILL)
     assert code == -signal.SIGKILL and checkpoint.is_file() and not model.exists()
@@ -81,7 +93,17 @@ def small_table(path):
 
 
 def test_ctrl_c_before_and_after_the_training(tmp_path, monkeypatch):
-    command = ["fit", "multitask", small_table(tmp_path / "t.csv"), "--inputs", "a", "--outputs", "u", "--out", tmp_path / "m"]
+    command = [
+        "fit",
+        "multitask",
+        small_table(tmp_path / "t.csv"),
+        "--inputs",
+        "a",
+        "--outputs",
+        "u",
+        "--out",
+        tmp_path / "m",
+    ]
     with monkeypatch.context() as patch:
         patch.setattr("ovkgp.cli.tables.TableFile.read", interrupt)
         result = invoke(*command)

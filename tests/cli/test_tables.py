@@ -51,7 +51,7 @@ def test_labels(tmp_path, name):
 def test_labels_that_are_numbers(tmp_path):
     y = TableFile(write_waves(tmp_path), ("a",), ("n",)).read("label")[1]
     assert y.dtype.kind == "i"
-    with pytest.raises(InputError, match="'u' holds numbers such as .* and no classes"):
+    with pytest.raises(InputError, match=r"'u' holds numbers such as .* and no classes"):
         TableFile(write_waves(tmp_path), ("a",), ("u",)).read("label")
 
 

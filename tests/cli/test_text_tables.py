@@ -124,7 +124,7 @@ def test_columns_that_are_not_there(tmp_path, name):
 
 
 def test_files_of_another_kind(tmp_path):
-    with pytest.raises(OptionError, match=".xlsx"):
+    with pytest.raises(OptionError, match=r"\.xlsx"):
         TextTable(write(tmp_path, "x", "table.xlsx"), "x", None, ["kind"]).look()
     with pytest.raises(FileNotFoundError, match="there is no file"):
         TextTable(tmp_path / "none.csv", "x", None, ["kind"]).look()
