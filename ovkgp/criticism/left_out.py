@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ovkgp.criticism.rows import given_rows, kept_observations
+from ovkgp.criticism.rows import given_rows, kept_observations, require_predictive
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.data import Observations
 from ovkgp.inference.leave_one_out import LeaveOneOut
@@ -62,11 +61,11 @@ def left_out_entries(estimator, X=None, Y=None) -> LeftOutEntries:
 
 
 def _observations(estimator, X, Y) -> Observations:
-    check_is_fitted(estimator)
-    gp = getattr(estimator, "gp_", None)
-    if not hasattr(gp, "leave_one_out"):
+    require_predictive(estimator)
+    if not hasattr(getattr(estimator, "gp_", None), "leave_one_out"):
+        kind = "a variational model" if hasattr(estimator, "gp_") else type(estimator).__name__
         raise OptionError(
-            f"a {_name(estimator)} has no leave-one-out predictions in closed form: give rows X, Y that were held out of the fit."
+            f"{kind} has no leave-one-out predictions in closed form: give rows X, Y that were held out of the fit."
         )
     if X is None and Y is None:
         if (data := kept_observations(estimator)) is None:
@@ -76,11 +75,6 @@ def _observations(estimator, X, Y) -> Observations:
         return data
     X, Y = given_rows(estimator, X, Y)
     return Observations(estimator.scaling_.inputs(X), estimator.scaling_.outputs(Y))
-
-
-def _name(estimator) -> str:
-    is_variational = getattr(estimator, "approximation_", None) == "variational"
-    return "variational model" if is_variational else type(estimator).__name__
 
 
 def _each(estimator, data: Observations) -> Iterator[LeaveOneOut]:

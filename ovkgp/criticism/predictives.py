@@ -14,10 +14,8 @@ import torch
 from scipy.special import ndtri
 
 from ovkgp.criticism.left_out import left_out_entries
-from ovkgp.criticism.rows import as_inputs, given_rows
+from ovkgp.criticism.rows import as_inputs, given_rows, require_predictive
 from ovkgp.estimators import InfiniteQuantileRegressor
-from ovkgp.estimators.posterior_regressor import PosteriorRegressor
-from ovkgp.exceptions import OptionError
 from ovkgp.inference.prediction import Prediction
 
 FURTHEST = 8.2
@@ -77,10 +75,10 @@ def predictive(estimator, X=None, Y=None) -> Predictive:
     """
     if X is None and Y is None:
         return _kept(estimator)
+    require_predictive(estimator)
     X, Y = given_rows(estimator, X, Y)
     if isinstance(estimator, InfiniteQuantileRegressor):
         return _of_levels(estimator, X, Y)
-    require_predictive(estimator)
     scaling = estimator.scaling_
     prediction = estimator.posterior_.predict(scaling.inputs(X), "diag", noise=True)
     y, is_real = scaling.outputs(Y), _is_real(estimator)
@@ -90,15 +88,6 @@ def predictive(estimator, X=None, Y=None) -> Predictive:
     moments = scaling.mean(prediction.mean), scaling.std(prediction.std)
     is_gaussian = type(prediction) is Prediction
     return Predictive(Y, *(_seen(part, Y) for part in (*moments, below.numpy(), upto.numpy())), is_gaussian)
-
-
-def require_predictive(estimator) -> None:
-    """Refuse what has no predictive distributions."""
-    if not isinstance(estimator, PosteriorRegressor):
-        raise OptionError(
-            f"calibration is that of predictive distributions: a {type(estimator).__name__} has none. Use a GPRegressor, OVKRidge, "
-            "ORFFRidge or InfiniteQuantileRegressor."
-        )
 
 
 def _kept(estimator) -> Predictive:

@@ -11,8 +11,9 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators import InfiniteQuantileRegressor
+from ovkgp.estimators.posterior_regressor import PosteriorRegressor
 from ovkgp.estimators.tables import input_table, output_table
-from ovkgp.exceptions import InputError
+from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.data import Observations
 from ovkgp.inference.exact_posterior import ExactPosterior
 from ovkgp.inference.independent_posterior import IndependentPosterior
@@ -43,13 +44,13 @@ def kept_rows(estimator) -> tuple[np.ndarray, np.ndarray] | None:
         ([(30, 1), (30, 1)], None)
     """
     check_is_fitted(estimator)
-    scaling = estimator.scaling_
     if isinstance(estimator, InfiniteQuantileRegressor):
         X, Y = estimator._data.X, estimator._data.y[:, None]
-    elif (data := kept_observations(estimator)) is None:
+    elif not isinstance(estimator, PosteriorRegressor) or (data := kept_observations(estimator)) is None:
         return None
     else:
         X, Y = data.X.numpy(), data.Y.numpy()
+    scaling = estimator.scaling_
     return X * scaling.input_scale + scaling.input_offset, Y * scaling.output_scale + scaling.output_offset
 
 
@@ -62,6 +63,16 @@ def kept_observations(estimator) -> Observations | None:
         parts = [part.data for part in posterior.parts if isinstance(part, ExactPosterior)]
         return _together(parts) if len(parts) == posterior.num_outputs else None
     return posterior.data if isinstance(posterior, ExactPosterior) else None
+
+
+def require_predictive(estimator) -> None:
+    """Refuse what is not fitted, or has no predictive distributions."""
+    check_is_fitted(estimator)
+    if not isinstance(estimator, PosteriorRegressor | InfiniteQuantileRegressor):
+        raise OptionError(
+            f"a model is judged by its predictive distributions, and {type(estimator).__name__} has none: use GPRegressor, OVKRidge, "
+            "ORFFRidge or InfiniteQuantileRegressor."
+        )
 
 
 def given_rows(estimator, X, Y) -> tuple[np.ndarray, np.ndarray]:
@@ -78,7 +89,7 @@ def given_rows(estimator, X, Y) -> tuple[np.ndarray, np.ndarray]:
         return X, estimator._outputs(Y, X)
     table = output_table(Y, X)[0]
     if table.shape[1] != 1:
-        raise InputError(f"y has {table.shape[1]} columns; a {type(estimator).__name__} has one output.")
+        raise InputError(f"y has {table.shape[1]} columns; {type(estimator).__name__} has one output.")
     return X, table
 
 

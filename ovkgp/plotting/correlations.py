@@ -76,7 +76,7 @@ def output_correlations(estimator) -> np.ndarray:
     """
     check_is_fitted(estimator)
     if not hasattr(estimator, "gp_"):
-        raise OptionError(f"a {type(estimator).__name__} has no kernel between outputs: give a GPRegressor or a ridge.")
+        raise OptionError(f"{type(estimator).__name__} has no kernel between outputs: give a GPRegressor or a ridge.")
     posterior = getattr(estimator, "posterior_", None)
     if not isinstance(posterior, MixturePosterior):
         return _correlations(_block(estimator.gp_.kernel, estimator.n_features_in_))

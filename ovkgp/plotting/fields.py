@@ -22,7 +22,7 @@ from ovkgp.plotting.names import input_names, label
 from ovkgp.plotting.panels import Panels
 
 SHADES = ("std", *SCALARS)
-SHADED_POINTS = 80
+SHADED_POINTS = 50
 """Points of the background along the longer side."""
 MARGIN = 0.05
 GREYS = ListedColormap([(level, level, level) for level in np.linspace(1.0, 0.55, 256)], "light greys")
@@ -67,7 +67,7 @@ def plot_field(
     Raises:
         OptionError: the model is no field in the plane, or its kernel has no such scalar behind it.
 
-    Cost: a prediction at about 6400 points.
+    Cost: a prediction at about 2500 points.
 
     Example:
         >>> import numpy as np

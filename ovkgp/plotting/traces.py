@@ -55,8 +55,8 @@ def plot_traces(data, *, names=None, ax=None) -> np.ndarray:
         >>> from matplotlib.figure import Figure
         >>> X = np.linspace(0, 6, 30)[:, None]
         >>> y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=30)
-        >>> model = ovkgp.GPRegressor(hyperparameters="laplace", random_state=0).fit(X, y)
-        >>> axes = ovkgp.plotting.plot_traces(model, names=["noise"], ax=Figure().subplots(1, 2))
+        >>> model = ovkgp.GPRegressor("independent", hyperparameters="laplace", sampling={"draws": 100}, random_state=0)
+        >>> axes = ovkgp.plotting.plot_traces(model.fit(X, y), names=["noise"], ax=Figure().subplots(1, 2))
         >>> axes.shape, axes[0, 0].get_xlabel()
         ((1, 2), 'noise[y0]')
     """

@@ -48,6 +48,7 @@ def test_what_cannot_be_judged_says_what_to_do():
         pit_values(plot_cases.two_outputs(), X)
     with pytest.raises(NotFittedError):
         pit_values(ovkgp.GPRegressor(), X, Y)
-    online = ovkgp.InfiniteOneClassSVM(nu=0.2).fit(np.linspace(0, 1, 20)[:, None])
-    with pytest.raises(OptionError, match="InfiniteOneClassSVM"):
-        pit_values(online, np.ones((3, 1)), np.ones(3))
+    level_set = ovkgp.InfiniteOneClassSVM(nu=0.2).fit(np.linspace(0, 1, 20)[:, None])
+    for rows in ((), (np.ones((3, 1)), np.ones(3))):
+        with pytest.raises(OptionError, match="InfiniteOneClassSVM has none: use GPRegressor"):
+            pit_values(level_set, *rows)

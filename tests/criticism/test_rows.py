@@ -75,6 +75,10 @@ def test_ridges_keep_rows_with_the_exact_kernel_only():
     assert kept_rows(ovkgp.ORFFRidge(num_frequencies=5).fit(X, X)) is None
 
 
+def test_what_is_no_posterior_keeps_none_that_are_known():
+    assert kept_rows(ovkgp.InfiniteOneClassSVM(nu=0.2).fit(np.linspace(0, 1, 20)[:, None])) is None
+
+
 def test_an_unfitted_model_says_so():
     with pytest.raises(NotFittedError):
         kept_rows(ovkgp.GPRegressor())

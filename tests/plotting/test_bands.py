@@ -31,5 +31,5 @@ def test_of_several_kinds_each_has_its_own_band():
 def test_only_posteriors_have_bands():
     for model in (plot_cases.two_outputs(), ovkgp.OVKRidge(), ovkgp.ORFFRidge()):
         require_posterior(model, "plot_prediction")
-    with pytest.raises(OptionError, match=r"plot_prediction draws the posterior .* got a InfiniteQuantileRegressor"):
+    with pytest.raises(OptionError, match=r"plot_prediction draws the posterior .* got InfiniteQuantileRegressor"):
         require_posterior(plot_cases.quantile_model(), "plot_prediction")
