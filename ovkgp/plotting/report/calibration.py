@@ -59,7 +59,7 @@ def _of_predictions(estimator, found: Predicted) -> Calibration:
         ),
     )
     note = f"{found.how}, each entry is compared with what the model says of it. {found.caution}".strip()
-    return Calibration(note, _judgements(output_names(estimator), held, totals, level), pictures)
+    return Calibration(note, judgements(output_names(estimator), held, totals, level), pictures)
 
 
 def judged_level(estimator) -> float:
@@ -70,7 +70,8 @@ def judged_level(estimator) -> float:
     return round(float(2 * min(0.5 - nodes.min(), nodes.max() - 0.5)), 10) or LEVEL
 
 
-def _judgements(names: list[str], held: np.ndarray, totals: np.ndarray, level: float) -> tuple[Judgement, ...]:
+def judgements(names: list[str], held: np.ndarray, totals: np.ndarray, level: float) -> tuple[Judgement, ...]:
+    """Of all outputs together and of each: how many of their entries (p,) the intervals held."""
     overall = judged(int(held.sum()), int(totals.sum()), level)
     if len(names) == 1:
         return (overall,)

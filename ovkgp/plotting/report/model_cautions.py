@@ -20,7 +20,7 @@ NEAR_FLOOR = 100 * NOISE_BOX[0]
 """Noise below this part of the variance of an output is as small as training lets it be."""
 ALL_NOISE = 0.9
 """Noise above this part of the variance leaves nothing to explain."""
-HARDLY = 0.05
+HARDLY = 0.1
 """A change of the prediction, in standard deviations of the output, that is hardly one."""
 
 

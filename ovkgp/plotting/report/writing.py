@@ -77,7 +77,7 @@ def write_report(
 
 def make_report(estimator, file_name: str, *, X=None, Y=None, title=None, notes=(), extra_figures=()) -> Report:
     """All sections of the report, before they become a page; the arguments are those of `write_report`."""
-    rows = report_rows(estimator, X, Y)
+    rows, extra = report_rows(estimator, X, Y), extra_pictures(extra_figures)
     found, model = predicted(estimator, rows), model_words(estimator)
     calibrated = calibration(estimator, rows, found)
     warnings = (*cautions(estimator, rows), *poor_intervals(calibrated.judgements))
@@ -93,7 +93,7 @@ def make_report(estimator, file_name: str, *, X=None, Y=None, title=None, notes=
         fit_note="" if fit else NO_PICTURE,
         calibration=calibrated,
         warnings=warnings,
-        extra=extra_pictures(extra_figures),
+        extra=extra,
         notes=_notes(notes),
         file_name=file_name,
         version=__version__,

@@ -99,6 +99,16 @@ def features(waves):
 
 
 @pytest.fixture(scope="session")
+def mixed():
+    """Counts and numbers with heavy tails over two inputs, by variational inference; no rows are kept."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (12, 2))
+    Y = np.column_stack([rng.poisson(3, 12), X[:, 0]])
+    model = ovkgp.GPRegressor("independent", likelihood=["poisson", "student_t"], num_frequencies=4, random_state=0)
+    return model.fit(X, Y)
+
+
+@pytest.fixture(scope="session")
 def chains():
     """A model of twelve numbers with two short chains of NUTS."""
     X = np.linspace(0, 6, 12)[:, None]

@@ -18,7 +18,7 @@ def test_an_estimator_that_is_not_fitted_is_refused(name):
 
 @pytest.mark.parametrize("stranger", [Ridge(), make_pipeline(StandardScaler(), ovkgp.GPRegressor()), "model", None])
 def test_strangers_are_refused_and_the_estimators_named(stranger):
-    with pytest.raises(InputError, match="GPRegressor.*got"):
+    with pytest.raises(InputError, match=r"GPRegressor.*got"):
         kind_of(stranger)
 
 

@@ -63,9 +63,7 @@ def test_levels_of_quantiles(quantiles):
     assert dict(facts_of(few))["Levels"] == "0.1, 0.9 only (joint)"
 
 
-def test_likelihoods_go_with_the_names_of_their_outputs():
-    counts = np.random.default_rng(0).poisson(3, (12, 2))
-    model = ovkgp.GPRegressor("independent", likelihood=["poisson", "student_t"], num_frequencies=4, random_state=0)
-    facts = dict(facts_of(model.fit(X, counts)))
+def test_likelihoods_go_with_the_names_of_their_outputs(mixed):
+    facts = dict(facts_of(mixed))
     assert "output 0: Poisson" in facts["Likelihood"] and "output 1: Student-t" in facts["Likelihood"]
     assert "Noise" not in facts and "4 inducing points" in facts["Approximation"] and "lower bound" in facts["Evidence"]

@@ -1,0 +1,78 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+import ovkgp
+from ovkgp.plotting.report.data_cautions import (
+    constant_columns,
+    extrapolation,
+    few_observations,
+    few_rows,
+    unobserved_outputs,
+)
+from ovkgp.plotting.report.rows import report_rows
+
+CHECKS = (constant_columns, extrapolation, few_observations, few_rows, unobserved_outputs)
+
+
+def said(check, model, *rows):
+    return [*check(model, report_rows(model, *rows))]
+
+
+def test_outputs_that_were_hardly_observed_are_named(coupled, ridge, features):
+    wanted = ["Output 'w' has 6 observations: its intervals rest on the prior more than on data."]
+    for model in (coupled, ridge, features):
+        assert said(few_observations, model) == wanted
+
+
+def test_classes_that_were_hardly_observed_are_named(trees):
+    model, X, labels = trees
+    assert not said(few_observations, model)
+    assert said(few_observations, model, X[:21], labels[:21]) == ["Class 'cedar' has 1 row: little is known of it."]
+
+
+def test_columns_that_do_not_vary():
+    X = pd.DataFrame({"a": np.linspace(0, 1, 12), "b": 1.0, "c": 2.0})
+    model = ovkgp.OVKRidge(lam=0.1).fit(X, pd.DataFrame({"u": X["a"], "v": 7.5}))
+    assert said(constant_columns, model) == [
+        "Inputs 'b' and 'c' never vary: nothing can be learned from them.",
+        "Output 'v' is constant (7.5): there is nothing to explain.",
+    ]
+    one = ovkgp.OVKRidge(lam=0.1).fit(X[["a", "b"]], X["a"])
+    assert said(constant_columns, one) == ["Input 'b' never varies: nothing can be learned from it."]
+
+
+def test_more_inputs_than_rows_can_tell():
+    X = np.random.default_rng(0).normal(size=(12, 10))
+    assert "12 rows for 10 inputs" in said(few_rows, ovkgp.OVKRidge(lam=0.1).fit(X, X[:, 0]))[0]
+    assert not said(few_rows, ovkgp.OVKRidge(lam=0.1).fit(X[:, :3], X[:, 0]))
+
+
+def test_outputs_that_the_rows_given_do_not_show(coupled):
+    Y = np.zeros((4, 3))
+    Y[:, 1] = np.nan
+    assert "Nobody observed 'v'" in said(unobserved_outputs, coupled, np.linspace(1, 5, 4)[:, None], Y)[0]
+    assert not said(unobserved_outputs, coupled)
+
+
+@pytest.mark.parametrize(("shift", "is_far"), [(0.0, False), (3.0, True)])
+def test_rows_outside_of_the_range_of_the_fit(coupled, shift, is_far):
+    X = np.linspace(1, 5, 20)[:, None] + shift
+    found = said(extrapolation, coupled, X, np.zeros((20, 3)))
+    assert bool(found) == is_far
+    if is_far:
+        share = np.mean(report_rows(coupled).inputs.max() < X)
+        assert found == [
+            f"{100 * share:.0f} % of the rows given lie outside of the range of the fit (in 'time'): there the model extrapolates."
+        ]
+
+
+def test_rows_of_the_fit_lie_inside_of_their_own_range(coupled, waves):
+    assert not said(extrapolation, coupled, *waves)
+
+
+def test_what_cannot_be_known_is_not_said(features, levels, styles, quantiles):
+    X = np.linspace(50, 60, 4)[:, None]
+    assert not said(extrapolation, features, X, np.zeros((4, 3)))
+    for model in (levels[0], styles[0], quantiles):
+        assert not [sentence for check in CHECKS for sentence in said(check, model)]
