@@ -16,7 +16,7 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.mixture_posterior import MixturePosterior
 from ovkgp.kernels import block
 from ovkgp.plotting.names import label, output_names
-from ovkgp.plotting.panels import Panels
+from ovkgp.plotting.panels import Panels, colour_bar
 
 MOST_NUMBERS = 20
 """Beyond so many outputs the cells are too small for numbers."""
@@ -58,7 +58,7 @@ def plot_output_correlations(estimator, *, names=None, ax: Axes | None = None) -
     _name_cells(axes, names)
     if len(matrix) <= MOST_NUMBERS:
         _write(axes, matrix)
-    axes.figure.colorbar(drawn, ax=axes, shrink=0.85, label="correlation of the outputs")
+    colour_bar(axes, drawn, "correlation of the outputs")
     return axes
 
 

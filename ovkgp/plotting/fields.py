@@ -19,7 +19,7 @@ from ovkgp.plotting.cuts import Data, input_range
 from ovkgp.plotting.field_arrows import draw_arrows, draw_data, draw_truth
 from ovkgp.plotting.field_values import SCALARS, field_values, scalar_behind
 from ovkgp.plotting.names import input_names, label
-from ovkgp.plotting.panels import Panels
+from ovkgp.plotting.panels import Panels, colour_bar
 
 SHADES = ("std", *SCALARS)
 SHADED_POINTS = 50
@@ -76,7 +76,7 @@ def plot_field(
         >>> X = np.random.default_rng(0).uniform(-1, 1, (40, 2))
         >>> model = ovkgp.OVKRidge("divergence_free", lam=1e-2).fit(X, np.stack([-X[:, 1], X[:, 0]], 1))
         >>> ax = ovkgp.plotting.plot_field(model, shade="stream_function", ax=Figure().subplots())
-        >>> ax.get_xlabel(), ax.figure.axes[1].get_ylabel()
+        >>> ax.get_xlabel(), ax.child_axes[0].get_ylabel()
         ('input 0', 'stream function')
     """
     check_is_fitted(estimator)
@@ -149,7 +149,7 @@ def _extent(estimator, data: Data, extent) -> tuple[float, float, float, float]:
 def _size(box) -> tuple[float, float]:
     """A figure about as high as the field is, beside its width."""
     ratio = (box[3] - box[2]) / (box[1] - box[0])
-    return SIZE[0], float(np.clip(SIZE[1] * ratio, 2.8, 9.0))
+    return SIZE[0], float(np.clip(SIZE[1] * ratio, 3.4, 9.0))
 
 
 def _scale(mean: np.ndarray, box, number: int) -> float:
@@ -170,7 +170,7 @@ def _draw_shade(axes: Axes, estimator, box, shade: str) -> None:
         middle = np.array([(box[0] + box[1]) / 2, (box[2] + box[3]) / 2])
         values = scalar_behind(estimator, points, shade, middle).reshape(shape)
         drawn = _draw_contours(axes, points.reshape(*shape, 2), values)
-    axes.figure.colorbar(drawn, ax=axes, shrink=0.85, label=WORDS[shade])
+    colour_bar(axes, drawn, WORDS[shade])
 
 
 def _draw_contours(axes: Axes, points: np.ndarray, values: np.ndarray):

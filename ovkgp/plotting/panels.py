@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from ovkgp.exceptions import InputError
 
@@ -13,6 +14,8 @@ PANEL = (4.4, 3.0)
 """Inches of a panel among several."""
 ALONE = (5.6, 3.8)
 """Inches of the only panel."""
+GAP, BAR = 0.1, 0.16
+"""Inches between axes and their colour bar, and of its width."""
 NAME = 1.85
 """Inches of an entry of a legend."""
 
@@ -74,6 +77,13 @@ class Panels:
             figure.legend([*named.values()], [*named], **options)
         else:
             self.axes[0].legend([*named.values()], [*named], fontsize="small", framealpha=0.8)
+
+
+def colour_bar(axes: Axes, drawn, text: str) -> None:
+    """A scale beside the axes, as high as they are whatever their aspect, with its meaning in words."""
+    beside = axes.figure.dpi_scale_trans + ScaledTranslation(1.0, 0.0, axes.transAxes)  # inches from the right edge
+    inset = axes.inset_axes((GAP, 0.0, BAR, 1.0), transform=blended_transform_factory(beside, axes.transAxes))
+    axes.figure.colorbar(drawn, cax=inset, label=text)
 
 
 def _columns(count: int) -> int:

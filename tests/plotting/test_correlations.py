@@ -27,7 +27,7 @@ def test_those_of_a_decomposable_kernel_are_those_of_its_matrix():
     np.testing.assert_allclose(axes.images[0].get_array(), matrix)
     assert [text.get_text() for text in axes.get_yticklabels()] == [r"price in \$", "_load"]
     assert axes.texts[1].get_text() == f"{matrix[0, 1]:.2f}".replace("-", "−")
-    assert axes.figure.axes[1].get_ylabel() == "correlation of the outputs"
+    assert axes.child_axes[0].get_ylabel() == "correlation of the outputs"
     axes.figure.canvas.draw()
 
 

@@ -36,7 +36,7 @@ def test_arrows_are_the_posterior_mean_and_the_shade_is_its_standard_deviation()
     (image,) = axes.images
     shaded, shape = grid(image.get_extent(), SHADED_POINTS, inside=False)
     np.testing.assert_allclose(image.get_array(), field_values(model, shaded).std.reshape(shape))
-    assert axes.figure.axes[1].get_ylabel() == "standard deviation of the field"
+    assert axes.child_axes[0].get_ylabel() == "standard deviation of the field"
     legend = names(axes.figure.legends[0])
     assert legend[0].startswith("mean (longest: ") and legend[1:] == ["truth", "data", "data, one component"]
     axes.figure.canvas.draw()
@@ -48,7 +48,7 @@ def test_a_scalar_behind_the_field_is_drawn_as_contours(shade):
     left, right, bottom, top = *axes.get_xlim(), *axes.get_ylim()
     points, _ = grid((left, right, bottom, top), SHADED_POINTS, inside=False)
     values = scalar_behind(plot_cases.field(), points, shade, np.array([(left + right) / 2, (bottom + top) / 2]))
-    bar = axes.figure.axes[1]
+    (bar,) = axes.child_axes
     assert bar.get_ylabel() == shade.replace("_", " ")
     assert bar.get_ylim()[0] <= values.min() and bar.get_ylim()[1] >= values.max()
 
@@ -56,7 +56,7 @@ def test_a_scalar_behind_the_field_is_drawn_as_contours(shade):
 def test_no_shade_has_no_colour_bar_and_x_alone_only_says_where():
     X = plot_cases.field_table()[0]
     axes = plot_field(plot_cases.field(), X, shade=None, num_arrows=4)
-    assert len(axes.figure.axes) == 1 and len(arrows(axes)) == 1 and not axes.images
+    assert not axes.child_axes and len(arrows(axes)) == 1 and not axes.images
 
 
 def test_the_given_axes_and_the_given_extent_are_used():
