@@ -32,8 +32,8 @@ SCALARS = {
     "helmholtz": ("potential", "stream_function"),
 }
 """What lies behind the fields."""
-APART = ("independent", "identity")
-"""Structures whose outputs have nothing to do with each other."""
+APART = ("independent", "identity", "single", *FIELDS)
+"""Structures whose outputs have nothing to do with each other at one point."""
 
 
 def table_pictures(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[Picture]:
@@ -43,7 +43,7 @@ def table_pictures(estimator, rows: Rows | None, found: Predicted | None) -> Ite
     elif rows is not None:
         yield observed_picture(estimator, rows)
     yield from unseen_pictures(estimator, found)
-    if estimator.n_outputs_ > 1 and structure_of(estimator) not in APART and hasattr(estimator, "gp_"):
+    if structure_of(estimator) not in APART and hasattr(estimator, "gp_"):
         yield drawn(
             partial(plotting.plot_output_correlations, estimator),
             "A heat map of the correlations between the outputs.",

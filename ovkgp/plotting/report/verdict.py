@@ -26,16 +26,21 @@ def default_title(estimator) -> str:
         >>> default_title(ovkgp.OVKRidge().fit(np.eye(3), np.eye(3)))
         '3 outputs over 3 inputs'
     """
-    d, kind = estimator.n_features_in_, kind_of(estimator)
-    names = getattr(estimator, "feature_names_in_", None)
-    inputs = count(d, "input") if names is None or d > MOST_NAMED else joined(names)
+    known = getattr(estimator, "feature_names_in_", None)
+    inputs = count(estimator.n_features_in_, "input") if known is None or len(known) > MOST_NAMED else joined(known)
+    return f"{_answers(estimator)} over {inputs}"
+
+
+def _answers(estimator) -> str:
+    kind = kind_of(estimator)
     if kind == "none":
-        return f"Level sets over {inputs}"
+        return "Level sets"
+    names = output_names(estimator)
+    is_named = getattr(estimator, "_has_names", hasattr(estimator, "output_names_") and names != ["y"])
     if kind == "labels":
-        return f"{count(len(estimator.classes_), 'class', 'classes')} over {inputs}"
-    outputs = output_names(estimator)
-    is_named = getattr(estimator, "_has_names", False) and len(outputs) <= MOST_NAMED
-    return f"{joined(outputs) if is_named else count(len(outputs), 'output')} over {inputs}"
+        classes = count(len(estimator.classes_), "class", "classes")
+        return f"{names[0]} ({classes})" if is_named else classes
+    return joined(names) if is_named and len(names) <= MOST_NAMED else count(len(names), "output")
 
 
 def verdict(

@@ -83,7 +83,7 @@ def make_report(estimator, file_name: str, *, X=None, Y=None, title=None, notes=
     warnings = (*cautions(estimator, rows), *poor_intervals(calibrated.judgements))
     fit = fit_pictures(estimator, rows, found)
     return Report(
-        title=default_title(estimator) if title is None else str(title),
+        title=str(title) if title else default_title(estimator),
         verdict=verdict(estimator, model.name, rows, found, calibrated.judgements, len(warnings)),
         data=data_summary(estimator, rows),
         model=model,

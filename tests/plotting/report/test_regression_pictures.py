@@ -34,7 +34,7 @@ def test_one_input_has_bands_entries_left_out_and_correlations(coupled, undrawn)
 
 
 def test_a_field_is_drawn_as_one_with_what_lies_behind(field, undrawn):
-    assert names_of(field, undrawn) == ["plot_field", "plot_field", "plot_leave_one_out", "plot_output_correlations"]
+    assert names_of(field, undrawn) == ["plot_field", "plot_field", "plot_leave_one_out"]
     assert undrawn[1][1]["shade"] == "stream_function"
 
 

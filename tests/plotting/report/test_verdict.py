@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 
 import ovkgp
 from ovkgp.plotting.report.judging import judged
@@ -14,7 +15,12 @@ def of(model, judgements=(), num_warnings=0):
 
 def test_a_title_has_the_names_of_columns(coupled, quantiles, trees, levels, styles):
     assert default_title(coupled) == "u, v and w over time"
+    assert default_title(quantiles) == "1 output over 2 inputs"
     assert default_title(trees[0]) == "3 classes over 2 inputs"
+    X, kinds = pd.DataFrame(trees[1], columns=["height", "girth"]), pd.Series(trees[2], name="tree")
+    assert default_title(ovkgp.SimplexClassifier().fit(X, kinds)) == "tree (3 classes) over height and girth"
+    rain = ovkgp.InfiniteQuantileRegressor(lengthscale=1.0, lam=0.1).fit(X, pd.Series(trees[1][:, 0], name="rain"))
+    assert default_title(rain) == "rain over height and girth"
     assert default_title(levels[0]) == "Level sets over 2 inputs"
     assert default_title(styles[0]) == "6 outputs over 1 input"
 
