@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.criticism.rows import as_inputs as as_inputs  # for whoever asks at the points of a cut
 from ovkgp.criticism.rows import given_rows, kept_rows
 from ovkgp.estimators.tables import input_table
 from ovkgp.exceptions import InputError

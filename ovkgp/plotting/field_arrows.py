@@ -44,12 +44,17 @@ def draw_arrows(axes: Axes, points: np.ndarray, values: FieldValues, scale: floa
     return [_sign(f"mean (longest: {longest:.3g})", color=LINE, linewidth=2.5)]
 
 
-def draw_truth(axes: Axes, points: np.ndarray, truth: Callable, scale: float) -> list[Line2D]:
-    """The true field at the same points: thin outlines, which an arrow of the mean fills where the two agree."""
+def true_vectors(points: np.ndarray, truth: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The true field (m, 2) at points (m, 2), checked."""
     field = np.asarray(truth(points), dtype=np.float64)
     if field.shape != points.shape:
         raise InputError(f"truth must map points {points.shape} to vectors {points.shape}, got {field.shape}.")
-    _quiver(axes, points, field, scale, width=0.008, facecolor="none", edgecolor=INK, linewidth=0.5, zorder=4)
+    return field
+
+
+def draw_truth(axes: Axes, points: np.ndarray, vectors: np.ndarray, scale: float) -> list[Line2D]:
+    """The true field at the same points: thin outlines, which an arrow of the mean fills where the two agree."""
+    _quiver(axes, points, vectors, scale, width=0.008, facecolor="none", edgecolor=INK, linewidth=0.5, zorder=4)
     return [_sign("truth", color=INK, linewidth=0.5, marker=">", markerfacecolor="none", markeredgewidth=0.5)]
 
 

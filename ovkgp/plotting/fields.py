@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,26 +14,18 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels.checks import whole_number
 from ovkgp.plotting.bands import require_posterior
 from ovkgp.plotting.cuts import Data, input_range
-from ovkgp.plotting.field_arrows import draw_arrows, draw_data, draw_truth
-from ovkgp.plotting.field_values import SCALARS, field_values, scalar_behind
+from ovkgp.plotting.field_arrows import draw_arrows, draw_data, draw_truth, true_vectors
+from ovkgp.plotting.field_shades import GREYS as GREYS  # for other pictures of fields
+from ovkgp.plotting.field_shades import SHADES, draw_shade, grid, shade_values
+from ovkgp.plotting.field_values import field_values
 from ovkgp.plotting.names import input_names, label
-from ovkgp.plotting.panels import Panels, colour_bar
+from ovkgp.plotting.panels import Panels
 
-SHADES = ("std", *SCALARS)
-SHADED_POINTS = 50
-"""Points of the background along the longer side."""
 MARGIN = 0.05
-GREYS = ListedColormap([(level, level, level) for level in np.linspace(1.0, 0.55, 256)], "light greys")
-"""From white, where the model is sure, to a grey on which black is still seen."""
 SIZE = (6.4, 5.2)
 """Inches of the picture."""
 BELOW, LINE_HEIGHT = 34, 13
 """Points from the axes to a legend below their label, and those of a further line of it."""
-WORDS = {
-    "std": "standard deviation of the field",
-    "potential": "potential",
-    "stream_function": "stream function",
-}
 
 
 def plot_field(
@@ -88,40 +78,20 @@ def plot_field(
     box = _extent(estimator, data, extent)
     number = whole_number("num_arrows", num_arrows, least=2)
     points = grid(box, number, inside=True)[0]
-    panels = Panels.of(ax, 1, "one for the field", size=_size(box))
+    values = field_values(estimator, points)
+    background = None if shade is None else shade_values(estimator, box, shade)
+    vectors = None if truth is None else true_vectors(points, truth)
+    panels = Panels.of(ax, 1, "one for the field", size=_size(box))  # last: a mistake leaves no empty figure behind
     (axes,) = panels.axes
     if shade is not None:
-        _draw_shade(axes, estimator, box, shade)
-    values, handles = field_values(estimator, points), []
+        draw_shade(axes, background, box, shade)
     scale = _scale(values.mean, box, number)
-    handles += draw_arrows(axes, points, values, scale)
-    if truth is not None:
-        handles += draw_truth(axes, points, truth, scale)
-    if data.Y is not None:
-        handles += draw_data(axes, data, scale)
+    handles = draw_arrows(axes, points, values, scale)
+    handles += [] if vectors is None else draw_truth(axes, points, vectors, scale)
+    handles += [] if data.Y is None else draw_data(axes, data, scale)
     _label(axes, estimator, box)
     _legend(panels, handles)
     return axes
-
-
-def grid(box: tuple[float, float, float, float], number: int, *, inside: bool) -> tuple[np.ndarray, tuple[int, int]]:
-    """Points (m, 2) of a grid with square cells, row by row from the bottom, and its shape (rows, columns).
-
-    Args:
-        box: left, right, bottom, top.
-        number: of points along the longer side.
-        inside: whether points are the middles of cells, or reach the edge.
-    """
-    width, height = box[1] - box[0], box[3] - box[2]
-    counts = [max(2, round(number * side / max(width, height))) for side in (width, height)]
-    axes = [_places(*ends, count, inside) for ends, count in zip((box[:2], box[2:]), counts, strict=True)]
-    first, second = np.meshgrid(*axes)
-    return np.column_stack([first.ravel(), second.ravel()]), first.shape
-
-
-def _places(low: float, high: float, count: int, inside: bool) -> np.ndarray:
-    half = (high - low) / count / 2 if inside else 0.0
-    return np.linspace(low + half, high - half, count)
 
 
 def _require_plane(estimator) -> None:
@@ -157,35 +127,6 @@ def _scale(mean: np.ndarray, box, number: int) -> float:
     longest = np.quantile(np.hypot(*mean.T), 0.95)
     cell = max(box[1] - box[0], box[3] - box[2]) / number
     return float(longest / cell) if longest > 0 else 1.0
-
-
-def _draw_shade(axes: Axes, estimator, box, shade: str) -> None:
-    points, shape = grid(box, SHADED_POINTS, inside=False)
-    if shade == "std":
-        values = field_values(estimator, points).std.reshape(shape)
-        drawn = axes.imshow(
-            values, GREYS, extent=box, origin="lower", interpolation="bilinear", vmin=0.0, vmax=values.max() or 1.0
-        )
-    else:
-        middle = np.array([(box[0] + box[1]) / 2, (box[2] + box[3]) / 2])
-        values = scalar_behind(estimator, points, shade, middle).reshape(shape)
-        drawn = _draw_contours(axes, points.reshape(*shape, 2), values)
-    colour_bar(axes, drawn, WORDS[shade])
-
-
-def _draw_contours(axes: Axes, points: np.ndarray, values: np.ndarray):
-    levels = MaxNLocator(nbins=12).tick_values(values.min(), values.max())
-    where = points[..., 0], points[..., 1]
-    drawn = axes.contourf(*where, values, levels, cmap=_light_cividis())
-    axes.contour(*where, values, levels, colors="0.35", linewidths=0.5, linestyles="solid")
-    return drawn
-
-
-def _light_cividis() -> ListedColormap:
-    """The lighter half of a perceptually uniform map, so that dark arrows stay visible."""
-    from matplotlib import colormaps
-
-    return ListedColormap(colormaps["cividis"](np.linspace(0.5, 1.0, 128)), "light cividis")
 
 
 def _label(axes: Axes, estimator, box) -> None:

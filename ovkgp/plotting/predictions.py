@@ -63,8 +63,8 @@ def plot_prediction(
     level = require_level(level)
     outputs, data = chosen_outputs(estimator, output), Data.of(estimator, X, Y)
     cut = Cut.of(estimator, data, along, num_points)
-    panels = Panels.of(ax, len(outputs))
     bands = Bands.of(estimator, cut.points, level, bool(noise), num_draws)
+    panels = Panels.of(ax, len(outputs))  # last, so that a mistake leaves no empty figure behind
     for axes, a in zip(panels.axes, outputs, strict=True):
         _draw_band(axes, cut.axis, bands, a, _band_name(level, bool(noise)))
         if data.Y is not None and (noise or bands.kinds[a] == "real"):

@@ -57,8 +57,8 @@ def plot_quantiles(
     levels, outputs = require_levels(levels), chosen_outputs(estimator, output)
     data = Data.of(estimator, X, y)
     cut = Cut.of(estimator, data, along, num_points)
-    panels = Panels.of(ax, len(outputs))
     curves = quantile_curves(estimator, cut.points, levels)
+    panels = Panels.of(ax, len(outputs))
     for axes, a in zip(panels.axes, outputs, strict=True):
         _draw_fan(axes, cut.axis, curves[:, a], levels)
         if data.Y is not None:

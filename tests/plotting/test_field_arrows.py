@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from ovkgp.exceptions import InputError
 from ovkgp.plotting.cuts import Data
-from ovkgp.plotting.field_arrows import FAINTEST, draw_arrows, draw_data, draw_truth, opacity
+from ovkgp.plotting.field_arrows import FAINTEST, draw_arrows, draw_data, draw_truth, opacity, true_vectors
 from ovkgp.plotting.field_values import FieldValues
 from ovkgp.plotting.style import LINE
 
@@ -39,11 +39,11 @@ def test_arrows_of_the_mean():
 
 def test_arrows_of_the_truth_are_outlines_and_must_be_vectors():
     axes = Figure().subplots()
-    draw_truth(axes, POINTS, lambda X: -X, scale=2.0)
+    draw_truth(axes, POINTS, true_vectors(POINTS, lambda X: -X), scale=2.0)
     np.testing.assert_allclose(np.column_stack([arrows(axes)[0].U, arrows(axes)[0].V]), -POINTS)
     assert not len(arrows(axes)[0].get_facecolor()) or arrows(axes)[0].get_facecolor()[0, 3] == 0
     with pytest.raises(InputError, match=r"truth must map points \(3, 2\) to vectors \(3, 2\), got \(3,\)"):
-        draw_truth(axes, POINTS, lambda X: X[:, 0], scale=2.0)
+        true_vectors(POINTS, lambda X: X[:, 0])
 
 
 def test_data_with_one_component_have_a_sign_of_their_own():

@@ -11,8 +11,8 @@ from sklearn.exceptions import NotFittedError
 import ovkgp
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting import plot_field
+from ovkgp.plotting.field_shades import SHADED_POINTS, grid
 from ovkgp.plotting.field_values import field_values, scalar_behind
-from ovkgp.plotting.fields import GREYS, SHADED_POINTS, _light_cividis, grid
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 
@@ -84,21 +84,6 @@ def test_a_field_of_nothing_is_drawn_without_a_warning():
     assert not arrows(axes)[0].U.any()
 
 
-def test_cells_of_a_grid_are_square():
-    points, shape = grid((0.0, 4.0, 0.0, 2.0), 4, inside=True)
-    assert shape == (2, 4)
-    np.testing.assert_allclose(points[:2], [[0.5, 0.5], [1.5, 0.5]])
-    np.testing.assert_allclose(grid((0.0, 4.0, 0.0, 2.0), 5, inside=False)[0].max(0), [4.0, 2.0])
-
-
-@pytest.mark.parametrize("colours", [GREYS, _light_cividis()])
-def test_backgrounds_are_ordered_by_lightness_and_stay_light(colours):
-    red, green, blue = colours(np.linspace(0, 1, 50))[:, :3].T
-    lightness = 0.299 * red + 0.587 * green + 0.114 * blue
-    assert (np.diff(lightness) > 0).all() or (np.diff(lightness) < 0).all()
-    assert lightness.min() > 0.45
-
-
 def test_bad_input_says_what_to_do():
     with pytest.raises(NotFittedError):
         plot_field(ovkgp.GPRegressor("helmholtz"))
@@ -117,3 +102,6 @@ def test_bad_input_says_what_to_do():
             plot_field(plot_cases.field(), extent=extent)
     with pytest.raises(OptionError, match="num_arrows"):
         plot_field(plot_cases.field(), num_arrows=1)
+    with pytest.raises(InputError, match="truth must map"):
+        plot_field(plot_cases.field(), num_arrows=3, shade=None, truth=np.sum)
+    assert not plt.get_fignums()  # none was opened for nothing

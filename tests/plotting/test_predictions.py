@@ -131,3 +131,4 @@ def test_bad_input_says_what_to_do():
             plot_prediction(model, level=level)
     with pytest.raises(OptionError, match="num_draws"):
         plot_prediction(model, num_draws=-1)
+    assert not plt.get_fignums()  # none was opened for nothing
