@@ -80,7 +80,9 @@ def fit_command(
         columns = names(inputs), names(outputs), task
         table = TableFile(Path(data).expanduser(), *columns, not skip_bad_rows, separator, verbose)
         fitted = FitJob(chosen, table, path, seed, stream, resume, verbose).run()
-        show(fitted, path, data, quiet)
+        how = ["--task", task, "--outputs", outputs] if task else []
+        how += ["--separator", separator] if separator != "," else []
+        show(fitted, path, shlex.join([data, *how]), quiet)
         if fitted.interrupted:
             _say_interrupted(out, fitted.checkpoint)
             raise typer.Exit(INTERRUPTED)

@@ -13,7 +13,14 @@ from ovkgp.cli.launching import is_first_rank
 
 
 def show(fitted: Fitted, path: Path, data: str, quiet: bool) -> None:
-    """Print the summary of a model, how long it took, where it is, and the next commands."""
+    """Print the summary of a model, how long it took, where it is, and the next commands.
+
+    Args:
+        fitted: the model.
+        path: where it is.
+        data: the table it was fitted to, with the options that a shell needs to read it.
+        quiet: print nothing.
+    """
     if quiet or not is_first_rank():
         return
     console = Console(soft_wrap=True, highlight=False, markup=False)
@@ -23,7 +30,7 @@ def show(fitted: Fitted, path: Path, data: str, quiet: bool) -> None:
         console.print(facts_table(fitted.estimator))
     console.print(f"\nModel written to {path} ({fitted.seconds:.1f} s).")
     if not fitted.interrupted:
-        model, data = shlex.quote(str(path)), shlex.quote(data)
+        model = shlex.quote(str(path))
         console.print("Next:")
         console.print(f"  ovkgp predict {model} NEW.csv --out predictions.csv")
         console.print(f"  ovkgp report {model} --data {data} --out report.html")

@@ -108,7 +108,8 @@ def test_long_and_wide_tables_are_one_model(tmp_path):
     wide.to_csv(tmp_path / "wide.csv", index=False)
     wide.melt(["a", "b"], var_name="what").to_csv(tmp_path / "long.csv", index=False)
     succeed(*fit("multitask", tmp_path / "wide.csv", tmp_path / "wide"))
-    succeed(*fit("multitask", tmp_path / "long.csv", tmp_path / "long", "--task", "what", outputs="value"))
+    said = succeed(*fit("multitask", tmp_path / "long.csv", tmp_path / "long", "--task", "what", outputs="value"))
+    assert f"--data {tmp_path / 'long.csv'} --task what --outputs value --out report.html" in said
     models = [ovkgp.load(tmp_path / name) for name in ("wide", "long")]
     assert models[1].output_names_ == ["u", "v"]
     # the rows are the same in the same order
