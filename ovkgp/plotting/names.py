@@ -78,7 +78,11 @@ def label(name: str, width: int = WIDTH) -> str:
         price in \\$ of a very long
         column name
     """
-    lines = textwrap.wrap(str(name), width, max_lines=LINES, placeholder=" …") or [""]
+    text = str(name)
+    if len(textwrap.wrap(text, width)) > LINES:
+        half = LINES * width // 2 - width // 4  # names that begin alike often differ at their ends: the middle goes
+        text = f"{text[:half].rstrip()} … {text[-half:].lstrip()}"
+    lines = textwrap.wrap(text, width, max_lines=LINES, placeholder=" …") or [""]
     return "\n".join(lines).replace("$", r"\$")
 
 
