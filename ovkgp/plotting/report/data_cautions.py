@@ -32,6 +32,8 @@ def few_observations(estimator, rows: Rows | None) -> Iterator[str]:
 def few_rows(estimator, rows: Rows | None) -> Iterator[str]:
     """Few rows for the number of inputs."""
     d = estimator.n_features_in_
+    if kind_of(estimator) not in ("table", "target"):
+        return
     if rows is not None and not rows.is_given and d > 1 and len(rows.X) < 2 * d:
         yield f"There are {count(len(rows.X), 'row')} for {d} inputs: few to tell which inputs matter."
 

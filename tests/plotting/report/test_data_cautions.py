@@ -46,6 +46,7 @@ def test_more_inputs_than_rows_can_tell():
     X = np.random.default_rng(0).normal(size=(12, 10))
     assert "12 rows for 10 inputs" in said(few_rows, ovkgp.OVKRidge(lam=0.1).fit(X, X[:, 0]))[0]
     assert not said(few_rows, ovkgp.OVKRidge(lam=0.1).fit(X[:, :3], X[:, 0]))
+    assert not said(few_rows, ovkgp.InfiniteOneClassSVM(num_tasks=4).fit(X))  # nobody asks which of them matter
 
 
 def test_outputs_that_the_rows_given_do_not_show(coupled):
