@@ -1,5 +1,6 @@
 """A wheel, installed elsewhere, has its recipes and its command line."""
 
+import math
 import os
 import subprocess
 import sys
@@ -61,3 +62,13 @@ def test_the_wheel_fits_a_recipe(installed, tmp_path):
 def test_the_command_line_of_the_wheel_lists_the_recipes(installed, tmp_path):
     listed = ask(installed, tmp_path, "-m", "ovkgp", "models")
     assert all(name in listed for name in list_recipes())
+
+
+@pytest.mark.slow
+def test_the_command_line_of_the_wheel_fits_and_reports(installed, tmp_path):
+    rows = [f"{x / 5},{math.sin(x / 5)},{math.cos(x / 5)}" for x in range(30)]
+    (tmp_path / "table.csv").write_text("\n".join(["x,u,v", *rows, ""]))
+    columns = ("--inputs", "x", "--outputs", "u,v")
+    ask(installed, tmp_path, "-m", "ovkgp", "fit", "multitask", "table.csv", *columns, "--out", "model.ovkgp")
+    ask(installed, tmp_path, "-m", "ovkgp", "report", "model.ovkgp", "--out", "report.html")
+    assert "<h1" in (tmp_path / "report.html").read_text(encoding="utf-8")
