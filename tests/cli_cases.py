@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from ovkgp.cli import app
 
 ROOT = Path(__file__).parents[1]
+SCRIPTS = Path(__file__).parent / "cli_scripts"
 LONGEST = 240
 """Seconds after which a hang is a failure, on however busy a machine."""
 
@@ -28,11 +29,11 @@ def succeed(*arguments):
     return result.output
 
 
-def shell(*arguments, **environment):
+def shell(*arguments, program=("-m", "ovkgp")):
     """A command in a process of its own, begun."""
-    place = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **environment}
+    place = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-m", "ovkgp", *map(str, arguments)], env=place, **pipes)
+    return subprocess.Popen([sys.executable, *map(str, (*program, *arguments))], env=place, **pipes)
 
 
 def assert_one_sentence(result, *words, code=2):

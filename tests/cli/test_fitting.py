@@ -8,14 +8,14 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import LONGEST, assert_one_sentence, invoke, shell, succeed
+from cli_cases import LONGEST, SCRIPTS, assert_one_sentence, invoke, shell, succeed
 from launching import environment, free_port
 
 import ovkgp
 
 
-def hard_table(path, num_rows=250):
-    """Three outputs with gaps of which four waves are mixed: some hundred iterations for an LMC model."""
+def hard_table(path, num_rows=80):
+    """Three outputs with gaps of which four waves are mixed: some fifty iterations for an LMC model."""
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 10, (num_rows, 2))
     waves = np.stack([np.sin(X @ rng.standard_normal(2) * speed) for speed in (0.5, 1, 2, 3)], 1)
@@ -27,6 +27,10 @@ def hard_table(path, num_rows=250):
 
 def changed(path):
     return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def slowly(*arguments):
+    return shell(*arguments, program=[SCRIPTS / "slow_training.py"])
 
 
 def when_it_trains(process, checkpoint, number):
@@ -57,10 +61,10 @@ def test_killed_interrupted_and_resumed(tmp_path):
         "rank=3",
     ]
 
-    code, _, _ = when_it_trains(shell(*command), checkpoint, signal.SIGKILL)
+    code, _, _ = when_it_trains(slowly(*command), checkpoint, signal.SIGKILL)
     assert code == -signal.SIGKILL and checkpoint.is_file() and not model.exists()
 
-    code, out, errors = when_it_trains(shell(*command, "--resume"), checkpoint, signal.SIGINT)
+    code, out, errors = when_it_trains(slowly(*command, "--resume"), checkpoint, signal.SIGINT)
     assert code == 130 and checkpoint.is_file()
     *notes, last = errors.strip().splitlines()
     assert last.startswith("Interrupted; the best model so far is in") and "--resume goes on from" in last
@@ -71,7 +75,7 @@ def test_killed_interrupted_and_resumed(tmp_path):
 
     result = invoke(*command, "--resume", "--set", "base_kernel=rbf")
     assert_one_sentence(result, "belongs to another training", "Leave --resume out to begin anew")
-    hard_table(tmp_path / "other.csv", num_rows=200)
+    hard_table(tmp_path / "other.csv", num_rows=70)
     other = [tmp_path / "other.csv" if part == table else part for part in command]
     assert_one_sentence(invoke(*other, "--resume"), "its data are not these")
 
