@@ -1,4 +1,4 @@
-"""``ovkgp demo``: its picture, its tables, and its answers to bad input."""
+"""``ovkgp demo``: what it writes and prints, and its answers to bad input and to Ctrl-C. The demo is small here, but for one slow test."""
 
 import os
 import signal
@@ -6,29 +6,51 @@ import subprocess
 import sys
 import tempfile
 import time
+from types import SimpleNamespace
 
 import matplotlib.figure
 import matplotlib.image
 import numpy as np
+import pandas as pd
 import pytest
-import torch
 from typer.testing import CliRunner
 
-from ovkgp.cli import app
-from ovkgp.cli import demo as demo_module  # the module: the command's function has another name
+from ovkgp.cli import app, demo_figure, demo_models, demo_work
+from ovkgp.cli.demo import FILES, NUM_STEPS
 
 
 def invoke(*arguments, **options):
     return CliRunner().invoke(app, ["demo", *map(str, arguments)], env={"COLUMNS": "120"}, **options)
 
 
+def shrink(monkeypatch):
+    """The same demo with less work."""
+    monkeypatch.setattr(demo_models, "NUM_ROWS", 30)
+    monkeypatch.setattr(demo_models, "GRID", (6, 4))
+    monkeypatch.setattr(demo_figure, "NUM_SHADES", 9)
+    for name, value in {"draws": 8, "tune": 4, "max_draws": 3}.items():
+        monkeypatch.setitem(demo_models.SAMPLING, name, value)
+
+
 @pytest.fixture
 def small(monkeypatch):
-    """The same demo with less work."""
-    monkeypatch.setattr(demo_module, "SIZES", (10, 100, 1_000))
-    monkeypatch.setattr(demo_module, "TABLE_SIZES", (10, 100, 1_000))
-    monkeypatch.setattr(demo_module, "REPEATS", 3)
-    monkeypatch.setattr(demo_module, "FIELD_FREQUENCIES", 50)
+    shrink(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What the small demo finds, and the steps of which it told."""
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        told = []
+        return demo_work.work(3, told.append), told
+
+
+@pytest.fixture
+def quick(small, found, monkeypatch):
+    """The small demo after its work, and without the report, which has tests of its own."""
+    monkeypatch.setattr(demo_work, "work", lambda seed, step: found[0])
+    monkeypatch.setattr(demo_work, "write_report", lambda model, path, **options: path.write_text("a report"))
 
 
 def assert_one_sentence(result, *words):
@@ -39,44 +61,73 @@ def assert_one_sentence(result, *words):
         assert word in result.output
 
 
-def test_demo_writes_a_picture_and_prints_tables(tmp_path, small):
+def test_demo_writes_a_picture_a_report_and_its_data_and_says_what_it_found(tmp_path, small):
     out = tmp_path / "made" / "here"
     result = invoke("--out", out, "--seed", 3)
     assert result.exit_code == 0, result.output
-    image = matplotlib.image.imread(out / "fields.png")
-    assert image.shape[0] > 300 and image.shape[1] > 900 and np.std(image) > 0.01
-    for word in ("decomposable", "curl-free", "divergence-free", "D = 1000", "slope", "max |curl|", "fields.png"):
+    assert sorted(file.name for file in out.iterdir()) == sorted(FILES)
+    image = matplotlib.image.imread(out / "currents.png")
+    assert image.shape[0] > 500 and image.shape[1] > 1000 and np.std(image) > 0.01
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for word in ("<title>Ocean currents from drifters", "LOO chooses", "curl-free: log evidence", "NUTS", "R̂"):
+        assert word in page
+    assert "://" not in page  # nothing is fetched
+    for word in (
+        *demo_models.KERNELS,
+        "log density",
+        "90 %",
+        "NUTS",
+        "LOO chooses",
+        *(str(out / name) for name in FILES),
+    ):
         assert word in result.output
+    assert [line.split()[0] for line in result.output.splitlines() if "←" in line][1:] == [
+        "←"
+    ]  # the chosen, and with NUTS
+    assert "Note:" not in result.output and "Warning" not in result.output  # short chains warn; the demo says it itself
 
 
-def test_demo_reproduces_itself(tmp_path, small):
-    first, second, other = (invoke("--out", tmp_path, "--seed", seed).output for seed in (1, 1, 2))
-    assert first == second != other
+def test_the_data_are_those_that_were_fitted(tmp_path, quick, found):
+    assert invoke("--out", tmp_path).exit_code == 0
+    table, sea = pd.read_csv(tmp_path / "drifters.csv"), found[0].sea
+    assert list(table) == ["east", "north", "u", "v"]
+    assert table.isna().to_numpy().sum() == 2 * len(sea.X) - sea.num_measured > 0
+    np.testing.assert_allclose(table, sea.X.join(sea.Y), atol=6e-5)  # four digits
 
 
-def test_full_demo_has_the_slope_of_monte_carlo():
-    for kernel in demo_module.kernels(demo_module.ERROR_DIMS).values():
-        errors = demo_module.sup_errors(kernel, seed=0)
-        assert demo_module.slope(errors) == pytest.approx(-0.5, abs=0.1)
+def test_demo_reproduces_itself(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(
+        demo_work, "write_report", lambda model, path, **options: path.write_text(str(options["notes"]))
+    )
+
+    monkeypatch.setattr(demo_models, "time", SimpleNamespace(monotonic=lambda: 0.0))  # the seconds are not the same
+
+    def run(seed):
+        said = invoke("--out", tmp_path, "--seed", seed).output
+        return said, [(tmp_path / name).read_bytes() for name in FILES]
+
+    first, second, other = run(1), run(1), run(2)
+    assert first == second
+    assert first[0] != other[0] and all(one != another for one, another in zip(first[1], other[1], strict=True))
 
 
-def test_drawn_fields_have_no_curl_and_no_divergence():
-    kernels = demo_module.kernels()
-    curl_free = demo_module.picture(kernels["curl-free"], 0, rotated=False)
-    divergence_free = demo_module.picture(kernels["divergence-free"], 0, rotated=True)
-    assert curl_free.curl < 1e-10 < 1e-2 < curl_free.divergence
-    assert divergence_free.divergence < 1e-10 < 1e-2 < divergence_free.curl
+def test_helmholtz_wins_on_data_of_full_size(monkeypatch):
+    sea = demo_models.Sea.of(0)
+    with demo_work.one_thread():
+        trials = {name: demo_models.try_model(name, sea, 0) for name in demo_models.KERNELS}
+    assert demo_models.chosen(trials) == "Helmholtz" == max(trials, key=lambda name: trials[name].log_evidence)
+    second, difference, error = demo_models.lead(trials)
+    assert second != "Helmholtz" and difference > error > 0
+    assert min(trials, key=lambda name: trials[name].rmse) == "Helmholtz"
+    assert 0.75 < trials["Helmholtz"].coverage < 0.98 < 1 < trials["Helmholtz"].log_density
 
 
-@pytest.mark.parametrize(("name", "rotated"), [("curl-free", False), ("divergence-free", True)])
-def test_line_integral_is_the_potential(name, rotated):
-    field = demo_module.draw_field(demo_module.kernels()[name], 0)
-    X = torch.tensor([[0.3, -1.2], [2.0, 1.5], [-3.0, 3.0]], dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(demo_module.line_integral(field, X, rotated=rotated).sum(), X)
-    if rotated:
-        gradient = torch.stack([gradient[:, 1], -gradient[:, 0]], dim=1)
-    # equal up to the quadrature, whose error at 24 nodes is far below this
-    torch.testing.assert_close(gradient, field(X), rtol=1e-6, atol=1e-6)
+def test_every_step_is_told(tmp_path, quick, found):
+    result, told = found[0], found[1].copy()
+    assert told[:5] == [f"Training: {name}" for name in demo_models.KERNELS]
+    assert result.best in told[5] and "24 transitions" in told[5]
+    demo_work.write(result, tmp_path, told.append)
+    assert len(told) + 1 == NUM_STEPS  # and the loading, before all
 
 
 def test_out_is_a_file(tmp_path):
@@ -93,11 +144,20 @@ def test_folder_is_not_writable(tmp_path, monkeypatch):
     assert_one_sentence(invoke("--out", tmp_path), "cannot write", "permission denied")
 
 
-def test_picture_cannot_be_written(tmp_path, small):
-    (tmp_path / "fields.png").mkdir()
-    result = invoke("--out", tmp_path)
-    assert result.exit_code == 2
-    assert "cannot write" in result.output and "Traceback" not in result.output
+@pytest.mark.parametrize("name", FILES)
+def test_a_result_has_no_place(tmp_path, name):
+    (tmp_path / name).mkdir()
+    assert_one_sentence(invoke("--out", tmp_path), "cannot write", name, "is a folder")
+
+
+def test_the_disk_is_full(tmp_path, quick, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", refuse)
+    result = invoke("--out", tmp_path / "made")
+    assert_one_sentence(result, "cannot write", "no space left on device", "--out")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", "  "])
@@ -115,34 +175,57 @@ def assert_interrupted(result, words):
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("step", ["picture", "sup_errors", "save_figure"])
-def test_ctrl_c_writes_nothing_and_leaves_no_folder(tmp_path, small, monkeypatch, step):
-    monkeypatch.setattr(demo_module, step, interrupt)
+@pytest.mark.parametrize("step", ["try_model", "try_bayesian"])
+def test_ctrl_c_at_work_writes_nothing_and_leaves_no_folder(tmp_path, small, monkeypatch, step):
+    monkeypatch.setattr(demo_work, step, interrupt)
     assert_interrupted(invoke("--out", tmp_path / "made" / "here"), "nothing was written.")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_leaves_a_folder_alone_that_was_there(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(demo_module, "picture", interrupt)
+@pytest.mark.parametrize("step", ["draw", "write_report"])
+def test_ctrl_c_before_all_is_written_writes_nothing_and_leaves_no_folder(tmp_path, quick, monkeypatch, step):
+    monkeypatch.setattr(demo_work, step, interrupt)
+    assert_interrupted(invoke("--out", tmp_path / "made" / "here"), "nothing was written.")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_leaves_a_folder_alone_that_was_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo_work, "try_model", interrupt)
     assert_interrupted(invoke("--out", tmp_path), "nothing was written.")
     assert tmp_path.is_dir()
 
 
-def test_ctrl_c_while_the_picture_is_written_leaves_no_half_of_it(tmp_path, small, monkeypatch):
+def test_ctrl_c_that_an_estimator_keeps_to_itself_ends_the_demo(tmp_path, small, monkeypatch):
+    seen = []
+
+    def keep_what_there_is(name, sea, seed):
+        seen.append(name)
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)  # the signal arrives before that
+        except KeyboardInterrupt:
+            return demo_models.try_model(name, sea, seed)
+
+    monkeypatch.setattr(demo_work, "try_model", keep_what_there_is)
+    assert_interrupted(invoke("--out", tmp_path / "made"), "nothing was written.")
+    assert seen == ["Helmholtz"] and list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_the_picture_is_written_leaves_no_half_of_it(tmp_path, quick, monkeypatch):
     def start(figure, path, **options):
         path.write_bytes(b"half a picture")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", start)
-    (tmp_path / "fields.png").write_bytes(b"an old picture")
+    (tmp_path / "currents.png").write_bytes(b"an old picture")
     assert_interrupted(invoke("--out", tmp_path), "nothing was written.")
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"an old picture"]
 
 
-def test_ctrl_c_after_the_picture_says_where_it_is(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(demo_module, "error_table", interrupt)
-    assert_interrupted(invoke("--out", tmp_path / "made"), "the picture was written to")
-    assert (tmp_path / "made" / "fields.png").is_file()
+def test_ctrl_c_after_the_files_says_where_they_are(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(demo_work, "score_table", interrupt)
+    assert_interrupted(invoke("--out", tmp_path / "made"), f"{', '.join(FILES)} were written to '{tmp_path / 'made'}'.")
+    assert all((tmp_path / "made" / name).is_file() for name in FILES)
 
 
 def test_a_real_ctrl_c(tmp_path):
@@ -168,3 +251,11 @@ def test_seed_out_of_range(tmp_path, seed):
 
 def test_seed_is_not_a_number(tmp_path):
     assert invoke("--out", tmp_path, "--seed", "many").exit_code == 2
+
+
+@pytest.mark.slow
+def test_the_demo_as_it_is(tmp_path):
+    result = invoke("--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "LOO chooses Helmholtz" in result.output and "so does the evidence" in result.output
+    assert all((tmp_path / name).stat().st_size > 1000 for name in FILES)
