@@ -14,6 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from ovkgp.estimators.structures import BASES, base_kernel
+from ovkgp.estimators.summary import count
 from ovkgp.exceptions import OptionError
 from ovkgp.features.bounds import measured_error, required_features, suggest_features
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
@@ -140,7 +141,9 @@ def error_table(errors: list[float]) -> Table:
 
 
 def _title(problem: FeatureProblem) -> str:
-    words = f"{problem.num_rows:,} rows, {problem.num_dims} inputs, {problem.num_outputs} outputs; {problem.structure} {problem.kernel} kernel"
+    sizes = (problem.num_rows, "row"), (problem.num_dims, "input"), (problem.num_outputs, "output")
+    words = ", ".join(count(number, noun) for number, noun in sizes)
+    words = f"{words}; {problem.structure} {problem.kernel} kernel"
     return f"{words}, lengthscale {problem.lengthscale:g}, diameter {problem.diameter:.3g}\n"
 
 

@@ -168,6 +168,8 @@ class Learner:
                 break
         self.candidates = {name: penalised_evidence(model) + self._shift for name, model in models.items()}
         best = max(self.candidates, key=self.candidates.get)
+        # the one under way at Ctrl-C need not be the one that is taken
+        models[best].fit_report_.interrupted = any(model.fit_report_.interrupted for model in models.values())
         return best, models[best]
 
     def _candidate(self, name: str) -> OperatorValuedGP:

@@ -28,7 +28,8 @@ def summarise(estimator) -> Summary:
     counts = estimator._num_seen
     lines = [
         f"GPRegressor: {estimator.kernel_} kernel, {_approximation(estimator)}",
-        f"  {estimator.n_features_in_} inputs, {estimator.n_outputs_} outputs, {int(counts.sum())} observed entries",
+        f"  {count(estimator.n_features_in_, 'input')}, {count(estimator.n_outputs_, 'output')}, "
+        f"{count(int(counts.sum()), 'observed entry', 'observed entries')}",
         f"  {_evidence(estimator)} {estimator.log_evidence_:.6g} ({estimator.log_evidence_ / counts.sum():.4g} per entry)",
     ]
     if hasattr(estimator, "candidates_"):
@@ -44,6 +45,18 @@ def summarise(estimator) -> Summary:
         if c < FEW
     ]
     return Summary("\n".join([*lines, *([""] if few else []), *(f"  note: {line}" for line in few)]))
+
+
+def count(number: int, noun: str, several: str | None = None) -> str:
+    """A number of things, in the singular or the plural.
+
+    Example:
+        >>> from ovkgp.estimators.summary import count
+        >>> count(1, "row"), count(12000, "row"), count(2, "entry", "entries")
+        ('1 row', '12 000 rows', '2 entries')
+    """
+    shown = f"{number:,}".replace(",", " ") if number >= 10_000 else str(number)
+    return f"{shown} {noun if number == 1 else several or noun + 's'}"
 
 
 def _evidence(estimator) -> str:

@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
 from ovkgp.estimators.approximations import approximate
-from ovkgp.estimators.learning import Table, num_weights
+from ovkgp.estimators.learning import Learner, Table, num_weights
 from ovkgp.estimators.structures import structure
 from ovkgp.estimators.user_units import in_user_units
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
@@ -641,6 +641,27 @@ def test_ctrl_c_while_structures_are_compared(monkeypatch):
         model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
     assert model.fit_report_.interrupted and list(model.candidates_) == ["independent"]
     assert np.isfinite(model.predict(X)).all()
+
+
+def test_an_interrupt_in_the_second_candidate_is_told_where_the_first_is_taken(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 5, (60, 2))
+    Y = np.c_[np.sin(X[:, 0]), np.cos(3 * X[:, 1])] + 0.1 * rng.standard_normal((60, 2))  # which share nothing
+    begun, calls = [], []
+    candidate, forward = Learner._candidate, MaternKernel.forward
+
+    def interrupting(self, *args, **kwargs):
+        calls.append(begun[-1] if begun else None)
+        if calls.count("decomposable") == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(Learner, "_candidate", lambda self, name: begun.append(name) or candidate(self, name))
+    monkeypatch.setattr(MaternKernel, "forward", interrupting)
+    with pytest.warns(FitWarning, match="interrupted"):
+        model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
+    assert begun == ["independent", "decomposable"] and model.kernel_ == "independent"
+    assert model.fit_report_.interrupted
 
 
 def test_checkpoints_of_another_model_are_refused(tmp_path):

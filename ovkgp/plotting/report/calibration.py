@@ -6,10 +6,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from ovkgp import plotting
+from ovkgp.estimators.summary import count
 from ovkgp.plotting.names import output_names
 from ovkgp.plotting.report.judging import judged, judged_outside
 from ovkgp.plotting.report.kinds import class_name, kind_of
-from ovkgp.plotting.report.numbers import count, show
+from ovkgp.plotting.report.numbers import show
 from ovkgp.plotting.report.predictions_made import Predicted
 from ovkgp.plotting.report.regression_pictures import panels
 from ovkgp.plotting.report.rows import Rows

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ovkgp.estimators.summary import count
 from ovkgp.inference.sampler_checks import LEAST_ESS, MOST_KHAT, MOST_RHAT
 from ovkgp.plotting.report.data_cautions import (
     constant_columns,
@@ -18,7 +19,7 @@ from ovkgp.plotting.report.data_cautions import (
     unobserved_outputs,
 )
 from ovkgp.plotting.report.model_cautions import idle_inputs, noise_levels, starving_features, wide_errors
-from ovkgp.plotting.report.numbers import count, listed, show
+from ovkgp.plotting.report.numbers import listed, show
 from ovkgp.plotting.report.rows import Rows
 from ovkgp.plotting.report.sections import Judgement
 

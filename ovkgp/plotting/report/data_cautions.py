@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ovkgp.estimators.summary import count
 from ovkgp.plotting.names import input_names, output_names
 from ovkgp.plotting.report.kinds import called, kind_of
-from ovkgp.plotting.report.numbers import count, listed, percent, show
+from ovkgp.plotting.report.numbers import listed, percent, show
 from ovkgp.plotting.report.rows import Rows, kept
 
 FEW = 10

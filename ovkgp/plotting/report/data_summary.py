@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ovkgp.estimators.summary import count
 from ovkgp.plotting.names import input_names, output_names
 from ovkgp.plotting.report.kinds import kind_of
-from ovkgp.plotting.report.numbers import count
 from ovkgp.plotting.report.rows import Rows
 from ovkgp.plotting.report.sections import Column, DataSummary
 

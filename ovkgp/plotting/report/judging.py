@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from scipy.stats import binom
 
-from ovkgp.plotting.report.numbers import count, percent
+from ovkgp.estimators.summary import count
+from ovkgp.plotting.report.numbers import percent
 from ovkgp.plotting.report.sections import Judgement
 
 CHANCE = 0.99

@@ -12,11 +12,12 @@ from gpytorch.kernels import Kernel
 
 from ovkgp.criticism.rows import kept_observations
 from ovkgp.estimators.approximations import num_features
+from ovkgp.estimators.summary import count
 from ovkgp.inference.likelihoods import PerOutput
 from ovkgp.inference.means import PolynomialMean
 from ovkgp.plotting.names import output_names
 from ovkgp.plotting.report.kinds import class_name
-from ovkgp.plotting.report.numbers import count, show
+from ovkgp.plotting.report.numbers import show
 from ovkgp.plotting.report.structure_words import BASES, LIKELIHOODS, Words
 
 MEANS = {-1: "zero", 0: "a constant for each output", 1: "a linear trend for each output"}

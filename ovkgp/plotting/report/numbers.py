@@ -55,18 +55,6 @@ def percent(share: float | None, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %".replace("-", "−")
 
 
-def count(number: int, noun: str, several: str | None = None) -> str:
-    """A number of things, in the singular or the plural.
-
-    Example:
-        >>> from ovkgp.plotting.report.numbers import count
-        >>> count(1, "row"), count(12000, "row"), count(2, "entry", "entries")
-        ('1 row', '12 000 rows', '2 entries')
-    """
-    shown = f"{number:,}".replace(",", " ") if number >= 10_000 else str(number)
-    return f"{shown} {noun if number == 1 else several or noun + 's'}"
-
-
 def listed(names, most: int = 5) -> str:
     """Names in quotes with commas and "and"; the first ones of many.
 

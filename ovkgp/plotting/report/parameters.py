@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from ovkgp.estimators.arviz_export import units_of, values_in_units
+from ovkgp.estimators.summary import count
 from ovkgp.estimators.user_units import in_user_units, named_structure
 from ovkgp.inference.log_posterior import named_values
 from ovkgp.inference.sampler_checks import FEWEST, effective_size, rhat
 from ovkgp.plotting.names import input_names, output_names
 from ovkgp.plotting.report.model_facts import is_gp
-from ovkgp.plotting.report.numbers import count
 from ovkgp.plotting.report.parameter_names import MOST_OUTPUTS, Names, entries
 from ovkgp.plotting.report.quick_intervals import LocalDraws, local_draws
 from ovkgp.plotting.report.sections import Parameter, ParameterTable

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ovkgp.estimators.summary import count
 from ovkgp.plotting.names import output_names
 from ovkgp.plotting.report.data_summary import num_entries
 from ovkgp.plotting.report.kinds import class_name, kind_of
-from ovkgp.plotting.report.numbers import count, joined, percent, show
+from ovkgp.plotting.report.numbers import joined, percent, show
 from ovkgp.plotting.report.predictions_made import Predicted
 from ovkgp.plotting.report.rows import Rows, kept
 from ovkgp.plotting.report.sections import Judgement

@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from ovkgp.plotting.report.numbers import count, listed, percent, show
+from ovkgp.estimators.summary import count
+from ovkgp.plotting.report.numbers import listed, percent, show
 
 
 @pytest.mark.parametrize(
