@@ -59,8 +59,9 @@ def currents_figure(sea: Sea, name: str, model: GPRegressor, helmholtz: GPRegres
     above, below = figure.subplots(2, 3, sharex=True, sharey=True)
     _draw_truth(above[0], sea)
     _draw_posterior(below[0], sea, model)
+    whose = "" if helmholtz is model else " of the Helmholtz model"
     for column, part in enumerate(_parts(sea), start=1):
-        _draw_part(above[column], below[column], sea, part, helmholtz)
+        _draw_part(above[column], below[column], sea, part, helmholtz, whose)
     for axes in (*above, *below):
         axes.set(xlim=sea.truth.extent[:2], ylim=sea.truth.extent[2:], aspect="equal")
     for axes in below:
@@ -112,7 +113,7 @@ def _draw_posterior(axes: Axes, sea: Sea, model: GPRegressor) -> None:
     axes.figure.colorbar(drawn, ax=axes, label="standard deviation of the current (m/s)", **BAR)
 
 
-def _draw_part(above: Axes, below: Axes, sea: Sea, part: Part, model: GPRegressor) -> None:
+def _draw_part(above: Axes, below: Axes, sea: Sea, part: Part, model: GPRegressor, whose: str) -> None:
     """Both with the same levels; a scalar is known up to a constant, and is shown about its mean."""
     (shaded, shape), points = _shaded_points(sea), _arrow_points(sea)
     true, found = part.true_scalar(shaded), scalar_behind(model, shaded, part.scalar, sea.points.mean(0))
@@ -127,7 +128,7 @@ def _draw_part(above: Axes, below: Axes, sea: Sea, part: Part, model: GPRegresso
     _draw_arrows(above, points, part.true_part(points), INK)
     _draw_arrows(below, points, inferred, LINE)
     above.set_title(part.title, fontsize="medium")
-    label = f"{part.scalar.replace('_', ' ')} (10³ m²/s)"
+    label = f"{part.scalar.replace('_', ' ')}{whose} (10³ m²/s)"
     below.figure.colorbar(drawn, ax=below, label=label, ticks=MaxNLocator(6), **BAR)
 
 

@@ -33,7 +33,7 @@ NUM_ROWS = 150
 NOISE = 0.05**2
 GRID = (41, 25)
 LEVEL = 0.9
-SAMPLING = {"draws": 100, "tune": 60, "chains": 2, "max_draws": 25, "posterior_predictive": False}
+SAMPLING = {"draws": 100, "tune": 75, "chains": 2, "max_draws": 25, "posterior_predictive": False}
 """Of the fully Bayesian fit: short, since a minute is all there is."""
 
 regressor = partial(GPRegressor, base_kernel="rbf")

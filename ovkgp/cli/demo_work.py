@@ -101,7 +101,9 @@ def report(found: Found, figure: Figure, path: Path) -> None:
 def show(found: Found, out: Path, console: Console) -> None:
     """Print the table, what it means, and where the files are."""
     console.print(score_table(found.trials, found.bayesian))
-    for sentence in (*legend(found.sea), "", *findings(found.trials, found.bayesian), ""):
+    for sentence in (*findings(found.trials, found.bayesian), ""):
         console.print(sentence, highlight=False)
+    for sentence in (*legend(found.sea), ""):
+        console.print(sentence, highlight=False, style="dim")
     for name, words in zip(FILES, ("picture", "report", "data"), strict=True):
         console.print(f"{words:8}{out / name}", soft_wrap=True, highlight=False, markup=False)

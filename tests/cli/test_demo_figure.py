@@ -66,3 +66,5 @@ def test_another_model_is_shown_with_the_parts_of_the_helmholtz_model(sea, helmh
     shown = currents_figure(sea, "independent", other, helmholtz).axes
     assert not np.allclose(arrows(shown[3])[1], arrows(panels[3])[1], atol=1e-3)
     np.testing.assert_array_equal(arrows(shown[5])[1], arrows(panels[5])[1])
+    assert panels[7].get_xlabel() == "potential (10³ m²/s)"
+    assert shown[7].get_xlabel() == "potential of the Helmholtz model (10³ m²/s)"
