@@ -53,9 +53,9 @@ def count(number: int, noun: str, several: str | None = None) -> str:
     Example:
         >>> from ovkgp.estimators.summary import count
         >>> count(1, "row"), count(12000, "row"), count(2, "entry", "entries")
-        ('1 row', '12 000 rows', '2 entries')
+        ('1 row', '12,000 rows', '2 entries')
     """
-    shown = f"{number:,}".replace(",", " ") if number >= 10_000 else str(number)
+    shown = f"{number:,}" if number >= 10_000 else str(number)
     return f"{shown} {noun if number == 1 else several or noun + 's'}"
 
 

@@ -71,7 +71,7 @@ def test_from_a_table(quick, tmp_path):
     assert succeed("features", table, "--inputs", "a,b", "--outputs", "u,v").startswith("30 rows, 2 inputs, 2 outputs")
     assert "3 outputs" in succeed("features", table, "--inputs", "a,b", "--outputs", "3")
     assert "diameter 5\n" in succeed("features", table, "--inputs", "a,b", "--diameter", 5)
-    assert "1 outputs" in succeed("features", table, "--inputs", "a,b")
+    assert "1 output;" in succeed("features", table, "--inputs", "a,b")
 
 
 @pytest.mark.parametrize(
