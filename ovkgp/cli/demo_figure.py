@@ -20,8 +20,9 @@ from matplotlib.ticker import MaxNLocator
 from ovkgp import GPRegressor
 from ovkgp.cli.demo_models import Sea
 from ovkgp.plotting.field_arrows import opacity
+from ovkgp.plotting.field_shades import GREYS
 from ovkgp.plotting.field_values import field_values, scalar_behind
-from ovkgp.plotting.fields import GREYS, grid
+from ovkgp.plotting.fields import grid
 from ovkgp.plotting.style import INK, LINE, OTHER
 
 NUM_ARROWS, NUM_SHADES = 18, 81

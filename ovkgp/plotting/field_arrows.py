@@ -39,7 +39,7 @@ def draw_arrows(axes: Axes, points: np.ndarray, values: FieldValues, scale: floa
     """The posterior mean (m, 2), each arrow as dark as it is sure; what stands for it in a legend."""
     colours = np.tile(to_rgba(LINE), (len(points), 1))
     colours[:, 3] = opacity(values)
-    _quiver(axes, points, values.mean, scale, width=0.006, color=colours, zorder=3)
+    _quiver(axes, points, values.mean, scale, width=0.0045, headwidth=3.5, color=colours, zorder=3)
     longest = np.hypot(*values.mean.T).max()
     return [_sign(f"mean (longest: {longest:.3g})", color=LINE, linewidth=2.5)]
 
@@ -54,7 +54,18 @@ def true_vectors(points: np.ndarray, truth: Callable[[np.ndarray], np.ndarray]) 
 
 def draw_truth(axes: Axes, points: np.ndarray, vectors: np.ndarray, scale: float) -> list[Line2D]:
     """The true field at the same points: thin outlines, which an arrow of the mean fills where the two agree."""
-    _quiver(axes, points, vectors, scale, width=0.008, facecolor="none", edgecolor=INK, linewidth=0.5, zorder=4)
+    _quiver(
+        axes,
+        points,
+        vectors,
+        scale,
+        width=0.0065,
+        headwidth=3.2,
+        facecolor="none",
+        edgecolor=INK,
+        linewidth=0.5,
+        zorder=4,
+    )
     return [_sign("truth", color=INK, linewidth=0.5, marker=">", markerfacecolor="none", markeredgewidth=0.5)]
 
 

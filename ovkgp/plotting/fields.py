@@ -15,7 +15,6 @@ from ovkgp.kernels.checks import whole_number
 from ovkgp.plotting.bands import require_posterior
 from ovkgp.plotting.cuts import Data, input_range
 from ovkgp.plotting.field_arrows import draw_arrows, draw_data, draw_truth, true_vectors
-from ovkgp.plotting.field_shades import GREYS as GREYS  # for other pictures of fields
 from ovkgp.plotting.field_shades import SHADES, draw_shade, grid, shade_values
 from ovkgp.plotting.field_values import field_values
 from ovkgp.plotting.names import input_names, label
