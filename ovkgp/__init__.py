@@ -12,44 +12,32 @@ Example:
     'InputError'
 """
 
-from importlib import import_module
+from ovkgp.lazy import lazy_names
 
 __version__ = "0.1.0"
 
 _SUBPACKAGES = ("criticism", "datasets", "estimators", "exceptions", "features", "inference", "kernels", "losses")
 _SUBPACKAGES += ("plotting", "recipes")
 _NAMES = {
-    "BayesSearchCV": "ovkgp.estimators",
-    "ConstrainedORFF": "ovkgp.estimators",
-    "GPRegressor": "ovkgp.estimators",
-    "InfiniteCostSensitiveClassifier": "ovkgp.estimators",
-    "InfiniteOneClassSVM": "ovkgp.estimators",
-    "InfiniteQuantileRegressor": "ovkgp.estimators",
-    "ManifoldRidge": "ovkgp.estimators",
-    "ONORMA": "ovkgp.estimators",
-    "ORFFRidge": "ovkgp.estimators",
-    "OVKRidge": "ovkgp.estimators",
-    "SimplexClassifier": "ovkgp.estimators",
-    "VectorTaskRegressor": "ovkgp.estimators",
-    "compare_kernels": "ovkgp.estimators",
-    "load": "ovkgp.estimators",
-    "load_recipe": "ovkgp.recipes",
-    "to_long": "ovkgp.inference",
-    "to_wide": "ovkgp.inference",
+    "BayesSearchCV": "estimators",
+    "ConstrainedORFF": "estimators",
+    "GPRegressor": "estimators",
+    "InfiniteCostSensitiveClassifier": "estimators",
+    "InfiniteOneClassSVM": "estimators",
+    "InfiniteQuantileRegressor": "estimators",
+    "ManifoldRidge": "estimators",
+    "ONORMA": "estimators",
+    "ORFFRidge": "estimators",
+    "OVKRidge": "estimators",
+    "SimplexClassifier": "estimators",
+    "VectorTaskRegressor": "estimators",
+    "compare_kernels": "estimators",
+    "load": "estimators",
+    "load_recipe": "recipes",
+    "to_long": "inference",
+    "to_wide": "inference",
 }
 """What is offered at the top, and where it lives."""
 
 __all__ = ["__version__", *_NAMES, *_SUBPACKAGES]
-
-
-def __getattr__(name: str):
-    """Load a subpackage, or a name from one, at its first use (PEP 562)."""
-    if name in _SUBPACKAGES:
-        return import_module(f"{__name__}.{name}")
-    if name in _NAMES:
-        return getattr(import_module(_NAMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, _SUBPACKAGES)

@@ -8,7 +8,7 @@ Example:
     'coverage'
 """
 
-from importlib import import_module
+from ovkgp.lazy import lazy_names
 
 _NAMES = {
     "Coverage": "calibration",
@@ -19,14 +19,4 @@ _NAMES = {
 """What is offered, and the module in which it lives."""
 
 __all__ = [*_NAMES]
-
-
-def __getattr__(name: str):
-    """Load a name from its module at its first use (PEP 562)."""
-    if name in _NAMES:
-        return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)
