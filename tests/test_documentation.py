@@ -98,6 +98,7 @@ def test_examples_of_the_shapes_run(tmp_path, monkeypatch):
 def test_every_block_is_run_by_a_test(page):
     languages = set(re.findall(r"^```(\w+)$", text_of(page), flags=re.MULTILINE))
     assert languages <= {"python", "sh", "bibtex"}
+    assert "@@" not in text_of(page)  # where something was to be filled in
 
 
 def commands() -> list[str]:

@@ -32,7 +32,7 @@ class LeftOutEntries(NamedTuple):
     is_gaussian: bool
 
 
-def left_out_entries(estimator, X=None, Y=None) -> LeftOutEntries:
+def leave_one_out_entries(estimator, X=None, Y=None) -> LeftOutEntries:
     """Leave-one-out predictions of new observations at the entries that a model was fitted to.
 
     Args:
@@ -47,9 +47,9 @@ def left_out_entries(estimator, X=None, Y=None) -> LeftOutEntries:
     Example:
         >>> import numpy as np
         >>> import ovkgp
-        >>> from ovkgp.criticism.left_out import left_out_entries
+        >>> from ovkgp.criticism.left_out import leave_one_out_entries
         >>> X = np.linspace(0, 6, 30)[:, None]
-        >>> found = left_out_entries(ovkgp.OVKRidge(lam=1e-3).fit(X, np.sin(X)))
+        >>> found = leave_one_out_entries(ovkgp.OVKRidge(lam=1e-3).fit(X, np.sin(X)))
         >>> bool(abs(found.mean - np.sin(X)).max() < 0.1)
         True
     """
@@ -65,12 +65,13 @@ def _observations(estimator, X, Y) -> Observations:
     if not hasattr(getattr(estimator, "gp_", None), "leave_one_out"):
         kind = "a variational model" if hasattr(estimator, "gp_") else type(estimator).__name__
         raise OptionError(
-            f"{kind} has no leave-one-out predictions in closed form: give rows X, Y that were held out of the fit."
+            f"{kind} has no leave-one-out predictions in closed form: judge it on rows X, Y that were held out of the fit, with "
+            "plot_residuals, plot_pit or plot_coverage."
         )
     if X is None and Y is None:
         if (data := kept_observations(estimator)) is None:
             raise OptionError(
-                "this model keeps no rows (random features do not): give X and Y, rows that were held out of the fit."
+                "this model keeps no rows (random features do not): give X and Y, the rows that it was fitted to."
             )
         return data
     X, Y = given_rows(estimator, X, Y)
@@ -93,7 +94,7 @@ def _alone(found: LeaveOneOut, Y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _mixed(found: list[LeaveOneOut], Y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     mean, std, log_density = (torch.stack(parts) for parts in zip(*found, strict=True))
-    weights = (-log_density).softmax(0)  # (S, n, p), in units of 1/S of their mean
+    weights = (-log_density).softmax(0)  # (S, n, p), 1/S on average
     weights = weights.clamp_max(len(found) ** -0.5)
     weights = weights / weights.sum(0)
     centre = (weights * mean).sum(0)

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from ovkgp.criticism.left_out import left_out_entries
-from ovkgp.criticism.rows import as_inputs, given_rows, require_predictive
+from ovkgp.criticism.left_out import leave_one_out_entries
+from ovkgp.criticism.rows import as_inputs, given_rows, kept_observations, require_predictive
 from ovkgp.estimators import InfiniteQuantileRegressor
+from ovkgp.exceptions import OptionError
 from ovkgp.inference.prediction import Prediction
 
 FURTHEST = 8.2
@@ -91,7 +92,12 @@ def predictive(estimator, X=None, Y=None) -> Predictive:
 
 
 def _kept(estimator) -> Predictive:
-    found = left_out_entries(estimator)
+    require_predictive(estimator)
+    if hasattr(getattr(estimator, "gp_", None), "leave_one_out") and kept_observations(estimator) is None:
+        raise OptionError(
+            "this model keeps no rows (random features do not): give X and Y, rows that were held out of the fit."
+        )
+    found = leave_one_out_entries(estimator)
     return Predictive(found.Y, found.mean, found.std, found.cdf, found.cdf, found.is_gaussian)
 
 

@@ -93,7 +93,7 @@ def given_rows(estimator, X, Y) -> tuple[np.ndarray, np.ndarray]:
     return X, table
 
 
-def as_inputs(estimator, X: np.ndarray):
+def as_inputs(estimator, X: np.ndarray) -> np.ndarray | pd.DataFrame:
     """Points (m, d) as the estimator wants them: with column names where it was fitted to a data frame, as it warns without."""
     names = getattr(estimator, "feature_names_in_", None)
     return X if names is None else pd.DataFrame(X, columns=names)

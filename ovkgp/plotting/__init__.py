@@ -1,6 +1,6 @@
 """What does it look like? Pictures of a fitted model and of how far it can be trusted, and a report of all of them.
 
-Every function takes `ax=` and gives back the Axes it drew on, or an array of them where there are several panels. Each name is
+Every function that draws takes `ax=` and gives back the Axes it drew on, or an array of them where there are several panels. Each name is
 loaded at its first use, so that neither matplotlib nor torch is loaded before.
 
 Example:

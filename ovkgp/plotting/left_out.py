@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.special import ndtri
 
-from ovkgp.criticism.left_out import left_out_entries
+from ovkgp.criticism.left_out import leave_one_out_entries
 from ovkgp.plotting.names import chosen_outputs, label, output_names
 from ovkgp.plotting.panels import Panels
 from ovkgp.plotting.style import GUIDE, INK, MIDDLE, OTHER
@@ -44,7 +44,7 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
         >>> ax.get_xlabel(), ax.get_ylabel()
         ('predicted from all others', 'observed')
     """
-    found = left_out_entries(estimator, X, Y)
+    found = leave_one_out_entries(estimator, X, Y)
     outputs, names = chosen_outputs(estimator, output), output_names(estimator)
     panels = Panels.of(ax, len(outputs), size=SQUARE)
     for axes, a in zip(panels.axes, outputs, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 import ovkgp
 from ovkgp.exceptions import InputError
@@ -19,7 +20,7 @@ DEFAULT_BASE = "matern52"
 """The scalar kernel beside a graph, where the recipe has none."""
 
 
-def make_estimator(recipe: Recipe, X=None, Y=None):
+def make_estimator(recipe: Recipe, X=None, Y=None) -> BaseEstimator:
     """The estimator of a recipe for data X (n, d) and Y (n, p), not yet fitted; None where no option depends on them."""
     options = dict(recipe.options)
     if recipe.graph is not None:
@@ -29,7 +30,7 @@ def make_estimator(recipe: Recipe, X=None, Y=None):
     return getattr(ovkgp, recipe.estimator)(**options)
 
 
-def fit_estimator(recipe: Recipe, X, Y=None):
+def fit_estimator(recipe: Recipe, X, Y=None) -> BaseEstimator:
     """The estimator of a recipe, fitted to X (n, d) and Y; a table of one column becomes (n,) where a target is one."""
     estimator = make_estimator(recipe, X, Y)
     return estimator.fit(X, _one_column(recipe, Y) if recipe.estimator in ONE_OUTPUT else Y)

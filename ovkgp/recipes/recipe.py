@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,9 @@ from ovkgp.recipes.checking import checked_document, checked_model
 from ovkgp.recipes.complaints import Place
 from ovkgp.recipes.finding import SUFFIX, list_recipes, recipe_path
 from ovkgp.recipes.reading import read_toml
+
+if TYPE_CHECKING:  # scikit-learn is slow to load, and reading a recipe does not need it
+    from sklearn.base import BaseEstimator
 
 
 class Recipe(BaseModel):
@@ -66,7 +69,7 @@ class Recipe(BaseModel):
         values = {"estimator": self.estimator, "options": options, "graph": graph}
         return self.model_copy(update=checked_model(values, Place(f"recipe {self.name}")))
 
-    def build(self, Y=None, X=None, **changes):
+    def build(self, Y=None, X=None, **changes) -> BaseEstimator:
         """The estimator, not yet fitted.
 
         Args:
@@ -79,7 +82,7 @@ class Recipe(BaseModel):
 
         return make_estimator(self.with_options(**changes), X, Y)
 
-    def fit(self, X, Y=None, **changes):
+    def fit(self, X, Y=None, **changes) -> BaseEstimator:
         """The estimator fitted to X (n, d) and Y (n, p), (n,) or, for level sets, None.
 
         Args:

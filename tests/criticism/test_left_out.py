@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ovkgp
-from ovkgp.criticism.left_out import _mixed, left_out_entries
+from ovkgp.criticism.left_out import _mixed, leave_one_out_entries
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.leave_one_out import LeaveOneOut
 from ovkgp.inference.prediction import normal_cdf
@@ -34,7 +34,7 @@ def outputs():
 
 
 def test_an_entry_left_out_is_an_entry_never_seen():
-    Y, found = outputs(), left_out_entries(ridge(outputs()))
+    Y, found = outputs(), leave_one_out_entries(ridge(outputs()))
     for i, a in [(0, 0), (3, 1), (4, 0), (11, 1)]:
         without = Y.copy()
         without[i, a] = np.nan
@@ -45,7 +45,7 @@ def test_an_entry_left_out_is_an_entry_never_seen():
 
 
 def test_the_distribution_function_is_that_of_the_prediction():
-    found = left_out_entries(plot_cases.two_outputs())
+    found = leave_one_out_entries(plot_cases.two_outputs())
     seen = np.isfinite(found.Y)
     wanted = normal_cdf(*(torch.from_numpy(part[seen]) for part in (found.Y, found.mean, found.std)))
     np.testing.assert_allclose(found.cdf[seen], wanted.numpy(), rtol=1e-9, atol=1e-12)
@@ -73,7 +73,7 @@ def test_a_weight_that_outweighs_all_others_is_cut():
 
 def test_a_model_with_draws_averages_over_them():
     model, (X, Y) = plot_cases.drawn(), plot_cases.table()
-    found, scaling = left_out_entries(model), model.scaling_
+    found, scaling = leave_one_out_entries(model), model.scaling_
     assert not found.is_gaussian
     drawn = (model.posterior_.parts.place(index) for index in range(len(model.posterior_)))
     means = [scaling.mean(gp.leave_one_out(scaling.inputs(X), scaling.outputs(Y)).mean) for gp in drawn]
@@ -84,19 +84,19 @@ def test_a_model_with_draws_averages_over_them():
 
 def test_a_model_with_features_takes_the_rows_it_was_fitted_to():
     X, Y = plot_cases.table()
-    found = left_out_entries(plot_cases.featured(), X, Y)
+    found = leave_one_out_entries(plot_cases.featured(), X, Y)
     seen = np.isfinite(Y.to_numpy()[:, 0])
     assert np.corrcoef(found.mean[seen, 0], found.Y[seen, 0])[0, 1] > 0.9
     with pytest.raises(OptionError, match="keeps no rows"):
-        left_out_entries(plot_cases.featured())
+        leave_one_out_entries(plot_cases.featured())
 
 
 @pytest.mark.parametrize("make", [plot_cases.mixed, plot_cases.quantile_model])
 def test_models_without_a_closed_form_ask_for_rows_held_out(make):
     with pytest.raises(OptionError, match="held out"):
-        left_out_entries(make())
+        leave_one_out_entries(make())
 
 
 def test_x_without_y_is_refused():
     with pytest.raises(InputError, match="together"):
-        left_out_entries(plot_cases.two_outputs(), plot_cases.table()[0])
+        leave_one_out_entries(plot_cases.two_outputs(), plot_cases.table()[0])

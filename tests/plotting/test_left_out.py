@@ -8,7 +8,7 @@ from scipy.special import ndtri
 from sklearn.exceptions import NotFittedError
 
 import ovkgp
-from ovkgp.criticism.left_out import left_out_entries
+from ovkgp.criticism.left_out import leave_one_out_entries
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting import plot_leave_one_out
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(pl
 
 @pytest.mark.parametrize("make", [plot_cases.two_outputs, plot_cases.drawn])
 def test_points_bars_and_their_count(make):
-    panels, found = plot_leave_one_out(make()), left_out_entries(make())
+    panels, found = plot_leave_one_out(make()), leave_one_out_entries(make())
     for a, axes in enumerate(panels):
         seen = np.isfinite(found.Y[:, a])
         mean, std, y = (part[seen, a] for part in (found.mean, found.std, found.Y))

@@ -9,7 +9,7 @@ from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp.criticism import pit_values
-from ovkgp.criticism.left_out import left_out_entries
+from ovkgp.criticism.left_out import leave_one_out_entries
 from ovkgp.exceptions import OptionError
 from ovkgp.plotting import plot_residuals
 
@@ -23,7 +23,7 @@ def drawn(axes) -> np.ndarray:
 
 
 def test_entries_left_out_by_default():
-    found, panels = left_out_entries(plot_cases.two_outputs()), plot_residuals(plot_cases.two_outputs())
+    found, panels = leave_one_out_entries(plot_cases.two_outputs()), plot_residuals(plot_cases.two_outputs())
     for a, axes in enumerate(panels):
         seen = np.isfinite(found.Y[:, a])
         mean, score = found.mean[seen, a], ((found.Y - found.mean) / found.std)[seen, a]
