@@ -150,7 +150,9 @@ class TextTable:
         with parquet.ParquetFile(snapshot.path) as table:
             first = 1  # rows are counted from 1
             for batch in table.iter_batches(CHUNK, columns=[*columns.names, *self.texts]):
-                yield self._sifted(batch, columns, tally, first)
+                rows, texts = self._sifted(batch, columns, tally, first)
+                if len(rows):  # estimators refuse a table without rows
+                    yield rows, texts
                 first += len(batch)
 
     def _sifted(self, batch, columns: Columns, tally: Tally, first: int) -> tuple[np.ndarray, dict]:

@@ -56,6 +56,17 @@ def test_kept_columns_stay_with_their_rows(folder):
     pd.testing.assert_frame_equal(found[["site", "label", "a"]], waves()[["site", "label", "a"]])
 
 
+def test_a_classifier_after_a_chunk_of_bad_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_tables, "CHUNK", 8)
+    frame = waves()
+    ovkgp.SimplexClassifier(lam=0.1).fit(frame[["a", "b"]], frame["label"]).save(tmp_path / "model.ovkgp")
+    frame.loc[:7, "a"] = np.nan
+    frame.head(13).to_parquet(tmp_path / "table.parquet")
+    command = predict(tmp_path, "--keep", "site", "--skip-bad-rows", data="table.parquet")
+    assert "5 rows of predictions written to" in succeed(*command)
+    assert pd.read_csv(tmp_path / "p.csv")["site"].tolist() == [f"site {i}" for i in range(8, 13)]
+
+
 def test_kept_columns_keep_their_kind(folder):
     write_waves(folder, "table.parquet")
     succeed(*predict(folder, "--keep", "n,site", data="table.parquet", out="p.parquet"))

@@ -83,6 +83,16 @@ def test_bad_rows_of_parquet(tmp_path):
     assert X.ravel().tolist() == [1.0, 4.0] and texts["kind"] == ["a", "d"]
 
 
+def test_a_batch_of_bad_rows_alone_gives_no_chunk(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_tables, "CHUNK", 3)
+    path = tmp_path / "table.parquet"
+    x, kind = [*[np.nan] * 3, 1.0, np.nan, 2.0, 3.0, 4.0, 5.0], [*"abcdef", None, None, None]
+    pd.DataFrame({"x": x, "kind": kind}).to_parquet(path)
+    with pytest.warns(DataWarning, match="7 of 9 rows left out"):
+        (chunk,) = TextTable(path, "x", None, ["kind"], strict=False)
+    assert chunk.X.ravel().tolist() == [1.0, 2.0] and chunk.texts["kind"].to_pylist() == ["d", "f"]
+
+
 def test_texts_may_be_empty_where_they_are_carried_along(tmp_path):
     path = write(tmp_path, "x,kind\n1,\n2,b\n")
     with warnings.catch_warnings():
