@@ -71,8 +71,8 @@ def unseen_pictures(estimator, found: Predicted | None) -> Iterator[Picture]:
         alt = "Observations against their predictions from all others, with 90 % bars."
         caption = "Every observed entry against its prediction from all others. Squares are those that their 90 % bar does not hold."
     else:
-        alt = "Standardised residuals of the rows given against their predictions."
-        caption = "Residuals of the rows given, in standard deviations of the prediction: a cloud around zero without a shape is right."
+        alt = f"Standardised residuals of {found.which} against their predictions."
+        caption = f"Residuals of {found.which}, in standard deviations of the prediction: a cloud around zero without a shape is right."
     yield panels(
         plotting.plot_leave_one_out if is_left_out else plotting.plot_residuals, estimator, found.rows, alt, caption
     )

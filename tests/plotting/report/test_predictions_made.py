@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 
 import ovkgp
-from ovkgp.plotting.report.predictions_made import predicted, share_of_fit
+from ovkgp.criticism import kept_rows
+from ovkgp.plotting.report.calibration import calibration
+from ovkgp.plotting.report.predictions_made import are_of_fit, predicted
 from ovkgp.plotting.report.rows import report_rows
 
 
@@ -33,10 +35,39 @@ def test_rows_given_are_predicted(ridge, features):
 def test_rows_of_the_fit_are_recognised_and_left_out(ridge, waves):
     X, Y = waves
     shuffled = report_rows(ridge, X[::-1], Y[::-1])
-    assert share_of_fit(ridge, shuffled) == 1.0
+    assert are_of_fit(ridge, shuffled).all()
     found = predicted(ridge, shuffled)
     assert found.rows == (None, None) and "are those of the fit" in found.how
-    assert share_of_fit(ridge, report_rows(ridge, X, Y + 1.0)) == 0.0
+    assert not are_of_fit(ridge, report_rows(ridge, X, Y + 1.0)).any()
+
+
+def test_fresh_rows_are_judged_without_the_rows_of_the_fit_among_them():
+    X = np.linspace(0, 6, 78)[:, None]
+    Y = np.hstack([np.sin(X), np.cos(X)]) + 0.1 * np.random.default_rng(0).normal(size=(78, 2))
+    model = ovkgp.OVKRidge(lam=0.01).fit(X[:40], Y[:40])
+    rows = report_rows(model, X, Y + 50.0 * (np.arange(78) >= 40)[:, None])
+    found = predicted(model, rows)
+    assert are_of_fit(model, rows).sum() == 40 and found.law.Y.shape == (38, 2) and (found.explained < 0).all()
+    assert found.how == "Of the 78 rows given, 40 were rows of the fit and are left out. On the other 38 rows"
+    assert found.which == "the other 38 rows given" and not found.caution
+    np.testing.assert_array_equal(found.rows[0], X[40:])
+    overall = calibration(model, rows, found).judgements[0]
+    assert overall.held == 0 and overall.total == 76 and overall.is_good is False
+
+
+def test_rows_without_observations_are_not_fresh(ridge, waves):
+    X, Y = (np.asarray(part) for part in waves)
+    rows = report_rows(ridge, np.vstack([X, [[3.0]]]), np.vstack([Y, [[np.nan] * 3]]))
+    found = predicted(ridge, rows)
+    assert found.rows == (None, None) and found.how.startswith("The rows given that have observations are those of the")
+
+
+def test_rows_of_the_fit_that_cannot_be_left_out_are_recognised_too(quantiles):
+    X, y = kept_rows(quantiles)
+    assert "are those of the fit" in predicted(quantiles, report_rows(quantiles, X, y)).caution
+    found = predicted(quantiles, report_rows(quantiles, np.vstack([X[:1], X + 0.01]), np.vstack([y[:1], y])))
+    assert found.law.Y.shape == (40, 1) and not found.caution
+    assert found.how == "Of the 41 rows given, 1 was a row of the fit and is left out. On the other 40 rows"
 
 
 def test_the_share_that_is_explained(ridge):
