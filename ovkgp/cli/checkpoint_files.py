@@ -22,7 +22,7 @@ class CheckpointFiles:
     """
 
     def __init__(self, model: Path):
-        self.path = model.with_name(f"{model.name}.training")
+        self.model, self.path = model, model.with_name(f"{model.name}.training")
 
     @property
     def present(self) -> list[Path]:
@@ -37,6 +37,21 @@ class CheckpointFiles:
                 f"there is nothing to resume: no interrupted fit with this --out has left a file '{self.path}'. Leave --resume "
                 "out to begin."
             )
+
+    def kept(self, is_written: bool) -> str:
+        """What is on disk when Ctrl-C ends a fit, in words.
+
+        Args:
+            is_written: whether the model is.
+
+        Example:
+            >>> CheckpointFiles(Path("soil.ovkgp")).kept(is_written=True)
+            "the model was written to 'soil.ovkgp'"
+        """
+        words = [f"the model was written to '{self.model}'"] if is_written else []
+        if self.present:
+            words += [f"the training so far is in '{self.path}': the same command with --resume goes on from there"]
+        return ", and ".join(words) or "nothing was written"
 
     def clear(self) -> None:
         """Begin anew: a checkpoint of an earlier fit is taken away."""

@@ -72,6 +72,7 @@ def fit_command(
         path = output_file(out, sources=[data])
         if seed is not None:
             check_seed(seed)
+        from ovkgp.cli.checkpoint_files import CheckpointFiles
         from ovkgp.cli.fit_summary import show
         from ovkgp.cli.fitting import FitJob
         from ovkgp.cli.tables import TableFile
@@ -82,7 +83,10 @@ def fit_command(
         fitted = FitJob(chosen, table, path, seed, stream, resume, verbose).run()
         how = ["--task", task, "--outputs", outputs] if task else []
         how += ["--separator", separator] if separator != "," else []
-        show(fitted, path, shlex.join([data, *how]), quiet)
+        try:
+            show(fitted, path, shlex.join([data, *how]), quiet)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(CheckpointFiles(path).kept(is_written=True)) from None
         if fitted.interrupted:
             _say_interrupted(out, fitted.checkpoint)
             raise typer.Exit(INTERRUPTED)

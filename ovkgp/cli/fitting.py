@@ -8,9 +8,11 @@ torchrun   the same, with the rows of the file divided among the processes; rank
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ovkgp.cli.abilities import has_checkpoints, why_whole
 from ovkgp.cli.checkpoint_files import CheckpointFiles
@@ -68,13 +70,17 @@ class FitJob:
         """Learn, write the model, and take the checkpoint away where the fit came to its end."""
         if is_first_rank():
             self.check()
-        interrupts, began, files = Interrupts(), time.monotonic(), CheckpointFiles(self.out)
+        files, before = CheckpointFiles(self.out), _stamp(self.out)
+        try:
+            return self._run(files)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(files.kept(is_written=_stamp(self.out) != before)) from None
+
+    def _run(self, files: CheckpointFiles) -> Fitted:
+        interrupts, began = Interrupts(), time.monotonic()
         with _ranks() as ranks:
-            try:
-                with interrupts.listening():
-                    estimator = self._learn(ranks, files)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(_kept(files)) from None
+            with interrupts.listening():
+                estimator = self._learn(ranks, files)
             stopped = interrupts.count > 0 or was_interrupted(estimator)
             if ranks.rank == 0:
                 self._save(estimator, files)
@@ -102,16 +108,21 @@ class FitJob:
         if self._streams():
             self._require_stream()
         if self.resume:
-            if not has_checkpoints(recipe.estimator, recipe.options):
-                raise OptionError(f"{self._who} keeps no checkpoints, and cannot be resumed: leave --resume out.")
+            self._require_checkpoints(recipe.options)
             CheckpointFiles(self.out).require()
+
+    def _require_checkpoints(self, options: Mapping[str, Any]) -> None:
+        if not has_checkpoints(self.recipe.estimator, options):
+            raise OptionError(f"{self._who} keeps no checkpoints, and cannot be resumed: leave --resume out.")
 
     def _learn(self, ranks, files: CheckpointFiles):
         streams = self._streams()
         X, Y = (None, self._no_rows()) if streams else self.table.read(target_of(self.recipe.estimator))
         estimator = self._prepared(self.recipe.build(Y, X), ranks)
-        options = {}
-        if has_checkpoints(self.recipe.estimator, estimator.get_params(deep=False)):
+        options, known = {}, estimator.get_params(deep=False)
+        if self.resume:
+            self._require_checkpoints(known)  # once more: a likelihood by values is known only now
+        if has_checkpoints(self.recipe.estimator, known):
             if not self.resume:
                 ranks.first(files.clear, "looking for a checkpoint")
             options["checkpoint"] = files.path
@@ -186,7 +197,9 @@ def _ranks():
     return nullcontext(Ranks.alone())
 
 
-def _kept(files: CheckpointFiles) -> str:
-    if files.present:
-        return f"the training so far is in '{files.path}': the same command with --resume goes on from there"
-    return "nothing was written"
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is written anew; None where there is none."""
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        return found.st_ino, found.st_mtime_ns
+    return None

@@ -122,6 +122,46 @@ def test_ctrl_c_before_and_after_the_training(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "t.csv"]
 
 
+def small_fit(folder, recipe="multitask"):
+    return ["fit", recipe, small_table(folder / "t.csv"), "--inputs", "a", "--outputs", "u", "--out", folder / "m"]
+
+
+def test_ctrl_c_while_the_model_is_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(ovkgp.GPRegressor, "save", interrupt)
+    result = invoke(*small_fit(tmp_path))
+    assert result.exit_code == 130 and not (tmp_path / "m").exists()
+    words = (
+        f"Interrupted; the training so far is in '{tmp_path / 'm.training'}': the same command with --resume goes on"
+    )
+    assert result.output.strip().startswith(words)
+
+
+def test_ctrl_c_while_a_model_without_checkpoints_is_saved(tmp_path, monkeypatch):
+    (tmp_path / "m").write_text("an older model")
+    monkeypatch.setattr(ovkgp.GPRegressor, "save", interrupt)
+    result = invoke(*small_fit(tmp_path), "--set", "hyperparameters=fixed")
+    assert (result.exit_code, result.output) == (130, "Interrupted; nothing was written.\n")
+
+
+@pytest.mark.parametrize("later", ["ovkgp.cli.checkpoint_files.CheckpointFiles.remove", "ovkgp.cli.fit_summary.show"])
+def test_ctrl_c_when_the_model_is_written(tmp_path, monkeypatch, later):
+    monkeypatch.setattr(later, interrupt)
+    result = invoke(*small_fit(tmp_path))
+    assert result.exit_code == 130
+    assert result.output.startswith(f"Interrupted; the model was written to '{tmp_path / 'm'}'")
+    assert ("--resume goes on" in result.output) == (tmp_path / "m.training").exists() == later.endswith("remove")
+    assert ovkgp.load(tmp_path / "m").predict(pd.DataFrame({"a": [1.0]})).shape == (1, 1)
+
+
+def test_a_checkpoint_is_not_passed_over_in_silence(tmp_path):
+    """Which likelihood it is, and so whether there are checkpoints, is known when the outputs are read."""
+    (tmp_path / "m.training").write_text("of an earlier fit")
+    (tmp_path / "t.csv").write_text("a,u\n" + "".join(f"{i / 4},{i % 2}\n" for i in range(20)))
+    command = ["fit", "mixed_outputs", tmp_path / "t.csv", "--inputs", "a", "--outputs", "u", "--out", tmp_path / "m"]
+    assert_one_sentence(invoke(*command, "--resume"), "keeps no checkpoints, and cannot be resumed: leave --resume out")
+    assert (tmp_path / "m.training").is_file() and not (tmp_path / "m").exists()
+
+
 def test_ctrl_c_that_an_estimator_keeps_to_itself(tmp_path, monkeypatch):
     """Fitted on, whatever the estimator says: the model is kept and the code tells."""
     fit = ovkgp.InfiniteOneClassSVM.fit
