@@ -97,7 +97,7 @@ def output_folder(name: str) -> Iterator[Path]:
     """
     if not name.strip():
         raise OptionError("--out must name a folder, got an empty name: say --out demo, or --out . for this one.")
-    path = Path(name)
+    path = Path(name).expanduser()
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         _make_writable(path)

@@ -76,6 +76,13 @@ def test_a_file_without_permission(tmp_path, monkeypatch):
         output_file(str(tmp_path / "model.ovkgp"))
 
 
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert output_file("~/model.ovkgp") == tmp_path / "model.ovkgp"
+    with output_folder("~/demo") as folder:
+        assert folder == tmp_path / "demo" and folder.is_dir()
+
+
 def test_a_folder_is_made_and_taken_away_where_the_work_fails(tmp_path):
     with output_folder(str(tmp_path / "a" / "b")) as folder:
         assert folder.is_dir()
