@@ -7,6 +7,9 @@ from typing import Any
 
 from ovkgp.recipes import Recipe
 
+GAUSSIAN = ("gaussian", "by_values")
+"""Likelihoods that are Gaussian, or may turn out so when the outputs are read."""
+
 
 def has_checkpoints(estimator: str, options: Mapping[str, Any]) -> bool:
     """Whether a fit keeps its progress in a file: that of a `GPRegressor` that climbs an evidence.
@@ -16,12 +19,10 @@ def has_checkpoints(estimator: str, options: Mapping[str, Any]) -> bool:
         (True, False)
     """
     likelihood = options.get("likelihood", "gaussian")
-    is_gaussian = isinstance(likelihood, str) and likelihood in (
-        "gaussian",
-        "by_values",
-    )  # by values it may turn out so
-    is_exact = options.get("approximation") != "variational" and options.get("hyperparameters") != "fixed"
-    return estimator == "GPRegressor" and is_gaussian and is_exact
+    may_be_gaussian = isinstance(likelihood, str) and likelihood in GAUSSIAN
+    has_evidence = options.get("approximation") != "variational"  # which climbs a bound instead
+    climbs = options.get("hyperparameters") != "fixed"
+    return estimator == "GPRegressor" and may_be_gaussian and has_evidence and climbs
 
 
 def why_whole(recipe: Recipe) -> str | None:
