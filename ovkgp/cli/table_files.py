@@ -65,7 +65,7 @@ def table_file(path: Path, schema: pa.Schema) -> Iterator[TableWriter]:
 
 
 class _CsvWriter:
-    """Rows as text, with quotes around those texts only that need them."""
+    """Rows as text; the texts of a chunk have quotes, all of them, only where one of them needs them."""
 
     def __init__(self, file: BinaryIO, names: list[str], delimiter: str):
         self.file, self.delimiter = file, delimiter

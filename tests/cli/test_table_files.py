@@ -35,6 +35,12 @@ def test_chunks_are_one_table_equal_to_the_bit(tmp_path, suffix):
     assert [file.name for file in tmp_path.iterdir()] == [f"table{suffix}"]
 
 
+def test_all_texts_of_a_chunk_have_quotes_where_one_needs_them(tmp_path):
+    chunks = [["a", "b"], ["c", "d, e"]]
+    write(tmp_path / "table.csv", *(pa.table({"x": [1, 2], "name": names}) for names in chunks))
+    assert (tmp_path / "table.csv").read_text() == 'x,name\n1,a\n2,b\n1,"c"\n2,"d, e"\n'
+
+
 def test_quotes_only_where_they_are_needed(tmp_path):
     path, names = tmp_path / "table.csv", ["x, y", 'the "z"']
     write(path, pa.table(dict(zip(names, [["a"], ["b"]], strict=True))))
