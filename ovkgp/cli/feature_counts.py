@@ -50,7 +50,18 @@ class FeatureProblem:
     error: float
 
     @classmethod
-    def of(cls, rows, dims, outputs, kernel, structure, lengthscale, diameter, error) -> FeatureProblem:
+    def of(
+        cls,
+        rows: int | None,
+        dims: int | None,
+        outputs: str | None,
+        *,
+        kernel: str,
+        structure: str,
+        lengthscale: float,
+        diameter: float | None,
+        error: float,
+    ) -> FeatureProblem:
         """From what was typed, checked; None stands for the usual."""
         for option, value, allowed in (("--kernel", kernel, tuple(BASES)), ("--structure", structure, STRUCTURES)):
             if value not in allowed:

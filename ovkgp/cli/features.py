@@ -90,7 +90,17 @@ def features_command(
             refuse("goes with a table", inputs=inputs)
         from ovkgp.cli.feature_counts import FeatureProblem, show
 
-        show(FeatureProblem.of(rows, dims, outputs, kernel, structure, lengthscale, diameter, error), seed, path)
+        problem = FeatureProblem.of(
+            rows,
+            dims,
+            outputs,
+            kernel=kernel,
+            structure=structure,
+            lengthscale=lengthscale,
+            diameter=diameter,
+            error=error,
+        )
+        show(problem, seed, path)
 
 
 def refuse(why: str, **options) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ovkgp.cli.abilities import has_checkpoints, why_whole
 from ovkgp.cli.checkpoint_files import CheckpointFiles
@@ -22,6 +22,12 @@ from ovkgp.cli.launching import is_first_rank, is_launched
 from ovkgp.cli.tables import TableFile, target_of
 from ovkgp.exceptions import OptionError
 from ovkgp.recipes import Recipe
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from sklearn.base import BaseEstimator
+
+    from ovkgp.inference.distributed import Ranks
 
 LARGE_FILE = 256 * 2**20
 """Bytes from which a file is read in chunks where the model can learn from chunks."""
@@ -38,7 +44,7 @@ class Fitted:
         checkpoint: the file from which it can be resumed, or None.
     """
 
-    estimator: object
+    estimator: BaseEstimator
     seconds: float
     interrupted: bool
     checkpoint: Path | None
@@ -89,7 +95,7 @@ class FitJob:
         checkpoint = files.path if stopped and files.present else None
         return Fitted(estimator, time.monotonic() - began, stopped, checkpoint)
 
-    def _save(self, estimator, files: CheckpointFiles) -> None:
+    def _save(self, estimator: BaseEstimator, files: CheckpointFiles) -> None:
         try:
             plain(estimator).save(self.out)
         except OSError as error:
@@ -115,7 +121,7 @@ class FitJob:
         if not has_checkpoints(self.recipe.estimator, options):
             raise OptionError(f"{self._who} keeps no checkpoints, and cannot be resumed: leave --resume out.")
 
-    def _learn(self, ranks, files: CheckpointFiles):
+    def _learn(self, ranks: Ranks, files: CheckpointFiles) -> BaseEstimator:
         streams = self._streams()
         X, Y = (None, self._no_rows()) if streams else self.table.read(target_of(self.recipe.estimator))
         estimator = self._prepared(self.recipe.build(Y, X), ranks)
@@ -142,13 +148,13 @@ class FitJob:
         is_large = self.table.path.stat().st_size > LARGE_FILE
         return is_large and self.table.task is None and why_whole(self.recipe) is None
 
-    def _no_rows(self):
+    def _no_rows(self) -> pd.DataFrame:
         """Outputs of which only the names are known, for options that depend on them."""
         import pandas as pd
 
         return pd.DataFrame([[float("nan")] * len(self.table.outputs)], columns=list(self.table.outputs))
 
-    def _prepared(self, estimator, ranks):
+    def _prepared(self, estimator: BaseEstimator, ranks: Ranks) -> BaseEstimator:
         """With the seed and the progress asked for."""
         known = estimator.get_params(deep=False)
         options = {"verbose": int(self.verbose and ranks.rank == 0)}
@@ -166,13 +172,13 @@ class FitJob:
             raise OptionError(f"{how}, and {self._who} needs all rows at once: {why}.")
 
 
-def was_interrupted(estimator) -> bool:
+def was_interrupted(estimator: BaseEstimator) -> bool:
     """Whether an estimator says of itself that Ctrl-C ended its training."""
     report = getattr(estimator, "fit_report_", None)
     return report is not None and report.interrupted
 
 
-def calibrated(estimator, X):
+def calibrated(estimator: BaseEstimator, X: pd.DataFrame) -> BaseEstimator:
     """A quantile regressor with the fits that calibrate its intervals, so that the file has them and nobody waits later."""
     is_wanted = getattr(estimator, "coupling", None) == "infinite" and hasattr(estimator, "predict_interval")
     if is_wanted and not was_interrupted(estimator):
@@ -181,13 +187,13 @@ def calibrated(estimator, X):
     return estimator
 
 
-def plain(estimator):
+def plain(estimator: BaseEstimator) -> BaseEstimator:
     """The estimator without what belongs to this run: progress bars and processes."""
     quiet = {"verbose": 0, "distributed": False}
     return estimator.set_params(**{name: value for name, value in quiet.items() if name in estimator.get_params()})
 
 
-def _ranks():
+def _ranks() -> AbstractContextManager[Ranks]:
     if is_launched():
         from ovkgp.inference.distributed import process_group
 

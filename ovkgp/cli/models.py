@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ovkgp.cli.errors import one_sentence
 from ovkgp.cli.options import Debug
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ovkgp.recipes import Recipe
 
 WIDE = 120
 """Columns of a terminal from which the estimators have a column of their own."""
@@ -50,7 +56,7 @@ def _print_table() -> None:
     console.print("\n`ovkgp models NAME` prints the file of a recipe, with its options.", markup=False)
 
 
-def recipe_table(recipes, is_wide: bool):
+def recipe_table(recipes: Iterable[Recipe], is_wide: bool) -> Table:
     """Name, purpose and estimator; the estimator behind the purpose where there is little room."""
     from rich.table import Table
 

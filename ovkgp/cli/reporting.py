@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ovkgp.cli.predicting import input_names
 from ovkgp.cli.tables import TableFile, target_of
 from ovkgp.exceptions import InputError, OptionError
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from sklearn.base import BaseEstimator
 
-def read_known(estimator, path: Path, inputs, outputs, task: str | None, strict: bool, separator: str):
+
+def read_known(
+    estimator: BaseEstimator,
+    path: Path,
+    inputs: str | None,
+    outputs: tuple[str, ...] | None,
+    task: str | None,
+    strict: bool,
+    separator: str,
+) -> tuple[pd.DataFrame, pd.DataFrame | pd.Series | None]:
     """X and Y as a fitted model knows them.
 
     Args:
@@ -31,7 +44,7 @@ def read_known(estimator, path: Path, inputs, outputs, task: str | None, strict:
     return X, Y
 
 
-def _all_tasks(Y, known: list[str], path: Path):
+def _all_tasks(Y: pd.DataFrame, known: list[str], path: Path) -> pd.DataFrame:
     """The outputs in the order of the model; those that the file does not speak of are missing."""
     unknown = [name for name in Y.columns if name not in known]
     if unknown:

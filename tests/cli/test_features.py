@@ -19,9 +19,11 @@ def quick(monkeypatch):
     monkeypatch.setattr(feature_counts, "REPEATS", 2)
 
 
-def problem(rows=None, dims=None, outputs=None, kernel="rbf", structure="decomposable", **more):
-    options = {"lengthscale": 1.0, "diameter": None, "error": 0.1} | more
-    return FeatureProblem.of(rows, dims, outputs, kernel, structure, *options.values())
+USUAL = {"kernel": "rbf", "structure": "decomposable", "lengthscale": 1.0, "diameter": None, "error": 0.1}
+
+
+def problem(rows=None, dims=None, outputs=None, **more):
+    return FeatureProblem.of(rows, dims, outputs, **(USUAL | more))
 
 
 def test_three_answers(quick):
