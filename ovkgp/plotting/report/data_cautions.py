@@ -19,14 +19,14 @@ MOST_OUTSIDE = 0.05
 
 
 def few_observations(estimator, rows: Rows | None) -> Iterator[str]:
-    """Outputs and classes that were hardly observed."""
+    """Outputs and classes that the fit hardly observed."""
     names, counts = _counts(estimator)
     for name, number in zip(names, counts, strict=True):
         if number < FEW:
             yield f"{called(estimator, name)} has {count(int(number), 'observation')}: its intervals rest on the prior more than on data."
-    if kind_of(estimator) == "labels" and rows is not None:
+    if kind_of(estimator) == "labels" and (learned := kept(estimator)) is not None:
         for name in estimator.classes_:
-            if (number := int((name == rows.Y).sum())) < FEW:
+            if (number := int((name == learned.Y).sum())) < FEW:
                 yield f"Class '{name}' has {count(number, 'row')}: little is known of it."
 
 
@@ -40,16 +40,17 @@ def few_rows(estimator, rows: Rows | None) -> Iterator[str]:
 
 
 def constant_columns(estimator, rows: Rows | None) -> Iterator[str]:
-    """Columns that do not vary."""
-    if rows is None or len(rows.X) < 2:
+    """Columns that do not vary in the rows of the fit; those given may well be a few of one kind."""
+    learned = kept(estimator)
+    if learned is None or len(learned.X) < 2:
         return
-    flat = [name for name, column in zip(input_names(estimator), rows.inputs.T, strict=True) if np.ptp(column) == 0]
+    flat = [name for name, column in zip(input_names(estimator), learned.inputs.T, strict=True) if np.ptp(column) == 0]
     if flat:
         one = len(flat) == 1
         yield f"{'Input' if one else 'Inputs'} {listed(flat)} never {'varies' if one else 'vary'}: nothing can be learned from {'it' if one else 'them'}."
     if kind_of(estimator) not in ("table", "target"):
         return
-    for name, column in zip(output_names(estimator), rows.Y.T, strict=True):
+    for name, column in zip(output_names(estimator), learned.Y.T, strict=True):
         seen = column[np.isfinite(column)]
         if len(seen) > 1 and np.ptp(seen) == 0:
             yield f"{called(estimator, name)} is constant ({show(float(seen[0]))}): there is nothing to explain."

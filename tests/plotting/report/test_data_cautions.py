@@ -28,7 +28,10 @@ def test_outputs_that_were_hardly_observed_are_named(coupled, ridge, features):
 def test_classes_that_were_hardly_observed_are_named(trees):
     model, X, labels = trees
     assert not said(few_observations, model)
-    assert said(few_observations, model, X[:21], labels[:21]) == ["Class 'cedar' has 1 row: little is known of it."]
+    assert not said(few_observations, model, X[:21], labels[:21])  # of the fit, ten rows of each class are known
+    few = ovkgp.SimplexClassifier(lam=0.1).fit(X[:26], labels[:26])
+    wanted = ["Class 'cedar' has 6 rows: little is known of it."]
+    assert said(few_observations, few) == said(few_observations, few, X, labels) == wanted
 
 
 def test_columns_that_do_not_vary():
@@ -38,8 +41,14 @@ def test_columns_that_do_not_vary():
         "Inputs 'b' and 'c' never vary: nothing can be learned from them.",
         "Output 'v' is constant (7.5): there is nothing to explain.",
     ]
+    assert len(said(constant_columns, model, X + np.random.default_rng(0).normal(size=X.shape), np.eye(12)[:, :2])) == 2
     one = ovkgp.OVKRidge(lam=0.1).fit(X[["a", "b"]], X["a"])
     assert said(constant_columns, one) == ["Input 'b' never varies: nothing can be learned from it."]
+
+
+def test_columns_of_the_rows_given_say_nothing_of_what_was_learned(coupled, features):
+    X, Y = np.full((4, 1), 3.0), np.zeros((4, 3))
+    assert not said(constant_columns, coupled, X, Y) and not said(constant_columns, features, X, Y)
 
 
 def test_more_inputs_than_rows_can_tell():
