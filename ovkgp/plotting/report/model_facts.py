@@ -50,6 +50,13 @@ def is_gp(estimator) -> bool:
     return class_name(estimator) == "GPRegressor"
 
 
+def training_goal(estimator) -> str:
+    """What the hyperparameters of a trained `GPRegressor` maximise: log evidence, or its bound, plus log priors where there are some."""
+    kind = "evidence lower bound" if estimator.approximation_ == "variational" else "evidence"
+    has_priors = next(estimator.gp_.named_priors(), None) is not None
+    return f"the largest {kind}{' under weak priors' if has_priors else ''}"
+
+
 def _class(estimator) -> str:
     return type(estimator).__name__
 
@@ -153,7 +160,7 @@ def _hyperparameters(estimator) -> str | None:
     if not is_gp(estimator):
         return None
     return {
-        "evidence": "by evidence: the values under which the data are most probable",
+        "evidence": f"by evidence: the values of {training_goal(estimator)}",
         "fixed": "fixed: those of the kernel that was given",
     }.get(estimator.hyperparameters, f"drawn from their posterior ({estimator.hyperparameters})")
 

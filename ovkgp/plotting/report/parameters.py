@@ -14,7 +14,7 @@ from ovkgp.estimators.user_units import in_user_units, named_structure
 from ovkgp.inference.log_posterior import named_values
 from ovkgp.inference.sampler_checks import FEWEST, effective_size, rhat
 from ovkgp.plotting.names import input_names, output_names
-from ovkgp.plotting.report.model_facts import is_gp
+from ovkgp.plotting.report.model_facts import is_gp, training_goal
 from ovkgp.plotting.report.parameter_names import MOST_OUTPUTS, Names, entries
 from ovkgp.plotting.report.quick_intervals import LocalDraws, local_draws
 from ovkgp.plotting.report.sections import Parameter, ParameterTable
@@ -63,7 +63,7 @@ def _point(estimator) -> ParameterTable:
     how = (
         "given with the kernel"
         if estimator.hyperparameters == "fixed"
-        else "point values: those of the largest evidence"
+        else f"point values: those of {training_goal(estimator)}"
     )
     if found is None:
         return _table(
@@ -73,7 +73,8 @@ def _point(estimator) -> ParameterTable:
     if found.values and any(row.low is None for row in rows):
         notes = (
             *notes,
-            "No interval is stated where the approximation, which has weak priors, is centred on another value.",
+            "No interval is stated where the approximation, which adds priors where training has none and works on another scale, is "
+            "centred on another value.",
         )
     sentence = (
         f"These are {how}, and predictions use them alone. The intervals are from a Laplace approximation at the mode, made for this "
@@ -117,7 +118,11 @@ def _with_intervals(rows: list[Parameter], estimator, found: LocalDraws) -> list
 
 
 def _holds(near: Parameter, value: float) -> bool:
-    """Whether an interval is about the value: the approximation, which has priors, may have its mode elsewhere."""
+    """Whether an interval is about the value.
+
+    The approximation is made for the density of the raw parameters, with priors on those that training leaves without one, so that
+    its mode may be elsewhere.
+    """
     return near.low is not None and near.low <= value <= near.high
 
 

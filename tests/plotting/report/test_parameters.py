@@ -27,10 +27,17 @@ def test_point_values_are_those_of_the_estimator(coupled):
 def test_point_values_of_a_small_model_have_intervals_and_say_where_from(coupled):
     table = parameter_table(coupled)
     assert table.has_intervals and not table.has_chains and table.value_name == "value"
-    assert "largest evidence" in table.sentence and "Laplace" in table.sentence
+    assert "largest evidence under weak priors" in table.sentence and "Laplace" in table.sentence
     known = [row for row in table.rows if row.low is not None]
     assert len(known) >= len(table.rows) / 2
     assert all(row.low <= row.value <= row.high and row.sd > 0 for row in known)
+
+
+def test_a_kernel_object_is_trained_without_priors():
+    X = np.linspace(0, 9, 10)[:, None]
+    kernel = ovkgp.kernels.DecomposableKernel(ScaleKernel(RBFKernel()), num_outputs=1)
+    model = ovkgp.GPRegressor(kernel, noise=0.01, random_state=0).fit(X, np.sin(X))
+    assert "the largest evidence, and" in parameter_table(model).sentence
 
 
 def test_without_rows_there_are_no_intervals(features):
