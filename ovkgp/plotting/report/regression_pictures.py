@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import matplotlib.pyplot as plt
-import numpy as np
 
 from ovkgp import plotting
 from ovkgp.estimators.structures import FIELDS
@@ -17,6 +16,7 @@ from ovkgp.plotting.panels import PANEL
 from ovkgp.plotting.relevance import relevances
 from ovkgp.plotting.report.changes import changes
 from ovkgp.plotting.report.class_pictures import draw_observed
+from ovkgp.plotting.report.columns import spreads
 from ovkgp.plotting.report.model_words import structure_of
 from ovkgp.plotting.report.numbers import listed
 from ovkgp.plotting.report.pictures import drawn
@@ -168,7 +168,7 @@ def most_relevant(estimator, rows: Rows | None) -> int:
     """The input along which predictions change most; the first where there is one only."""
     if estimator.n_features_in_ == 1:
         return 0
-    spread = 1.0 if rows is None or rows.Y is None else np.nanstd(rows.Y, axis=0)
+    spread = 1.0 if rows is None or rows.Y is None else spreads(rows.Y)
     return int(changes(estimator, None if rows is None else rows.inputs, spread).argmax())
 
 

@@ -1,3 +1,5 @@
+import warnings
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -67,6 +69,15 @@ def test_bands_run_along_the_input_that_matters_most(undrawn):
     assert most_relevant(model, report_rows(model)) == 2
     names_of(model, undrawn)
     assert undrawn[0][1]["along"] == 2
+
+
+def test_an_output_that_the_rows_given_do_not_show_has_no_say():
+    X = np.random.default_rng(0).uniform(-1, 1, (30, 2))
+    model = ovkgp.OVKRidge(lam=1e-3).fit(X, np.column_stack([np.sin(3 * X[:, 0]), 9 * np.sin(3 * X[:, 1])]))
+    rows = report_rows(model, X, np.column_stack([np.sin(3 * X[:, 0]), np.full(30, np.nan)]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert most_relevant(model, rows) == 0
 
 
 def test_of_many_outputs_nine_are_drawn():
