@@ -38,12 +38,16 @@ def picture_of(figure: Figure, alt: str, caption: str) -> Picture:
 
 
 def drawn(plot: Callable, alt: str, caption: str) -> Picture:
-    """The picture of what `plot()` draws, an Axes or an array of them on a figure of its own, which is closed."""
-    figure = np.ravel(plot())[0].figure
+    """The picture of what `plot()` draws, an Axes or an array of them on a figure of its own, which is closed.
+
+    Where drawing fails or is interrupted, what it has opened is closed too.
+    """
+    before = set(plt.get_fignums())
     try:
-        return picture_of(figure, alt, caption)
+        return picture_of(np.ravel(plot())[0].figure, alt, caption)
     finally:
-        plt.close(figure)
+        for number in set(plt.get_fignums()) - before:
+            plt.close(number)
 
 
 def extra_pictures(pairs: Iterable) -> tuple[Picture, ...]:

@@ -42,6 +42,21 @@ def test_what_is_drawn_is_closed(several):
     assert plt.get_fignums() == before
 
 
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, ValueError])
+def test_what_was_opened_is_closed_where_drawing_fails(failure):
+    mine = plt.figure()
+    before = plt.get_fignums()
+
+    def draw():
+        plt.subplots()
+        raise failure
+
+    with pytest.raises(failure):
+        drawn(draw, "", "")
+    assert plt.get_fignums() == before
+    plt.close(mine)
+
+
 def test_figures_of_the_user_stay_open():
     figure = plt.figure()
     (picture,) = extra_pictures([("Mine", figure)])
