@@ -24,7 +24,7 @@ class Coverage:
 
     Attributes:
         levels: (k,), increasing.
-        observed: the share (k, p) of the entries of each output inside; NaN where it has none.
+        held: how many entries (k, p) of each output lie inside.
         counts: how many entries (p,) of each output there are.
 
     Example:
@@ -36,7 +36,7 @@ class Coverage:
     """
 
     levels: np.ndarray
-    observed: np.ndarray
+    held: np.ndarray
     counts: np.ndarray
 
     @classmethod
@@ -48,13 +48,17 @@ class Coverage:
             raise InputError("there is nothing to judge by: every entry of Y is missing.")
         # u is rounded where it is near 1, and a level such as 0.95 is no binary fraction
         inside = np.abs(pit - 0.5) <= levels[:, None, None] / 2 + 1e-12
-        shares = (inside & seen).sum(1) / np.maximum(counts, 1)
-        return cls(levels, np.where(counts > 0, shares, np.nan), counts)
+        return cls(levels, (inside & seen).sum(1), counts)
+
+    @property
+    def observed(self) -> np.ndarray:
+        """The share (k, p) of the entries of each output inside; NaN where it has none."""
+        return np.where(self.counts > 0, self.held / np.maximum(self.counts, 1), np.nan)
 
     @property
     def overall(self) -> np.ndarray:
         """The share (k,) of the entries of all outputs together."""
-        return np.nansum(self.observed * self.counts, axis=1) / self.counts.sum()
+        return self.held.sum(1) / self.counts.sum()
 
     def band(self, confidence: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Between which shares (k, p) each of a right model lies with probability `confidence`, level by level.

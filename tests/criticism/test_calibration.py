@@ -75,6 +75,7 @@ def test_coverage_counts_entries_by_hand():
     found = Coverage.of(pit, levels=[0.9, 0.5])
     np.testing.assert_array_equal(found.levels, [0.5, 0.9])
     np.testing.assert_allclose(found.observed, [[0.25, 1.0], [0.25, 1.0]])
+    np.testing.assert_array_equal(found.held, np.rint(found.observed * found.counts))
     np.testing.assert_array_equal(found.counts, [4, 2])
     np.testing.assert_allclose(found.overall, [0.5, 0.5])
 

@@ -6,6 +6,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from ovkgp import plotting
+from ovkgp.criticism import Coverage
 from ovkgp.estimators.summary import count
 from ovkgp.plotting.names import output_names
 from ovkgp.plotting.report.judging import judged, judged_outside
@@ -39,9 +40,7 @@ def calibration(estimator, rows: Rows | None, found: Predicted | None) -> Calibr
 
 def _of_predictions(estimator, found: Predicted) -> Calibration:
     level = judged_level(estimator)
-    is_inside = np.abs(found.law.pit() - 0.5) <= level / 2 + 1e-12
-    seen = np.isfinite(found.law.Y)
-    held, totals = (is_inside & seen).sum(0), seen.sum(0)
+    inside = Coverage.of(found.law.pit(), [level])
     pictures = (
         panels(
             plotting.plot_pit,
@@ -60,7 +59,7 @@ def _of_predictions(estimator, found: Predicted) -> Calibration:
         ),
     )
     note = f"{found.how}, each entry is compared with what the model says of it. {found.caution}".strip()
-    return Calibration(note, judgements(output_names(estimator), held, totals, level), pictures)
+    return Calibration(note, judgements(output_names(estimator), inside.held[0], inside.counts, level), pictures)
 
 
 def judged_level(estimator) -> float:
@@ -68,7 +67,8 @@ def judged_level(estimator) -> float:
     if getattr(estimator, "coupling", "infinite") == "infinite":
         return LEVEL
     nodes = estimator.measure_.nodes
-    return round(float(2 * min(0.5 - nodes.min(), nodes.max() - 0.5)), 10) or LEVEL
+    widest = round(float(2 * min(0.5 - nodes.min(), nodes.max() - 0.5)), 10)
+    return widest if widest > 0 else LEVEL  # quantiles of one side have no interval of their own
 
 
 def judgements(names: list[str], held: np.ndarray, totals: np.ndarray, level: float) -> tuple[Judgement, ...]:

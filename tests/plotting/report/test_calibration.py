@@ -69,6 +69,14 @@ def test_finitely_many_quantiles_are_judged_at_their_own_level(quantiles):
     assert judged_level(median.fit(X, np.sin(X[:, 0]))) == 0.9  # has no interval of its own
 
 
+def test_quantiles_of_one_side_have_no_interval_of_their_own():
+    X = np.random.default_rng(0).uniform(0, 3, (30, 1))
+    upper = ovkgp.InfiniteQuantileRegressor(coupling="independent", levels=[0.6, 0.9], lengthscale=1.0, lam=0.1)
+    upper.fit(X, np.sin(X[:, 0]))
+    assert judged_level(upper) == 0.9
+    assert of(upper, X + 0.01, np.sin(X[:, 0]) + 5).judgements[0].held == 0
+
+
 def test_probabilities_of_classes(trees, costs):
     model, X, labels = trees
     kept, given = of(model), of(model, X, labels)
