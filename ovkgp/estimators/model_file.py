@@ -55,12 +55,11 @@ def write_model(path: str | os.PathLike, tensors: dict[str, Tensor], header: dic
         ...     read_model(Path(folder) / "model.ovkgp")
         ({'weights': tensor([1., 1., 1.])}, {'kind': 'demo'})
     """
-    target = Path(os.path.realpath(os.fsdecode(path)))
     plain = {name: _plain(name, tensor) for name, tensor in tensors.items()}
     text = _canonical(header)
     metadata = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "header": text}
     metadata["sha256"] = _digest(FORMAT_VERSION, text, plain)
-    _replace(target, save(plain, metadata))
+    replace_file(path, save(plain, metadata))
 
 
 def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict]:
@@ -144,8 +143,28 @@ def _require_format(metadata: dict[str, str], file: Path) -> int:
     return int(version)
 
 
-def _replace(target: Path, data: bytes) -> None:
-    """Put `data` at `target` in one step: a new file beside it, on the disk, then renamed."""
+def replace_file(target: str | os.PathLike, data: bytes) -> None:
+    """Put `data` at `target` in one step: a new file beside it, on the disk, then renamed.
+
+    Args:
+        target: where; the folder must exist, a file of this name is replaced and its mode kept. Of a link, the file behind it.
+        data: all of the file.
+
+    Raises:
+        OSError: the folder is missing or not writable, or the disk is full; an older file is then untouched.
+
+    Cost: one pass to write it.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from ovkgp.estimators.model_file import replace_file
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     replace_file(Path(folder) / "page.html", b"<p>whole</p>")
+        ...     (Path(folder) / "page.html").read_text()
+        '<p>whole</p>'
+    """
+    target = Path(os.path.realpath(os.fsdecode(target)))
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder; give the path of a file.")
     if not target.parent.is_dir():

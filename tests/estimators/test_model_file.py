@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from ovkgp.estimators import model_file
-from ovkgp.estimators.model_file import FORMAT_VERSION, read_model, write_model
+from ovkgp.estimators.model_file import FORMAT_VERSION, read_model, replace_file, write_model
 from ovkgp.exceptions import InputError, ModelFileError
 
 HEADER = {"estimator": "GPRegressor", "params": {"noise": 0.1, "rank": None, "names": ["Größe", "b"]}, "n": 3}
@@ -282,6 +282,14 @@ def test_a_link_keeps_pointing_to_the_file(tmp_path, written):
     link.symlink_to(written)
     write_model(link, {}, {"by": "link"})
     assert link.is_symlink() and read_model(written)[1] == {"by": "link"}
+
+
+def test_any_file_is_replaced_as_a_whole(tmp_path):
+    target, link = tmp_path / "page", tmp_path / "link"
+    link.symlink_to(target)
+    replace_file(target, b"old")
+    replace_file(link, b"new")
+    assert target.read_bytes() == b"new" and link.is_symlink() and only(tmp_path) == ["link", "page"]
 
 
 def test_permissions_are_those_of_any_new_file_and_kept_when_replaced(written):

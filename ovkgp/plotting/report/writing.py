@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ovkgp import __version__
+from ovkgp.estimators.model_file import replace_file
 from ovkgp.plotting.report.calibration import calibration
 from ovkgp.plotting.report.cautions import cautions, poor_intervals
 from ovkgp.plotting.report.data_summary import data_summary
@@ -19,7 +20,7 @@ from ovkgp.plotting.report.predictions_made import predicted
 from ovkgp.plotting.report.rows import report_rows
 from ovkgp.plotting.report.sections import Report
 from ovkgp.plotting.report.verdict import default_title, verdict
-from ovkgp.plotting.report.whole_files import replace_file, require_place
+from ovkgp.plotting.report.whole_files import require_place
 
 
 def write_report(
@@ -53,8 +54,9 @@ def write_report(
         InputError: X came without Y, or their columns are not those of the fit.
         OSError: the path is a folder, or its folder does not exist or cannot be written to; an older file is then untouched.
 
-    Cost: predictions on a grid, one leave-one-out pass over the kept rows, and for small models a hundred evaluations of the
-    evidence: seconds.
+    Cost: predictions on a grid; four times that of `ovkgp.criticism.pit_values`, once for the numbers and once for each picture of
+    unseen entries (28 times for more than nine outputs, whose panels are drawn one by one); and for small models a hundred
+    evaluations of the evidence. Seconds for small models.
 
     Example:
         >>> import tempfile
@@ -71,7 +73,7 @@ def write_report(
     """
     target = require_place(path)
     report = make_report(estimator, target.name, X=X, Y=Y, title=title, notes=notes, extra_figures=extra_figures)
-    replace_file(target, render(report))
+    replace_file(target, render(report).encode())
     return target
 
 

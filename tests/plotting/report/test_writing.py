@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import warnings
@@ -122,6 +123,28 @@ def test_bad_input_is_refused_before_anything_is_written(coupled, tmp_path):
     with pytest.raises(IsADirectoryError):
         write_report(coupled, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_report_goes_through_a_link_and_keeps_the_mode_of_the_file(levels, tmp_path):
+    page, link = tmp_path / "page.html", tmp_path / "report.html"
+    page.write_text("old")
+    page.chmod(0o640)
+    link.symlink_to(page)
+    assert written(levels[0], tmp_path) == link and link.is_symlink()
+    assert "<h1>" in page.read_text(encoding="utf-8") and page.stat().st_mode & 0o777 == 0o640
+
+
+def test_where_writing_fails_the_older_file_stays(levels, tmp_path, monkeypatch):
+    target = tmp_path / "report.html"
+    target.write_text("old")
+
+    def fail(source, destination):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_report(levels[0], target)
+    assert target.read_text() == "old" and os.listdir(tmp_path) == ["report.html"]
 
 
 def test_a_title_and_one_note(levels, tmp_path, read):
