@@ -23,7 +23,7 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
     Args:
         estimator: a fitted `GPRegressor` with Gaussian noise, `OVKRidge` or `ORFFRidge`.
         X, Y: the rows that it was fitted to, where the model does not keep them (random features); else None.
-        output: the name or number of one output; None draws a panel for each.
+        output: the name or number of one output, or a list of them; None draws a panel for each.
         ax: where to draw: an Axes, or as many as there are panels.
 
     Returns:

@@ -38,9 +38,13 @@ def num_outputs(estimator) -> int:
 
 
 def chosen_outputs(estimator, output) -> list[int]:
-    """The columns to draw: all for None, else the one of that name or number."""
+    """The columns to draw: all for None, else those of that name or number, or of a list of them."""
     names = output_names(estimator)
-    return list(range(len(names))) if output is None else [column(output, names, "output")]
+    if output is None:
+        return list(range(len(names)))
+    is_list = isinstance(output, list | tuple | range) and len(output) > 0
+    wanted = output if is_list else [output]
+    return [column(one, names, "output") for one in wanted]
 
 
 def chosen_input(estimator, along) -> int:

@@ -33,7 +33,7 @@ def plot_prediction(
         estimator: a fitted `GPRegressor`, `OVKRidge` or `ORFFRidge`.
         X, Y: rows to show as dots (n, d) and (n, p), NaN where missing. X alone says only where to draw; without both they are the
             rows that the model keeps. A model that keeps none is drawn two standard deviations around the mean of its inputs.
-        output: the name or number of one output; None draws a panel for each.
+        output: the name or number of one output, or a list of them; None draws a panel for each.
         along: the name or number of the input that runs; None is the first.
         level: of the interval, between 0 and 1.
         num_draws: random latent functions to draw as well.

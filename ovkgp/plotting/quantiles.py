@@ -32,7 +32,7 @@ def plot_quantiles(
         X, y: rows to show as dots; X alone says only where to draw. Without both they are the rows that the model keeps.
         levels: of the curves, strictly between 0 and 1; of a regressor with finite coupling those that it learned.
         along: the name or number of the input that runs; None is the first.
-        output: the name or number of one output; None draws a panel for each.
+        output: the name or number of one output, or a list of them; None draws a panel for each.
         num_points: of the curves.
         ax: where to draw: an Axes, or as many as there are panels.
 

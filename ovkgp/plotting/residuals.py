@@ -27,7 +27,7 @@ def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes |
     Args:
         estimator: a fitted `GPRegressor`, `OVKRidge`, `ORFFRidge` or `InfiniteQuantileRegressor`.
         X, Y: rows that were held out of the fit. Without them each entry that the model keeps, given all others, in closed form.
-        output: the name or number of one output; None draws a panel for each.
+        output: the name or number of one output, or a list of them; None draws a panel for each.
         ax: where to draw: an Axes, or as many as there are panels.
 
     Returns:

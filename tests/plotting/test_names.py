@@ -15,12 +15,15 @@ def test_names_are_those_of_the_frames_or_numbers():
     assert output_names(plot_cases.quantile_model()) == ["wage"]
 
 
-@pytest.mark.parametrize(("wanted", "place"), [(None, [0, 1]), ("_load", [1]), (1, [1]), (-2, [0]), (np.int64(0), [0])])
+@pytest.mark.parametrize(
+    ("wanted", "place"),
+    [(None, [0, 1]), ("_load", [1]), (1, [1]), (-2, [0]), (np.int64(0), [0]), (["_load", 0], [1, 0]), (range(1), [0])],
+)
 def test_outputs_are_chosen_by_name_or_number(wanted, place):
     assert chosen_outputs(plot_cases.two_outputs(), wanted) == place
 
 
-@pytest.mark.parametrize("wanted", ["load", 2, -3, 0.5, True, ["_load"]])
+@pytest.mark.parametrize("wanted", ["load", 2, -3, 0.5, True, ["load"], []])
 def test_unknown_outputs_are_named_with_those_there_are(wanted):
     with pytest.raises(OptionError, match=r"output must be one of 'price in \$', '_load' or a number from 0 to 1, got"):
         chosen_outputs(plot_cases.two_outputs(), wanted)

@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import matplotlib.pyplot as plt
-
 from ovkgp import plotting
 from ovkgp.estimators.structures import FIELDS
 from ovkgp.exceptions import OptionError
 from ovkgp.plotting.names import input_names, output_names
-from ovkgp.plotting.panels import PANEL
 from ovkgp.plotting.relevance import relevances
 from ovkgp.plotting.report.changes import changes
 from ovkgp.plotting.report.class_pictures import draw_observed
@@ -99,17 +96,10 @@ def panels(plot, estimator, rows: tuple, alt: str, caption: str, **options) -> P
     if len(names) <= MOST_PANELS:
         return drawn(partial(plot, estimator, *rows, **options), alt, caption)
     return drawn(
-        partial(_some_panels, plot, estimator, rows, options),
+        partial(plot, estimator, *rows, output=range(MOST_PANELS), **options),
         alt,
         f"{caption} The first {MOST_PANELS} of {len(names)} outputs.",
     )
-
-
-def _some_panels(plot, estimator, rows: tuple, options: dict):
-    axes = plt.subplots(3, 3, figsize=(3 * PANEL[0], 3 * PANEL[1]), layout="constrained")[1]
-    for output, one in enumerate(axes.ravel()):
-        plot(estimator, *rows, output=output, ax=one, **options)
-    return axes
 
 
 def _surfaces(estimator, rows: Rows | None) -> Iterator[Picture]:

@@ -55,8 +55,7 @@ def write_report(
         OSError: the path is a folder, or its folder does not exist or cannot be written to; an older file is then untouched.
 
     Cost: predictions on a grid; four times that of `ovkgp.criticism.pit_values`, once for the numbers and once for each picture of
-    unseen entries (28 times for more than nine outputs, whose panels are drawn one by one); and for small models a hundred
-    evaluations of the evidence. Seconds for small models.
+    unseen entries; and for small models a hundred evaluations of the evidence. Seconds for small models.
 
     Example:
         >>> import tempfile
