@@ -51,4 +51,4 @@ class MissingExtraError(OvkgpError, ImportError):
 
 
 class FitWarning(UserWarning):
-    """Training was interrupted or did not converge; the model holds the best parameters found."""
+    """Training was interrupted, did not converge or met data it may fail on; the model holds the best parameters found."""

@@ -52,11 +52,22 @@ def numbers(text: str, option: str, low: float = -math.inf, high: float = math.i
 
 
 def number(text: str, option: str, low: float = -math.inf, high: float = math.inf) -> float:
-    """One number, strictly between two ends."""
-    found = numbers(text, option, low, high)
-    if len(found) > 1:
-        raise OptionError(f"{option} takes one number, got {text!r}.")
-    return found[0]
+    """One number, strictly between two ends.
+
+    Example:
+        >>> number("0.9", "--level", 0, 1)
+        0.9
+        >>> number("90", "--level", 0, 1)
+        Traceback (most recent call last):
+        ...
+        ovkgp.exceptions.OptionError: --level must be one number between 0 and 1, got '90'.
+    """
+    try:
+        (found,) = numbers(text, option, low, high)
+    except ValueError:  # an OptionError is one, and so is a number too many
+        between = f" between {low:g} and {high:g}" if math.isfinite(high) else ""
+        raise OptionError(f"{option} must be one number{between}, got {text!r}.") from None
+    return found
 
 
 def output_file(name: str, suffixes: tuple[str, ...] = (), sources: Iterable[str] = (), option: str = "--out") -> Path:

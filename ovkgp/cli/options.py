@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from typing import Annotated
 
 import typer
@@ -32,10 +33,12 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 
 def names(text: str | None) -> tuple[str, ...] | None:
-    """The names in a text with commas between them.
+    """The names in a text with commas between them; one that has a comma itself stands in double quotes.
 
     Example:
-        >>> names("east, north")
-        ('east', 'north')
+        >>> names("east, north"), names('"Cd (mg, kg)",Ni')
+        (('east', 'north'), ('Cd (mg, kg)', 'Ni'))
     """
-    return None if text is None else tuple(name.strip() for name in text.split(","))
+    if text is None:
+        return None
+    return tuple(name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""]))

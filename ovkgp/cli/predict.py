@@ -94,4 +94,4 @@ def predict_command(
         source = InputFile(Path(data).expanduser(), inputs, names(keep) or (), not skip_bad_rows, separator, verbose)
         count = predict_file(ovkgp.load(model), source, path, Question(levels, share, latent, prices))
         if not quiet:
-            typer.echo(f"{count} rows of predictions written to {path}.")
+            typer.echo(f"{count} {'row' if count == 1 else 'rows'} of predictions written to {path}.")

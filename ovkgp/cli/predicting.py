@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ovkgp.cli.answers import Question, answers
+from ovkgp.cli.options import names
 from ovkgp.cli.table_files import table_file
 from ovkgp.cli.tables import open_stream
 from ovkgp.cli.text_tables import CHUNK, TextChunk, TextTable
@@ -55,18 +56,18 @@ def input_names(estimator, typed: str | None) -> tuple[str, ...]:
     known = getattr(estimator, "feature_names_in_", None)
     count = estimator.n_features_in_
     if known is not None:
-        names = tuple(map(str, known))
-        if typed is not None and tuple(name.strip() for name in typed.split(",")) != names:
+        inputs = tuple(map(str, known))
+        if typed is not None and names(typed) != inputs:
             raise OptionError(
-                f"the model takes the inputs {', '.join(names)}: leave --inputs out, or rename the columns."
+                f"the model takes the inputs {', '.join(inputs)}: leave --inputs out, or rename the columns."
             )
-        return names
+        return inputs
     if typed is None:
         raise OptionError(f"the model was fitted without names: name its {count} input columns with --inputs.")
-    names = tuple(name.strip() for name in typed.split(","))
-    if len(names) != count:
-        raise OptionError(f"the model takes {count} inputs, but --inputs names {len(names)}: {typed}.")
-    return names
+    inputs = names(typed)
+    if len(inputs) != count:
+        raise OptionError(f"the model takes {count} inputs, but --inputs names {len(inputs)}: {typed}.")
+    return inputs
 
 
 def predict_file(estimator, source: InputFile, out: Path, question: Question) -> int:

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators.approximations import approximate, feature_kind
 from ovkgp.estimators.arviz_export import export
+from ovkgp.estimators.constant_outputs import warn_of_constants
 from ovkgp.estimators.hyperparameter_learning import (
     draw_hyperparameters,
     is_sampled,
@@ -265,6 +266,7 @@ class GPRegressor(PosteriorRegressor):
         require_options(self)
         require_sampling(self)
         X, Y = self._enter(X, Y)
+        warn_of_constants(self, Y)
         return Table(X, Y, entry_values(noise, Y, "noise is a variance"))
 
     def _further(self, X, Y, noise, ranks: Ranks) -> Table | None:

@@ -40,7 +40,7 @@ def summarise(estimator) -> Summary:
     lines += ["", *_hyperparameters(estimator)]
     lines += ["", *_outputs(estimator)]
     few = [
-        f"output {n} has only {int(c)} observations"
+        f"output {n} has only {count(int(c), 'observation')}"
         for n, c in zip(estimator.output_names_, counts, strict=True)
         if c < FEW
     ]

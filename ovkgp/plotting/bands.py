@@ -48,8 +48,8 @@ def require_posterior(estimator, plot: str) -> None:
     """Refuse an estimator that does not predict distributions of several outputs."""
     if not isinstance(estimator, PosteriorRegressor):
         raise OptionError(
-            f"{plot} draws the posterior of a GPRegressor or of a ridge; got {type(estimator).__name__}. For models of "
-            "quantiles use plot_quantiles."
+            f"{plot} draws the posterior of a GPRegressor or of a ridge; got {type(estimator).__name__}. An "
+            "InfiniteQuantileRegressor is drawn by plot_quantiles; write_report draws every estimator."
         )
 
 

@@ -320,3 +320,22 @@ def test_usage_errors_are_one_sentence_and_a_hint():
     result = invoke("fit", "multitask", "table.csv")
     assert result.exit_code == 2
     assert result.output.splitlines()[-1] == "Error: Missing option '--inputs'."
+
+
+def test_columns_with_commas_spaces_and_letters_of_any_kind(tmp_path):
+    frame = waves().rename(columns={"a": "X loc", "u": "Cd (mg, kg)", "v": "Ni é中"})
+    path, model, found = tmp_path / "table.csv", tmp_path / "model.ovkgp", tmp_path / "found.csv"
+    frame.to_csv(path, index=False)
+    names = ["--inputs", "X loc, b", "--outputs", '"Cd (mg, kg)",Ni é中']
+    succeed("fit", "multitask", path, *names, "--out", model)
+    succeed("predict", model, path, "--out", found)
+    columns = ["X loc", "b", *(f"{name}_{what}" for name in ("Cd (mg, kg)", "Ni é中") for what in ("mean", "sd"))]
+    assert list(pd.read_csv(found).columns)[:4] == columns[:4] and set(columns) <= set(pd.read_csv(found).columns)
+
+
+def test_a_constant_output_is_noted(tmp_path):
+    frame = waves()
+    frame["v"] = 3.0
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    result = invoke(*fit("multitask", tmp_path / "table.csv", tmp_path / "model.ovkgp"))
+    assert result.exit_code == 0 and "'v' of Y never changes" in result.output

@@ -149,8 +149,8 @@ def test_files_that_are_wrong(folder, more, words):
     ("more", "words"),
     [
         (["--quantiles", "5,95"], "--quantiles must be numbers between 0 and 1"),
-        (["--level", "1"], "--level must be numbers between 0 and 1"),
-        (["--level", "0.5,0.9"], "--level takes one number"),
+        (["--level", "1"], "--level must be one number between 0 and 1"),
+        (["--level", "0.5,0.9"], "--level must be one number between 0 and 1"),
         (["--costs", "0.5"], "--costs means nothing to a regressor"),
         (["--keep", "stie"], "has no column 'stie' (did you mean 'site'?)"),
         (["--keep", "site,site"], "more than once"),

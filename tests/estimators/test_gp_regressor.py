@@ -664,6 +664,18 @@ def test_an_interrupt_in_the_second_candidate_is_told_where_the_first_is_taken(m
     assert model.fit_report_.interrupted
 
 
+def test_a_constant_output_beside_others_is_named():
+    X, Y, _ = smooth(20)
+    table = pd.DataFrame(Y, columns=["u", "still", "w"])
+    table["still"] = 3.0
+    with pytest.warns(FitWarning, match="'still' of Y never changes"):
+        ovkgp.GPRegressor("decomposable", random_state=0).fit(X, table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = ovkgp.GPRegressor("independent", random_state=0).fit(X, table)  # where it does no harm
+    assert abs(model.predict(X)[:, 1] - 3.0).max() < 1e-6
+
+
 def test_checkpoints_of_another_model_are_refused(tmp_path):
     X, Y, _ = smooth(30)
     path = tmp_path / "training"

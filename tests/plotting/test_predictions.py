@@ -118,7 +118,7 @@ def test_bad_input_says_what_to_do():
     model, (X, Y) = plot_cases.two_outputs(), plot_cases.table()
     with pytest.raises(NotFittedError):
         plot_prediction(ovkgp.GPRegressor())
-    with pytest.raises(OptionError, match="use plot_quantiles"):
+    with pytest.raises(OptionError, match="drawn by plot_quantiles"):
         plot_prediction(plot_cases.quantile_model())
     with pytest.raises(OptionError, match="output must be one of"):
         plot_prediction(model, output="u")

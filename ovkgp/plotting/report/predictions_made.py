@@ -5,7 +5,7 @@ Calibration and explained variance are read from one such record, so that they a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,11 +67,17 @@ def predicted(estimator, rows: Rows | None) -> Predicted | None:
 
 
 def are_of_fit(estimator, rows: Rows) -> np.ndarray:
-    """Which of the rows given (n,) are also among those that the model has kept; none where it has kept none."""
-    learned = kept(estimator)
+    """Which of the rows given (n,) are also among those that the model has kept, by their inputs and the outputs that they have;
+    none where it has kept none."""
+    learned, found = kept(estimator), np.zeros(len(rows.X), dtype=bool)
     if learned is None:
-        return np.zeros(len(rows.X), dtype=bool)
-    return np.isin(_keys(rows, learned), _keys(learned, learned))
+        return found
+    keys, seen = _keys(rows, learned), np.isfinite(rows.Y)
+    for outputs in np.unique(seen[seen.any(1)], axis=0):  # a cell that was emptied since does not make a row new
+        alike = (seen == outputs).all(1)
+        known = replace(learned, Y=np.where(outputs, learned.Y, np.nan))
+        found[alike] = np.isin(keys[alike], _keys(known, learned))
+    return found
 
 
 def _left_out(estimator, how: str) -> Predicted:

@@ -41,6 +41,16 @@ def test_rows_of_the_fit_are_recognised_and_left_out(ridge, waves):
     assert not are_of_fit(ridge, report_rows(ridge, X, Y + 1.0)).any()
 
 
+def test_rows_of_the_fit_are_recognised_where_cells_were_emptied(ridge, waves):
+    X, Y = waves
+    emptied = Y.copy()
+    emptied.iloc[:, 0] = np.nan
+    emptied.iloc[::2, 1] = np.nan
+    seen = emptied.notna().any(axis=1)
+    assert (are_of_fit(ridge, report_rows(ridge, X, emptied)) == seen).all()
+    assert not are_of_fit(ridge, report_rows(ridge, X, emptied + 1)).any()
+
+
 def test_fresh_rows_are_judged_without_the_rows_of_the_fit_among_them():
     X = np.linspace(0, 6, 78)[:, None]
     Y = np.hstack([np.sin(X), np.cos(X)]) + 0.1 * np.random.default_rng(0).normal(size=(78, 2))
