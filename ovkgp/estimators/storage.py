@@ -90,11 +90,30 @@ class Stored:
 _POSTERIOR = ("n_features_in_", "n_outputs_", "output_names_", "kernel_", "scaling_", "_is_flat", "_has_names")
 _TRAINED = (*_POSTERIOR, "approximation_", "fit_report_", "_num_seen")
 _RIDGE = (*_POSTERIOR, "lam_", "noise_", "_noise_now", "_counts")
-_CLASSES = ("n_features_in_", "classes_", "lam_", "noise_", "calibration_", "_code", "_seed")
+_CLASSES = ("n_features_in_", "output_names_", "classes_", "lam_", "noise_", "calibration_", "_code", "_seed")
 _TABLES = ("n_features_in_", "n_outputs_", "output_names_", "_is_flat", "_has_names")
 _VECTORS = (*_TABLES, "_is_tensor", "tasks_", "offset_", "output_matrix_", "missing_", "posterior_")
-_QUANTILES = ("n_features_in_", "scaling_", "function_", "lam_", "gap_", "lengthscale_", "residual_scale_")
-_COSTS = ("n_features_in_", "classes_", "scaling_", "function_", "measure_", "lam_", "gap_", "fit_report_")
+_QUANTILES = (
+    "n_features_in_",
+    "output_names_",
+    "scaling_",
+    "function_",
+    "lam_",
+    "gap_",
+    "lengthscale_",
+    "residual_scale_",
+)
+_COSTS = (
+    "n_features_in_",
+    "output_names_",
+    "classes_",
+    "scaling_",
+    "function_",
+    "measure_",
+    "lam_",
+    "gap_",
+    "fit_report_",
+)
 _COSTS += ("_seed", "_rows", "_labels")
 _ONE_CLASS = (
     "n_features_in_",
@@ -108,7 +127,6 @@ _ONE_CLASS = (
 )
 _ONE_CLASS += ("lam_", "gap_", "fit_report_", "_seed", "_rows", "_row_counts", "_shares")
 _NAMES, _PATH = ("feature_names_in_",), ("feature_names_in_", "path_", "scale_")
-_COLUMNS = (*_NAMES, "output_names_")  # files of the first estimators of one output do not have the latter
 _TABLE = (
     Stored(
         GPRegressor, _TRAINED, (*_NAMES, "candidates_", "statistics_", "draws_"), TRAINED, finish=GPRegressor._report
@@ -116,13 +134,13 @@ _TABLE = (
     Stored(OVKRidge, _RIDGE, _PATH, RIDGE),
     Stored(ORFFRidge, (*_RIDGE, "_seed"), (*_PATH, "statistics_"), RIDGE),
     Stored(ManifoldRidge, (*_RIDGE, "_seed", "manifold_"), _PATH, MANIFOLD),
-    Stored(SimplexClassifier, _CLASSES, _COLUMNS, parts=("ridge_",)),
+    Stored(SimplexClassifier, _CLASSES, parts=("ridge_",)),
     Stored(
         InfiniteQuantileRegressor,
         (*_QUANTILES, "fit_report_", "measure_", "_data", "_seed"),
-        (*_COLUMNS, "lam_path_", "_replicates", "_fold_fits"),
+        (*_NAMES, "lam_path_", "_replicates", "_fold_fits"),
     ),
-    Stored(InfiniteCostSensitiveClassifier, _COSTS, (*_COLUMNS, "_replicates")),
+    Stored(InfiniteCostSensitiveClassifier, _COSTS, (*_NAMES, "_replicates")),
     Stored(InfiniteOneClassSVM, _ONE_CLASS, (*_NAMES, *REPLICATES)),
     Stored(VectorTaskRegressor, (*_VECTORS, "lam_", "noise_", "scale_", "fit_report_"), finish=put_gp),
 )
