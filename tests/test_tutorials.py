@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 import pytest
@@ -57,18 +58,26 @@ def texts(notebook):
 
 def run(path, folder):
     """The notebook after a run by *this* interpreter, whichever kernels the machine has."""
-    kernel = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[]))
     notebook = read(path)
-    NotebookClient(notebook, km=kernel, timeout=LONGEST, resources={"metadata": {"path": str(folder)}}).execute()
+    with TemporaryDirectory() as sockets:  # files, since two kernels may pick the same port; their names must be short
+        kernel = AsyncKernelManager(
+            kernel_name="python3",
+            kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),
+            transport="ipc",
+            connection_file=f"{sockets}/kernel.json",
+        )
+        NotebookClient(notebook, km=kernel, timeout=LONGEST, resources={"metadata": {"path": str(folder)}}).execute()
     return notebook
 
 
-def test_the_kernel_is_this_interpreter(tmp_path, monkeypatch):
+def test_the_kernel_is_this_interpreter_and_a_warning_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import sys\nprint(sys.executable)")])
+    sources = ["import sys, warnings\nprint(sys.executable)", "warnings.warn('look here')"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     nbformat.write(notebook, tmp_path / "asks.ipynb")
-    (answer,) = outputs(run(tmp_path / "asks.ipynb", tmp_path))
-    assert answer.text.strip() == sys.executable
+    found = run(tmp_path / "asks.ipynb", tmp_path)
+    assert outputs(found)[0].text.strip() == sys.executable
+    assert len(complaints(found)) == 1 and "look here" in complaints(found)[0]
 
 
 @pytest.mark.parametrize("path", [run_in_time(path) for path in PATHS])
