@@ -141,8 +141,8 @@ ANSWERS: dict[str, Callable] = {
 
 
 def _name(estimator) -> str:
-    """The one output, which files of early versions do not name."""
-    return getattr(estimator, "output_names_", ["y"])[0]
+    """The one output."""
+    return estimator.output_names_[0]
 
 
 def _levels(question: Question) -> list[float]:
