@@ -14,8 +14,7 @@ from claims import Claim, claim, heading, note, row
 
 from ovkgp import VectorTaskRegressor
 from ovkgp.datasets import make_landmarks
-from ovkgp.datasets.landmarks import EMOTIONS
-from ovkgp.estimators.vector_task_regressor_rows import TaskRows, joint_rows, single_rows
+from ovkgp.datasets.landmarks import EMOTIONS, TaskRows, joint_rows, single_rows
 
 OPTIONS = {"lam": 2e-5, "lengthscale": (2 * 0.07) ** -0.5, "task_lengthscale": (2 * 0.4) ** -0.5}
 """λ, γ_X = .07 and γ_Θ = .4, the defaults of the authors."""

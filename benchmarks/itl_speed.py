@@ -23,12 +23,11 @@ from threadpoolctl import threadpool_limits
 from timing import memory_growth, timed
 
 from ovkgp import InfiniteQuantileRegressor
-from ovkgp.estimators.task_options import input_factor, task_factor
+from ovkgp.estimators.common.task_options import input_factor, task_factor
 from ovkgp.exceptions import FitWarning
-from ovkgp.inference.task_learning.stochastic import solve_stochastic
-from ovkgp.inference.task_learning.streamed import StreamedProblem
-from ovkgp.inference.task_learning.streamed_lbfgs import solve_streamed
-from ovkgp.inference.task_learning.streamed_run import StreamedSolution
+from ovkgp.inference.tasks.solvers.stochastic import solve_stochastic
+from ovkgp.inference.tasks.solvers.streamed import StreamedProblem, StreamedSolution
+from ovkgp.inference.tasks.solvers.streamed_lbfgs import solve_streamed
 from ovkgp.losses import IntegralLoss, Pinball, gauss_legendre
 
 LAM = 1e-5

@@ -23,7 +23,7 @@ from sklearn.model_selection import KFold
 from threadpoolctl import threadpool_limits
 from timing import timed
 
-from ovkgp.estimators.quantile_metrics import PERCENTILES
+from ovkgp.estimators.quantiles.rows import PERCENTILES
 from ovkgp.exceptions import FitWarning
 
 COUPLINGS = {"infinite": "IQR", "joint": "JQR", "independent": "IND"}

@@ -12,9 +12,8 @@ import torch
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 
 from ovkgp import BayesSearchCV, InfiniteQuantileRegressor
-from ovkgp.estimators.quantile_kernel import learned_trend
-from ovkgp.estimators.quantile_metrics import crossing_of
-from ovkgp.estimators.quantile_rows import QuantileRows
+from ovkgp.estimators.quantiles.kernel import learned_trend
+from ovkgp.estimators.quantiles.rows import QuantileRows, crossing_of
 
 LEVELS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
 MAX_ITER = 2000

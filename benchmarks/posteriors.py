@@ -25,7 +25,7 @@ from torch import Tensor
 from ovkgp import GPRegressor
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.gathering import CHUNK_ENTRIES
+from ovkgp.inference.statistics.accumulation import CHUNK_ENTRIES
 from ovkgp.kernels import DecomposableKernel
 
 # --- the two sides ----------------------------------------------------------------------------------------------------

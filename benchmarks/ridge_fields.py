@@ -16,8 +16,8 @@ from timing import timed
 
 from ovkgp import ORFFRidge, OVKRidge
 from ovkgp.datasets import make_curl_free_field, make_gaussian_field
-from ovkgp.estimators.ridge import RidgeEstimator
-from ovkgp.inference.roads import DENSE_LIMIT
+from ovkgp.estimators.ridge.base import RidgeEstimator
+from ovkgp.inference.strategies.selection import DENSE_LIMIT
 
 DIMS = 5
 TEST_ROWS, HELD_OUT = 2000, 500

@@ -15,7 +15,7 @@ from sklearn.metrics import r2_score
 
 from ovkgp import ORFFRidge, OVKRidge
 from ovkgp.datasets import make_low_rank_outputs, make_quadratic_tasks
-from ovkgp.estimators.ridge import RidgeEstimator
+from ovkgp.estimators.ridge.base import RidgeEstimator
 
 # --- quadratic tasks --------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from scipy.stats import ttest_rel
 from timing import timed
 
 from ovkgp import ORFFRidge
-from ovkgp.estimators.ridge_kernels import median_distance
+from ovkgp.estimators.common.named_kernels import median_distance
 from ovkgp.kernels import GraphMatrix
 
 NUM_TASKS = 7

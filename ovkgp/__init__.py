@@ -12,6 +12,8 @@ Example:
     'InputError'
 """
 
+from __future__ import annotations
+
 from ovkgp.lazy import lazy_names
 
 __version__ = "0.1.0"

@@ -5,6 +5,8 @@ which knows nothing of `ovkgp` still catches it, and each message says what was 
 what was expected and what to do next.
 """
 
+from __future__ import annotations
+
 
 class OvkgpError(Exception):
     """Base class of every error raised on purpose by `ovkgp`."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.inference.log_posterior import LogPosterior
+from ovkgp.inference.training.log_posterior import LogPosterior
 
 TOLERANCE = 1e-9
 

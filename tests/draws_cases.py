@@ -4,9 +4,9 @@ import copy
 
 import numpy as np
 
-from ovkgp.estimators.hyperparameter_learning import axis_names
-from ovkgp.inference.arviz_data import to_arviz_object
-from ovkgp.inference.draw_groups import DrawGroups
+from ovkgp.estimators.regression.hyperparameters import axis_names
+from ovkgp.inference.sampling.arviz_data import to_arviz_object
+from ovkgp.inference.sampling.arviz_groups import DrawGroups
 
 
 def perturbed(estimator, gp, rows, seed):

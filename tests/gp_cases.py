@@ -13,8 +13,8 @@ from posterior_oracle import DensePosterior, noise_matrix
 
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.data import observations
-from ovkgp.inference.roads import choose_road
+from ovkgp.inference.model.observations import observations
+from ovkgp.inference.strategies.selection import choose_road
 from ovkgp.kernels import DecomposableKernel
 
 LOADINGS = torch.tensor([1.0, -0.6, 0.3], dtype=torch.float64)  # rounded to float32, W Wᵀ would not be of rank 1

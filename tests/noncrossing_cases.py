@@ -7,10 +7,9 @@ import torch
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from ovkgp.inference.task_learning.factors import KernelFactor
-from ovkgp.inference.task_learning.noncrossing import NonCrossing
-from ovkgp.inference.task_learning.noncrossing_tasks import DerivativeTaskFactor, derivative_task_factor
-from ovkgp.inference.task_learning.problem import TaskProblem
+from ovkgp.inference.tasks.factors import DerivativeTaskFactor, KernelFactor, derivative_task_factor
+from ovkgp.inference.tasks.noncrossing import NonCrossing
+from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.losses import IntegralLoss, Pinball, TaskMeasure, gauss_legendre
 
 GAMMA_X, GAMMA_T = 10.0, 5.0

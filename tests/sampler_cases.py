@@ -7,7 +7,7 @@ import pyro
 import torch
 from scipy.optimize import minimize
 
-from ovkgp.inference.log_posterior import LogPosterior, Mode
+from ovkgp.inference.training.log_posterior import LogPosterior, Mode
 
 
 class KnownDensity(LogPosterior):

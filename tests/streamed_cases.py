@@ -8,9 +8,9 @@ from task_cases import rbf
 from torch import Tensor
 
 from ovkgp.features import ORFF
-from ovkgp.inference.task_learning.factors import FeatureFactor, KernelFactor
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.streamed import StreamedProblem
+from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor
+from ovkgp.inference.tasks.problem import TaskProblem
+from ovkgp.inference.tasks.solvers.streamed import StreamedProblem
 from ovkgp.losses import IntegralLoss, Loss, Pinball, gauss_legendre
 
 

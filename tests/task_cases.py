@@ -10,8 +10,8 @@ from gpytorch.kernels import RBFKernel
 from loss_cases import normal
 from torch import Tensor
 
-from ovkgp.inference.task_learning.factors import KernelFactor
-from ovkgp.inference.task_learning.problem import TaskProblem
+from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.losses import (
     CostSensitiveHinge,
     CurveEnvelope,

@@ -4,7 +4,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from ovkgp.inference.distributed import Ranks
+from ovkgp.inference.statistics.distributed import Ranks
 
 
 class ThreadRanks(Ranks):

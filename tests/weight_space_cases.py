@@ -8,9 +8,8 @@ from gpytorch.means import Mean
 from linear_operator import to_dense, to_linear_operator
 
 from ovkgp.features import ORFF, FeatureMap, Nystrom, SpectralPair
-from ovkgp.inference.data import Observations
-from ovkgp.inference.means import output_mean
-from ovkgp.inference.noise import OutputNoise
+from ovkgp.inference.model.mean_noise import OutputNoise, output_mean
+from ovkgp.inference.model.observations import Observations
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,

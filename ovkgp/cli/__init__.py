@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from ovkgp import __version__
+from ovkgp.cli.arguments import Debug
 from ovkgp.cli.errors import one_sentence
 from ovkgp.cli.features import features_command
 from ovkgp.cli.fit import fit_command
 from ovkgp.cli.models import models_command
-from ovkgp.cli.options import Debug
 from ovkgp.cli.predict import predict_command
 from ovkgp.cli.report import report_command
 
@@ -68,7 +68,7 @@ def demo_command(
     ovkgp demo --out here --seed 1
     """
     with one_sentence(context, debug):
-        from ovkgp.cli.inputs import check_seed, output_folder
+        from ovkgp.cli.arguments import check_seed, output_folder
 
         check_seed(seed)
         with output_folder(out) as folder:

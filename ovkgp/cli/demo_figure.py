@@ -19,11 +19,8 @@ from matplotlib.ticker import MaxNLocator
 
 from ovkgp import GPRegressor
 from ovkgp.cli.demo_models import Sea
-from ovkgp.plotting.field_arrows import opacity
-from ovkgp.plotting.field_shades import GREYS
-from ovkgp.plotting.field_values import field_values, scalar_behind
-from ovkgp.plotting.fields import grid
-from ovkgp.plotting.style import INK, LINE, OTHER
+from ovkgp.plotting.axes import INK, LINE, OTHER
+from ovkgp.plotting.fields import GREYS, field_values, grid, opacity, scalar_behind
 
 NUM_ARROWS, NUM_SHADES = 18, 81
 """Points of arrows and of shades along the longer side."""

@@ -17,8 +17,8 @@ import pandas as pd
 from ovkgp import GPRegressor
 from ovkgp.datasets import make_drifters
 from ovkgp.datasets.drifters import Currents
-from ovkgp.estimators.compare_kernels import standard_error
-from ovkgp.estimators.predictive_scores import left_out_entries, left_out_rows, smoothed_leave_one_out
+from ovkgp.estimators.selection.compare_kernels import standard_error
+from ovkgp.estimators.selection.predictive_scores import left_out_entries, left_out_rows, smoothed_leave_one_out
 from ovkgp.exceptions import FitWarning
 
 KERNELS = {

@@ -10,7 +10,10 @@ launcher ends the others as soon as one has ended.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -18,8 +21,51 @@ from contextlib import contextmanager
 
 import typer
 
-from ovkgp.cli.launching import is_first_rank
 from ovkgp.exceptions import DistributedError, OvkgpError
+
+
+class Interrupts:
+    """How often Ctrl-C was pressed while `listening`."""
+
+    def __init__(self):
+        self.count = 0
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Count SIGINT, which raises `KeyboardInterrupt` as ever."""
+        if threading.current_thread() is not threading.main_thread():  # signals are for the main thread
+            yield
+            return
+
+        def heard(number, frame):
+            self.count += 1
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGINT, heard)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells each of its processes."""
+
+
+def is_launched() -> bool:
+    """Whether torchrun started this process as one of several.
+
+    Example:
+        >>> is_launched()
+        False
+    """
+    return all(name in os.environ for name in ENVIRONMENT) and os.environ["WORLD_SIZE"] != "1"
+
+
+def is_first_rank() -> bool:
+    """Whether this process speaks and writes for all: rank 0, or one that is alone."""
+    return not is_launched() or os.environ["RANK"] == "0"
+
 
 BAD_INPUT, UNEXPECTED, INTERRUPTED = 2, 1, 130
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ovkgp.cli.arguments import Debug, Separator
 from ovkgp.cli.errors import one_sentence
-from ovkgp.cli.options import Debug, Separator
 from ovkgp.exceptions import OptionError
 
 
@@ -76,12 +76,12 @@ def features_command(
     ovkgp features table.csv --inputs east,north --outputs u,v --lengthscale 0.5
     """
     with one_sentence(context, debug):
-        from ovkgp.cli.inputs import check_seed, output_file
+        from ovkgp.cli.arguments import check_seed, output_file
 
         path = None if plot is None else output_file(plot, (".png", ".pdf", ".svg"), option="--plot")
         check_seed(seed)
         if data is not None:
-            from ovkgp.cli.boxes import box_of
+            from ovkgp.cli.feature_counts import box_of
 
             refuse("is taken from the table", rows=rows, dims=dims)
             rows, dims, count, diagonal = box_of(data, inputs, outputs, separator)

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from ovkgp.cli.arguments import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, names
 from ovkgp.cli.errors import INTERRUPTED, one_sentence
-from ovkgp.cli.options import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, names
 
 
 def fit_command(
@@ -64,17 +64,14 @@ def fit_command(
     torchrun --nproc_per_node=2 -m ovkgp fit large_scale table.csv --inputs a,b --outputs u,v --out big.ovkgp
     """
     with one_sentence(context, debug):
-        from ovkgp.cli.inputs import check_seed, output_file
-        from ovkgp.cli.settings import settings
+        from ovkgp.cli.arguments import check_seed, output_file, settings
         from ovkgp.recipes import load_recipe
 
         chosen = load_recipe(recipe).with_options(**settings(changes or ()))
         path = output_file(out, sources=[data])
         if seed is not None:
             check_seed(seed)
-        from ovkgp.cli.checkpoint_files import CheckpointFiles
-        from ovkgp.cli.fit_summary import show
-        from ovkgp.cli.fitting import FitJob
+        from ovkgp.cli.fit_job import CheckpointFiles, FitJob, show
         from ovkgp.cli.tables import TableFile
 
         verbose = int(not quiet and sys.stderr.isatty())

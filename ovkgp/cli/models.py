@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ovkgp.cli.arguments import Debug
 from ovkgp.cli.errors import one_sentence
-from ovkgp.cli.options import Debug
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ovkgp.cli.arguments import Data, Debug, Model, Quiet, Separator, SkipBadRows, names
 from ovkgp.cli.errors import one_sentence
-from ovkgp.cli.options import Data, Debug, Model, Quiet, Separator, SkipBadRows, names
 
 
 def predict_command(
@@ -77,9 +77,9 @@ def predict_command(
     ovkgp predict screening.ovkgp patients.csv --out risk.csv --costs=-0.5,0,0.5 --keep patient
     """
     with one_sentence(context, debug):
-        from ovkgp.cli.inputs import number, numbers, output_file
-        from ovkgp.cli.table_files import SUFFIXES
-        from ovkgp.datasets.snapshots import Snapshot
+        from ovkgp.cli.arguments import number, numbers, output_file
+        from ovkgp.cli.tables import SUFFIXES
+        from ovkgp.files import Snapshot
 
         path = output_file(out, SUFFIXES, sources=[model, data])
         levels = None if quantiles is None else numbers(quantiles, "--quantiles", 0, 1)
@@ -87,8 +87,8 @@ def predict_command(
         prices = None if costs is None else numbers(costs, "--costs")
         Snapshot.of(data)  # there, and readable, before the model is loaded
         import ovkgp
-        from ovkgp.cli.answers import Question
-        from ovkgp.cli.predicting import InputFile, predict_file
+        from ovkgp.cli.prediction_columns import Question
+        from ovkgp.cli.prediction_job import InputFile, predict_file
 
         verbose = int(not quiet and sys.stderr.isatty())
         source = InputFile(Path(data).expanduser(), inputs, names(keep) or (), not skip_bad_rows, separator, verbose)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ovkgp.cli.arguments import Debug, Model, Outputs, Quiet, Separator, SkipBadRows, Task, names
 from ovkgp.cli.errors import one_sentence
-from ovkgp.cli.options import Debug, Model, Outputs, Quiet, Separator, SkipBadRows, Task, names
 
 
 def report_command(
@@ -47,14 +47,14 @@ def report_command(
     ovkgp report currents.ovkgp --data new_drifters.csv --out check.html --title "Currents in May"
     """
     with one_sentence(context, debug):
-        from ovkgp.cli.inputs import output_file
-        from ovkgp.datasets.snapshots import Snapshot
+        from ovkgp.cli.arguments import output_file
+        from ovkgp.files import Snapshot
 
         path = output_file(out, (".html", ".htm"), sources=[model] if data is None else [model, data])
         if data is not None:
             Snapshot.of(data)  # there, and readable, before the model is loaded
         import ovkgp
-        from ovkgp.cli.reporting import read_known
+        from ovkgp.cli.prediction_job import read_known
         from ovkgp.plotting import write_report
 
         estimator = ovkgp.load(model)

@@ -1,23 +1,58 @@
-"""Tables as a model takes them: X and Y as data frames, from a file that is read whole.
+"""Tables that are written a chunk at a time, to CSV, TSV or Parquet, whole or not at all.
 
-What Y is depends on the estimator: many columns of numbers with gaps, one column, one column of labels, or nothing. A long
-table, one observation a row, becomes a wide one with an output for each label of its task column.
+The rows go to a file beside the one that was asked for, which takes its name when all of them are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 
 from ovkgp.cli.errors import note
-from ovkgp.cli.labels import as_labels, in_order
-from ovkgp.cli.text_tables import TextTable
 from ovkgp.datasets import TableStream
+from ovkgp.datasets.text_tables import TextTable
 from ovkgp.exceptions import InputError, OptionError
+
+
+def as_labels(values: list) -> np.ndarray:
+    """Labels (n,): numbers where all texts are such, written as Python writes them, else as they are.
+
+    Example:
+        >>> as_labels(["1", "0"]).tolist(), as_labels(["yes", "1"]).tolist(), as_labels(["007", "010"]).tolist()
+        ([1, 0], ['yes', '1'], ['007', '010'])
+    """
+    for kind in (int, float):
+        try:
+            numbers = [kind(value) for value in values]
+        except ValueError:
+            continue
+        if [str(number) for number in numbers] == values:
+            return np.array(numbers)
+    return np.array(values)
+
+
+def in_order(labels: Sequence[str]) -> list[str]:
+    """The distinct labels, sorted: by size where all are numbers, else by the alphabet.
+
+    Example:
+        >>> in_order(["10", "9", "9"]), in_order(["b", "10", "a"])
+        (['9', '10'], ['10', 'a', 'b'])
+    """
+    distinct = sorted(set(labels))
+    try:
+        return sorted(distinct, key=float)
+    except ValueError:
+        return distinct
+
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,3 +195,88 @@ def _frame(values: np.ndarray, names: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(values, columns=list(names))
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+PARQUET = (".parquet", ".pq")
+SUFFIXES = (*DELIMITERS, *PARQUET)
+"""Endings of files that can be written."""
+
+
+class TableWriter(Protocol):
+    """What takes the chunks of a table."""
+
+    def write_table(self, table: pa.Table) -> None:
+        """Add the rows of a table."""
+
+
+@contextmanager
+def table_file(path: Path, schema: pa.Schema) -> Iterator[TableWriter]:
+    """A writer of tables of one schema; the file is there when the context ends well.
+
+    Args:
+        path: with one of the endings `SUFFIXES`; a file of this name is replaced.
+        schema: names and types of the columns.
+
+    Cost: memory for the chunk that is written.
+
+    Example:
+        >>> import tempfile
+        >>> import pyarrow as pa
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "table.csv"
+        ...     table = pa.table({"x": [1.0, 0.5], "name": ["a", "b"]})
+        ...     with table_file(path, table.schema) as writer:
+        ...         writer.write_table(table)
+        ...     print(path.read_text())
+        x,name
+        1,a
+        0.5,b
+        <BLANKLINE>
+    """
+    target = Path(os.path.realpath(path))  # of a link, the file behind it
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    try:
+        with open(unfinished, "xb") as file, _writer(file, path.suffix.lower(), schema) as writer:
+            yield writer
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+class _CsvWriter:
+    """Rows as text; the texts of a chunk have quotes, all of them, only where one of them needs them."""
+
+    def __init__(self, file: BinaryIO, names: list[str], delimiter: str):
+        self.file, self.delimiter = file, delimiter
+        line = io.StringIO()
+        csv.writer(line, delimiter=delimiter, lineterminator="\n").writerow(names)
+        file.write(line.getvalue().encode("utf-8"))
+
+    def write_table(self, table: pa.Table) -> None:
+        import pyarrow as pa
+
+        try:
+            self.file.write(self._text(table, "none"))
+        except pa.ArrowInvalid:  # a text holds a quote, a line end or the delimiter
+            self.file.write(self._text(table, "needed"))
+
+    def _text(self, table: pa.Table, quoting: str) -> pa.Buffer:
+        import pyarrow as pa
+        from pyarrow.csv import WriteOptions, write_csv
+
+        sink = pa.BufferOutputStream()
+        options = WriteOptions(include_header=False, delimiter=self.delimiter, quoting_style=quoting)
+        write_csv(table, sink, options)
+        return sink.getvalue()
+
+
+def _writer(file: BinaryIO, suffix: str, schema: pa.Schema) -> AbstractContextManager[TableWriter]:
+    if suffix in PARQUET:
+        from pyarrow import parquet
+
+        return parquet.ParquetWriter(file, schema)
+    return nullcontext(_CsvWriter(file, schema.names, DELIMITERS[suffix]))

@@ -8,13 +8,15 @@ Example:
     'coverage'
 """
 
+from __future__ import annotations
+
 from ovkgp.lazy import lazy_names
 
 _NAMES = {
     "Coverage": "calibration",
     "coverage": "calibration",
-    "kept_rows": "rows",
-    "pit_values": "pit",
+    "kept_rows": "predictive_distributions",
+    "pit_values": "calibration",
 }
 """What is offered, and the module in which it lives."""
 

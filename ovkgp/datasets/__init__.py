@@ -8,13 +8,15 @@ Example:
     'stream'
 """
 
+from __future__ import annotations
+
 from ovkgp.lazy import lazy_names
 
 _NAMES = {
-    "BadRow": "bad_rows",
-    "DataWarning": "bad_rows",
+    "BadRow": "columns",
+    "DataWarning": "columns",
     "Sample": "samples",
-    "StreamReport": "bad_rows",
+    "StreamReport": "columns",
     "TableStream": "streams",
     "make_circles_and_moons": "semi_supervised",
     "make_curl_free_field": "fields",

@@ -1,13 +1,16 @@
-"""Which columns of a table are inputs and which are outputs, by name.
+"""Rows that cannot be used: counted, named and told, never dropped in silence.
 
-A row of numbers is (x, y) with x finite and y finite or missing (NaN): whatever else a row may be is a fault, and has words.
+A pass over a table keeps a `Tally`. It leaves bad rows out and warns once at the end (`bad="warn"`) or stops at the first
+of them (`bad="error"`), and ends in a `StreamReport`. Only the first `KEPT` bad rows are remembered, so that memory does
+not grow with the file.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,3 +102,126 @@ def _suggestion(name: str, header: Sequence[str]) -> str:
     lowered = {known.lower(): known for known in header}
     close = difflib.get_close_matches(name.lower(), lowered, n=1)
     return f" (did you mean '{lowered[close[0]]}'?)" if close else ""
+
+
+KEPT = 100
+"""How many bad rows a report names."""
+
+TOLD = 5
+"""How many of them a message names."""
+
+
+class DataWarning(UserWarning):
+    """Some rows of a table could not be used and were left out; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that was left out.
+
+    Args:
+        line: its number as an editor shows it (the header of a CSV is line 1); of a Parquet file, the row from 1.
+        reason: what is wrong with it.
+
+    Example:
+        >>> BadRow(7, "input 'depth' is missing").reason
+        "input 'depth' is missing"
+    """
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class StreamReport:
+    """What a pass over a table saw.
+
+    Args:
+        num_rows: good rows given out.
+        num_bad: rows left out.
+        bad_rows: the first 100 of them.
+        num_seen: how many values of each output were observed.
+        finished: whether the pass came to the end of its part of the file.
+        unit: what `BadRow.line` counts: "line" or "row".
+
+    Example:
+        >>> print(StreamReport(9, 1, (BadRow(4, "input 'x' is missing"),), (9, 7), True))
+        9 rows, 1 left out: line 4 (input 'x' is missing)
+    """
+
+    num_rows: int
+    num_bad: int
+    bad_rows: tuple[BadRow, ...]
+    num_seen: tuple[int, ...]
+    finished: bool
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        rest = "" if self.finished else " (the pass was broken off)"
+        return f"{self.num_rows} rows, {self.num_bad} left out{self.first_reasons()}{rest}"
+
+    def first_reasons(self) -> str:
+        """The first bad rows in words, after a colon; empty where there are none."""
+        named = [f"{self.unit} {row.line} ({row.reason})" for row in self.bad_rows[:TOLD]]
+        more = [f"and {self.num_bad - len(named)} more"] if self.num_bad > len(named) else []
+        return ": " + ", ".join(named + more) if named else ""
+
+
+class Tally:
+    """The running account of one pass.
+
+    Args:
+        source: the file's name, for messages.
+        columns: the columns that are read.
+        unit: "line" or "row".
+        strict: stop at the first bad row.
+    """
+
+    def __init__(self, source: str, columns: Columns, unit: str, strict: bool):
+        self.source, self.columns, self.unit, self.strict = source, columns, unit, strict
+        self.num_rows, self.num_bad, self.finished = 0, 0, False
+        self.bad_rows: list[BadRow] = []
+        self.num_seen = np.zeros(len(columns.outputs), dtype=np.int64)
+
+    def reject(self, line: Callable[[], int], reason: str) -> None:
+        """Count a bad row; `line` is asked for its number only where that is remembered."""
+        self.num_bad += 1
+        if len(self.bad_rows) < KEPT:
+            self.bad_rows.append(BadRow(line(), reason))
+        if self.strict:
+            raise InputError(
+                f"{self.source}, {self.unit} {self.bad_rows[-1].line}: {reason}. Correct it, or leave such rows out with "
+                'bad="warn".'
+            )
+
+    def sift(self, rows: np.ndarray, line_of: Callable[[int], int]) -> np.ndarray:
+        """The good ones among rows (k, d + p) of numbers, NaN where missing; `line_of(i)` is the number of row i."""
+        is_bad = self.columns.is_bad(rows)
+        if not is_bad.any():
+            return rows
+        places = np.flatnonzero(is_bad)
+        named = places[: max(KEPT - len(self.bad_rows), 1)]
+        for place in named.tolist():
+            self.reject(lambda place=place: line_of(place), self.columns.fault(rows[place].tolist()))
+        self.num_bad += len(places) - len(named)
+        return rows[~is_bad]
+
+    def accept(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Count good rows (k, d + p) and split them into X (k, d) and Y (k, p), each with memory of its own."""
+        d = len(self.columns.inputs)
+        X, Y = rows[:, :d].copy(), rows[:, d:].copy()
+        self.num_rows += len(rows)
+        self.num_seen += len(rows) - np.isnan(Y).sum(0)
+        return X, Y
+
+    def report(self) -> StreamReport:
+        """The account so far."""
+        seen = tuple(self.num_seen.tolist())
+        return StreamReport(self.num_rows, self.num_bad, tuple(self.bad_rows), seen, self.finished, self.unit)
+
+    def warn(self, stacklevel: int) -> None:
+        """One warning if rows were left out."""
+        if self.num_bad:
+            total = self.num_rows + self.num_bad
+            message = f"{self.source}: {self.num_bad} of {total} rows left out{self.report().first_reasons()}."
+            warnings.warn(message, DataWarning, stacklevel=stacklevel + 1)

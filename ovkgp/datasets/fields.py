@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from ovkgp.checks import one_of, positive, whole_number
 from ovkgp.datasets.samples import (
     INPUTS,
     NOISE,
@@ -23,10 +24,8 @@ from ovkgp.datasets.samples import (
     with_noise,
 )
 from ovkgp.exceptions import InputError
-from ovkgp.features.bounds.checks import one_of, positive
-from ovkgp.features.noise import as_seed
+from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.kernels import CurlFreeKernel
-from ovkgp.kernels.checks import whole_number
 
 CENTRES = ((0.0, 0.0), (0.0, 1.0), (0.0, -1.0), (-1.0, 0.0), (1.0, 0.0))
 HEIGHTS = (1.0, 1.0, 1.0, -1.0, -1.0)

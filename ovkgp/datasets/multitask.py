@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.spatial.distance import pdist
 
+from ovkgp.checks import positive, whole_number
 from ovkgp.datasets.samples import (
     COVARIANCE,
     INPUTS,
@@ -27,10 +28,8 @@ from ovkgp.datasets.samples import (
     with_noise,
 )
 from ovkgp.exceptions import OptionError
-from ovkgp.features.bounds.checks import positive
-from ovkgp.features.noise import as_seed
+from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.kernels import DecomposableKernel
-from ovkgp.kernels.checks import whole_number
 
 TASK_VARIANCES = (0.5, 0.25, 0.1, 0.05, 0.15, 0.1, 0.15)
 LEAST_DIMS = 5

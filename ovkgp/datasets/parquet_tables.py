@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from tqdm import tqdm
 
-from ovkgp.datasets.bad_rows import Tally
-from ovkgp.datasets.columns import Columns
-from ovkgp.datasets.snapshots import Snapshot
+from ovkgp.datasets.columns import Columns, Tally
 from ovkgp.exceptions import InputError
+from ovkgp.files import Snapshot
 
 BATCH = 65536
 """Rows that are read at a time."""

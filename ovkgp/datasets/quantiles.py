@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from ovkgp.checks import whole_number
 from ovkgp.datasets.samples import INPUTS, NOISE, finite_rows, random_stream
 from ovkgp.exceptions import InputError
-from ovkgp.features.noise import as_seed
-from ovkgp.kernels.checks import whole_number
+from ovkgp.features.spectral.base_samples import as_seed
 
 
 class ConditionalQuantiles(NamedTuple):

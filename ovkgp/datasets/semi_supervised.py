@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.datasets import make_circles, make_moons
 
+from ovkgp.checks import nonnegative, one_of, whole_number
 from ovkgp.datasets.samples import INPUTS, LABELS, Sample, child_seed, finite_rows, random_stream
 from ovkgp.exceptions import OptionError
-from ovkgp.features.bounds.checks import nonnegative, one_of
-from ovkgp.features.noise import as_seed
+from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.kernels import simplex_code
-from ovkgp.kernels.checks import whole_number
 
 CODINGS = ("simplex", "one_hot")
 CIRCLES_AT = (-2.75, 0.25)

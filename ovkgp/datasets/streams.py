@@ -15,12 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ovkgp.datasets.bad_rows import StreamReport, Tally
-from ovkgp.datasets.columns import Columns
+from ovkgp.datasets.columns import Columns, StreamReport, Tally
 from ovkgp.datasets.csv_tables import CsvTable
 from ovkgp.datasets.parquet_tables import ParquetTable
-from ovkgp.datasets.snapshots import Snapshot
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.files import Snapshot
 
 CSV, PARQUET = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 BAD = ("warn", "error")

@@ -3,15 +3,21 @@
 Codes such as BT-47, and "the thesis": see ``docs/references.md``.
 """
 
-from ovkgp.features import bounds, combined_pairs, field_pairs, radial_pairs, scalar_pairs  # noqa: F401  (they fill the table)
-from ovkgp.features.blocks import BlockedORFF
+from __future__ import annotations
+
+from ovkgp.features import bounds
+from ovkgp.features.blocked_orff import BlockedORFF
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.manifold import ManifoldFeatures
 from ovkgp.features.nystrom import Nystrom
 from ovkgp.features.orff import ORFF
 from ovkgp.features.orff_kernel import FeatureSumKernel, ORFFKernel
-from ovkgp.features.spectral import SpectralPair, SpectralSum, spectral_pair
-from ovkgp.features.tails import moment_order
+from ovkgp.features.spectral import combined as combined_pairs
+from ovkgp.features.spectral import fields as field_pairs
+from ovkgp.features.spectral import radial as radial_pairs
+from ovkgp.features.spectral import scalar as scalar_pairs
+from ovkgp.features.spectral.moments import moment_order
+from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, spectral_pair
 
 __all__ = [
     "ORFF",

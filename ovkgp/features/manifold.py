@@ -20,8 +20,7 @@ from ovkgp.exceptions import FactorisationError, KernelTypeError, OptionError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.kernels import DecomposableKernel, ManifoldKernel
-from ovkgp.kernels.penalties import Penalty, blockwise_product
-from ovkgp.kernels.remembered import Remembered
+from ovkgp.kernels.penalties import Penalty, Remembered, blockwise_product
 
 CHUNK_ENTRIES = 4_000_000
 """About how many features of the penalised points are in memory at a time (32 MB)."""

@@ -15,19 +15,13 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
+from ovkgp.checks import whole_number
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.features.feature_map import FeatureMap
-from ovkgp.features.noise import as_seed, normal_scores, require_sampler
-from ovkgp.features.operators import (
-    ComplexFeatureOperator,
-    FeatureOperator,
-    ReflectedFeatureOperator,
-    Waves,
-    stacked,
-)
-from ovkgp.features.spectral import SpectralPair, SpectralSum, spectral_pair
+from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, ReflectedFeatureOperator, Waves, stacked
+from ovkgp.features.spectral.base_samples import as_seed, normal_scores, require_sampler
+from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, spectral_pair
 from ovkgp.kernels import components, is_operator_valued, num_outputs
-from ovkgp.kernels.checks import whole_number
 from ovkgp.kernels.fields import FieldKernel
 
 

@@ -18,8 +18,13 @@ from linear_operator.operators import RootLinearOperator, ZeroLinearOperator
 from torch import Tensor
 
 from ovkgp.exceptions import KernelTypeError, OptionError
-from ovkgp.features.capacitance import DenseCapacitance, KroneckerCapacitance
-from ovkgp.features.covariance import FeatureCovariance, FeatureCrossCovariance, NoisyFeatureCovariance
+from ovkgp.features.covariance import (
+    DenseCapacitance,
+    FeatureCovariance,
+    FeatureCrossCovariance,
+    KroneckerCapacitance,
+    NoisyFeatureCovariance,
+)
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.kernels import OperatorValuedKernel
 

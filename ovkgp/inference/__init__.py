@@ -4,25 +4,25 @@
 `predict` gives a `Prediction`. `Statistics` are what a feature map keeps of data that stream by.
 """
 
-from ovkgp.inference.covariance_prior import CovariancePrior, register_covariance_prior
-from ovkgp.inference.data_priors import register_data_priors
-from ovkgp.inference.distributed import process_group
-from ovkgp.inference.draws import FunctionDraws
-from ovkgp.inference.fit_report import FitReport
+from __future__ import annotations
+
 from ovkgp.inference.gp import OperatorValuedGP
-from ovkgp.inference.hyperparameters import hyperparameters
-from ovkgp.inference.leave_one_out import LeaveOneOut
 from ovkgp.inference.likelihoods import LikelihoodPrediction, make_likelihood
-from ovkgp.inference.long_format import to_long, to_wide
-from ovkgp.inference.noise_path import NoisePath, noise_path, rows_left_out
-from ovkgp.inference.posterior import Posterior
-from ovkgp.inference.prediction import Prediction
-from ovkgp.inference.primal_dual import PrimalDual, primal_dual_residual
-from ovkgp.inference.prior_draws import draw_prior, prior_predictive
-from ovkgp.inference.ridge_solvers import solve_ridge
-from ovkgp.inference.sampling import sample_hyperparameters
-from ovkgp.inference.statistics import Statistics
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference.model.fit_report import FitReport
+from ovkgp.inference.model.long_format import to_long, to_wide
+from ovkgp.inference.model.parameter_vector import hyperparameters
+from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior
+from ovkgp.inference.posteriors.prediction import Prediction
+from ovkgp.inference.ridge.noise_path import NoisePath, noise_path, rows_left_out
+from ovkgp.inference.ridge.solvers import PrimalDual, primal_dual_residual, solve_ridge
+from ovkgp.inference.sampling.prior_predictive import draw_prior, prior_predictive
+from ovkgp.inference.sampling.sampling import sample_hyperparameters
+from ovkgp.inference.statistics.distributed import process_group
+from ovkgp.inference.statistics.statistics import Statistics
+from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior
+from ovkgp.inference.training.initialization import register_data_priors
+from ovkgp.inference.variational.gp import VariationalGP
 
 __all__ = [
     "CovariancePrior",

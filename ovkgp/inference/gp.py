@@ -1,7 +1,7 @@
 """A Gaussian process with an operator-valued kernel: kernel + mean + noise (+ feature map), and three verbs.
 
 `fit` trains the hyperparameters by evidence, `log_evidence` is that evidence, differentiable, and `condition` gives the
-posterior. The linear algebra is chosen from the structure at hand (`ovkgp.inference.roads`).
+posterior. The linear algebra is chosen from the structure at hand (`ovkgp.inference.strategies.selection`).
 """
 
 from __future__ import annotations
@@ -22,28 +22,24 @@ from torch import Tensor
 
 from ovkgp.exceptions import FactorisationError, FitWarning, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
-from ovkgp.inference.apart import can_train_apart, train_apart
-from ovkgp.inference.data import Observations, as_floating, observations
-from ovkgp.inference.draws_conditioning import condition_on_draws
-from ovkgp.inference.fitting import (
+from ovkgp.inference.model.mean_noise import Model, OutputNoise, output_mean
+from ovkgp.inference.model.observations import Observations, as_floating, observations
+from ovkgp.inference.model.parameter_vector import hyperparameters as named_hyperparameters
+from ovkgp.inference.model.row_sample import training_subset
+from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.mixture import condition_on_draws
+from ovkgp.inference.posteriors.posterior import Posterior
+from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
+from ovkgp.inference.strategies.selection import choose_road, gathering_road, require_road, road_of
+from ovkgp.inference.training.initialization import (
+    log_prior,
     parameter_boxes,
     parameter_sizes,
     problem_name,
     start_from_data,
     starting_points,
 )
-from ovkgp.inference.hyperparameters import hyperparameters as named_hyperparameters
-from ovkgp.inference.leave_one_out import LeaveOneOut
-from ovkgp.inference.means import output_mean
-from ovkgp.inference.model import Model
-from ovkgp.inference.noise import OutputNoise
-from ovkgp.inference.output_statistics import OutputStatistics
-from ovkgp.inference.posterior import Posterior
-from ovkgp.inference.priors import log_prior
-from ovkgp.inference.roads import choose_road, gathering_road, require_road, road_of
-from ovkgp.inference.statistics import Statistics
-from ovkgp.inference.subsets import training_subset
-from ovkgp.inference.training import FitReport, maximise
+from ovkgp.inference.training.maximize import FitReport, can_train_apart, maximise, train_apart
 from ovkgp.kernels import ManifoldKernel, num_outputs
 
 VARIANCES = ("features", "guarded")
@@ -66,7 +62,7 @@ class OperatorValuedGP(Module):
     Trained and predicted values live in the units of the data as given. A noise known for each entry of Y is passed to
     `fit`, `condition` and `log_evidence` as `noise=`, an (n, p) array of variances, and replaces the model's.
 
-    Cost: see `ovkgp.inference.roads`; n³ + p³ for a separable kernel, (observed entries)³ for others, n M² for a feature
+    Cost: see `ovkgp.inference.strategies.selection`; n³ + p³ for a separable kernel, (observed entries)³ for others, n M² for a feature
     map with M waves.
 
     Example:
@@ -177,7 +173,7 @@ class OperatorValuedGP(Module):
                 of one conditioning for each draw. Statistics allow draws of what they do not depend on.
             noise: known variances (n, p).
             variance: with a feature map, "features" for the variance of its weights alone, "guarded" for one that never
-                falls below the exact kernel's given `num_landmarks` of the inputs (`ovkgp.inference.guard`).
+                falls below the exact kernel's given `num_landmarks` of the inputs (`ovkgp.inference.posteriors.weight_posterior`).
             max_draws: more draws of hyperparameters are thinned to so many, evenly over the chains.
         """
         if hyperparameters is not None:
@@ -338,7 +334,7 @@ class OperatorValuedGP(Module):
             raise FactorisationError(f"{error} This was at {listed}.") from error
 
     def observe(self, X, Y, noise=None, every_output: bool = True) -> Observations:
-        """Data for this model, checked; see `ovkgp.inference.data.observations`."""
+        """Data for this model, checked; see `ovkgp.inference.model.observations.observations`."""
         data = observations(X, Y, self.num_outputs, noise, every_output=every_output)
         self.to(data.X.device)
         self.mean.see(data.X.shape[1])

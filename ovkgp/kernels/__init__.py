@@ -3,15 +3,13 @@
 Codes such as BT-27: see ``docs/references.md``.
 """
 
-from ovkgp.kernels.blockwise import BlockwiseProductKernel
-from ovkgp.kernels.cauchy import CauchyKernel
+from __future__ import annotations
+
 from ovkgp.kernels.chi_square import ExponentiatedChi2Kernel, SkewedChi2Kernel
 from ovkgp.kernels.curves import GaussianCurveKernel, LaplaceCurveKernel
-from ovkgp.kernels.decomposable import DecomposableKernel
+from ovkgp.kernels.decomposable import BlockwiseProductKernel, DecomposableKernel, IndependentKernel
 from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel
-from ovkgp.kernels.full_matrix import FullMatrix
 from ovkgp.kernels.function_valued import FunctionValuedKernel
-from ovkgp.kernels.graphs import cluster_laplacian, neighbor_laplacian
 from ovkgp.kernels.groups import (
     AdditiveGroup,
     CyclicGroup,
@@ -19,13 +17,11 @@ from ovkgp.kernels.groups import (
     ProductGroup,
     SkewedMultiplicativeGroup,
 )
-from ovkgp.kernels.independent import IndependentKernel
-from ovkgp.kernels.jets import Jet, lag_jet, radial_jet, separable_jet
-from ovkgp.kernels.laplace import LaplaceKernel
 from ovkgp.kernels.manifold import ManifoldKernel
-from ovkgp.kernels.output_matrices import (
+from ovkgp.kernels.outputs.matrices import (
     EmpiricalMatrix,
     FreeMatrix,
+    FullMatrix,
     GraphMatrix,
     KnownMatrix,
     MeanRegularizedMatrix,
@@ -34,8 +30,10 @@ from ovkgp.kernels.output_matrices import (
     graph_laplacian,
     simplex_code,
 )
+from ovkgp.kernels.penalties import cluster_laplacian, neighbor_laplacian
 from ovkgp.kernels.protocol import OperatorValuedKernel, block, components, is_operator_valued, num_outputs
-from ovkgp.kernels.sobolev import SobolevKernel
+from ovkgp.kernels.radial_derivatives import Jet, lag_jet, radial_jet, separable_jet
+from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, SobolevKernel
 from ovkgp.kernels.transformable import Delay, TransformableKernel
 from ovkgp.kernels.warped import WarpedKernel
 

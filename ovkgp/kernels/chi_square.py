@@ -13,9 +13,9 @@ from gpytorch.kernels import Kernel
 from gpytorch.priors import Prior
 from torch import Tensor
 
-from ovkgp.kernels.cauchy import sum_over_coordinates
 from ovkgp.kernels.groups import column_names, require
 from ovkgp.kernels.protocol import BatchIndexMixin
+from ovkgp.kernels.stationary import sum_over_coordinates
 
 
 class SkewedChi2Kernel(BatchIndexMixin, Kernel):

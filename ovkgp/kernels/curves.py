@@ -11,8 +11,8 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from ovkgp.checks import whole_number
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.kernels.checks import whole_number
 from ovkgp.kernels.protocol import BatchIndexMixin
 
 

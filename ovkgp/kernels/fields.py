@@ -17,11 +17,11 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
+from ovkgp.checks import whole_number
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
-from ovkgp.kernels.checks import whole_number
 from ovkgp.kernels.decomposable import require_scalar
-from ovkgp.kernels.jets import lag_jet
 from ovkgp.kernels.protocol import OperatorValuedKernel, known_dims
+from ovkgp.kernels.radial_derivatives import lag_jet
 
 
 class FieldKernel(OperatorValuedKernel):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module, ModuleList
 
+from ovkgp.checks import whole_number
 from ovkgp.exceptions import DomainError, InputError, OptionError
-from ovkgp.kernels.checks import whole_number
 
 Columns = Sequence[int] | Tensor | None
 

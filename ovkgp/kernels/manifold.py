@@ -20,9 +20,8 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from ovkgp.exceptions import FactorisationError, InputError, KernelTypeError, OptionError
-from ovkgp.kernels.penalties import Penalty
+from ovkgp.kernels.penalties import Penalty, Remembered
 from ovkgp.kernels.protocol import BatchIndexMixin, OperatorValuedKernel, is_operator_valued, num_outputs
-from ovkgp.kernels.remembered import Remembered
 
 
 class ManifoldKernel(BatchIndexMixin, Kernel):

@@ -1,19 +1,104 @@
-"""Quadratic penalties on the values of a function, Σ_ik ⟨f(x_i), M_ik f(x_k)⟩ with M symmetric and positive semi-definite.
+"""Graphs on the rows of a table, and their Laplacians, as penalties for `ManifoldKernel` (BT-111, BT-114).
 
-M is (n, n), one number M_ik for each pair of points and the same for every output (M ⊗ I_p), or (n·p, n·p), data-major. It
-may be sparse, as graph Laplacians are, and is then never made dense by a product.
+    fᵀ L f = ½ Σ_ik W_ik (f_i − f_k)²,    L = diag(W1) − W,
+
+so that a function with a small penalty varies little between points that the graph ties together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
 import numpy as np
 import torch
 from scipy import sparse
+from scipy.sparse.csgraph import connected_components, laplacian
 from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
-from ovkgp.exceptions import InputError
-from ovkgp.kernels.remembered import Remembered
+from ovkgp.checks import whole_number
+from ovkgp.exceptions import InputError, OptionError
+
+
+class Remembered:
+    """One value computed from modules.
+
+    A copy of the modules (`deepcopy`) copies what is remembered with them; a pickle forgets it.
+
+    Cost: O(number of parameters) a look; memory for a copy of the parameters.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.kernels.penalties import Remembered
+        >>> layer, memory = torch.nn.Linear(2, 2), Remembered()
+        >>> with torch.no_grad():
+        ...     first = memory.of([layer], "norm", lambda: layer.weight.norm())
+        ...     again = memory.of([layer], "norm", lambda: layer.weight.norm())
+        >>> first is again
+        True
+    """
+
+    def __init__(self):
+        self._modules: list[torch.nn.Module] = []
+        self._parameters: list[Tensor] = []
+        self._buffers: list[tuple[Tensor, int]] = []
+        self._key: Any = None
+        self._value: Any = None
+
+    def of(self, modules: list[torch.nn.Module], key: Any, make: Callable[[], Any]) -> Any:
+        """`make()`, or what it gave before where nothing has changed since.
+
+        Args:
+            modules: all that the value depends on.
+            key: what else it depends on, such as a dtype; compared by `==`.
+            make: a function without arguments.
+        """
+        parts = [part for module in modules for part in module.modules()]
+        parameters = [tensor for part in parts for tensor in part.parameters(recurse=False)]
+        buffers = [tensor for part in parts for tensor in part.buffers(recurse=False)]
+        if _is_tracked(parameters + buffers):
+            return make()
+        if not self._knows(parts, parameters, buffers, key):
+            self._value = make()
+            self._modules, self._key = parts, key
+            self._parameters = [tensor.detach().clone() for tensor in parameters]
+            self._buffers = [(tensor, tensor._version) for tensor in buffers]
+        return self._value
+
+    def _knows(self, parts: list, parameters: list[Tensor], buffers: list[Tensor], key: Any) -> bool:
+        if not self._modules or key != self._key or [*map(id, parts)] != [*map(id, self._modules)]:
+            return False
+        if [(id(tensor), tensor._version) for tensor in buffers] != [(id(t), v) for t, v in self._buffers]:
+            return False
+        return len(parameters) == len(self._parameters) and all(map(_are_alike, parameters, self._parameters))
+
+    def __deepcopy__(self, memo: dict) -> Remembered:
+        copy = Remembered()
+        copy._modules, copy._parameters, buffers, copy._key, copy._value = deepcopy(
+            (self._modules, self._parameters, [tensor for tensor, _ in self._buffers], self._key, self._value), memo
+        )
+        unchanged = all(tensor._version == version for tensor, version in self._buffers)
+        copy._buffers = [(tensor, tensor._version if unchanged else -1) for tensor in buffers]
+        return copy
+
+    def __reduce__(self):
+        return Remembered, ()
+
+
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
+
+
+def _is_tracked(tensors: list[Tensor]) -> bool:
+    """Whether somebody differentiates, batches over or otherwise looks into these tensors."""
+    if torch.is_inference_mode_enabled() or torch._C._are_functorch_transforms_active():
+        return True
+    if any(tensor.is_inference() for tensor in tensors):  # they have no version
+        return True
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
 
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4}
 """How far from symmetric, and how far below zero, relative to the largest row sum, M may be by rounding."""
@@ -186,3 +271,114 @@ def _smallest_eigenvalue(matrix: np.ndarray | sparse.csr_array, size: float) -> 
     shifted = size * sparse.eye_array(matrix.shape[0], format="csr") - matrix
     start = np.random.default_rng(0).standard_normal(matrix.shape[0])
     return size - float(eigsh(shifted, k=1, which="LA", v0=start, tol=1e-4, return_eigenvectors=False)[0])
+
+
+WEIGHTS = ("heat", "binary")
+
+
+def neighbor_laplacian(
+    X, num_neighbors: int = 10, *, weights: str = "heat", normalised: bool = False
+) -> sparse.csr_array:
+    """The Laplacian of the graph of nearest neighbours, sparse (n, n), symmetric and positive semi-definite.
+
+    Two points are tied where either is among the nearest neighbours of the other.
+
+    Args:
+        X: the points (n, d), an array or a tensor.
+        num_neighbors: of each point; all other points where there are no more than that.
+        weights: "heat" for exp(−‖x_i − x_k‖² / 2h²), h the median distance between neighbours that are apart; "binary" for 1.
+        normalised: I − D^{−½} W D^{−½} in place of D − W, D the degrees, with eigenvalues between 0 and 2.
+
+    Cost: O(n log n) time in few dimensions, at most O(n² d), for the search; O(n · num_neighbors) memory.
+
+    Example:
+        >>> from ovkgp.kernels import neighbor_laplacian
+        >>> neighbor_laplacian([[0.0], [1.0], [3.0]], num_neighbors=1, weights="binary").toarray()
+        array([[ 1., -1.,  0.],
+               [-1.,  2., -1.],
+               [ 0., -1.,  1.]])
+    """
+    graph = _neighbor_graph(_rows(X), num_neighbors, weights)
+    return sparse.csr_array(laplacian(graph, normed=bool(normalised)))
+
+
+def cluster_laplacian(X, num_clusters: int, *, num_neighbors: int = 10, random_state=None) -> np.ndarray:
+    """The Laplacian of C, C_ik = 1 where x_i and x_k are in the same spectral cluster and 0 elsewhere, (n, n) (BT-114).
+
+    The penalty is Σ_c m_c Σ_{i in c} (f_i − f̄_c)², m_c the size of cluster c: each cluster is drawn to its mean. Its
+    eigenvalues are 0 and the m_c, so divide it by n to keep one strength for all sizes of data. (The thesis writes of an
+    "inverse Laplacian" of C: that is `numpy.linalg.pinv` of this matrix.)
+
+    Args:
+        X: the points (n, d), an array or a tensor.
+        num_clusters: at most n.
+        num_neighbors: of the graph of neighbours that is clustered. Where it falls into `num_clusters` parts that are not
+            connected, those are the clusters; where it falls into more, scikit-learn warns: take more neighbours.
+        random_state: as in scikit-learn.
+
+    Cost: that of scikit-learn's `SpectralClustering` on a sparse graph, and O(n²) memory for the dense result.
+
+    Example:
+        >>> from ovkgp.kernels import cluster_laplacian
+        >>> cluster_laplacian([[0.0], [0.1], [5.0], [5.1]], num_clusters=2, num_neighbors=1)
+        array([[ 1., -1.,  0.,  0.],
+               [-1.,  1.,  0.,  0.],
+               [ 0.,  0.,  1., -1.],
+               [ 0.,  0., -1.,  1.]])
+    """
+    X = _rows(X)
+    if (num_clusters := whole_number("num_clusters", num_clusters)) > len(X):
+        raise OptionError(f"num_clusters must be at most the number of points, {len(X)}; got {num_clusters}.")
+    labels = _clusters(_neighbor_graph(X, num_neighbors, "binary"), num_clusters, random_state)
+    together = labels[:, None] == labels
+    matrix = np.where(together, -1.0, 0.0)
+    np.fill_diagonal(matrix, together.sum(1) - 1.0)
+    return matrix
+
+
+def _clusters(graph: sparse.csr_array, num_clusters: int, random_state) -> np.ndarray:
+    from sklearn.cluster import SpectralClustering  # slow to load, and most users of kernels need none of it
+
+    count, labels = connected_components(graph, directed=False)
+    if count == num_clusters:
+        return labels
+    if num_clusters == graph.shape[0]:
+        return np.arange(num_clusters)
+    clustering = SpectralClustering(num_clusters, affinity="precomputed", random_state=random_state)
+    return clustering.fit(graph).labels_
+
+
+def _neighbor_graph(X: np.ndarray, num_neighbors: int, weights: str) -> sparse.csr_array:
+    """The weights W (n, n), symmetric, without loops."""
+    from sklearn.neighbors import NearestNeighbors  # slow to load, and most users of kernels need none of it
+
+    if weights not in WEIGHTS:
+        raise OptionError(f"weights must be one of {', '.join(map(repr, WEIGHTS))}, got {weights!r}.")
+    n, k = len(X), min(whole_number("num_neighbors", num_neighbors), len(X) - 1)
+    if k == 0:
+        return sparse.csr_array((n, n))
+    distances, neighbors = NearestNeighbors(n_neighbors=k).fit(X).kneighbors()  # no point is its own neighbour
+    values = np.ones(n * k) if weights == "binary" else _heat(distances.ravel())
+    places = np.repeat(np.arange(n), k), neighbors.ravel()
+    graph = sparse.csr_array((values, tuple(place.astype(np.int32) for place in places)), shape=(n, n))
+    return graph.maximum(graph.T).tocsr()
+
+
+def _heat(distances: np.ndarray) -> np.ndarray:
+    apart = distances[distances > 0]
+    scale = np.median(apart) if len(apart) else 1.0
+    return np.exp(-np.square(distances / scale) / 2)
+
+
+def _rows(X) -> np.ndarray:
+    try:
+        X = np.asarray(X.detach().cpu() if torch.is_tensor(X) else X)
+        X = X.astype(np.float64, casting="unsafe" if X.dtype == object else "same_kind")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"X must be an (n, d) array of numbers, got {type(X).__name__} ({error}).") from error
+    X = X[:, None] if X.ndim == 1 else X
+    if X.ndim != 2 or 0 in X.shape:
+        raise InputError(f"X must be a non-empty (n, d) array, got shape {X.shape}.")
+    if not np.isfinite(X).all():
+        raise InputError("X holds NaN or infinity; inputs must be finite.")
+    return X

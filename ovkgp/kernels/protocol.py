@@ -14,14 +14,7 @@ from copy import deepcopy
 from functools import singledispatch
 
 import torch
-from gpytorch.kernels import (
-    AdditiveKernel,
-    Kernel,
-    LCMKernel,
-    MultitaskKernel,
-    ProductKernel,
-    ScaleKernel,
-)
+from gpytorch.kernels import AdditiveKernel, Kernel, LCMKernel, MultitaskKernel, ProductKernel, ScaleKernel
 from linear_operator import to_dense
 from torch import Tensor
 
@@ -148,7 +141,7 @@ class OperatorValuedKernel(BatchIndexMixin, Kernel):
         return block(self, x, z)
 
     def __mul__(self, other: Kernel) -> Kernel:
-        from ovkgp.kernels.blockwise import BlockwiseProductKernel
+        from ovkgp.kernels.decomposable import BlockwiseProductKernel
 
         return super().__mul__(other) if is_operator_valued(other) else BlockwiseProductKernel(self, other)
 

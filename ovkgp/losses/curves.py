@@ -12,10 +12,10 @@ from abc import abstractmethod
 
 from torch import Tensor
 
+from ovkgp.checks import require_positive
 from ovkgp.losses.balls import dual_order, norm, project, project_product, shrink
 from ovkgp.losses.base import SLACK
-from ovkgp.losses.checks import require_positive
-from ovkgp.losses.measured import MeasuredLoss
+from ovkgp.losses.integral import MeasuredLoss
 from ovkgp.losses.measures import TaskMeasure
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ovkgp.checks import require_positive
 from ovkgp.losses.base import CurveLoss, Loss
-from ovkgp.losses.checks import require_positive
 
 _SAME_SLOPE = 1e-9
 

@@ -9,19 +9,21 @@ Example:
     'plot_field'
 """
 
+from __future__ import annotations
+
 from ovkgp.lazy import lazy_names
 
 _NAMES = {
     "plot_coverage": "calibration",
     "plot_feature_error": "feature_errors",
     "plot_field": "fields",
-    "plot_leave_one_out": "left_out",
-    "plot_output_correlations": "correlations",
+    "plot_leave_one_out": "calibration",
+    "plot_output_correlations": "relevance",
     "plot_pit": "calibration",
     "plot_prediction": "predictions",
-    "plot_quantiles": "quantiles",
+    "plot_quantiles": "predictions",
     "plot_relevance": "relevance",
-    "plot_residuals": "residuals",
+    "plot_residuals": "calibration",
     "plot_traces": "traces",
     "write_report": "report",
 }

@@ -1,16 +1,16 @@
-"""Is the model as sure as it should be? Histograms of probability integral transforms, and coverage at every level, each with what chance allows."""
+"""Each entry given all the others: what was observed against what the rest of the data would have predicted."""
 
 from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
+from scipy.special import ndtri
 from scipy.stats import binom
 
+from ovkgp.checks import whole_number
 from ovkgp.criticism import Coverage, pit_values
-from ovkgp.kernels.checks import whole_number
-from ovkgp.plotting.names import chosen_outputs, label, output_names
-from ovkgp.plotting.panels import Panels
-from ovkgp.plotting.style import BAND, GUIDE, INK, LINE, MIDDLE
+from ovkgp.criticism.predictive_distributions import leave_one_out_entries, predictive
+from ovkgp.plotting.axes import BAND, GUIDE, INK, LINE, MIDDLE, OTHER, Panels, chosen_outputs, label, output_names
 
 CONFIDENCE = 0.9
 """A right model stays within what is marked as chance so often, bin by bin or level by level."""
@@ -112,3 +112,126 @@ def _draw_histogram(axes: Axes, values: np.ndarray, bins: int) -> None:
         limit = binom.ppf(q, len(values), 1 / bins) if len(values) else 0
         axes.axhline(limit, color=INK, linestyle="--", linewidth=0.8, label=None if i else CHANCE)
     axes.set_ylim(bottom=0)
+
+
+LEVEL = 0.95
+"""The band holds so many residuals of a right model."""
+FAR = 3.0
+"""Residuals beyond are marked: of a right model one in 370."""
+
+
+def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | np.ndarray:
+    """Standardised residuals (y − E y)/sd against E y, noise included: a cloud around zero where the model is right.
+
+    Where predictions are not Gaussian (draws of hyperparameters, heavy tails, labels, counts) they are quantile residuals Φ⁻¹(u), with u of
+    `ovkgp.criticism.pit_values`, which are standard normal too. Those beyond three are marked.
+
+    Args:
+        estimator: a fitted `GPRegressor`, `OVKRidge`, `ORFFRidge` or `InfiniteQuantileRegressor`.
+        X, Y: rows that were held out of the fit. Without them each entry that the model keeps, given all others, in closed form.
+        output: the name or number of one output, or a list of them; None draws a panel for each.
+        ax: where to draw: an Axes, or as many as there are panels.
+
+    Returns:
+        The Axes, or an array (p,) of them where there are several outputs.
+
+    Cost: that of `ovkgp.criticism.pit_values`.
+
+    Example:
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> from matplotlib.figure import Figure
+        >>> X = np.linspace(0, 6, 60)[:, None]
+        >>> y = np.sin(X[:, 0]) + 0.3 * np.random.default_rng(0).normal(size=60)
+        >>> ax = ovkgp.plotting.plot_residuals(ovkgp.OVKRidge(lam=0.09).fit(X, y), ax=Figure().subplots())
+        >>> ax.get_ylabel(), len(ax.get_lines()[-1].get_xdata())
+        ('standardised residual', 60)
+    """
+    found = predictive(estimator, X, Y)
+    scores, kind = found.scores(), "standardised" if found.is_gaussian else "quantile"
+    outputs, names = chosen_outputs(estimator, output), output_names(estimator)
+    panels = Panels.of(ax, len(outputs))
+    for axes, a in zip(panels.axes, outputs, strict=True):
+        seen = np.isfinite(scores[:, a])
+        _draw_scores(axes, found.mean[seen, a], scores[seen, a])
+        axes.set(xlabel="predicted mean", ylabel=f"{kind} residual")
+        axes.set_title(entries_title(names[a], int(seen.sum())), fontsize="medium")
+    panels.legend()
+    return panels.answer
+
+
+def _draw_scores(axes: Axes, mean: np.ndarray, scores: np.ndarray) -> None:
+    reach = ndtri((1 + LEVEL) / 2)
+    axes.axhspan(-reach, reach, color=BAND, linewidth=0, label=f"{100 * LEVEL:g} % of a right model")
+    axes.axhline(0, color=GUIDE, linewidth=1)
+    is_far = np.abs(scores) > FAR
+    if is_far.any():
+        axes.plot(mean[is_far], scores[is_far], "s", color=OTHER, markersize=5, label=f"beyond {FAR:g}")
+    axes.plot(mean[~is_far], scores[~is_far], "o", color=INK, markersize=3.5, markerfacecolor="none", label="residual")
+    furthest = max(FAR, np.abs(scores).max(initial=0.0)) * 1.1
+    axes.set_ylim(-furthest, furthest)
+
+
+LEFT_OUT_LEVEL = 0.9
+"""Of the bars."""
+LEFT_OUT_SQUARE = (4.2, 4.2)
+"""Inches of a panel."""
+
+
+def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | np.ndarray:
+    """Observations against their leave-one-out predictions, with 90 % bars; squares are those that their bars do not hold.
+
+    Args:
+        estimator: a fitted `GPRegressor` with Gaussian noise, `OVKRidge` or `ORFFRidge`.
+        X, Y: the rows that it was fitted to, where the model does not keep them (random features); else None.
+        output: the name or number of one output, or a list of them; None draws a panel for each.
+        ax: where to draw: an Axes, or as many as there are panels.
+
+    Returns:
+        The Axes, or an array (p,) of them where there are several outputs.
+
+    An entry is left out by itself: other outputs of the same row stay. Where predictions average over draws, bars are those of the
+    Gaussian with the moments of the average.
+
+    Cost: one factorisation; one for each draw that predictions average over.
+
+    Example:
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> from matplotlib.figure import Figure
+        >>> X = np.linspace(0, 6, 60)[:, None]
+        >>> y = np.sin(X[:, 0]) + 0.3 * np.random.default_rng(0).normal(size=60)
+        >>> ax = ovkgp.plotting.plot_leave_one_out(ovkgp.OVKRidge(lam=0.09).fit(X, y), ax=Figure().subplots())
+        >>> ax.get_xlabel(), ax.get_ylabel()
+        ('predicted from all others', 'observed')
+    """
+    found = leave_one_out_entries(estimator, X, Y)
+    outputs, names = chosen_outputs(estimator, output), output_names(estimator)
+    panels = Panels.of(ax, len(outputs), size=LEFT_OUT_SQUARE)
+    for axes, a in zip(panels.axes, outputs, strict=True):
+        seen = np.isfinite(found.Y[:, a])
+        num_outside = _draw_entries(axes, *(part[seen, a] for part in (found.mean, found.std, found.Y)))
+        axes.set(xlabel="predicted from all others", ylabel="observed")
+        axes.set_title(label(f"{names[a]} ({num_outside} of {seen.sum()} outside)", 36), fontsize="medium")
+    panels.legend()
+    return panels.answer
+
+
+def _draw_entries(axes: Axes, mean: np.ndarray, std: np.ndarray, observed: np.ndarray) -> int:
+    """How many entries lie outside of their bars."""
+    reach = ndtri((1 + LEFT_OUT_LEVEL) / 2) * std
+    bars = {"color": MIDDLE, "linewidth": 0.7, "label": f"{100 * LEFT_OUT_LEVEL:g} % interval"}
+    axes.hlines(observed, mean - reach, mean + reach, **bars)
+    is_outside = np.abs(observed - mean) > reach
+    points = {"linestyle": "none", "markersize": 4}
+    axes.plot(
+        *(mean[~is_outside], observed[~is_outside]),
+        marker="o",
+        color=INK,
+        markerfacecolor="none",
+        label="inside",
+        **points,
+    )
+    axes.plot(mean[is_outside], observed[is_outside], marker="s", color=OTHER, label="outside", **points)
+    axes.axline((float(observed.mean()),) * 2, slope=1, color=GUIDE, linestyle="--", linewidth=1, zorder=0.9)
+    return int(is_outside.sum())

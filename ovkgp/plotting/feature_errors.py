@@ -9,9 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
 from ovkgp.exceptions import InputError
-from ovkgp.plotting.names import legend_label
-from ovkgp.plotting.panels import Panels
-from ovkgp.plotting.style import GUIDE, line_style
+from ovkgp.plotting.axes import GUIDE, Panels, legend_label, line_style
 
 ABOVE = 1.6
 """How far above the largest error the guide begins."""

@@ -3,22 +3,227 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, to_rgba
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from ovkgp.exceptions import InputError, OptionError
-from ovkgp.kernels.checks import whole_number
-from ovkgp.plotting.bands import require_posterior
-from ovkgp.plotting.cuts import Data, input_range
-from ovkgp.plotting.field_arrows import draw_arrows, draw_data, draw_truth, true_vectors
-from ovkgp.plotting.field_shades import SHADES, draw_shade, grid, shade_values
-from ovkgp.plotting.field_values import field_values
-from ovkgp.plotting.names import input_names, label
-from ovkgp.plotting.panels import Panels
+from ovkgp.checks import whole_number
+from ovkgp.criticism.predictive_distributions import as_inputs
+from ovkgp.exceptions import InputError, KernelTypeError, OptionError
+from ovkgp.inference.posteriors.fields import field_terms
+from ovkgp.inference.posteriors.mixture import MixturePosterior
+from ovkgp.inference.posteriors.posterior import Posterior
+from ovkgp.plotting.axes import INK, LINE, OTHER, Panels, colour_bar, input_names, label
+from ovkgp.plotting.slices import Data, input_range, require_posterior
+
+SCALARS = {
+    "potential": 'kernel="curl_free" or kernel="helmholtz"',
+    "stream_function": 'kernel="divergence_free" or kernel="helmholtz"',
+}
+"""What a field may come from, and which kernels have it."""
+
+
+class FieldValues(NamedTuple):
+    """Mean of the field (m, 2), and the root of the mean variance of its two components, (m,)."""
+
+    mean: np.ndarray
+    std: np.ndarray
+
+
+def field_values(estimator, points: np.ndarray) -> FieldValues:
+    """The latent field at points (m, 2)."""
+    mean, std = estimator.predict(as_inputs(estimator, points), return_std=True, noise=False)
+    return FieldValues(mean, np.sqrt(np.mean(std**2, axis=1)))
+
+
+def scalar_behind(estimator, points: np.ndarray, kind: str, reference: np.ndarray) -> np.ndarray:
+    """The posterior mean (m,) of the potential or stream function at points (m, 2); zero at `reference` (2,).
+
+    The gradient of the potential of a curl-free model is its predicted mean; that of a Helmholtz model is the mean of its curl-free
+    part, without the constant that both parts could have. A stream function ψ has the field (∂₂ψ, −∂₁ψ).
+
+    Args:
+        estimator: a fitted regressor with the kernel of a field in the plane.
+        points: in the user's units.
+        kind: "potential" or "stream_function".
+        reference: where it is taken as zero.
+
+    Raises:
+        OptionError: the kernel has none.
+
+    Example:
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> from ovkgp.plotting.fields import scalar_behind
+        >>> X = np.random.default_rng(0).uniform(-1, 1, (60, 2))
+        >>> model = ovkgp.OVKRidge("curl_free", lam=1e-3).fit(X, X)  # the gradient of |x|²/2
+        >>> scalar_behind(model, np.array([[0.6, 0.8]]), "potential", np.zeros(2)).round(2)
+        array([0.5])
+    """
+    scaling, posterior = estimator.scaling_, estimator.posterior_
+    try:
+        scalar = getattr(posterior, kind)(scaling.inputs(reference[None])[0])
+    except (KernelTypeError, AttributeError) as error:  # posteriors of independent outputs are no fields at all
+        raise OptionError(f"shade={kind!r} needs {SCALARS[kind]}; this model has none behind it: {error}") from error
+    values = scalar.predict(scaling.inputs(points), "none").mean[:, 0].numpy()
+    values = values * scaling.input_scale[0] * scaling.output_scale[0]
+    if len(field_terms(estimator.gp_.kernel)) > 1:
+        return values
+    level = scaling.mean(_prior_mean(posterior, scaling.inputs(reference[None])))[0]
+    direction = level if kind == "potential" else np.array([-level[1], level[0]])
+    return values + (points - reference) @ direction
+
+
+def _prior_mean(posterior: Posterior, X: Tensor) -> Tensor:
+    """m(X) (m, p) in the units of the model, averaged where there are draws."""
+    if isinstance(posterior, MixturePosterior):
+        return torch.stack([part.prior_mean(X) for part in posterior.parts]).mean(0)
+    return posterior.prior_mean(X)
+
+
+FAINTEST = 0.12
+"""The opacity of an arrow of which nothing is known."""
+
+
+def opacity(values: FieldValues) -> np.ndarray:
+    """1 / (1 + σ²/τ²) (m,), never less than 0.12, with τ the root mean square of the field: ½ where the model is as unsure as
+    the field is strong.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.plotting.fields import opacity
+        >>> from ovkgp.plotting.fields import FieldValues
+        >>> opacity(FieldValues(np.array([[3.0, 4.0], [-3.0, 4.0]]), np.array([0.0, 5.0])))
+        array([1. , 0.5])
+    """
+    typical = np.mean(np.sum(values.mean**2, axis=1))
+    if typical == 0:
+        return np.full(len(values.std), FAINTEST)
+    return np.maximum(1 / (1 + values.std**2 / typical), FAINTEST)
+
+
+def draw_arrows(axes: Axes, points: np.ndarray, values: FieldValues, scale: float) -> list[Line2D]:
+    """The posterior mean (m, 2), each arrow as dark as it is sure; what stands for it in a legend."""
+    colours = np.tile(to_rgba(LINE), (len(points), 1))
+    colours[:, 3] = opacity(values)
+    _quiver(axes, points, values.mean, scale, width=0.0045, headwidth=3.5, color=colours, zorder=3)
+    longest = np.hypot(*values.mean.T).max()
+    return [_sign(f"mean (longest: {longest:.3g})", color=LINE, linewidth=2.5)]
+
+
+def true_vectors(points: np.ndarray, truth: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """The true field (m, 2) at points (m, 2), checked."""
+    field = np.asarray(truth(points), dtype=np.float64)
+    if field.shape != points.shape:
+        raise InputError(f"truth must map points {points.shape} to vectors {points.shape}, got {field.shape}.")
+    return field
+
+
+def draw_truth(axes: Axes, points: np.ndarray, vectors: np.ndarray, scale: float) -> list[Line2D]:
+    """The true field at the same points: thin outlines, which an arrow of the mean fills where the two agree."""
+    _quiver(
+        axes,
+        points,
+        vectors,
+        scale,
+        width=0.0065,
+        headwidth=3.2,
+        facecolor="none",
+        edgecolor=INK,
+        linewidth=0.5,
+        zorder=4,
+    )
+    return [_sign("truth", color=INK, linewidth=0.5, marker=">", markerfacecolor="none", markeredgewidth=0.5)]
+
+
+def draw_data(axes: Axes, data: Data, scale: float) -> list[Line2D]:
+    """Observed vectors, with a dot at their foot; a square where only one component was observed."""
+    seen = np.isfinite(data.Y)
+    handles = []
+    for rows, marker, name in ((seen.all(1), "o", "data"), (seen.sum(1) == 1, "s", "data, one component")):
+        if rows.any():
+            style = {"color": OTHER, "marker": marker, "markersize": 3.0, "markeredgewidth": 0.6}
+            fill = {} if marker == "o" else {"markerfacecolor": "white"}
+            axes.plot(*data.X[rows].T, linestyle="none", zorder=2.6, **style, **fill)
+            arrows = np.nan_to_num(data.Y[rows])
+            _quiver(axes, data.X[rows], arrows, scale, width=0.0028, color=OTHER, headwidth=4, zorder=2.5)
+            handles.append(_sign(name, linewidth=1.2, **style, **fill))
+    return handles
+
+
+def _quiver(axes: Axes, points: np.ndarray, vectors: np.ndarray, scale: float, **style) -> None:
+    axes.quiver(*points.T, *vectors.T, angles="xy", scale_units="xy", scale=scale, **style)
+
+
+def _sign(name: str, **style) -> Line2D:
+    return Line2D([], [], label=name, **style)
+
+
+SHADES = ("std", *SCALARS)
+SHADED_POINTS = 50
+"""Points of the background along the longer side."""
+GREYS = ListedColormap([(level, level, level) for level in np.linspace(1.0, 0.55, 256)], "light greys")
+"""From white, where the model is sure, to a grey on which black is still seen."""
+LIGHT_CIVIDIS = ListedColormap(colormaps["cividis"](np.linspace(0.5, 1.0, 128)), "light cividis")
+"""The lighter half of a perceptually uniform map, so that dark arrows stay visible."""
+WORDS = {
+    "std": "standard deviation of the field",
+    "potential": "potential",
+    "stream_function": "stream function",
+}
+
+
+def grid(box: tuple[float, float, float, float], number: int, *, inside: bool) -> tuple[np.ndarray, tuple[int, int]]:
+    """Points (m, 2) of a grid with square cells, row by row from the bottom, and its shape (rows, columns).
+
+    Args:
+        box: left, right, bottom, top.
+        number: of points along the longer side.
+        inside: whether points are the middles of cells, or reach the edge.
+    """
+    width, height = box[1] - box[0], box[3] - box[2]
+    counts = [max(2, round(number * side / max(width, height))) for side in (width, height)]
+    axes = [_places(*ends, count, inside) for ends, count in zip((box[:2], box[2:]), counts, strict=True)]
+    first, second = np.meshgrid(*axes)
+    return np.column_stack([first.ravel(), second.ravel()]), first.shape
+
+
+def _places(low: float, high: float, count: int, inside: bool) -> np.ndarray:
+    half = (high - low) / count / 2 if inside else 0.0
+    return np.linspace(low + half, high - half, count)
+
+
+def shade_values(estimator, box: tuple[float, float, float, float], shade: str) -> np.ndarray:
+    """The background (rows, columns) of a field on the grid of a box (left, right, bottom, top), from the bottom."""
+    points, shape = grid(box, SHADED_POINTS, inside=False)
+    if shade == "std":
+        return field_values(estimator, points).std.reshape(shape)
+    middle = np.array([(box[0] + box[1]) / 2, (box[2] + box[3]) / 2])
+    return scalar_behind(estimator, points, shade, middle).reshape(shape)
+
+
+def draw_shade(axes: Axes, values: np.ndarray, box: tuple[float, float, float, float], shade: str) -> None:
+    """These values within their box, with their scale in words: greys for "std", contours for the others."""
+    if shade == "std":
+        highest = values.max() or 1.0
+        options = {"extent": box, "origin": "lower", "interpolation": "bilinear"}
+        drawn = axes.imshow(values, GREYS, vmin=0.0, vmax=highest, **options)
+    else:
+        levels = MaxNLocator(nbins=12).tick_values(values.min(), values.max())
+        where = [np.linspace(*ends, count) for ends, count in zip((box[:2], box[2:]), values.shape[::-1], strict=True)]
+        drawn = axes.contourf(*where, values, levels, cmap=LIGHT_CIVIDIS)
+        axes.contour(*where, values, levels, colors="0.35", linewidths=0.5, linestyles="solid")
+    colour_bar(axes, drawn, WORDS[shade])
+
 
 MARGIN = 0.05
 SIZE = (6.4, 5.2)

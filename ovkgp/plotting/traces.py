@@ -11,10 +11,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.sampler_checks import rhat
-from ovkgp.plotting.names import label
-from ovkgp.plotting.panels import Panels
-from ovkgp.plotting.style import LINES
+from ovkgp.inference.sampling.diagnostics import rhat
+from ovkgp.plotting.axes import LINES, Panels, label
 
 MOST = 16
 """So many hyperparameters are drawn where nobody says which."""

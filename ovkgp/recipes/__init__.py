@@ -11,13 +11,15 @@ Example:
     'GPRegressor'
 """
 
+from __future__ import annotations
+
 from ovkgp.lazy import lazy_names
 
 _NAMES = {
     "Recipe": "recipe",
-    "list_recipes": "finding",
+    "list_recipes": "toml_reader",
     "load_recipe": "recipe",
-    "recipe_path": "finding",
+    "recipe_path": "toml_reader",
 }
 """What is offered, and the module in which it lives."""
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ovkgp.exceptions import OptionError
-from ovkgp.recipes.checking import checked_document, checked_model
-from ovkgp.recipes.complaints import Place
-from ovkgp.recipes.finding import SUFFIX, list_recipes, recipe_path
-from ovkgp.recipes.reading import read_toml
+from ovkgp.recipes.schemas import Place, checked_document, checked_model
+from ovkgp.recipes.toml_reader import SUFFIX, list_recipes, read_toml, recipe_path
 
 if TYPE_CHECKING:  # scikit-learn is slow to load, and reading a recipe does not need it
     from sklearn.base import BaseEstimator
@@ -78,7 +76,7 @@ class Recipe(BaseModel):
             X: inputs (n, d), where there is a graph: each column then has a lengthscale of its own.
             changes: as for `with_options`.
         """
-        from ovkgp.recipes.building import make_estimator  # loads torch
+        from ovkgp.recipes.factory import make_estimator  # loads torch
 
         return make_estimator(self.with_options(**changes), X, Y)
 
@@ -90,7 +88,7 @@ class Recipe(BaseModel):
 
         Cost: that of the estimator's own `fit`.
         """
-        from ovkgp.recipes.building import fit_estimator  # loads torch
+        from ovkgp.recipes.factory import fit_estimator  # loads torch
 
         return fit_estimator(self.with_options(**changes), X, Y)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ovkgp.cli.abilities import has_checkpoints, why_whole
+from ovkgp.cli.fit_job import has_checkpoints, why_whole
 from ovkgp.recipes import list_recipes, load_recipe
 
 

@@ -9,7 +9,7 @@ from cli_cases import waves
 from scipy.stats import norm
 
 import ovkgp
-from ovkgp.cli.answers import Question, answers, quantile_name
+from ovkgp.cli.prediction_columns import Question, answers, quantile_name
 from ovkgp.exceptions import InputError, OptionError
 
 FRAME = waves()

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from cli_cases import write_waves
 
-from ovkgp.cli.boxes import box_of
+from ovkgp.cli.feature_counts import box_of
 from ovkgp.exceptions import InputError
 
 

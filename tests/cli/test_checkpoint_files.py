@@ -2,8 +2,8 @@
 
 import pytest
 
-from ovkgp.cli.checkpoint_files import CANDIDATES, CheckpointFiles
-from ovkgp.estimators import structures
+from ovkgp.cli.fit_job import CANDIDATES, CheckpointFiles
+from ovkgp.estimators.common import named_kernels as structures
 from ovkgp.exceptions import OptionError
 
 

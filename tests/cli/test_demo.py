@@ -15,7 +15,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from ovkgp.cli import app, demo_figure, demo_models, demo_work
+from ovkgp.cli import app, demo_figure, demo_models
+from ovkgp.cli import demo as demo_work
 from ovkgp.cli.demo import FILES, NUM_STEPS
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ovkgp.cli import demo_words
+from ovkgp.cli import demo as demo_words
 from ovkgp.cli.demo_models import Trial
 
 

@@ -9,7 +9,7 @@ import pytest
 from cli_cases import assert_one_sentence, invoke, succeed, waves, write_waves
 
 import ovkgp
-from ovkgp.cli import fitting
+from ovkgp.cli import fit_job as fitting
 from ovkgp.recipes import list_recipes
 
 STYLES = [f"s{i}" for i in range(7)]

@@ -5,7 +5,7 @@ import pandas as pd
 from cli_cases import waves
 
 import ovkgp
-from ovkgp.cli.fit_summary import facts, facts_table
+from ovkgp.cli.fit_job import facts, facts_table
 
 FRAME = waves()
 X = FRAME[["a", "b"]]

@@ -143,7 +143,7 @@ def test_ctrl_c_while_a_model_without_checkpoints_is_saved(tmp_path, monkeypatch
     assert (result.exit_code, result.output) == (130, "Interrupted; nothing was written.\n")
 
 
-@pytest.mark.parametrize("later", ["ovkgp.cli.checkpoint_files.CheckpointFiles.remove", "ovkgp.cli.fit_summary.show"])
+@pytest.mark.parametrize("later", ["ovkgp.cli.fit_job.CheckpointFiles.remove", "ovkgp.cli.fit_job.show"])
 def test_ctrl_c_when_the_model_is_written(tmp_path, monkeypatch, later):
     monkeypatch.setattr(later, interrupt)
     result = invoke(*small_fit(tmp_path))
@@ -194,7 +194,7 @@ def test_intervals_are_calibrated_once_and_kept(tmp_path, monkeypatch):
     quick = ["--set", "lam=0.01", "--set", "lengthscale=1.0", "--set", "num_tasks=5"]
     table = small_table(tmp_path / "t.csv")
     succeed("fit", "quantiles", table, "--inputs", "a", "--outputs", "u", "--out", tmp_path / "m", *quick)
-    monkeypatch.setattr("ovkgp.estimators.infinite_quantile_regressor.fold_fits", interrupt)
+    monkeypatch.setattr("ovkgp.estimators.quantiles.regressor.fold_fits", interrupt)
     lower, upper = ovkgp.load(tmp_path / "m").predict_interval(pd.DataFrame({"a": [1.0]}), 0.8)
     assert lower < upper
 

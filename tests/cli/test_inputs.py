@@ -5,7 +5,7 @@ import tempfile
 
 import pytest
 
-from ovkgp.cli.inputs import check_seed, numbers, output_file, output_folder
+from ovkgp.cli.arguments import check_seed, numbers, output_file, output_folder
 from ovkgp.exceptions import OptionError
 
 

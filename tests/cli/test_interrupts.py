@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ovkgp.cli.interrupts import Interrupts
+from ovkgp.cli.errors import Interrupts
 
 
 def test_a_signal_that_was_swallowed_is_known():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.cli.labels import as_labels, in_order
+from ovkgp.cli.tables import as_labels, in_order
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ovkgp.cli.launching import ENVIRONMENT, is_first_rank, is_launched
-from ovkgp.inference import distributed
+from ovkgp.cli.errors import ENVIRONMENT, is_first_rank, is_launched
+from ovkgp.inference.statistics import distributed
 
 
 def test_the_names_are_those_that_the_group_looks_for():

@@ -8,10 +8,10 @@ import pytest
 from cli_cases import assert_one_sentence, invoke, succeed, waves, write_waves
 
 import ovkgp
-from ovkgp.cli import text_tables
-from ovkgp.cli.answers import Question
-from ovkgp.cli.predicting import InputFile, input_names, predict_file
-from ovkgp.datasets import csv_blocks
+from ovkgp.cli.prediction_columns import Question
+from ovkgp.cli.prediction_job import InputFile, input_names, predict_file
+from ovkgp.datasets import csv_tables as csv_blocks
+from ovkgp.datasets import text_tables
 from ovkgp.exceptions import OptionError
 
 
@@ -77,7 +77,7 @@ def test_kept_columns_keep_their_kind(folder):
 @pytest.mark.parametrize("keep", [[], ["--keep", "site"]])
 def test_chunks_change_nothing(folder, monkeypatch, keep):
     succeed(*predict(folder, *keep, out="whole.csv"))
-    monkeypatch.setattr("ovkgp.cli.predicting.CHUNK", 7)
+    monkeypatch.setattr("ovkgp.cli.prediction_job.CHUNK", 7)
     monkeypatch.setattr(text_tables, "CHUNK", 7)
     succeed(*predict(folder, *keep, out="chunks.csv"))
     whole, chunks = (pd.read_csv(folder / f"{name}.csv") for name in ("whole", "chunks"))
@@ -86,7 +86,7 @@ def test_chunks_change_nothing(folder, monkeypatch, keep):
 
 def test_memory_does_not_grow_with_the_table(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(csv_blocks, "BLOCK", 1 << 15)
-    monkeypatch.setattr("ovkgp.cli.predicting.CHUNK", 512)
+    monkeypatch.setattr("ovkgp.cli.prediction_job.CHUNK", 512)
     model, table = ovkgp.load(folder / "model.ovkgp"), tmp_path / "t.csv"
 
     def peak(num_rows):
@@ -191,7 +191,7 @@ def test_a_failure_leaves_the_old_predictions(folder, monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ovkgp.cli.predicting.answers", interrupt)
+    monkeypatch.setattr("ovkgp.cli.prediction_job.answers", interrupt)
     result = invoke(*predict(folder))
     assert (result.exit_code, result.output) == (130, "Interrupted; nothing was written.\n")
     assert (folder / "p.csv").read_text() == "old" and not list(folder.glob(".p*"))

@@ -6,7 +6,7 @@ import pytest
 from cli_cases import assert_one_sentence, invoke, succeed, waves, write_waves
 
 import ovkgp
-from ovkgp.cli.reporting import read_known
+from ovkgp.cli.prediction_job import read_known
 from ovkgp.exceptions import InputError, OptionError
 
 

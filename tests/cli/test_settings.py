@@ -2,7 +2,7 @@
 
 import pytest
 
-from ovkgp.cli.settings import settings
+from ovkgp.cli.arguments import settings
 from ovkgp.exceptions import OptionError
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from ovkgp.cli.table_files import SUFFIXES, table_file
+from ovkgp.cli.tables import SUFFIXES, table_file
 
 NUMBERS = np.array([1.0, -0.1, 1 / 3, 1e300, 5e-324, 2003.0])
 TEXTS = ["a", "b c", "", "ü", "x", "y"]

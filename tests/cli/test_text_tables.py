@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 from cli_cases import waves, write_waves
 
-from ovkgp.cli import text_tables
-from ovkgp.cli.text_tables import TextTable
-from ovkgp.datasets import DataWarning, stream
+from ovkgp.datasets import DataWarning, stream, text_tables
+from ovkgp.datasets.text_tables import TextTable
 from ovkgp.exceptions import InputError, OptionError
 
 TEXT = 'site,x,y,kind\nBern,1,2.5,rain\n\n"Thun, Lake",2,,"a ""b"" c"\n'

@@ -8,7 +8,7 @@ Each iteration waits a tenth of a second, and every fifth is written to the chec
 import time
 
 from ovkgp.cli import main
-from ovkgp.inference import training
+from ovkgp.inference.training import maximize as training
 
 after_iteration = training._Training.after_iteration
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import ovkgp
-from ovkgp.criticism.left_out import _mixed, leave_one_out_entries
+from ovkgp.criticism.predictive_distributions import _mixed, leave_one_out_entries
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.leave_one_out import LeaveOneOut
-from ovkgp.inference.prediction import normal_cdf
+from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.prediction import normal_cdf
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 

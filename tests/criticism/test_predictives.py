@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import kstest, poisson
 
 from ovkgp.criticism import pit_values
-from ovkgp.criticism.predictives import Predictive, predictive
+from ovkgp.criticism.predictive_distributions import Predictive, predictive
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 

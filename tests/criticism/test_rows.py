@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp.criticism import kept_rows
-from ovkgp.criticism.rows import as_inputs, given_rows
+from ovkgp.criticism.predictive_distributions import as_inputs, given_rows
 from ovkgp.exceptions import InputError
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
@@ -42,7 +42,7 @@ def test_rows_of_independent_outputs_are_put_together_again():
 
 
 def test_known_noise_of_independent_outputs_comes_along():
-    from ovkgp.criticism.rows import kept_observations
+    from ovkgp.criticism.predictive_distributions import kept_observations
 
     X, Y = np.arange(6.0)[:, None], np.column_stack([np.sin(np.arange(6.0)), np.cos(np.arange(6.0))])
     Y[1, 0] = np.nan

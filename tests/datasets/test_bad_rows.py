@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ovkgp.datasets import BadRow, DataWarning
-from ovkgp.datasets.bad_rows import KEPT, Tally
-from ovkgp.datasets.columns import Columns
+from ovkgp.datasets.columns import KEPT, Columns, Tally
 from ovkgp.exceptions import InputError
 
 COLUMNS = Columns(("x",), ("y", "z"))

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ovkgp.datasets import csv_blocks
-from ovkgp.datasets.csv_blocks import count_newlines, pieces, read_blocks, read_header, share
-from ovkgp.datasets.snapshots import Snapshot
+from ovkgp.datasets import csv_tables as csv_blocks
+from ovkgp.datasets.csv_tables import count_newlines, pieces, read_blocks, read_header, share
 from ovkgp.exceptions import InputError
+from ovkgp.files import Snapshot
 
 LINES = st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b".")), min_size=1, max_size=30)
 

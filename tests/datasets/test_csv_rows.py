@@ -7,10 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ovkgp.datasets import csv_rows
-from ovkgp.datasets.bad_rows import Tally
-from ovkgp.datasets.columns import Columns
-from ovkgp.datasets.csv_rows import CsvRows
+from ovkgp.datasets import csv_tables as csv_rows
+from ovkgp.datasets.columns import Columns, Tally
+from ovkgp.datasets.csv_tables import CsvRows
 from ovkgp.exceptions import InputError
 
 COLUMNS = Columns(("x",), ("y",))

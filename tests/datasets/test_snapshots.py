@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from ovkgp.datasets.snapshots import Snapshot
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.files import Snapshot
 
 
 def test_a_missing_file(tmp_path):

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import ovkgp.datasets
-from ovkgp.datasets import BadRow, DataWarning, StreamReport, TableStream, csv_blocks, csv_rows, csv_tables, stream
+from ovkgp.datasets import BadRow, DataWarning, StreamReport, TableStream, csv_tables, stream
+from ovkgp.datasets import csv_tables as csv_blocks
+from ovkgp.datasets import csv_tables as csv_rows
 from ovkgp.datasets.streams import regroup
 from ovkgp.exceptions import InputError, OptionError
 

@@ -13,7 +13,7 @@ import numpy as np
 from distributed_scripts.cases import decomposable, fit_all, fixed, shard, table, trained
 
 import ovkgp
-from ovkgp.inference.distributed import process_group
+from ovkgp.inference.statistics.distributed import process_group
 
 
 def error_of(work):

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from distributed_scripts.cases import decomposable, fixed, shard, table
 
-from ovkgp.estimators.learning import Learner
+from ovkgp.estimators.regression.training import Learner
 from ovkgp.exceptions import DistributedError
-from ovkgp.inference.distributed import process_group
+from ovkgp.inference.statistics.distributed import process_group
 
 
 def die(*_):

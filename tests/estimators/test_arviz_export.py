@@ -9,11 +9,10 @@ from scipy.stats import multivariate_normal, norm
 from sklearn.exceptions import NotFittedError
 
 import ovkgp
-from ovkgp.estimators.arviz_export import groups_of
-from ovkgp.estimators.scaling import Scaling
-from ovkgp.estimators.user_units import draws_in_user_units, in_user_units
+from ovkgp.estimators.common.scaling import Scaling, draws_in_user_units, in_user_units
+from ovkgp.estimators.regression.hyperparameters import groups_of
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.arviz_data import dataset, to_arviz_object
+from ovkgp.inference.sampling.arviz_data import dataset, to_arviz_object
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the laplace approximation is poor",

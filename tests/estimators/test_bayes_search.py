@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators.bayes_search import BayesSearchCV
+from ovkgp.estimators.selection.bayes_search import BayesSearchCV
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 
 ALPHA = {"alpha": (1e-3, 1e3, "log")}
@@ -448,7 +448,7 @@ SCRIPT = """
 import sys
 import numpy as np
 from sklearn.linear_model import Ridge
-from ovkgp.estimators.bayes_search import BayesSearchCV
+from ovkgp.estimators.selection.bayes_search import BayesSearchCV
 
 assert "optuna" not in sys.modules  # it is loaded when a search begins
 X = np.random.default_rng(0).normal(size=(30, 3))

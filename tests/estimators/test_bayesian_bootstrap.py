@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.estimators.bayesian_bootstrap import SMALLEST, replicate_fits, replicate_weights
+from ovkgp.estimators.common.bootstrap import SMALLEST, replicate_fits, replicate_weights
 from ovkgp.exceptions import FitWarning
 
 

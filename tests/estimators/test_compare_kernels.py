@@ -12,10 +12,9 @@ from gpytorch.kernels import RBFKernel
 from sklearn.model_selection import KFold, ShuffleSplit, cross_val_predict
 
 import ovkgp
-from ovkgp.estimators.compare_kernels import COLUMNS, compare_kernels, standard_error
-from ovkgp.estimators.kernel_candidates import regressors
+from ovkgp.estimators.selection.compare_kernels import COLUMNS, compare_kernels, regressors, standard_error
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.sampling import sample_hyperparameters
+from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.kernels import DecomposableKernel
 
 

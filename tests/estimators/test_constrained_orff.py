@@ -10,11 +10,11 @@ import torch
 from gpytorch.kernels import RBFKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ovkgp.estimators import constrained_orff
-from ovkgp.estimators.constrained_orff import ConstrainedORFF
+from ovkgp.estimators.ridge import constrained_orff
+from ovkgp.estimators.ridge.constrained_orff import ConstrainedORFF
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features.bounds import constrained_excess_risk_bound
-from ovkgp.inference.balls import frequency_groups
+from ovkgp.inference.ridge.ball_constraints import frequency_groups
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, IndependentKernel
 
 

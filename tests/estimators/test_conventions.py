@@ -11,7 +11,7 @@ from linear_operator import to_dense
 from oracles import dense
 
 import ovkgp
-from ovkgp.estimators.conventions import CONVENTIONS, noise_of, require_lam
+from ovkgp.estimators.common.options import CONVENTIONS, noise_of, require_lam
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import DecomposableKernel
 

@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ovkgp.estimators.fingerprints import fingerprint
+from ovkgp.estimators.selection.study_journal import fingerprint
 
 A = np.arange(6.0).reshape(2, 3)
 
@@ -51,7 +51,7 @@ SCRIPT = """
 import numpy as np
 from gpytorch.kernels import RBFKernel
 import ovkgp
-from ovkgp.estimators.fingerprints import fingerprint
+from ovkgp.estimators.selection.study_journal import fingerprint
 found = fingerprint([ovkgp.GPRegressor(RBFKernel()), np.arange(3), lambda x: x, object(), {1.5, None}])
 print(found)
 """

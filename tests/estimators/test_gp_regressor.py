@@ -21,10 +21,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators.approximations import approximate
-from ovkgp.estimators.learning import Learner, Table, num_weights
-from ovkgp.estimators.structures import structure
-from ovkgp.estimators.user_units import in_user_units
+from ovkgp.estimators.common.named_kernels import approximate, structure
+from ovkgp.estimators.common.scaling import in_user_units
+from ovkgp.estimators.regression.training import Learner, Table, num_weights
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
 from ovkgp.inference import hyperparameters
 from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, KnownMatrix

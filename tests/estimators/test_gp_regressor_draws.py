@@ -15,11 +15,11 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators import gp_regressor
-from ovkgp.estimators.hyperparameter_learning import MIXTURE_DRAWS, sampler_options
+from ovkgp.estimators.regression import gp_regressor
+from ovkgp.estimators.regression.hyperparameters import MIXTURE_DRAWS, sampler_options
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.mixture_posterior import MixturePosterior
+from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.kernels import DecomposableKernel
 
 pytestmark = pytest.mark.filterwarnings(
@@ -155,8 +155,8 @@ def test_many_weights_are_drawn_with_the_exact_kernel(monkeypatch):
         return perturbed(estimator, gp, rows, seed)
 
     monkeypatch.setattr(gp_regressor, "draw_hyperparameters", watched)
-    monkeypatch.setattr("ovkgp.estimators.learning.MOST_WEIGHTS", 10)
-    monkeypatch.setattr("ovkgp.estimators.learning.DENSE_ENTRIES", 30)
+    monkeypatch.setattr("ovkgp.estimators.regression.training.MOST_WEIGHTS", 10)
+    monkeypatch.setattr("ovkgp.estimators.regression.training.DENSE_ENTRIES", 30)
     X, Y = table()
     fitted = model(kernel="lmc", approximation="orff", num_frequencies=15, sampling=None).fit(X, Y)
     assert seen == [(None, 15)] and fitted.gp_.features is not None

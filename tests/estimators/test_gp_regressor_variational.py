@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators import variational_learning
+from ovkgp.estimators.regression import variational as variational_learning
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
 from ovkgp.inference import VariationalGP
 from ovkgp.inference.likelihoods import Bernoulli, Gaussian, Huber, Laplace, StudentT

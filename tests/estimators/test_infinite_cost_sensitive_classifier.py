@@ -18,7 +18,7 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators.infinite_cost_sensitive_classifier import InfiniteCostSensitiveClassifier
+from ovkgp.estimators.tasks.cost_sensitive import InfiniteCostSensitiveClassifier
 from ovkgp.exceptions import FitWarning, InputError, ModelFileError, OptionError
 from ovkgp.losses import gauss_legendre, grid, monte_carlo
 
@@ -464,7 +464,7 @@ def test_an_end_without_convergence_warns():
 
 
 def test_an_interrupt_ends_all_replicates_and_keeps_those_that_are_there(monkeypatch):
-    from ovkgp.inference.task_learning.certificates import Certificate
+    from ovkgp.inference.tasks.solvers.certificates import Certificate
 
     model = InfiniteCostSensitiveClassifier(num_tasks=3, num_replicates=9, random_state=0, tol=1e-9).fit(*moons(30))
     fits, run = [], Certificate.run

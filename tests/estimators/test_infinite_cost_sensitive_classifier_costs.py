@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.estimators.infinite_cost_sensitive_classifier_costs import ROCCurve, rates, signed_costs
+from ovkgp.estimators.tasks.cost_sensitive import ROCCurve, rates, signed_costs
 from ovkgp.exceptions import InputError
 
 

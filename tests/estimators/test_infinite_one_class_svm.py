@@ -17,7 +17,7 @@ from sklearn.svm import OneClassSVM
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators.infinite_one_class_svm import REPLICATES, InfiniteOneClassSVM
+from ovkgp.estimators.tasks.one_class import REPLICATES, InfiniteOneClassSVM
 from ovkgp.exceptions import FitWarning, InputError, ModelFileError, OptionError
 from ovkgp.kernels import SkewedChi2Kernel
 from ovkgp.losses import TaskMeasure, gauss_legendre, grid
@@ -475,7 +475,7 @@ def test_progress_and_interruption(capsys, monkeypatch):
     model = InfiniteOneClassSVM(num_tasks=4, num_replicates=4, verbose=1, random_state=0).fit(mixture(30, 0))
     model.decision_function(mixture(3, 1), return_std=True)
     assert "replicates" in capsys.readouterr().err
-    from ovkgp.estimators import infinite_one_class_svm_model as module
+    from ovkgp.estimators.tasks import one_class as module
 
     calls, solve = [], module.solve_one_class
 

@@ -13,10 +13,11 @@ from sklearn.linear_model import QuantileRegressor
 
 import ovkgp
 from ovkgp.datasets import make_exponential_quantiles, make_sine_quantiles
-from ovkgp.estimators import InfiniteQuantileRegressor, quantile_model
-from ovkgp.estimators.quantile_metrics import pinball_losses
+from ovkgp.estimators import InfiniteQuantileRegressor
+from ovkgp.estimators.quantiles import model as quantile_model
+from ovkgp.estimators.quantiles.rows import pinball_losses
 from ovkgp.exceptions import FitWarning, InputError, ModelFileError, OptionError
-from ovkgp.inference.task_learning import primal
+from ovkgp.inference.tasks.solvers import primal
 from ovkgp.losses import grid
 
 FIXED = {"lengthscale": 0.5, "lam": 1e-3, "random_state": 0}

@@ -21,15 +21,15 @@ from gpytorch.priors import GammaPrior, LogNormalPrior
 from oracles import OUTPUTS, SMOOTH_BASES, operator_valued, randomise, smooth_base
 from spectral_cases import CASES, NUM_DIMS, make
 
-from ovkgp.estimators.kernel_specs import (
+from ovkgp.estimators.storage.file import read_model, write_model
+from ovkgp.estimators.storage.kernels import (
+    STORABLE,
     is_storable,
     kernel_from_spec,
     kernel_state,
     kernel_to_spec,
     load_kernel_state,
 )
-from ovkgp.estimators.kernel_table import STORABLE
-from ovkgp.estimators.model_file import read_model, write_model
 from ovkgp.exceptions import KernelTypeError, ModelFileError, OptionError
 from ovkgp.kernels import (
     AdditiveGroup,

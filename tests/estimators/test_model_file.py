@@ -14,8 +14,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from ovkgp.estimators import model_file
-from ovkgp.estimators.model_file import FORMAT_VERSION, read_model, replace_file, write_model
+from ovkgp.estimators.storage import file as model_file
+from ovkgp.estimators.storage.file import FORMAT_VERSION, read_model, replace_file, write_model
 from ovkgp.exceptions import InputError, ModelFileError
 
 HEADER = {"estimator": "GPRegressor", "params": {"noise": 0.1, "rank": None, "names": ["Größe", "b"]}, "n": 3}
@@ -303,7 +303,7 @@ def test_permissions_are_those_of_any_new_file_and_kept_when_replaced(written):
 
 KILLED = """
 import sys, torch
-from ovkgp.estimators.model_file import write_model
+from ovkgp.estimators.storage.file import write_model
 n = 0
 while True:
     n += 1

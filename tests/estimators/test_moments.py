@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ovkgp.estimators.moments import ROWS_AT_ONCE, Moments
-from ovkgp.estimators.scaling import Scaling
+from ovkgp.estimators.common.scaling import ROWS_AT_ONCE, Moments, Scaling
 
 
 def columns(n=200, seed=0):

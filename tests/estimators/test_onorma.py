@@ -14,11 +14,11 @@ import torch
 from gpytorch.kernels import LinearKernel, RBFKernel
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ovkgp.estimators.onorma import ONORMA
-from ovkgp.estimators.ovk_ridge import OVKRidge
+from ovkgp.estimators.ridge.onorma import ONORMA
+from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.online import OnlineGradient
+from ovkgp.inference.ridge.online import OnlineGradient
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 

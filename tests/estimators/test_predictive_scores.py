@@ -8,15 +8,15 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 import ovkgp
-from ovkgp.estimators.predictive_scores import (
+from ovkgp.estimators.selection.predictive_scores import (
     left_out_entries,
     left_out_entries_drawn,
     left_out_rows,
     smoothed_leave_one_out,
 )
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.arviz_data import to_arviz_object
-from ovkgp.inference.sampling import sample_hyperparameters
+from ovkgp.inference.sampling.arviz_data import to_arviz_object
+from ovkgp.inference.sampling.sampling import sample_hyperparameters
 
 
 def data(n=16, missing=True, seed=0):

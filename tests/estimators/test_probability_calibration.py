@@ -5,8 +5,8 @@ import pytest
 from scipy.optimize import OptimizeResult, approx_fprime, minimize
 from scipy.special import expit, log_softmax, softmax
 
-from ovkgp.estimators import probability_calibration
-from ovkgp.estimators.probability_calibration import Calibration, _Problem, calibrate, deal_folds, lone_classes
+from ovkgp.estimators.ridge import calibration as probability_calibration
+from ovkgp.estimators.ridge.calibration import Calibration, _Problem, calibrate, deal_folds, lone_classes
 from ovkgp.exceptions import FitWarning, InputError
 
 

@@ -6,11 +6,11 @@ import torch
 
 from ovkgp.datasets import make_sine_quantiles
 from ovkgp.estimators import InfiniteQuantileRegressor
-from ovkgp.estimators.quantile_calibration import fold_fits, widening
-from ovkgp.estimators.quantile_fit import fitted_model
-from ovkgp.estimators.quantile_rows import NUM_FOLDS, QuantileRows, weighted_quantiles
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.problem import TaskProblem
+from ovkgp.estimators.quantiles.model import fitted_model
+from ovkgp.estimators.quantiles.posterior import fold_fits, widening
+from ovkgp.estimators.quantiles.rows import NUM_FOLDS, QuantileRows, weighted_quantiles
+from ovkgp.inference.tasks.problem import TaskProblem
+from ovkgp.inference.tasks.solvers.primal import solve_primal
 
 LEVELS = np.array([0.1, 0.9])
 

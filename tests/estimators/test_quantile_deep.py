@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from ovkgp.estimators import InfiniteQuantileRegressor
-from ovkgp.estimators.quantile_deep import DeepFactor
-from ovkgp.estimators.task_options import input_factor
+from ovkgp.estimators.common.task_options import input_factor
+from ovkgp.estimators.quantiles.deep import DeepFactor
 from ovkgp.exceptions import InputError
 
 LEVELS = np.array([0.1, 0.5, 0.9])

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ovkgp.estimators import quantile_kernel
-from ovkgp.estimators.quantile_kernel import LearnedKernel, learned_kernel, learned_trend
-from ovkgp.estimators.quantile_prior import GaussianScales
-from ovkgp.estimators.quantile_rows import QuantileRows
-from ovkgp.estimators.task_options import TASK_KERNELS
+from ovkgp.estimators.common.task_options import TASK_KERNELS
+from ovkgp.estimators.quantiles import kernel as quantile_kernel
+from ovkgp.estimators.quantiles.kernel import GaussianScales, LearnedKernel, learned_kernel, learned_trend
+from ovkgp.estimators.quantiles.rows import QuantileRows
 
 
 def rows_of(X, y):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import d2_pinball_score
 
-from ovkgp.estimators.quantile_metrics import crossing_of, d2_pinball, pinball_losses
+from ovkgp.estimators.quantiles.rows import crossing_of, d2_pinball, pinball_losses
 
 LEVELS = np.array([0.1, 0.5, 0.9])
 

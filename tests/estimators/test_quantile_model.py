@@ -7,11 +7,9 @@ from gpytorch.kernels import RBFKernel
 
 from ovkgp.datasets import make_sine_quantiles
 from ovkgp.estimators import InfiniteQuantileRegressor
-from ovkgp.estimators.quantile_kernel import LearnedKernel, learned_kernel
-from ovkgp.estimators.quantile_model import chosen_kernel, finite_levels, quantile_model, task_side
-from ovkgp.estimators.quantile_prior import GaussianQuantiles
-from ovkgp.estimators.quantile_rows import QuantileRows
-from ovkgp.estimators.quantile_trend import KernelShares
+from ovkgp.estimators.quantiles.kernel import GaussianQuantiles, KernelShares, LearnedKernel, learned_kernel
+from ovkgp.estimators.quantiles.model import chosen_kernel, finite_levels, quantile_model, task_side
+from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.losses import Pinball, SmoothedPinball
 
 

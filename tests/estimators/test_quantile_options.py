@@ -6,8 +6,8 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from ovkgp.estimators import InfiniteQuantileRegressor
-from ovkgp.estimators.quantile_kernel import LearnedKernel
-from ovkgp.estimators.quantile_options import canonical_lam, require_levels, require_quantile_options
+from ovkgp.estimators.quantiles.kernel import LearnedKernel
+from ovkgp.estimators.quantiles.options import canonical_lam, require_levels, require_quantile_options
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.losses import TaskMeasure, grid
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from ovkgp.datasets import make_sine_quantiles
-from ovkgp.estimators import InfiniteQuantileRegressor, quantile_path
-from ovkgp.estimators.quantile_kernel import LearnedKernel
-from ovkgp.estimators.quantile_model import quantile_model, task_side
-from ovkgp.estimators.quantile_path import EXPONENTS, QuantilePath, rows_of
-from ovkgp.estimators.quantile_rows import QuantileRows
-from ovkgp.inference.task_learning.primal import solve_primal
+from ovkgp.estimators import InfiniteQuantileRegressor
+from ovkgp.estimators.quantiles import model as quantile_path
+from ovkgp.estimators.quantiles.kernel import LearnedKernel
+from ovkgp.estimators.quantiles.model import EXPONENTS, QuantilePath, quantile_model, rows_of, task_side
+from ovkgp.estimators.quantiles.rows import QuantileRows
+from ovkgp.inference.tasks.solvers.primal import solve_primal
 
 
 def model_and_side(n=60, weights=None):

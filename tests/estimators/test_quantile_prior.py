@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from ovkgp.estimators.quantile_prior import LARGEST_GUESS, NOISES, GaussianQuantiles, GaussianScales, gaussian_scales
+from ovkgp.estimators.quantiles.kernel import LARGEST_GUESS, NOISES, GaussianQuantiles, GaussianScales, gaussian_scales
 
 
 def test_the_offset_has_the_quantiles_of_gaussian_noise():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.estimators.quantile_rows import QuantileRows
+from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.exceptions import InputError
 
 

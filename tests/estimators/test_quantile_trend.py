@@ -4,9 +4,9 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
-from ovkgp.estimators.quantile_trend import KernelShares, TrendFactor, products
-from ovkgp.estimators.task_options import input_factor
-from ovkgp.inference.task_learning.factors import KernelFactor
+from ovkgp.estimators.common.task_options import input_factor
+from ovkgp.estimators.quantiles.kernel import KernelShares, TrendFactor, products
+from ovkgp.inference.tasks.factors import KernelFactor
 
 
 def points(n, d=3, seed=0):

@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators.ridge_kernels import median_distance
+from ovkgp.estimators.common.named_kernels import median_distance
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FreeMatrix, GraphMatrix, HelmholtzKernel
 

@@ -17,9 +17,9 @@ from sklearn.model_selection import KFold
 
 import ovkgp
 from ovkgp import ManifoldRidge, ORFFRidge, OVKRidge, SimplexClassifier
-from ovkgp.estimators.model_file import read_model, write_model
-from ovkgp.estimators.option_state import value_from_state, value_state
-from ovkgp.estimators.storage import save
+from ovkgp.estimators.storage.file import read_model, write_model
+from ovkgp.estimators.storage.storage import save
+from ovkgp.estimators.storage.values import value_from_state, value_state
 from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
 from ovkgp.kernels import (
     DecomposableKernel,

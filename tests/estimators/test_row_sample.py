@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ovkgp.estimators.row_sample import RowSample
-from ovkgp.inference.subsets import FEWEST
+from ovkgp.inference.model.row_sample import FEWEST, RowSample
 
 
 def table(n=300, seed=0):

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from ovkgp.estimators.search_journal import SearchJournal, Trial
-from ovkgp.estimators.search_spaces import make_space
+from ovkgp.estimators.selection.search_space import make_space
+from ovkgp.estimators.selection.study_journal import SearchJournal, Trial
 from ovkgp.exceptions import InputError, OptionError
 
 SPACE = make_space({"a": (0.1, 1.0), "b": (1, 5), "c": ["x", None]})

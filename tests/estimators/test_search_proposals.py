@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 
-from ovkgp.estimators.search_proposals import propose, sobol_point
-from ovkgp.estimators.search_spaces import make_space
+from ovkgp.estimators.selection.search_space import make_space, propose, sobol_point
 
 SPACE = make_space({"x": (0.0, 1.0), "y": (0.0, 1.0), "kind": ["a", "b"]})
 

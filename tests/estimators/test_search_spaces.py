@@ -7,7 +7,7 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ovkgp.estimators.search_spaces import Dimension, make_space, parameters, require_parameters
+from ovkgp.estimators.selection.search_space import Dimension, make_space, parameters, require_parameters
 from ovkgp.exceptions import OptionError
 
 UNIFORMS = (np.arange(6000) + 0.5) / 6000

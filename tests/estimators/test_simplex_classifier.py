@@ -17,9 +17,9 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ovkgp.estimators.orff_ridge import ORFFRidge
-from ovkgp.estimators.ovk_ridge import OVKRidge
-from ovkgp.estimators.simplex_classifier import SimplexClassifier
+from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
+from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
+from ovkgp.estimators.ridge.simplex_classifier import SimplexClassifier
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.kernels import DecomposableKernel, simplex_code
 

@@ -24,10 +24,10 @@ from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp import GPRegressor
-from ovkgp.estimators import model_file
-from ovkgp.estimators.model_file import FORMAT_VERSION, read_model, write_model
+from ovkgp.estimators.storage import file as model_file
+from ovkgp.estimators.storage.file import FORMAT_VERSION, read_model, write_model
 from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
-from ovkgp.inference import roads
+from ovkgp.inference.strategies import selection as roads
 from ovkgp.kernels import DecomposableKernel, KnownMatrix
 
 N, P = 30, 2

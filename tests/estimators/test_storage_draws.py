@@ -13,14 +13,15 @@ from draws_cases import perturbed
 from sklearn.base import clone
 
 import ovkgp
-from ovkgp.estimators import gp_regressor
-from ovkgp.estimators.arviz_export import groups_of
-from ovkgp.estimators.draws_state import draws_from_state, draws_state
-from ovkgp.estimators.model_file import read_model, write_model
-from ovkgp.estimators.option_state import value_from_state, value_state
+from ovkgp.estimators.regression import gp_regressor
+from ovkgp.estimators.regression.hyperparameters import groups_of
+from ovkgp.estimators.storage.file import read_model, write_model
+from ovkgp.estimators.storage.values import draws_from_state, draws_state, value_from_state, value_state
 from ovkgp.exceptions import InputError, ModelFileError, OptionError, OvkgpError
-from ovkgp.inference import OperatorValuedGP, arviz_data, draws_conditioning
-from ovkgp.inference.arviz_data import to_arviz_object
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.posteriors import mixture as draws_conditioning
+from ovkgp.inference.sampling import arviz_data
+from ovkgp.inference.sampling.arviz_data import to_arviz_object
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:the laplace approximation is poor", "ignore:the posterior is flat or bent upwards at its mode"

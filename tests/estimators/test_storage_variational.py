@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import ovkgp
-from ovkgp.estimators.likelihood_state import blank_likelihood, likelihood_from_state, likelihood_state
+from ovkgp.estimators.storage.models import blank_likelihood, likelihood_from_state, likelihood_state
 from ovkgp.exceptions import InputError, ModelFileError, OptionError
 from ovkgp.inference.likelihoods import (
     AsymmetricLaplace,

@@ -13,8 +13,8 @@ from sklearn.base import clone
 
 import ovkgp
 from ovkgp.datasets import stream
-from ovkgp.estimators.scaling import Scaling
-from ovkgp.estimators.streaming import gather_statistics
+from ovkgp.estimators.common.scaling import Scaling
+from ovkgp.estimators.common.streaming import gather_statistics
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
@@ -178,7 +178,7 @@ def test_training_on_all_rows_of_a_long_stream_is_refused(monkeypatch):
     X, Y = table()
     model = ovkgp.GPRegressor("independent", training_rows=None, num_frequencies=5, random_state=0)
     assert model.fit_stream(chunks(X, Y)).fit_report_.num_rows == 90
-    monkeypatch.setattr("ovkgp.estimators.gp_regressor.SAMPLE_ROWS", 60)
+    monkeypatch.setattr("ovkgp.estimators.regression.gp_regressor.SAMPLE_ROWS", 60)
     with pytest.raises(OptionError, match=r"90 rows, more than the 60"):
         model.fit_stream(chunks(X, Y))
     model.set_params(hyperparameters="fixed").fit_stream(chunks(X, Y))

@@ -7,8 +7,7 @@ import scipy.sparse
 import torch
 from thread_ranks import on_ranks
 
-from ovkgp.estimators.chunks import ROWS_AT_ONCE, Chunks
-from ovkgp.estimators.survey import survey
+from ovkgp.estimators.common.streaming import ROWS_AT_ONCE, Chunks, survey
 from ovkgp.exceptions import DistributedError, InputError
 
 

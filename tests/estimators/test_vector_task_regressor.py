@@ -13,13 +13,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
 from ovkgp.datasets import make_landmarks
-from ovkgp.estimators.vector_task_regressor_rows import angular_tasks, joint_rows, radial_tasks, single_rows
+from ovkgp.datasets.landmarks import angular_tasks, joint_rows, radial_tasks, single_rows
 from ovkgp.exceptions import InputError, ModelFileError, OptionError
-from ovkgp.inference.task_learning.factors import KernelFactor
-from ovkgp.inference.task_learning.function import TaskFunction
-from ovkgp.inference.task_learning.functional_ridge_posterior import GridPosterior, pairs
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.square import solve_square
+from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.inference.tasks.functional_ridge_grid import GridPosterior, pairs
+from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
+from ovkgp.inference.tasks.solvers.square import solve_square
 from ovkgp.losses import IntegralLoss, Square, TaskMeasure
 
 N, T, D, Q, P, LAM = 9, 4, 3, 2, 3, 2e-2

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.estimators.vector_task_regressor_rows import angular_tasks, joint_rows, radial_tasks, single_rows
+from ovkgp.datasets.landmarks import angular_tasks, joint_rows, radial_tasks, single_rows
 from ovkgp.exceptions import InputError
 
 Z = np.arange(24.0).reshape(4, 3, 2)

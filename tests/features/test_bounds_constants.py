@@ -25,8 +25,8 @@ from ovkgp.features.bounds import (
     required_features,
     spectral_constants,
 )
-from ovkgp.features.bounds.estimates import estimated_constants
-from ovkgp.features.spectral import SpectralPair
+from ovkgp.features.bounds.constants import estimated_constants
+from ovkgp.features.spectral.pair import SpectralPair
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,

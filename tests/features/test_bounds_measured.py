@@ -8,7 +8,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.features.bounds import measured_error, required_features
-from ovkgp.features.bounds.measured import block_norms
+from ovkgp.features.bounds.concentration import block_norms
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
 
 
@@ -36,7 +36,9 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_it_is_the_largest_norm_of_a_block(name, monkeypatch):
     kernel, X, maps = KERNELS[name], points(), []
-    monkeypatch.setattr("ovkgp.features.bounds.measured.ORFF", lambda *a, **o: maps.append(ORFF(*a, **o)) or maps[-1])
+    monkeypatch.setattr(
+        "ovkgp.features.bounds.concentration.ORFF", lambda *a, **o: maps.append(ORFF(*a, **o)) or maps[-1]
+    )
     found = measured_error(kernel, X, 30, repeats=3, random_state=0)
     p = 1 if name in ("scalar", "matern") else 2
     exact, errors = kernel(X).to_dense(), []

@@ -11,10 +11,9 @@ from ovkgp.features.bounds import (
     task_stability,
     task_value_bound,
 )
-from ovkgp.inference.task_learning.factors import KernelFactor
-from ovkgp.inference.task_learning.function import TaskFunction
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.problem import TaskProblem
+from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
+from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.losses import CostSensitiveHinge, IntegralLoss, Pinball, gauss_legendre, sobol, star_discrepancy
 
 LEVELS, COSTS = gauss_legendre(8), gauss_legendre(8, -1.0, 1.0)

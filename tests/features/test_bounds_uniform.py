@@ -16,7 +16,7 @@ from ovkgp.features.bounds import (
     spectral_constants,
     uniform_error_bound,
 )
-from ovkgp.features.bounds.uniform import cover_constant
+from ovkgp.features.bounds.concentration import cover_constant
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,

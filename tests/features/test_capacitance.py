@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ovkgp.features.capacitance import DenseCapacitance, KroneckerCapacitance
+from ovkgp.features.covariance import DenseCapacitance, KroneckerCapacitance
 from ovkgp.features.operators import FeatureOperator
 
 

@@ -330,7 +330,7 @@ def test_evidence_statistics_and_training_in_a_gp(name):
 
 
 def test_many_chunks_of_labelled_rows(monkeypatch):
-    from ovkgp.inference import gathering
+    from ovkgp.inference.statistics import accumulation as gathering
 
     features, kernel, X, _ = problem("curl-free", n=60)
     Y = points(60, 4)

@@ -13,7 +13,7 @@ from torch.autograd.functional import jacobian
 
 from ovkgp.exceptions import DomainError, InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF, SpectralPair, spectral_pair
-from ovkgp.features.radial_pairs import gamma_quantile
+from ovkgp.features.spectral.radial import gamma_quantile
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,

@@ -15,13 +15,11 @@ from scipy.integrate import quad
 from scipy.special import ive
 
 from ovkgp.exceptions import DomainError, OptionError, SpectralError
-from ovkgp.features import scalar_pairs
-from ovkgp.features.spectral import SpectralPair, SpectralSum, spectral_pair
-from ovkgp.kernels.cauchy import CauchyKernel
+from ovkgp.features.spectral import scalar as scalar_pairs
+from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, spectral_pair
 from ovkgp.kernels.chi_square import SkewedChi2Kernel
 from ovkgp.kernels.groups import CyclicGroup, MultiplicativeGroup, ProductGroup
-from ovkgp.kernels.laplace import LaplaceKernel
-from ovkgp.kernels.sobolev import SobolevKernel
+from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, SobolevKernel
 from ovkgp.kernels.warped import WarpedKernel
 
 NUM_DRAWS = 200_000

@@ -15,8 +15,8 @@ from oracles import OUTPUTS, dense, operator_valued, randomise
 from posterior_oracle import DensePosterior, diagonal_parts, noise_matrix
 
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.data import observations
-from ovkgp.inference.roads import choose_road
+from ovkgp.inference.model.observations import observations
+from ovkgp.inference.strategies.selection import choose_road
 from ovkgp.kernels import DecomposableKernel
 
 EXACT = gpytorch.settings.fast_computations(covar_root_decomposition=False, log_prob=False, solves=False)

@@ -6,9 +6,9 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.apart import can_train_apart, train_apart
-from ovkgp.inference.data import observations
-from ovkgp.inference.priors import log_prior, register_default_priors, register_noise_prior
+from ovkgp.inference.model.observations import observations
+from ovkgp.inference.training.initialization import log_prior, register_default_priors, register_noise_prior
+from ovkgp.inference.training.maximize import can_train_apart, train_apart
 from ovkgp.kernels import DecomposableKernel, IndependentKernel
 
 

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.arviz_data import Axes, dataset, named_group, raw_group, to_arviz_object
+from ovkgp.inference.sampling.arviz_data import Axes, dataset, named_group, raw_group, to_arviz_object
 
 KINDS = ("inference_data", "datatree")
 
@@ -80,7 +80,7 @@ def test_both_kinds_are_read_alike(kind):
 def test_the_kind_is_that_of_the_arviz_installed(monkeypatch):
     import arviz
 
-    from ovkgp.inference import arviz_data
+    from ovkgp.inference.sampling import arviz_data
 
     monkeypatch.setattr(arviz_data, "version", lambda name: "0.23.4")
     assert isinstance(to_arviz_object({"posterior": group()}), arviz.InferenceData)
@@ -118,6 +118,6 @@ def test_what_netcdf_cannot_hold_is_refused(value):
 
 
 def test_import_loads_neither_arviz_nor_xarray():
-    words = "import sys, ovkgp, ovkgp.inference.sampling as s; print([m for m in ('arviz', 'xarray', 'matplotlib', 'optuna') if m in sys.modules])"
+    words = "import sys, ovkgp, ovkgp.inference.sampling.sampling as s; print([m for m in ('arviz', 'xarray', 'matplotlib', 'optuna') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

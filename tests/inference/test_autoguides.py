@@ -7,10 +7,10 @@ import torch
 from sampler_cases import Gaussian, GlobalState, KnownDensity, correlated, half_plane
 
 from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.inference import autoguides
-from ovkgp.inference.autoguides import sample_svi
-from ovkgp.inference.hyperparameter_draws import draw_inside
-from ovkgp.inference.laplace import local_gaussian
+from ovkgp.inference.sampling import svi as autoguides
+from ovkgp.inference.sampling.draws import draw_inside
+from ovkgp.inference.sampling.laplace import local_gaussian
+from ovkgp.inference.sampling.svi import sample_svi
 
 
 def test_the_multivariate_guide_finds_a_gaussian():

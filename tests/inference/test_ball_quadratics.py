@@ -5,7 +5,7 @@ import torch
 from ball_cases import psd, vector
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.ball_quadratics import CURVATURE_MARGIN, BallQuadratic, Spectrum
+from ovkgp.inference.ridge.ball_constraints import CURVATURE_MARGIN, BallQuadratic, Spectrum
 
 
 def test_a_kronecker_product_is_its_matrix():

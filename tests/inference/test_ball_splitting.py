@@ -4,10 +4,7 @@ import pytest
 import torch
 from ball_cases import psd, vector
 
-from ovkgp.inference.ball_quadratics import BallQuadratic
-from ovkgp.inference.ball_splitting import gap_of, split_start
-from ovkgp.inference.balls import Balls
-from ovkgp.inference.projected_gradient import minimise_in_balls
+from ovkgp.inference.ridge.ball_constraints import BallQuadratic, Balls, gap_of, minimise_in_balls, split_start
 
 BALLS = [Balls(torch.arange(12).view(6, 2), radius) for radius in (1e-3, 0.1, 1.0, 100.0)]
 

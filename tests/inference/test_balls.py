@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from ovkgp.exceptions import InputError
 from ovkgp.features import ORFF
 from ovkgp.features.operators import stacked
-from ovkgp.inference.balls import Balls, frequency_groups
+from ovkgp.inference.ridge.ball_constraints import Balls, frequency_groups
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel, HelmholtzKernel, IndependentKernel
 
 GROUPS = torch.tensor([[0, 3], [1, 4], [2, 5]])

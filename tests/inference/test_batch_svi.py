@@ -8,11 +8,14 @@ from sampler_cases import GlobalState
 
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF
-from ovkgp.inference import OperatorValuedGP, autoguides, variational_gp, variational_training
-from ovkgp.inference.batch_svi import BatchDensity
-from ovkgp.inference.log_posterior import LogPosterior
-from ovkgp.inference.sampling import sample_hyperparameters
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.sampling import svi as autoguides
+from ovkgp.inference.sampling.sampling import sample_hyperparameters
+from ovkgp.inference.sampling.svi import BatchDensity
+from ovkgp.inference.training.log_posterior import LogPosterior
+from ovkgp.inference.variational import gp as variational_gp
+from ovkgp.inference.variational import training as variational_training
+from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
 

@@ -9,9 +9,9 @@ from gpytorch.module import Module
 from safetensors.torch import save_file
 
 from ovkgp.exceptions import FitWarning, InputError
-from ovkgp.inference import training
-from ovkgp.inference.checkpoints import Progress, problem_signature, read_progress, write_progress
-from ovkgp.inference.training import maximise
+from ovkgp.inference.training import maximize as training
+from ovkgp.inference.training.checkpoints import Progress, problem_signature, read_progress, write_progress
+from ovkgp.inference.training.maximize import maximise
 
 
 class Killed(BaseException):

@@ -9,12 +9,13 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 import ovkgp
-from ovkgp.estimators.posterior_state import posterior_from_state, posterior_state
+from ovkgp.estimators.storage.models import posterior_from_state, posterior_state
 from ovkgp.exceptions import FactorisationError, InputError, OptionError
-from ovkgp.inference import OperatorValuedGP, common_solver, noise_path, roads
-from ovkgp.inference.common_solver import CommonSolver, common_scale, kronecker_solver
-from ovkgp.inference.kronecker import KroneckerSolver
-from ovkgp.inference.ridge_solvers import solve_ridge
+from ovkgp.inference import OperatorValuedGP, noise_path
+from ovkgp.inference.algebra import kronecker as common_solver
+from ovkgp.inference.algebra.kronecker import CommonSolver, KroneckerSolver, common_scale, kronecker_solver
+from ovkgp.inference.ridge.solvers import solve_ridge
+from ovkgp.inference.strategies import selection as roads
 from ovkgp.kernels import DecomposableKernel
 
 N, P = 7, 3
@@ -242,7 +243,7 @@ def test_the_posterior_of_a_model_equals_the_dense_one(noise, output_matrix, exp
 def test_chunking_over_test_points_changes_nothing(monkeypatch):
     posterior, new = model().condition(*table()), normal(5, 2, seed=7)
     whole = posterior.predict(new, "diag")
-    monkeypatch.setattr("ovkgp.inference.exact_posterior.CHUNK_ENTRIES", 1)
+    monkeypatch.setattr("ovkgp.inference.posteriors.exact.CHUNK_ENTRIES", 1)
     calls, latent = [], posterior.latent
     monkeypatch.setattr(posterior, "latent", lambda X, form: calls.append(len(X)) or latent(X, form))
     close(posterior.predict(new, "diag").std, whole.std, 1e-12)

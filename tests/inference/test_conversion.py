@@ -4,8 +4,8 @@ import pytest
 import torch
 from weight_space_cases import MAPS, WHITENED, Case
 
-from ovkgp.inference.conversion import whitened
-from ovkgp.inference.gathering import gather
+from ovkgp.inference.statistics.accumulation import gather
+from ovkgp.inference.statistics.statistics import whitened
 
 BASES = {"zero": 0, "constant": 1, "linear": 3}
 WAVES = [name for name in MAPS if name not in WHITENED]

@@ -10,9 +10,9 @@ import torch
 from scipy import stats
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.covariance_prior import CovariancePrior, register_covariance_prior, set_chol
-from ovkgp.inference.noise import OutputNoise
-from ovkgp.inference.priors import raw_log_prior
+from ovkgp.inference.model.mean_noise import OutputNoise
+from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior, set_chol
+from ovkgp.inference.training.log_prior import raw_log_prior
 from ovkgp.kernels import FreeMatrix, FullMatrix
 
 SIZES = pytest.mark.parametrize("p", [1, 2, 3, 5])

@@ -15,8 +15,8 @@ from linear_operator import to_dense
 
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.data import observations
-from ovkgp.inference.roads import choose_road
+from ovkgp.inference.model.observations import observations
+from ovkgp.inference.strategies.selection import choose_road
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 N, M, SETS, MEAN = 12, 50, 200, 0.7

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference import data as module
-from ovkgp.inference.data import Observations, as_floating, inputs, observations, one_point
+from ovkgp.inference.model import observations as module
+from ovkgp.inference.model.observations import Observations, as_floating, inputs, observations, one_point
 
 NAN = float("nan")
 

@@ -29,12 +29,11 @@ from oracles import OUTPUTS, operator_valued
 from ovkgp.exceptions import InputError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.data_priors import register_data_priors
-from ovkgp.inference.prior_draws import draw_prior, place
-from ovkgp.inference.prior_sites import prior_sites
-from ovkgp.inference.prior_units import output_prior
-from ovkgp.inference.priors import raw_log_prior, register_default_priors, register_noise_prior
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference.sampling.prior_predictive import draw_prior, place
+from ovkgp.inference.training.initialization import register_data_priors, register_default_priors, register_noise_prior
+from ovkgp.inference.training.log_prior import raw_log_prior
+from ovkgp.inference.training.prior_sites import output_prior, prior_sites
+from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import (
     CurlFreeKernel,
     CyclicGroup,

@@ -7,7 +7,7 @@ import torch
 from linear_operator.utils.warnings import NumericalWarning
 
 from ovkgp.exceptions import FactorisationError, InputError, OptionError
-from ovkgp.inference.dense import DenseSolver, dense_log_density, safe_cholesky
+from ovkgp.inference.algebra.dense import DenseSolver, dense_log_density, safe_cholesky
 
 NAN = float("nan")
 

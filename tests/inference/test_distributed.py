@@ -10,7 +10,7 @@ from launching import free_port
 from thread_ranks import on_ranks
 
 from ovkgp.exceptions import DistributedError, OptionError, OvkgpError
-from ovkgp.inference.distributed import ENVIRONMENT, Ranks, process_group
+from ovkgp.inference.statistics.distributed import ENVIRONMENT, Ranks, process_group
 
 
 @pytest.fixture

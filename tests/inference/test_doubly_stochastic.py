@@ -11,9 +11,10 @@ from linear_operator import to_dense
 
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF, BlockedORFF
-from ovkgp.inference import OperatorValuedGP, block_descent
-from ovkgp.inference.doubly_stochastic import doubly_stochastic_weights
-from ovkgp.inference.ridge_solvers import solve_ridge
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.ridge import descent as block_descent
+from ovkgp.inference.ridge.descent import doubly_stochastic_weights
+from ovkgp.inference.ridge.solvers import solve_ridge
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 NOISE = 0.5

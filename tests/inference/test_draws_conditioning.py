@@ -13,11 +13,17 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
-from ovkgp.inference import OperatorValuedGP, draws_conditioning
-from ovkgp.inference.arviz_data import to_arviz_object
-from ovkgp.inference.draws_conditioning import ConditionedDraws, condition_on_draws, num_bytes, thinned
-from ovkgp.inference.mixture_posterior import MixturePosterior
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.posteriors import mixture as draws_conditioning
+from ovkgp.inference.posteriors.mixture import (
+    ConditionedDraws,
+    MixturePosterior,
+    condition_on_draws,
+    num_bytes,
+    thinned,
+)
+from ovkgp.inference.sampling.arviz_data import to_arviz_object
+from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
 ROADS = {

@@ -6,10 +6,9 @@ import torch
 from gp_cases import NOISES, Problem, close
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.data import Observations
-from ovkgp.inference.dual_products import KernelProducts, ProductSolver
-from ovkgp.inference.exact_roads import noise_of_rows
-from ovkgp.inference.row_preconditioner import KernelRows
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.ridge.products import KernelProducts, KernelRows, ProductSolver
+from ovkgp.inference.strategies.exact import noise_of_rows
 
 
 def setting(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):

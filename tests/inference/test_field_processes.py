@@ -11,7 +11,9 @@ from oracles import gram
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.features import ORFF, Nystrom
-from ovkgp.inference import OperatorValuedGP, exact_posterior, weight_posterior
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.posteriors import exact as exact_posterior
+from ovkgp.inference.posteriors import weight_posterior
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel, HelmholtzKernel
 
 NOISE = 0.03

@@ -7,10 +7,10 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.free_parameters import freeze_unused, read_entries
-from ovkgp.inference.log_posterior import named_values
-from ovkgp.inference.parameters import ParameterVector
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training.free_parameters import freeze_unused, read_entries
+from ovkgp.inference.training.log_posterior import named_values
+from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
 

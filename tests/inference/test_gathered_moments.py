@@ -7,7 +7,7 @@ from gpytorch.kernels import RBFKernel
 
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.gathered_moments import output_moments, stand_in
+from ovkgp.inference.statistics.statistics import output_moments, stand_in
 from ovkgp.kernels import DecomposableKernel, IndependentKernel
 
 

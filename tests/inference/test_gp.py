@@ -17,7 +17,7 @@ import ovkgp
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP, Statistics
-from ovkgp.inference.exact_posterior import ExactPosterior
+from ovkgp.inference.posteriors.exact import ExactPosterior
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, GraphMatrix, IndependentKernel, graph_laplacian
 
 GAMMA = torch.tensor([[1.0, 0.4, -0.3], [0.4, 0.8, 0.2], [-0.3, 0.2, 1.2]], dtype=torch.float64)

@@ -7,8 +7,9 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from oracles import dense, operator_valued, randomise
 
 from ovkgp.features import ORFF
-from ovkgp.inference import OperatorValuedGP, guard
-from ovkgp.inference.guard import NUGGET, VarianceGuard
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.posteriors import weight_posterior as guard
+from ovkgp.inference.posteriors.weight_posterior import NUGGET, VarianceGuard
 from ovkgp.kernels import DecomposableKernel, components
 
 FORMS = ("diag", "output", "full")

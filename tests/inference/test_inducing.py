@@ -6,9 +6,9 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from linear_operator import to_dense
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.inducing import InducingPoints, choose_inducing, inducing_points
-from ovkgp.inference.processes import of_form, prior_covariance
-from ovkgp.inference.variational_rows import DenseRows, KroneckerRows, rows_of
+from ovkgp.inference.posteriors.posterior import of_form, prior_covariance
+from ovkgp.inference.variational.inducing import InducingPoints, choose_inducing, inducing_points
+from ovkgp.inference.variational.rows import DenseRows, KroneckerRows, rows_of
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, IndependentKernel, SimplexMatrix, num_outputs
 
 

@@ -12,10 +12,10 @@ import torch
 from linear_operator.utils.warnings import NumericalWarning
 
 from ovkgp.exceptions import FactorisationError, InputError, OptionError
-from ovkgp.inference.dense import dense_log_density
-from ovkgp.inference.iterative import IterativeSolver, iterative_log_density
-from ovkgp.inference.kronecker_sum import KroneckerSum
-from ovkgp.inference.preconditioner import pivoted_cholesky, precondition
+from ovkgp.inference.algebra.dense import dense_log_density
+from ovkgp.inference.algebra.iterative import IterativeSolver, iterative_log_density
+from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
+from ovkgp.inference.algebra.preconditioners import pivoted_cholesky, precondition
 
 N, P = 60, 3
 NOISES = ("shared", "per_output", "full", "full, by point", "known")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ovkgp.exceptions import FactorisationError, InputError, OptionError
-from ovkgp.inference.dense import dense_log_density
-from ovkgp.inference.kronecker import KroneckerSolver, kronecker_log_density
+from ovkgp.inference.algebra.dense import dense_log_density
+from ovkgp.inference.algebra.kronecker import KroneckerSolver, kronecker_log_density
 
 N, P = 7, 3
 SIGMA = torch.tensor([[0.5, 0.1, 0.0], [0.1, 0.3, -0.1], [0.0, -0.1, 0.4]], dtype=torch.float64)

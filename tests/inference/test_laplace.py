@@ -12,9 +12,9 @@ from scipy.stats import norm
 
 from ovkgp.exceptions import FactorisationError, FitWarning
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.laplace import local_gaussian, sample_laplace, variable_names
-from ovkgp.inference.log_posterior import LogPosterior
-from ovkgp.inference.sampling import sample_hyperparameters
+from ovkgp.inference.sampling.laplace import local_gaussian, sample_laplace, variable_names
+from ovkgp.inference.sampling.sampling import sample_hyperparameters
+from ovkgp.inference.training.log_posterior import LogPosterior
 from ovkgp.kernels import DecomposableKernel
 
 

@@ -84,7 +84,7 @@ def test_rows_in_which_nothing_was_seen_stay_in_place():
 def test_chunks_of_rows_change_nothing(case, monkeypatch):
     problem = make(case)
     whole = ours(problem)
-    monkeypatch.setattr("ovkgp.inference.feature_road.CHUNK_ENTRIES", 1)
+    monkeypatch.setattr("ovkgp.inference.strategies.features.CHUNK_ENTRIES", 1)
     for value, reference in zip(ours(problem), whole, strict=True):
         torch.testing.assert_close(value, reference, rtol=1e-10, atol=1e-12, equal_nan=True)
 

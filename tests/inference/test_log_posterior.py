@@ -15,8 +15,8 @@ from scipy.stats import gamma, lognorm, multivariate_normal, norm
 from ovkgp.exceptions import FactorisationError, InputError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.log_posterior import LogPosterior
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference.training.log_posterior import LogPosterior
+from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel, FullMatrix, IndependentKernel, MeanRegularizedMatrix
 
 NOISES, MEANS = ("shared", "per_output", "full", "vector", "known"), ("zero", "constant", "linear", "gpytorch")

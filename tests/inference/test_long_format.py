@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.long_format import to_long, to_wide
+from ovkgp.inference.model.long_format import to_long, to_wide
 
 
 def wide_by_hand(x, task, y, p):

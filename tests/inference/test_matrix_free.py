@@ -7,9 +7,9 @@ import torch
 from gp_cases import Problem, close
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.matrix_free import MatrixFreeSystem
-from ovkgp.inference.ridge_solvers import solve_ridge
-from ovkgp.inference.weight_products import WeightProducts
+from ovkgp.inference.ridge.products import MatrixFreeSystem
+from ovkgp.inference.ridge.solvers import solve_ridge
+from ovkgp.inference.ridge.weight_products import WeightProducts
 
 
 def systems(name="curl-free", noise="matrix", missing=0.3, chunk_rows=None):

@@ -11,7 +11,7 @@ from gpytorch.kernels import RBFKernel
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.means import MEANS, MeanColumn, PolynomialMean, WrappedMean, output_mean
+from ovkgp.inference.model.mean_noise import MEANS, MeanColumn, PolynomialMean, WrappedMean, output_mean
 from ovkgp.kernels import DecomposableKernel
 
 NAN = float("nan")

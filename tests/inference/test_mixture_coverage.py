@@ -10,7 +10,7 @@ from gpytorch.priors import LogNormalPrior
 
 from ovkgp.exceptions import FitWarning
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.sampling import sample_hyperparameters
+from ovkgp.inference.sampling.sampling import sample_hyperparameters
 
 ROWS, NEW = 20, 60
 LAWS = {"lengthscale": (0.0, 0.8), "outputscale": (0.0, 1.0), "noise": (-2.5, 1.0)}

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.mixture_posterior import MixturePosterior, Shares
+from ovkgp.inference.posteriors.mixture import MixturePosterior, Shares
 from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, HelmholtzKernel
 
 LENGTHS = (0.5, 1.0, 2.0)

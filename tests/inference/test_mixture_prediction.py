@@ -8,8 +8,7 @@ from scipy.stats import norm
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.likelihoods import LikelihoodPrediction, make_likelihood
-from ovkgp.inference.mixture_prediction import MixturePrediction, bisect
-from ovkgp.inference.prediction import Prediction
+from ovkgp.inference.posteriors.prediction import MixturePrediction, Prediction, bisect
 
 M, P, S = 3, 2, 5
 

@@ -11,10 +11,10 @@ from scipy.optimize import minimize
 
 from ovkgp.exceptions import FactorisationError
 from ovkgp.features import ORFF
-from ovkgp.inference.natural_gradients import ascend, eigenbasis, natural_step, slopes
-from ovkgp.inference.variational_bound import Pieces, VariationalBound
-from ovkgp.inference.variational_families import WeightGaussian, prior_weights
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference.variational.bound import Pieces, VariationalBound
+from ovkgp.inference.variational.families import WeightGaussian, prior_weights
+from ovkgp.inference.variational.gp import VariationalGP
+from ovkgp.inference.variational.natural_gradients import ascend, eigenbasis, natural_step, slopes
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 
@@ -194,7 +194,7 @@ def test_a_negative_curvature_is_met_with_smaller_steps():
 
 def test_labels_without_errors_take_tens_of_steps_and_not_hundreds(monkeypatch):
     """Steps without mixing are 132 here: whole ones overshoot in some directions, small ones creep in the others."""
-    from ovkgp.inference import natural_gradients
+    from ovkgp.inference.variational import natural_gradients
 
     X = normal(80, 2)
     labels = (torch.stack([X[:, 0].sin(), X[:, 1], X.sum(1).cos()], 1) > 0).double()

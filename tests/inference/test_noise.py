@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.noise import KINDS, NoiseEntry, OutputNoise
+from ovkgp.inference.model.mean_noise import KINDS, NoiseEntry, OutputNoise
 
 FULL = torch.tensor([[0.5, 0.2, -0.1], [0.2, 0.4, 0.05], [-0.1, 0.05, 0.3]], dtype=torch.float64)
 VALUES = {"shared": torch.tensor(0.7).double(), "per_output": torch.tensor([0.2, 3.0, 1e-5]).double(), "full": FULL}

@@ -6,8 +6,8 @@ from sampler_cases import Gaussian, GlobalState, KnownDensity, correlated, half_
 from scipy.stats import truncnorm
 
 from ovkgp.exceptions import FactorisationError, FitWarning
-from ovkgp.inference.nuts import _longest_block, sample_nuts
-from ovkgp.inference.sampler_checks import effective_size
+from ovkgp.inference.sampling.diagnostics import effective_size
+from ovkgp.inference.sampling.nuts import _longest_block, sample_nuts
 
 
 def standard_errors(values, expected):

@@ -7,7 +7,7 @@ from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 from linear_operator import to_dense
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.online import OnlineGradient
+from ovkgp.inference.ridge.online import OnlineGradient
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, OperatorValuedKernel
 
 

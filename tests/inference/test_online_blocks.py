@@ -6,7 +6,7 @@ import torch
 from gpytorch.kernels import LinearKernel, RBFKernel
 from linear_operator import to_dense
 
-from ovkgp.inference.online_blocks import DenseBlocks, SeparableBlocks, blocks_of
+from ovkgp.inference.ridge.online_blocks import DenseBlocks, SeparableBlocks, blocks_of
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 

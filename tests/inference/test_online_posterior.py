@@ -5,9 +5,9 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 
-from ovkgp.inference import OperatorValuedGP, online_posterior
-from ovkgp.inference.online import OnlineGradient
-from ovkgp.inference.online_posterior import OnlinePosterior
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.ridge import online as online_posterior
+from ovkgp.inference.ridge.online import OnlineGradient, OnlinePosterior
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 KERNELS = {

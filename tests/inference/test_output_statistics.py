@@ -7,7 +7,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from ovkgp.exceptions import InputError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.output_statistics import OutputStatistics, statistics_from_tensors
+from ovkgp.inference.statistics.statistics import OutputStatistics, statistics_from_tensors
 from ovkgp.kernels import IndependentKernel
 
 

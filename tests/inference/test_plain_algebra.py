@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.inference.plain_algebra import SMALL, solved
+from ovkgp.inference.training.numpy_evidence import SMALL, solved
 
 
 @pytest.mark.parametrize("n", (1, 2, SMALL, SMALL + 1, 150))

@@ -20,8 +20,8 @@ from linear_operator.utils.warnings import NumericalWarning
 
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.log_posterior import LogPosterior
-from ovkgp.inference.priors import register_default_priors
+from ovkgp.inference.training.initialization import register_default_priors
+from ovkgp.inference.training.log_posterior import LogPosterior
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix, IndependentKernel, MeanRegularizedMatrix
 
 SCALARS = {

@@ -5,11 +5,17 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from ovkgp.inference.data import Observations
-from ovkgp.inference.plain_evidence import Entries, OneOutput, Separable, Several, _by_eigenvectors, _by_factors
-from ovkgp.inference.plain_kernels import Stationary, _rbf
-from ovkgp.inference.plain_outputs import BasisMean, CholeskyOutputs, FreeOutputs, Variances
-from ovkgp.inference.plain_parameters import Reference, Scaled
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.training.numpy_density import Stationary, _rbf
+from ovkgp.inference.training.numpy_evidence import (
+    Entries,
+    OneOutput,
+    Separable,
+    Several,
+    _by_eigenvectors,
+    _by_factors,
+)
+from ovkgp.inference.training.numpy_values import BasisMean, CholeskyOutputs, FreeOutputs, Reference, Scaled, Variances
 
 P, N = 2, 6
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 
-from ovkgp.inference import plain_kernels
-from ovkgp.inference.parameters import ParameterVector
-from ovkgp.inference.plain_kernels import plain_kernel
-from ovkgp.inference.plain_parameters import NotPlain, PlainVector
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training import numpy_density as plain_kernels
+from ovkgp.inference.training.numpy_density import plain_kernel
+from ovkgp.inference.training.numpy_values import NotPlain, PlainVector
 
 KERNELS = {
     "rbf": lambda: RBFKernel(),

@@ -5,12 +5,10 @@ import pytest
 import torch
 from gp_cases import Waves
 
-from ovkgp.inference.data import observations
-from ovkgp.inference.means import PolynomialMean, WrappedMean
-from ovkgp.inference.noise import OutputNoise
-from ovkgp.inference.parameters import ParameterVector
-from ovkgp.inference.plain_outputs import plain_mean, plain_noise, plain_outputs
-from ovkgp.inference.plain_parameters import NotPlain, PlainVector
+from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
+from ovkgp.inference.model.observations import observations
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training.numpy_values import NotPlain, PlainVector, plain_mean, plain_noise, plain_outputs
 from ovkgp.kernels import FreeMatrix, FullMatrix, KnownMatrix, MeanRegularizedMatrix, OutputMatrix
 
 MATRICES = {

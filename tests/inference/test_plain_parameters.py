@@ -5,8 +5,8 @@ import pytest
 import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
 
-from ovkgp.inference.parameters import ParameterVector
-from ovkgp.inference.plain_parameters import NotPlain, PlainVector, Reference
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training.numpy_values import NotPlain, PlainVector, Reference
 
 
 class Parts(torch.nn.Module):

@@ -7,12 +7,12 @@ from gpytorch.constraints import Interval
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior, UniformPrior
 
-from ovkgp.inference.covariance_prior import CovariancePrior, register_covariance_prior
-from ovkgp.inference.noise import OutputNoise
-from ovkgp.inference.parameters import ParameterVector
-from ovkgp.inference.plain_parameters import NotPlain, PlainVector
-from ovkgp.inference.plain_priors import plain_priors
-from ovkgp.inference.priors import raw_log_prior, register_noise_prior
+from ovkgp.inference.model.mean_noise import OutputNoise
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior
+from ovkgp.inference.training.initialization import register_noise_prior
+from ovkgp.inference.training.log_prior import plain_priors, raw_log_prior
+from ovkgp.inference.training.numpy_values import NotPlain, PlainVector
 from ovkgp.kernels import FreeMatrix, FullMatrix
 
 

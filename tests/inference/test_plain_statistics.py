@@ -8,7 +8,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
 
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.log_posterior import LogPosterior
+from ovkgp.inference.training.log_posterior import LogPosterior
 from ovkgp.kernels import DecomposableKernel, FullMatrix, IndependentKernel
 
 SEPARABLE = {

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from ovkgp.exceptions import FactorisationError
-from ovkgp.inference.parameters import ParameterVector
-from ovkgp.inference.posterior_mode import find_mode, second_derivatives
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training.lbfgs import find_mode, second_derivatives
 
 
 class Free(torch.nn.Module):

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import multivariate_normal, norm
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.prediction import FORMS, Prediction, require_form
+from ovkgp.inference.posteriors.prediction import FORMS, Prediction, require_form
 
 
 def close(actual, expected, rtol=1e-12):

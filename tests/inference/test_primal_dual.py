@@ -12,9 +12,9 @@ from linear_operator.utils.warnings import NumericalWarning
 
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
-from ovkgp.inference import OperatorValuedGP, primal_dual
-from ovkgp.inference.primal_dual import primal_dual_residual
-from ovkgp.inference.ridge_solvers import solve_ridge
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.ridge import solvers as primal_dual
+from ovkgp.inference.ridge.solvers import primal_dual_residual, solve_ridge
 
 KERNELS = ("icm, rank 2", "curl-free", "divergence-free", "lmc")
 

@@ -25,12 +25,13 @@ from scipy.special import digamma
 
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
-from ovkgp.inference import OperatorValuedGP, prior_draws
-from ovkgp.inference.data_priors import register_data_priors
+from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.likelihoods import register_likelihood_priors
-from ovkgp.inference.prior_draws import draw_prior, place, prior_predictive
-from ovkgp.inference.priors import RawLogPrior, register_default_priors
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference.sampling import prior_predictive as prior_draws
+from ovkgp.inference.sampling.prior_predictive import draw_prior, place, prior_predictive
+from ovkgp.inference.training.initialization import register_data_priors, register_default_priors
+from ovkgp.inference.training.log_prior import RawLogPrior
+from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix
 
 DRAWS = 2000

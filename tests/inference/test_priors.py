@@ -13,10 +13,11 @@ from scipy import stats
 
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF, ORFFKernel
-from ovkgp.inference.covariance_prior import CovariancePrior, register_covariance_prior
-from ovkgp.inference.noise import OutputNoise
-from ovkgp.inference.priors import RawLogPrior, log_prior, raw_log_prior, register_default_priors, register_noise_prior
-from ovkgp.inference.training import maximise
+from ovkgp.inference.model.mean_noise import OutputNoise
+from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior
+from ovkgp.inference.training.initialization import log_prior, register_default_priors, register_noise_prior
+from ovkgp.inference.training.log_prior import RawLogPrior, raw_log_prior
+from ovkgp.inference.training.maximize import maximise
 from ovkgp.kernels import (
     CyclicGroup,
     DecomposableKernel,

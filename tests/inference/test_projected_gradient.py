@@ -11,10 +11,7 @@ from ball_cases import psd, vector
 from scipy.optimize import minimize
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.ball_quadratics import BallQuadratic
-from ovkgp.inference.ball_splitting import gap_of
-from ovkgp.inference.balls import Balls
-from ovkgp.inference.projected_gradient import minimise_in_balls
+from ovkgp.inference.ridge.ball_constraints import BallQuadratic, Balls, gap_of, minimise_in_balls
 
 GROUPS = torch.arange(12).view(2, 6).T.contiguous()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ovkgp.exceptions import FactorisationError, FitWarning
-from ovkgp.inference.quadratics import Quadratic, least_point
+from ovkgp.inference.algebra.krylov import Quadratic, least_point
 
 
 def problem(condition=1e4, size=30, scale=1.0):

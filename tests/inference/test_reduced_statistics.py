@@ -8,9 +8,8 @@ from thread_ranks import on_ranks
 from ovkgp.exceptions import InputError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP, Statistics
-from ovkgp.inference.distributed import Ranks
-from ovkgp.inference.output_statistics import OutputStatistics
-from ovkgp.inference.reduced_statistics import all_reduce
+from ovkgp.inference.statistics.distributed import Ranks, all_reduce
+from ovkgp.inference.statistics.statistics import OutputStatistics
 
 MODELS = ("icm, rank 2", "lmc", "independent", "curl-free", "delays")
 

@@ -14,11 +14,12 @@ from posterior_oracle import diagonal_parts
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import BlockedORFF
 from ovkgp.features.operators import FeatureOperator
-from ovkgp.inference import OperatorValuedGP, ridge_solvers
-from ovkgp.inference.dual_products import KernelProducts
-from ovkgp.inference.iterative import IterativeSolver
-from ovkgp.inference.ridge_solvers import EXACT_SOLVERS, SOLVERS, solve_ridge
-from ovkgp.inference.weight_factors import DenseFactor
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.algebra.iterative import IterativeSolver
+from ovkgp.inference.ridge import solvers as ridge_solvers
+from ovkgp.inference.ridge.products import KernelProducts
+from ovkgp.inference.ridge.solvers import EXACT_SOLVERS, SOLVERS, solve_ridge
+from ovkgp.inference.statistics.factors import DenseFactor
 
 KERNELS = ("icm, rank 2", "lmc", "curl-free", "divergence-free", "independent", "scalar")
 

@@ -13,7 +13,7 @@ from gp_cases import KERNELS, MEANS, NOISES, ONE_COMPONENT, SEPARABLE, Problem, 
 from posterior_oracle import diagonal_parts
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference import exact_roads
+from ovkgp.inference.strategies import exact as exact_roads
 
 MISSING = (0.0, 0.3)
 NYSTROM = ("icm, singular", "lmc", "independent", "curl-free", "transformable", "blockwise", "scalar")
@@ -249,7 +249,7 @@ def test_the_standard_error_of_the_iterative_evidence_is_honest(monkeypatch):
 
 
 def test_many_entries_turn_to_products_and_many_of_a_field_to_an_error(monkeypatch):
-    monkeypatch.setattr("ovkgp.inference.roads.DENSE_LIMIT", 19)
+    monkeypatch.setattr("ovkgp.inference.strategies.selection.DENSE_LIMIT", 19)
     for name in ("lmc", "icm, rank 2"):
         problem = Problem(name)
         assert problem.road == "iterative"
@@ -263,7 +263,7 @@ def test_many_entries_turn_to_products_and_many_of_a_field_to_an_error(monkeypat
 
 
 def test_too_many_rows_for_an_exact_kernel(monkeypatch):
-    monkeypatch.setattr("ovkgp.inference.exact_roads.MOST_ROWS", 13)
+    monkeypatch.setattr("ovkgp.inference.strategies.exact.MOST_ROWS", 13)
     for road in ("kronecker", "dense", "iterative"):
         for ask in (lambda p: p.condition(), lambda p: p.log_evidence()):
             with pytest.raises(InputError, match=r"14 rows.*ORFF"):

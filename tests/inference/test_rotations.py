@@ -10,8 +10,8 @@ from scipy.special import logsumexp
 from scipy.stats import chi, norm
 
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.laplace import local_gaussian
-from ovkgp.inference.log_posterior import LogPosterior
+from ovkgp.inference.sampling.laplace import local_gaussian
+from ovkgp.inference.training.log_posterior import LogPosterior
 from ovkgp.kernels import DecomposableKernel
 
 

@@ -5,11 +5,10 @@ import pytest
 import torch
 from gp_cases import NOISES, Problem, close
 
-from ovkgp.inference.data import Observations
-from ovkgp.inference.dual_products import KernelProducts
-from ovkgp.inference.exact_roads import noise_of_rows
-from ovkgp.inference.preconditioner import pivoted_cholesky
-from ovkgp.inference.row_preconditioner import KernelRows, LowRankPreconditioner
+from ovkgp.inference.algebra.preconditioners import pivoted_cholesky
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.ridge.products import KernelProducts, KernelRows, LowRankPreconditioner
+from ovkgp.inference.strategies.exact import noise_of_rows
 
 
 def setting(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):

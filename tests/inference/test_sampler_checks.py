@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ovkgp.exceptions import FitWarning, InputError
-from ovkgp.inference import sampler_checks
-from ovkgp.inference.hyperparameter_draws import HyperparameterDraws
-from ovkgp.inference.sampler_checks import chain_checks, effective_size, importance_checks, pareto_shape, rhat
+from ovkgp.inference.sampling import diagnostics as sampler_checks
+from ovkgp.inference.sampling.diagnostics import chain_checks, effective_size, importance_checks, pareto_shape, rhat
+from ovkgp.inference.sampling.draws import HyperparameterDraws
 
 RNG = np.random.default_rng(0)
 

@@ -20,13 +20,13 @@ from sampler_cases import GlobalState
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import ORFF
-from ovkgp.inference import OperatorValuedGP, pointwise
-from ovkgp.inference.arviz_data import to_arviz_object
-from ovkgp.inference.draw_groups import DrawGroups
-from ovkgp.inference.point_arviz import point_arviz
-from ovkgp.inference.sampler_checks import effective_size
-from ovkgp.inference.sampling import sample_hyperparameters
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.sampling import arviz_groups as pointwise
+from ovkgp.inference.sampling.arviz_data import to_arviz_object
+from ovkgp.inference.sampling.arviz_groups import DrawGroups, point_arviz
+from ovkgp.inference.sampling.diagnostics import effective_size
+from ovkgp.inference.sampling.sampling import sample_hyperparameters
+from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
 GROUPS = {
@@ -54,7 +54,7 @@ DRAWS_ALONE = {"draws": 400, "tune": 100, "chains": 1, "log_likelihood": False, 
 
 def shorten(monkeypatch):
     """Let SVI take a single window of steps."""
-    from ovkgp.inference import autoguides
+    from ovkgp.inference.sampling import svi as autoguides
 
     monkeypatch.setattr(autoguides, "HALVINGS", 0)
     monkeypatch.setattr(autoguides, "MOST_WINDOWS", 1)
@@ -241,7 +241,7 @@ def test_large_data_are_replicated_by_random_functions(monkeypatch):
 
 
 def test_dear_groups_are_left_out_and_say_so(monkeypatch):
-    from ovkgp.inference import draw_groups
+    from ovkgp.inference.sampling import arviz_groups as draw_groups
 
     X, Y = curve()
     monkeypatch.setattr(draw_groups, "MOST_WORK", 10.0)
@@ -419,7 +419,7 @@ SCRIPT = """
 import os, signal, sys, warnings, torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from ovkgp.inference import OperatorValuedGP, pointwise
-from ovkgp.inference.sampling import sample_hyperparameters
+from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference import nuts
 X = torch.linspace(0, 6, 15, dtype=torch.float64).unsqueeze(-1)
 whole = nuts.RecordingNUTS.transition
@@ -449,7 +449,7 @@ def test_sigint_returns_the_draws_so_far():
 
 
 def test_ctrl_c_during_the_other_groups_keeps_the_draws(monkeypatch):
-    from ovkgp.inference import draw_groups
+    from ovkgp.inference.sampling import arviz_groups as draw_groups
 
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt

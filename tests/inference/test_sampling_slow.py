@@ -13,12 +13,12 @@ from pyro.infer import MCMC, NUTS
 from scipy.stats import chisquare
 
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.autoguides import sample_svi
-from ovkgp.inference.laplace import sample_laplace
-from ovkgp.inference.log_posterior import LogPosterior
-from ovkgp.inference.nuts import sample_nuts
-from ovkgp.inference.prior_draws import draw_prior, place
-from ovkgp.inference.sampler_checks import effective_size
+from ovkgp.inference.sampling.diagnostics import effective_size
+from ovkgp.inference.sampling.laplace import sample_laplace
+from ovkgp.inference.sampling.nuts import sample_nuts
+from ovkgp.inference.sampling.prior_predictive import draw_prior, place
+from ovkgp.inference.sampling.svi import sample_svi
+from ovkgp.inference.training.log_posterior import LogPosterior
 
 NAMES = ("lengthscale", "outputscale", "noise")
 LAWS = {"lengthscale": (0.0, 0.5), "outputscale": (0.0, 0.7), "noise": (-2.0, 0.7)}

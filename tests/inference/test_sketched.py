@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ovkgp.inference.sketched import SketchedPreconditioner
+from ovkgp.inference.algebra.preconditioners import SketchedPreconditioner
 
 
 def smooth(size=40, decay=0.6):

@@ -21,9 +21,9 @@ from gpytorch.kernels import (
 
 from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.data_scales import column_distances, output_covariance, row_distances
-from ovkgp.inference.starts import boxes, data_starts, noise_start, sizes
-from ovkgp.inference.training import maximise
+from ovkgp.inference.training.initialization import boxes, data_starts, noise_start, sizes
+from ovkgp.inference.training.maximize import maximise
+from ovkgp.inference.training.prior_sites import column_distances, output_covariance, row_distances
 from ovkgp.kernels import (
     CurlFreeKernel,
     CyclicGroup,

@@ -10,12 +10,12 @@ from peak_memory import PeakMemory
 from weight_space_cases import Case
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.data import Observations
-from ovkgp.inference.gathering import gather
-from ovkgp.inference.landmarks import Landmarks, choose_landmarks, row_priorities
-from ovkgp.inference.row_grams import BlockGram, grams_by_output, row_groups, seen_patterns
-from ovkgp.inference.statistics import Statistics
-from ovkgp.inference.weight_space import weight_system
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.row_sample import Landmarks, choose_landmarks, row_priorities
+from ovkgp.inference.statistics.accumulation import gather
+from ovkgp.inference.statistics.rows import BlockGram, grams_by_output, row_groups, seen_patterns
+from ovkgp.inference.statistics.statistics import Statistics
+from ovkgp.inference.statistics.weight_space import weight_system
 
 KINDS = {
     "shared": ("decomposable", "full", 0.0),

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.data import Observations
-from ovkgp.inference.subsets import FEWEST, random_rows, training_subset
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.row_sample import FEWEST, random_rows, training_subset
 
 
 def all_seen(n=1000, p=2):

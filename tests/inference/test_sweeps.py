@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from ovkgp.inference.sweeps import Sweeps
+from ovkgp.inference.ridge.descent import Sweeps
 
 
 def normal(seed, *shape):

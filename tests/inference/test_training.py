@@ -13,8 +13,8 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from scipy.optimize import minimize
 
 from ovkgp.exceptions import FactorisationError, FitWarning, OptionError
-from ovkgp.inference.parameters import ParameterVector
-from ovkgp.inference.training import FitReport, maximise
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training.maximize import FitReport, maximise
 
 CONSTRAINTS = {
     "none": None,

@@ -12,11 +12,10 @@ from linear_operator import to_dense
 
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.inducing import NUGGET
 from ovkgp.inference.likelihoods import Gaussian
-from ovkgp.inference.variational_families import WeightGaussian
-from ovkgp.inference.variational_frames import leading_frame
-from ovkgp.inference.variational_gp import VariationalBound, VariationalGP
+from ovkgp.inference.variational.families import WeightGaussian, leading_frame
+from ovkgp.inference.variational.gp import VariationalBound, VariationalGP
+from ovkgp.inference.variational.inducing import NUGGET
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 

@@ -5,9 +5,8 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from ovkgp.exceptions import FactorisationError, OptionError
-from ovkgp.inference.variational_families import WeightGaussian, family_rank, prior_weights
-from ovkgp.inference.variational_frames import leading_frame
-from ovkgp.inference.variational_rows import DenseRows, KroneckerRows
+from ovkgp.inference.variational.families import WeightGaussian, family_rank, leading_frame, prior_weights
+from ovkgp.inference.variational.rows import DenseRows, KroneckerRows
 
 
 def normal(*shape, seed=0):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ovkgp.inference.variational_frames import leading_frame, unit_frame
+from ovkgp.inference.variational.families import leading_frame, unit_frame
 
 
 def normal(*shape, seed=0):

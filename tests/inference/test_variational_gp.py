@@ -10,12 +10,12 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.inducing import InducingPoints
 from ovkgp.inference.likelihoods import Gaussian
-from ovkgp.inference.log_posterior import LogPosterior
-from ovkgp.inference.parameters import ParameterVector
-from ovkgp.inference.variational_families import WeightGaussian
-from ovkgp.inference.variational_gp import NUM_INDUCING, VariationalGP
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training.log_posterior import LogPosterior
+from ovkgp.inference.variational.families import WeightGaussian
+from ovkgp.inference.variational.gp import NUM_INDUCING, VariationalGP
+from ovkgp.inference.variational.inducing import InducingPoints
 from ovkgp.kernels import DecomposableKernel
 
 pytestmark = pytest.mark.filterwarnings("ignore:training stopped")  # after the few iterations that a test can wait for

@@ -5,9 +5,8 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from ovkgp.exceptions import FactorisationError
-from ovkgp.inference.variational_families import WeightGaussian, prior_weights
-from ovkgp.inference.variational_frames import leading_frame
-from ovkgp.inference.variational_mixing import MEMORY, Mixing, Target
+from ovkgp.inference.variational.families import WeightGaussian, leading_frame, prior_weights
+from ovkgp.inference.variational.natural_gradients import MEMORY, Mixing, Target
 
 
 def normal(*shape, seed=0):

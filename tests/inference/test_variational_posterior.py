@@ -7,7 +7,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP, Prediction
 from ovkgp.inference.likelihoods import Gaussian, LikelihoodPrediction
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 FORMS = ("none", "diag", "output", "full")

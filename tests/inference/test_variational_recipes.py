@@ -12,7 +12,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from ovkgp.features import ORFF
 from ovkgp.inference.likelihoods import Gaussian
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
 TEST = torch.linspace(0, 1, 51, dtype=torch.float64).unsqueeze(-1)

@@ -5,8 +5,8 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from ovkgp.features import ORFF
-from ovkgp.inference.inducing import InducingPoints
-from ovkgp.inference.variational_rows import BlockRows, DenseRows, KroneckerRows, entries_per_row, rows_of
+from ovkgp.inference.variational.inducing import InducingPoints
+from ovkgp.inference.variational.rows import BlockRows, DenseRows, KroneckerRows, entries_per_row, rows_of
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, IndependentKernel
 
 GENERATOR = torch.Generator().manual_seed(0)

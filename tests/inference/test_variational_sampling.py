@@ -6,7 +6,7 @@ from gpytorch.kernels import RBFKernel
 
 from ovkgp.features import ORFF
 from ovkgp.inference.likelihoods import StudentT
-from ovkgp.inference.variational_gp import VariationalGP
+from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
 

@@ -10,10 +10,10 @@ from gpytorch.kernels import RBFKernel
 from ovkgp.exceptions import FitWarning
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.natural_gradients import natural_step, slopes
-from ovkgp.inference.variational_bound import VariationalBound
-from ovkgp.inference.variational_gp import VariationalGP
-from ovkgp.inference.variational_training import BatchTraining
+from ovkgp.inference.variational.bound import VariationalBound
+from ovkgp.inference.variational.gp import VariationalGP
+from ovkgp.inference.variational.natural_gradients import natural_step, slopes
+from ovkgp.inference.variational.training import BatchTraining
 from ovkgp.kernels import DecomposableKernel
 
 

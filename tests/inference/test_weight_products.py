@@ -6,7 +6,7 @@ import torch
 from gp_cases import NOISES, Problem, close
 from linear_operator import to_dense
 
-from ovkgp.inference.weight_products import WeightProducts
+from ovkgp.inference.ridge.weight_products import WeightProducts
 
 
 def setting(name, noise, missing, chunk_rows):

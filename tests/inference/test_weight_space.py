@@ -9,11 +9,11 @@ from weight_space_cases import MAPS, NOISES, WHITENED, Case
 
 from ovkgp.exceptions import FactorisationError, InputError, KernelTypeError, OptionError
 from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, ReflectedFeatureOperator, stacked
-from ovkgp.inference.gathering import gather
-from ovkgp.inference.rows import whitening
-from ovkgp.inference.statistics import Statistics
-from ovkgp.inference.weight_factors import DenseFactor, KroneckerFactor
-from ovkgp.inference.weight_space import WeightSystem, weight_system
+from ovkgp.inference.statistics.accumulation import gather
+from ovkgp.inference.statistics.factors import DenseFactor, KroneckerFactor
+from ovkgp.inference.statistics.rows import whitening
+from ovkgp.inference.statistics.statistics import Statistics
+from ovkgp.inference.statistics.weight_space import WeightSystem, weight_system
 
 TIGHT = {"rtol": 1e-8, "atol": 1e-10}
 

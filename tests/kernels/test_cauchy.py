@@ -6,7 +6,7 @@ from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ovkgp.kernels.cauchy import CauchyKernel
+from ovkgp.kernels.stationary import CauchyKernel
 
 
 class TestCauchyKernelProtocol(BaseKernelTestCase, unittest.TestCase):

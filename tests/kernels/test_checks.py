@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
+from ovkgp.checks import whole_number
 from ovkgp.exceptions import OptionError
-from ovkgp.kernels.checks import whole_number
 
 
 @pytest.mark.parametrize("value", [3, np.int32(3), torch.tensor(3)])

@@ -10,7 +10,7 @@ from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ovkgp.kernels.laplace import LaplaceKernel
+from ovkgp.kernels.stationary import LaplaceKernel
 
 
 class TestLaplaceKernelProtocol(BaseKernelTestCase, unittest.TestCase):

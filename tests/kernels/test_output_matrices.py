@@ -29,7 +29,7 @@ from ovkgp.kernels import (
     graph_laplacian,
     simplex_code,
 )
-from ovkgp.kernels.output_matrices import starting_loadings
+from ovkgp.kernels.outputs.matrices import starting_loadings
 
 CHAIN = torch.tensor([[0.0, 2.0, 0.0], [2.0, 0.0, 1.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
 TWO_ISLANDS = torch.block_diag(torch.tensor([[0.0, 3.0], [3.0, 0.0]]), CHAIN.float()).double()

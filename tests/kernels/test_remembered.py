@@ -7,7 +7,7 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
-from ovkgp.kernels.remembered import Remembered
+from ovkgp.kernels.penalties import Remembered
 
 
 class Counted(torch.nn.Module):

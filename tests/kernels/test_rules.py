@@ -4,7 +4,7 @@ import pytest
 from gpytorch.kernels import RBFKernel, RBFKernelGrad
 
 from ovkgp.exceptions import KernelTypeError
-from ovkgp.kernels.rules import RuleTable
+from ovkgp.kernels.records import RuleTable
 
 
 class Renamed(RBFKernel):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 from ovkgp.exceptions import OptionError
-from ovkgp.kernels.sobolev import SobolevKernel
+from ovkgp.kernels.stationary import SobolevKernel
 
 ALL = [(1, False), (2, False), (1, True), (2, True), (3, True)]
 

@@ -18,8 +18,8 @@ from ovkgp.kernels.groups import (
     ProductGroup,
     SkewedMultiplicativeGroup,
 )
-from ovkgp.kernels.laplace import LaplaceKernel
 from ovkgp.kernels.protocol import block, components, is_operator_valued, num_outputs
+from ovkgp.kernels.stationary import LaplaceKernel
 from ovkgp.kernels.warped import OperatorValuedWarpedKernel, WarpedKernel
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import ovkgp
 from ovkgp.exceptions import OptionError
-from ovkgp.plotting.bands import Bands, require_posterior
+from ovkgp.plotting.slices import Bands, require_posterior
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 

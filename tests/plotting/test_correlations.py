@@ -8,9 +8,9 @@ from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.hyperparameters import hyperparameters
+from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.plotting import plot_output_correlations
-from ovkgp.plotting.correlations import output_correlations
+from ovkgp.plotting.relevance import output_correlations
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 

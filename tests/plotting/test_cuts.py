@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.plotting.cuts import Cut, Data, input_range
+from ovkgp.plotting.slices import Cut, Data, input_range
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 

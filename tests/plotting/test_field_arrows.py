@@ -7,10 +7,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from ovkgp.exceptions import InputError
-from ovkgp.plotting.cuts import Data
-from ovkgp.plotting.field_arrows import FAINTEST, draw_arrows, draw_data, draw_truth, opacity, true_vectors
-from ovkgp.plotting.field_values import FieldValues
-from ovkgp.plotting.style import LINE
+from ovkgp.plotting.axes import LINE
+from ovkgp.plotting.fields import FAINTEST, FieldValues, draw_arrows, draw_data, draw_truth, opacity, true_vectors
+from ovkgp.plotting.slices import Data
 
 POINTS = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 1.0]])
 VALUES = FieldValues(np.array([[1.0, 0.0], [0.0, -1.0], [0.6, 0.8]]), np.array([0.0, 1.0, 100.0]))

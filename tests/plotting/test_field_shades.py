@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.plotting.field_shades import GREYS, LIGHT_CIVIDIS, grid
+from ovkgp.plotting.fields import GREYS, LIGHT_CIVIDIS, grid
 
 
 def test_cells_of_a_grid_are_square():

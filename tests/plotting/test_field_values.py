@@ -9,7 +9,7 @@ import torch
 
 import ovkgp
 from ovkgp.exceptions import OptionError
-from ovkgp.plotting.field_values import field_values, scalar_behind
+from ovkgp.plotting.fields import field_values, scalar_behind
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 

@@ -11,8 +11,7 @@ from sklearn.exceptions import NotFittedError
 import ovkgp
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting import plot_field
-from ovkgp.plotting.field_shades import SHADED_POINTS, grid
-from ovkgp.plotting.field_values import field_values, scalar_behind
+from ovkgp.plotting.fields import SHADED_POINTS, field_values, grid, scalar_behind
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 

@@ -8,7 +8,7 @@ from scipy.special import ndtri
 from sklearn.exceptions import NotFittedError
 
 import ovkgp
-from ovkgp.criticism.left_out import leave_one_out_entries
+from ovkgp.criticism.predictive_distributions import leave_one_out_entries
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting import plot_leave_one_out
 

@@ -5,7 +5,7 @@ import plot_cases
 import pytest
 
 from ovkgp.exceptions import OptionError
-from ovkgp.plotting.names import chosen_input, chosen_outputs, input_names, label, legend_label, output_names
+from ovkgp.plotting.axes import chosen_input, chosen_outputs, input_names, label, legend_label, output_names
 
 
 def test_names_are_those_of_the_frames_or_numbers():

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ovkgp.exceptions import InputError
-from ovkgp.plotting.panels import Panels
+from ovkgp.plotting.axes import Panels
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -9,7 +9,7 @@ from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp.criticism import pit_values
-from ovkgp.criticism.left_out import leave_one_out_entries
+from ovkgp.criticism.predictive_distributions import leave_one_out_entries
 from ovkgp.exceptions import OptionError
 from ovkgp.plotting import plot_residuals
 

@@ -4,7 +4,7 @@ import numpy as np
 import plot_cases
 
 import ovkgp
-from ovkgp.plotting.responses import output_kinds, responses
+from ovkgp.plotting.slices import output_kinds, responses
 
 
 def test_kinds_of_outputs():

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.colors import to_rgb
 
-from ovkgp.plotting import style
+from ovkgp.plotting import axes as style
 
 
 def lightness(colour) -> float:

@@ -9,7 +9,7 @@ from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.arviz_data import dataset, to_arviz_object
+from ovkgp.inference.sampling.arviz_data import dataset, to_arviz_object
 from ovkgp.plotting import plot_traces
 from ovkgp.plotting.traces import Entry, chosen, drawn_entries, worst
 

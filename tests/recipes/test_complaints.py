@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 
 from ovkgp.exceptions import OptionError
 from ovkgp.recipes import load_recipe
-from ovkgp.recipes.checking import checked_document
-from ovkgp.recipes.complaints import Place
-from ovkgp.recipes.schemas import SCHEMAS
+from ovkgp.recipes.schemas import SCHEMAS, Place, checked_document
 
 START = """[recipe]
 title = "mine"

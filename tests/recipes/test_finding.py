@@ -3,7 +3,8 @@
 import pytest
 
 from ovkgp.exceptions import OptionError
-from ovkgp.recipes import finding, list_recipes, recipe_path
+from ovkgp.recipes import list_recipes, recipe_path
+from ovkgp.recipes import toml_reader as finding
 
 
 def test_each_name_has_a_file():

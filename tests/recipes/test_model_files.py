@@ -5,8 +5,7 @@ import re
 import pytest
 
 from ovkgp.recipes import list_recipes, load_recipe, recipe_path
-from ovkgp.recipes.complaints import Place, check
-from ovkgp.recipes.schemas import SCHEMAS
+from ovkgp.recipes.schemas import SCHEMAS, Place, check
 
 OPTION = re.compile(r"^(\w+) = (.*?)\s+# (.*)$", re.MULTILINE)
 WORD = re.compile(r'"(\w+)"')

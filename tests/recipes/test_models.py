@@ -9,8 +9,7 @@ from sklearn.datasets import make_moons
 
 import ovkgp
 from ovkgp.datasets import make_gaussian_field, make_landmarks, make_sine_quantiles
-from ovkgp.datasets.landmarks import emotion_tasks
-from ovkgp.estimators.vector_task_regressor_rows import single_rows
+from ovkgp.datasets.landmarks import emotion_tasks, single_rows
 from ovkgp.recipes import list_recipes, load_recipe
 
 NAMES = (

@@ -7,8 +7,7 @@ import torch
 
 from ovkgp.exceptions import OptionError
 from ovkgp.kernels import GraphMatrix, block
-from ovkgp.recipes.output_graphs import edge_weights, graph_kernel
-from ovkgp.recipes.outputs import Outputs
+from ovkgp.recipes.factory import Outputs, edge_weights, graph_kernel
 
 DAYS = Outputs.of(pd.DataFrame(np.ones((2, 4)), columns=["mon", "tue", "wed", "thu"]))
 

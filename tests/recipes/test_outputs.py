@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.recipes.outputs import Outputs
+from ovkgp.recipes.factory import Outputs
 
 
 def test_names_come_from_data_frames_and_series():

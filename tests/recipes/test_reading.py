@@ -5,7 +5,7 @@ import os
 import pytest
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.recipes.reading import read_toml
+from ovkgp.recipes.toml_reader import read_toml
 
 
 @pytest.fixture

@@ -7,32 +7,38 @@ import pytest
 from pydantic import ValidationError
 
 import ovkgp
-from ovkgp.estimators import (
-    conventions,
-    infinite_cost_sensitive_classifier,
-    infinite_cost_sensitive_classifier_costs,
-    infinite_one_class_svm,
-    options,
-    quantile_options,
-    ridge,
-    simplex_classifier,
-    structures,
-    task_options,
-    vector_task_regressor,
-)
-from ovkgp.estimators.hyperparameter_learning import MIXTURE_DRAWS, sampler_options
-from ovkgp.estimators.ridge_kernels import RIDGE_KERNELS
+from ovkgp.estimators.common import named_kernels as structures
+from ovkgp.estimators.common import options, task_options
+from ovkgp.estimators.common import options as conventions
+from ovkgp.estimators.common.named_kernels import RIDGE_KERNELS
+from ovkgp.estimators.quantiles import options as quantile_options
+from ovkgp.estimators.regression.hyperparameters import MIXTURE_DRAWS, sampler_options
+from ovkgp.estimators.ridge import base as ridge
+from ovkgp.estimators.ridge import simplex_classifier
+from ovkgp.estimators.tasks import cost_sensitive as infinite_cost_sensitive_classifier
+from ovkgp.estimators.tasks import cost_sensitive as infinite_cost_sensitive_classifier_costs
+from ovkgp.estimators.tasks import one_class as infinite_one_class_svm
+from ovkgp.estimators.tasks import vector_tasks as vector_task_regressor
 from ovkgp.inference import sample_hyperparameters
-from ovkgp.inference.autoguides import GUIDES
 from ovkgp.inference.gp import VARIANCES
-from ovkgp.inference.likelihoods.making import LIKELIHOODS
-from ovkgp.inference.ridge_solvers import SOLVERS
-from ovkgp.inference.task_learning.square_masks import NORMALISATIONS
-from ovkgp.recipes.gp_options import GPOptions, OneLikelihood, Sampling
-from ovkgp.recipes.ridge_options import ORFFRidgeOptions, OVKRidgeOptions, SimplexOptions
+from ovkgp.inference.likelihoods.factory import LIKELIHOODS
+from ovkgp.inference.ridge.solvers import SOLVERS
+from ovkgp.inference.sampling.svi import GUIDES
+from ovkgp.inference.tasks.solvers.square import NORMALISATIONS
+from ovkgp.recipes.options import (
+    CostOptions,
+    GPOptions,
+    LevelSetOptions,
+    OneLikelihood,
+    ORFFRidgeOptions,
+    OVKRidgeOptions,
+    QuantileOptions,
+    Sampling,
+    SimplexOptions,
+    VectorTaskOptions,
+    allowed_words,
+)
 from ovkgp.recipes.schemas import SCHEMAS
-from ovkgp.recipes.task_options import CostOptions, LevelSetOptions, QuantileOptions, VectorTaskOptions
-from ovkgp.recipes.values import allowed_words
 
 OBJECTS = {"feature_extractor", "extractor_epochs", "extractor_rate"}
 """Options that speak of a torch module, which no file can hold."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ovkgp.recipes.toml_lines import key_lines
+from ovkgp.recipes.toml_reader import key_lines
 
 ODD = '''
 # a comment with [brackets] = "and quotes

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from ovkgp.exceptions import OptionError
-from ovkgp.recipes.outputs import Outputs
-from ovkgp.recipes.value_likelihoods import choose_likelihoods, likelihood_of
+from ovkgp.recipes.factory import Outputs, choose_likelihoods, likelihood_of
 
 NAN = np.nan
 

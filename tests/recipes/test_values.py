@@ -6,8 +6,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from ovkgp.recipes import values as v
-from ovkgp.recipes.values import Options, allowed_words, described
+from ovkgp.recipes import options as v
+from ovkgp.recipes.options import Options, allowed_words, described
 
 
 class Table(Options):

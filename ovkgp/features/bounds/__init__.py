@@ -8,27 +8,31 @@ Every function says which variant it evaluates: "corrected" by default; "printed
 are for frequencies drawn independently (``ORFF(..., sampler="iid")``).
 """
 
-from ovkgp.features.bounds.bernstein import bernstein_bound, pointwise_error_bound
-from ovkgp.features.bounds.constants import SpectralConstants
-from ovkgp.features.bounds.constrained import constrained_excess_risk_bound, mean_deviation_bound, weight_radius
-from ovkgp.features.bounds.kernel_constants import spectral_constants
+from __future__ import annotations
+
+from ovkgp.features.bounds.concentration import (
+    bernstein_bound,
+    measured_error,
+    pointwise_error_bound,
+    required_features,
+    uniform_error_bound,
+)
+from ovkgp.features.bounds.constants import SpectralConstants, intrinsic_dimension, orlicz_norm, spectral_constants
 from ovkgp.features.bounds.learning import (
+    constrained_excess_risk_bound,
     generalization_bound,
     lambda_ceiling,
+    mean_deviation_bound,
     ridge_generalization_bound,
     stability_bound,
     suggest_features,
-)
-from ovkgp.features.bounds.measured import measured_error
-from ovkgp.features.bounds.orlicz import intrinsic_dimension, orlicz_norm
-from ovkgp.features.bounds.task_learning import (
     task_generalization_bound,
     task_loss_bound,
     task_sampling_bound,
     task_stability,
     task_value_bound,
+    weight_radius,
 )
-from ovkgp.features.bounds.uniform import required_features, uniform_error_bound
 from ovkgp.features.bounds.variance import kernel_variance
 
 __all__ = [

@@ -12,12 +12,12 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
+from ovkgp.checks import whole_number
 from ovkgp.exceptions import InputError, OptionError, SpectralError
-from ovkgp.features.bounds import moments
-from ovkgp.features.bounds.kernel_constants import inverse_squares
-from ovkgp.features.bounds.radial import field_variance
-from ovkgp.features.spectral import SpectralPair, spectral_pair
-from ovkgp.kernels.checks import whole_number
+from ovkgp.features.bounds.constants import inverse_squares
+from ovkgp.features.spectral import moments
+from ovkgp.features.spectral.moments import field_variance
+from ovkgp.features.spectral.pair import SpectralPair, spectral_pair
 from ovkgp.kernels.chi_square import SkewedChi2Kernel
 from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel
 from ovkgp.kernels.protocol import block, components, is_operator_valued

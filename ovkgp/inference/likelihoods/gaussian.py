@@ -12,12 +12,18 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.likelihoods.base import START_SHARE, Likelihood, refuse_values, require_outputs
-from ovkgp.inference.likelihoods.entrywise import marginal, observed_entries
+from ovkgp.inference.likelihoods.base import (
+    START_SHARE,
+    Likelihood,
+    marginal,
+    observed_entries,
+    refuse_values,
+    require_outputs,
+)
 from ovkgp.inference.likelihoods.location import column_spread, column_statistic
+from ovkgp.inference.likelihoods.prediction import require_level
 from ovkgp.inference.likelihoods.quadrature import normal_cdf
-from ovkgp.inference.likelihoods.quantiles import require_level
-from ovkgp.inference.noise import OutputNoise
+from ovkgp.inference.model.mean_noise import OutputNoise
 
 LOG_2PI = math.log(2 * math.pi)
 

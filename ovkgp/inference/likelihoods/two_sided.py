@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.likelihoods.base import require_outputs
-from ovkgp.inference.likelihoods.entrywise import marginal
+from ovkgp.inference.likelihoods.base import marginal, require_outputs
 from ovkgp.inference.likelihoods.location import LocationLikelihood
 from ovkgp.inference.likelihoods.quadrature import (
     expected_positive_part,

@@ -4,6 +4,8 @@
 one section each.
 """
 
-from ovkgp.plotting.report.writing import write_report
+from __future__ import annotations
+
+from ovkgp.plotting.report.page import write_report
 
 __all__ = ["write_report"]

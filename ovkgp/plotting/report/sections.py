@@ -51,7 +51,7 @@ class ModelWords:
     Args:
         name: what it is, in a few words.
         paragraphs: what it believes, in sentences.
-        formulas: the same in symbols, in the small language of `ovkgp.plotting.report.formulas`.
+        formulas: the same in symbols, in the small language of `ovkgp.plotting.report.page`.
         facts: pairs (what, how).
     """
 

@@ -5,7 +5,7 @@ import torch
 from likelihood_cases import normal
 from torch.autograd import gradcheck
 
-from ovkgp.inference.likelihoods.blocks import BLOCK_ENTRIES, by_blocks
+from ovkgp.inference.likelihoods.quadrature import BLOCK_ENTRIES, by_blocks
 
 
 def row_function(x, M):

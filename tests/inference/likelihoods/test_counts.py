@@ -8,7 +8,7 @@ from scipy.stats import nbinom, poisson
 
 from ovkgp.exceptions import FactorisationError, OptionError
 from ovkgp.inference.likelihoods import NegativeBinomial, Poisson
-from ovkgp.inference.likelihoods.count_mixtures import count_cdf
+from ovkgp.inference.likelihoods.counts import count_cdf
 
 
 def test_poisson_expectation_is_closed():

@@ -11,7 +11,10 @@ from likelihood_cases import ALL, DISCRETE, REAL, column, fine_average, log_dens
 from scipy.integrate import quad
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.likelihoods import blocks, count_mixtures, make_likelihood, student_t
+from ovkgp.inference.likelihoods import counts as count_mixtures
+from ovkgp.inference.likelihoods import location as student_t
+from ovkgp.inference.likelihoods import make_likelihood
+from ovkgp.inference.likelihoods import quadrature as blocks
 
 NAMES = list(ALL)
 TRAINED = [

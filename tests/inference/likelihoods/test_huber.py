@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.likelihoods import Gaussian, Huber, Laplace
-from ovkgp.inference.likelihoods.huber import bivariate_cdf
+from ovkgp.inference.likelihoods.location import bivariate_cdf
 
 
 def test_a_large_kappa_is_gaussian_noise():

@@ -24,8 +24,8 @@ from ovkgp.inference.likelihoods import (
     Softmax,
     StudentT,
 )
-from ovkgp.inference.likelihoods.log_expectations import log_expected
-from ovkgp.inference.mixture_prediction import MixturePrediction
+from ovkgp.inference.likelihoods.counts import log_expected
+from ovkgp.inference.posteriors.prediction import MixturePrediction
 
 LATENT = [(0.3, 0.04), (-1.0, 1.0), (0.5, 25.0)]
 REAL, COUNTS = [0.1, -2.0, 7.0, 60.0], [0.0, 1.0, 4.0, 300.0]

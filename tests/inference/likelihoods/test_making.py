@@ -4,7 +4,7 @@ import pytest
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.likelihoods import Gaussian, PerOutput, Poisson, make_likelihood
-from ovkgp.inference.likelihoods.making import LIKELIHOODS
+from ovkgp.inference.likelihoods.factory import LIKELIHOODS
 
 
 @pytest.mark.parametrize("name", list(LIKELIHOODS))

@@ -10,8 +10,9 @@ from likelihood_cases import normal, one
 from scipy import stats
 
 from ovkgp.inference.likelihoods import Gaussian, StudentT, make_likelihood, register_likelihood_priors
-from ovkgp.inference.likelihoods.making import LIKELIHOODS
-from ovkgp.inference.priors import log_prior, raw_log_prior
+from ovkgp.inference.likelihoods.factory import LIKELIHOODS
+from ovkgp.inference.training.initialization import log_prior
+from ovkgp.inference.training.log_prior import raw_log_prior
 
 
 @pytest.mark.parametrize("name", list(LIKELIHOODS))

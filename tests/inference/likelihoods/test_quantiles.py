@@ -7,7 +7,7 @@ from likelihood_cases import column, one
 from scipy import stats
 
 from ovkgp.exceptions import FactorisationError, OptionError
-from ovkgp.inference.likelihoods.quantiles import continuous_quantile, count_quantile
+from ovkgp.inference.likelihoods.prediction import continuous_quantile, count_quantile
 
 LAWS = {
     "normal": stats.norm(3.0, 0.2),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.task_learning.brackets import Bracket, require_start
+from ovkgp.inference.tasks.solvers.certificates import Bracket, require_start
 
 ZERO, ONE = torch.zeros(1, 1), torch.ones(1, 1)
 

@@ -8,10 +8,9 @@ from loss_cases import normal
 from task_cases import NAMES, M, N, case
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.task_learning.brackets import require_start
-from ovkgp.inference.task_learning.certificates import Certificate
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.square import solve_square
+from ovkgp.inference.tasks.solvers.certificates import Certificate, require_start
+from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.solvers.square import solve_square
 
 
 @pytest.mark.parametrize("name", NAMES)

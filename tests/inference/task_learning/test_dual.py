@@ -10,12 +10,11 @@ from loss_cases import normal
 from task_cases import LOSSES, NAMES, M, N, case, dense_gram, dense_values, loss_on, own_nodes
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.task_learning.certificates import Certificate
-from ovkgp.inference.task_learning.dual import lipschitz_constant, solve_dual
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.square import solve_square
-from ovkgp.inference.task_learning.square_masks import observed
+from ovkgp.inference.tasks.problem import TaskProblem
+from ovkgp.inference.tasks.solvers.certificates import Certificate
+from ovkgp.inference.tasks.solvers.dual import lipschitz_constant, solve_dual
+from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.solvers.square import observed, solve_square
 from ovkgp.losses import CurveInsensitive, IntegralLoss, Pinball, TaskMeasure, gauss_legendre
 
 SEEN = normal(N, M, seed=4) > -0.5

@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.task_learning.eigenbasis import (
+from ovkgp.inference.tasks.eigenbasis import (
     EigenFactor,
     feature_eigenpairs,
     laplace_eigenpairs,

@@ -9,7 +9,7 @@ from task_cases import rbf
 
 from ovkgp.exceptions import FactorisationError, InputError, OptionError, SmoothnessError
 from ovkgp.features import ORFF, ORFFKernel
-from ovkgp.inference.task_learning.factors import FeatureFactor, KernelFactor, LevelFactor
+from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor, LevelFactor
 from ovkgp.kernels import DecomposableKernel, LaplaceKernel
 
 ANCHORS, OTHERS = normal(7, 2, seed=0), normal(5, 2, seed=1)

@@ -8,8 +8,8 @@ from task_cases import GAMMA_T, GAMMA_X, gauss, rbf
 
 from ovkgp.exceptions import InputError, SmoothnessError
 from ovkgp.features import ORFF
-from ovkgp.inference.task_learning.factors import FeatureFactor, KernelFactor, LevelFactor
-from ovkgp.inference.task_learning.function import TaskFunction
+from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor, LevelFactor
+from ovkgp.inference.tasks.problem import TaskFunction
 
 X, NODES = torch.linspace(0, 2, 6).double(), torch.tensor([0.1, 0.4, 0.8]).double()
 AT, LEVELS = torch.tensor([-0.3, 0.77, 1.2, 5.0]).double(), torch.tensor([0.0, 0.33]).double()

@@ -6,12 +6,11 @@ import torch
 from gpytorch.kernels import RBFKernel
 from scipy.linalg import solve_sylvester
 
-from ovkgp.inference.task_learning.eigenbasis import EigenFactor, laplace_eigenpairs, sampled_eigenpairs
-from ovkgp.inference.task_learning.factors import KernelFactor
-from ovkgp.inference.task_learning.function import TaskFunction
-from ovkgp.inference.task_learning.functional_ridge import functional_ridge, ridge_coefficients
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.square import solve_square
+from ovkgp.inference.tasks.eigenbasis import EigenFactor, laplace_eigenpairs, sampled_eigenpairs
+from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.inference.tasks.functional_ridge import functional_ridge, ridge_coefficients
+from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
+from ovkgp.inference.tasks.solvers.square import solve_square
 from ovkgp.losses import Coordinates, IntegralLoss, Square, gauss_legendre
 
 N, LAM = 10, 2e-3

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.task_learning.functional_ridge_grid import GridSolver, grid_log_density, rotate
+from ovkgp.inference.tasks.functional_ridge_grid import GridSolver, grid_log_density, rotate
 
 N, M, P = 5, 4, 3
 

@@ -7,7 +7,7 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from ovkgp.exceptions import InputError, KernelTypeError
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.task_learning.functional_ridge_posterior import Factors, condition_on_grid, pairs, train_on_grid
+from ovkgp.inference.tasks.functional_ridge_grid import Factors, condition_on_grid, pairs, train_on_grid
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
 
 N, M, D, Q, P = 7, 4, 3, 2, 3

@@ -7,10 +7,10 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.task_learning.gibbs import _FreeEnergy, expected_pinball, gibbs_posterior
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.sandwich import sandwich
+from ovkgp.inference.tasks.gibbs import _FreeEnergy, expected_pinball, gibbs_posterior
+from ovkgp.inference.tasks.problem import TaskProblem
+from ovkgp.inference.tasks.sandwich import sandwich
+from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.losses import Huber, IntegralLoss, Pinball, TaskMeasure, gauss_legendre
 
 

@@ -7,11 +7,11 @@ from noncrossing_cases import GAMMA_X, quantile_case, rbf, sine_toy
 from task_cases import case, own_nodes
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.task_learning.dual import solve_dual
-from ovkgp.inference.task_learning.factors import KernelFactor
-from ovkgp.inference.task_learning.joint import JoinedLoss, joined
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.problem import TaskProblem
+from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.inference.tasks.noncrossing_search import JoinedLoss, joined
+from ovkgp.inference.tasks.problem import TaskProblem
+from ovkgp.inference.tasks.solvers.dual import solve_dual
+from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.losses import EpsilonInsensitive, Huber, IntegralLoss, Pinball, SmoothedPinball, TaskMeasure, gauss_legendre
 
 TASKS = torch.tensor([0.2, 0.7, 0.4, 0.5, 0.9]).double()

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.task_learning.level_distribution import LevelDistribution
+from ovkgp.inference.tasks.quantile_distribution import LevelDistribution
 
 LEVELS = torch.arange(1, 200, dtype=torch.float64) / 200
 

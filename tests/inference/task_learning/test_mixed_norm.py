@@ -11,10 +11,10 @@ from scipy.optimize import minimize
 from task_cases import GAMMA_T, GAMMA_X, M, N, case, gauss, inputs, rbf
 
 from ovkgp.exceptions import FactorisationError, InputError
-from ovkgp.inference.task_learning.factors import KernelFactor
-from ovkgp.inference.task_learning.mixed_norm import mixed_coordinates, mixed_norm, section_norms
-from ovkgp.inference.task_learning.one_class import OneClassProblem
-from ovkgp.inference.task_learning.primal import solve_primal
+from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.inference.tasks.mixed_norm import mixed_coordinates, mixed_norm, section_norms
+from ovkgp.inference.tasks.one_class import OneClassProblem
+from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.losses import IntegralLoss, SmoothedPinball, TaskMeasure, gauss_legendre
 
 MEASURE = gauss_legendre(M)

@@ -10,13 +10,11 @@ from loss_cases import normal
 from task_cases import NAMES, M, N, case, loss_on, own_nodes
 from tqdm import tqdm
 
-from ovkgp.inference.task_learning.certificates import Certificate
-from ovkgp.inference.task_learning.multipliers import Multipliers
-from ovkgp.inference.task_learning.newton_systems import Curvature
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.splitting import Splitting, ridge_step
-from ovkgp.inference.task_learning.square_masks import observed
+from ovkgp.inference.tasks.problem import TaskProblem
+from ovkgp.inference.tasks.solvers.admm import Splitting, ridge_step
+from ovkgp.inference.tasks.solvers.certificates import Certificate
+from ovkgp.inference.tasks.solvers.primal import Curvature, Multipliers, solve_primal
+from ovkgp.inference.tasks.solvers.square import observed
 from ovkgp.losses import CurveEnvelope, IntegralLoss, Pinball, gauss_legendre, grid
 
 BAR = tqdm(disable=True)

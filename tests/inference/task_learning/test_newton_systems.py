@@ -8,8 +8,8 @@ import torch
 from loss_cases import normal
 from task_cases import N, case, own_nodes
 
-from ovkgp.inference.task_learning import newton_systems
-from ovkgp.inference.task_learning.newton_systems import Curvature
+from ovkgp.inference.tasks.solvers import primal as newton_systems
+from ovkgp.inference.tasks.solvers.primal import Curvature
 
 ROADS = ["_by_active", "_by_matrix", "_by_gradients"]
 

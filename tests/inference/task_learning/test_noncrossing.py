@@ -7,8 +7,7 @@ import torch
 from noncrossing_cases import dense_gram, quantile_case, sine_toy
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.task_learning.noncrossing import NonCrossing, Shortfall, solve_noncrossing
-from ovkgp.inference.task_learning.noncrossing_metrics import crossing_loss, falling_slope
+from ovkgp.inference.tasks.noncrossing import NonCrossing, Shortfall, crossing_loss, falling_slope, solve_noncrossing
 
 EMPTY = torch.zeros(0, dtype=torch.float64)
 

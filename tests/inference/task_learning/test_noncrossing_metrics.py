@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.task_learning.noncrossing_metrics import crossing_loss, falling_slope
+from ovkgp.inference.tasks.noncrossing import crossing_loss, falling_slope
 
 
 def test_rising_curves_cost_nothing():

@@ -6,12 +6,11 @@ from loss_cases import normal
 from noncrossing_cases import quantile_case, sine_toy
 
 from ovkgp.exceptions import FitWarning
-from ovkgp.inference.task_learning.certificates import Certificate
-from ovkgp.inference.task_learning.multipliers import Multipliers
-from ovkgp.inference.task_learning.noncrossing import solve_noncrossing
-from ovkgp.inference.task_learning.noncrossing_search import ExactCertificate, JointSearch
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.splitting import Splitting
+from ovkgp.inference.tasks.noncrossing import solve_noncrossing
+from ovkgp.inference.tasks.noncrossing_search import ExactCertificate, JointSearch
+from ovkgp.inference.tasks.solvers.admm import Splitting
+from ovkgp.inference.tasks.solvers.certificates import Certificate
+from ovkgp.inference.tasks.solvers.primal import Multipliers, solve_primal
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from noncrossing_cases import GAMMA_T, gaussian_blocks, rbf
 from scipy.stats import norm
 
 from ovkgp.exceptions import InputError, SmoothnessError
-from ovkgp.inference.task_learning.noncrossing_tasks import derivative_task_factor
+from ovkgp.inference.tasks.factors import derivative_task_factor
 from ovkgp.kernels import LaplaceKernel
 
 NODES = torch.tensor([0.1, 0.35, 0.6, 0.9], dtype=torch.float64)

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.task_learning.one_class import OneClassProblem, strong_convexity
-from ovkgp.inference.task_learning.one_class_solver import solve_one_class
+from ovkgp.inference.tasks.one_class import OneClassProblem, solve_one_class, strong_convexity
 from ovkgp.losses import gauss_legendre, grid
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.inference.task_learning.one_class_curves import (
+from ovkgp.inference.tasks.one_class_function import (
     are_nested,
     at_levels,
     level_scores,

@@ -5,8 +5,8 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel
 
-from ovkgp.inference.task_learning.factors import KernelFactor
-from ovkgp.inference.task_learning.one_class_function import (
+from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.inference.tasks.one_class_function import (
     ThresholdOffset,
     calibrated_thresholds,
     held_out_values,
@@ -14,8 +14,7 @@ from ovkgp.inference.task_learning.one_class_function import (
     joined_values,
     thresholds_at,
 )
-from ovkgp.inference.task_learning.one_class_path import OneClassPath
-from ovkgp.inference.task_learning.one_class_removal import leave_one_out
+from ovkgp.inference.tasks.one_class_path import OneClassPath, leave_one_out
 
 
 def factor(levels, lengthscale):

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.task_learning.one_class_path import ABOVE, BELOW, MARGIN, OneClassPath
+from ovkgp.inference.tasks.one_class_path import ABOVE, BELOW, MARGIN, OneClassPath
 
 LEVELS = (0.05, 0.2, 0.5, 0.8, 0.95)
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.inference.task_learning.one_class_path import OneClassPath
-from ovkgp.inference.task_learning.one_class_removal import FEW, leave_one_out, value_without
+from ovkgp.inference.tasks.one_class_path import FEW, OneClassPath, leave_one_out, value_without
 
 
 def rows_and_weights(n, seed=0, lengthscale=0.7):

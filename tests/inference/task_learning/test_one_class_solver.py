@@ -7,9 +7,8 @@ from scipy.optimize import minimize
 from sklearn.svm import OneClassSVM
 
 from ovkgp.exceptions import FitWarning
-from ovkgp.inference.task_learning.one_class import OneClassProblem
-from ovkgp.inference.task_learning.one_class_path import OneClassPath
-from ovkgp.inference.task_learning.one_class_solver import solve_one_class
+from ovkgp.inference.tasks.one_class import OneClassProblem, solve_one_class
+from ovkgp.inference.tasks.one_class_path import OneClassPath
 from ovkgp.losses import gauss_legendre
 
 

@@ -10,11 +10,10 @@ from loss_cases import normal
 from task_cases import M, N, case, loss_on, own_nodes
 
 from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.inference.task_learning.dual import solve_dual
-from ovkgp.inference.task_learning.paths import along, largest_epsilon, largest_kappa, solve_path, sparsity
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.square import solve_square
-from ovkgp.inference.task_learning.square_masks import observed
+from ovkgp.inference.tasks.solvers.dual import solve_dual
+from ovkgp.inference.tasks.solvers.paths import along, largest_epsilon, largest_kappa, solve_path, sparsity
+from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.solvers.square import observed, solve_square
 from ovkgp.losses import IntegralLoss, Square, gauss_legendre
 
 SOLVERS = {"dual": solve_dual, "primal": solve_primal}

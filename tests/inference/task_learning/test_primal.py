@@ -30,16 +30,14 @@ from ovkgp import losses
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.task_learning import primal, splitting
-from ovkgp.inference.task_learning.dual import solve_dual
-from ovkgp.inference.task_learning.factors import FeatureFactor, KernelFactor, LevelFactor
-from ovkgp.inference.task_learning.function import TaskFunction
-from ovkgp.inference.task_learning.multipliers import Multipliers
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.splitting import Splitting
-from ovkgp.inference.task_learning.square import solve_square
-from ovkgp.inference.task_learning.square_masks import observed
+from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor, LevelFactor
+from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
+from ovkgp.inference.tasks.solvers import admm as splitting
+from ovkgp.inference.tasks.solvers import primal
+from ovkgp.inference.tasks.solvers.admm import Splitting
+from ovkgp.inference.tasks.solvers.dual import solve_dual
+from ovkgp.inference.tasks.solvers.primal import Multipliers, solve_primal
+from ovkgp.inference.tasks.solvers.square import observed, solve_square
 from ovkgp.kernels import FunctionValuedKernel
 from ovkgp.losses import IntegralLoss, Pinball, SmoothedPinball, TaskMeasure, gauss_legendre
 

@@ -9,9 +9,9 @@ from loss_cases import normal
 from task_cases import NAMES, M, N, case, dense_gram, dense_norm, dense_values, loss_on, own_nodes
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.task_learning.dual import solve_dual
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.square_masks import observed
+from ovkgp.inference.tasks.problem import TaskProblem
+from ovkgp.inference.tasks.solvers.dual import solve_dual
+from ovkgp.inference.tasks.solvers.square import observed
 from ovkgp.losses import Huber, IntegralLoss, Pinball, gauss_legendre
 
 ROWS = torch.linspace(0.2, 2.0, N).double()

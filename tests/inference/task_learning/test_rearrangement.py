@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.task_learning.rearrangement import Rearranged
+from ovkgp.inference.tasks.quantile_distribution import Rearranged
 
 GRID = torch.linspace(0.005, 0.995, 199, dtype=torch.float64)
 X = torch.linspace(-1, 1, 7, dtype=torch.float64)[:, None]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.residual_density import ResidualDensity, RowResiduals
+from ovkgp.inference.tasks.problem import TaskProblem
+from ovkgp.inference.tasks.sandwich import ResidualDensity, RowResiduals
 from ovkgp.losses import IntegralLoss, Pinball, SmoothedPinball, gauss_legendre, grid
 
 LEVELS = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9], dtype=torch.float64)

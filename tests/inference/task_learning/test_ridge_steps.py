@@ -8,7 +8,7 @@ import torch
 from loss_cases import normal
 from task_cases import M, N, case, own_nodes
 
-from ovkgp.inference.task_learning.ridge_steps import DenseStep, KroneckerStep, normal_matrix, row_curvatures
+from ovkgp.inference.tasks.solvers.admm import DenseStep, KroneckerStep, normal_matrix, row_curvatures
 
 ROWS, COLUMNS = torch.linspace(0.0, 2.0, N).double(), torch.linspace(0.5, 1.0, M).double()
 

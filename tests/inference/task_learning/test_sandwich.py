@@ -5,10 +5,9 @@ import pytest
 import torch
 from scipy import stats
 
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.residual_density import ResidualDensity, RowResiduals
-from ovkgp.inference.task_learning.sandwich import Sandwich, sandwich, score_covariance
+from ovkgp.inference.tasks.problem import TaskProblem
+from ovkgp.inference.tasks.sandwich import ResidualDensity, RowResiduals, Sandwich, sandwich, score_covariance
+from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.losses import IntegralLoss, Pinball, SmoothedPinball, gauss_legendre, grid
 
 

@@ -8,12 +8,11 @@ from loss_cases import normal
 from task_cases import NAMES, M, N, case, loss_on, own_nodes
 from tqdm import tqdm
 
-from ovkgp.inference.task_learning import splitting as module
-from ovkgp.inference.task_learning.certificates import Certificate
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.ridge_steps import DenseStep, KroneckerStep
-from ovkgp.inference.task_learning.splitting import Splitting, is_entrywise, ridge_step
-from ovkgp.inference.task_learning.square_masks import observed
+from ovkgp.inference.tasks.solvers import admm as module
+from ovkgp.inference.tasks.solvers.admm import DenseStep, KroneckerStep, Splitting, is_entrywise, ridge_step
+from ovkgp.inference.tasks.solvers.certificates import Certificate
+from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.solvers.square import observed
 from ovkgp.losses import CurveEnvelope, CurveHuber, IntegralLoss, Pinball, gauss_legendre
 
 BAR = tqdm(disable=True)

@@ -10,14 +10,12 @@ from scipy.optimize import minimize
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.task_learning import square
-from ovkgp.inference.task_learning.dual import solve_dual
-from ovkgp.inference.task_learning.factors import FeatureFactor, KernelFactor
-from ovkgp.inference.task_learning.function import TaskFunction
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.problem import TaskProblem
-from ovkgp.inference.task_learning.square import ridge_weights, solve_square
-from ovkgp.inference.task_learning.square_masks import observed
+from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor
+from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
+from ovkgp.inference.tasks.solvers import square
+from ovkgp.inference.tasks.solvers.dual import solve_dual
+from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.solvers.square import observed, ridge_weights, solve_square
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
 from ovkgp.losses import IntegralLoss, Pinball, Square, TaskMeasure, gauss_legendre
 
@@ -272,7 +270,7 @@ def test_lt_e_26_the_weights_of_vector_outputs_are_2d_by_2d_times_s(data):
 
 def test_lt_e_22_pairs_are_listed_row_by_row():
     """Row m(i − 1) + j is (x_i, θ_j), the order of kron(K_X, K_Θ)."""
-    from ovkgp.inference.task_learning.functional_ridge_posterior import pairs
+    from ovkgp.inference.tasks.functional_ridge_grid import pairs
 
     X, tasks = torch.rand(3, 2).double(), torch.rand(4, 1).double()
     rows = pairs(X, tasks)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.task_learning.square_masks import observed
+from ovkgp.inference.tasks.solvers.square import observed
 from ovkgp.losses import TaskMeasure, gauss_legendre
 
 SEEN = torch.tensor([[True, True, False], [False, False, True], [False, False, False]])

@@ -9,11 +9,10 @@ from task_cases import rbf
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import ORFF
-from ovkgp.inference.task_learning.factors import FeatureFactor
-from ovkgp.inference.task_learning.stochastic import solve_stochastic
-from ovkgp.inference.task_learning.streamed import StreamedProblem
-from ovkgp.inference.task_learning.streamed_lbfgs import solve_streamed
-from ovkgp.inference.task_learning.task_batches import FreshTasks
+from ovkgp.inference.tasks.factors import FeatureFactor
+from ovkgp.inference.tasks.solvers.stochastic import FreshTasks, solve_stochastic
+from ovkgp.inference.tasks.solvers.streamed import StreamedProblem
+from ovkgp.inference.tasks.solvers.streamed_lbfgs import solve_streamed
 from ovkgp.losses import CurveHuber, Huber, IntegralLoss, Pinball, Square, gauss_legendre
 
 pytestmark = pytest.mark.filterwarnings("ignore::ovkgp.exceptions.FitWarning")

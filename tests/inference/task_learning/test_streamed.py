@@ -6,8 +6,8 @@ from loss_cases import MEASURE, curve_losses, normal
 from streamed_cases import in_memory, sine, streamed
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.streamed import StreamedProblem, TaskBatch
+from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.solvers.streamed import StreamedProblem, TaskBatch
 from ovkgp.losses import CurveEnvelope, IntegralLoss, LogCosh, Pinball, Square, TaskMeasure, gauss_legendre
 
 OFFSET = normal(6, seed=3)

@@ -6,9 +6,9 @@ from loss_cases import normal
 from streamed_cases import in_memory, sine, streamed
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.task_learning import streamed_coordinates
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.streamed_coordinates import StreamedCoordinates, target_unit, task_curvatures
+from ovkgp.inference.tasks.solvers import streamed as streamed_coordinates
+from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.solvers.streamed import StreamedCoordinates, target_unit, task_curvatures
 from ovkgp.losses import Pinball, PinballEnvelope, Square
 
 WEIGHTS = torch.linspace(0, 2, 400, dtype=torch.float64)

@@ -9,10 +9,10 @@ from peak_memory import PeakMemory
 from streamed_cases import in_memory, sine, streamed
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.task_learning import streamed_coordinates
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.streamed import StreamedProblem
-from ovkgp.inference.task_learning.streamed_lbfgs import solve_streamed
+from ovkgp.inference.tasks.solvers import streamed as streamed_coordinates
+from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.solvers.streamed import StreamedProblem
+from ovkgp.inference.tasks.solvers.streamed_lbfgs import solve_streamed
 from ovkgp.losses import CostSensitiveHinge, Huber, IntegralLoss, LogCosh, SmoothedPinball, Square, TaskMeasure
 
 WEIGHTS = torch.linspace(0, 2, 2000, dtype=torch.float64)

@@ -6,9 +6,9 @@ from loss_cases import normal
 from streamed_cases import in_memory, streamed
 
 from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.inference.task_learning.certificates import Certificate
-from ovkgp.inference.task_learning.primal import solve_primal
-from ovkgp.inference.task_learning.streamed_run import StreamedRun
+from ovkgp.inference.tasks.solvers.certificates import Certificate
+from ovkgp.inference.tasks.solvers.primal import solve_primal
+from ovkgp.inference.tasks.solvers.streamed import StreamedRun
 
 
 def looked(run, scales=(0.0, 1.0, 0.3)):

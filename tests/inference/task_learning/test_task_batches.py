@@ -12,15 +12,9 @@ from task_cases import rbf
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
-from ovkgp.inference.task_learning.factors import FeatureFactor
-from ovkgp.inference.task_learning.streamed import StreamedProblem, TaskBatch
-from ovkgp.inference.task_learning.task_batches import (
-    FreshTasks,
-    NodeBatches,
-    batch_gradient,
-    row_batches,
-    task_batches,
-)
+from ovkgp.inference.tasks.factors import FeatureFactor
+from ovkgp.inference.tasks.solvers.stochastic import FreshTasks, NodeBatches, batch_gradient, row_batches, task_batches
+from ovkgp.inference.tasks.solvers.streamed import StreamedProblem, TaskBatch
 from ovkgp.losses import CurveHuber, IntegralLoss, Pinball, TaskMeasure, gauss_legendre
 
 OFFSET = normal(6, seed=3)

@@ -5,8 +5,7 @@ import ovkgp
 import ovkgp.plotting.report.calibration as calibration_module
 from ovkgp.criticism import coverage
 from ovkgp.plotting.report.calibration import calibration, judged_level, judgements
-from ovkgp.plotting.report.predictions_made import predicted
-from ovkgp.plotting.report.rows import report_rows
+from ovkgp.plotting.report.evaluation_data import predicted, report_rows
 
 
 @pytest.fixture(autouse=True)

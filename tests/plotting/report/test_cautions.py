@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import ovkgp
-from ovkgp.plotting.report.cautions import cautions, draws, poor_intervals, training
-from ovkgp.plotting.report.judging import judged
-from ovkgp.plotting.report.rows import report_rows
+from ovkgp.plotting.report.calibration import judged
+from ovkgp.plotting.report.evaluation_data import report_rows
+from ovkgp.plotting.report.fit_warnings import cautions, draws, poor_intervals, training
 
 
 def with_report(model, **changes):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.plotting.report.changes import POINTS, changes
+from ovkgp.plotting.report.fit_warnings import POINTS, changes
 
 
 class Sum:

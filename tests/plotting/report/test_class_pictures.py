@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 import ovkgp
-from ovkgp.plotting.report import class_pictures
-from ovkgp.plotting.report.rows import kept, report_rows
+from ovkgp.plotting.report import figures as class_pictures
+from ovkgp.plotting.report.evaluation_data import kept, report_rows
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@ import warnings
 
 import numpy as np
 
-from ovkgp.plotting.report.columns import means, spreads
+from ovkgp.plotting.report.evaluation_data import means, spreads
 
 
 def test_gaps_are_passed_over_and_empty_columns_are_zero():

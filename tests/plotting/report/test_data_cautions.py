@@ -3,14 +3,14 @@ import pandas as pd
 import pytest
 
 import ovkgp
-from ovkgp.plotting.report.data_cautions import (
+from ovkgp.plotting.report.evaluation_data import report_rows
+from ovkgp.plotting.report.fit_warnings import (
     constant_columns,
     extrapolation,
     few_observations,
     few_rows,
     unobserved_outputs,
 )
-from ovkgp.plotting.report.rows import report_rows
 
 CHECKS = (constant_columns, extrapolation, few_observations, few_rows, unobserved_outputs)
 

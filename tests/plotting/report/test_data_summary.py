@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import ovkgp
-from ovkgp.plotting.report.data_summary import MOST_COLUMNS, columns, data_summary, num_entries
-from ovkgp.plotting.report.rows import report_rows
+from ovkgp.plotting.report.evaluation_data import report_rows
+from ovkgp.plotting.report.overview import MOST_COLUMNS, columns, data_summary, num_entries
 
 
 def test_columns_are_those_of_the_data(coupled, waves):

@@ -1,7 +1,7 @@
 from ovkgp import estimators
-from ovkgp.estimators.storage import ESTIMATORS as STORED
-from ovkgp.plotting.report.estimator_words import ESTIMATORS
-from ovkgp.plotting.report.kinds import KINDS
+from ovkgp.estimators.storage.storage import ESTIMATORS as STORED
+from ovkgp.plotting.report.descriptions import ESTIMATORS
+from ovkgp.plotting.report.evaluation_data import KINDS
 
 
 def test_every_estimator_that_a_file_may_hold_has_words():

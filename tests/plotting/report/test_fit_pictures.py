@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 import ovkgp
-import ovkgp.plotting.report.fit_pictures as pictures_module
-from ovkgp.plotting.report import regression_pictures
-from ovkgp.plotting.report.fit_pictures import fit_pictures, knows_inputs, trace_pictures
-from ovkgp.plotting.report.rows import report_rows
+import ovkgp.plotting.report.figures as pictures_module
+from ovkgp.plotting.report import figures as regression_pictures
+from ovkgp.plotting.report.evaluation_data import report_rows
+from ovkgp.plotting.report.figures import fit_pictures, knows_inputs, trace_pictures
 from ovkgp.plotting.report.sections import Picture
 
 

@@ -2,9 +2,8 @@ import re
 
 import pytest
 
-from ovkgp.plotting.report.estimator_words import ESTIMATORS
-from ovkgp.plotting.report.formulas import formula_html
-from ovkgp.plotting.report.structure_words import BASES, LIKELIHOODS, STRUCTURES
+from ovkgp.plotting.report.descriptions import BASES, ESTIMATORS, LIKELIHOODS, STRUCTURES
+from ovkgp.plotting.report.page import formula_html
 
 TABLES = {"estimators": ESTIMATORS, "structures": STRUCTURES, "bases": BASES, "likelihoods": LIKELIHOODS}
 

@@ -1,7 +1,7 @@
 import pytest
 from scipy.stats import binom
 
-from ovkgp.plotting.report.judging import CHANCE, judged, judged_outside
+from ovkgp.plotting.report.calibration import CHANCE, judged, judged_outside
 
 
 @pytest.mark.parametrize("total", [50, 240, 5000])

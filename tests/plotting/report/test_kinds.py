@@ -7,7 +7,7 @@ from sklearn.preprocessing import StandardScaler
 
 import ovkgp
 from ovkgp.exceptions import InputError
-from ovkgp.plotting.report.kinds import KINDS, called, class_name, kind_of
+from ovkgp.plotting.report.evaluation_data import KINDS, called, class_name, kind_of
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 import ovkgp
-from ovkgp.plotting.report.model_cautions import NEAR_FLOOR, idle_inputs, noise_levels, starving_features, wide_errors
+from ovkgp.plotting.report.fit_warnings import NEAR_FLOOR, idle_inputs, noise_levels, starving_features, wide_errors
 
 
 def with_noise(model, share):

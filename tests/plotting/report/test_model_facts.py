@@ -3,7 +3,7 @@ import pytest
 from gpytorch.kernels import RBFKernel
 
 import ovkgp
-from ovkgp.plotting.report.model_facts import base_words, facts_of
+from ovkgp.plotting.report.descriptions import base_words, facts_of
 
 X = np.random.default_rng(0).uniform(-1, 1, (12, 2))
 

@@ -4,8 +4,7 @@ from gpytorch.kernels import RBFKernel
 
 import ovkgp
 from ovkgp.kernels import DecomposableKernel, FullMatrix
-from ovkgp.plotting.report.model_words import model_words, structure_of
-from ovkgp.plotting.report.structure_words import STRUCTURES
+from ovkgp.plotting.report.descriptions import STRUCTURES, model_words, structure_of
 
 X = np.random.default_rng(0).uniform(-1, 1, (12, 2))
 

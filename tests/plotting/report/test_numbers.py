@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from ovkgp.estimators.summary import count
+from ovkgp.estimators.common.summary import count
 from ovkgp.plotting.report.numbers import listed, percent, show
 
 

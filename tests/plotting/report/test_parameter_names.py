@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ovkgp.plotting.report.parameter_names import MOST_OUTPUTS, Names, entries
+from ovkgp.plotting.report.parameters import MOST_OUTPUTS, Names, entries
 
 TWO = Names(["x", "z"], ["u", "v"], "decomposable")
 

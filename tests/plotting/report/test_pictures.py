@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ovkgp.exceptions import InputError
-from ovkgp.plotting.report.pictures import DOTS, drawn, extra_pictures, picture_of
+from ovkgp.plotting.report.figures import DOTS, drawn, extra_pictures, picture_of
 
 
 def image_of(picture):

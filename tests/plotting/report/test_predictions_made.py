@@ -4,8 +4,7 @@ import pytest
 import ovkgp
 from ovkgp.criticism import kept_rows
 from ovkgp.plotting.report.calibration import calibration
-from ovkgp.plotting.report.predictions_made import are_of_fit, predicted
-from ovkgp.plotting.report.rows import report_rows
+from ovkgp.plotting.report.evaluation_data import are_of_fit, predicted, report_rows
 
 
 def test_kept_entries_are_left_out_one_at_a_time(ridge, waves):

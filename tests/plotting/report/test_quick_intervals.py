@@ -4,9 +4,8 @@ import numpy as np
 from gpytorch.kernels import RBFKernel
 
 import ovkgp
-from ovkgp.plotting.report import quick_intervals
-from ovkgp.plotting.report.parameters import point_values
-from ovkgp.plotting.report.quick_intervals import DRAWS, local_draws
+from ovkgp.plotting.report import parameters as quick_intervals
+from ovkgp.plotting.report.parameters import DRAWS, local_draws, point_values
 
 
 def test_draws_are_around_the_trained_values_in_the_units_of_the_data(coupled):

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 import ovkgp
-from ovkgp.plotting.report import regression_pictures
-from ovkgp.plotting.report.predictions_made import predicted
-from ovkgp.plotting.report.regression_pictures import most_relevant, panels, table_pictures
-from ovkgp.plotting.report.rows import report_rows
+from ovkgp.plotting.report import figures as regression_pictures
+from ovkgp.plotting.report.evaluation_data import predicted, report_rows
+from ovkgp.plotting.report.figures import most_relevant, panels, table_pictures
 from ovkgp.plotting.report.sections import Picture
 
 

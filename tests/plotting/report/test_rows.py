@@ -6,7 +6,7 @@ import pytest
 
 import ovkgp
 from ovkgp.exceptions import InputError
-from ovkgp.plotting.report.rows import kept, report_rows
+from ovkgp.plotting.report.evaluation_data import kept, report_rows
 
 
 def test_an_exact_model_gives_back_its_rows(coupled, waves):

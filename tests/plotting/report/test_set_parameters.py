@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import ovkgp
-from ovkgp.plotting.report.set_parameters import set_parameters
+from ovkgp.plotting.report.parameters import set_parameters
 
 
 def values_of(estimator):

@@ -1,8 +1,8 @@
-from ovkgp.estimators.ridge_kernels import RIDGE_KERNELS
-from ovkgp.estimators.structures import STRUCTURES as NAMED
-from ovkgp.estimators.task_options import TASK_KERNELS
-from ovkgp.inference.likelihoods.making import LIKELIHOODS as KNOWN
-from ovkgp.plotting.report.structure_words import BASES, LIKELIHOODS, STRUCTURES
+from ovkgp.estimators.common.named_kernels import RIDGE_KERNELS
+from ovkgp.estimators.common.named_kernels import STRUCTURES as NAMED
+from ovkgp.estimators.common.task_options import TASK_KERNELS
+from ovkgp.inference.likelihoods.factory import LIKELIHOODS as KNOWN
+from ovkgp.plotting.report.descriptions import BASES, LIKELIHOODS, STRUCTURES
 
 
 def test_every_structure_that_a_kernel_may_have_has_words():

@@ -2,10 +2,9 @@ import numpy as np
 import pandas as pd
 
 import ovkgp
-from ovkgp.plotting.report.judging import judged
-from ovkgp.plotting.report.predictions_made import predicted
-from ovkgp.plotting.report.rows import report_rows
-from ovkgp.plotting.report.verdict import default_title, verdict
+from ovkgp.plotting.report.calibration import judged
+from ovkgp.plotting.report.evaluation_data import predicted, report_rows
+from ovkgp.plotting.report.overview import default_title, verdict
 
 
 def of(model, judgements=(), num_warnings=0):

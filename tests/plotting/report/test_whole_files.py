@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from ovkgp.plotting.report.whole_files import require_place
+from ovkgp.plotting.report.page import require_place
 
 
 def test_a_folder_is_no_file(tmp_path):

@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 import ovkgp
 from ovkgp.exceptions import InputError
 from ovkgp.plotting import write_report
-from ovkgp.plotting.report.fit_pictures import NO_PICTURE
+from ovkgp.plotting.report.figures import NO_PICTURE
 
 SECTIONS = ["Warnings", "Data", "Model", "Hyperparameters", "Fit", "Calibration"]
 MODELS = ["coupled", "features", "mixed", "chains", "field", "quantiles", "trees", "costs", "levels", "styles"]

@@ -1,0 +1,300 @@
+"""Exact or approximate, and the feature map that goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from numbers import Real
+
+import numpy as np
+import torch
+from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from torch import Tensor
+
+from ovkgp.checks import whole_number
+from ovkgp.estimators.common.options import require_option
+from ovkgp.estimators.common.validation import as_array
+from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
+from ovkgp.features import ORFF, BlockedORFF, FeatureMap, Nystrom, spectral_pair
+from ovkgp.inference.model.observations import Observations, as_floating
+from ovkgp.inference.model.row_sample import choose_landmarks
+from ovkgp.inference.strategies.selection import DENSE_LIMIT
+from ovkgp.inference.training.prior_sites import output_covariance, row_distances
+from ovkgp.kernels import (
+    CurlFreeKernel,
+    DecomposableKernel,
+    DivergenceFreeKernel,
+    FreeMatrix,
+    FullMatrix,
+    HelmholtzKernel,
+    IndependentKernel,
+    OutputMatrix,
+    TransformableKernel,
+    components,
+    is_operator_valued,
+    num_outputs,
+)
+from ovkgp.kernels.decomposable import require_scalar
+from ovkgp.kernels.fields import FieldKernel
+
+BASES: dict[str, Callable[[int], Kernel]] = {
+    "rbf": lambda d: RBFKernel(ard_num_dims=d),
+    "matern12": lambda d: MaternKernel(nu=0.5, ard_num_dims=d),
+    "matern32": lambda d: MaternKernel(nu=1.5, ard_num_dims=d),
+    "matern52": lambda d: MaternKernel(nu=2.5, ard_num_dims=d),
+    "rq": lambda d: RQKernel(ard_num_dims=d),
+}
+FIELDS = ("curl_free", "divergence_free", "helmholtz")
+STRUCTURES = ("independent", "decomposable", "lmc", *FIELDS)
+CANDIDATES = ("independent", "decomposable")
+"""What kernel="auto" compares."""
+FREE = (FreeMatrix, FullMatrix)
+"""Output matrices that can have any scale an output."""
+
+
+def base_kernel(base: str | Kernel, num_dims: int) -> Kernel:
+    """A scalar kernel by name, with a lengthscale for each input column, or a copy of the one given."""
+    if isinstance(base, Kernel):
+        require_scalar(base, "base_kernel")
+        return deepcopy(base)
+    if base not in BASES:
+        raise OptionError(f"base_kernel must be one of {', '.join(map(repr, BASES))} or a scalar kernel, got {base!r}.")
+    return BASES[base](num_dims)
+
+
+def structure(name: str, base: str | Kernel, rank: int, num_dims: int, num_outputs: int) -> Kernel:
+    """The operator-valued kernel of a name, for d inputs and p outputs."""
+    if name not in STRUCTURES:
+        names = ", ".join(map(repr, ("auto", *STRUCTURES)))
+        raise OptionError(f"kernel must be one of {names} or a kernel object, got {name!r}.")
+    rank = min(whole_number("rank", rank), num_outputs)
+    if name == "independent":
+        scaled = [ScaleKernel(base_kernel(base, num_dims)) for _ in range(num_outputs)]
+        return IndependentKernel(scaled)
+    if name == "decomposable":
+        return DecomposableKernel(base_kernel(base, num_dims), num_outputs, rank)
+    if name == "lmc":
+        first, *rest = (DecomposableKernel(base_kernel(base, num_dims), num_outputs, 1) for _ in range(max(rank, 2)))
+        return sum(rest, first)
+    return field_kernel(name, base, num_dims, num_outputs)
+
+
+def field_kernel(name: str, base: str | Kernel, num_dims: int, num_outputs: int) -> Kernel:
+    """The kernel of a vector field by its name."""
+    if num_dims != num_outputs:
+        raise InputError(
+            f"kernel={name!r} is for vector fields, with as many outputs as inputs; X has {num_dims} columns and Y has "
+            f'{num_outputs}. For outputs that are related otherwise use kernel="decomposable".'
+        )
+    if name == "helmholtz":
+        return HelmholtzKernel(_field_base(base, num_dims), num_dims=num_dims)
+    kind = CurlFreeKernel if name == "curl_free" else DivergenceFreeKernel
+    return ScaleKernel(kind(_field_base(base, num_dims), num_dims=num_dims))
+
+
+def _field_base(base: str | Kernel, num_dims: int) -> Kernel:
+    """One lengthscale for all directions: a field has no preferred axis unless the user says so."""
+    if isinstance(base, Kernel) or base not in BASES:
+        return base_kernel(base, num_dims)
+    return BASES[base](None)
+
+
+def given_kernel(kernel: Kernel, num_columns: int) -> Kernel:
+    """A copy of the user's kernel, which must have as many outputs as Y."""
+    if (p := num_outputs(kernel)) != num_columns:
+        raise InputError(f"the kernel has {p} outputs and Y has {num_columns} columns; they must agree.")
+    return deepcopy(kernel)
+
+
+def carries_units(kernel: Kernel) -> bool:
+    """Whether a kernel object holds numbers that mean something in the user's units: frozen parameters, priors, known output
+    matrices, or a variance that nothing trains."""
+    if any(not parameter.requires_grad for parameter in kernel.parameters()) or any(
+        True for _ in kernel.named_priors()
+    ):
+        return True
+    return not _has_free_scale(kernel)
+
+
+def _has_free_scale(kernel: Kernel) -> bool:
+    if isinstance(kernel, ScaleKernel):
+        return True
+    if isinstance(kernel, (AdditiveKernel, IndependentKernel)):
+        return all(_has_free_scale(part) for part in kernel.kernels)
+    return isinstance(kernel, DecomposableKernel) and isinstance(kernel.output_module, FREE)
+
+
+def shares_scale(kernel: Kernel) -> bool:
+    """Whether the kernel ties its outputs together in a way that scaling them one by one would destroy."""
+    tied = (FieldKernel, TransformableKernel)
+    if any(isinstance(part, tied) for part in kernel.modules()):
+        return True
+    if any(isinstance(part, OutputMatrix) and not isinstance(part, FREE) for part in kernel.modules()):
+        return True
+    free = (DecomposableKernel, IndependentKernel)
+    return is_operator_valued(kernel) and not any(isinstance(part, free) for part in kernel.modules())
+
+
+RIDGE_KERNELS = ("auto", "independent", "decomposable", *FIELDS)
+MOST_ROWS = 500
+"""Rows between which distances are measured."""
+
+
+def ridge_kernel(options, X: np.ndarray, Y: np.ndarray) -> Kernel:
+    """The kernel of a ridge estimator for X (n, d) and Y (n, p), in float64.
+
+    Args:
+        options: an estimator, for `kernel`, `base_kernel`, `lengthscale` and `output_matrix`.
+
+    "auto" and "independent" are k(x, z) I; "decomposable" is k(x, z) Γ with the `output_matrix`, or the covariance of the
+    outputs where that is None (BA-05). Fields have no output matrix.
+    """
+    kernel, p = options.kernel, Y.shape[1]
+    if isinstance(kernel, Kernel):
+        _refuse_matrix(options, "beside a kernel object, which has its own")
+        return given_kernel(kernel, p).double()
+    if not isinstance(kernel, str) or kernel not in RIDGE_KERNELS:
+        raise OptionError(f"kernel must be one of {', '.join(map(repr, RIDGE_KERNELS))} or a kernel, got {kernel!r}.")
+    base = _base(options.base_kernel, options.lengthscale, X)
+    if kernel in FIELDS:
+        _refuse_matrix(options, f"for kernel={kernel!r}, whose outputs are tied by derivatives")
+        return _unit_field(field_kernel(kernel, base, X.shape[1], p).double())
+    if kernel == "independent":
+        _refuse_matrix(options, 'for kernel="independent", where it is the identity; say kernel="decomposable"')
+    matrix = _output_matrix(kernel, options.output_matrix, Y)
+    return DecomposableKernel(base, output_matrix=matrix).double()
+
+
+def _unit_field(kernel: Kernel) -> Kernel:
+    """The bare kernel of the papers; of a Helmholtz kernel the mean of its two parts (BT-29)."""
+    parts = (kernel.curl, kernel.div) if isinstance(kernel, HelmholtzKernel) else (kernel,)
+    for part in parts:
+        part.outputscale = torch.tensor(1 / len(parts), dtype=torch.float64)
+    return kernel
+
+
+def _base(base: str | Kernel, lengthscale, X: np.ndarray) -> Kernel:
+    """The scalar kernel, with one lengthscale for all columns unless it is an object."""
+    if isinstance(base, Kernel) or base not in BASES:
+        return base_kernel(base, X.shape[1]).double()
+    kernel = BASES[base](None).double()
+    value = median_distance(X) if isinstance(lengthscale, str) else _number(lengthscale)
+    kernel.lengthscale = torch.tensor(value, dtype=torch.float64)  # a bare number would be rounded to float32
+    return kernel
+
+
+def require_base(options) -> None:
+    """Refuse a base kernel that there is not, and a lengthscale that is no positive number, or has nobody to take it."""
+    base, lengthscale = options.base_kernel, options.lengthscale
+    if not isinstance(base, Kernel):
+        require_option("base_kernel", base, tuple(BASES))
+    if isinstance(lengthscale, str):
+        require_option("lengthscale", lengthscale, ("median",), "a positive number")
+    elif _number(lengthscale) and any(isinstance(part, Kernel) for part in (options.kernel, base)):
+        raise OptionError(
+            "lengthscale is for base kernels by name; a kernel object has its own: set it there, and leave it out here."
+        )
+
+
+def _number(lengthscale) -> float:
+    if isinstance(lengthscale, bool) or not isinstance(lengthscale, Real) or not 0 < lengthscale < np.inf:
+        raise OptionError(f'lengthscale must be "median" or a positive number, got {lengthscale!r}.')
+    return float(lengthscale)
+
+
+def median_distance(X: np.ndarray) -> float:
+    """The median of the distances between at most 500 distinct rows of X (n, d); 1 where all rows are equal.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.estimators.common.named_kernels import median_distance
+        >>> median_distance(np.array([[0.0], [1.0], [1.0], [3.0]]))
+        2.0
+    """
+    rows = Observations(as_floating(X, "X"), torch.zeros(len(X), 1))
+    return float(row_distances(choose_landmarks(rows, MOST_ROWS).X).median)
+
+
+def _output_matrix(kernel: str, matrix, Y: np.ndarray) -> OutputMatrix | torch.Tensor:
+    p = Y.shape[1]
+    if matrix is None:
+        return output_covariance(torch.from_numpy(Y)) if kernel == "decomposable" else torch.eye(p, dtype=torch.float64)
+    if isinstance(matrix, OutputMatrix):
+        shape = (matrix.num_outputs,) * 2
+    else:
+        matrix = torch.as_tensor(as_array(matrix), dtype=torch.float64)
+        shape = tuple(matrix.shape)
+    if shape != (p, p):
+        raise InputError(f"output_matrix must be ({p}, {p}), one row for each column of Y; got {shape}.")
+    return deepcopy(matrix)
+
+
+def _refuse_matrix(options, why: str) -> None:
+    if options.output_matrix is not None:
+        raise OptionError(f"output_matrix has no meaning {why}: leave it out.")
+
+
+SEPARABLE_LIMIT = 4000
+"""Rows up to which a separable kernel with complete outputs is treated exactly."""
+
+
+NUM_FEATURES = {"exact": 500, "orff": 500, "nystrom": 500, "variational": 200}
+"""By approximation, how many frequencies, landmarks or inducing points num_frequencies="auto" is (those of an exact model where
+rows are added to it)."""
+
+
+def num_features(num_frequencies: int | str, approximation: str) -> int:
+    """The number of frequencies, landmarks or inducing points: what was asked for, or what "auto" is."""
+    return NUM_FEATURES[approximation] if num_frequencies == "auto" else num_frequencies
+
+
+def choose_approximation(approximation: str, kernel: Kernel, Y: np.ndarray, noise: np.ndarray | None) -> str:
+    """ "exact", "orff" or "nystrom": what was asked for, or what the size of Y (n, p) suggests."""
+    if approximation != "auto":
+        return approximation
+    seen = np.isfinite(Y)
+    is_plain = bool(seen.all()) and noise is None
+    if seen.sum() <= DENSE_LIMIT or (components(kernel) is not None and is_plain and len(Y) <= SEPARABLE_LIMIT):
+        return "exact"
+    return feature_kind(approximation, kernel)
+
+
+def feature_kind(approximation: str, kernel: Kernel) -> str:
+    """ "nystrom" where that was asked for or the kernel has no spectral pair, else "orff"."""
+    return "orff" if approximation != "nystrom" and _has_pair(kernel) else "nystrom"
+
+
+def approximate(
+    kernel: Kernel, approximation: str, X: Tensor, num_frequencies: int | str, seed: int
+) -> FeatureMap | None:
+    """The feature map of an approximation; None for the exact kernel."""
+    if approximation == "exact":
+        return None
+    num_frequencies = num_features(num_frequencies, approximation)
+    if approximation == "orff":
+        return random_features(kernel, X.shape[1], num_frequencies, seed)
+    distinct = torch.unique(X, dim=0)
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))
+    return Nystrom(kernel, distinct[order[:num_frequencies]])
+
+
+def random_features(
+    kernel: Kernel, num_dims: int, num_frequencies: int, seed: int, block_size: int | None = None
+) -> ORFF:
+    """Random features of a kernel, orthogonal where its law allows; in blocks that are never stored where a size is given."""
+    pair = spectral_pair(kernel, num_dims=num_dims)
+    sampler = "orthogonal" if all(term.isotropic for term in pair.terms) else "iid"
+    options = {"num_dims": num_dims, "sampler": sampler, "random_state": seed}
+    if block_size is None:
+        return ORFF(kernel, num_frequencies, **options)
+    return BlockedORFF(kernel, num_frequencies, block_size, **options)
+
+
+def _has_pair(kernel: Kernel) -> bool:
+    try:
+        spectral_pair(kernel)
+    except (SpectralError, KernelTypeError):
+        return False
+    except OptionError:  # it has one, and only lacks the number of dimensions
+        return True
+    return True

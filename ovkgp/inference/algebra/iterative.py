@@ -1,0 +1,355 @@
+"""Sums of separable components, missing outputs, known noise: C = Σ_q K_q ⊗ Γ_q + N by conjugate gradients.
+
+With P̂ ≈ C and probes z_i ~ N(0, P̂), of N entries each, u_i = P̂⁻¹ z_i, scaled to zᵀu = N,
+
+    log det C     ≈ log det P̂     + mean_i N e₁ᵀ log(T_i) e₁,
+    tr(C⁻¹ ∂C)    ≈ c tr(P̂⁻¹ ∂C) + mean_i (C⁻¹z_i − c u_i)ᵀ ∂C u_i,
+
+both unbiased, and exact in the limit P̂ = C. The scaling leaves the directions uniform and takes from the variance what the lengths
+would add. A seed fixes the probes, so that training is deterministic. The np × np matrix is never formed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ovkgp.exceptions import OptionError
+from ovkgp.inference.algebra.dense import check_form, gaussian_log_density, gram
+from ovkgp.inference.algebra.kronecker_sum import KroneckerSum, times
+from ovkgp.inference.algebra.krylov import Refined, conjugate_gradients, refined_solve, relative_norms, warn_of_residual
+from ovkgp.inference.algebra.preconditioners import MAX_RANK, Preconditioner, precondition
+
+
+class PreconditionerTraces:
+    """Derivatives of tr(P̂⁻¹ C) in the parts of C, P̂ held fixed.
+
+    Args:
+        preconditioner: P̂, with R columns in its F.
+
+    Cost: O(n p R²) for H and its O(n p R) memory; a Gram matrix then takes O(n² R) for each column of its Γ's root.
+    """
+
+    def __init__(self, preconditioner: Preconditioner):
+        self.preconditioner, self.noise = preconditioner, preconditioner.covariance.noise
+        columns = torch.cat([self.noise.solve(V).transpose(0, 1) for V in preconditioner.columns()])  # (R, n, p)
+        solved = torch.linalg.solve_triangular(preconditioner.chol, columns.flatten(1), upper=False)
+        self.H = solved.view(columns.shape)  # Hᵀ, in fact
+
+    def by_gram(self, index: int) -> Tensor:
+        """Σ_ab Γ_ab P̂⁻¹_{(i,a),(j,b)} (n, n)."""
+        covariance = self.preconditioner.covariance
+        blocks = self.noise.inverse_blocks(covariance.seen)  # (n, p, p)
+        total = torch.diag(torch.einsum("iab,ab->i", blocks, covariance.output_matrices[index]))
+        for column in self.preconditioner.roots[index].mT:
+            total -= gram(self.H @ column)
+        return total
+
+    def by_output(self, index: int) -> Tensor:
+        """Σ_ij (L Lᵀ)_ij P̂⁻¹_{(i,a),(j,b)} (p, p), with the factor L of the preconditioner for K: O(n p r R)."""
+        L = self.preconditioner.factors[index]
+        blocks = self.noise.inverse_blocks(self.preconditioner.covariance.seen)
+        own = torch.einsum("iab,i->ab", blocks, L.square().sum(1))
+        products = times(L.mT, self.H.transpose(0, 1)).flatten(0, 1)  # (r·R, p)
+        return own - products.mT @ products
+
+    def by_noise(self) -> Tensor:
+        """The blocks of P̂⁻¹ at each point (n, p, p)."""
+        blocks = self.noise.inverse_blocks(self.preconditioner.covariance.seen)
+        points = self.H.permute(1, 2, 0)  # (n, p, R)
+        return blocks - points @ points.mT
+
+
+def control_weight(spectrum: Tensor) -> float:
+    """c, from the eigenvalues λ ≥ 1 of P̂^{-½} C P̂^{-½} that the solve for the residuals met (and the probes had no part in).
+
+    In the directions of λ and λ', probes estimate a − c instead of a, with a the mean of 1/λ and 1/λ'. That is never the larger
+    while c ≤ 2/λ for all λ; so a poor preconditioner does no harm, and a good one has c = 1.
+    """
+    return min(1.0, 2 / spectrum.max().item())
+
+
+class DensityDerivatives:
+    """α αᵀ − c P̂⁻¹ − Σ_i w_i (x_i − c u_i) u_iᵀ, contracted with the parts of C: twice the derivatives of the log density.
+
+    Args:
+        preconditioner: P̂.
+        c: weight of the exact part, from `control_weight`.
+        alpha: C⁻¹ r (n, 1, p).
+        X, U: C⁻¹ z and P̂⁻¹ z of the probes, each (n, k, p).
+        weights: w (k, 1).
+    """
+
+    def __init__(self, preconditioner: Preconditioner, c: float, alpha: Tensor, X: Tensor, U: Tensor, weights: Tensor):
+        self.covariance, self.factors, self.c = preconditioner.covariance, preconditioner.factors, c
+        self.traces = PreconditionerTraces(preconditioner)
+        self.weighted = U * (c * weights)
+        self.left = torch.cat([alpha, self.weighted - X * weights], 1)
+        self.plain = torch.cat([alpha, X * -weights], 1)
+        self.right = torch.cat([alpha, U], 1)
+
+    def by_gram(self, index: int) -> Tensor:
+        """Γ_q contracted away: one matrix product (n, k·p) × (k·p, n) beyond the exact trace."""
+        mixed = self.right @ self.covariance.output_matrices[index]
+        return _symmetric(self.left.flatten(1) @ mixed.flatten(1).mT).sub_(self.traces.by_gram(index), alpha=self.c)
+
+    def by_output(self, index: int) -> Tensor:
+        """K_q contracted away. The exact part is that of L Lᵀ, cheaper than that of K; the probes make up for the difference."""
+        product = self.plain.flatten(0, 1).mT @ times(self.covariance.grams[index], self.right).flatten(0, 1)
+        L, U = self.factors[index], self.right[:, 1:]
+        product += times(L.mT, self.weighted).flatten(0, 1).mT @ times(L.mT, U).flatten(0, 1)
+        return _symmetric(product).sub_(self.traces.by_output(index), alpha=self.c)
+
+    def by_noise(self, shape: torch.Size) -> Tensor:
+        """The blocks at the points, or their diagonals, added up where points share their noise."""
+        blocks = _symmetric(self.left.mT @ self.right).sub_(self.traces.by_noise(), alpha=self.c)  # (n, p, p)
+        blocks = blocks if len(shape) == 3 else blocks.diagonal(dim1=-2, dim2=-1)
+        return blocks.clone() if len(blocks) == shape[0] else blocks.sum(0, keepdim=True)
+
+
+def _symmetric(matrix: Tensor) -> Tensor:
+    return (matrix + matrix.mT).div_(2)
+
+
+CHUNK_COLUMNS = 256
+"""Right-hand sides that are solved together."""
+
+
+PROBE_TOLERANCE = 1e-6
+"""Relative residual of the solves for probes, whose spread is so much larger."""
+
+
+def iterative_log_density(
+    grams: Sequence[Tensor],
+    output_matrices: Sequence[Tensor],
+    noise: Tensor,
+    residuals: Tensor,
+    seed: int = 0,
+    num_probes: int = 16,
+    tolerance: float = PROBE_TOLERANCE,
+    max_iterations: int = 1000,
+    max_rank: int = MAX_RANK,
+) -> Tensor:
+    """An estimate of log N(r | 0, C) on the observed entries, differentiable once in all matrices, the noise and R.
+
+    Args:
+        grams: scalar Gram matrices K_q, each (n, n).
+        output_matrices: Γ_q, each (p, p).
+        noise: variances (n, p) or (1, p), or covariances between the outputs of a point (n, p, p) or (1, p, p).
+        residuals: R (n, p), NaN where missing.
+        seed: of the probes.
+        num_probes: of the log determinant and of the gradient's trace.
+        tolerance: relative residual of the solves.
+        max_iterations: of conjugate gradients.
+        max_rank: columns of the preconditioner.
+
+    The quadratic part and its gradient are exact to the tolerance. `IterativeSolver.standard_error` measures the rest.
+    Cost: O(n² p · num_probes) an iteration and component.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.algebra.iterative import iterative_log_density
+        >>> I = torch.eye(3).double()
+        >>> iterative_log_density([I], [I[:2, :2]], torch.ones(1, 2).double(), torch.ones(3, 2).double())
+        tensor(-9.0931, dtype=torch.float64)
+    """
+    settings = seed, num_probes, tolerance, max_iterations, max_rank
+    return _IterativeDensity.apply(settings, len(grams), noise, residuals, *grams, *output_matrices)
+
+
+class _Probes:
+    """Probes Z (n, k, p), U = P̂⁻¹ Z, the factors that scale them, and what they say of log det C."""
+
+    def __init__(self, preconditioner: Preconditioner, num_probes: int, seed: int):
+        self.preconditioner = preconditioner
+        self.Z = preconditioner.sample(num_probes, seed)
+        self.U = preconditioner.solve(self.Z)
+        self.num_entries = int(preconditioner.covariance.seen.sum())
+        self.scales = self.num_entries / torch.einsum("ika,ika->k", self.Z, self.U)
+
+    def logdet(self, values: Tensor, weights: Tensor) -> tuple[Tensor, float]:
+        """log det C and the standard error of its half, from the spectra (k, J) of the Lanczos matrices."""
+        estimates = self.num_entries * (weights * values.log()).sum(-1)
+        error = estimates.std().item() / (2 * math.sqrt(len(estimates))) if len(estimates) > 1 else math.inf
+        return self.preconditioner.logdet() + estimates.mean(), error
+
+
+class _IterativeDensity(torch.autograd.Function):
+    """∂C = ½ (α αᵀ − c P̂⁻¹ − mean_i (x_i − c u_i) u_iᵀ), symmetrised, with x = C⁻¹z, contracted with each part of C."""
+
+    @staticmethod
+    def forward(ctx, settings, num_components: int, noise: Tensor, residuals: Tensor, *matrices: Tensor) -> Tensor:
+        seed, num_probes, tolerance, max_iterations, max_rank = settings
+        grams, output_matrices = matrices[:num_components], matrices[num_components:]
+        covariance = KroneckerSum(grams, output_matrices, noise, ~torch.isnan(residuals))
+        preconditioner = precondition(covariance, max_rank)
+        probes = _Probes(preconditioner, num_probes, seed)
+        r = residuals.nan_to_num().unsqueeze(1)
+        rhs = torch.cat([r, probes.Z], 1)
+        run = conjugate_gradients(covariance.apply, preconditioner.solve, rhs, tolerance, max_iterations)
+        _check_residuals(covariance, run.solution, rhs, tolerance)
+        values, weights = run.spectra()
+        logdet, _ = probes.logdet(values[1:], weights[1:])
+        alpha, X = run.solution.split([1, num_probes], 1)
+        ctx.preconditioner, ctx.noise_shape, ctx.control = preconditioner, noise.shape, control_weight(values[0])
+        ctx.save_for_backward(alpha, X, probes.U, (probes.scales / num_probes).unsqueeze(-1))
+        return gaussian_log_density((r * alpha).sum(), logdet, probes.num_entries)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        if torch.is_grad_enabled():
+            raise OptionError(
+                "the iterative evidence has first derivatives only: create_graph=True asks for the second. Take differences "
+                "of gradients, or dense_log_density, which can be differentiated twice."
+            )
+        needs_noise, needs_residuals, *needed = ctx.needs_input_grad[2:]
+        alpha, half = ctx.saved_tensors[0].squeeze(1), gradient / 2
+        by_residuals = -gradient * alpha if needs_residuals else None
+        if not (needs_noise or any(needed)):
+            return None, None, None, by_residuals, *[None] * len(needed)
+        parts = DensityDerivatives(ctx.preconditioner, ctx.control, *ctx.saved_tensors)
+        q = len(needed) // 2
+        by_grams = [parts.by_gram(i).mul_(half) if needed[i] else None for i in range(q)]
+        by_outputs = [parts.by_output(i).mul_(half) if needed[q + i] else None for i in range(q)]
+        by_noise = parts.by_noise(ctx.noise_shape).mul_(half) if needs_noise else None
+        return None, None, by_noise, by_residuals, *by_grams, *by_outputs
+
+
+def _check_residuals(covariance: KroneckerSum, solution: Tensor, rhs: Tensor, tolerance: float) -> None:
+    relative = relative_norms(covariance.apply(solution) - rhs, rhs).max().item()
+    if not relative <= 10 * tolerance:  # NaN too
+        warn_of_residual(relative, tolerance)
+
+
+class IterativeSolver:
+    """C⁻¹ for C = Σ_q K_q ⊗ Γ_q + N on the observed entries, for predictions.
+
+    Args:
+        grams, output_matrices, noise, residuals, seed, num_probes, max_iterations, max_rank: as in `iterative_log_density`.
+        tolerance: relative residual of the solves.
+
+    Cost: O(n² p k) an iteration and component for k columns; O(n²) memory a component.
+
+    Attributes:
+        alpha: C⁻¹ r (n, p), zero where missing.
+        log_density: an estimate of log N(r | 0, C).
+        standard_error: of `log_density`, from the spread of the probes.
+        num_iterations: of the solve for `alpha`.
+
+    Example:
+        >>> import torch
+        >>> from ovkgp.inference.algebra.iterative import IterativeSolver
+        >>> I = torch.eye(3).double()
+        >>> solver = IterativeSolver([I], [I[:2, :2]], torch.ones(1, 2).double(), torch.ones(3, 2).double())
+        >>> solver.alpha[0], solver.standard_error < 1e-9
+        (tensor([0.5000, 0.5000], dtype=torch.float64), True)
+    """
+
+    num_iterations = 0
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        grams: Sequence[Tensor],
+        output_matrices: Sequence[Tensor],
+        noise: Tensor,
+        residuals: Tensor,
+        seed: int = 0,
+        num_probes: int = 16,
+        tolerance: float = 1e-10,
+        max_iterations: int = 1000,
+        max_rank: int = MAX_RANK,
+    ):
+        self.tolerance, self.max_iterations, self.noise = tolerance, max_iterations, noise.detach()
+        matrices = [[matrix.detach() for matrix in part] for part in (grams, output_matrices)]
+        self.covariance = KroneckerSum(*matrices, self.noise, ~torch.isnan(residuals))
+        self.preconditioner = precondition(self.covariance, max_rank)
+        self.norm = self.covariance.norm_bound()
+        r = residuals.nan_to_num()
+        found = self._refined(r.unsqueeze(1))
+        self.alpha, self.num_iterations = found.solution.squeeze(1), found.num_iterations
+        probes = _Probes(self.preconditioner, num_probes, seed)
+        operators = self.covariance.apply, self.preconditioner.solve
+        run = conjugate_gradients(*operators, probes.Z, max(tolerance, PROBE_TOLERANCE), max_iterations)
+        logdet, self.standard_error = probes.logdet(*run.spectra())
+        self.log_density = gaussian_log_density((r * self.alpha).sum(), logdet, probes.num_entries)
+
+    def _solve(self, V: Tensor) -> Tensor:
+        """C⁻¹ V for V (n, k, p)."""
+        return self._refined(V).solution
+
+    def _refined(self, V: Tensor) -> Refined:
+        operators = self.covariance.apply, self.preconditioner.solve
+        return refined_solve(*operators, V, self.tolerance, self.max_iterations, self.norm)
+
+    @torch.no_grad()
+    def solve(self, rhs: Tensor) -> Tensor:
+        """C⁻¹ rhs, (n·p, k) → (n·p, k); rows of missing entries are ignored on input and zero on output."""
+        C = self.covariance
+        parts = [C.flat(self._solve(C.stacked(part))) for part in rhs.split(CHUNK_COLUMNS, 1)]
+        return torch.cat(parts, 1)
+
+    @torch.no_grad()
+    def inverse_diagonal(self) -> Tensor:
+        """The diagonal of C⁻¹ (n, p), zero where missing: a solve for each observed entry."""
+        diagonal = torch.zeros_like(self.alpha).flatten()
+        for entries in self.covariance.seen.flatten().nonzero().squeeze(1).split(CHUNK_COLUMNS):
+            columns = torch.arange(len(entries), device=entries.device)
+            units = diagonal.new_zeros(len(diagonal), len(entries))
+            units[entries, columns] = 1.0
+            diagonal[entries] = self.solve(units)[entries, columns]
+        return diagonal.view(self.alpha.shape)
+
+    def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
+        """K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is `num_outputs`, p by default.
+
+        `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q): a solve for each of the m·q rows.
+        Differentiable (once) in K_*: d(K_* C⁻¹ K_*ᵀ) = dK_* S + (dK_* S)ᵀ with S = C⁻¹ K_*ᵀ held fixed.
+        """
+        check_form(form)
+        q = self.alpha.shape[1] if num_outputs is None else num_outputs
+        seen = torch.where(self.covariance.seen.flatten(), cross, 0.0)
+        solved = self.solve(seen.detach().mT)  # (n·p, m·q)
+        value = _products(seen.detach(), solved, form, q)
+        if not (torch.is_grad_enabled() and cross.requires_grad):
+            return value
+        change = _products(seen, solved, form, q)
+        return 2 * change - value
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything the solver holds, to be stored."""
+        C, P = self.covariance, self.preconditioner
+        lists = {"gram": C.grams, "output": C.output_matrices, "factor": [L.mT for L in P.factors], "root": P.roots}
+        tensors = {f"{name}.{q}": tensor for name, parts in lists.items() for q, tensor in enumerate(parts)}
+        numbers = self.tolerance, self.max_iterations, self.norm, self.standard_error
+        tensors |= {"noise": self.noise, "seen": C.seen, "upper": P.chol.mT, "numbers": self.alpha.new_tensor(numbers)}
+        tensors |= {"alpha": self.alpha, "log_density": self.log_density}
+        return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> IterativeSolver:
+        """The solver that `tensors` came from."""
+        solver = cls.__new__(cls)
+        solver.noise, solver.alpha, solver.log_density = (tensors[k] for k in ("noise", "alpha", "log_density"))
+        solver.tolerance, iterations, solver.norm, solver.standard_error = tensors["numbers"].tolist()
+        solver.max_iterations = int(iterations)
+        count = sum(name.startswith("gram.") for name in tensors)
+        parts = {name: [tensors[f"{name}.{q}"] for q in range(count)] for name in ("gram", "output", "factor", "root")}
+        solver.covariance = KroneckerSum(parts["gram"], parts["output"], solver.noise, tensors["seen"])
+        factors = [rows.mT for rows in parts["factor"]]
+        solver.preconditioner = Preconditioner(solver.covariance, factors, parts["root"], tensors["upper"].mT)
+        return solver
+
+
+def _products(rows: Tensor, solved: Tensor, form: str, num_outputs: int) -> Tensor:
+    """The symmetric part of rows (m·q, n·p) times `solved` (n·p, m·q), as far as `form` asks."""
+    if form == "diag":
+        return torch.einsum("ij,ji->i", rows, solved).view(-1, num_outputs)
+    if form == "full":
+        full = rows @ solved
+        return (full + full.mT) / 2
+    blocks = rows.unflatten(0, (-1, num_outputs)) @ solved.unflatten(1, (-1, num_outputs)).permute(1, 0, 2)
+    return (blocks + blocks.mT) / 2

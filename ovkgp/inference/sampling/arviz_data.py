@@ -1,0 +1,170 @@
+"""Named arrays as the object that ArviZ reads.
+
+Every group is an xarray Dataset with named dimensions: `chain` and `draw`, then `input` for lengthscales of their own,
+`output` (and `output_bis`) for noise, mean and output matrix. ArviZ 0.x wants them in an `InferenceData`, ArviZ 1.x in an
+`xarray.DataTree`; both are read as `data["posterior"]["lengthscale"]`. xarray and ArviZ are imported inside the functions,
+since `import ovkgp` must load neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ovkgp.exceptions import InputError, OptionError
+
+if TYPE_CHECKING:
+    import xarray
+
+KINDS = ("auto", "inference_data", "datatree")
+SAMPLES = ("chain", "draw")
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The names of the columns of X and Y, which label the dimensions `input` and `output`.
+
+    Args:
+        inputs: d labels, or None where the inputs are not known (statistics).
+        outputs: p labels.
+
+    Example:
+        >>> from ovkgp.inference.sampling.arviz_data import Axes
+        >>> axes = Axes.of(2, 3, output_names=["u", "v", "w"])
+        >>> axes.dims("lengthscale", (1, 2)), axes.dims("noise", (3,)), axes.dims("output_matrix", (3, 3))
+        (('input',), ('output',), ('output', 'output_bis'))
+    """
+
+    inputs: tuple | None
+    outputs: tuple
+
+    @classmethod
+    def of(cls, num_inputs: int | None, num_outputs: int, input_names=None, output_names=None) -> Axes:
+        """Labels from names, or from 0, 1, … where there are none."""
+        inputs = _labels(input_names, num_inputs, "input_names") if num_inputs is not None else None
+        return cls(inputs, _labels(output_names, num_outputs, "output_names"))
+
+    def dims(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """The dimensions of a hyperparameter whose value has this shape, once ones that say nothing are dropped."""
+        p, last = len(self.outputs), name.rpartition(".")[2]
+        shape = kept_shape(last, shape)
+        if last in ("output_matrix", "noise") and shape == (p, p):
+            return ("output", "output_bis")
+        if last in ("noise", "mean", "scale", "df", "dispersion") and shape == (p,):
+            return ("output",)
+        if self.inputs is not None and last == "slopes" and shape == (len(self.inputs), p):
+            return ("input", "output")
+        if self.inputs is not None and last == "lengthscale" and shape == (len(self.inputs),):
+            return ("input",)
+        return tuple(f"{name}_dim_{i}" for i in range(len(shape)))
+
+    def coords(self) -> dict[str, Any]:
+        """The labels by dimension."""
+        labels = {"output": list(self.outputs), "output_bis": list(self.outputs)}
+        return labels if self.inputs is None else {"input": list(self.inputs), **labels}
+
+
+def kept_shape(last: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without the ones that GPyTorch adds; noise, mean and output matrix keep theirs."""
+    if last in ("noise", "mean", "output_matrix", "slopes"):
+        return tuple(shape)
+    return tuple(size for size in shape if size > 1)
+
+
+def dataset(
+    variables: Mapping[str, np.ndarray],
+    dims: Mapping[str, Sequence[str]],
+    coords: Mapping[str, Any] | None = None,
+    attrs: Mapping[str, Any] | None = None,
+) -> xarray.Dataset:
+    """An xarray Dataset; coordinates of dimensions that no variable has are left out.
+
+    Args:
+        variables: arrays by name.
+        dims: the dimensions of each; an array is reshaped to as many as are named, ones dropped.
+        coords: labels by dimension, or (dimension, labels) for coordinates along another one.
+        attrs: numbers, words and arrays; whatever netCDF cannot hold is refused.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.inference.sampling.arviz_data import dataset
+        >>> group = dataset({"noise": np.zeros((4, 10, 2))}, {"noise": ("chain", "draw", "output")}, {"output": ["u", "v"]})
+        >>> dict(group.sizes), group["noise"].sel(output="v").shape
+        ({'chain': 4, 'draw': 10, 'output': 2}, (4, 10))
+    """
+    import xarray
+
+    arrays = {name: (tuple(dims[name]), values) for name, values in variables.items()}
+    used = {dim: size for names, values in arrays.values() for dim, size in zip(names, values.shape, strict=True)}
+    labels = {dim: np.arange(size) for dim, size in used.items()}
+    for name, values in (coords or {}).items():
+        if (values[0] if isinstance(values, tuple) else name) in used:
+            labels[name] = values
+    return xarray.Dataset(arrays, labels, {key: _storable(key, value) for key, value in (attrs or {}).items()})
+
+
+def named_group(
+    variables: Mapping[str, np.ndarray], axes: Axes, attrs: Mapping[str, Any] | None = None
+) -> xarray.Dataset:
+    """The group of hyperparameters by name, each (chains, draws, *shape)."""
+    dims, arrays = {}, {}
+    for name, values in variables.items():
+        dims[name] = (*SAMPLES, *axes.dims(name, values.shape[2:]))
+        arrays[name] = values.reshape(*values.shape[:2], *kept_shape(name.rpartition(".")[2], values.shape[2:]))
+    return dataset(arrays, dims, axes.coords(), attrs)
+
+
+def raw_group(raw: Mapping[str, np.ndarray]) -> xarray.Dataset:
+    """The raw parameters by qualified name, each (chains, draws, *shape) with every dimension kept."""
+    dims = {name: (*SAMPLES, *(f"{name}_dim_{i}" for i in range(v.ndim - 2))) for name, v in raw.items()}
+    return dataset(raw, dims)
+
+
+def to_arviz_object(groups: Mapping[str, xarray.Dataset], kind: str = "auto"):
+    """The groups as one object that ArviZ reads, saves and plots.
+
+    Args:
+        groups: xarray Datasets by name.
+        kind: "inference_data" (ArviZ 0.x), "datatree" (ArviZ 1.x), or "auto" for that of the ArviZ installed.
+
+    Example:
+        >>> import numpy as np
+        >>> from ovkgp.inference.sampling.arviz_data import dataset, to_arviz_object
+        >>> group = dataset({"noise": np.zeros((4, 10))}, {"noise": ("chain", "draw")})
+        >>> [to_arviz_object({"posterior": group}, kind)["posterior"]["noise"].shape for kind in ("inference_data", "datatree")]
+        [(4, 10), (4, 10)]
+    """
+    if kind not in KINDS:
+        raise OptionError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}.")
+    kind = _installed_kind() if kind == "auto" else kind
+    if kind == "inference_data":
+        return import_module("arviz").InferenceData(**groups)
+    return import_module("xarray").DataTree.from_dict({f"/{name}": group for name, group in groups.items()})
+
+
+def _installed_kind() -> str:
+    try:
+        return "inference_data" if int(version("arviz").partition(".")[0]) < 1 else "datatree"
+    except PackageNotFoundError:
+        return "datatree"  # what arviz-base reads
+
+
+def _labels(names, size: int, what: str) -> tuple:
+    labels = tuple(range(size)) if names is None else tuple(names)
+    if len(labels) != size or len(set(labels)) != size:
+        raise InputError(f"{what} needs {size} different names, got {list(labels)}.")
+    return labels
+
+
+def _storable(key: str, value):
+    """An attribute as netCDF takes it: text, a number or a plain array."""
+    if isinstance(value, (bool, np.bool_)):
+        return int(value)
+    if isinstance(value, (str, int, float, np.integer, np.floating, np.ndarray)):
+        return value
+    raise InputError(f"the attribute {key} is {value!r}; netCDF holds words, numbers and arrays.")

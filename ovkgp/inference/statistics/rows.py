@@ -1,0 +1,251 @@
+"""The rows of which weight space keeps Gram matrices, for one chunk of the data and for each of the three layouts.
+
+Where every part of Φ is made of waves φ and factors for all p outputs, the rows are [φ, h, Y] and have nothing of the
+factors, the noise or the mean's coefficients in them. Otherwise they are N^{-½} [Φ, h ⊗ I, y], with the Cholesky factor
+of the noise between the seen outputs of each row. A mean without a basis is subtracted from Y.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from linear_operator import LinearOperator, to_dense
+from torch import Tensor
+
+from ovkgp.exceptions import InputError
+from ovkgp.features.operators import FeatureOperator, StackedFeatures
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.row_sample import mask_words
+
+ADDING = 100
+"""Adding one Gram matrix to another takes about as long as multiplying this many rows into it (memory against arithmetic)."""
+
+
+class BlockGram(torch.autograd.Function):
+    """Zᵀ Z (C, C) from the blocks of Z (n, C); twice differentiable.
+
+    With `only_gradient` the value is left out (zeros), for those who want to pull a gradient back and have the value.
+    """
+
+    @staticmethod
+    def forward(ctx, only_gradient: bool, *blocks: Tensor) -> Tensor:
+        ctx.save_for_backward(*blocks)
+        spans = _spans(blocks)
+        width = spans[-1].stop
+        if only_gradient:
+            return blocks[0].new_zeros(1, 1).expand(width, width)
+        gram = blocks[0].new_empty(width, width)
+        for i, (span, block) in enumerate(zip(spans, blocks, strict=True)):
+            gram[span, span] = _product(block, block)
+            for other_span, other in zip(spans[i + 1 :], blocks[i + 1 :], strict=True):
+                gram[other_span, span] = product = _product(other, block)
+                gram[span, other_span] = product.mT
+        return gram
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        blocks, both = ctx.saved_tensors, gradient + gradient.mT
+        spans = _spans(blocks)
+
+        def pulled(span: slice) -> Tensor:
+            total = blocks[0] @ both[spans[0], span]
+            for other, block in zip(spans[1:], blocks[1:], strict=True):
+                total.addmm_(block, both[other, span])
+            return total
+
+        needed = ctx.needs_input_grad[1:]
+        return None, *(pulled(span) if wanted else None for span, wanted in zip(spans, needed, strict=True))
+
+
+def _spans(blocks: tuple[Tensor, ...]) -> list[slice]:
+    ends = list(accumulate(block.shape[1] for block in blocks))
+    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    if left.device.type != "cpu":
+        return left.mT @ right
+    array = left.detach().numpy()
+    return torch.from_numpy(array.T @ (array if left is right else right.detach().numpy()))
+
+
+def seen_patterns(seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The distinct rows (k, p) of a mask (n, p), which of them each row is (n,), and how many rows are so (k,)."""
+    words = mask_words(seen)
+    keys = words[:, 0] if words.shape[1] == 1 else np.unique(words, axis=0, return_inverse=True)[1].ravel()
+    _, *found = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    first, which, counts = (torch.from_numpy(part).to(seen.device) for part in found)
+    return seen[first], which, counts
+
+
+class RowGroup(NamedTuple):
+    """Rows that enter the Gram matrices of some outputs together, each row multiplied by its scale."""
+
+    rows: Tensor | None
+    outputs: tuple[int, ...]
+    scale: Tensor | None = None
+
+    def of(self, block: Tensor) -> Tensor:
+        """The rows of a block."""
+        block = block if self.rows is None else block.index_select(0, self.rows)
+        return block if self.scale is None else block * self.scale.unsqueeze(-1)
+
+
+def row_groups(chunk: Observations) -> list[RowGroup]:
+    """Groups in which each observed entry of a chunk is exactly once, and each output at least once.
+
+    Rows with the same outputs seen are multiplied once for all these outputs, where they are enough to make up for
+    adding the product to each; the rest, and rows with known noise, output by output.
+    """
+    every = tuple(range(chunk.num_outputs))
+    if chunk.noise is not None:
+        rows = [(a, chunk.seen[:, a].nonzero().squeeze(-1)) for a in every]
+        return [RowGroup(index, (a,), chunk.noise[index, a].rsqrt()) for a, index in rows]
+    if chunk.is_complete:
+        return [RowGroup(None, every)]
+    patterns, which, counts = seen_patterns(chunk.seen)
+    sizes = patterns.sum(1)
+    together = counts * (sizes - 1) > ADDING * (sizes + 1)
+    groups = [
+        RowGroup((which == k).nonzero().squeeze(-1), tuple(patterns[k].nonzero().squeeze(-1).tolist()))
+        for k in together.nonzero().squeeze(-1).tolist()
+    ]
+    alone = chunk.seen & ~together[which].unsqueeze(-1)
+    rest = [RowGroup(alone[:, a].nonzero().squeeze(-1), (a,)) for a in every]
+    covered = {a for group in groups for a in group.outputs}
+    return groups + [group for group in rest if len(group.rows) or not covered.issuperset(group.outputs)]
+
+
+def grams_by_output(
+    waves: list[Tensor], basis: Tensor, Y: Tensor, groups: list[RowGroup], only_gradient: bool = False
+) -> Tensor:
+    """[φ, h, y_a]ᵀ D_a [φ, h, y_a] for each output a, (p, M + b + 1, M + b + 1), from the rows of `groups`."""
+    size = sum(wave.shape[1] for wave in waves) + basis.shape[1]
+    cores, crosses, squares = ([[] for _ in range(Y.shape[1])] for _ in range(3))
+    for group in groups:
+        blocks = [group.of(block) for block in (*waves, torch.cat([basis, Y[:, list(group.outputs)]], 1))]
+        gram = BlockGram.apply(only_gradient, *blocks)
+        for i, a in enumerate(group.outputs):
+            cores[a].append(gram[:size, :size])
+            crosses[a].append(gram[:size, size + i])
+            squares[a].append(gram[size + i, size + i])
+    return torch.stack(
+        [_bordered(*(sum(parts) for parts in output)) for output in zip(cores, crosses, squares, strict=True)]
+    )
+
+
+def _bordered(core: Tensor, cross: Tensor, square: Tensor) -> Tensor:
+    """[[A, v], [vᵀ, s]]."""
+    top = torch.cat([core, cross.unsqueeze(-1)], 1)
+    return torch.cat([top, torch.cat([cross, square.reshape(1)]).unsqueeze(0)])
+
+
+ROWS_AT_ONCE = 1 << 16
+"""Rows whose patterns of missing outputs are counted together."""
+
+
+def wave_parts(Phi: LinearOperator, num_outputs: int) -> list[FeatureOperator] | None:
+    """The parts of Φ, where all of them are made of waves and factors for p outputs; else None."""
+    parts = Phi.parts if isinstance(Phi, StackedFeatures) else (Phi,)
+    fits = all(isinstance(part, FeatureOperator) and part.num_outputs == num_outputs for part in parts)
+    return list(parts) if fits else None
+
+
+def choose_layout(template: LinearOperator, noise, data: Observations) -> str:
+    """The smallest layout of `Statistics` that the features, the noise and the data allow.
+
+    Args:
+        template: Φ at one point, p × r.
+        noise: a module with `is_diagonal`.
+        data: the observations.
+    """
+    if template.shape[-2] != data.num_outputs:
+        raise InputError(
+            f"the feature map has {template.shape[-2]} rows for one point, but Y has {data.num_outputs} columns: they must agree."
+        )
+    if wave_parts(template, data.num_outputs) is None:
+        return "whitened"
+    if data.noise is None and data.is_complete:
+        return "shared"
+    return "by_output" if data.noise is not None or noise.is_diagonal else "whitened"
+
+
+class Rows(torch.nn.Module):
+    """The Gram matrix of the rows of a chunk, as a function of the parameters of feature map and mean.
+
+    Args:
+        feature_map: X ↦ Φ(X).
+        mean: the prior mean.
+        layout: "shared", "by_output" or "whitened".
+    """
+
+    def __init__(self, feature_map: torch.nn.Module, mean: torch.nn.Module, layout: str):
+        super().__init__()
+        self.feature_map, self.mean, self.layout = feature_map, mean, layout
+
+    def forward(self, chunk: Observations, noise: Tensor | None = None, only_gradient: bool = False) -> Tensor:
+        """The Gram matrix of a chunk; `noise` is Σ (p, p), which only the whitened layout looks at."""
+        Phi = self.feature_map(chunk.X)
+        basis, Y = self._targets(chunk)
+        if self.layout == "whitened":
+            return BlockGram.apply(only_gradient, *_whitened(Phi, basis, Y, whitening(chunk, noise)))
+        waves = [part.features for part in wave_parts(Phi, chunk.num_outputs)]
+        if self.layout == "shared":
+            return BlockGram.apply(only_gradient, *waves, torch.cat([basis, Y], 1))
+        return grams_by_output(waves, basis, Y, row_groups(chunk), only_gradient)
+
+    def _targets(self, chunk: Observations) -> tuple[Tensor, Tensor]:
+        """h (n, b) and Y (n, p), zero where missing; no columns of h, and residuals, for a mean without a basis."""
+        Y = chunk.Y if chunk.is_complete else torch.where(chunk.seen, chunk.Y, 0.0)
+        basis = self.mean.basis(chunk.X)
+        if basis is not None:
+            return basis, Y
+        return Y.new_zeros(len(Y), 0), Y - torch.where(chunk.seen, self.mean(chunk.X), 0.0)
+
+    @property
+    def num_basis(self) -> int:
+        """b; 0 for a mean without a basis."""
+        return len(self.mean.coefficients)
+
+
+def _whitened(Phi: LinearOperator, basis: Tensor, Y: Tensor, root: Tensor) -> list[Tensor]:
+    """N^{-½} Φ (n·p, r) and N^{-½} [h ⊗ I, y] (n·p, b·p + 1), from N^{-½} as (n, p, p)."""
+    p = Y.shape[1]
+    features = root @ to_dense(Phi).unflatten(0, (-1, p))  # (n, p, r)
+    targets = torch.einsum("nk,npa->npka", basis, root.expand(len(Y), p, p)).flatten(-2)
+    targets = torch.cat([targets, root @ Y.unsqueeze(-1)], -1)
+    return [features.flatten(0, 1), targets.flatten(0, 1)]
+
+
+def whitening(chunk: Observations, noise: Tensor | None) -> Tensor:
+    """N^{-½} of each row, (n, p, p) or (1, p, p) where all are alike: zero in the rows and columns of missing outputs."""
+    if chunk.noise is not None:
+        return torch.diag_embed(torch.where(chunk.seen, chunk.noise.rsqrt(), 0.0))
+    patterns, which = chunk.seen[:1], None
+    if not chunk.is_complete:
+        patterns, which, _ = seen_patterns(chunk.seen)
+    chol = _pattern_chol(patterns, noise)
+    eye = torch.diag_embed(patterns.to(chol))
+    root = torch.linalg.solve_triangular(chol, eye, upper=False)
+    return root if which is None else root[which]
+
+
+def whitened_log_noise(data: Observations, noise: Tensor | None) -> Tensor:
+    """log det N over the observed entries, differentiable in Σ."""
+    if data.noise is not None:
+        return sum(part.noise.log()[part.seen].sum() for part in data.chunks(ROWS_AT_ONCE))
+    total = noise.new_zeros(())
+    for seen in data.seen.split(ROWS_AT_ONCE):
+        patterns, _, counts = seen_patterns(seen)
+        total = total + 2 * counts.to(noise) @ _pattern_chol(patterns, noise).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return total
+
+
+def _pattern_chol(patterns: Tensor, noise: Tensor) -> Tensor:
+    """The Cholesky factor of Σ between the seen outputs of each pattern (k, p), and of the identity elsewhere."""
+    both = patterns.unsqueeze(-1) & patterns.unsqueeze(-2)
+    eye = torch.eye(len(noise), dtype=noise.dtype, device=noise.device)
+    return torch.linalg.cholesky(torch.where(both, noise, eye))

@@ -1,0 +1,171 @@
+"""The road of feature maps: weights instead of functions, statistics instead of data.
+
+One pass over the data gathers `Statistics`; evidence, weights and their covariance follow from those alone, at a cost that
+does not depend on the number of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+
+import torch
+from linear_operator import LinearOperator, to_dense
+from torch import Tensor
+
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.features import ORFF, ORFFKernel
+from ovkgp.features.operators import FeatureOperator
+from ovkgp.inference.model.mean_noise import Model
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, KernelProcess
+from ovkgp.inference.posteriors.weight_posterior import VarianceGuard, WeightPosterior
+from ovkgp.inference.statistics.accumulation import gather
+from ovkgp.inference.statistics.rows import choose_layout, whitening
+from ovkgp.inference.statistics.statistics import Statistics, whitened
+from ovkgp.inference.statistics.weight_space import WeightSystem, weight_system
+from ovkgp.inference.strategies.exact import DenseRoad
+
+MOST_LANDMARKS = 1000
+"""How many inputs statistics keep for the guarded variance."""
+
+
+class FeatureRoad:
+    """Weight space on additive statistics.
+
+    Cost of the evidence and its gradient: O(n M²) time for M waves, then O(M³ + p³) for a separable kernel with complete
+    outputs and O(r³) for r features otherwise; memory for one chunk of rows and the statistics.
+    """
+
+    name = "features"
+
+    def log_evidence(self, model: Model, data: Observations) -> Tensor:
+        template = _template(model, data.X)
+        if _is_wide(template, data):
+            as_kernel = model._replace(kernel=ORFFKernel(model.features), features=None)
+            return DenseRoad().log_evidence(as_kernel, data)
+        statistics = gather(model.features, model.mean, model.noise, data, template=template, num_landmarks=0)
+        return _system(model, statistics, template).log_density
+
+    def condition(self, model: Model, data: Observations, num_landmarks: int = 0) -> WeightPosterior:
+        """The posterior; `model` is frozen. With landmarks its variance is guarded."""
+        return self.condition_on(model, self.statistics(model, data), num_landmarks)
+
+    def statistics(self, model: Model, data: Observations, into: Statistics | None = None) -> Statistics:
+        """The statistics of some data, added to others."""
+        template = _template(model, data.X)
+        layout = choose_layout(template, model.noise, data)
+        fingerprint = _fingerprint(model, template, "whitened")
+        convert = partial(whitened, template=template, noise=model.noise.matrix(), fingerprint=fingerprint)
+        if into is not None and into.layout == "whitened":
+            layout = "whitened"
+        elif into is not None and into.layout == "shared" and layout == "whitened":
+            into = convert(into)
+        found = gather(
+            *(model.features, model.mean, model.noise, data),
+            template=template,
+            layout=layout,
+            num_landmarks=MOST_LANDMARKS,
+            fingerprint=_fingerprint(model, template, layout),
+        )
+        if layout == "shared" and not model.noise.is_diagonal:
+            found = replace(found, to_whitened=convert)
+        return found if into is None else into + found
+
+    def log_evidence_of(self, model: Model, statistics: Statistics) -> Tensor:
+        """log p(Y) from statistics; differentiable in noise, mean and output factors."""
+        return self.system_of(model, statistics).log_density
+
+    def condition_on(self, model: Model, statistics: Statistics, num_landmarks: int = 0) -> WeightPosterior:
+        """The posterior from statistics."""
+        system, found = self.system_of(model, statistics), statistics.landmarks
+        guard = None
+        if num_landmarks and model.features.kernel is not None:
+            guard = VarianceGuard(model.kernel, found.X[:num_landmarks], found.seen[:num_landmarks])
+        process = KernelProcess(model.kernel, statistics.num_outputs)
+        noise = _new_noise(model, statistics)
+        return WeightPosterior(process, model.features, system, model.mean, noise, found.X.shape[1], guard)
+
+    def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
+        """The predictive densities of each entry given all others, in a second pass over the data."""
+        system = self.system_of(model, self.statistics(model, data))
+        size = max(CHUNK_ENTRIES // (system.num_features * data.num_outputs), 1)
+        return LeaveOneOut.stack([_left_out(model, system, chunk) for chunk in data.chunks(size)])
+
+    @staticmethod
+    def system_of(model: Model, statistics: Statistics) -> WeightSystem:
+        """The posterior of the weights from statistics, which must be those of this model."""
+        if unseen := (statistics.num_seen == 0).nonzero().flatten().tolist():
+            raise InputError(
+                f"nobody observed output {', '.join(map(str, unseen))} in these statistics: add data, or leave it out."
+            )
+        if statistics.layout == "empty":
+            raise InputError("there are no data in these statistics: add some first.")
+        if model.features is None:
+            raise OptionError("statistics need a model with the feature map that they were gathered with.")
+        template = _template(model, statistics.landmarks.X)
+        if not (isinstance(template, FeatureOperator) and template.is_separable):
+            template = template.detach()  # factors that move with the frequencies would give part of a gradient
+        if statistics.fingerprint != _fingerprint(model, template, statistics.layout):
+            raise InputError(
+                "these statistics were gathered with other features, at other hyperparameters of the kernel: gather them "
+                "again with gp.statistics(X, Y)."
+            )
+        return _system(model, statistics, template)
+
+
+def _template(model: Model, X: Tensor) -> LinearOperator:
+    """Φ at a fixed point of the input space: it carries the factors, and tells one map from another."""
+    probe = torch.linspace(0.1, 0.9, X.shape[1], dtype=torch.float64, device=X.device).unsqueeze(0)
+    return model.features(probe)
+
+
+def _is_wide(template: LinearOperator, data: Observations) -> bool:
+    """Whether there are fewer observed entries than features: the matrix between entries is then the smaller one."""
+    separable = isinstance(template, FeatureOperator) and template.is_separable
+    size = template.features.shape[-1] if separable and data.is_complete and data.noise is None else template.shape[-1]
+    return data.num_seen < size and data.Y.numel() < 2 * size
+
+
+def _system(model: Model, statistics: Statistics, template: LinearOperator) -> WeightSystem:
+    coefficients = model.mean.coefficients.to(template.device)
+    return weight_system(statistics, template, model.noise.matrix(), coefficients)
+
+
+def _fingerprint(model: Model, template: LinearOperator, layout: str) -> str:
+    """A short name for what the rows are made of: the waves, or Φ itself and the noise where they were divided out."""
+    values = [part.features for part in getattr(template, "parts", (template,)) if isinstance(part, FeatureOperator)]
+    if not isinstance(model.features, ORFF):  # its values at one point do not tell one map from another
+        values += model.features.state_dict().values()
+    if layout == "whitened":
+        values += [to_dense(template), model.noise.matrix()]
+    if not model.mean.has_basis:
+        values += model.mean.state_dict().values()
+    digest = sha256()
+    for value in values:
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _new_noise(model: Model, statistics: Statistics) -> Tensor:
+    if bool((statistics.noise_sum > 0).any()):
+        return torch.diag_embed(statistics.noise_sum / statistics.num_seen.clamp_min(1))
+    return model.noise.matrix().detach()
+
+
+def _left_out(model: Model, system: WeightSystem, chunk: Observations) -> LeaveOneOut:
+    Phi = model.features(chunk.X)
+    precision = precision_of(chunk, model.noise.matrix(), model.noise.is_diagonal)
+    alpha = system.alpha(Phi, precision, chunk.Y - model.mean(chunk.X))
+    return LeaveOneOut.from_inverse(chunk, alpha, system.inverse_diagonal(Phi, precision))
+
+
+def precision_of(chunk: Observations, noise: Tensor, is_diagonal: bool) -> Tensor:
+    """N⁻¹ of each row between its seen outputs, zero elsewhere: (n, p) where it is diagonal, else (n, p, p)."""
+    if chunk.noise is not None or is_diagonal:
+        variances = noise.diagonal() if chunk.noise is None else chunk.noise
+        return torch.where(chunk.seen, 1 / variances, 0.0)
+    root = whitening(chunk, noise)
+    return (root.mT @ root).expand(chunk.num_rows, -1, -1)
