@@ -1,14 +1,18 @@
-"""Errors, notes and Ctrl-C in one sentence each."""
+"""Tests of `ovkgp.cli.errors`."""
 
 import errno
+import os
+import signal
+import threading
 import warnings
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from ovkgp.cli.errors import note, one_sentence
+from ovkgp.cli.errors import ENVIRONMENT, Interrupts, is_first_rank, is_launched, note, one_sentence
 from ovkgp.exceptions import DistributedError, InputError
+from ovkgp.inference.statistics import distributed
 
 
 def run(work, *arguments):
@@ -108,3 +112,40 @@ def test_only_the_first_rank_speaks_but_of_its_own_errors(second_rank):
     assert run(work, "work-command").output == ""
     assert run(raising(KeyboardInterrupt()), "work-command").output == ""
     assert run(raising(InputError("line 7 is bad.")), "work-command").output == "Error: line 7 is bad.\n"
+
+
+def test_a_signal_that_was_swallowed_is_known():
+    interrupts, before = Interrupts(), signal.getsignal(signal.SIGINT)
+    with interrupts.listening():
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.count == 1
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_other_threads_hear_nothing():
+    interrupts, done = Interrupts(), []
+
+    def work():
+        with interrupts.listening():
+            done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True] and interrupts.count == 0
+
+
+def test_the_names_are_those_that_the_group_looks_for():
+    assert ENVIRONMENT == distributed.ENVIRONMENT
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "launched", "first"), [("0", "2", True, True), ("1", "2", True, False), ("0", "1", False, True)]
+)
+def test_ranks(monkeypatch, rank, size, launched, first):
+    for name, value in zip(ENVIRONMENT, (rank, size, "localhost", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    assert (is_launched(), is_first_rank()) == (launched, first)
+    monkeypatch.delenv("MASTER_PORT")
+    assert (is_launched(), is_first_rank()) == (False, True)

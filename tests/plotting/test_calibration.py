@@ -1,16 +1,18 @@
-"""Histograms count the entries, bands are those of the binomial distribution, and a model that is too sure is seen to be."""
+"""Tests of `ovkgp.plotting.calibration`."""
 
 import numpy as np
 import plot_cases
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.special import ndtri
 from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp.criticism import coverage, pit_values
+from ovkgp.criticism.predictive_distributions import leave_one_out_entries
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.plotting import plot_coverage, plot_pit
+from ovkgp.plotting import plot_coverage, plot_leave_one_out, plot_pit, plot_residuals
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 
@@ -94,3 +96,85 @@ def test_bad_input_says_what_to_do(plot):
         plot(plot_cases.two_outputs(), ax=Figure().subplots())
     with pytest.raises(OptionError, match="bins must be at least 2"):
         plot_pit(plot_cases.two_outputs(), bins=1)
+
+
+@pytest.mark.parametrize("make", [plot_cases.two_outputs, plot_cases.drawn])
+def test_points_bars_and_their_count(make):
+    panels, found = plot_leave_one_out(make()), leave_one_out_entries(make())
+    for a, axes in enumerate(panels):
+        seen = np.isfinite(found.Y[:, a])
+        mean, std, y = (part[seen, a] for part in (found.mean, found.std, found.Y))
+        inside, outside = (
+            next(line for line in axes.get_lines() if line.get_label() == name) for name in ("inside", "outside")
+        )
+        is_outside = np.abs(y - mean) > ndtri(0.95) * std
+        np.testing.assert_allclose(inside.get_xydata(), np.column_stack([mean, y])[~is_outside])
+        np.testing.assert_allclose(outside.get_xydata(), np.column_stack([mean, y])[is_outside])
+        bars = np.array(axes.collections[0].get_segments())
+        np.testing.assert_allclose(bars[:, :, 0], np.column_stack([mean - ndtri(0.95) * std, mean + ndtri(0.95) * std]))
+        assert f"({is_outside.sum()} of {seen.sum()} outside)" in axes.get_title().replace("\n", " ")
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted from all others", "observed")
+    panels[0].figure.canvas.draw()
+
+
+def test_a_model_with_features_is_given_its_rows():
+    X, Y = plot_cases.table()
+    axes = Figure().subplots()
+    assert plot_leave_one_out(plot_cases.featured(), X, Y, output=1, ax=axes) is axes
+    with pytest.raises(OptionError, match="keeps no rows"):
+        plot_leave_one_out(plot_cases.featured())
+
+
+def test_bad_input_says_what_to_do_left_out():
+    with pytest.raises(NotFittedError):
+        plot_leave_one_out(ovkgp.OVKRidge())
+    with pytest.raises(OptionError, match="closed form"):
+        plot_leave_one_out(plot_cases.mixed())
+    with pytest.raises(InputError, match="2 are needed"):
+        plot_leave_one_out(plot_cases.two_outputs(), ax=Figure().subplots())
+
+
+def drawn(axes) -> np.ndarray:
+    """All residuals (k, 2) with their predicted means, sorted by these."""
+    points = np.concatenate([line.get_xydata() for line in axes.get_lines() if line.get_linestyle() == "None"])
+    return points[np.argsort(points[:, 0])]
+
+
+def test_entries_left_out_by_default():
+    found, panels = leave_one_out_entries(plot_cases.two_outputs()), plot_residuals(plot_cases.two_outputs())
+    for a, axes in enumerate(panels):
+        seen = np.isfinite(found.Y[:, a])
+        mean, score = found.mean[seen, a], ((found.Y - found.mean) / found.std)[seen, a]
+        np.testing.assert_allclose(drawn(axes), np.column_stack([mean, score])[np.argsort(mean)])
+        assert axes.get_ylabel() == "standardised residual"
+    panels[0].figure.canvas.draw()
+
+
+def test_rows_held_out_with_their_marks():
+    X, Y = plot_cases.table(20, seed=9)
+    Y = Y.assign(**{"_load": Y["_load"] + 10 * (np.arange(20) == 5)})
+    axes = plot_residuals(plot_cases.two_outputs(), X, Y, output="_load", ax=Figure().subplots())
+    mean, std = plot_cases.two_outputs().predict(X, return_std=True)
+    scores = (Y.to_numpy() - mean)[:, 1] / std[:, 1]
+    marked = next(line for line in axes.get_lines() if line.get_label() == "beyond 3")
+    np.testing.assert_allclose(np.sort(marked.get_ydata()), np.sort(scores[np.abs(scores) > 3]))
+    assert axes.get_ylim()[1] > scores[5]
+
+
+def test_what_is_not_gaussian_has_quantile_residuals():
+    X, Y = plot_cases.mixed_table(20, seed=4)
+    panels = plot_residuals(plot_cases.mixed(), X, Y)
+    mean, scores = plot_cases.mixed().predict(X), ndtri(pit_values(plot_cases.mixed(), X, Y))
+    for a, axes in enumerate(panels):
+        order = np.argsort(mean[:, a])
+        np.testing.assert_allclose(drawn(axes), np.column_stack([mean[order, a], scores[order, a]]))
+        assert axes.get_ylabel() == "quantile residual"
+
+
+def test_bad_input_says_what_to_do_residuals():
+    with pytest.raises(NotFittedError):
+        plot_residuals(ovkgp.OVKRidge())
+    with pytest.raises(OptionError, match="held out"):
+        plot_residuals(plot_cases.mixed())
+    with pytest.raises(OptionError, match="output must be"):
+        plot_residuals(plot_cases.two_outputs(), output=7)

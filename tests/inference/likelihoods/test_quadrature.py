@@ -1,13 +1,15 @@
-"""Quadrature rules against adaptive integration: the promised accuracy at every variance, and safe derivatives."""
+"""Tests of `ovkgp.inference.likelihoods.quadrature`."""
 
 import numpy as np
 import pytest
 import torch
-from likelihood_cases import column, latent_average, one
+from likelihood_cases import column, latent_average, normal, one
 from scipy.special import erfcx, log_ndtr, ndtr
 from torch.autograd import gradcheck
 
 from ovkgp.inference.likelihoods.quadrature import (
+    BLOCK_ENTRIES,
+    by_blocks,
     expected_by_hermite,
     expected_log1p_square,
     expected_positive_part,
@@ -105,3 +107,31 @@ def test_what_is_not_a_number_stays_where_it_is():
     value = expected_log1p_square(column([1e200, np.nan, 1.0]), column([1.0, 1.0, 0.0]))
     assert value[0] == torch.inf and bool(torch.isnan(value[1]))
     assert value[2].item() == pytest.approx(np.log(2), rel=1e-9)
+
+
+def row_function(x, M):
+    """One number a row of x (n,) and M (n, 2, 2)."""
+    return (x[:, None, None] * M.sin()).sum((-2, -1))
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 100])
+def test_values_and_gradients_do_not_depend_on_the_blocks(rows_at_once):
+    x, M = normal(7).requires_grad_(), normal(7, 2, 2, seed=1).requires_grad_()
+    nodes = BLOCK_ENTRIES // rows_at_once
+    torch.testing.assert_close(by_blocks(row_function, nodes, x, M), row_function(x, M), rtol=1e-14, atol=0.0)
+    assert gradcheck(lambda *parts: by_blocks(row_function, nodes, *parts), (x, M))
+
+
+def test_no_graph_is_made_where_none_is_wanted():
+    x, M = normal(4).requires_grad_(), normal(4, 2, 2)
+    with torch.no_grad():
+        assert not by_blocks(row_function, 1, x, M).requires_grad
+    assert not by_blocks(row_function, 1, x.detach(), M).requires_grad
+    assert by_blocks(row_function, 1, x, M).requires_grad
+
+
+def test_no_rows_are_no_values():
+    x, M = torch.zeros(0, requires_grad=True), torch.zeros(0, 2, 2)
+    value = by_blocks(row_function, 10, x, M)
+    value.sum().backward()
+    assert value.shape == (0,) and x.grad.shape == (0,)

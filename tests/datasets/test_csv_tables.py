@@ -1,0 +1,319 @@
+"""Tests of `ovkgp.datasets.csv_tables`."""
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ovkgp.datasets import csv_tables as csv_blocks
+from ovkgp.datasets import csv_tables as csv_rows
+from ovkgp.datasets.columns import Columns, Tally
+from ovkgp.datasets.csv_tables import CsvRows, count_newlines, pieces, read_blocks, read_header, share
+from ovkgp.exceptions import InputError
+from ovkgp.files import Snapshot
+
+LINES = st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b".")), min_size=1, max_size=30)
+
+
+def snapshot(folder, content):
+    path = folder / "table.csv"
+    path.write_bytes(content)
+    return Snapshot.of(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"a,b c,d\n",
+        b"a,b c,d\r\n",
+        b"\xef\xbb\xbfa,b c,d\n",
+        b'"a","b c","d"\n',
+        b" a , b c ,d\n",
+        b"\n\r\n  \na,b c,d\n",
+        b"\xef\xbb\xbf\na,b c,d\n",
+    ],
+)
+def test_headers(tmp_path, header):
+    names, start = read_header(snapshot(tmp_path, header + b"1,2,3"), ",")
+    assert names == ("a", "b c", "d")
+    assert start == len(header)
+
+
+def test_quoted_names_may_hold_separators_and_quotes(tmp_path):
+    names, _ = read_header(snapshot(tmp_path, b'"a,1","say ""b""",\xc3\xa9\n1,2,3\n'), ",")
+    assert names == ("a,1", 'say "b"', "é")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\n \r\n", "is empty"),
+        (b"\xef\xbb\xbf", "is empty"),
+        (b"a,b", "a header and no rows"),
+        (b"a,b\n", "a header and no rows"),
+        (b"a,b\n\n\r\n  \n", "a header and no rows"),
+        (b"a,b\r1,2\r3,4\r", "end in CR alone"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "in UTF-8"),
+        ("a,b\n1,2\n".encode("utf-16"), "UTF-8"),
+        (b"caf\xe9,b\n1,2\n", "cannot be read .*utf-8"),
+        (b'a,"b\nc"\n1,2\n', "do not go over several lines"),
+    ],
+)
+def test_headers_that_are_none(tmp_path, content, message):
+    with pytest.raises(InputError, match=message):
+        read_header(snapshot(tmp_path, content), ",")
+
+
+def test_a_header_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_blocks, "BLOCK", 64)
+    with pytest.raises(InputError, match="does not begin with a header"):
+        read_header(snapshot(tmp_path, b"a," * 100), ",")
+
+
+def read_all(table, start, parts):
+    with open(table.path, "rb") as file:
+        ranges = [share(file, start, table.size, (rank, parts)) for rank in range(parts)]
+        return ranges, [list(read_blocks(file, *span, table)) for span in ranges]
+
+
+@given(lines=LINES, ends=st.booleans(), parts=st.integers(1, 40), block=st.integers(14, 60))
+def test_shares_are_disjoint_whole_and_cut_at_lines(tmp_path_factory, lines, ends, parts, block):
+    content = b"\n".join(lines) + b"\n" * ends
+    table = snapshot(tmp_path_factory.mktemp("shares"), b"h\n" + content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_blocks, "BLOCK", block)
+        ranges, blocks = read_all(table, 2, parts)
+    assert ranges[0][0] == 2 and ranges[-1][1] == table.size
+    assert all(before[1] == after[0] for before, after in pairwise(ranges))
+    everything = [part for each in blocks for part in each]
+    assert b"".join(everything) == content
+    assert all(part.endswith(b"\n") for part in everything[:-1])
+
+
+@given(lines=LINES, size=st.integers(1, 40))
+def test_pieces_are_whole_lines(lines, size):
+    block = b"\n".join(lines)
+    cut = list(pieces(block, size))
+    assert b"".join(cut) == block
+    assert all(piece.endswith(b"\n") for piece in cut[:-1])
+    assert all(len(piece) >= size for piece in cut[:-1])
+
+
+def test_newlines_before_a_byte(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_blocks, "BLOCK", 7)
+    content = b"a,b\n1,2\n\n3,4\r\n" * 5
+    table = snapshot(tmp_path, content)
+    with open(table.path, "rb") as file:
+        for stop in range(len(content) + 1):
+            assert count_newlines(file, stop) == content[:stop].count(b"\n")
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_blocks, "BLOCK", 32)
+    table = snapshot(tmp_path, b"a,b\n1,2\n" + b"3" * 200 + b"\n5,6\n")
+    with open(table.path, "rb") as file, pytest.raises(InputError, match="has a line of more than"):
+        list(read_blocks(file, 4, table.size, table))
+    with open(table.path, "rb") as file, pytest.raises(InputError, match="has a line of more than"):
+        share(file, 4, table.size, (1, 4))
+
+
+COLUMNS = Columns(("x",), ("y",))
+ROWS = CsvRows(COLUMNS, (1, 0), 3, ",")  # y, x, and a column that is not read
+
+
+def number(line):
+    return line + 2
+
+
+def read(block, rows=ROWS, piece=csv_rows.PIECE):
+    """The good rows and the bad ones, by the road that the package takes."""
+    tally = Tally("file", COLUMNS, "line", False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_rows, "PIECE", piece)
+        tables = list(rows.tables(block, tally, number))
+    return np.concatenate([np.empty((0, 2)), *tables]), tally.bad_rows
+
+
+def read_slowly(block, rows=ROWS):
+    """The same line by line: the definition."""
+    tally = Tally("file", COLUMNS, "line", False)
+    return rows._slow(block, tally, number), tally.bad_rows
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("1", 1.0),
+        ("-2.5e-3", -2.5e-3),
+        (" +4. ", 4.0),
+        (".5", 0.5),
+        ("1E5", 1e5),
+        ('"7"', 7.0),
+        ("\t8", 8.0),
+        ("4.9e-324", 5e-324),
+        ("0.1000000000000000055511151231257827", 0.1),
+        ("1e-400", 0.0),
+    ],
+)
+def test_numbers(cell, value):
+    assert ROWS.judge(f"{cell},3,t") == [3.0, value]
+    good, bad = read(f"{cell},3,t\n".encode())
+    np.testing.assert_array_equal(good, [[3.0, value]])
+    assert not bad
+
+
+MISSING = ["", "NaN", "nan", "NA", "N/A", "null", "None", '""', '"NA"', " ", " NA ", "NAN", "-nan", "-nan(ind)"]
+
+
+@pytest.mark.parametrize("cell", MISSING)
+def test_missing_outputs_are_nan_and_missing_inputs_are_bad(cell):
+    good, bad = read(f"{cell},3,t\n3,{cell},t\n".encode())
+    np.testing.assert_array_equal(good, [[3.0, np.nan]])
+    assert [(row.line, row.reason) for row in bad] == [(3, "input 'x' is missing")]
+
+
+@pytest.mark.parametrize("cell", ["inf", "-Infinity", "1e400", '"inf"'])
+def test_infinite_cells_are_bad(cell):
+    good, bad = read(f"{cell},3,t\n3,{cell},t\n".encode())
+    assert len(good) == 0
+    assert [row.reason for row in bad] == ["output 'y' is infinite", "input 'x' is infinite"]
+
+
+@pytest.mark.parametrize(
+    "cell", ["red", "1_000", "١٢", "0x10", "1 2", "true", "--1", "1e", ".", "1\0", "\u00a01", "1d3"]
+)
+def test_text_is_bad(cell):
+    good, bad = read(f"{cell},3,t\n3,{cell},t\n1,1,1\n".encode())
+    assert len(good) == 1
+    assert [row.line for row in bad] == [2, 3]
+    assert bad[0].reason == f"output 'y' is not a number: {cell!r}"
+    assert bad[1].reason == f"input 'x' is not a number: {cell!r}"
+
+
+def test_long_text_is_cut():
+    (row,) = read(b"1," + b"a" * 1000 + b",t\n")[1]
+    assert len(row.reason) < 80
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("1,2", "2 fields where the header has 3"),
+        ("1", "1 field where the header has 3"),
+        ("1,2,3,4", "4 fields where the header has 3"),
+        ('"1"2,3,t', "quotes that cannot be read"),
+        ('""1,3,t', "quotes that cannot be read"),
+        ('4,""1,t', "quotes that cannot be read"),
+        ("1,2,a\rb", "a carriage return inside the line"),
+        ("1,2,t\r3,4,t", "a carriage return inside the line"),  # two rows, says pyarrow
+    ],
+)
+def test_lines_that_cannot_be_read(line, reason):
+    for block in (f"{line}\n5,6,7\n", f"5,6,7\n{line}\n", f"5,6,7\n{line}"):
+        good, bad = read(block.encode())
+        np.testing.assert_array_equal(good, [[6.0, 5.0]])
+        assert [row.line for row in bad] == [2 + block.index(line) // 6]
+        assert bad[0].reason.startswith(reason)
+
+
+@pytest.mark.parametrize("block", [b'1,2,"a\nb"\n3,4,"c"\n', b'1,"2\n', b'1,2,"see\n9,999,note"\n'])
+def test_after_a_quote_that_is_not_closed_no_line_can_be_trusted(block):
+    """Also in a column that is not read: the next line might be text that looks like a row."""
+    with pytest.raises(InputError, match=r"line 2: .*several lines are not supported"):
+        read(block)
+
+
+def test_quotes_inside_text_are_text():
+    good, bad = read(b'1,2,5" pipe\n3,4,"say ""hi"", you"\n')
+    np.testing.assert_array_equal(good, [[2.0, 1.0], [4.0, 3.0]])
+    assert not bad
+
+
+def test_blank_lines_count_as_lines_and_not_as_rows():
+    good, bad = read(b"\n1,2,t\r\n\r\n  \n,,t\n\n3,x,t\n\n")
+    np.testing.assert_array_equal(good, [[2.0, 1.0]])
+    assert [row.line for row in bad] == [6, 8]
+
+
+def test_tabs_and_spaces_as_separators():
+    for separator in ("\t", " ", ";", "|", "^", "]"):
+        rows = CsvRows(COLUMNS, (1, 0), 3, separator)
+        text = "\n".join(separator.join(cells) for cells in (["1", "2", "t"], ["", "3", ""], ['"4"', "", ""]))
+        good, bad = read(text.encode(), rows)
+        np.testing.assert_array_equal(good, [[2.0, 1.0], [3.0, np.nan]])
+        assert [row.line for row in bad] == [4]
+
+
+def test_a_clean_block_does_not_take_the_slow_road(monkeypatch):
+    monkeypatch.setattr(CsvRows, "_slow", lambda *_: pytest.fail("line by line"))
+    good, _ = read(b'1,2,"t"\r\n,"3",t\r\n' * 1000)
+    assert len(good) == 2000
+    good, bad = read(b"1,2,t\n1,,t\n" * 10)  # nor do missing inputs, where no line is blank
+    assert len(good) == 10 and [row.line for row in bad] == list(range(3, 23, 2))
+
+
+def test_only_pieces_with_a_bad_line_take_the_slow_road(monkeypatch):
+    lengths = []
+    slow = CsvRows._slow
+    monkeypatch.setattr(
+        CsvRows, "_slow", lambda self, block, *rest: lengths.append(len(block)) or slow(self, block, *rest)
+    )
+    lines = [b"1,2,t"] * 5000
+    lines[3000] = b"1,red,t"
+    good, bad = read(b"\n".join(lines), piece=600)
+    assert len(good) == 4999 and [row.line for row in bad] == [3002]
+    assert len(lengths) == 1 and lengths[0] < 700
+
+
+ODD = ["+4", " ", "-nan(ind)", "NAN", "inf", "1e999", "red", "1_0", "9\r", "\r9", "\ufeff1", "\t2", "\0", " 3 "]
+QUOTED = ['"5"', '""', '"NA"', '"6"7', '""8', '"a,b"', '"open', 'close"', 'x"y', '"', '"""', '"1""2"']
+CELLS = st.sampled_from(["1", "-2.5", "1e5", "", "NA", "nan", *ODD, *QUOTED])
+USUAL = st.sampled_from(["1", "-2.5", "3e2", "", "NA", '"5"'])
+LINE = st.one_of(
+    st.lists(USUAL, min_size=3, max_size=3).map(",".join),
+    st.lists(CELLS, min_size=3, max_size=3).map(",".join),
+    st.lists(CELLS, min_size=0, max_size=4).map(",".join),
+)
+
+
+def same_on_both_roads(block, piece):
+    """The same rows, good and bad, or the same error."""
+    try:
+        expected, expected_bad = read_slowly(block)
+    except InputError as error:
+        with pytest.raises(InputError, match=re.escape(str(error))):
+            read(block, piece=piece)
+        return
+    good, bad = read(block, piece=piece)
+    np.testing.assert_array_equal(good, expected)
+    assert bad == expected_bad
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    lines=st.lists(LINE, max_size=8), end=st.sampled_from(["\n", "\r\n"]), ends=st.booleans(), piece=st.integers(1, 60)
+)
+@example(lines=["1,2,3", '4,5,"open'], end="\n", ends=True, piece=9)
+@example(lines=['4,5,"open', '6,7,close"', "1,2,3"], end="\n", ends=True, piece=9)
+@example(lines=["\ufeff1,2,3"], end="\n", ends=True, piece=9)
+def test_the_fast_road_is_the_slow_one(lines, end, ends, piece):
+    same_on_both_roads((end.join(lines) + end * ends).encode(), piece)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text('01.-+eE,," \n\r\tnaifNAx', max_size=40))
+def test_the_fast_road_is_the_slow_one_on_any_text(text):
+    same_on_both_roads(text.encode(), 8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=20))
+def test_both_roads_round_as_python_does(values):
+    block = "".join(f"1,{value!r},\n" for value in values).encode()
+    for good, bad in (read(block), read_slowly(block)):
+        np.testing.assert_array_equal(good[:, 0], values)
+        assert not bad

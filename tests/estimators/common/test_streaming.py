@@ -1,0 +1,365 @@
+"""Tests of `ovkgp.estimators.common.streaming`."""
+
+import copy
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import torch
+from distributed_scripts.cases import CASES, FULL, answers, chunks, decomposable, fixed, grid
+from distributed_scripts.cases import table as table_streaming_fit
+from gpytorch.kernels import RBFKernel
+from sklearn.base import clone
+from thread_ranks import on_ranks
+
+import ovkgp
+from ovkgp.datasets import stream
+from ovkgp.estimators.common.scaling import Scaling
+from ovkgp.estimators.common.streaming import ROWS_AT_ONCE, Chunks, gather_statistics, survey
+from ovkgp.exceptions import DistributedError, InputError, OptionError
+from ovkgp.features import ORFF
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.kernels import DecomposableKernel
+
+
+def table(n=100, seed=0):
+    rng = np.random.default_rng(seed)
+    X, Y = rng.uniform(0, 5, (n, 2)), rng.standard_normal((n, 3))
+    Y[rng.random(Y.shape) < 0.3] = np.nan
+    Y[:3] = np.nan  # rows in which nothing was seen
+    return X, Y
+
+
+def cut(X, Y, *at):
+    return list(zip(np.split(X, at), np.split(Y, at), strict=True))
+
+
+def equal(a, b):
+    assert (a.columns, a.num_rows, a.num_seen_rows) == (b.columns, b.num_rows, b.num_seen_rows)
+    np.testing.assert_array_equal(a.sample.X, b.sample.X)
+    np.testing.assert_array_equal(a.sample.Y, b.sample.Y)
+    for mine, yours in ((a.inputs, b.inputs), (a.outputs, b.outputs)):
+        np.testing.assert_array_equal(mine.count, yours.count)
+        np.testing.assert_allclose(mine.mean, yours.mean, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(mine.std, yours.std, rtol=1e-12)
+
+
+def test_what_a_survey_counts():
+    X, Y = table()
+    found = survey(cut(X, Y, 10, 60), limit=30)
+    assert (found.num_rows, found.num_seen_rows) == (100, np.isfinite(Y).any(1).sum())
+    assert (found.columns.num_inputs, found.columns.num_outputs) == (2, 3)
+    np.testing.assert_array_equal(found.outputs.count, np.isfinite(Y).sum(0))
+    np.testing.assert_allclose(found.inputs.mean, X.mean(0))  # of all rows, as the scaling of a table is
+    assert len(found.table.X) >= 30
+
+
+@pytest.mark.parametrize("at", [(), (1,), (50, 50, 99), tuple(range(1, 100))])
+def test_any_cutting_gives_one_survey(at):
+    X, Y = table()
+    equal(survey(cut(X, Y, *at), 30), survey([(X, Y)], 30))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_ranks_give_one_survey(size):
+    X, Y = table()
+    shards = [cut(X[k::size], Y[k::size], 7) for k in range(size - 1)] + [[(X[size - 1 :: size], Y[size - 1 :: size])]]
+    for found in on_ranks(size, lambda ranks: survey(shards[ranks.rank], 30, ranks)):
+        equal(found, survey([(X, Y)], 30))
+
+
+def test_ranks_without_rows():
+    X, Y = table()
+    shards = [[], [(X, Y)], [(X[:0], Y[:0])]]
+    for found in on_ranks(3, lambda ranks: survey(shards[ranks.rank], 30, ranks)):
+        equal(found, survey([(X, Y)], 30))
+
+
+def test_long_chunks_are_taken_in_parts():
+    X = np.zeros((ROWS_AT_ONCE + 5, 1))
+    assert [len(part.X) for part in Chunks([(X, X)])] == [ROWS_AT_ONCE, 5]
+
+
+def test_arrays_tensors_frames_and_lists_are_the_same():
+    X, Y = table()
+    plain = survey([(X, Y)], 30)
+    equal(survey([(torch.from_numpy(X), torch.from_numpy(Y))], 30), plain)
+    equal(survey([[X.tolist(), Y.tolist()]], 30), plain)
+    framed = survey([(pd.DataFrame(X, columns=["a", "b"]), pd.DataFrame(Y, columns=["u", "v", "w"]))], 30)
+    assert framed.columns[2:4] == (("a", "b"), ("u", "v", "w"))
+    np.testing.assert_array_equal(framed.sample.X, plain.sample.X)
+
+
+def test_names_of_the_columns_come_from_a_stream():
+    class Named(list):
+        inputs, outputs = ["east", "north"], ["u", "v", "w"]
+
+    found = survey(Named(cut(*table(), 30)), 30)
+    assert found.columns.inputs == ("east", "north") and found.columns.outputs == ("u", "v", "w")
+
+
+def test_chunks_that_can_be_read_only_once():
+    X, Y = table()
+    for once in (iter([(X, Y)]), (pair for pair in [(X, Y)])):
+        with pytest.raises(InputError, match="two passes"):
+            survey(once, 30)
+
+
+@pytest.mark.parametrize("what", [5, None])
+def test_no_chunks_at_all(what):
+    with pytest.raises(InputError, match="list of chunks"):
+        survey(what, 30)
+
+
+@pytest.mark.parametrize("chunks", [[], [(np.zeros((0, 2)), np.zeros((0, 1)))]])
+def test_no_rows_at_all(chunks):
+    with pytest.raises(InputError, match="no rows"):
+        survey(chunks, 30)
+
+
+X, Y = table()
+BAD = {
+    "NaN in X": ((np.where(X > 4.9, np.nan, X), Y), "contains NaN"),
+    "infinity in Y": ((X, np.where(Y > 2, np.inf, Y)), "contains infinity"),
+    "more inputs": ((np.hstack([X, X]), Y), "4 features"),
+    "fewer outputs": ((X, Y[:, :2]), "2 outputs here and 3 before"),
+    "rows that do not match": ((X[:5], Y), "inconsistent numbers"),
+    "text": ((np.full((100, 2), "a"), Y), "could not convert|dtype"),
+    "sparse": ((scipy.sparse.csr_matrix(X), Y), "[Ss]parse"),
+    "three axes": ((X, Y[None]), "inconsistent|dim"),
+    "no outputs": ((X, None), "requires y"),
+    "one array": (X, "not a pair"),
+    "three arrays": ((X, Y, Y), "not a pair"),
+    "other names": ((X, pd.DataFrame(Y, columns=["a", "b", "c"])), "called"),
+}
+
+
+@pytest.mark.parametrize(("chunk", "message"), BAD.values(), ids=BAD)
+def test_a_bad_chunk_is_named(chunk, message):
+    good = (X, pd.DataFrame(Y, columns=["u", "v", "w"]))
+    with pytest.raises(InputError, match=rf"chunk 1.*({message})"):
+        survey([good, chunk], 30)
+
+
+def test_an_output_that_nobody_observed():
+    X, Y = table()
+    Y[:, 1] = np.nan
+    with pytest.raises(InputError, match="nobody observed output 1 "):
+        survey([(X, Y)], 30)
+    with pytest.raises(InputError, match="nobody observed output 'v' "):
+        survey([(X, pd.DataFrame(Y, columns=["u", "v", "w"]))], 30)
+    with pytest.raises(InputError, match="every entry of Y is missing"):
+        survey([(X, np.full_like(Y, np.nan))], 30)
+
+
+def test_a_bad_chunk_on_one_rank_is_an_error_on_all():
+    good, bad = [(X, Y)], [(X, Y), (np.full_like(X, np.nan), Y)]
+    first, second = on_ranks(2, lambda ranks: survey(bad if ranks.rank else good, 30, ranks))
+    assert isinstance(second, InputError) and "chunk 1" in str(second)
+    assert isinstance(first, DistributedError) and "rank 1 failed while surveying the data" in str(first)
+
+
+def test_ranks_with_other_columns():
+    for error in on_ranks(2, lambda ranks: survey([(X, Y[:, : 2 + ranks.rank])], 30, ranks)):
+        assert isinstance(error, InputError) and "rank 1" in str(error) and "3 outputs here and 2 before" in str(error)
+
+
+FIXED = [name for name in CASES if name not in ("trained", "nystrom")]  # whose landmarks are rows, in their order
+
+
+def shuffled(X, Y, cuts, seed=0):
+    order = np.random.default_rng(seed).permutation(len(X))
+    return [(X[part], Y[part]) for part in np.split(order, cuts)]
+
+
+def agree(model, other, tolerance=1e-8):
+    mine, yours = answers(model), answers(other)
+    for name, value in mine.items():
+        np.testing.assert_allclose(value, yours[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_chunks_give_the_answer_of_one_fit(name):
+    make, (X, Y) = CASES[name]
+    whole = make().set_params(distributed=False, approximation="orff").fit(X, Y)
+    for cuts in ([], [1, 40, 41], range(10, 90, 10)):
+        agree(make().fit_stream(shuffled(X, Y, cuts)), whole)
+
+
+def test_the_answer_is_that_of_dense_algebra():
+    """ŷ = Φ_* (ΦᵀΦ / σ² + I)⁻¹ Φᵀ (y − m) / σ² + m with the mean m of the observed outputs as the start found it."""
+    X, Y = table_streaming_fit(1)
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), output_matrix=torch.ones(1, 1))
+    model = fixed(kernel, 0.05).fit_stream(chunks(X, Y))
+    Phi, Phi_star = (model.gp_.features(torch.from_numpy(part)).to_dense().detach().numpy() for part in (X, grid()))
+    mean = model.gp_.mean.coefficients.detach().numpy().ravel()
+    np.testing.assert_allclose(mean, Y.mean(0))
+    precision = Phi.T @ Phi / 0.05 + np.eye(Phi.shape[1])
+    expected = Phi_star @ np.linalg.solve(precision, Phi.T @ (Y - mean) / 0.05) + mean
+    np.testing.assert_allclose(model.predict(grid()), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["trained", "nystrom"])
+def test_training_does_not_depend_on_order_or_cutting(name):
+    make, (X, Y) = CASES[name]
+    agree(make().fit_stream(shuffled(X, Y, [20, 55], seed=1)), make().fit_stream([(X, Y)]))
+
+
+def test_the_scaling_is_that_of_all_rows_and_not_of_the_sample():
+    rng = np.random.default_rng(0)
+    X, Y = rng.uniform(0, 5, (400, 2)), rng.standard_normal((400, 2))
+    model = ovkgp.GPRegressor("independent", num_frequencies=10, training_rows=20, random_state=0)
+    model.fit_stream(shuffled(X, Y, [100, 350]))
+    np.testing.assert_allclose(model.scaling_.output_offset, Y.mean(0), rtol=1e-9)
+    np.testing.assert_allclose(model.scaling_.output_scale, Y.std(0), rtol=1e-9)
+    np.testing.assert_allclose(model.scaling_.input_scale, X.std(0), rtol=1e-9)
+    assert model.fit_report_.num_rows == 20 and model.statistics_.num_seen.tolist() == [400, 400]
+
+
+def test_structures_are_compared_on_the_sample():
+    X, Y = table_streaming_fit()
+    model = ovkgp.GPRegressor(num_frequencies=20, random_state=0).fit_stream(chunks(X, Y))
+    assert set(model.candidates_) == {"independent", "decomposable"} and model.kernel_ in model.candidates_
+    assert model.approximation_ == "orff" and model.kernel_ in str(model.summary())
+    truth = np.sin(grid()[:, :1] + np.arange(3)) * np.cos(grid()[:, 1:])
+    assert np.abs(model.predict(grid()) - truth)[4].max() < 0.2  # in the middle of the data
+
+
+def test_rows_may_be_added_afterwards():
+    X, Y = table_streaming_fit(missing=0.4)
+    for noise in (0.05, FULL):
+        whole = fixed(decomposable(), noise).fit_stream(chunks(X, Y))
+        part = fixed(decomposable(), noise).fit_stream(chunks(X[:40], Y[:40]))
+        mean = part.gp_.mean.coefficients.clone()
+        part.set_params(distributed=False).partial_fit(X[40:70], Y[40:70]).partial_fit(X[70:], Y[70:])
+        assert torch.equal(part.gp_.mean.coefficients, mean)
+        whole.gp_.mean.load_state_dict(part.gp_.mean.state_dict())  # the start of the mean is of the first rows
+        whole.posterior_ = whole.gp_.condition(whole.statistics_, variance="guarded")
+        np.testing.assert_allclose(part.predict(grid()), whole.predict(grid()), atol=1e-8)
+
+
+def test_distributed_in_one_process_is_one_process():
+    X, Y = table_streaming_fit(missing=0.4)
+    agree(fixed(decomposable()).fit(X, Y), fixed(decomposable()).set_params(distributed=False).fit_stream([(X, Y)]))
+    first = fixed(decomposable()).partial_fit(X[:50], Y[:50]).partial_fit(X[50:], Y[50:])
+    first.partial_fit(X[:0], Y[:0])  # an empty shard
+    assert first.statistics_.num_rows == np.isfinite(Y).any(1).sum()
+
+
+def test_an_exactly_fitted_model_takes_features_when_rows_are_added():
+    X, Y = table_streaming_fit()
+    model = fixed(decomposable()).set_params(distributed=False).fit(X[:50], Y[:50])
+    assert model.approximation_ == "exact"
+    other = copy.deepcopy(model).set_params(distributed=True)
+    agree(other.partial_fit(X[50:], Y[50:]), model.partial_fit(X[50:], Y[50:]))
+    assert other.approximation_ == "orff"
+
+
+def test_files_are_streamed_with_their_names(tmp_path):
+    X, Y = table_streaming_fit(2, missing=0.4)
+    path = tmp_path / "wind.csv"
+    pd.DataFrame(np.hstack([X, Y]), columns=["east", "north", "u", "v"]).to_csv(path, index=False, float_format="%.17g")
+    make, _ = CASES["curl-free"]
+    model = make().fit_stream(stream(path, "east,north", "u,v", chunk=32))
+    assert model.feature_names_in_.tolist() == ["east", "north"] and model.output_names_ == ["u", "v"]
+    frame = pd.DataFrame(grid(), columns=["east", "north"])
+    np.testing.assert_allclose(model.predict(frame), make().fit_stream([(X, Y)]).predict(grid()), atol=1e-10)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["north", "east"]])
+    halves = [make().fit_stream(stream(path, "east,north", "u,v", shard=(k, 2))) for k in (0, 1)]
+    assert sum(half.statistics_.num_rows for half in halves) == model.statistics_.num_rows
+
+
+def test_flat_outputs_stay_flat():
+    X, Y = table_streaming_fit(1)
+    model = ovkgp.GPRegressor("independent", num_frequencies=10, random_state=0)
+    assert model.fit_stream(chunks(X, Y[:, 0])).predict(grid()).shape == (9,)
+    assert model.fit_stream(chunks(X, Y)).predict(grid()).shape == (9, 1)
+
+
+def test_one_row():
+    X, Y = table_streaming_fit()
+    mean, std = fixed(decomposable()).fit_stream([(X[:1], Y[:1])]).predict(X[:1], return_std=True)
+    assert np.isfinite(mean).all() and (std > 0).all()
+
+
+def test_mixed_precision():
+    X, Y = (part.astype(np.float32) for part in table_streaming_fit())
+    mixed = [(X[:30], Y[:30].astype(float)), (X[30:].astype(float), Y[30:])]
+    agree(
+        fixed(decomposable()).fit_stream(mixed), fixed(decomposable()).fit_stream([(X.astype(float), Y.astype(float))])
+    )
+
+
+def test_saving_and_copying(tmp_path):
+    X, Y = table_streaming_fit(missing=0.4)
+    model = fixed(decomposable(), FULL).fit_stream(chunks(X, Y))
+    model.save(tmp_path / "model.ovkgp")
+    for again in (ovkgp.load(tmp_path / "model.ovkgp"), pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert again.distributed is True
+        np.testing.assert_array_equal(again.predict(grid()), model.predict(grid()))
+    assert clone(model).get_params()["distributed"] is True and ovkgp.GPRegressor().distributed is False
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_needs_features():
+    with pytest.raises(OptionError, match="feature map"):
+        ovkgp.GPRegressor(approximation="exact").fit_stream([table_streaming_fit()])
+    with pytest.raises(OptionError, match="feature map"):
+        ovkgp.GPRegressor(approximation="exact", distributed=True).fit(*table_streaming_fit())
+
+
+def test_known_noise_of_shards_is_refused():
+    X, Y = table_streaming_fit()
+    for verb in ("fit", "partial_fit"):
+        with pytest.raises(OptionError, match="noise=None"):
+            getattr(fixed(decomposable()), verb)(X, Y, noise=np.ones_like(Y))
+
+
+def test_training_on_all_rows_of_a_long_stream_is_refused(monkeypatch):
+    X, Y = table_streaming_fit()
+    model = ovkgp.GPRegressor("independent", training_rows=None, num_frequencies=5, random_state=0)
+    assert model.fit_stream(chunks(X, Y)).fit_report_.num_rows == 90
+    monkeypatch.setattr("ovkgp.estimators.regression.gp_regressor.SAMPLE_ROWS", 60)
+    with pytest.raises(OptionError, match=r"90 rows, more than the 60"):
+        model.fit_stream(chunks(X, Y))
+    model.set_params(hyperparameters="fixed").fit_stream(chunks(X, Y))
+
+
+def test_a_failed_fit_leaves_the_model_as_it_was():
+    X, Y = table_streaming_fit()
+    model = fixed(decomposable()).fit_stream(chunks(X, Y))
+    before = model.predict(grid())
+    for bad in ([(X, Y), (X * np.nan, Y)], iter([(X, Y)]), [], [(X, Y * np.nan)]):
+        with pytest.raises(InputError):
+            model.fit_stream(bad)
+        np.testing.assert_array_equal(model.predict(grid()), before)
+
+
+class Fickle:
+    """Chunks of which the second pass has one less."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+
+    def __iter__(self):
+        pairs, self.pairs = self.pairs, self.pairs[:-1]
+        return iter(pairs)
+
+
+def test_chunks_that_change_between_the_passes():
+    with pytest.raises(InputError, match="other rows in the second pass"):
+        fixed(decomposable()).fit_stream(Fickle(chunks(*table_streaming_fit())))
+
+
+def test_statistics_of_bad_chunks_are_refused():
+    kernel = decomposable()
+    gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5, random_state=0))
+    with pytest.raises(InputError, match=r"chunk 0.*NaN"):
+        gather_statistics(gp, Scaling.none(2, 3), [(np.full((4, 2), np.nan), np.zeros((4, 3)))])
+    with pytest.raises(InputError, match="no data"):
+        gather_statistics(gp, Scaling.none(2, 3), [])

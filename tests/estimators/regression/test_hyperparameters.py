@@ -1,0 +1,556 @@
+"""Tests of `ovkgp.estimators.regression.hyperparameters`."""
+
+import copy
+import pickle
+import warnings
+
+import arviz
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from draws_cases import perturbed
+from gpytorch.kernels import RBFKernel
+from scipy.spatial.distance import cdist
+from scipy.stats import multivariate_normal, norm
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import ovkgp
+from ovkgp.estimators.common.scaling import Scaling, draws_in_user_units, in_user_units
+from ovkgp.estimators.regression import gp_regressor
+from ovkgp.estimators.regression.hyperparameters import MIXTURE_DRAWS, groups_of, sampler_options
+from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.posteriors.mixture import MixturePosterior
+from ovkgp.inference.sampling.arviz_data import dataset, to_arviz_object
+from ovkgp.kernels import DecomposableKernel
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:the laplace approximation is poor",
+    "ignore:the posterior is flat or bent upwards at its mode",
+    "ignore:Estimated shape parameter of Pareto",
+)
+FEW = {"draws": 60, "max_draws": 3, "prior_draws": 8}
+MIX = np.array([[1.0, 0.5], [-0.3, 2.0]])
+
+
+def table(n=20, missing=0.0):
+    rng = np.random.default_rng(0)
+    X = rng.uniform([100, 0], [150, 50], (n, 2))
+    Y = np.c_[np.sin(X[:, 0] / 10), 50 + 30 * np.cos(X[:, 1] / 10)] + rng.standard_normal((n, 2)) * [0.1, 3.0]
+    Y[rng.random(Y.shape) < missing] = np.nan
+    return X, Y
+
+
+def model(**options):
+    given = {"kernel": "decomposable", "base_kernel": "rbf", "random_state": 0} | options
+    if given.get("hyperparameters") == "laplace":
+        given["sampling"] = FEW
+    return ovkgp.GPRegressor(**given)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return model(hyperparameters="laplace").fit(*table())
+
+
+# --- a dense model in the user's units ------------------------------------------------------------------------------
+
+
+class Dense:
+    """The Gaussian of the observed entries at one draw, from the numbers that were exported and the user's own data."""
+
+    def __init__(self, group, draw, X, Y):
+        value = {name: group[name].values[0, draw] for name in group.data_vars}
+        scaled = X / value["lengthscale"]
+        K = np.exp(-0.5 * cdist(scaled, scaled, "sqeuclidean"))
+        noise = value["noise"] if value["noise"].ndim == 2 else np.diag(value["noise"])
+        C = np.kron(K, value["output_matrix"]) + np.kron(np.eye(len(X)), noise)
+        seen = np.isfinite(Y).ravel()
+        self.C, self.mean = C[np.ix_(seen, seen)], np.tile(value["mean"], len(X))[seen]
+        self.y = Y.ravel()[seen]
+
+    def left_out(self):
+        inverse = np.linalg.inv(self.C)
+        alpha, d = inverse @ (self.y - self.mean), np.diag(inverse)
+        return norm.logpdf(self.y, self.y - alpha / d, d**-0.5)
+
+    def log_evidence(self):
+        return multivariate_normal.logpdf(self.y, self.mean, self.C)
+
+
+@pytest.mark.parametrize("noise", ["per_output", "full", "shared"])
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_a_point_estimate_in_the_users_units_is_the_model(noise, missing):
+    X, Y = table(missing=missing)
+    fitted = model(noise=noise).fit(X, Y)
+    data = fitted.to_arviz()
+    dense = Dense(data["posterior"], 0, X, Y)
+    assert dense.log_evidence() == pytest.approx(fitted.log_evidence_, rel=1e-9)
+    pointwise = data["log_likelihood"]["y"].values.ravel()
+    np.testing.assert_allclose(pointwise, dense.left_out(), rtol=1e-8, atol=1e-8)
+    attrs = data["posterior"].attrs
+    assert attrs["elpd_loo"] == pytest.approx(dense.left_out().sum(), rel=1e-9) and attrs["method"] == "evidence"
+    assert attrs["elpd_loo_se"] == pytest.approx(np.sqrt(len(pointwise)) * pointwise.std())
+    np.testing.assert_allclose(data["observed_data"]["y"].values, Y, rtol=1e-12)
+    rows, outputs = np.nonzero(np.isfinite(Y))
+    np.testing.assert_array_equal(data["log_likelihood"]["row"].values, rows)
+    assert data["log_likelihood"]["output"].values.tolist() == [f"y{a}" for a in outputs]
+
+
+def test_draws_in_the_users_units_are_models_of_the_users_data(drawn):
+    X, Y = table()
+    data = drawn.to_arviz()
+    for draw in (0, 7, 59):
+        dense = Dense(data["posterior"], draw, X, Y)
+        np.testing.assert_allclose(data["log_likelihood"]["y"].values[0, draw], dense.left_out(), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(data["observed_data"]["y"].values, Y, rtol=1e-12)
+    replicated = data["posterior_predictive"]["y"]
+    assert replicated.dims == ("chain", "draw", "row", "output")
+    spread = np.nanstd(Y, axis=0)
+    assert (np.abs(replicated.values.mean((0, 1)) - Y) < spread).all()  # about the data, not about their scaled twins
+    assert drawn.draws_["posterior_predictive"]["y"].values.std() < 3 < replicated.values[..., 1].std()
+
+
+def test_densities_of_all_data_change_with_the_units(drawn):
+    scaled, mine = drawn.draws_["posterior"].attrs, drawn.to_arviz()["posterior"].attrs
+    shift = 20 * np.log(drawn.scaling_.output_scale).sum()
+    for name in ("log_marginal_likelihood", "elbo"):
+        assert mine[name] == pytest.approx(scaled[name] - shift)
+    assert mine["khat"] == scaled["khat"] and mine["units"] == "of the data"
+
+
+def test_units_that_are_powers_of_two_change_exactly_what_they_should(drawn):
+    """The scaled data are the same to the bit, and so are the draws."""
+    X, Y = table()
+    other = model(hyperparameters="laplace").fit(8 * X, Y * [2.0, 0.25]).to_arviz()
+    mine = drawn.to_arviz()
+    for name in ("posterior", "prior"):
+        a, b = mine[name], other[name]
+        np.testing.assert_allclose(b["lengthscale"].values, 8 * a["lengthscale"].values, rtol=1e-13)
+        np.testing.assert_allclose(b["noise"].values, a["noise"].values * [4, 1 / 16], rtol=1e-13)
+        np.testing.assert_allclose(b["mean"].values, a["mean"].values * [2, 0.25], rtol=1e-13)
+        factors = np.outer([2, 0.25], [2, 0.25])
+        np.testing.assert_allclose(b["output_matrix"].values, a["output_matrix"].values * factors, rtol=1e-13)
+    shift = np.log([2.0, 0.25])[np.tile([0, 1], 20)]
+    densities = (data["log_likelihood"]["y"].values for data in (mine, other))
+    np.testing.assert_allclose(*(next(densities) - shift, next(densities)), rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(other["sample_stats"]["lp"].values, mine["sample_stats"]["lp"].values)
+
+
+def test_the_draws_of_the_regressor_are_not_touched(drawn):
+    before = drawn.draws_["posterior"].copy(deep=True)
+    exported = drawn.to_arviz()
+    for name in ("posterior", "unconstrained_posterior"):
+        for variable in exported[name].data_vars:
+            exported[name][variable].values[:] = -1.0
+    assert drawn.draws_["posterior"].identical(before)
+    assert not (drawn.draws_["unconstrained_posterior"]["mean.constant"] == -1.0).any()
+
+
+# --- ArviZ itself -------------------------------------------------------------------------------------------------------
+
+
+def test_arviz_reads_it(drawn, tmp_path):
+    data = drawn.to_arviz()
+    summary = arviz.summary(data, var_names=["lengthscale", "noise"])
+    assert "noise[y1]" in summary.index and "lengthscale[x0]" in summary.index
+    assert np.isfinite(arviz.loo(data).elpd_loo if hasattr(arviz.loo(data), "elpd_loo") else arviz.loo(data).elpd)
+    data.to_netcdf(str(tmp_path / "draws.nc"))
+    again = arviz.from_netcdf(str(tmp_path / "draws.nc"))
+    np.testing.assert_array_equal(again["posterior"]["noise"].values, data["posterior"]["noise"].values)
+
+
+def test_columns_keep_their_names():
+    X, Y = table()
+    fitted = model().fit(pd.DataFrame(X, columns=["east", "north"]), pd.DataFrame(Y, columns=["u", "v"]))
+    group = fitted.to_arviz()["posterior"]
+    assert group["lengthscale"]["input"].values.tolist() == ["east", "north"]
+    assert group["output_matrix"]["output_bis"].values.tolist() == ["u", "v"]
+
+
+def test_both_kinds_of_object_have_groups():
+    group = dataset({"noise": np.ones((1, 2))}, {"noise": ("chain", "draw")})
+    for kind in ("inference_data", "datatree"):
+        ((name, found),) = groups_of(to_arviz_object({"posterior": group}, kind))
+        assert name == "posterior" and found.identical(group)
+
+
+# --- models without draws ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_independent_outputs(missing):
+    X, Y = table(missing=missing)
+    fitted = model(kernel="independent").fit(X, Y)
+    kept, given = fitted.to_arviz(), fitted.to_arviz(X, Y)
+    assert kept["posterior"].attrs["elpd_loo"] == pytest.approx(given["posterior"].attrs["elpd_loo"], rel=1e-9)
+    np.testing.assert_allclose(given["observed_data"]["y"].values, Y, rtol=1e-12)
+    assert kept["log_likelihood"].sizes["entry"] == np.isfinite(Y).sum()
+    if not missing:
+        np.testing.assert_allclose(kept["observed_data"]["y"].values, Y, rtol=1e-12)
+
+
+def test_features_need_the_data_for_densities():
+    X, Y = table()
+    fitted = model(approximation="orff", num_frequencies=20).fit(X, Y)
+    bare, whole = fitted.to_arviz(), fitted.to_arviz(X, Y)
+    assert (
+        "log_likelihood" not in dict(groups_of(bare)) and "to_arviz(X, Y)" in bare["posterior"].attrs["log_likelihood"]
+    )
+    scaled = fitted.gp_.leave_one_out(fitted.scaling_.inputs(X), fitted.scaling_.outputs(Y)).total
+    expected = fitted.scaling_.log_density(scaled, np.array([20, 20]))
+    assert whole["posterior"].attrs["elpd_loo"] == pytest.approx(expected, rel=1e-10)
+    np.testing.assert_array_equal(bare["posterior"]["noise"].values, whole["posterior"]["noise"].values)
+
+
+def test_known_noise_and_fixed_hyperparameters():
+    X, Y = table()
+    fitted = model(hyperparameters="fixed").fit(X, Y, noise=np.full(Y.shape, [0.01, 9.0]))
+    data = fitted.to_arviz()
+    given = fitted.to_arviz(X, Y, np.full(Y.shape, [0.01, 9.0]))
+    assert data["posterior"].attrs["method"] == "fixed"
+    np.testing.assert_allclose(data["log_likelihood"]["y"].values, given["log_likelihood"]["y"].values, rtol=1e-9)
+
+
+def test_refusals(drawn):
+    with pytest.raises(NotFittedError):
+        model().to_arviz()
+    with pytest.raises(OptionError, match="takes no data"):
+        drawn.to_arviz(*table())
+    with pytest.raises(InputError, match="give X and Y together"):
+        model(hyperparameters="fixed").fit(*table()).to_arviz(table()[0])
+
+
+# --- units ------------------------------------------------------------------------------------------------------------
+
+SCALING = Scaling(np.zeros(2), np.array([10.0, 4.0]), np.array([5.0, -1.0]), np.array([2.0, 3.0]))
+
+
+def test_a_shared_noise_is_one_for_each_output_in_units_that_differ():
+    np.testing.assert_allclose(in_user_units("noise", np.array(0.5), "lmc", SCALING), [2.0, 4.5])
+    same = Scaling(np.zeros(1), np.ones(1), np.zeros(2), np.array([2.0, 2.0]))
+    assert in_user_units("noise", np.array(0.5), "lmc", same).shape == ()
+    np.testing.assert_allclose(in_user_units("noise", MIX, "lmc", SCALING), MIX * [[4, 6], [6, 9]])
+    draws = draws_in_user_units("noise", np.full((3, 4), 0.5), "lmc", SCALING)
+    assert draws.shape == (3, 4, 2)
+
+
+def test_numbers_of_a_kernel_object_are_its_own():
+    np.testing.assert_array_equal(in_user_units("lengthscale", np.array([1.0, 2.0]), "given", SCALING), [1, 2])
+    np.testing.assert_array_equal(in_user_units("lengthscale", np.array([1.0, 2.0]), "lmc", SCALING), [10, 8])
+    np.testing.assert_array_equal(in_user_units("mean", np.array([1.0, 2.0]), "given", SCALING), [7, 5])
+    np.testing.assert_array_equal(in_user_units("0.alpha", np.array(0.7), "lmc", SCALING), 0.7)
+
+
+GP_REGRESSOR_DRAWS_FEW = {"draws": 60, "max_draws": 5, "prior_draws": 5}
+BARE = {"draws": 60, "max_draws": 3, "prior_draws": 0, "log_likelihood": False, "posterior_predictive": False}
+
+
+@pytest.fixture
+def cheap(monkeypatch):
+    monkeypatch.setattr(gp_regressor, "draw_hyperparameters", perturbed)
+
+
+@parametrize_with_checks([ovkgp.GPRegressor("independent", hyperparameters="laplace", random_state=0)])
+def test_scikit_learn_checks(estimator, check, cheap):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([ovkgp.GPRegressor("independent", hyperparameters="laplace", sampling=BARE, random_state=0)])
+def test_scikit_learn_checks_with_the_sampler(estimator, check):
+    check(estimator)
+
+
+def table_gp_regressor_draws(n=25, seed=0, missing=0.0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 5, (n, 2))
+    Y = np.c_[np.sin(X[:, 0]), 50 + 10 * np.cos(X[:, 1])] + rng.standard_normal((n, 2)) * [0.1, 1.0]
+    Y[rng.random(Y.shape) < missing] = np.nan
+    return X, Y
+
+
+NEW = table_gp_regressor_draws(6, seed=1)[0]
+
+
+def model_gp_regressor_draws(**options):
+    return ovkgp.GPRegressor(
+        **{"hyperparameters": "laplace", "sampling": GP_REGRESSOR_DRAWS_FEW, "random_state": 0} | options
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return model_gp_regressor_draws(kernel="decomposable").fit(*table_gp_regressor_draws())
+
+
+# --- the mixture behind it ----------------------------------------------------------------------------------------------
+
+
+def assert_is_the_mixture(fitted, X, Y, noise=None, most=5):
+    """The posterior is that of the gp behind it, averaged over the draws, with all rows."""
+    scaling, variance = fitted.scaling_, fitted.variance
+    noise = None if noise is None else scaling.variances(noise)
+    options = {"hyperparameters": fitted.draws_, "max_draws": most, "variance": variance, "noise": noise}
+    posterior = fitted.gp_.condition(scaling.inputs(X), scaling.outputs(Y), **options)
+    expected = posterior.predict(scaling.inputs(NEW), "output", noise=True)
+    mean, cov = fitted.predict(NEW, return_cov=True)
+    np.testing.assert_allclose(mean, scaling.mean(expected.mean), rtol=1e-12)
+    np.testing.assert_allclose(cov, scaling.cov(expected.cov), rtol=1e-12)
+    np.testing.assert_allclose(fitted.noise_, scaling.cov(posterior.noise), rtol=1e-12)
+    shift = np.isfinite(Y).sum(0) @ np.log(scaling.output_scale)
+    assert fitted.log_evidence_ == pytest.approx(posterior.log_evidence - shift, rel=1e-12)
+
+
+def test_it_averages_over_the_draws_of_the_gp_behind_it(fitted):
+    assert type(fitted.posterior_) is MixturePosterior and len(fitted.posterior_) == 5
+    assert fitted.draws_["posterior"].sizes["draw"] == 60
+    assert_is_the_mixture(fitted, *table_gp_regressor_draws())
+
+
+def test_uncertainty_of_the_hyperparameters_is_added(fitted):
+    """The mean over the draws of the variances is less than the variance of the mixture, by that of the means."""
+    X = fitted.scaling_.inputs(NEW)
+    each = [part.predict(X, "diag", noise=True) for part in fitted.posterior_.parts]
+    within = torch.stack([e.variance for e in each]).mean(0)
+    between = torch.stack([e.mean for e in each]).var(0, correction=0)
+    std = fitted.predict(NEW, return_std=True)[1]
+    np.testing.assert_allclose(std, fitted.scaling_.std((within + between).sqrt()), rtol=1e-12)
+    assert (between > 0).all()
+
+
+CASES = {
+    "auto": ({}, {}),
+    "missing": ({"kernel": "decomposable"}, {"missing": 0.3}),
+    "orff": ({"kernel": "decomposable", "approximation": "orff", "num_frequencies": 20}, {}),
+    "orff, independent, missing": ({"approximation": "orff", "num_frequencies": 20}, {"missing": 0.3}),
+    "nystrom, bare": ({"approximation": "nystrom", "num_frequencies": 10, "variance": "features"}, {}),
+    "full noise": ({"kernel": "decomposable", "noise": "full"}, {}),
+    "fixed noise": ({"kernel": "independent", "noise": [0.01, 1.0]}, {}),
+    "field": ({"kernel": "curl_free"}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_structures_approximations_and_missing_outputs(case, cheap):
+    options, about = CASES[case]
+    X, Y = table_gp_regressor_draws(**about)
+    fitted = model_gp_regressor_draws(sampling=None, **options).fit(X, Y)
+    assert len(fitted.posterior_) == 6
+    assert_is_the_mixture(fitted, X, Y, most=MIXTURE_DRAWS)
+
+
+def test_known_noise():
+    X, Y = table_gp_regressor_draws()
+    noise = np.full(Y.shape, [0.01, 1.0])
+    fitted = model_gp_regressor_draws(kernel="decomposable", sampling=BARE).fit(X, Y, noise=noise)
+    assert_is_the_mixture(fitted, X, Y, noise, most=3)
+    np.testing.assert_allclose(np.diag(fitted.noise_), [0.01, 1.0])
+
+
+@pytest.mark.parametrize("method", ["svi", "nuts"])
+def test_other_samplers(method):
+    X, Y = table_gp_regressor_draws(15)
+    sampling = {"draws": 60, "tune": 30, "chains": 2, "max_draws": 4, "prior_draws": 0} if method == "nuts" else BARE
+    with warnings.catch_warnings(record=True) as caught:
+        fitted = model_gp_regressor_draws(hyperparameters=method, sampling=sampling).fit(X, Y[:, 0])
+    assert fitted.draws_["posterior"].attrs["method"] == method and len(fitted.posterior_) == sampling["max_draws"]
+    assert fitted.predict(NEW).shape == (6,)
+    assert all(issubclass(warning.category, FitWarning) for warning in caught)
+
+
+def test_rows_beyond_those_of_training_are_conditioned_on(cheap):
+    X, Y = table_gp_regressor_draws(60)
+    fitted = model_gp_regressor_draws(kernel="decomposable", training_rows=20, sampling=None).fit(X, Y)
+    assert fitted.fit_report_.num_rows == 20
+    assert_is_the_mixture(fitted, X, Y, most=MIXTURE_DRAWS)
+
+
+def test_many_weights_are_drawn_with_the_exact_kernel(monkeypatch):
+    seen = []
+
+    def watched(estimator, gp, rows, seed):
+        seen.append((gp.features, len(rows.X)))
+        return perturbed(estimator, gp, rows, seed)
+
+    monkeypatch.setattr(gp_regressor, "draw_hyperparameters", watched)
+    monkeypatch.setattr("ovkgp.estimators.regression.training.MOST_WEIGHTS", 10)
+    monkeypatch.setattr("ovkgp.estimators.regression.training.DENSE_ENTRIES", 30)
+    X, Y = table_gp_regressor_draws()
+    fitted = model_gp_regressor_draws(kernel="lmc", approximation="orff", num_frequencies=15, sampling=None).fit(X, Y)
+    assert seen == [(None, 15)] and fitted.gp_.features is not None
+    assert_is_the_mixture(fitted, X, Y, most=MIXTURE_DRAWS)
+
+
+# --- shapes and names ---------------------------------------------------------------------------------------------------
+
+
+def test_shapes(fitted):
+    mean, std = fitted.predict(NEW, return_std=True)
+    assert mean.shape == std.shape == (6, 2) and mean.dtype == np.float64
+    assert fitted.predict(NEW, return_cov="full")[1].shape == (12, 12)
+    assert fitted.sample_y(NEW, 4).shape == (6, 2, 4)
+    assert fitted.sample_functions(3, random_state=0)(NEW).shape == (3, 6, 2)
+    assert fitted.predict_quantiles(NEW).shape == fitted.predict_quantiles(NEW, 0.1).shape == (6, 2)
+    assert fitted.predict_quantiles(NEW, [0.1, 0.5, 0.9]).shape == (6, 2, 3)
+    lower, upper = fitted.predict_interval(NEW)
+    assert lower.shape == upper.shape == (6, 2)
+
+
+def test_one_dimensional_targets_stay_one_dimensional(cheap):
+    X, Y = table_gp_regressor_draws()
+    fitted = model_gp_regressor_draws(sampling=None).fit(X, Y[:, 0])
+    assert fitted.predict(NEW).shape == fitted.predict_quantiles(NEW).shape == (6,)
+    assert fitted.predict_quantiles(NEW, [0.1, 0.9]).shape == (6, 2)
+    assert fitted.predict_interval(NEW)[0].shape == (6,)
+    assert fitted.sample_y(NEW, 3).shape == (6, 3)
+
+
+def test_data_frames_name_the_axes():
+    X, Y = table_gp_regressor_draws()
+    inputs, outputs = pd.DataFrame(X, columns=["east", "north"]), pd.DataFrame(Y, columns=["u", "v"])
+    fitted = model_gp_regressor_draws(kernel="decomposable", sampling=BARE).fit(inputs, outputs)
+    group = fitted.draws_["posterior"]
+    assert group["lengthscale"]["input"].values.tolist() == ["east", "north"]
+    assert group["noise"]["output"].values.tolist() == ["u", "v"]
+
+
+# --- quantiles and intervals --------------------------------------------------------------------------------------------
+
+
+def test_quantiles_are_those_of_the_mixture(fitted):
+    levels = [0.01, 0.3, 0.975]
+    found = fitted.predict_quantiles(NEW, levels)
+    X, scaling = fitted.scaling_.inputs(NEW), fitted.scaling_
+    each = [part.predict(X, "diag", noise=True) for part in fitted.posterior_.parts]
+    for j, level in enumerate(levels):
+        scaled = scaling.outputs(found[..., j]).numpy()
+        reached = np.mean([norm.cdf(scaled, e.mean.numpy(), e.std.numpy()) for e in each], 0)
+        np.testing.assert_allclose(reached, level, rtol=1e-9)
+        np.testing.assert_array_equal(found[..., j], fitted.predict_quantiles(NEW, level))
+    lower, upper = fitted.predict_interval(NEW, 0.4)
+    np.testing.assert_array_equal(lower, fitted.predict_quantiles(NEW, 0.3))
+    np.testing.assert_array_equal(upper, fitted.predict_quantiles(NEW, 0.7))
+    assert (fitted.predict_interval(NEW, noise=False)[1] < fitted.predict_interval(NEW)[1]).all()
+
+
+@pytest.mark.parametrize(
+    "estimator", [ovkgp.GPRegressor("decomposable", random_state=0), ovkgp.OVKRidge(lam=0.1), ovkgp.ORFFRidge(lam=0.1)]
+)
+@pytest.mark.parametrize("noise", [True, False])
+def test_quantiles_of_gaussian_posteriors(estimator, noise):
+    fitted = clone(estimator).fit(*table_gp_regressor_draws())
+    mean, std = fitted.predict(NEW, return_std=True, noise=noise)
+    found = fitted.predict_quantiles(NEW, [0.1, 0.9], noise=noise)
+    np.testing.assert_allclose(found, np.stack([norm.ppf(q, mean, std) for q in (0.1, 0.9)], -1), rtol=1e-9)
+    np.testing.assert_allclose(fitted.predict_quantiles(NEW, noise=noise), mean)
+    for end, expected in zip(fitted.predict_interval(NEW, noise=noise), norm.interval(0.95, mean, std), strict=True):
+        np.testing.assert_allclose(end, expected, rtol=1e-9)
+
+
+def test_bad_levels_get_a_clear_error(fitted):
+    with pytest.raises(OptionError, match="strictly between 0 and 1"):
+        fitted.predict_quantiles(NEW, [0.5, 1.0])
+    with pytest.raises(OptionError, match="a level or a list of levels"):
+        fitted.predict_quantiles(NEW, [[0.5, 0.6]])
+    with pytest.raises(OptionError, match="strictly between 0 and 1"):
+        fitted.predict_interval(NEW, 95)
+
+
+# --- what it cannot do, and what may go wrong -------------------------------------------------------------------------
+
+
+def test_streams_and_further_rows_are_refused(fitted):
+    X, Y = table_gp_regressor_draws()
+    with pytest.raises(OptionError, match="a stream is not available with draws"):
+        model_gp_regressor_draws().fit_stream([(X, Y)])
+    with pytest.raises(OptionError, match="a stream is not available with draws"):
+        model_gp_regressor_draws(distributed=True).fit(X, Y)
+    again = copy.deepcopy(fitted).set_params(hyperparameters="evidence", sampling=None)
+    for estimator in (model_gp_regressor_draws(), fitted, again):
+        assert not hasattr(estimator, "partial_fit")  # so that nothing that looks for it, such as a search, is misled
+        with pytest.raises(AttributeError, match="partial_fit") as error:
+            estimator.partial_fit(X, Y)
+        assert "not available with draws" in str(error.value.__cause__)
+    assert hasattr(ovkgp.GPRegressor(), "partial_fit")
+
+
+def test_a_fit_without_draws_forgets_those_of_the_last(fitted):
+    again = copy.deepcopy(fitted).set_params(hyperparameters="evidence", sampling=None).fit(*table_gp_regressor_draws())
+    assert not hasattr(again, "draws_") and not isinstance(again.posterior_, MixturePosterior)
+
+
+def test_a_failed_sampler_loses_nothing(fitted, monkeypatch):
+    def failing(*args):
+        raise RuntimeError("no draws today")
+
+    again = copy.deepcopy(fitted)
+    monkeypatch.setattr(gp_regressor, "draw_hyperparameters", failing)
+    with pytest.raises(RuntimeError, match="no draws"):
+        again.fit(*table_gp_regressor_draws(seed=3))
+    np.testing.assert_array_equal(again.predict(NEW), fitted.predict(NEW))
+
+
+def test_ctrl_c_in_training_leaves_the_best_so_far(monkeypatch):
+    fit = OperatorValuedGP.fit
+
+    def interrupted(self, *args, **kwargs):
+        fit(self, *args, **kwargs).fit_report_.interrupted = True
+        return self
+
+    monkeypatch.setattr(OperatorValuedGP, "fit", interrupted)
+    with pytest.warns(FitWarning, match="no hyperparameters were drawn"):
+        fitted = model_gp_regressor_draws(kernel="independent").fit(*table_gp_regressor_draws())
+    assert not hasattr(fitted, "draws_") and fitted.predict(NEW, return_std=True)[1].shape == (6, 2)
+    assert "training" in fitted.summary()
+
+
+def test_options_of_the_sampler_are_those_that_it_has():
+    assert {"draws", "tune", "chains", "guide"} <= set(sampler_options())
+    assert not {"noise", "random_state", "verbose", "output_names"} & set(sampler_options())
+
+
+def test_bad_inputs_are_refused(fitted):
+    with pytest.raises(ValueError, match="3 features"):
+        fitted.predict_quantiles(np.zeros((2, 3)))
+    with pytest.raises(InputError):
+        fitted.sample_functions(2)(np.zeros((2, 3)))
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def test_random_state_reproduces_bit_for_bit():
+    first, second = (
+        model_gp_regressor_draws(kernel="independent", sampling=BARE).fit(*table_gp_regressor_draws()) for _ in range(2)
+    )
+    assert first.draws_["unconstrained_posterior"].identical(second.draws_["unconstrained_posterior"])
+    np.testing.assert_array_equal(first.predict_quantiles(NEW, 0.9), second.predict_quantiles(NEW, 0.9))
+
+
+def test_pickle_deepcopy_and_clone(fitted):
+    for again in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
+        np.testing.assert_array_equal(again.predict(NEW, return_std=True)[1], fitted.predict(NEW, return_std=True)[1])
+    assert clone(fitted).sampling == GP_REGRESSOR_DRAWS_FEW
+
+
+def test_kernel_objects_keep_their_numbers(cheap):
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2, rank=1)
+    X, Y = table_gp_regressor_draws()
+    fitted = model_gp_regressor_draws(kernel=kernel, sampling=None).fit(X, Y)
+    assert_is_the_mixture(fitted, X, Y, most=MIXTURE_DRAWS)
+    assert "of the model" in fitted.summary()
+
+
+def test_the_summary_shows_posterior_means_and_how_far_to_trust_them(fitted):
+    text, group = str(fitted.summary()), fitted.to_arviz()["posterior"]
+    assert "posterior mean ± standard deviation" in text
+    noise = group["noise"].values
+    line = next(line for line in text.splitlines() if line.strip().startswith("noise"))
+    numbers = line.replace("[", " ").replace("]", " ").replace(",", " ").replace("±", " ").split()[1:]
+    expected = [*noise.mean((0, 1)), *noise.std((0, 1))]
+    np.testing.assert_allclose([float(number) for number in numbers], expected, rtol=1e-2)
+    assert "drawn by laplace: 1 × 60 draws, predictions average over 5; Pareto k̂" in text

@@ -1,0 +1,445 @@
+"""Tests of `ovkgp.inference.algebra.kronecker`."""
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+
+import ovkgp
+from ovkgp.estimators.storage.models import posterior_from_state, posterior_state
+from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.inference import OperatorValuedGP, noise_path
+from ovkgp.inference.algebra import kronecker as common_solver
+from ovkgp.inference.algebra.dense import dense_log_density
+from ovkgp.inference.algebra.kronecker import (
+    CommonSolver,
+    KroneckerSolver,
+    common_scale,
+    kronecker_log_density,
+    kronecker_solver,
+)
+from ovkgp.inference.ridge.solvers import solve_ridge
+from ovkgp.inference.strategies import selection as roads
+from ovkgp.kernels import DecomposableKernel
+
+N, P = 7, 3
+SIGMA = torch.tensor([[0.5, 0.1, 0.0], [0.1, 0.3, -0.1], [0.0, -0.1, 0.4]], dtype=torch.float64)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def gram(X, lengthscale=1.0):
+    return torch.exp(-0.5 * (X[:, None] - X[None]).square().sum(-1) / lengthscale**2)
+
+
+def close(actual, expected, rtol=1e-10):
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=rtol * expected.abs().max().item())
+
+
+def points(duplicates=False):
+    X = normal(N, 2)
+    return torch.cat([X[:4], X[:3]]) if duplicates else X
+
+
+def output_matrix(rank):
+    root = normal(P, rank, seed=1)
+    return root @ root.mT
+
+
+CASES = {
+    "generic": lambda: (gram(points()), output_matrix(3), SIGMA),
+    "singular outputs": lambda: (gram(points()), output_matrix(1), SIGMA),
+    "repeated eigenvalues": lambda: (torch.eye(N).double(), torch.eye(P).double(), 0.2 * torch.eye(P).double()),
+    "duplicate points": lambda: (gram(points(duplicates=True)), output_matrix(2), SIGMA),
+    "no outputs correlated": lambda: (gram(points()), torch.zeros(P, P).double(), SIGMA),
+}
+
+
+def dense_covariance(K, G, noise):
+    return torch.kron(K, G) + torch.kron(torch.eye(len(K)).double(), noise)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_value_and_gradient_equal_the_dense_ones(name):
+    inputs = [t.requires_grad_() for t in (*CASES[name](), normal(N, P, seed=2))]
+    *matrices, R = inputs
+    ours = kronecker_log_density(*matrices, R)
+    expected = dense_log_density(dense_covariance(*matrices), R.flatten())
+    close(ours, expected)
+    wanted = torch.autograd.grad(2 * expected, inputs)
+    for got, want in zip(torch.autograd.grad(2 * ours, inputs), wanted, strict=True):
+        # ∂Σ goes through a triangular factor in one and not in the other; on symmetric matrices the two are one
+        symmetric = got.shape[0] == got.shape[1]
+        close((got + got.mT) / 2 if symmetric else got, (want + want.mT) / 2 if symmetric else want, 1e-9)
+
+
+def test_gradient_equals_differences():
+    """In the lengthscale and in roots of Γ and Σ, so that what is varied stays a covariance."""
+
+    def density(lengthscale, root, chol, R):
+        noise = chol @ chol.mT + 0.1 * torch.eye(P).double()
+        return kronecker_log_density(gram(points(), lengthscale), root @ root.mT, noise, R)
+
+    inputs = (torch.tensor(0.8).double(), normal(P, 1, seed=1), normal(P, P, seed=4), normal(N, P, seed=2))
+    assert torch.autograd.gradcheck(density, [t.requires_grad_() for t in inputs])
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_each_gradient_can_be_asked_for_alone(index):
+    inputs = [*CASES["generic"](), normal(N, P, seed=2)]
+    together = torch.autograd.grad(kronecker_log_density(*[t.requires_grad_() for t in inputs]), inputs)
+    inputs = [t.detach() for t in inputs]
+    inputs[index].requires_grad_()
+    (alone,) = torch.autograd.grad(kronecker_log_density(*inputs), inputs[index])
+    assert torch.equal(alone, together[index])
+
+
+def test_a_second_derivative_is_refused():
+    K, G, noise = CASES["generic"]()
+    value = kronecker_log_density(K.requires_grad_(), G, noise, normal(N, P))
+    with pytest.raises(OptionError, match="first derivatives only"):
+        torch.autograd.grad(value, K, create_graph=True)
+
+
+def test_nan_and_wrong_shapes_are_refused():
+    K, G, noise = CASES["generic"]()
+    with pytest.raises(FactorisationError, match="hyperparameters"):
+        kronecker_log_density(K * float("nan"), G, noise, normal(N, P))
+    with pytest.raises(FactorisationError, match="positive definite"):
+        kronecker_log_density(K, G, -noise, normal(N, P))
+    with pytest.raises(InputError, match=r"noise of shape \(3, 3\)"):
+        kronecker_log_density(K, G, noise[:2, :2], normal(N, P))
+
+
+# --- the solver ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_solver_against_the_dense_inverse(name):
+    K, G, noise = CASES[name]()
+    R, inverse = normal(N, P, seed=2), torch.linalg.inv(dense_covariance(K, G, noise))
+    solver = KroneckerSolver(K, G, noise, R)
+    close(solver.alpha, (inverse @ R.flatten()).view(N, P))
+    close(solver.log_density, kronecker_log_density(K, G, noise, R))
+    assert solver.standard_error == 0.0 and not solver.log_density.requires_grad
+    rhs = normal(N * P, 4)
+    close(solver.solve(rhs), inverse @ rhs)
+    close(solver.inverse_diagonal(), inverse.diagonal().view(N, P))
+
+
+@pytest.mark.parametrize("name", ["generic", "singular outputs", "duplicate points"])
+def test_explained_in_every_form(name):
+    K, G, noise = CASES[name]()
+    cross = normal(4, N, seed=3)
+    wide = torch.kron(cross, G)
+    expected = wide @ torch.linalg.inv(dense_covariance(K, G, noise)) @ wide.mT
+    solver = KroneckerSolver(K, G, noise, normal(N, P))
+    close(solver.explained(cross, "full"), expected)
+    close(solver.explained(cross, "diag", num_outputs=P), expected.diagonal().view(4, P))
+    blocks = torch.stack([expected[i * P : (i + 1) * P, i * P : (i + 1) * P] for i in range(4)])
+    close(solver.explained(cross, "output"), blocks)
+    with pytest.raises(InputError, match="its own 3 outputs"):
+        solver.explained(cross, "diag", num_outputs=2)
+
+
+def test_path_is_the_density_at_each_noise():
+    K, G, noise = CASES["generic"]()
+    R, multipliers = normal(N, P, seed=2), [0.01, 1.0, 30.0]
+    expected = torch.stack([kronecker_log_density(K, G, c * noise, R) for c in multipliers])
+    close(KroneckerSolver(K, G, noise, R).path(multipliers), expected)
+
+
+def test_tensors_restore_the_solver_bit_for_bit():
+    solver = KroneckerSolver(*CASES["generic"](), normal(N, P))
+    tensors = solver.tensors()
+    assert all(tensor.is_contiguous() for tensor in tensors.values())
+    again = KroneckerSolver.from_tensors({name: tensor.clone() for name, tensor in tensors.items()})
+    cross, rhs = normal(4, N), normal(N * P, 2)
+    assert torch.equal(again.alpha, solver.alpha) and torch.equal(again.log_density, solver.log_density)
+    assert torch.equal(again.solve(rhs), solver.solve(rhs))
+    assert torch.equal(again.explained(cross, "full"), solver.explained(cross, "full"))
+    assert torch.equal(again.path([0.5]), solver.path([0.5]))
+
+
+N, P = 7, 3
+I = torch.eye(P).double()
+FORMS = ("diag", "output", "full")
+
+
+def gram_common_solver(X):
+    return torch.exp(-0.5 * (X[:, None] - X[None]).square().sum(-1))
+
+
+def close_common_solver(actual, expected, rtol=1e-9):
+    expected = torch.as_tensor(expected)
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=rtol * expected.abs().max().item())
+
+
+def duplicates():
+    X = normal(N, 2)
+    return gram_common_solver(torch.cat([X[:4], X[:3]]))
+
+
+COMMON_SOLVER_CASES = {
+    "alike": lambda: (gram_common_solver(normal(N, 2)), I, 0.2 * I),
+    "full noise": lambda: (gram_common_solver(normal(N, 2)), 3.7 * SIGMA, SIGMA),
+    "little noise": lambda: (gram_common_solver(normal(N, 2)), I, 1e-4 * I),
+    "one output": lambda: (gram_common_solver(normal(N, 2)), 1.3 * I[:1, :1], 0.2 * I[:1, :1]),
+    "duplicate points": lambda: (duplicates(), 0.3 * SIGMA, SIGMA),
+    "one point": lambda: (gram_common_solver(normal(1, 2)), 2 * SIGMA, SIGMA),
+    "rank one": lambda: (torch.ones(1, 1).double().expand(N, N), I, 0.2 * I),
+    "no signal": lambda: (gram_common_solver(normal(N, 2)), 0 * I, SIGMA),
+}
+
+
+@pytest.fixture(params=COMMON_SOLVER_CASES)
+def case(request):
+    """K, Γ, Σ, R."""
+    K, G, noise = COMMON_SOLVER_CASES[request.param]()
+    return K, G, noise, normal(len(K), len(G), seed=2)
+
+
+def dense_covariance_common_solver(K, G, noise):
+    return np.kron(K, G) + np.kron(np.eye(len(K)), noise)
+
+
+# --- every method ---------------------------------------------------------------------------------------------------
+
+
+def test_every_number_against_the_dense_matrix(case):
+    K, G, noise, R = case
+    C, solver = dense_covariance_common_solver(K, G, noise), CommonSolver(*case)
+    inverse, r = np.linalg.inv(C), R.flatten().numpy()
+    close_common_solver(solver.alpha, (inverse @ r).reshape(R.shape))
+    density = -(r @ inverse @ r + np.linalg.slogdet(C)[1] + len(r) * np.log(2 * np.pi)) / 2
+    assert solver.log_density.item() == pytest.approx(density, rel=1e-9)
+    rhs = normal(len(r), 4, seed=5)
+    close_common_solver(solver.solve(rhs), inverse @ rhs.numpy())
+    close_common_solver(solver.inverse_diagonal(), inverse.diagonal().copy().reshape(R.shape))
+
+
+def test_every_number_against_the_eigendecompositions(case):
+    solver, eigen = CommonSolver(*case), KroneckerSolver(*case)
+    rhs = normal(eigen.alpha.numel(), 4, seed=5)
+    close_common_solver(solver.alpha, eigen.alpha)
+    close_common_solver(solver.log_density, eigen.log_density)
+    close_common_solver(solver.solve(rhs), eigen.solve(rhs))
+    close_common_solver(solver.inverse_diagonal(), eigen.inverse_diagonal())
+    assert solver.standard_error == eigen.standard_error == 0.0
+
+
+def test_explained_in_every_form_common_solver(case):
+    K, G, noise, _ = case
+    p, cross = len(G), normal(4, len(K), seed=3)
+    solver, eigen, wide = CommonSolver(*case), KroneckerSolver(*case), np.kron(cross, G)
+    full = wide @ np.linalg.inv(dense_covariance_common_solver(K, G, noise)) @ wide.T
+    blocks = np.stack([full[i * p : (i + 1) * p, i * p : (i + 1) * p] for i in range(4)])
+    expected = {"diag": full.diagonal().copy().reshape(4, p), "output": blocks, "full": full}
+    for form in FORMS:
+        found = solver.explained(cross, form, num_outputs=p)
+        close_common_solver(found, expected[form])
+        close_common_solver(found, eigen.explained(cross, form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_explained_is_differentiable_in_the_scalar_covariance(form):
+    K, G, noise = COMMON_SOLVER_CASES["full noise"]()
+    solver, eigen = (make(K, G, noise, normal(N, P)) for make in (CommonSolver, KroneckerSolver))
+    cross = normal(2, N, seed=3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda k: solver.explained(k, form), cross)
+    weights = normal(*solver.explained(cross, form).shape, seed=6)
+    ours, theirs = (
+        torch.autograd.grad((weights * one.explained(cross, form)).sum(), cross)[0] for one in (solver, eigen)
+    )
+    close_common_solver(ours, theirs)
+
+
+def test_path_is_the_density_at_each_noise_common_solver(case):
+    K, G, noise, R = case
+    multipliers = [0.01, 1.0, 30.0]
+    solver = CommonSolver(*case)
+    path = solver.path(multipliers)
+    close_common_solver(path, KroneckerSolver(*case).path(multipliers))
+    close_common_solver(path, torch.stack([CommonSolver(K, G, c * noise, R).log_density for c in multipliers]))
+    close_common_solver(path[1], solver.log_density)
+
+
+def test_the_eigendecomposition_is_made_once_and_only_for_a_path(monkeypatch):
+    calls, eigh = [], common_solver.eigh
+    monkeypatch.setattr(common_solver, "eigh", lambda matrix: calls.append(len(matrix)) or eigh(matrix))
+    solver = kronecker_solver(*COMMON_SOLVER_CASES["full noise"](), normal(N, P))
+    solver.solve(normal(N * P, 1)), solver.inverse_diagonal(), solver.explained(normal(2, N), "full")
+    assert calls == []
+    assert torch.equal(solver.path([0.5]), solver.path([0.5])) and calls == [N]
+
+
+@pytest.mark.parametrize("path_first", [False, True])
+def test_tensors_restore_the_solver_bit_for_bit_common_solver(path_first, case):
+    solver = CommonSolver(*case)
+    if path_first:
+        solver.path([2.0])
+    tensors = solver.tensors()
+    assert all(tensor.is_contiguous() for tensor in tensors.values())
+    again = CommonSolver.from_tensors({name: tensor.clone() for name, tensor in tensors.items()})
+    cross, rhs = normal(4, len(solver.alpha)), normal(solver.alpha.numel(), 2)
+    assert torch.equal(again.alpha, solver.alpha) and torch.equal(again.log_density, solver.log_density)
+    assert torch.equal(again.solve(rhs), solver.solve(rhs))
+    assert torch.equal(again.inverse_diagonal(), solver.inverse_diagonal())
+    assert all(torch.equal(again.explained(cross, form), solver.explained(cross, form)) for form in FORMS)
+    assert torch.equal(again.path([0.5]), solver.path([0.5]))
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_an_output_matrix_that_is_no_multiple_of_the_noise_is_refused():
+    K, G, _ = COMMON_SOLVER_CASES["alike"]()
+    with pytest.raises(InputError, match="multiple of the noise"):
+        CommonSolver(K, G, SIGMA, normal(N, P))
+
+
+@pytest.mark.parametrize("make", [CommonSolver, kronecker_solver])
+def test_nan_and_wrong_shapes_are_refused_common_solver(make):
+    K, G, noise = COMMON_SOLVER_CASES["full noise"]()
+    with pytest.raises(FactorisationError, match="hyperparameters"):
+        make(K * float("nan"), G, noise, normal(N, P))
+    with pytest.raises(FactorisationError, match="positive definite"):
+        make(K, G, -noise, normal(N, P))
+    with pytest.raises(InputError, match=r"noise of shape \(3, 3\)"):
+        make(K, G, noise[:2, :2], normal(N, P))
+    with pytest.raises(InputError, match=r"K of shape \(6, 6\)"):
+        make(K, G, noise, normal(N - 1, P))
+
+
+def test_forms_and_outputs_that_there_are_not():
+    solver = CommonSolver(*COMMON_SOLVER_CASES["full noise"](), normal(N, P))
+    with pytest.raises(OptionError, match="'half'"):
+        solver.explained(normal(4, N), "half")
+    with pytest.raises(InputError, match="its own 3 outputs"):
+        solver.explained(normal(4, N), "diag", num_outputs=2)
+
+
+# --- where it is taken ----------------------------------------------------------------------------------------------
+
+
+def test_it_is_chosen_where_the_outputs_are_alike(case):
+    assert type(kronecker_solver(*case)) is CommonSolver
+
+
+def test_the_scale_is_found():
+    assert common_scale(3.7 * SIGMA, SIGMA) == pytest.approx(3.7, rel=1e-14)
+    assert common_scale(0 * SIGMA, SIGMA) == 0.0
+
+
+@pytest.mark.parametrize(
+    "G",
+    [I, SIGMA + 1e-10 * torch.diag(I[0]), SIGMA + 1e-10 * (I[:1].mT @ I[2:] + I[2:].mT @ I[:1]), -SIGMA],
+    ids=["other matrix", "one variance", "one covariance", "negative"],
+)
+def test_it_is_not_chosen_elsewhere(G):
+    assert common_scale(G, SIGMA) is None
+    assert type(kronecker_solver(gram_common_solver(normal(N, 2)), G, SIGMA, normal(N, P))) is KroneckerSolver
+
+
+def model(noise=0.05, output_matrix=I, **options):
+    return OperatorValuedGP(DecomposableKernel(RBFKernel(), output_matrix=output_matrix), noise=noise, **options)
+
+
+def table(n=12):
+    X = normal(n, 2)
+    return X, torch.stack([X[:, 0].sin(), X[:, 1].cos(), X.sum(1)], 1) + 0.1 * normal(n, P, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("noise", "output_matrix", "expected"),
+    [
+        (0.05, I, CommonSolver),
+        (SIGMA, 2 * SIGMA, CommonSolver),
+        (torch.tensor([0.1, 0.1, 0.2]), I, KroneckerSolver),
+        (0.05, SIGMA, KroneckerSolver),
+    ],
+)
+def test_the_posterior_of_a_model_equals_the_dense_one(noise, output_matrix, expected):
+    X, Y = table()
+    ours, dense = (model(noise, output_matrix, road=road) for road in ("auto", "dense"))
+    posterior, oracle = ours.condition(X, Y), dense.condition(X, Y)
+    assert type(posterior.solver) is expected
+    assert posterior.log_evidence == pytest.approx(oracle.log_evidence, rel=1e-9)
+    new = normal(5, 2, seed=7)
+    for form in FORMS:
+        mine, theirs = posterior.predict(new, form), oracle.predict(new, form)
+        close_common_solver(mine.mean, theirs.mean)
+        close_common_solver(mine.std, theirs.std)
+        if form != "diag":
+            close_common_solver(mine.cov, theirs.cov)
+    for mine, theirs in zip(ours.leave_one_out(X, Y), dense.leave_one_out(X, Y), strict=True):
+        close_common_solver(mine, theirs)
+    draws = (one.sample_functions(3, random_state=1)(new) for one in (posterior, oracle))
+    close_common_solver(*draws, rtol=1e-8)
+
+
+def test_chunking_over_test_points_changes_nothing(monkeypatch):
+    posterior, new = model().condition(*table()), normal(5, 2, seed=7)
+    whole = posterior.predict(new, "diag")
+    monkeypatch.setattr("ovkgp.inference.posteriors.exact.CHUNK_ENTRIES", 1)
+    calls, latent = [], posterior.latent
+    monkeypatch.setattr(posterior, "latent", lambda X, form: calls.append(len(X)) or latent(X, form))
+    close_common_solver(posterior.predict(new, "diag").std, whole.std, 1e-12)
+    assert calls == [1] * 5
+
+
+def test_one_output_beyond_the_dense_limit(monkeypatch):
+    X, Y = table()
+    gp = OperatorValuedGP(RBFKernel(), noise=0.05)
+    dense = gp.condition(X, Y[:, :1])
+    monkeypatch.setattr(roads, "DENSE_LIMIT", 5)
+    posterior = gp.condition(X, Y[:, :1])
+    assert type(posterior.solver) is CommonSolver and type(dense.solver) is not CommonSolver
+    close_common_solver(posterior.predict(X).std, dense.predict(X).std)
+
+
+def test_the_ridge_solver_eigen_stays_an_eigendecomposition():
+    X, Y = table()
+    auto, eigen = (solve_ridge(model(), X, Y, solver=name) for name in ("auto", "eigen"))
+    assert type(auto.solver) is CommonSolver and type(eigen.solver) is KroneckerSolver
+    close_common_solver(auto.predict(X).mean, eigen.predict(X).mean)
+    close_common_solver(auto.predict(X).std, eigen.predict(X).std)
+    assert auto.log_evidence == pytest.approx(eigen.log_evidence, rel=1e-9)
+
+
+def test_paths_of_the_noise_from_the_model_and_from_its_posterior():
+    X, Y = table()
+    multipliers = [0.1, 1.0, 10.0]
+    path, posterior = noise_path(model(), X, Y, multipliers), model().condition(X, Y)
+    assert type(posterior.solver) is CommonSolver
+    close_common_solver(posterior.noise_path(multipliers), path.log_evidence)
+    each = [model(0.05 * c).condition(X, Y) for c in multipliers]
+    close_common_solver(path.predict(X), torch.stack([one.predict(X).mean for one in each]))
+
+
+# --- stored ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_posterior_goes_through_its_state_bit_for_bit():
+    gp, (X, Y) = model(SIGMA, 2 * SIGMA), table()
+    posterior = gp.condition(X, Y)
+    header, tensors = posterior_state(posterior, gp.model)
+    again = posterior_from_state(header, tensors, gp.frozen().model)
+    assert header["kind"] == "common" and type(again.solver) is CommonSolver
+    new = normal(5, 2, seed=7)
+    assert torch.equal(again.predict(new, "full").cov, posterior.predict(new, "full").cov)
+    assert again.log_evidence == posterior.log_evidence
+
+
+def test_a_ridge_goes_through_a_file_bit_for_bit(tmp_path):
+    X, Y = (part.numpy() for part in table(30))
+    ridge = ovkgp.OVKRidge(lam=0.1).fit(X, Y)
+    ridge.save(tmp_path / "ridge.ovkgp")
+    loaded = ovkgp.load(tmp_path / "ridge.ovkgp")
+    assert type(ridge.posterior_.solver) is type(loaded.posterior_.solver) is CommonSolver
+    for mine, yours in zip(ridge.predict(X, return_cov="full"), loaded.predict(X, return_cov="full"), strict=True):
+        assert np.array_equal(mine, yours)
+    assert torch.equal(loaded.posterior_.noise_path([0.5]), ridge.posterior_.noise_path([0.5]))
+    assert np.array_equal(ridge.sample_functions(2, random_state=0)(X), loaded.sample_functions(2, random_state=0)(X))

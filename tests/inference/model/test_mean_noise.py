@@ -1,0 +1,401 @@
+"""Tests of `ovkgp.inference.model.mean_noise`."""
+
+import pickle
+from copy import deepcopy
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel
+
+from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.model.mean_noise import (
+    KINDS,
+    MEANS,
+    MeanColumn,
+    NoiseEntry,
+    OutputNoise,
+    PolynomialMean,
+    WrappedMean,
+    output_mean,
+)
+from ovkgp.kernels import DecomposableKernel
+
+NAN = float("nan")
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def close(actual, expected, rtol=1e-10):
+    torch.testing.assert_close(actual, torch.as_tensor(expected), rtol=rtol, atol=rtol)
+
+
+def seen(kind, num_outputs=2, num_dims=3):
+    """A mean with parameters away from zero."""
+    mean = output_mean(kind, num_outputs)
+    mean.see(num_dims)
+    for i, parameter in enumerate(mean.parameters()):
+        parameter.data = normal(*parameter.shape, seed=i)
+    return mean
+
+
+@pytest.mark.parametrize("kind, b", [("zero", 0), ("constant", 1), ("linear", 4)])
+@pytest.mark.parametrize("n", [1, 5])
+def test_value_is_basis_times_coefficients(kind, b, n):
+    mean, X = seen(kind), normal(n, 3)
+    assert mean.basis(X).shape == (n, b)
+    assert mean.coefficients.shape == (b, 2)
+    assert mean(X).shape == (n, 2)
+    close(mean(X), mean.basis(X) @ mean.coefficients)
+
+
+def test_linear_is_constant_plus_slopes():
+    mean, X = seen("linear"), normal(5, 3)
+    close(mean(X), mean.constant + X @ mean.slopes)
+
+
+@pytest.mark.parametrize("kind", MEANS)
+def test_single_precision_inputs(kind):
+    mean, X = seen(kind), normal(5, 3).float()
+    close(mean(X).double(), mean(X.double()))
+
+
+# --- starts --------------------------------------------------------------------------------------------------------
+
+
+def with_missing(n=20, p=2):
+    X, Y = normal(n, 3) * torch.tensor([1.0, 1e-4, 1e5]) + torch.tensor([0.0, 3.0, -1e6]), normal(n, p, seed=1) + 4
+    Y[normal(n, p, seed=2) > 0.5] = NAN
+    return X, Y
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear"])
+def test_start_is_least_squares_on_what_was_seen(kind):
+    X, Y = with_missing()
+    mean = output_mean(kind, 2)
+    mean.start(X, Y)
+    scale = torch.ones(3) if kind == "constant" else X.std(0)
+    for a in range(2):
+        rows = ~torch.isnan(Y[:, a])
+        basis = np.ones((int(rows.sum()), 1))
+        if kind == "linear":  # in standardised columns, where the oracle is well-conditioned
+            basis = np.concatenate([basis, ((X - X.mean(0)) / scale)[rows].numpy()], 1)
+        fitted = basis @ np.linalg.lstsq(basis, Y[rows, a].numpy(), rcond=None)[0]
+        close(mean(X[rows])[:, a], fitted, 1e-8)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e8])
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_constant_column_has_no_slope(value, others):
+    X = torch.cat([torch.full((7, 1), value).double(), normal(7, others)], 1)
+    Y = normal(7, 2, seed=1)
+    mean = output_mean("linear", 2)
+    mean.start(X, Y)
+    assert (mean.slopes[0] == 0).all()
+    if not others:
+        close(mean.constant, Y.mean(0))
+
+
+def test_twin_columns_share_their_slope():
+    x = normal(8, 1)
+    mean = output_mean("linear", 1)
+    mean.start(torch.cat([x, x], 1), 2 * x + 1)
+    close(mean.slopes, torch.ones(2, 1).double())
+    close(mean.constant, torch.ones(1).double())
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_too_few_rows_give_a_constant(n):
+    X, Y = normal(n, 3), normal(n, 2, seed=1)
+    mean = seen("linear")  # with slopes from before, which must go
+    mean.start(X, Y)
+    assert (mean.slopes == 0).all()
+    close(mean.constant, Y.mean(0))
+
+
+def test_an_output_that_nobody_observed_keeps_its_start():
+    Y = torch.tensor([[1.0, NAN], [3.0, NAN]]).double()
+    mean = output_mean("constant", 2)
+    mean.start(normal(2, 1), Y)
+    assert mean.constant.tolist() == [2, 0]
+
+
+def test_zero_has_nothing_to_start():
+    mean = output_mean("zero", 2)
+    mean.start(*with_missing())
+    assert list(mean.parameters()) == []
+
+
+def test_start_from_single_precision():
+    X, Y = with_missing()
+    mean, other = output_mean("constant", 2), output_mean("constant", 2)
+    mean.start(X, Y)
+    other.start(X.float(), Y.float())
+    assert other.constant.dtype == torch.float64
+    torch.testing.assert_close(other.constant, mean.constant, rtol=1e-6, atol=0)
+
+
+# --- the number of columns, and states ------------------------------------------------------------------------------
+
+
+def test_a_linear_mean_asks_for_the_number_of_columns():
+    mean = output_mean("linear", 2)
+    for ask in (lambda: mean.coefficients, lambda: mean(normal(4, 3))):
+        with pytest.raises(InputError, match="has not seen the number of input columns"):
+            ask()
+    mean.see(3)
+    mean.see(3)
+    with pytest.raises(InputError, match="X has 2 columns; the linear mean was made with 3"):
+        mean.see(2)
+
+
+@pytest.mark.parametrize("kind", MEANS)
+def test_state_comes_back(kind):
+    mean = seen(kind)
+    fresh = output_mean(kind, 2)
+    fresh.load_state_dict(mean.state_dict())
+    X = normal(5, 3)
+    assert torch.equal(fresh(X), mean(X))
+    for copy in (deepcopy(mean), pickle.loads(pickle.dumps(mean))):
+        assert torch.equal(copy(X), mean(X))
+
+
+def test_a_linear_mean_that_has_seen_other_columns_refuses_a_state():
+    other = output_mean("linear", 2)
+    other.see(4)
+    with pytest.raises(RuntimeError, match="size mismatch for slopes"):
+        other.load_state_dict(seen("linear").state_dict())
+
+
+def test_state_of_a_model_with_a_linear_mean_comes_back():
+    X, Y = normal(12, 3), normal(12, 2, seed=1)
+
+    def make():
+        return OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), mean="linear")
+
+    gp, fresh = make(), make()
+    gp.start(X, Y)
+    fresh.load_state_dict(gp.state_dict())
+    assert {name for name, _ in fresh.named_parameters()} == {name for name, _ in gp.named_parameters()}
+    assert all(parameter.requires_grad for parameter in fresh.parameters())
+    assert torch.equal(fresh.condition(X, Y).predict(X).mean, gp.condition(X, Y).predict(X).mean)
+
+
+# --- GPyTorch's means, and one output alone ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize(
+    "mean",
+    [
+        gpytorch.means.ConstantMean(),
+        gpytorch.means.ZeroMean(),
+        gpytorch.means.LinearMean(3),
+        gpytorch.means.MultitaskMean([gpytorch.means.ConstantMean(), gpytorch.means.LinearMean(3)], num_tasks=2),
+    ],
+)
+def test_means_of_gpytorch(mean, n):
+    mean = mean.double()
+    for parameter in mean.parameters():
+        parameter.data = normal(*parameter.shape, seed=3)
+    wrapped, X = output_mean(mean, 2), normal(n, 3)
+    assert isinstance(wrapped, WrappedMean)
+    assert wrapped.basis(X) is None
+    assert wrapped.coefficients.shape == (0, 2)
+    expected = mean(X)
+    close(wrapped(X), expected if expected.dim() == 2 else torch.stack([expected, expected], 1))
+
+
+class Misshapen(gpytorch.means.Mean):
+    def forward(self, x):
+        return x.new_zeros(len(x), 3)
+
+
+def test_a_mean_of_the_wrong_shape_is_refused():
+    with pytest.raises(InputError, match=r"Misshapen gave shape \(5, 3\) for 5 points; expected \(5, 2\) or \(5,\)"):
+        output_mean(Misshapen(), 2)(normal(5, 1))
+
+
+@pytest.mark.parametrize("kind", [*MEANS, "gpytorch"])
+def test_one_column_of_a_mean(kind):
+    whole = output_mean(gpytorch.means.LinearMean(3).double(), 2) if kind == "gpytorch" else seen(kind)
+    X = normal(5, 3)
+    column = MeanColumn(whole, 1)
+    close(column(X), whole(X)[:, [1]])
+    close(column.coefficients, whole.coefficients[:, [1]])
+    if kind != "gpytorch":
+        close(column.basis(X) @ column.coefficients, whole(X)[:, [1]])
+    assert {id(p) for p in column.parameters()} == {id(p) for p in whole.parameters()}
+
+
+@pytest.mark.parametrize("mean", ["quadratic", None, 3.0, np.zeros(2), gpytorch.means.ConstantMean])
+def test_other_means_are_refused(mean):
+    with pytest.raises(OptionError, match=r"'zero', 'constant', 'linear' or a gpytorch.means.Mean, got"):
+        output_mean(mean, 2)
+
+
+def test_names():
+    assert [output_mean(name, 2).degree for name in MEANS] == [-1, 0, 1]
+    assert all(isinstance(output_mean(name, 2), PolynomialMean) for name in MEANS)
+
+
+FULL = torch.tensor([[0.5, 0.2, -0.1], [0.2, 0.4, 0.05], [-0.1, 0.05, 0.3]], dtype=torch.float64)
+VALUES = {"shared": torch.tensor(0.7).double(), "per_output": torch.tensor([0.2, 3.0, 1e-5]).double(), "full": FULL}
+
+
+def close_noise(actual, expected, rtol=1e-14):
+    torch.testing.assert_close(actual, torch.as_tensor(expected), rtol=rtol, atol=0)
+
+
+def dense(value):
+    """Σ (3, 3)."""
+    return value if value.dim() == 2 else torch.diag(value.expand(3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fixed_values_are_as_given(kind):
+    noise = OutputNoise(VALUES[kind], 3)
+    assert (noise.kind, noise.is_trained, noise.is_diagonal) == (kind, False, kind != "full")
+    assert list(noise.parameters()) == []
+    close_noise(noise.value, VALUES[kind])
+    close_noise(noise.matrix(), dense(VALUES[kind]))
+    close_noise(noise.variances, VALUES[kind].diagonal() if kind == "full" else VALUES[kind])
+
+
+@pytest.mark.parametrize(
+    "value", [0.3, np.float64(0.3), [0.3, 0.3, 0.3], np.full(3, 0.3), torch.full((3,), 0.3, dtype=torch.float64)]
+)
+def test_numbers_arrays_and_lists(value):
+    close_noise(OutputNoise(value, 3).matrix(), 0.3 * torch.eye(3).double())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trained_kinds_start_somewhere_and_have_gradients(kind):
+    noise = OutputNoise(kind, 3)
+    assert noise.is_trained and noise.kind == kind
+    assert noise.value.shape == VALUES[kind].shape
+    close_noise(noise.matrix(), 0.1 * torch.eye(3).double())
+    noise.set(VALUES[kind])
+    (noise.matrix() * FULL).sum().backward()
+    for parameter in noise.parameters():
+        assert parameter.grad.abs().sum() > 0
+    if kind == "full":
+        assert (noise.lower.grad.triu() == 0).all()
+
+
+@pytest.mark.parametrize("given", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_set_round_trips_and_spreads(kind, given, is_trained):
+    noise = OutputNoise(kind if is_trained else 2 * VALUES[kind], 3)
+    noise.set(VALUES[given])
+    assert noise.kind == kind
+    matrix = dense(VALUES[given])
+    expected = {"shared": matrix.trace() / 3, "per_output": matrix.diagonal(), "full": matrix}[kind]
+    close_noise(noise.value, expected)
+
+
+def test_a_full_noise_set_to_variances_forgets_its_correlations():
+    noise = OutputNoise("full", 3)
+    noise.set(FULL)
+    noise.set(0.2)
+    close_noise(noise.value, 0.2 * torch.eye(3).double())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_state_and_copies_come_back(kind, is_trained):
+    noise = OutputNoise(kind if is_trained else VALUES[kind], 3)
+    noise.set(VALUES[kind])
+    fresh = OutputNoise(kind if is_trained else 5 * VALUES[kind], 3)
+    fresh.load_state_dict(noise.state_dict())
+    for copy in (fresh, deepcopy(noise), pickle.loads(pickle.dumps(noise))):
+        assert torch.equal(copy.value, noise.value)
+        assert (copy.kind, copy.is_trained) == (kind, is_trained)
+
+
+def test_copies_are_not_shared():
+    noise = OutputNoise("shared", 3)
+    copy = deepcopy(noise)
+    copy.set(9.0)
+    close_noise(noise.value, torch.tensor(0.1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_scale_of_the_data(kind, scale):
+    noise = OutputNoise(kind, 3)
+    noise.set(scale * VALUES[kind])
+    close_noise(noise.value, scale * VALUES[kind], 1e-13)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_output(kind):
+    value = torch.full((1,) * KINDS.index(kind), 0.4).double()
+    noise = OutputNoise(value, 1)
+    assert noise.kind == kind
+    close_noise(noise.matrix(), value.reshape(1, 1))
+    assert OutputNoise(kind, 1).matrix().shape == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["shared", "per_output"])
+def test_the_entry_of_one_output(kind):
+    noise = OutputNoise(kind, 3)
+    noise.set(VALUES[kind])
+    for a in range(3):
+        entry = NoiseEntry(noise, a)
+        assert entry.is_diagonal
+        close_noise(entry.matrix(), dense(VALUES[kind])[a, a].reshape(1, 1))
+    entry.matrix().sum().backward()
+    assert noise.log_scale.grad is not None
+
+
+@pytest.mark.parametrize("bad", ["diagonal", "Shared", ""])
+def test_unknown_names_are_refused(bad):
+    with pytest.raises(OptionError, match=r"'shared', 'per_output', 'full' \(trained\)"):
+        OutputNoise(bad, 3)
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, float("nan"), float("inf"), [1.0, 0.0, 1.0]])
+def test_variances_that_are_not_positive_are_refused(bad):
+    with pytest.raises(InputError, match="positive and finite"):
+        OutputNoise(bad, 3)
+    with pytest.raises(InputError, match="positive and finite"):
+        OutputNoise("full", 3).set(bad)
+
+
+@pytest.mark.parametrize("bad", [[1.0, 1.0], np.eye(2), np.ones((3, 2)), np.ones((3, 3, 3)), np.ones((10, 3))])
+def test_shapes_are_refused_with_advice(bad):
+    with pytest.raises(InputError, match=r"a number, \(3,\) or \(3, 3\); got shape .* go to fit, condition"):
+        OutputNoise(bad, 3)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        -FULL,
+        torch.ones(3, 3).double(),
+        torch.tensor([[1.0, 0.5, 0], [0, 1, 0], [0, 0, 1]]),
+        1e-9 * torch.tensor([[1.0, 5.0, 0], [0, 1, 0], [0, 0, 1]]),  # small numbers are no excuse
+        FULL * float("nan"),
+    ],
+)
+def test_matrices_that_are_no_covariance_are_refused(bad):
+    with pytest.raises(InputError, match="symmetric and positive definite"):
+        OutputNoise(bad, 3)
+
+
+@pytest.mark.parametrize("bad", [None, object(), ["a", "b", "c"], [[1.0], [2.0, 3.0]]])
+def test_what_is_no_number_is_refused(bad):
+    with pytest.raises(InputError, match="noise must be a number"):
+        OutputNoise(bad, 3)
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_switches_are_refused(bad):
+    with pytest.raises(InputError, match="not a switch"):
+        OutputNoise(bad, 3)

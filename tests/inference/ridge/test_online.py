@@ -1,0 +1,298 @@
+"""Tests of `ovkgp.inference.ridge.online`."""
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
+from linear_operator import to_dense
+
+from ovkgp.exceptions import OptionError
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.ridge import online as online_posterior
+from ovkgp.inference.ridge.online import OnlineGradient, OnlinePosterior
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, OperatorValuedKernel
+
+
+def decomposable(p=2):
+    matrix = torch.eye(p) + 0.5
+    return DecomposableKernel(RBFKernel(), output_matrix=matrix).double().requires_grad_(False)
+
+
+def curl_free():
+    return CurlFreeKernel(RBFKernel(), num_dims=2).double().requires_grad_(False)
+
+
+def sum_of_two():
+    second = ScaleKernel(DecomposableKernel(LinearKernel(), output_matrix=torch.diag(torch.tensor([1.0, 0.0]))))
+    return (decomposable() + second).double().requires_grad_(False)
+
+
+def rank_one():
+    return DecomposableKernel(RBFKernel(), output_matrix=torch.ones(2, 2)).double().requires_grad_(False)
+
+
+class ValueAndSlope(OperatorValuedKernel):
+    """A function of one column and its derivative: blocks that are not symmetric."""
+
+    num_outputs = 2
+
+    def forward(self, x1, x2, diag=False, **params):
+        t = x1 - x2 if diag else x1 - x2.mT
+        k = torch.exp(-t.square() / 2)
+        if diag:
+            return torch.stack([k, k * (1 - t.square())], -1).flatten(-3)
+        blocks = torch.stack([k, t * k, -t * k, k * (1 - t.square())], -1).unflatten(-1, (2, 2))
+        return blocks.transpose(-3, -2).flatten(-2).flatten(-3, -2)
+
+
+def value_and_slope():
+    return ValueAndSlope(active_dims=(0,)).double()
+
+
+KERNELS = [decomposable, curl_free, sum_of_two, rank_one, value_and_slope]
+
+
+def rows(n=40, seed=0, missing=0.0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n, 2))
+    Y = np.c_[np.sin(X[:, 0]), X[:, 1] * X[:, 0]] + 0.1 * rng.standard_normal((n, 2))
+    Y[(rng.random(Y.shape) < missing) & (np.arange(2) > 0)] = np.nan
+    return X, Y
+
+
+def gram(kernel, X, Z):
+    return to_dense(kernel(torch.from_numpy(X), torch.from_numpy(Z))).numpy()
+
+
+def oracle(kernel, X, Y, lam, eta0, power):
+    """The recursion in the space of functions: values of f at all rows of X, as one vector, and their average."""
+    n, p = Y.shape
+    K = gram(kernel, X, X)
+    norms = [np.linalg.norm(K[i * p : (i + 1) * p, i * p : (i + 1) * p], 2) for i in range(n)]
+    f, average, largest = np.zeros(n * p), np.zeros(n * p), 0.0
+    for t in range(n):
+        at = slice(t * p, (t + 1) * p)
+        largest = max(largest, norms[t])
+        eta = 2 * eta0 * (t + 1) ** -power / (lam + largest)
+        f = (1 - eta * lam) * f - eta * K[:, at] @ np.nan_to_num(f[at] - Y[t])
+        average += (f - average) / (t + 1)
+    return f.reshape(n, p), average.reshape(n, p)
+
+
+def learn(learner, X, Y, size=7):
+    expansion = learner.start(X.shape[1])
+    for start in range(0, len(X), size):
+        expansion = learner.learn(expansion, X[start : start + size], Y[start : start + size])
+    return expansion
+
+
+def values(kernel, X, expansion, average=False):
+    coefficients = expansion.average if average else expansion.coefficients
+    return (gram(kernel, X, expansion.X) @ coefficients.ravel()).reshape(len(X), -1)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("power", [0.0, 0.5])
+def test_the_recursion_is_that_of_functions(kernel, power):
+    kernel, (X, Y) = kernel(), rows(missing=0.2)
+    learner = OnlineGradient(kernel, 2, 0.05, eta0=0.4, power=power, average=True)
+    expansion = learn(learner, X, Y)
+    f, average = oracle(kernel, X, Y, 0.05, 0.4, power)
+    np.testing.assert_allclose(values(kernel, X, expansion), f, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(values(kernel, X, expansion, average=True), average, rtol=1e-9, atol=1e-12)
+    assert expansion.error == expansion.average_error == 0.0 and expansion.num_steps == 40
+
+
+def test_one_step_by_hand():
+    kernel, X, Y = decomposable(), np.array([[1.0, 2.0]]), np.array([[3.0, -1.0]])
+    expansion = learn(OnlineGradient(kernel, 2, 0.5, eta0=0.25), X, Y)
+    matrix = np.eye(2) + 0.5  # K(x, x), of norm 2
+    np.testing.assert_allclose(expansion.coefficients, 0.5 / 2.5 * Y)
+    np.testing.assert_allclose(values(kernel, X, expansion), 0.5 / 2.5 * Y @ matrix, atol=1e-15)
+    assert expansion.norm == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_copies_of_a_row_share_a_point(kernel):
+    kernel, (X, Y) = kernel(), rows(12)
+    X, Y = np.tile(X, (3, 1)), np.tile(Y, (3, 1))
+    X[5], X[17] = 0.0, -0.0  # alike too
+    expansion = learn(OnlineGradient(kernel, 2, 0.05), X, Y)
+    assert len(expansion) == 13  # the input that row 5 had comes again at row 29
+    np.testing.assert_allclose(
+        values(kernel, X, expansion), oracle(kernel, X, Y, 0.05, 0.5, 0.5)[0], rtol=1e-9, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("eta0", [0.5, 0.9])
+def test_the_budget_costs_no_more_than_its_bound(kernel, average, eta0):
+    kernel, (X, Y) = kernel(), rows(150, missing=0.1)
+    options = dict(eta0=eta0, power=0.25, average=average)
+    whole = learn(OnlineGradient(kernel, 2, 0.05, **options), X, Y)
+    short = learn(OnlineGradient(kernel, 2, 0.05, budget=20, **options), X, Y)
+    assert len(short) == 20 and whole.error == 0
+    bound = short.average_error if average else short.error
+    X_all = np.concatenate([whole.X, short.X])
+    part = "average" if average else "coefficients"
+    difference = np.concatenate([getattr(whole, part), -getattr(short, part)]).ravel()
+    norm = np.sqrt(difference @ gram(kernel, X_all, X_all) @ difference)
+    assert 0 < norm <= bound * (1 + 1e-9)
+    X_new = rows(50, seed=1)[0]
+    apart = values(kernel, X_new, whole, average) - values(kernel, X_new, short, average)
+    largest = np.sqrt([np.linalg.norm(gram(kernel, x[None], x[None]), 2) for x in X_new])
+    assert (np.linalg.norm(apart, axis=1) <= bound * largest).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_step_on_a_full_budget_loses_least(kernel):
+    """Of dropping any kept point and of projecting the new one on any, as a dense computation finds them."""
+    kernel, (X, Y) = kernel(), rows(30)
+    learner = OnlineGradient(kernel, 2, 0.05, power=0.0, budget=10)
+    before = learn(learner, X[:-1], Y[:-1])
+    after = learner.learn(before, X[-1:], Y[-1:])
+    eta, x = learner.step_size(30, after.norm), X[-1:]
+    kept, new = before.coefficients * (1 - eta * 0.05), eta * (Y[-1] - values(kernel, x, before)[0])
+    losses = [square(kernel, z[None], a) for z, a in zip(before.X, kept, strict=True)]
+    for z in before.X[:, None]:
+        u = gram(kernel, z, x) @ new
+        inverse = np.linalg.pinv(gram(kernel, z, z), rcond=1e-10, hermitian=True)
+        losses.append(square(kernel, x, new) - u @ inverse @ u)
+    lost = after.error - before.error * (1 - eta * 0.05)
+    assert lost**2 == pytest.approx(max(min(losses), 0.0), rel=1e-6, abs=1e-10)
+
+
+def square(kernel, z, a):
+    return a @ gram(kernel, z, z) @ a
+
+
+def test_the_bound_forgets_geometrically():
+    """With steps of one size nothing is ever worth more than the geometric series of the largest loss."""
+    X, Y = rows(400)
+    learner = OnlineGradient(decomposable(), 2, 0.5, power=0.0, budget=5)
+    errors, expansion = [], learner.start(2)
+    for x, y in zip(X, Y, strict=True):
+        expansion = learner.learn(expansion, x[None], y[None])
+        errors.append(expansion.error)
+    shrinkage = 1 - learner.step_size(1, expansion.norm) * 0.5
+    losses = np.array(errors[1:]) - shrinkage * np.array(errors[:-1])
+    assert (losses > -1e-12).all() and max(errors) <= losses.max() / (1 - shrinkage)
+
+
+def test_chunks_do_not_matter():
+    for kernel in KERNELS:
+        kernel, (X, Y) = kernel(), rows(60, missing=0.1)
+        learner = OnlineGradient(kernel, 2, 0.01, budget=15, average=True)
+        one, other = learn(learner, X, Y, 60), learn(learner, X, Y, 1)
+        np.testing.assert_array_equal(one.X, other.X)
+        np.testing.assert_allclose(one.coefficients, other.coefficients, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(one.average, other.average, rtol=1e-9, atol=1e-12)
+        assert one.error == pytest.approx(other.error, rel=1e-9)
+
+
+def test_steps_that_are_too_long_for_a_larger_kernel_shrink_with_it():
+    """A kernel that grows along the stream never makes a step unstable: f stays below the bound √κ max‖y‖ / λ."""
+    kernel = DecomposableKernel(LinearKernel(), output_matrix=torch.eye(2)).double().requires_grad_(False)
+    X = np.exp(np.linspace(0, 8, 300))[:, None]
+    learner = OnlineGradient(kernel, 2, 0.1, eta0=1.0, power=0.0, budget=50)
+    expansion = learn(learner, X, np.ones((300, 2)))
+    assert np.isfinite(expansion.coefficients).all()
+    assert np.abs(values(kernel, X[-1:], expansion)).max() <= expansion.norm / 0.1 * np.sqrt(2)
+
+
+def test_a_smaller_budget_drops_points_at_once():
+    kernel, (X, Y) = decomposable(), rows(30)
+    before = learn(OnlineGradient(kernel, 2, 0.01), X, Y)
+    after = OnlineGradient(kernel, 2, 0.01, budget=4).learn(before, X[:1], Y[:1])
+    assert len(before) == 30 and len(after) == 4 and after.error > 0
+
+
+def test_the_earlier_expansion_is_left_alone():
+    kernel, (X, Y) = decomposable(), rows(30)
+    learner = OnlineGradient(kernel, 2, 0.01, budget=10, average=True)
+    before = learn(learner, X[:20], Y[:20])
+    copies = [getattr(before, name).copy() for name in ("X", "coefficients", "average", "seen")]
+    learner.learn(before, X[20:], Y[20:])
+    for name, copy in zip(("X", "coefficients", "average", "seen"), copies, strict=True):
+        np.testing.assert_array_equal(getattr(before, name), copy)
+
+
+@pytest.mark.parametrize(
+    "options", [{"eta0": 0.0}, {"eta0": 1.5}, {"power": -0.1}, {"power": 2.0}, {"budget": 0}, {"budget": 1.5}]
+)
+def test_bad_options_are_refused(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        OnlineGradient(decomposable(), 2, 0.1, **options)
+
+
+@pytest.mark.parametrize("lam", [0.0, -1.0, np.inf, np.nan])
+def test_a_bad_lam_is_refused(lam):
+    with pytest.raises(OptionError, match="lam"):
+        OnlineGradient(decomposable(), 2, lam)
+
+
+ONLINE_POSTERIOR_KERNELS = {
+    "decomposable": lambda: DecomposableKernel(RBFKernel(), output_matrix=torch.eye(2) + 0.5),
+    "curl-free": lambda: CurlFreeKernel(RBFKernel(), num_dims=2),
+}
+
+
+def posterior(kernel, budget=1000, missing=0.0, n=50, average=False):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (n, 2))
+    Y = np.sin(X)
+    Y[(rng.random(Y.shape) < missing) & (np.arange(2) > 0)] = np.nan
+    gp = OperatorValuedGP(ONLINE_POSTERIOR_KERNELS[kernel](), mean="zero", noise=0.3)
+    learner = OnlineGradient(gp.kernel, 2, 0.01, budget=budget, average=True)
+    return gp, X, Y, OnlinePosterior(gp, learner.learn(learner.start(2), X, Y), average)
+
+
+@pytest.mark.parametrize("kernel", ONLINE_POSTERIOR_KERNELS)
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_with_all_points_kept_the_covariance_is_that_of_the_process(kernel, missing):
+    gp, X, Y, found = posterior(kernel, missing=missing)
+    exact, X_new = gp.condition(X, Y), np.random.default_rng(1).uniform(-3, 3, (9, 2))
+    for form in ("diag", "output", "full"):
+        one, other = found.predict(X_new, form, noise=True), exact.predict(X_new, form, noise=True)
+        covariance = (one.std, other.std) if form == "diag" else (one.cov, other.cov)
+        torch.testing.assert_close(*covariance, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", ONLINE_POSTERIOR_KERNELS)
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_fewer_points_never_lower_the_variance(kernel, missing, monkeypatch):
+    gp, X, Y, few = posterior(kernel, budget=12, missing=missing)
+    X_new = np.random.default_rng(1).uniform(-3, 3, (40, 2))
+    exact = gp.condition(X, Y).predict(X_new).std
+    std = few.predict(X_new).std
+    assert (std >= exact - 1e-9).all() and (std > exact + 1e-3).any()
+    monkeypatch.setattr(online_posterior, "DENSE_LIMIT", 6)
+    fewer = OnlinePosterior(gp, few.expansion)
+    assert fewer.given_points.data.num_seen <= 12 and (fewer.predict(X_new).std >= std - 1e-9).all()
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_the_mean_is_the_expansion(average):
+    _, X, _, found = posterior("curl-free", budget=20, average=average)
+    coefficients = found.expansion.average if average else found.expansion.coefficients
+    K = found.process.cross(torch.from_numpy(X), torch.from_numpy(found.expansion.X)).to_dense().numpy()
+    np.testing.assert_allclose(found.predict(X).mean.numpy(), (K @ coefficients.ravel()).reshape(-1, 2), atol=1e-12)
+
+
+def test_draws_have_the_mean_and_the_spread():
+    _, X, _, found = posterior("decomposable", budget=20)
+    draws = found.sample_functions(3000, random_state=0)(X[:4])
+    prediction = found.predict(X[:4])
+    assert ((draws.mean(0) - prediction.mean).abs() < 5 * prediction.std / 3000**0.5 + 0.02).all()
+    torch.testing.assert_close(draws.std(0), prediction.std, rtol=0.15, atol=0.01)
+    assert torch.equal(found.sample_functions(2, random_state=3)(X), found.sample_functions(2, random_state=3)(X))
+
+
+def test_an_output_that_no_kept_point_has_seen_keeps_its_prior():
+    gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), output_matrix=torch.eye(2)), mean="zero", noise=0.3)
+    learner = OnlineGradient(gp.kernel, 2, 0.01)
+    expansion = learner.learn(learner.start(1), np.zeros((1, 1)), np.array([[1.0, np.nan]]))
+    prediction = OnlinePosterior(gp, expansion).predict([[0.0]])
+    np.testing.assert_allclose(prediction.std.numpy() ** 2, [[1 - 1 / 1.3, 1.0]], rtol=1e-9)
+    assert prediction.mean[0, 1] == 0

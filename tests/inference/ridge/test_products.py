@@ -1,0 +1,138 @@
+"""Tests of `ovkgp.inference.ridge.products`."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from gp_cases import NOISES, Problem, close
+
+from ovkgp.exceptions import OptionError
+from ovkgp.inference.algebra.preconditioners import pivoted_cholesky
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.ridge.products import (
+    KernelProducts,
+    KernelRows,
+    LowRankPreconditioner,
+    MatrixFreeSystem,
+    ProductSolver,
+)
+from ovkgp.inference.ridge.solvers import solve_ridge
+from ovkgp.inference.ridge.weight_products import WeightProducts
+from ovkgp.inference.strategies.exact import noise_of_rows
+
+
+def setting(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):
+    problem = Problem(name, noise, missing, n=12, level=1e-2)
+    model, data = problem.gp.frozen().model, Observations(problem.X, problem.Y, problem.known)
+    with torch.no_grad():
+        C = KernelProducts(model.kernel, data.X, noise_of_rows(model, data), data.seen, chunk_rows)
+        residuals = data.Y - model.mean(data.X)
+    return problem, C, KernelRows(model.kernel, data.X, data.seen), residuals
+
+
+@pytest.mark.parametrize("name", ["curl-free", "helmholtz", "delays", "lmc", "scalar"])
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize("chunk_rows", [None, 5])
+def test_products_and_bound_against_a_dense_matrix(name, noise, missing, chunk_rows):
+    problem, C, _, _ = setting(name, noise, missing, chunk_rows)
+    oracle = problem.oracle()
+    dense = np.where(np.outer(oracle.seen, oracle.seen), oracle.K + oracle.N, 0.0)
+    V = np.random.default_rng(0).standard_normal((len(dense), 3))
+    close(C.matmul(torch.from_numpy(V)), dense @ V)
+    assert np.linalg.eigvalsh(oracle.C)[-1] <= C.norm_bound()
+
+
+@pytest.mark.parametrize("method", ["cg", "lbfgs"])
+def test_the_solver_knows_what_a_dense_one_knows(method):
+    problem, C, rows, residuals = setting()
+    solver, oracle = ProductSolver(C, rows, residuals, method), problem.oracle()
+    close(solver.alpha.flatten(), oracle.coefficients, 1e-7)
+    inverse = np.zeros_like(oracle.K)
+    inverse[np.ix_(oracle.seen, oracle.seen)] = np.linalg.inv(oracle.C)
+    close(solver.solve(torch.eye(len(inverse)).double()), inverse, 1e-7)
+    close(solver.inverse_diagonal().flatten(), inverse.diagonal(), 1e-7)
+    cross = problem.prior_covariance(problem.test, problem.X)
+    close(solver.explained(torch.from_numpy(cross), "full"), cross @ inverse @ cross.T, 1e-7)
+    assert torch.isnan(solver.log_density)
+    with pytest.raises(OptionError, match='solver="closed_form"'):
+        solver.tensors()
+
+
+def systems(name="curl-free", noise="matrix", missing=0.3, chunk_rows=None):
+    problem = Problem(name, noise, missing, features="orff", n=20, level=1e-2, num_frequencies=15)
+    model, data = problem.gp.frozen().model, problem.gp.observe(problem.X, problem.Y, problem.known)
+    products = WeightProducts(model.features, model.mean, model.noise, data, chunk_rows)
+    exact = solve_ridge(problem.gp, problem.X, problem.Y, problem.known, solver="closed_form").system
+    with torch.no_grad():
+        return problem, MatrixFreeSystem(products), exact, model.features(problem.test)
+
+
+@pytest.mark.parametrize("name", ["icm, rank 2", "lmc", "curl-free", "delays"])
+@pytest.mark.parametrize("chunk_rows", [None, 7])
+def test_weights_and_every_form_of_covariance(name, chunk_rows):
+    problem, system, exact, Phi = systems(name, chunk_rows=chunk_rows)
+    close(system.weights, exact.weights, 1e-7)
+    for form in ("diag", "output", "full"):
+        close(system.variance(Phi, form, problem.num_outputs), exact.variance(Phi, form, problem.num_outputs), 1e-7)
+    assert system.num_features == len(exact.weights)
+
+
+def test_draws_have_the_mean_and_covariance_of_the_posterior():
+    problem, system, exact, Phi = systems(noise="known")
+    draws = system.draw(20_000, torch.Generator().manual_seed(0))
+    values = draws @ Phi.to_dense().mT
+    covariance = exact.variance(Phi, "full", problem.num_outputs)
+    scale = covariance.diagonal().max().item()
+    torch.testing.assert_close(values.mT.cov(), covariance, rtol=0, atol=0.05 * scale)
+    torch.testing.assert_close(values.mean(0), Phi @ exact.weights, rtol=0, atol=5 * (scale / 20_000) ** 0.5)
+    again = system.draw(3, torch.Generator().manual_seed(5))
+    assert torch.equal(again, system.draw(3, torch.Generator().manual_seed(5)))
+
+
+def test_what_products_do_not_tell_is_nan_or_an_error_that_says_so():
+    _, system, _, _ = systems()
+    assert torch.isnan(system.log_density)
+    for ask in (lambda: system.path([1.0]), lambda: system.path_weights(2.0), system.tensors):
+        with pytest.raises(OptionError, match='solver="closed_form"'):
+            ask()
+
+
+def test_pickles():
+    _, system, _, Phi = systems()
+    again = pickle.loads(pickle.dumps(system))
+    assert torch.equal(again.variance(Phi), system.variance(Phi))
+
+
+def setting_row_preconditioner(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):
+    problem = Problem(name, noise, missing, n=12, level=1e-2)
+    model, data = problem.gp.frozen().model, Observations(problem.X, problem.Y, problem.known)
+    with torch.no_grad():
+        C = KernelProducts(model.kernel, data.X, noise_of_rows(model, data), data.seen, chunk_rows)
+    return problem, C, KernelRows(model.kernel, data.X, data.seen)
+
+
+@pytest.mark.parametrize("name", ["curl-free", "lmc"])
+def test_rows_make_the_pivoted_factor_of_the_dense_matrix(name):
+    problem, _, rows = setting_row_preconditioner(name)
+    oracle = problem.oracle()
+    K = torch.from_numpy(np.where(np.outer(oracle.seen, oracle.seen), oracle.K, 0.0))
+    close(rows.diagonal(), K.diagonal())
+    factor = pivoted_cholesky(rows, 30, 1e-9)
+    close(factor @ factor.mT, K, 1e-6)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_the_preconditioner_and_its_root(noise, missing):
+    problem, C, rows = setting_row_preconditioner("curl-free", noise, missing)
+    factor = pivoted_cholesky(rows, 6, 0.0)
+    P, oracle = LowRankPreconditioner(C, factor), problem.oracle()
+    index = np.ix_(oracle.seen, oracle.seen)
+    dense = (oracle.N + (factor @ factor.mT).numpy())[index]
+    V = C.stacked(torch.randn(len(factor), 2, generator=torch.Generator().manual_seed(0)).double())
+    close(C.flat(P.solve(V))[oracle.seen], np.linalg.solve(dense, C.flat(V)[oracle.seen].numpy()))
+    close(P.half(P.half_transposed(V)), P.solve(V))
+    W = torch.randn_like(V) * C.seen.unsqueeze(1)
+    assert (P.half(V) * W).sum().item() == pytest.approx((V * P.half_transposed(W)).sum().item())

@@ -1,0 +1,513 @@
+"""Tests of `ovkgp.inference.statistics.statistics`."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import RBFKernel, ScaleKernel
+from peak_memory import PeakMemory
+from weight_space_cases import MAPS, WHITENED, Case
+
+from ovkgp.exceptions import InputError
+from ovkgp.features import ORFF
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.row_sample import Landmarks, choose_landmarks, row_priorities
+from ovkgp.inference.statistics.accumulation import gather
+from ovkgp.inference.statistics.rows import BlockGram, grams_by_output, row_groups, seen_patterns
+from ovkgp.inference.statistics.statistics import (
+    OutputStatistics,
+    Statistics,
+    output_moments,
+    stand_in,
+    statistics_from_tensors,
+    whitened,
+)
+from ovkgp.inference.statistics.weight_space import weight_system
+from ovkgp.kernels import DecomposableKernel, IndependentKernel
+
+KINDS = {
+    "shared": ("decomposable", "full", 0.0),
+    "shared stack": ("lmc", "full", 0.0),
+    "by output": ("helmholtz", "per_output", 0.3),
+    "known": ("curl-free", "known", 0.3),
+    "whitened": ("decomposable", "full", 0.3),
+    "whitened rows": ("delays", "per_output", 0.3),
+}
+
+
+@pytest.fixture(params=KINDS)
+def case(request):
+    return Case(*KINDS[request.param], mean="linear", n=60)
+
+
+def gathered(case, data=None, **options):
+    with torch.no_grad():
+        return gather(case.features, case.mean, case.noise, case.data if data is None else data, **options)
+
+
+def same(a, b, tolerance=1e-10):
+    assert (a.layout, a.num_rows, a.num_waves, a.num_basis, a.weighted) == (
+        b.layout,
+        b.num_rows,
+        b.num_waves,
+        b.num_basis,
+        b.weighted,
+    )
+    assert torch.equal(a.num_seen, b.num_seen)
+    for name in ("gram", "log_noise", "noise_sum"):
+        torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=tolerance, atol=tolerance)
+    assert torch.equal(a.landmarks.X, b.landmarks.X) and torch.equal(a.landmarks.seen, b.landmarks.seen)
+    assert torch.equal(a.landmarks.priorities, b.landmarks.priorities)
+
+
+def parts(case, sizes, **options):
+    """Consecutive pieces of the data, all gathered in the layout of the whole."""
+    layout = gathered(case).layout
+    pieces = zip(case.data.X.split(sizes), case.data.Y.split(sizes), strict=True)
+    noises = [None] * len(sizes) if case.data.noise is None else case.data.noise.split(sizes)
+    data = [Observations(*piece, noise) for piece, noise in zip(pieces, noises, strict=True)]
+    return [gathered(case, piece, layout=layout, **options) for piece in data]
+
+
+def sizes(case):
+    n = case.data.num_rows
+    return [17, 1, n - 28, 10]
+
+
+def test_the_order_and_the_chunks_do_not_matter(case):
+    whole = gathered(case, num_landmarks=20)
+    shuffled = case.data.rows(torch.randperm(case.data.num_rows, generator=torch.Generator().manual_seed(0)))
+    same(gathered(case, shuffled, num_landmarks=20), whole)
+    for chunk_rows in (1, 7, 59):
+        same(gathered(case, chunk_rows=chunk_rows, num_landmarks=20), whole)
+
+
+def test_statistics_are_a_commutative_monoid(case):
+    a, b, c, d = parts(case, sizes(case), num_landmarks=20)
+    whole = gathered(case, num_landmarks=20)
+    same(a + b, b + a, 0.0)
+    same((a + b) + (c + d), a + ((b + c) + d))
+    same(sum([d, b, a, c]), whole)
+    same(Statistics.empty() + a, a, 0.0)
+    same(a + Statistics.empty(), a, 0.0)
+    assert (Statistics.empty() + Statistics.empty()).layout == "empty"
+    with pytest.raises(TypeError):
+        a + 1
+    with pytest.raises(TypeError):
+        1 + a
+
+
+def test_gradients_flow_through_a_sum(case):
+    """The evidence of added pieces has the gradient of the evidence of the whole."""
+    parameters = [t for t in case.features.parameters() if t.requires_grad]
+    template = case.features(case.data.X[:1])
+
+    def gradient(statistics):
+        system = weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
+        return torch.autograd.grad(system.log_density, parameters, retain_graph=True)
+
+    whole = gather(case.features, case.mean, case.noise, case.data)
+    halves = case.data.rows(slice(0, 20)), case.data.rows(slice(20, None))
+    added = sum(gather(case.features, case.mean, case.noise, half, layout=whole.layout) for half in halves)
+    for found, expected in zip(gradient(added), gradient(whole), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
+
+
+def test_a_shared_gram_becomes_one_for_each_output():
+    case = Case("helmholtz", "per_output", 0.3, n=40)
+    data = case.data
+    complete = data.seen.all(1)
+    assert 0 < complete.sum() < len(complete)
+    pieces = [gathered(case, data.rows(rows)) for rows in (complete, ~complete)]
+    assert [piece.layout for piece in pieces] == ["shared", "by_output"]
+    whole = gathered(case)
+    same(pieces[0] + pieces[1], whole)
+    same(pieces[1] + pieces[0], whole)
+    same(pieces[0].by_output(), gathered(case, data.rows(complete), layout="by_output"))
+
+
+def test_float32_data_are_summed_in_float64():
+    case = Case("curl-free", "shared", 0.0, n=30)
+    single = Observations(case.data.X.float(), case.data.Y.float())
+    statistics = gathered(case, single, chunk_rows=7)
+    assert statistics.gram.dtype == torch.float64
+    same(statistics, gathered(case, Observations(single.X.double(), single.Y.double())))
+
+
+def test_rows_without_outputs_and_no_rows_at_all():
+    case = Case("curl-free", "shared", 0.0, n=20)
+    X, Y = case.data.X, case.data.Y.clone()
+    Y[3:12] = torch.nan
+    kept = torch.cat([torch.arange(3), torch.arange(12, 20)])
+    expected = gathered(case, Observations(X[kept], Y[kept]))
+    for chunk_rows in (None, 4):
+        same(gathered(case, Observations(X, Y), chunk_rows=chunk_rows), expected)
+    assert gathered(case, Observations(X[3:12], Y[3:12])).layout == "empty"
+
+
+def test_what_does_not_add_is_an_error():
+    case = Case("curl-free", "per_output", 0.0)
+    a = gathered(case, fingerprint="abc")
+    with pytest.raises(InputError, match="'abc' and 'xyz'"):
+        a + gathered(case, fingerprint="xyz")
+    known = Observations(case.data.X, case.data.Y, torch.ones_like(case.data.Y))
+    with pytest.raises(InputError, match="noise is known for each entry in one"):
+        a + gathered(case, known, fingerprint="abc")
+    with pytest.raises(InputError, match="num_basis is 1 in one and 3 in the other"):
+        linear = Case("curl-free", mean="linear")
+        a + gathered(linear, fingerprint="abc")
+    with pytest.raises(InputError, match="num_waves is 12 in one and 24 in the other"):
+        a + gathered(Case("helmholtz", missing=0.0), fingerprint="abc")
+    full = Case("own", "full", 0.0)
+    with pytest.raises(InputError):
+        a + gathered(full, fingerprint="abc")
+
+
+def test_statistics_come_back_from_tensors_and_json(case):
+    statistics = gathered(case, num_landmarks=10, fingerprint="f")
+    tensors, header = statistics.tensors()
+    assert all(torch.is_tensor(tensor) for tensor in tensors.values())
+    again = Statistics.from_tensors(tensors, json.loads(json.dumps(header)))
+    same(again, statistics, 0.0)
+    assert again.fingerprint == "f" and again.landmarks.limit == 10
+    same(again + statistics, statistics + statistics, 0.0)
+    empty = Statistics.from_tensors(*Statistics.empty().tensors())
+    same(empty + statistics, statistics, 0.0)
+
+
+# --- landmarks -------------------------------------------------------------------------------------------------------
+
+
+def points(n=300, d=2, p=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    Y = torch.randn(n, p, generator=generator, dtype=torch.float64)
+    Y[torch.rand(n, p, generator=generator) < 0.3] = torch.nan
+    return Observations(torch.randn(n, d, generator=generator, dtype=torch.float64), Y).seen_rows()
+
+
+def test_landmarks_do_not_depend_on_order_or_chunks(monkeypatch):
+    data = points()
+    whole = choose_landmarks(data, 40)
+    assert len(whole) == 40 and bool((whole.priorities.diff() > 0).all()) and bool((whole.priorities >= 0).all())
+    for rows, at_once in itertools.product(
+        (torch.randperm(data.num_rows), torch.arange(data.num_rows).flip(0)), (1, 37)
+    ):
+        monkeypatch.setitem(choose_landmarks.__globals__, "ROWS_AT_ONCE", at_once)
+        other = choose_landmarks(data.rows(rows), 40)
+        assert torch.equal(other.X, whole.X) and torch.equal(other.seen, whole.seen)
+    pieces = [choose_landmarks(data.rows(slice(start, start + 70)), 40) for start in range(0, data.num_rows, 70)]
+    merged = sum(pieces[::-1], Landmarks.none())
+    assert torch.equal(merged.X, whole.X) and torch.equal(merged.priorities, whole.priorities)
+
+
+def test_landmarks_are_rows_of_the_data_with_their_masks_and_copies_count_once():
+    data = points(50)
+    twice = Observations(torch.cat([data.X, data.X]), torch.cat([data.Y, data.Y]))
+    chosen = choose_landmarks(twice, 1000)
+    assert len(chosen) == data.num_rows
+    for x, seen in zip(chosen.X, chosen.seen, strict=True):
+        (row,) = (x == data.X).all(1).nonzero()[0]
+        assert torch.equal(data.seen[row], seen)
+    other_mask = Observations(data.X, torch.where(data.seen, torch.nan, 1.0)).seen_rows()
+    assert len(chosen + choose_landmarks(other_mask, 1000)) == data.num_rows + other_mask.num_rows
+
+
+def test_landmarks_are_a_fair_sample():
+    """Of 20 000 points on a line, 1000 kept: each tenth has 100 ± 5 standard deviations of a hypergeometric count."""
+    X = torch.linspace(0, 1, 20_000, dtype=torch.float64).unsqueeze(-1)
+    chosen = choose_landmarks(Observations(X, torch.zeros_like(X)), 1000)
+    counts = np.histogram(chosen.X.numpy(), bins=10, range=(0, 1))[0]
+    assert np.abs(counts - 100).max() < 5 * np.sqrt(1000 * 0.1 * 0.9 * 19 / 20)
+
+
+def test_priorities_of_zero_and_minus_zero_agree_and_of_dtypes():
+    zeros = Observations(torch.tensor([[0.0], [-0.0]], dtype=torch.float64), torch.zeros(2, 1))
+    assert row_priorities(zeros).unique().numel() == 1
+    halves = Observations(torch.tensor([[0.5, 0.25]]), torch.zeros(1, 1))
+    assert torch.equal(row_priorities(halves), row_priorities(halves.double()))
+
+
+def test_no_landmarks_and_the_smaller_limit():
+    data = points(60)
+    assert len(choose_landmarks(data, 0)) == 0
+    merged = choose_landmarks(data, 30) + choose_landmarks(data, 10)
+    assert torch.equal(merged.X, choose_landmarks(data, 10).X)
+
+
+@pytest.mark.parametrize("p", [3, 64, 70, 130])
+def test_patterns_of_any_number_of_outputs(p):
+    generator = torch.Generator().manual_seed(0)
+    distinct = torch.rand(5, p, generator=generator) < 0.5
+    which = torch.randint(5, (40,), generator=generator)
+    seen = distinct[which]
+    patterns, found, counts = seen_patterns(seen)
+    assert torch.equal(patterns[found], seen) and len(patterns) == len(seen.unique(dim=0)) == len(counts)
+    assert torch.equal(counts, torch.bincount(found))
+
+
+# --- Gram matrices ---------------------------------------------------------------------------------------------------
+
+
+def test_block_gram_equals_dense_and_is_twice_differentiable():
+    torch.manual_seed(0)
+    blocks = [torch.randn(6, k, dtype=torch.float64, requires_grad=True) for k in (3, 2, 1)]
+    whole = torch.cat(blocks, 1)
+    torch.testing.assert_close(BlockGram.apply(False, *blocks), whole.mT @ whole, rtol=1e-13, atol=1e-13)
+
+    def gram(*blocks):
+        return BlockGram.apply(False, *blocks).tanh()
+
+    assert torch.autograd.gradcheck(gram, blocks) and torch.autograd.gradgradcheck(gram, blocks)
+    weight = torch.randn(6, 6, dtype=torch.float64)
+    value, only = (torch.autograd.grad(BlockGram.apply(flag, *blocks), blocks, weight) for flag in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(value, only, strict=True))
+
+
+def gram_data(n=900):
+    data = points(n, p=3, seed=1)
+    torch.manual_seed(1)
+    waves = [torch.randn(data.num_rows, k, dtype=torch.float64) for k in (4, 3)]
+    return data, waves, torch.ones(data.num_rows, 1, dtype=torch.float64), torch.nan_to_num(data.Y)
+
+
+@pytest.mark.parametrize("adding", [0, 100, 10_000])
+@pytest.mark.parametrize("known", [False, True])
+def test_grams_by_output_however_the_rows_are_grouped(adding, known, monkeypatch):
+    """From every pattern of missing outputs multiplied once, to every output on its own."""
+    monkeypatch.setitem(row_groups.__globals__, "ADDING", adding)
+    data, waves, basis, Y = gram_data()
+    if known:
+        data = Observations(data.X, data.Y, 0.1 + torch.rand_like(data.Y))
+    groups = row_groups(data)
+    entries = torch.zeros_like(data.seen, dtype=torch.int64)
+    for group in groups:
+        for a in group.outputs:
+            entries[group.rows, a] += 1
+    assert torch.equal(entries, data.seen.long())
+    if not known:
+        assert max(len(group.outputs) for group in groups) == (1 if adding == 10_000 else 3)
+    grams = grams_by_output(waves, basis, Y, groups)
+    for a, gram in enumerate(grams):
+        scale = torch.where(data.seen[:, a], 1.0 if data.noise is None else data.noise[:, a].rsqrt(), 0.0)
+        rows = torch.cat([*waves, basis, Y[:, [a]]], 1) * scale.unsqueeze(1)
+        torch.testing.assert_close(gram, rows.mT @ rows, rtol=1e-12, atol=1e-12)
+
+
+def test_an_output_that_no_row_of_a_chunk_shows():
+    case = Case("curl-free", "per_output", 0.0, n=20)
+    Y = case.data.Y.clone()
+    Y[:10, 0] = torch.nan
+    data = Observations(case.data.X, Y)
+    same(gathered(case, data, chunk_rows=5), gathered(case, data))
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["shared", "by output", "whitened"])
+def test_memory_of_evidence_and_gradient_does_not_grow_with_the_rows(kind, monkeypatch):
+    """Four times the rows: the same peak, but for the data themselves, whose chunks are views of them, and their mask."""
+    for name in ("choose_landmarks", "whitened_log_noise"):
+        monkeypatch.setitem(gather.__globals__[name].__globals__, "ROWS_AT_ONCE", 100)
+    peaks, given = [], []
+    for n in (600, 2400):
+        case = Case(*KINDS[kind], n=n)
+        with PeakMemory() as watch:
+            statistics = gather(case.features, case.mean, case.noise, case.data, chunk_rows=100, num_landmarks=50)
+            template = case.features(case.data.X[:1])
+            system = weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
+            torch.autograd.grad(system.log_density, list(case.parameters().values()), allow_unused=True)
+        peaks.append(watch.peak)
+        given.append(8 * (case.data.X.numel() + case.data.Y.numel()) + case.data.seen.numel())
+    # Missing outputs are grouped otherwise in every chunk, which moves the peak by a little.
+    assert peaks[1] - peaks[0] <= given[1] - given[0] + 0.02 * (peaks[0] - given[0]), (peaks, given)
+
+
+BASES = {"zero": 0, "constant": 1, "linear": 3}
+WAVES = [name for name in MAPS if name not in WHITENED]
+
+
+def close(actual, expected, rtol=1e-10):
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=rtol * expected.abs().max().item())
+
+
+def both(name, mean, noise="full"):
+    """Shared statistics of complete data, converted, and the same data gathered whitened."""
+    case = Case(name, noise=noise, missing=0.0, mean=mean)
+    parts = case.features, case.mean, case.noise, case.data
+    with torch.no_grad():
+        shared, direct = gather(*parts), gather(*parts, layout="whitened", fingerprint="w")
+        assert shared.layout == "shared"
+        template = case.features(case.data.X[:1])
+        return case, whitened(shared, template, case.noise.matrix(), "w"), direct
+
+
+@pytest.mark.parametrize("noise", ["full", "per_output", "shared"])
+@pytest.mark.parametrize("mean", BASES)
+@pytest.mark.parametrize("name", WAVES)
+def test_converted_are_those_gathered_whitened(name, mean, noise):
+    case, found, direct = both(name, mean, noise)
+    d = case.data.X.shape[1]
+    assert found.num_basis == (1 + d if mean == "linear" else BASES[mean])
+    close(found.gram, direct.gram)
+    close(found.log_noise, direct.log_noise)
+    for name in ("layout", "num_rows", "num_waves", "num_basis", "weighted", "fingerprint"):
+        assert getattr(found, name) == getattr(direct, name)
+    for name in ("num_seen", "noise_sum"):
+        assert torch.equal(getattr(found, name), getattr(direct, name))
+    assert torch.equal(found.landmarks.X, direct.landmarks.X)
+
+
+def test_a_mean_without_a_basis():
+    _, found, direct = both("decomposable", "bumps")
+    assert found.num_basis == 0
+    close(found.gram, direct.gram)
+
+
+def test_converted_add_to_those_of_later_rows():
+    case, found, direct = both("lmc", "linear")
+    later = Case("lmc", noise="full", missing=0.4, mean="linear", seed=1).data
+    with torch.no_grad():
+        more = gather(case.features, case.mean, case.noise, later, fingerprint="w")
+    assert more.layout == "whitened"
+    close((found + more).gram, (direct + more).gram)
+
+
+def test_whitened_ones_stay_as_they_are():
+    case, _, direct = both("decomposable", "constant")
+    template = case.features(case.data.X[:1])
+    assert whitened(direct, template, case.noise.matrix(), "other") is direct
+
+
+def data(n=200, p=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2)) + np.array([5.0, 0.0])
+    Y = rng.standard_normal((n, p)) @ rng.standard_normal((p, p)) * [1.0, 10.0, 0.1] + [3.0, 0.0, -1.0]
+    return torch.from_numpy(X), torch.from_numpy(Y)
+
+
+def model(mean="constant", noise="per_output", kernel=None):
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3) if kernel is None else kernel
+    return OperatorValuedGP(kernel, mean, noise, features=ORFF(kernel, 5, random_state=0))
+
+
+@pytest.mark.parametrize("mean", ("constant", "linear"))
+def test_complete_outputs_have_exact_moments(mean):
+    gp, (X, Y) = model(mean), data()
+    centre, covariance = output_moments(gp.statistics(X, Y), gp.noise_model.matrix())
+    np.testing.assert_allclose(centre, Y.mean(0), rtol=1e-10)
+    np.testing.assert_allclose(covariance, np.cov(Y.numpy().T, bias=True), rtol=1e-8, atol=1e-10)
+
+
+def test_without_a_constant_the_level_is_zero():
+    gp, (X, Y) = model("zero"), data()
+    centre, covariance = output_moments(gp.statistics(X, Y), gp.noise_model.matrix())
+    assert not centre.any()
+    np.testing.assert_allclose(covariance, Y.mT @ Y / len(Y), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", (None, "independent"))
+def test_missing_outputs_have_their_own_moments(kernel):
+    kernel = kernel and IndependentKernel([RBFKernel(ard_num_dims=2) for _ in range(3)])
+    gp, (X, Y) = model(kernel=kernel), data()
+    Y[::3, 1] = torch.nan
+    centre, covariance = output_moments(gp.statistics(X, Y), gp.noise_model.matrix())
+    np.testing.assert_allclose(centre, Y.nanmean(0), rtol=1e-10)
+    np.testing.assert_allclose(covariance.diagonal(), np.nanvar(Y.numpy(), 0), rtol=1e-8)
+    assert torch.equal(covariance, torch.diag(covariance.diagonal()))
+
+
+@pytest.mark.parametrize("mean", ("zero", "constant"))
+@pytest.mark.parametrize("kind", ("known", "full"))
+def test_divided_by_the_noise_the_scale_is_right(kind, mean):
+    gp, (X, Y) = model(mean, "full"), data()
+    gp.noise_model.set(0.1 * Y.var(0))
+    Y = Y - Y.mean(0)
+    Y[::3, 1] = torch.nan
+    known = (0.1 * Y.nan_to_num().square().mean(0)).expand(len(Y), 3).clone() if kind == "known" else None
+    centre, covariance = output_moments(gp.statistics(X, Y, known), gp.noise_model.matrix())
+    deviations = np.nanstd(Y.numpy(), 0)
+    np.testing.assert_allclose(covariance.diagonal().sqrt(), deviations, rtol=0.5)
+    assert bool((centre.abs() < 0.3 * torch.from_numpy(deviations)).all())
+
+
+def test_stand_in_has_the_scales_of_the_data():
+    gp, (X, Y) = model(), data()
+    Z, W = stand_in(gp.statistics(X, Y), gp.noise_model.matrix())
+    assert len(Z) == len(W)
+    np.testing.assert_allclose(W.mean(0), Y.mean(0), rtol=1e-8)
+    np.testing.assert_allclose(np.cov(W.numpy().T, bias=True), np.cov(Y.numpy().T, bias=True), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(Z.mean(0), X.mean(0), atol=0.4)
+    np.testing.assert_allclose(Z.std(0), X.std(0), rtol=0.3)
+
+
+def model_output_statistics(noise="per_output"):
+    kernel = IndependentKernel([ScaleKernel(RBFKernel(ard_num_dims=2)) for _ in range(3)])
+    for a, part in enumerate(kernel.kernels):
+        part.base_kernel.lengthscale = 0.5 + a
+    return OperatorValuedGP(kernel, noise=noise, features=ORFF(kernel, 15, random_state=0))
+
+
+def table(missing=True):
+    generator = torch.Generator().manual_seed(0)
+    X = torch.rand(40, 2, generator=generator, dtype=torch.float64)
+    Y = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    if missing:
+        Y[torch.rand(40, 3, generator=generator) < 0.3] = torch.nan
+        Y[:10, 1] = torch.nan  # an output that the first part of the stream does not see
+    return X, Y
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("missing", [False, True])
+def test_any_chunking_and_order_is_one_pass(missing, known):
+    gp, (X, Y) = model_output_statistics(), table(missing)
+    noise = torch.rand(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.1 if known else None
+    parts = [slice(10, 25), slice(0, 10), slice(25, 40)]
+    pieces = [gp.statistics(X[part], Y[part], None if noise is None else noise[part]) for part in parts]
+    total = sum(pieces)
+    assert isinstance(total, OutputStatistics)
+    torch.testing.assert_close(total.num_seen, (~torch.isnan(Y)).sum(0))
+    whole = gp.condition(X, Y, noise=noise, variance="guarded")
+    streamed = gp.condition(total, variance="guarded")
+    one, other = whole.predict(X[:7], "full", noise=True), streamed.predict(X[:7], "full", noise=True)
+    torch.testing.assert_close(other.mean, one.mean, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(other.cov, one.cov, rtol=1e-8, atol=1e-10)
+    assert streamed.log_evidence == pytest.approx(whole.log_evidence, rel=1e-8)
+    assert gp.log_evidence(total).item() == pytest.approx(gp.log_evidence(X, Y, noise).item(), rel=1e-8)
+
+
+def test_it_is_the_answer_of_the_whole_feature_map():
+    """One weight space for all outputs together says the same as one for each."""
+    gp, (X, Y) = model_output_statistics(), table()
+    together = OperatorValuedGP(kernel := gp.kernel, noise="per_output", road="features", features=gp.features)
+    assert together.kernel is not kernel
+    apart, joint = gp.condition(X, Y), together.condition(X, Y)
+    torch.testing.assert_close(apart.predict(X, "full").cov, joint.predict(X, "full").cov, rtol=1e-8, atol=1e-10)
+    assert apart.log_evidence == pytest.approx(joint.log_evidence, rel=1e-8)
+
+
+def test_stored_and_read():
+    gp, (X, Y) = model_output_statistics(), table()
+    statistics = gp.statistics(X, Y)
+    again = statistics_from_tensors(*statistics.tensors())
+    mean = gp.condition(statistics).predict(X).mean
+    assert torch.equal(gp.condition(again).predict(X).mean, mean)
+
+
+def test_an_output_without_data_is_refused():
+    gp, (X, Y) = model_output_statistics(), table()
+    with pytest.raises(InputError, match="nobody observed output 1"):
+        gp.condition(gp.statistics(X[:10], Y[:10]))
+
+
+def test_different_numbers_of_outputs_do_not_add():
+    gp, (X, Y) = model_output_statistics(), table()
+    statistics = gp.statistics(X, Y)
+    with pytest.raises(InputError, match="do not add"):
+        statistics + OutputStatistics(statistics.parts[:2])
+    with pytest.raises(TypeError):
+        statistics + statistics.parts[0]

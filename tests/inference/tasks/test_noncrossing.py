@@ -1,0 +1,271 @@
+"""Tests of `ovkgp.inference.tasks.noncrossing`."""
+
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from noncrossing_cases import dense_gram, quantile_case, sine_toy
+
+from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.inference.tasks.noncrossing import NonCrossing, Shortfall, crossing_loss, falling_slope, solve_noncrossing
+
+EMPTY = torch.zeros(0, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return quantile_case(*sine_toy(40, seed=3))
+
+
+def crafted(**options):
+    """Two levels learned from three points, slopes penalised at other levels and inputs, where the data make the curves cross."""
+    X, y = torch.tensor([[0.2], [0.5], [0.8]]).double(), torch.tensor([[1.0], [-2.0], [1.5]]).double()
+    anchors, slope_nodes = torch.tensor([[0.35], [0.65]]).double(), torch.tensor([0.05, 0.3, 0.5, 0.9]).double()
+    offset = torch.full((4,), -1.0, dtype=torch.float64)
+    return quantile_case(X, y, 2, 1e-2, 5.0, anchors=anchors, slope_nodes=slope_nodes, offset_slopes=offset, **options)
+
+
+@pytest.mark.parametrize("lam_nc", [0.01, 0.1, 10.0])
+def test_gap_of_the_box_dual_by_dense_algebra(lam_nc):
+    """§2.9: maximise Σ a y − cᵀ G c/(2λ) over the box; h = G c/λ; nothing of the solver is used here but a and b."""
+    X, y = sine_toy(12)
+    case = quantile_case(X, y, num_tasks=5, lam_nc=lam_nc)
+    found = solve_noncrossing(case.problem, case.penalty, tolerance=1e-8)
+    G, levels, eta = dense_gram(case), case.measure.nodes.numpy(), case.measure.weights.numpy()
+    assert np.linalg.eigvalsh(G).min() > -1e-9
+    a, b = found.dual.numpy() * eta / 12, found.multipliers.numpy()
+    assert (a >= eta / 12 * (levels - 1) - 1e-15).all() and (a <= eta / 12 * levels + 1e-15).all()
+    assert (b >= 0).all() and (b <= lam_nc / 60 * (1 + 1e-12)).all()
+    c = np.concatenate([a.ravel(), b.ravel()])
+    h, slopes = np.split(G @ c / 1e-3, 2)
+    r = y.numpy() - h.reshape(12, 5)
+    risk = (eta * np.maximum(levels * r, (levels - 1) * r)).sum() / 12
+    primal = risk + lam_nc * np.maximum(-slopes, 0).mean() + c @ G @ c / 2e-3
+    dual = (a * y.numpy()).sum() - c @ G @ c / 2e-3
+    # dense h has the last word of the multipliers; that of W is better, as W is exact to the Newton step
+    assert dual <= found.objective + 1e-12
+    assert found.objective - dual <= 2e-8 * found.objective
+    assert primal - dual <= 1e-6 * primal
+
+
+def test_box_dual_with_an_offset_has_its_linear_term():
+    case = crafted()
+    found = solve_noncrossing(case.problem, case.penalty, tolerance=1e-9)
+    G, eta = dense_gram(case), case.measure.weights.numpy()
+    a, b = found.dual.numpy() * eta / 3, found.multipliers.numpy()
+    c = np.concatenate([a.ravel(), b.ravel()])
+    dual = (a * case.y.numpy()).sum() - (b * -1.0).sum() - c @ G @ c / 2e-2
+    assert found.multipliers.max() > 0
+    assert dual == pytest.approx(found.objective, rel=1e-8)
+
+
+def test_multipliers_satisfy_kkt(toy):
+    penalty = toy.with_lam_nc(0.1)
+    found = solve_noncrossing(toy.problem, penalty, tolerance=1e-10)
+    slopes, bound = toy.penalty.inputs @ found.weights @ toy.penalty.slopes.T, 0.1 / 800
+    falls, rises = slopes < -1e-6, slopes > 1e-6
+    assert falls.any() and rises.any()
+    assert torch.allclose(found.multipliers[falls], torch.tensor(bound).double(), rtol=1e-6)
+    assert (found.multipliers[rises] <= 1e-6 * bound).all()
+    residuals = toy.y - toy.problem.values(found.weights)
+    levels = toy.measure.nodes.expand_as(residuals)
+    assert torch.allclose(found.dual[residuals > 1e-5], levels[residuals > 1e-5], atol=1e-6)
+    assert torch.allclose(found.dual[residuals < -1e-5], levels[residuals < -1e-5] - 1, atol=1e-6)
+
+
+def test_penalty_falls_as_its_price_rises_to_exactly_zero(toy):
+    """B-15."""
+    falls, risks = [], []
+    for lam_nc in (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 3.0):
+        found = solve_noncrossing(toy.problem, toy.with_lam_nc(lam_nc), tolerance=1e-8)
+        falls.append(toy.penalty.falls(found.weights).mean().item())
+        risks.append(toy.problem.objective(found.weights).item())
+    assert all(after < before for before, after in pairwise(falls[:-1]))
+    assert falls[-1] < 1e-8
+    assert all(after >= before - 1e-8 for before, after in pairwise(risks))
+
+
+def test_lt_134_crossings_nearly_vanish_and_the_fit_stays(toy):
+    """The shape of the spec's .0348, .0133, .0012, .0009; this draw gives .034, .013, .0010, .0008."""
+    X, levels = torch.linspace(0, 1.5, 200).double()[:, None], torch.linspace(0.01, 0.99, 100).double()
+    found = [solve_noncrossing(toy.problem, toy.with_lam_nc(price)) for price in (0.0, 0.01, 0.1, 1.0)]
+    crossings = [crossing_loss(toy.values(each.weights, X, levels)) for each in found]
+    slopes = [falling_slope(toy.inputs(X) @ each.weights @ toy.tasks.slopes(levels).T) for each in found]
+    pinball = [toy.problem.risk(toy.problem.values(each.weights)).item() for each in found]
+    assert crossings == pytest.approx([0.0345, 0.0130, 0.0010, 0.0008], abs=2e-4)
+    assert all(after < before for before, after in pairwise(slopes))
+    assert slopes[-1] < 0.05 * slopes[0]
+    assert pinball == pytest.approx([pinball[0]] * 4, rel=0.005)
+
+
+def test_exact_from_a_finite_price(toy):
+    found = solve_noncrossing(toy.problem, toy.with_lam_nc(0.01), method="exact")
+    assert found.report.converged
+    assert found.violation <= 1e-9
+    assert found.lam_nc == 1.0  # 0.01 and 0.1 do not suffice on this draw
+    assert found.multipliers.max() < found.lam_nc / 800
+    more = solve_noncrossing(toy.problem, toy.with_lam_nc(100.0), tolerance=1e-9)
+    assert more.objective == pytest.approx(found.objective, rel=1e-7)
+    assert torch.allclose(toy.problem.values(more.weights), toy.problem.values(found.weights), atol=1e-3)
+
+
+def test_exact_price_is_the_largest_multiplier(toy):
+    """Just above ñ m̃ max b the penalty is exact, just below it is not."""
+    exact = solve_noncrossing(toy.problem, toy.penalty, method="exact", tolerance=1e-9)
+    price = 800 * exact.multipliers.max().item()
+    above = solve_noncrossing(toy.problem, toy.with_lam_nc(1.02 * price), tolerance=1e-11)
+    below = solve_noncrossing(toy.problem, toy.with_lam_nc(0.9 * price), tolerance=1e-11)
+    assert above.violation < 1e-7
+    assert below.violation > 1e-4
+
+
+def test_without_a_price_it_is_plain_quantile_regression(toy):
+    found = solve_noncrossing(toy.problem, toy.with_lam_nc(0.0))
+    gap = toy.problem.objective(found.weights) - toy.problem.dual_objective(found.dual)
+    assert gap <= 1e-6 * found.objective
+    assert (found.multipliers == 0).all()
+
+
+def test_thm_5_27_more_atoms_do_not_help():
+    plain = crafted()
+    more_levels = torch.linspace(0, 1, 7).double()
+    places = torch.cat([plain.X, plain.anchors, torch.tensor([[0.0], [0.42], [1.0]]).double()])
+    atoms = (torch.cat([plain.measure.nodes, more_levels]), torch.cat([plain.slope_nodes, more_levels]))
+    rich = crafted(places=places, atoms=atoms)
+    one, other = (solve_noncrossing(case.problem, case.penalty, tolerance=1e-10) for case in (plain, rich))
+    assert other.objective == pytest.approx(one.objective, rel=1e-7)
+
+
+@pytest.mark.parametrize("missing", ["derivative atoms", "anchors"])
+def test_thm_5_27_atoms_of_the_penalty_are_needed(missing):
+    plain = crafted()
+    poor = crafted(atoms=(plain.measure.nodes, EMPTY)) if missing == "derivative atoms" else crafted(places=plain.X)
+    one, other = (solve_noncrossing(case.problem, case.penalty, tolerance=1e-9) for case in (plain, poor))
+    assert other.objective > one.objective * 1.002
+
+
+def exponential_case(lam):
+    rng = np.random.default_rng(0)
+    X, y = torch.from_numpy(rng.uniform(0, 1, (100, 1))), torch.from_numpy(rng.exponential(size=(100, 1)))
+    return quantile_case(X, y, num_tasks=10, lam=lam)
+
+
+def test_bt_e_31_levels_increase_and_the_high_one_is_above_most_data():
+    """There is no offset, so that λ must be small: at 1e-2 it draws the .8 quantile down to the .7 one."""
+    case = exponential_case(lam=1e-3)
+    found = solve_noncrossing(case.problem, case.penalty, method="exact")
+    curves = case.values(found.weights, case.X, torch.tensor([0.2, 0.5, 0.8]))
+    assert (case.y <= curves).double().mean(0).tolist() == pytest.approx([0.2, 0.5, 0.8], abs=0.06)
+    assert crossing_loss(curves) == 0
+
+
+def test_exact_raises_a_price_that_only_the_last_digits_show_to_be_too_low():
+    """At λ_nc = 1 a gap of 1e-6 leaves every multiplier below its bound, and yet the curves fall by 4e-7."""
+    case = exponential_case(lam=1e-2)
+    rough = solve_noncrossing(case.problem, case.penalty)
+    assert rough.multipliers.max() < (1 - 1e-6) / 1000
+    fine = solve_noncrossing(case.problem, case.penalty, tolerance=1e-12)
+    assert fine.multipliers.max().item() == pytest.approx(1 / 1000, rel=1e-9) and fine.violation > 1e-7
+    found = solve_noncrossing(case.problem, case.penalty, method="exact")
+    assert found.report.converged
+    assert found.lam_nc == 10.0
+    assert found.violation <= 1e-9
+
+
+def test_two_hundred_rows_take_few_steps():
+    X, y = sine_toy(200)
+    case = quantile_case(X, y, lam_nc=10.0)
+    found = solve_noncrossing(case.problem, case.penalty, method="exact")
+    assert found.report.converged and found.violation <= 1e-9
+    assert found.report.iterations < 150
+
+
+def test_constraints_that_cannot_hold_are_said_to():
+    """One constant function of the level, and a prior mean that falls."""
+    one, y = torch.ones(3, 1).double(), torch.zeros(3, 1).double()
+    case = crafted()
+    problem = type(case.problem)(one, torch.ones(2, 1).double(), y, case.problem.loss, 1e-2)
+    penalty = NonCrossing(one, torch.zeros(1, 1).double(), torch.tensor([-1.0]).double())
+    with pytest.warns(FitWarning, match="negative"):
+        found = solve_noncrossing(problem, penalty, method="exact")
+    assert not found.report.converged
+    assert found.violation == 1.0
+
+
+def test_soft_solution_warns_where_it_did_not_converge(toy):
+    with pytest.warns(FitWarning, match="max_iter"):
+        solve_noncrossing(toy.problem, toy.penalty, max_iter=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve_noncrossing(toy.problem, toy.penalty)
+
+
+def test_value_is_the_mean_of_what_falls(toy):
+    weights = torch.randn(
+        toy.penalty.inputs.shape[1], toy.penalty.slopes.shape[1], generator=torch.Generator().manual_seed(0)
+    )
+    penalty, weights = toy.with_lam_nc(3.0), weights.double()
+    slopes = penalty.inputs @ weights @ penalty.slopes.T
+    expected = 3.0 / 800 * np.maximum(-slopes.numpy(), 0).sum()
+    assert penalty.value(weights).item() == pytest.approx(expected, rel=1e-12)
+    part = penalty.problem(1.0)
+    assert part.risk(part.values(weights)).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_shortfall_is_convex_and_its_own_biconjugate():
+    loss, tasks, y = Shortfall(2.0), torch.zeros(1).double(), torch.full((1, 1), 0.5).double()
+    u = torch.linspace(-2, 2, 41).double()[None]
+    slopes = torch.linspace(-2, 0, 2001).double()[:, None, None]
+    twice = (slopes * u - loss.conjugate(slopes, y, tasks)).amax(0)
+    assert torch.allclose(twice, loss.value(u, y, tasks), atol=1e-12)
+    assert torch.isinf(loss.conjugate(torch.tensor([[-2.1, 0.1]]).double(), y, tasks)).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"lam_nc": -1.0}, OptionError, "lam_nc"),
+        ({"lam_nc": float("inf")}, OptionError, "lam_nc"),
+        ({"offset_slopes": torch.zeros(2)}, InputError, "offset_slopes"),
+        ({"offset_slopes": torch.full((3,), torch.inf)}, InputError, "infinite"),
+        ({"inputs": torch.full((2, 2), torch.nan)}, InputError, "inputs"),
+        ({"slopes": torch.zeros(3)}, InputError, "slopes"),
+    ],
+)
+def test_bad_penalties_are_refused(change, error, match):
+    with pytest.raises(error, match=match):
+        NonCrossing(**{"inputs": torch.zeros(2, 2), "slopes": torch.zeros(3, 2), **change})
+
+
+def test_coordinates_and_methods_must_fit(toy):
+    with pytest.raises(InputError, match="same factors"):
+        solve_noncrossing(toy.problem, NonCrossing(torch.zeros(2, 3).double(), torch.zeros(2, 2).double()))
+    with pytest.raises(OptionError, match="method"):
+        solve_noncrossing(toy.problem, toy.penalty, method="hard")
+
+
+def test_rising_curves_cost_nothing():
+    rising = torch.linspace(-1, 1, 5).repeat(3, 1)
+    assert crossing_loss(rising) == 0
+    assert falling_slope(rising.diff()) == 0
+
+
+def test_only_falls_count_and_rows_are_averaged():
+    quantiles = torch.tensor([[0.0, 2.0, 1.0, 0.5], [0.0, 1.0, 2.0, 3.0]])
+    assert crossing_loss(quantiles) == pytest.approx(0.75)
+    assert falling_slope(quantiles.diff()) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(3), torch.zeros(0, 3), torch.full((2, 3), torch.nan)])
+def test_bad_tables_are_input_errors(bad):
+    with pytest.raises(InputError, match="quantiles"):
+        crossing_loss(bad)
+    with pytest.raises(InputError, match="slopes"):
+        falling_slope(bad)
+
+
+def test_one_level_cannot_cross_and_is_refused():
+    with pytest.raises(InputError, match="2 columns"):
+        crossing_loss(torch.zeros(3, 1))

@@ -1,0 +1,274 @@
+"""Tests of `ovkgp.inference.tasks.one_class`."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from sklearn.svm import OneClassSVM
+
+from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.inference.tasks.one_class import OneClassProblem, solve_one_class, strong_convexity
+from ovkgp.inference.tasks.one_class_path import OneClassPath
+from ovkgp.losses import gauss_legendre, grid
+
+
+def tensors(n=7, r=4, m=3, q=2, seed=0):
+    rng = np.random.default_rng(seed)
+    phi, psi, w, t = (rng.standard_normal(shape) for shape in ((n, r), (m, q), (r, m), (q,)))
+    return torch.from_numpy(phi), torch.from_numpy(psi), torch.from_numpy(w), torch.from_numpy(t)
+
+
+def problem(lam=0.3, weighted=True, n=7, m=3):
+    phi, psi, w, z = tensors(n=n, m=m)
+    s = torch.linspace(0.5, 2.0, n).double() if weighted else None
+    return OneClassProblem(phi, gauss_legendre(m, 0.05, 1.0), psi, lam, s), w, psi @ z, z
+
+
+def test_the_objective_written_out():
+    """LT-99: (1/N) Σ s [|t − h|_+ / θ − t], ½ Σ η ‖h(·)(θ)‖², (λ/2) ‖t‖²."""
+    P, w, t, z = problem()
+    s, eta, theta = P.row_weights.numpy(), P.weights.numpy(), P.levels.numpy()
+    H = P.inputs.numpy() @ w.numpy()
+    total = 0.0
+    for j in range(3):
+        for i in range(7):
+            total += eta[j] * s[i] / s.sum() * (max(t[j].item() - H[i, j], 0) / theta[j] - t[j].item())
+        total += eta[j] * np.square(w.numpy()[:, j]).sum() / 2
+    total += 0.3 / 2 * np.square(z.numpy()).sum()
+    assert P.objective(w, t).item() == pytest.approx(total, rel=1e-12)
+    assert P.threshold_norm(t).item() == pytest.approx(np.square(z.numpy()).sum())
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.3])
+def test_every_feasible_dual_value_is_below_every_objective(lam):
+    P, _, _, _ = problem(lam)
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        dual = torch.from_numpy(rng.uniform(size=(7, 3))) * P.bounds
+        if lam == 0:
+            share = dual.sum(0) - 1  # sums of 1 within the bounds, whose sums are 1/θ ≥ 1
+            dual = torch.where(
+                share > 0, dual / dual.sum(0), dual + (P.bounds - dual) * -share / (P.bounds - dual).sum(0)
+            )
+            torch.testing.assert_close(dual.sum(0), torch.ones(3).double())
+        w = torch.from_numpy(rng.standard_normal((4, 3)) * rng.uniform(0.01, 2))
+        t = P.thresholds @ torch.from_numpy(rng.standard_normal(2))
+        assert (dual <= P.bounds + 1e-12).all()
+        assert P.objective(w, t) >= P.dual_objective(dual) - 1e-12
+
+
+def test_lt_e_41_a_level_is_the_mass_left_outside():
+    """A small θ has a set that holds nearly all rows, and a large one few: inlier mass 1 − θ."""
+    X = torch.linspace(-2, 2, 40).double()[:, None]
+    rows = torch.linalg.cholesky(torch.exp(-((X - X.T) ** 2)) + 1e-8 * torch.eye(40))
+    P = OneClassProblem(rows, grid([0.1, 0.5, 0.9]))
+    solution = solve_one_class(P)
+    inside = (P.values(solution.weights) >= solution.thresholds - 1e-8).double().mean(0)
+    np.testing.assert_allclose(inside, [0.9, 0.5, 0.1], atol=0.051)
+
+
+def test_lt_e_36_strong_convexity_counts_the_weights():
+    """Ω̃(h) + (λ/2) ‖t‖² is min(λ, min_j η_j · λ_min(K_Θ))-strongly convex; without η the bound fails."""
+    rng = np.random.default_rng(0)
+    theta, eta = np.array([0.1, 0.4, 0.6, 1.0]), np.array([0.05, 0.5, 0.15, 0.3])
+    K_T = np.exp(-((theta[:, None] - theta) ** 2) / (2 * 0.2**2))
+    X = rng.standard_normal((6, 2))
+    K_X = np.exp(-((X[:, None] - X[None]) ** 2).sum(-1))
+    constant = strong_convexity(torch.from_numpy(eta), torch.from_numpy(K_T), lam=1e9)
+    assert constant == pytest.approx(0.05 * np.linalg.eigvalsh(K_T)[0])
+    ratios = []
+    directions = [rng.standard_normal((6, 4)) for _ in range(200)]
+    directions += [np.outer(rng.standard_normal(6), np.linalg.solve(K_T, np.eye(4)[j])) for j in range(4)]
+    for alpha in directions:
+        W = alpha @ K_T  # h(·)(θ_j) = Σ_i W_ij k_X(·, x_i)
+        penalty = np.einsum("j,ij,ik,kj->", eta, W, K_X, W)
+        norm = np.einsum("ij,ik,kl,jl->", alpha, K_X, alpha, K_T)
+        ratios.append(penalty / norm)
+    assert min(ratios) >= constant
+    assert min(ratios) < np.linalg.eigvalsh(K_T)[0]  # the printed constant, without η, is too large
+
+
+def test_the_joint_constant_is_the_smaller_of_the_two():
+    eta, K_T = torch.tensor([0.25, 0.75]).double(), torch.eye(2).double()
+    assert strong_convexity(eta, K_T, lam=1e-3) == 1e-3
+    assert strong_convexity(eta, K_T, lam=7.0) == 0.25
+    assert strong_convexity(eta, torch.ones(2, 2).double(), lam=7.0) == pytest.approx(0, abs=1e-15)
+
+
+def test_id_17_the_prior_of_the_features_weighs_each_level():
+    """BT-104 in features, h = φᵀ Θ φ_T(ν): with the density 2ν the penalty is ½ Tr(Θ S Θᵀ), S = mean of ν φ_T φ_Tᵀ, not ½ ‖Θ‖²."""
+    rng = np.random.default_rng(0)
+    nu = rng.uniform(0.1, 1, 6)
+    phi, phi_T, Theta, tau = (rng.standard_normal(shape) for shape in ((9, 4), (6, 5), (4, 5), 5))
+    P = OneClassProblem(torch.from_numpy(phi), grid(nu, nu / nu.sum()))
+    t, H = phi_T @ tau, phi @ Theta @ phi_T.T
+    S = np.einsum("j,ja,jb->ab", nu, phi_T, phi_T) / 6
+    brault = np.clip(t - H, 0, None).mean() + np.trace(Theta @ S @ Theta.T) / 2 - (nu * t).mean()
+    ours = P.objective(torch.from_numpy(Theta @ phi_T.T), torch.from_numpy(t)).item()
+    assert ours * nu.mean() == pytest.approx(brault, rel=1e-12)
+    plain = OneClassProblem(torch.from_numpy(phi), grid(nu))
+    assert plain.objective(torch.from_numpy(Theta @ phi_T.T), torch.from_numpy(t)).item() * nu.mean() != pytest.approx(
+        brault
+    )
+
+
+def test_bounds_of_the_dual():
+    P, _, _, _ = problem()
+    np.testing.assert_allclose(P.bounds.sum(0), 1 / P.levels)
+    assert P.total_weight == P.row_weights.sum()
+
+
+@pytest.mark.parametrize(
+    ("levels", "weights"), [([0.0, 0.5], [0.5, 0.5]), ([0.5, 1.2], [0.5, 0.5]), ([0.2, 0.5], [0.0, 1.0])]
+)
+def test_levels_outside_and_weights_of_zero_are_refused(levels, weights):
+    phi, _, _, _ = tensors()
+    with pytest.raises(InputError, match=r"levels are masses|positive weight"):
+        OneClassProblem(phi, grid(levels, weights))
+
+
+@pytest.mark.parametrize("lam", [-1.0, float("nan"), 0.1])
+def test_a_penalty_without_a_threshold_kernel_is_refused(lam):
+    with pytest.raises(OptionError, match="lam must be 0"):
+        OneClassProblem(tensors()[0], grid([0.5]), None, lam)
+
+
+def gauss(a, b, lengthscale):
+    return np.exp(-((a[:, None] - b[None]) ** 2).sum(-1) / (2 * lengthscale**2))
+
+
+def rows_of(K):
+    values, vectors = np.linalg.eigh(K)
+    return torch.from_numpy(vectors * np.sqrt(np.clip(values, 0, None)))
+
+
+def problem_one_class_solver(n=60, m=8, lam=0.0, seed=0, weighted=False, lengthscale=0.8, lowest=0.05):
+    rng = np.random.default_rng(seed)
+    X, measure = rng.standard_normal((n, 2)), gauss_legendre(m, lowest, 1.0)
+    levels = measure.nodes.numpy()[:, None]
+    s = torch.from_numpy(rng.uniform(0.3, 3, n)) if weighted else None
+    P = OneClassProblem(rows_of(gauss(X, X, lengthscale)), measure, rows_of(gauss(levels, levels, 0.3)), lam, s)
+    return X, P
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("lam", [0.0, 1e-6, 1e-3, 0.1, 10.0])
+def test_the_gap_is_small_at_every_penalty(lam, weighted):
+    _, P = problem_one_class_solver(lam=lam, weighted=weighted)
+    solution = solve_one_class(P)
+    assert -1e-10 <= solution.gap <= 1e-6 * abs(solution.objective)
+    assert solution.report.converged
+    assert ((solution.dual >= 0) & (solution.dual <= P.bounds * (1 + 1e-9))).all()
+    torch.testing.assert_close(solution.weights, P.inputs.T @ solution.dual)
+
+
+@pytest.mark.parametrize("lam", [0.0, 1e-6])
+def test_b_26_without_a_penalty_each_level_is_a_support_vector_machine_of_its_own(lam):
+    """LT B-26: α and ρ of scikit-learn divided by nθ."""
+    X, P = problem_one_class_solver(lam=lam)
+    solution = solve_one_class(P)
+    for j, nu in enumerate(P.levels.tolist()):
+        svm = OneClassSVM(gamma=1 / (2 * 0.8**2), nu=nu, tol=1e-10).fit(X)
+        scale = len(X) * nu
+        H = P.values(solution.weights)[:, j].numpy()
+        np.testing.assert_allclose(H, svm.score_samples(X) / scale, atol=1e-6 if lam == 0 else 2e-4)
+        assert solution.thresholds[j].item() == pytest.approx(svm.offset_[0] / scale, abs=1e-6 if lam == 0 else 2e-4)
+
+
+def test_b_27_the_nu_property():
+    """LT B-27: the share strictly below is at most θ, the share below or on the threshold at least θ."""
+    for seed in range(3):
+        _, P = problem_one_class_solver(seed=seed, weighted=True, m=12)
+        solution = solve_one_class(P)
+        excess = P.values(solution.weights) - solution.thresholds
+        share = P.row_weights / P.total_weight
+        slack = 1e-8 * solution.thresholds.abs()
+        below, not_above = ((share[:, None] * (part)).sum(0) for part in (excess < -slack, excess <= slack))
+        assert (below <= P.levels + 1e-12).all() and (not_above >= P.levels - 1e-12).all()
+
+
+@pytest.mark.parametrize("lam", [1e-3, 0.3])
+def test_a_general_solver_finds_nothing_better(lam):
+    """The dual in coordinates by L-BFGS-B, on a tiny problem."""
+    _, P = problem_one_class_solver(n=10, m=3, lam=lam, weighted=True)
+    solution = solve_one_class(P)
+    eta, bounds = P.weights.numpy(), P.bounds.numpy()
+    K, K_b = (P.inputs @ P.inputs.T).numpy(), (P.thresholds @ P.thresholds.T).numpy()
+
+    def negative(flat):
+        a = flat.reshape(10, 3)
+        rest = eta * (1 - a.sum(0))
+        value = (eta * np.einsum("ij,ik,kj->j", a, K, a)).sum() / 2 + rest @ K_b @ rest / (2 * lam)
+        return value, (eta * (K @ a) - eta * (K_b @ rest) / lam).ravel()
+
+    best = minimize(
+        negative,
+        bounds.ravel() / 2,
+        jac=True,
+        bounds=[(0, b) for b in bounds.ravel()],
+        method="L-BFGS-B",
+        options={"maxiter": 20_000, "maxfun": 10**6, "ftol": 1e-16, "gtol": 1e-11},
+    )
+    assert solution.objective == pytest.approx(-best.fun, rel=1e-6)
+    assert solution.objective >= -best.fun - 1e-9
+
+
+@pytest.mark.parametrize("lam", [0.0, 1e-2])
+def test_no_step_from_the_solution_goes_down(lam):
+    _, P = problem_one_class_solver(n=25, m=5, lam=lam)
+    solution = solve_one_class(P)
+    rng = np.random.default_rng(0)
+    for size in (1e-4, 1e-2, 1.0):
+        for _ in range(20):
+            w = solution.weights + size * torch.from_numpy(rng.standard_normal(solution.weights.shape))
+            t = solution.thresholds + P.thresholds @ torch.from_numpy(size * rng.standard_normal(5))
+            assert P.objective(w, t) >= solution.objective - 1e-12
+
+
+def test_a_larger_penalty_makes_the_threshold_curve_smaller():
+    norms = []
+    for lam in (1e-3, 1e-2, 1e-1, 1.0, 10.0):
+        _, P = problem_one_class_solver(lam=lam)
+        norms.append(P.threshold_norm(solve_one_class(P).thresholds).item())
+    assert (np.diff(norms) < 0).all() and norms[-1] < 0.1 * norms[0]
+
+
+def test_a_path_that_is_at_hand_is_used():
+    _, P = problem_one_class_solver(n=20)
+    path = OneClassPath(P.inputs.numpy(), P.row_weights.numpy())
+    one, two = solve_one_class(P), solve_one_class(P, path=path)
+    torch.testing.assert_close(one.weights, two.weights)
+    assert len(path.segments) > 1
+
+
+def test_a_few_newton_steps_are_enough():
+    _, P = problem_one_class_solver(lam=1e-2)
+    solution = solve_one_class(P)
+    path = OneClassPath(P.inputs.numpy())
+    for level in P.levels.tolist():
+        path.position(level)
+    assert solution.report.iterations - len(path.segments) < 40
+
+
+def test_a_gap_that_stays_large_warns():
+    _, P = problem_one_class_solver(lam=1e-2)
+    with pytest.warns(FitWarning, match="gap"):
+        solution = solve_one_class(P, max_iter=1)
+    assert not solution.report.converged and solution.gap > 1e-6 * abs(solution.objective)
+
+
+def test_the_map_of_a_gibbs_posterior():
+    """ID-17: the solution is the mode of exp(−P) with h(·)(θ_j) ~ GP(0, k/η_j) and t ~ GP(0, k_b/λ), and of nothing normalised."""
+    _, P = problem_one_class_solver(n=20, m=4, lam=0.05)
+    solution = solve_one_class(P)
+    K, K_b = P.inputs @ P.inputs.T, P.thresholds @ P.thresholds.T
+    H, t = P.values(solution.weights), solution.thresholds
+
+    def negative_log_prior(H, t):
+        jitter = 1e-10 * torch.eye(20).double()
+        prior = sum(eta * h @ torch.linalg.solve(K + jitter, h) for eta, h in zip(P.weights, H.T, strict=True)) / 2
+        return prior + 0.05 * t @ torch.linalg.solve(K_b, t) / 2
+
+    short = (P.bounds * (t - H).clamp(min=0)).sum(0)
+    pseudo = (P.weights * (short - t)).sum()
+    assert (pseudo + negative_log_prior(H, t)).item() == pytest.approx(solution.objective, rel=1e-5)

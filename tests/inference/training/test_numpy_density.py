@@ -1,0 +1,271 @@
+"""Tests of `ovkgp.inference.training.numpy_density`."""
+
+import numpy as np
+import pytest
+import torch
+from density_cases import assert_roads_agree
+from gp_cases import Waves
+from gpytorch.constraints import GreaterThan, Interval, LessThan
+from gpytorch.kernels import (
+    AdditiveKernel,
+    MaternKernel,
+    PeriodicKernel,
+    ProductKernel,
+    RBFKernel,
+    RQKernel,
+    ScaleKernel,
+)
+from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior
+from linear_operator.utils.warnings import NumericalWarning
+
+from ovkgp.features import ORFF, Nystrom
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training import numpy_density as plain_kernels
+from ovkgp.inference.training.initialization import register_default_priors
+from ovkgp.inference.training.log_posterior import LogPosterior
+from ovkgp.inference.training.numpy_density import plain_kernel
+from ovkgp.inference.training.numpy_values import NotPlain, PlainVector
+from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix, IndependentKernel, MeanRegularizedMatrix
+
+SCALARS = {
+    "rbf": lambda: RBFKernel(),
+    "rbf, a column each": lambda: ScaleKernel(RBFKernel(ard_num_dims=2)),
+    "matern 1/2": lambda: ScaleKernel(MaternKernel(nu=0.5)),
+    "matern 3/2, one column": lambda: ScaleKernel(MaternKernel(nu=1.5, active_dims=(1,))),
+    "matern 5/2, swapped columns": lambda: MaternKernel(nu=2.5, ard_num_dims=2, active_dims=(1, 0)),
+    "rational quadratic": lambda: ScaleKernel(RQKernel()),
+    "rational quadratic, a column each": lambda: RQKernel(ard_num_dims=2),
+    "sum": lambda: ScaleKernel(RBFKernel(active_dims=(0,))) + ScaleKernel(MaternKernel(nu=1.5)),
+    "scaled sum": lambda: ScaleKernel(RBFKernel() + ScaleKernel(RQKernel(active_dims=(1,)))),
+    "interval": lambda: ScaleKernel(
+        RBFKernel(lengthscale_constraint=Interval(0.1, 4.0)), outputscale_constraint=GreaterThan(0.1)
+    ),
+}
+STRUCTURES = {
+    "scalar": lambda: ScaleKernel(MaternKernel(ard_num_dims=2)),
+    "icm": lambda: DecomposableKernel(RBFKernel(), num_outputs=3, rank=2),
+    "icm, full": lambda: ScaleKernel(DecomposableKernel(MaternKernel(nu=1.5), output_matrix=FullMatrix(3))),
+    "lmc": lambda: (
+        DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
+        + ScaleKernel(DecomposableKernel(MaternKernel(active_dims=(0,)), num_outputs=3))
+    ),
+    "independent": lambda: IndependentKernel([ScaleKernel(RBFKernel()), MaternKernel(nu=1.5), RQKernel()]),
+}
+MATRICES = {
+    "known": lambda: DecomposableKernel(ScaleKernel(RBFKernel()), output_matrix=torch.ones(3, 3) + torch.eye(3)),
+    "known, singular": lambda: DecomposableKernel(ScaleKernel(RBFKernel()), output_matrix=torch.ones(3, 3)),
+    "coupled": lambda: DecomposableKernel(ScaleKernel(RBFKernel()), output_matrix=MeanRegularizedMatrix(3)),
+    "twice scaled": lambda: ScaleKernel(ScaleKernel(DecomposableKernel(RBFKernel(), num_outputs=3))),
+    "scaled lmc": lambda: ScaleKernel(STRUCTURES["lmc"]()),
+    "many outputs": lambda: DecomposableKernel(RBFKernel(), num_outputs=7, rank=3),
+    "one output": lambda: DecomposableKernel(RBFKernel(), num_outputs=1),
+}
+CASES = [("zero", False), ("constant", True), ("linear", False), ("linear", True)]
+NOISES = ("shared", "per_output", "full", "fixed", "known")
+
+
+def data(p, missing, n=15, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 2))
+    Y = X[:, :1] + rng.standard_normal((n, p))
+    if missing:
+        Y[rng.random((n, p)) < 0.25] = np.nan
+        Y[:1] = 0.3
+    return torch.from_numpy(X), torch.from_numpy(Y), torch.from_numpy(rng.uniform(0.1, 0.5, (n, p)))
+
+
+@pytest.mark.parametrize("mean, missing", CASES)
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_plain_road_is_that_of_the_modules(name, noise, mean, missing):
+    kernel = STRUCTURES[name]()
+    p = 1 if name == "scalar" else 3
+    X, Y, known = data(p, missing)
+    gp = OperatorValuedGP(kernel, mean, {"fixed": 0.2, "known": "per_output"}.get(noise, noise))
+    lp = assert_roads_agree(gp, X, Y, known if noise == "known" else None)
+    assert lp._plain.priors is not None  # the default priors are all in the table
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_scalar_kernels(name):
+    X, Y, _ = data(1, False)
+    assert_roads_agree(OperatorValuedGP(SCALARS[name]()), X, Y)
+
+
+@pytest.mark.parametrize("missing", (False, True))
+@pytest.mark.parametrize("name", MATRICES)
+def test_output_matrices(name, missing):
+    kernel = MATRICES[name]()
+    X, Y, _ = data({"many outputs": 7, "one output": 1}.get(name, 3), missing)
+    assert_roads_agree(OperatorValuedGP(kernel, noise="full"), X, Y)
+
+
+def test_more_rows_than_are_small():
+    X, Y, _ = data(3, False, n=90)
+    assert_roads_agree(OperatorValuedGP(STRUCTURES["icm"]()), X, Y)
+    assert_roads_agree(OperatorValuedGP(STRUCTURES["scalar"]()), X, Y[:, :1])
+
+
+@pytest.mark.parametrize("road", ("dense", "kronecker"))
+def test_named_exact_roads_are_plain_too(road):
+    X, Y, _ = data(3, False)
+    assert_roads_agree(OperatorValuedGP(STRUCTURES["icm"](), road=road), X, Y)
+
+
+def test_repeated_rows_and_a_single_one():
+    X, Y, _ = data(3, False)
+    assert_roads_agree(OperatorValuedGP(STRUCTURES["icm"]()), torch.cat([X, X]), torch.cat([Y, Y]))
+    assert_roads_agree(OperatorValuedGP(STRUCTURES["icm"](), "zero"), X[:1], Y[:1])
+
+
+def test_rows_with_one_output_each():
+    X, Y, _ = data(3, False)
+    Y[torch.arange(15), torch.arange(15) % 3] = torch.nan
+    Y[torch.arange(15), (torch.arange(15) + 1) % 3] = torch.nan
+    assert_roads_agree(OperatorValuedGP(STRUCTURES["lmc"](), noise="full"), X, Y)
+
+
+def test_fixed_parameters_and_fixed_means():
+    X, Y, _ = data(3, False)
+    gp = OperatorValuedGP(STRUCTURES["icm"](), Waves(3), "shared")
+    gp.mean.requires_grad_(False)
+    gp.kernel.output_module.loadings.requires_grad_(False)
+    gp.kernel.base_kernel.raw_lengthscale.requires_grad_(False)
+    assert len(assert_roads_agree(gp, X, Y)) == 4
+
+
+def test_other_priors_go_through_torch():
+    X, Y, _ = data(3, False)
+    kernel = DecomposableKernel(
+        RBFKernel(lengthscale_prior=GammaPrior(2.0, 1.0), lengthscale_constraint=GreaterThan(0.1)), num_outputs=3
+    )
+    lp = assert_roads_agree(OperatorValuedGP(kernel), X, Y)
+    assert lp._plain.priors is None
+
+
+def test_priors_of_the_user_and_none_at_all():
+    X, Y, _ = data(1, False)
+    kernel = ScaleKernel(RBFKernel(lengthscale_prior=NormalPrior(1.0, 0.3)), outputscale_prior=LogNormalPrior(0.3, 0.8))
+    lp = assert_roads_agree(OperatorValuedGP(kernel), X, Y, priors="given")
+    assert lp._plain.priors is not None
+    register_default_priors(kernel, 2)
+    assert_roads_agree(OperatorValuedGP(kernel), X, Y)
+
+
+def test_where_a_matrix_is_not_positive_definite_the_modules_decide():
+    X, Y, _ = data(1, False)
+    gp = OperatorValuedGP(ScaleKernel(RBFKernel()), "zero", 1e-17)
+    lp = LogPosterior(gp, X, Y)
+    u = lp.start() + np.array([0.0, 8.0])  # lengthscales so long that the Gram matrix is singular to rounding
+    with pytest.raises(np.linalg.LinAlgError):
+        lp._plain(u)
+    with pytest.warns(NumericalWarning, match="positive definite"):
+        value, gradient = lp(u)
+        other, by_other = LogPosterior(gp, X, Y, road="modules")(u)
+    assert np.isfinite(value) and value == other and np.array_equal(gradient, by_other)
+
+
+# --- what is not in the tables ------------------------------------------------------------------------------------
+
+
+class OwnKernel(RBFKernel):
+    """A subclass with a `forward` of its own."""
+
+    def forward(self, x1, x2, **params):
+        return 0.5 * super().forward(x1, x2, **params)
+
+
+class OwnGP(OperatorValuedGP):
+    """A model that means something else by its evidence."""
+
+    def evidence(self, X, Y=None, noise=None):
+        whole = super().evidence(X, Y, noise)
+        return lambda: 0.5 * whole()
+
+
+OTHERS = {
+    "subclass": lambda: ScaleKernel(OwnKernel()),
+    "periodic": lambda: ScaleKernel(PeriodicKernel()),
+    "product": lambda: ProductKernel(RBFKernel(), PeriodicKernel()),
+    "sum with another": lambda: AdditiveKernel(RBFKernel(), PeriodicKernel()),
+    "curl-free": lambda: CurlFreeKernel(RBFKernel(ard_num_dims=2)),
+    "constraint": lambda: RBFKernel(lengthscale_constraint=LessThan(5.0)),
+    "transform": lambda: RBFKernel(lengthscale_constraint=Interval(0.1, 5.0, transform=_arctan, inv_transform=_tan)),
+}
+
+
+def _arctan(x):
+    return 0.5 + x.atan() / torch.pi
+
+
+def _tan(y):
+    return (torch.pi * (y - 0.5)).tan()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_kernels_take_the_modules(name):
+    kernel = OTHERS[name]()
+    X, Y, _ = data(2 if name == "curl-free" else 1, False)
+    assert_roads_agree(OperatorValuedGP(kernel), X, Y, road="modules")
+
+
+def test_other_models_means_roads_and_features_take_the_modules():
+    X, Y, _ = data(3, False)
+    kernel = STRUCTURES["icm"]()
+    assert_roads_agree(OwnGP(kernel), X, Y, road="modules")
+    assert_roads_agree(OperatorValuedGP(kernel, Waves(3)), X, Y, road="modules")
+    assert LogPosterior(OperatorValuedGP(kernel, road="iterative"), X, Y).road == "modules"
+    flat = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
+    for features in (ORFF(flat, 5, random_state=0), Nystrom(flat, X[:5])):
+        assert_roads_agree(OperatorValuedGP(flat, features=features), X, Y, road="modules")
+    apart = IndependentKernel([RBFKernel(ard_num_dims=2), RBFKernel(ard_num_dims=2), RBFKernel(ard_num_dims=2)])
+    assert_roads_agree(OperatorValuedGP(apart, features=ORFF(apart, 5, random_state=0)), X, Y, road="modules")
+
+
+KERNELS = {
+    "rbf": lambda: RBFKernel(),
+    "matern 1/2": lambda: MaternKernel(nu=0.5, ard_num_dims=2),
+    "matern 3/2": lambda: MaternKernel(nu=1.5),
+    "matern 5/2": lambda: MaternKernel(nu=2.5, ard_num_dims=2),
+    "rational quadratic": lambda: RQKernel(ard_num_dims=2),
+    "scaled sum": lambda: ScaleKernel(RBFKernel(active_dims=(1,)) + ScaleKernel(MaternKernel(nu=1.5))),
+}
+
+
+def inputs(n=7):
+    X = np.random.default_rng(0).standard_normal((n, 2))
+    X[3] = X[1]  # a distance of zero off the diagonal
+    return X
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_values_and_derivatives(name):
+    kernel, X = KERNELS[name]().double(), inputs()
+    vector = ParameterVector(kernel)
+    plain = PlainVector(vector)
+    piece, theta = plain_kernel(kernel, X, plain), plain.values(vector.get())[0]
+    K, back = piece.matrix(theta)
+    with torch.no_grad():
+        np.testing.assert_allclose(K, kernel(torch.from_numpy(X)).to_dense().numpy(), atol=1e-7)
+    G = np.random.default_rng(1).standard_normal(K.shape)
+    out = np.zeros(len(theta))
+    back(G + G.T, out)
+    h = 1e-6
+    steps = h * np.eye(len(theta))
+    moved = [(piece.matrix(theta + e)[0] - piece.matrix(theta - e)[0]) / (2 * h) for e in steps]
+    np.testing.assert_allclose(out, [np.vdot(G + G.T, by) for by in moved], rtol=1e-6, atol=1e-8)
+    half = np.zeros(len(theta))
+    back(2 * np.tril(G + G.T, -1) + np.diag(2 * G.diagonal()), half)  # only the symmetric part counts
+    np.testing.assert_allclose(half, out, rtol=1e-9, atol=1e-10)
+
+
+def test_other_kernels_and_too_many_rows_are_not_plain(monkeypatch):
+    for kernel in (PeriodicKernel(), RBFKernel(batch_shape=torch.Size([2]))):
+        vector = PlainVector(ParameterVector(kernel.double()))
+        with pytest.raises(NotPlain):
+            plain_kernel(kernel, inputs(), vector)
+    monkeypatch.setattr(plain_kernels, "MOST_ENTRIES", 48)
+    kernel = RBFKernel().double()
+    with pytest.raises(NotPlain, match="rows"):
+        plain_kernel(kernel, inputs(), PlainVector(ParameterVector(kernel)))

@@ -1,0 +1,192 @@
+"""Tests of `ovkgp.inference.training.numpy_evidence`."""
+
+import numpy as np
+import pytest
+import torch
+from density_cases import assert_roads_agree
+from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from scipy.stats import multivariate_normal
+
+from ovkgp.features import ORFF, Nystrom
+from ovkgp.inference import OperatorValuedGP
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.training.log_posterior import LogPosterior
+from ovkgp.inference.training.numpy_density import Stationary, _rbf
+from ovkgp.inference.training.numpy_evidence import (
+    SMALL,
+    Entries,
+    OneOutput,
+    Separable,
+    Several,
+    _by_eigenvectors,
+    _by_factors,
+    solved,
+)
+from ovkgp.inference.training.numpy_values import BasisMean, CholeskyOutputs, FreeOutputs, Reference, Scaled, Variances
+from ovkgp.kernels import DecomposableKernel, FullMatrix, IndependentKernel
+
+
+@pytest.mark.parametrize("n", (1, 2, SMALL, SMALL + 1, 150))
+def test_solutions_are_those_of_numpy(n):
+    rng = np.random.default_rng(n)
+    root = rng.standard_normal((n, n))
+    C, columns = root @ root.T + np.eye(n), rng.standard_normal((n, 2))
+    x, inverse, logdet = solved(C.copy(), columns)
+    expected = np.linalg.inv(C)
+    np.testing.assert_allclose(x, expected @ columns, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose((inverse + inverse.T) / 2, expected, rtol=1e-8, atol=1e-10)
+    assert logdet == pytest.approx(np.linalg.slogdet(C)[1], rel=1e-12) and inverse.flags.c_contiguous
+
+
+@pytest.mark.parametrize("n", (3, SMALL + 1))
+@pytest.mark.parametrize("value", (-1.0, np.nan, np.inf))
+def test_what_is_not_positive_definite_is_refused(n, value):
+    C = np.eye(n)
+    C[1, 1] = value
+    with pytest.raises(np.linalg.LinAlgError):
+        solved(C, np.ones((n, 1)))
+
+
+P, N = 2, 6
+
+
+class Pieces:
+    """A model of all kinds of pieces, with θ laid out by hand."""
+
+    def __init__(self, full=True):
+        rng = np.random.default_rng(0)
+        self.X, self.Y = rng.standard_normal((N, 1)), rng.standard_normal((N, P))
+        self.theta = np.array([0.8, 1.3, 0.5, -0.4, 0.3, 0.2, -0.6, -0.3, 0.25, 0.7, -0.2])
+        places = {"lengthscale": (0, (1, 1)), "scale": (1, (1,)), "W": (2, (P, 1)), "v": (4, (P,))}
+        places |= {"log_scale": (6, (P,)), "lower": (8, (1,)), "constant": (9, (P,))}
+        ref = {name: Reference(shape, slice(i, i + int(np.prod(shape)))) for name, (i, shape) in places.items()}
+        self.kernel = Scaled(ref["scale"], Stationary(_rbf, self.X, ref["lengthscale"]))
+        self.outputs = FreeOutputs(ref["W"], ref["v"])
+        self.noise = CholeskyOutputs(ref["log_scale"], ref["lower"]) if full else Variances(ref["log_scale"], P)
+        self.ref = ref
+
+    def mean(self, index=None):
+        return BasisMean(np.ones((N, 1)), [self.ref["constant"]], index)
+
+    def data(self, holes=()):
+        Y = torch.from_numpy(self.Y.copy())
+        for row, column in holes:
+            Y[row, column] = torch.nan
+        return Observations(torch.from_numpy(self.X), Y)
+
+    def oracle(self, theta, seen):
+        C = np.kron(self.kernel.matrix(theta)[0], self.outputs.matrix(theta)[0])
+        C += np.kron(np.eye(N), self.noise.matrix(theta)[0])
+        centre = np.tile(theta[9:11], N)
+        kept = seen.ravel()
+        return multivariate_normal.logpdf(self.Y.ravel()[kept], centre[kept], C[np.ix_(kept, kept)])
+
+
+def assert_evidence(evidence, oracle, theta):
+    out, h = np.zeros(len(theta)), 1e-6
+    assert evidence(theta, out) == pytest.approx(oracle(theta), rel=1e-10)
+    steps = h * np.eye(len(theta))
+    found = [(oracle(theta + e) - oracle(theta - e)) / (2 * h) for e in steps]
+    np.testing.assert_allclose(out, found, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("full", (False, True))
+@pytest.mark.parametrize("holes", ((), ((0, 1), (3, 0)), ((0, 1), (2, 0), (5, 0))))
+def test_entries_are_a_dense_normal_density(full, holes):
+    pieces = Pieces(full)
+    data = pieces.data(holes)
+    evidence = Entries([(pieces.kernel, pieces.outputs)], pieces.noise, pieces.mean(), data)
+    assert_evidence(evidence, lambda theta: pieces.oracle(theta, data.seen.numpy()), pieces.theta)
+
+
+@pytest.mark.parametrize("full", (False, True))
+def test_separable_is_a_dense_normal_density(full):
+    pieces = Pieces(full)
+    evidence = Separable(pieces.kernel, pieces.outputs, pieces.noise, pieces.mean(), pieces.data())
+    assert_evidence(evidence, lambda theta: pieces.oracle(theta, np.ones((N, P), dtype=bool)), pieces.theta)
+
+
+def test_outputs_that_share_a_kernel_and_nothing_else():
+    pieces = Pieces(full=False)
+    data = pieces.data()
+    parts = []
+    for a in range(P):
+        noise = Variances(pieces.ref["log_scale"], P, a)
+        parts.append(OneOutput(pieces.kernel, noise, pieces.mean(a), data.output(a)))
+
+    def oracle(theta):
+        K = pieces.kernel.matrix(theta)[0]
+        variances = np.exp(2 * theta[6:8])
+        pairs = zip(pieces.Y.T, theta[9:11], variances, strict=True)
+        return sum(multivariate_normal.logpdf(y, np.full(N, m), K + v * np.eye(N)) for y, m, v in pairs)
+
+    assert_evidence(Several(parts), oracle, pieces.theta)
+
+
+def test_factors_and_eigenvectors_give_the_same():
+    rng = np.random.default_rng(0)
+    K = Pieces().kernel.matrix(Pieces().theta)[0]
+    t, rotated = np.array([0.0, 1e-9, 0.7, 30.0]), rng.standard_normal((N, 4))
+    (logdet, alpha, by_K, traces), others = _by_factors(K, t, rotated), _by_eigenvectors(K, t, rotated)
+    assert logdet == pytest.approx(others[0], rel=1e-10)
+    np.testing.assert_allclose(alpha, others[1], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose((by_K + by_K.T) / 2, others[2], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(traces, others[3], rtol=1e-8)
+
+
+SEPARABLE = {
+    "scalar": lambda: ScaleKernel(RBFKernel(ard_num_dims=2)),
+    "icm": lambda: DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3, rank=2),
+    "icm, full": lambda: ScaleKernel(
+        DecomposableKernel(MaternKernel(nu=1.5, ard_num_dims=2), output_matrix=FullMatrix(3))
+    ),
+    "icm, singular": lambda: DecomposableKernel(ScaleKernel(RQKernel(ard_num_dims=2)), output_matrix=torch.ones(3, 3)),
+    "independent": lambda: IndependentKernel([ScaleKernel(RBFKernel(ard_num_dims=2)) for _ in range(3)]),
+}
+MEANS, NOISES = ("zero", "constant", "linear"), ("shared", "per_output", "full")
+
+
+def data(p, n=80, seed=0):
+    rng = np.random.default_rng(seed)
+    X = torch.from_numpy(rng.standard_normal((n, 2)))
+    return X, X[:, :1] + torch.from_numpy(rng.standard_normal((n, p)))
+
+
+def model(name, mean="constant", noise="per_output"):
+    kernel = SEPARABLE[name]()
+    return OperatorValuedGP(kernel, mean, noise, features=ORFF(kernel, 15, random_state=0))
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("name", SEPARABLE)
+def test_plain_statistics_are_those_of_the_modules(name, noise, mean):
+    gp = model(name, mean, noise)
+    is_tied = name == "independent" and noise == "full"  # then no longer separable
+    assert_roads_agree(gp, gp.statistics(*data(1 if name == "scalar" else 3)), road="modules" if is_tied else "plain")
+
+
+def test_missing_outputs_are_plain_where_outputs_share_nothing():
+    X, Y = data(3)
+    Y[torch.rand(Y.shape, generator=torch.Generator().manual_seed(0)) < 0.3] = torch.nan
+    for name, road in (("independent", "plain"), ("icm", "modules")):
+        gp = model(name)
+        assert_roads_agree(gp, gp.statistics(X, Y), road=road)
+
+
+def test_other_feature_maps_and_sums_take_the_modules():
+    X, Y = data(3)
+    kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
+    gp = OperatorValuedGP(kernel, features=Nystrom(kernel, X[:9]))
+    assert LogPosterior(gp, gp.statistics(X, Y)).road == "modules"
+    kernel = kernel + DecomposableKernel(MaternKernel(ard_num_dims=2), num_outputs=3)
+    gp = OperatorValuedGP(kernel, features=ORFF(kernel, 9, random_state=0))
+    assert LogPosterior(gp, gp.statistics(X, Y)).road == "modules"
+
+
+def test_statistics_of_full_noise_and_missing_outputs_say_what_cannot_be_inferred():
+    X, Y = data(3)
+    Y[3, 1] = torch.nan
+    gp = model("icm", "zero", "full")
+    with pytest.raises(ValueError, match="one noise and output matrix"):
+        LogPosterior(gp, gp.statistics(X, Y))

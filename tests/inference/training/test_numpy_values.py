@@ -1,0 +1,178 @@
+"""Tests of `ovkgp.inference.training.numpy_values`."""
+
+import numpy as np
+import pytest
+import torch
+from gp_cases import Waves
+from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
+
+from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
+from ovkgp.inference.model.observations import observations
+from ovkgp.inference.model.parameter_vector import ParameterVector
+from ovkgp.inference.training.numpy_values import (
+    NotPlain,
+    PlainVector,
+    Reference,
+    plain_mean,
+    plain_noise,
+    plain_outputs,
+)
+from ovkgp.kernels import FreeMatrix, FullMatrix, KnownMatrix, MeanRegularizedMatrix, OutputMatrix
+
+MATRICES = {
+    "free": lambda: FreeMatrix(3, 2),
+    "full": lambda: FullMatrix(3),
+    "coupled": lambda: MeanRegularizedMatrix(3, 0.3),
+    "known": lambda: KnownMatrix(torch.eye(3)),
+}
+
+
+def assert_derivatives(function, theta, by_value):
+    """`function` gives a value and its way back; the derivatives of ⟨by_value, value⟩ must agree."""
+    _, back = function(theta)
+    out, h = np.zeros(len(theta)), 1e-6
+    back(by_value, out)
+    steps = h * np.eye(len(theta))
+    found = [np.vdot(by_value, function(theta + e)[0] - function(theta - e)[0]) / (2 * h) for e in steps]
+    np.testing.assert_allclose(out, found, rtol=1e-7, atol=1e-9)
+
+
+def away(module, seed=0):
+    vector = ParameterVector(module)
+    vector.set(vector.get() + 0.3 * np.random.default_rng(seed).standard_normal(len(vector)))
+    plain = PlainVector(vector)
+    return plain, plain.values(vector.get())[0]
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_output_matrices(name):
+    module = MATRICES[name]().double()
+    plain, theta = away(module)
+    piece = plain_outputs(module, plain)
+    np.testing.assert_allclose(piece.matrix(theta)[0], module().detach(), rtol=1e-12)
+    assert_derivatives(piece.matrix, theta, np.random.default_rng(1).standard_normal((3, 3)))
+
+
+@pytest.mark.parametrize("kind", ("shared", "per_output", "full"))
+def test_noise(kind):
+    module = OutputNoise(kind, 3)
+    plain, theta = away(module)
+    piece = plain_noise(module, plain)
+    np.testing.assert_allclose(piece.matrix(theta)[0], module.matrix().detach(), rtol=1e-12)
+    assert_derivatives(piece.matrix, theta, np.random.default_rng(1).standard_normal((3, 3)))
+    if kind != "full":
+        one = plain_noise(module, plain, 1)
+        np.testing.assert_allclose(one.variances(theta)[0], module.matrix().detach()[1, 1:2], rtol=1e-12)
+        assert_derivatives(one.variances, theta, np.array([0.7]))
+
+
+@pytest.mark.parametrize("index", (None, 1))
+@pytest.mark.parametrize("degree", (-1, 0, 1))
+def test_means(degree, index):
+    X = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    data = observations(X, torch.zeros(6, 3), 3)
+    mean = PolynomialMean(3, degree)
+    mean.see(2)
+    plain, theta = away(mean)
+    piece = plain_mean(mean, data, plain, index)
+    columns = slice(None) if index is None else [index]
+    expected = mean(X).detach()[:, columns].numpy()
+    np.testing.assert_allclose(np.broadcast_to(piece.values(theta), expected.shape), expected, rtol=1e-12, atol=1e-14)
+    by_value = np.random.default_rng(1).standard_normal(expected.shape)
+    assert_derivatives(lambda t: (piece.values(t) + np.zeros(expected.shape), piece.back), theta, by_value)
+
+
+class OwnMatrix(OutputMatrix):
+    """A trained matrix of the user's own."""
+
+    def __init__(self):
+        super().__init__(num_outputs=2)
+        self.register_parameter("raw", torch.nn.Parameter(torch.ones(2, dtype=torch.float64)))
+
+    def forward(self):
+        return torch.diag(self.raw.exp())
+
+
+def test_what_is_trained_and_in_no_table_is_not_plain():
+    plain = PlainVector(ParameterVector(torch.nn.Module()))
+    with pytest.raises(NotPlain, match="OwnMatrix"):
+        plain_outputs(OwnMatrix(), plain)
+    data = observations(torch.zeros(2, 1), torch.zeros(2, 3), 3)
+    with pytest.raises(NotPlain, match="WrappedMean"):
+        plain_mean(WrappedMean(Waves(3), 3), data, plain)
+    frozen = OwnMatrix().requires_grad_(False)
+    np.testing.assert_allclose(plain_outputs(frozen, plain).matrix(np.zeros(0))[0], np.e * np.eye(2), rtol=1e-12)
+
+
+class Parts(torch.nn.Module):
+    """A module with a parameter for each constraint of the table."""
+
+    def __init__(self, **constraints):
+        super().__init__()
+        self._constraints = {}
+        for name, constraint in constraints.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.tensor([0.3, -0.2], dtype=torch.float64)))
+            if constraint is not None:
+                self._constraints[f"{name}_constraint"] = constraint
+
+
+ALL = {"positive": Positive(), "above": GreaterThan(0.5), "between": Interval(-1.0, 3.0), "free": None}
+
+
+def test_values_and_slopes_are_those_of_the_vector():
+    vector = ParameterVector(Parts(**ALL), sizes={"free": 4.0})
+    plain, u = PlainVector(vector), np.linspace(-2, 1.5, 8)
+    theta, slope, log_slope, by_slope = plain.values(u)
+    vector.set(u)
+    np.testing.assert_allclose(theta, np.concatenate([value.numpy() for value in vector.values().values()]), rtol=1e-12)
+    h = 1e-6
+    ahead, behind = plain.values(u + h), plain.values(u - h)
+    np.testing.assert_allclose(slope, (ahead[0] - behind[0]) / (2 * h), rtol=1e-7)
+    assert log_slope == pytest.approx(np.log(slope).sum(), rel=1e-12)
+    by_raw, by_value = vector.log_slopes([False] * 4), vector.log_slopes([True] * 4)
+    np.testing.assert_allclose(by_value[1], by_slope, rtol=1e-10, atol=1e-12)
+    assert by_value[0] == pytest.approx(log_slope, rel=1e-12)
+    # of the raw parameters: θ'(raw) is missing
+    rises = [entry._log_rise()[0].sum().item() for entry in vector.entries[:3]]
+    assert by_raw[0] == pytest.approx(log_slope - sum(rises), rel=1e-10)
+
+
+@pytest.mark.parametrize("flat", (False, True))
+def test_derivatives_of_log_slopes(flat):
+    vector, h = ParameterVector(Parts(**ALL)), 1e-5
+
+    def total(u):
+        vector.set(u)
+        return vector.log_slopes([flat] * 4)
+
+    u = np.linspace(-2, 1.5, 8)
+    found = [(total(u + h * e)[0] - total(u - h * e)[0]) / (2 * h) for e in np.eye(8)]
+    np.testing.assert_allclose(total(u)[1], found, atol=1e-8)
+
+
+def test_variables_that_are_left_out_stay_where_they_are():
+    vector = ParameterVector(Parts(**ALL))
+    before = vector.get()
+    vector.keep(np.arange(8) != 2)
+    assert len(vector) == 7 and vector.bounds.shape == (7, 2)
+    vector.set(np.zeros(7))
+    np.testing.assert_allclose(vector.spread(vector.get()), np.where(np.arange(8) == 2, before, 0.0), atol=1e-12)
+    vector.keep(np.arange(7) != 0)
+    assert len(vector) == 6 and vector.kept.tolist() == [False, True, False, True, True, True, True, True]
+    plain = PlainVector(vector)
+    assert plain.values(np.zeros(6))[0].shape == (8,) and plain.kept(np.arange(8.0)).tolist() == [1, 3, 4, 5, 6, 7]
+
+
+def test_a_constraint_outside_the_table_is_not_plain():
+    with pytest.raises(NotPlain, match="below"):
+        PlainVector(ParameterVector(Parts(below=LessThan(2.0))))
+
+
+def test_references_read_and_add():
+    theta, out = np.arange(4.0), np.zeros(4)
+    moving, fixed = Reference((1, 2), slice(1, 3)), Reference((2,), None, np.array([7.0, 8.0]))
+    assert moving.value(theta).tolist() == [[1.0, 2.0]] and fixed.value(theta).tolist() == [7.0, 8.0]
+    moving.add(out, np.array([[5.0, 6.0]]))
+    moving.add(out, np.array([1.0, 1.0]))
+    fixed.add(out, np.ones(2))
+    assert out.tolist() == [0.0, 6.0, 7.0, 0.0]

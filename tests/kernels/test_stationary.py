@@ -1,0 +1,257 @@
+"""Tests of `ovkgp.kernels.stationary`."""
+
+import pickle
+import unittest
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.constraints import GreaterThan
+from gpytorch.priors import GammaPrior
+from gpytorch.test.base_kernel_test_case import BaseKernelTestCase
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+
+from ovkgp.exceptions import OptionError
+from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, SobolevKernel
+
+
+class TestCauchyKernelProtocol(BaseKernelTestCase, unittest.TestCase):
+    def create_kernel_no_ard(self, **kwargs):
+        return CauchyKernel(**kwargs)
+
+    def create_kernel_ard(self, num_dims, **kwargs):
+        return CauchyKernel(ard_num_dims=num_dims, **kwargs)
+
+
+def test_equals_the_dense_oracle():
+    rng = np.random.default_rng(0)
+    x, z, lengthscale = rng.normal(size=(7, 3)), rng.normal(size=(5, 3)), np.array([0.5, 1.0, 2.5])
+    kernel = CauchyKernel(ard_num_dims=3).double()
+    kernel.lengthscale = torch.tensor(lengthscale)
+    expected = np.prod(1 / (1 + ((x[:, None] - z[None]) / lengthscale) ** 2), axis=-1)
+    np.testing.assert_allclose(kernel(torch.tensor(x), torch.tensor(z)).to_dense().detach(), expected, rtol=1e-13)
+    diagonal = kernel(torch.tensor(x[:5]), torch.tensor(z), diag=True).detach()
+    np.testing.assert_allclose(diagonal, np.diag(expected), rtol=1e-13)
+
+
+def test_many_far_coordinates_do_not_overflow_in_single_precision():
+    kernel = CauchyKernel()
+    value = kernel(torch.zeros(1, 40), torch.full((1, 40), 30.0)).to_dense()
+    assert torch.isfinite(value).all() and value.item() >= 0
+
+
+def test_first_and_second_gradients_also_at_coincident_points():
+    x = torch.randn(3, 2, dtype=torch.float64)
+    z = torch.cat([x[:2], torch.randn(2, 2, dtype=torch.float64)])
+    x, z = x.requires_grad_(), z.detach().requires_grad_()
+    kernel = CauchyKernel(ard_num_dims=2).double()
+
+    def value(x, z, raw):
+        return torch.func.functional_call(kernel, {"raw_lengthscale": raw}, (x, z)).to_dense()
+
+    assert torch.autograd.gradcheck(value, (x, z, kernel.raw_lengthscale))
+    assert torch.autograd.gradgradcheck(value, (x, z, kernel.raw_lengthscale))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0.05, 20), min_size=2, max_size=2), st.integers(0, 1000))
+def test_positive_semidefinite(lengthscale, seed):
+    kernel = CauchyKernel(ard_num_dims=2).double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    assert torch.linalg.eigvalsh(kernel(x).to_dense()).min() > -1e-10
+
+
+class TestLaplaceKernelProtocol(BaseKernelTestCase, unittest.TestCase):
+    def create_kernel_no_ard(self, **kwargs):
+        return LaplaceKernel(**kwargs)
+
+    def create_kernel_ard(self, num_dims, **kwargs):
+        return LaplaceKernel(ard_num_dims=num_dims, **kwargs)
+
+
+def oracle(x, z, lengthscale):
+    return np.exp(-sum(np.abs(x[:, None, k] - z[None, :, k]) / lengthscale[k] for k in range(x.shape[1])))
+
+
+@pytest.fixture
+def kernel():
+    kernel = LaplaceKernel(ard_num_dims=3).double()
+    kernel.lengthscale = torch.tensor([0.5, 1.0, 2.5], dtype=torch.float64)
+    return kernel
+
+
+def test_equals_the_dense_oracle_laplace(kernel):
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=(7, 3)), rng.normal(size=(5, 3))
+    ours = kernel(torch.tensor(x), torch.tensor(z)).to_dense().detach().numpy()
+    np.testing.assert_allclose(ours, oracle(x, z, [0.5, 1.0, 2.5]), rtol=1e-13)
+
+
+def test_diagonal_between_different_points(kernel):
+    x, z = torch.randn(6, 3).double(), torch.randn(6, 3).double()
+    torch.testing.assert_close(kernel(x, z, diag=True), kernel(x, z).to_dense().diagonal())
+
+
+def test_last_dim_is_batch_gives_one_matrix_a_coordinate(kernel):
+    x = torch.randn(4, 3).double()
+    with pytest.warns(DeprecationWarning):
+        parts = kernel(x, last_dim_is_batch=True).to_dense()
+    assert parts.shape == (3, 4, 4)
+    torch.testing.assert_close(parts.prod(0), kernel(x).to_dense())
+
+
+def test_gradient_in_inputs_and_lengthscale():
+    x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    z = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+    kernel = LaplaceKernel(ard_num_dims=2).double()
+
+    def value(x, z, raw):
+        return torch.func.functional_call(kernel, {"raw_lengthscale": raw}, (x, z)).to_dense()
+
+    assert torch.autograd.gradcheck(value, (x, z, kernel.raw_lengthscale))
+
+
+def test_gradient_at_coincident_points_is_zero_in_x_and_right_in_lengthscale(kernel):
+    x = torch.ones(3, 3, dtype=torch.float64, requires_grad=True)
+    kernel(x, x.detach().clone()).to_dense().sum().backward()
+    assert torch.equal(x.grad, torch.zeros_like(x))
+    assert torch.equal(kernel.raw_lengthscale.grad, torch.zeros_like(kernel.raw_lengthscale))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0.05, 20), min_size=2, max_size=2), st.integers(0, 1000))
+def test_positive_semidefinite_laplace(lengthscale, seed):
+    kernel = LaplaceKernel(ard_num_dims=2).double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+    x = torch.randn(20, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    assert torch.linalg.eigvalsh(kernel(x).to_dense()).min() > -1e-10
+
+
+def test_prior_constraint_pickle_and_batch_indexing():
+    kernel = LaplaceKernel(
+        batch_shape=torch.Size([2]),
+        active_dims=[0, 2],
+        lengthscale_prior=GammaPrior(2.0, 1.0),
+        lengthscale_constraint=GreaterThan(1e-3),
+    )
+    kernel.lengthscale = torch.tensor([0.5, 2.0])[:, None, None]
+    kernel = pickle.loads(pickle.dumps(kernel))
+    assert len(list(kernel.named_priors())) == 1
+    x = torch.randn(4, 3)
+    assert torch.equal(kernel[1].active_dims, torch.tensor([0, 2]))
+    torch.testing.assert_close(kernel[1](x).to_dense(), kernel(x).to_dense()[1])
+    assert kernel.expand_batch(3, 2).batch_shape == (3, 2)
+
+
+ALL = [(1, False), (2, False), (1, True), (2, True), (3, True)]
+
+
+class TestSobolevProtocol(BaseKernelTestCase, unittest.TestCase):
+    def create_kernel_no_ard(self, **kwargs):
+        return SobolevKernel(order=2, **kwargs)
+
+    def create_kernel_ard(self, num_dims, **kwargs):
+        return SobolevKernel(order=2, ard_num_dims=num_dims, **kwargs)
+
+
+class TestPeriodicSobolevProtocol(BaseKernelTestCase, unittest.TestCase):
+    def create_kernel_no_ard(self, **kwargs):
+        return SobolevKernel(order=1, periodic=True, **kwargs)
+
+    def test_kernel_dtype_device(self):
+        """Without a parameter there is nothing to convert: the results follow the inputs."""
+        for dtype in (torch.float32, torch.float64):
+            self.assertEqual(self.create_kernel_no_ard()(torch.rand(2, 1, dtype=dtype)).to_dense().dtype, dtype)
+
+
+def evaluate(kernel, delta):
+    return kernel.forward(torch.zeros(1, 1).double(), torch.tensor(delta).reshape(-1, 1)).detach().numpy()[0]
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_on_the_line_is_the_inverse_fourier_transform_of_the_norm(order):
+    kernel = SobolevKernel(order=order).double()
+    kernel.lengthscale = 1.0
+    delta = np.array([0.3, 1.0, 2.7])
+
+    def density(w):
+        return 1 / (1 + w**2) if order == 1 else 1 / (1 + w**2 + w**4)
+
+    expected = [quad(density, 0, np.inf, weight="cos", wvar=d)[0] / np.pi for d in delta]
+    np.testing.assert_allclose(evaluate(kernel, delta), expected, atol=1e-7)  # what the quadrature promises
+    at_zero = quad(density, 0, np.inf)[0] / np.pi
+    np.testing.assert_allclose([evaluate(kernel, [0.0])[0], kernel.value_at_zero], at_zero, rtol=1e-9)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_bo_e_09_bernoulli_kernel_reproduces_its_own_norm_and_not_the_printed_one(order):
+    """The norm (∫v)² + ∫(v^(s))² weighs cos 2πkt by (2πk)^{2s}; the printed ∫v² + ∫(v^(s))² by 1 + (2πk)^{2s}."""
+    kernel = SobolevKernel(order=order, periodic=True).double()
+    delta = np.linspace(-1.3, 1.6, 30)
+    k = np.arange(1, 200_001)[:, None]
+
+    def series(weights):
+        return 1 + sum(
+            (2 * np.cos(2 * np.pi * part * delta) / w).sum(0)
+            for part, w in zip(np.array_split(k, 20), np.array_split(weights, 20), strict=True)
+        )
+
+    own = series((2 * np.pi * k) ** (2.0 * order))
+    printed = series(1 + (2 * np.pi * k) ** (2.0 * order))
+    # the truncated series of order 1 is wrong by at most 2 / (4π² · 200 000)
+    np.testing.assert_allclose(evaluate(kernel, delta), own, atol=3e-7 if order == 1 else 1e-12)
+    assert np.abs(evaluate(kernel, delta) - printed).max() > {1: 1e-3, 2: 5e-7, 3: 1e-10}[order]
+    # ⟨v, k(x, ·)⟩ = v(x) in that norm, for v = 1 + cos 2πt: ∫v ∫k + ∫v^(s) k^(s)
+    value = evaluate(kernel, np.arange(4000) / 4000)
+    first = 2 * np.mean(value * np.cos(2 * np.pi * np.arange(4000) / 4000))  # its cosine coefficient
+    # the rectangle rule aliases the coefficients k = 4000 ± 1 onto the first
+    np.testing.assert_allclose(value.mean() + first * (2 * np.pi) ** (2 * order) / 2, 2.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("order, periodic", ALL)
+def test_product_over_coordinates_and_diagonal(order, periodic):
+    kernel = SobolevKernel(order=order, periodic=periodic).double()
+    x, z = torch.rand(5, 3).double(), torch.rand(5, 3).double()
+    parts = [kernel(x[:, k : k + 1], z[:, k : k + 1]).to_dense() for k in range(3)]
+    torch.testing.assert_close(kernel(x, z).to_dense(), parts[0] * parts[1] * parts[2])
+    torch.testing.assert_close(kernel(x, z, diag=True), kernel(x, z).to_dense().diagonal())
+    expected = torch.full((5,), kernel.value_at_zero**3, dtype=torch.float64)
+    torch.testing.assert_close(kernel(x, diag=True), expected)
+
+
+@pytest.mark.parametrize("order, periodic", ALL)
+def test_gradients_and_zero_at_coincident_points(order, periodic):
+    torch.manual_seed(0)
+    x = torch.rand(3, 2, dtype=torch.float64, requires_grad=True)
+    z = torch.rand(4, 2, dtype=torch.float64, requires_grad=True)
+    kernel = SobolevKernel(order=order, periodic=periodic).double()
+    assert torch.autograd.gradcheck(lambda x, z: kernel(x, z).to_dense(), (x, z))
+    same = torch.autograd.grad(kernel(x, x.detach()).to_dense().diagonal().sum(), x)[0]
+    assert torch.equal(same, torch.zeros_like(same))
+    if not periodic:
+
+        def value(raw):
+            return torch.func.functional_call(kernel, {"raw_lengthscale": raw}, (x, z)).to_dense()
+
+        assert torch.autograd.gradcheck(value, (kernel.raw_lengthscale,))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(ALL), st.floats(0.05, 20), st.integers(0, 1000))
+def test_positive_semidefinite_sobolev(which, lengthscale, seed):
+    kernel = SobolevKernel(*which).double()
+    if kernel.has_lengthscale:
+        kernel.lengthscale = lengthscale
+    x = torch.randn(15, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    assert torch.linalg.eigvalsh(kernel(x).to_dense()).min() > -1e-10
+
+
+def test_orders_and_the_lengthscale_of_the_circle():
+    for order, periodic in ((3, False), (0, False), (4, True)):
+        with pytest.raises(OptionError, match="order"):
+            SobolevKernel(order=order, periodic=periodic)
+    assert SobolevKernel(periodic=True).lengthscale is None
+    assert SobolevKernel(periodic=True).is_stationary and SobolevKernel().is_stationary
