@@ -35,8 +35,8 @@ def dense_features(orff: ORFF, X: torch.Tensor) -> torch.Tensor:
     """The dense twin: the (N·p) × r matrix, built block by block from the definition."""
     w, B = orff.frequencies, orff.factors[0]
     angles = X @ w.mT
-    waves = torch.stack([angles.cos(), angles.sin()], 1) / math.sqrt(len(w))
-    return torch.einsum("nej,jpr->npejr", waves, B).reshape(len(X) * B.shape[1], -1)
+    scalar_features = torch.stack([angles.cos(), angles.sin()], 1) / math.sqrt(len(w))
+    return torch.einsum("nej,jpr->npejr", scalar_features, B).reshape(len(X) * B.shape[1], -1)
 
 
 def products(quick: bool) -> None:

@@ -178,6 +178,6 @@ def lt145(
 
 def _masked(rows: TaskRows, share: float, rng: np.random.Generator) -> TaskRows:
     """A share of the target faces away, and of each task at least one kept."""
-    seen = rng.uniform(size=rows.Y.shape[:2]) >= share
-    seen[rng.integers(len(seen), size=seen.shape[1]), np.arange(seen.shape[1])] = True
-    return rows._replace(Y=np.where(seen[..., None], rows.Y, np.nan))
+    observed = rng.uniform(size=rows.Y.shape[:2]) >= share
+    observed[rng.integers(len(observed), size=observed.shape[1]), np.arange(observed.shape[1])] = True
+    return rows._replace(Y=np.where(observed[..., None], rows.Y, np.nan))

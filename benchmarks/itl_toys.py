@@ -35,11 +35,15 @@ def _excess(model, test: QuantileSample, levels: np.ndarray = FINE) -> float:
 
     The expectation over y is exact: E ρ_θ(y − q) of a normal y is σ ((z (Φ(z) − θ)) + φ(z)), z = (q − μ)/σ.
     """
-    law = test.quantiles
+    distribution = test.quantiles
     x = test.X[:, 0]
-    z = (model.predict(test.X, levels) - law.location(x)[:, None]) / law.scale(x)[:, None]
-    losses = law.scale(x)[:, None] * (z * (law.law.cdf(z) - levels) + law.law.pdf(z))
-    least = law.scale(x).mean() * law.law.pdf(law.law.ppf(levels)).mean()  # z of the true quantiles
+    z = (model.predict(test.X, levels) - distribution.location(x)[:, None]) / distribution.scale(x)[:, None]
+    losses = distribution.scale(x)[:, None] * (
+        z * (distribution.distribution.cdf(z) - levels) + distribution.distribution.pdf(z)
+    )
+    least = (
+        distribution.scale(x).mean() * distribution.distribution.pdf(distribution.distribution.ppf(levels)).mean()
+    )  # z of the true quantiles
     return losses.mean() / least - 1
 
 

@@ -53,9 +53,9 @@ def scikit_learn(X: np.ndarray, Y: np.ndarray, grid: np.ndarray) -> Answer:
     """A process for each component, its noise part of the kernel."""
     columns = []
     for y in Y.T:
-        seen = np.isfinite(y)
+        observed = np.isfinite(y)
         kernel = ConstantKernel(0.1) * Matern([10.0, 10.0], nu=2.5) + WhiteKernel(0.01)
-        model = GaussianProcessRegressor(kernel, n_restarts_optimizer=2, random_state=0).fit(X[seen], y[seen])
+        model = GaussianProcessRegressor(kernel, n_restarts_optimizer=2, random_state=0).fit(X[observed], y[observed])
         mean, std = model.predict(grid, return_std=True)
         columns.append((mean, np.sqrt(std**2 - model.kernel_.k2.noise_level), std))
     return Answer(*(np.stack(parts, 1) for parts in zip(*columns, strict=True)))

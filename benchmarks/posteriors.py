@@ -198,8 +198,8 @@ def bare_gram(X: Tensor, frequencies: Tensor) -> np.ndarray:
         rows, angles = buffer[: len(part)], part.double() @ frequencies.mT
         torch.cos(angles, out=rows[:, :D])
         torch.sin(angles, out=rows[:, D:])
-        waves = rows.numpy()
-        total += waves.T @ waves
+        scalar_features = rows.numpy()
+        total += scalar_features.T @ scalar_features
     return total
 
 
@@ -280,8 +280,8 @@ def gpytorch_multitask(X: Tensor, Y: Tensor, Xs: Tensor):
 def gpytorch_independent(X: Tensor, Y: Tensor, Xs: Tensor):
     parts = []
     for y in Y.unbind(1):
-        seen = ~y.isnan()
-        model = SingleGP(X[seen], y[seen], MaternKernel(nu=2.5, ard_num_dims=X.shape[1]))
+        observed = ~y.isnan()
+        model = SingleGP(X[observed], y[observed], MaternKernel(nu=2.5, ard_num_dims=X.shape[1]))
         with gpytorch.settings.fast_computations(False, False, False):  # Cholesky, as exact as ours
             parts.append(trained_prediction(model, Xs))
     return tuple(torch.stack(part, 1) for part in zip(*parts, strict=True))

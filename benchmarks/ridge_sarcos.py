@@ -132,8 +132,8 @@ def _both(X: np.ndarray, Y: np.ndarray, n: int, seed: int, *models: Settings) ->
 def _error(X: np.ndarray, Y: np.ndarray, n: int, settings: Settings, seed: int = 0) -> float:
     """nMSE in per cent at the rows that remain when the first 7n are used, n for each task."""
     used, task = np.arange(NUM_TASKS * n), np.repeat(np.arange(NUM_TASKS), n)
-    seen = np.full((len(used), NUM_TASKS), np.nan)
-    seen[used, task] = Y[used, task]
+    observed = np.full((len(used), NUM_TASKS), np.nan)
+    observed[used, task] = Y[used, task]
     matrix = settings.output_matrix
     model = ORFFRidge(
         "independent" if matrix is None else "decomposable",
@@ -145,5 +145,5 @@ def _error(X: np.ndarray, Y: np.ndarray, n: int, settings: Settings, seed: int =
         random_state=seed,
     )
     Xs, Ys = X[len(used) :], Y[len(used) :]
-    mean = model.fit(X[used], seen).predict(Xs)
+    mean = model.fit(X[used], observed).predict(Xs)
     return float(100 * np.mean(np.square(mean - Ys).mean(0) / Ys.var(0)))

@@ -53,9 +53,11 @@ def _path(X: np.ndarray, Y: np.ndarray, lams: np.ndarray, num_frequencies: int) 
     line(f"exact, {len(lams)} λ with LOO (theirs: {len(lams)} bare fits)", spent, theirs, "")
     apart, _ = timed(lambda: separate.set_params(lam=float(lams[0])).fit(X, Y))
     line(f"    the same, and one fit of ours x {len(lams)}", spent, apart * len(lams), "")
-    waves = RBFSampler(gamma=GAMMA, n_components=2 * num_frequencies, random_state=0)
+    scalar_features = RBFSampler(gamma=GAMMA, n_components=2 * num_frequencies, random_state=0)
     spent_features, _ = timed(lambda: features.fit(X, Y))
-    theirs, _ = timed(lambda: [make_pipeline(waves, Ridge(alpha=lam, fit_intercept=False)).fit(X, Y) for lam in lams])
+    theirs, _ = timed(
+        lambda: [make_pipeline(scalar_features, Ridge(alpha=lam, fit_intercept=False)).fit(X, Y) for lam in lams]
+    )
     line(f"features, {len(lams)} λ with LOO (theirs: {len(lams)} bare fits)", spent_features, theirs, "")
     return [
         claim(

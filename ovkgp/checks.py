@@ -11,12 +11,12 @@ from torch import Tensor
 from ovkgp.exceptions import InputError, OptionError
 
 
-def whole_number(name: str, value: int, least: int | None = 1) -> int:
+def check_integer(name: str, value: int, least: int | None = 1) -> int:
     """`value` as an integer that is at least `least`, where that is given.
 
     Example:
-        >>> from ovkgp.checks import whole_number
-        >>> whole_number("rank", 2.5)
+        >>> from ovkgp.checks import check_integer
+        >>> check_integer("rank", 2.5)
         Traceback (most recent call last):
         ...
         ovkgp.exceptions.OptionError: rank must be a whole number, got 2.5.
@@ -62,12 +62,12 @@ def one_of(name: str, value: str, allowed: Iterable[str]) -> str:
 VARIANTS = ("corrected", "printed")
 
 
-def require_positive(name: str, value: float, *, or_zero: bool = False) -> None:
+def check_positive(name: str, value: float, *, or_zero: bool = False) -> None:
     """Raise OptionError unless 0 < value < ∞ (0 ≤ value with `or_zero`).
 
     Example:
-        >>> from ovkgp.checks import require_positive
-        >>> require_positive("kappa", -1.0)
+        >>> from ovkgp.checks import check_positive
+        >>> check_positive("kappa", -1.0)
         Traceback (most recent call last):
         ovkgp.exceptions.OptionError: kappa must be finite and greater than 0, got -1.0.
     """
@@ -76,13 +76,13 @@ def require_positive(name: str, value: float, *, or_zero: bool = False) -> None:
         raise OptionError(f"{name} must be finite and {lowest}, got {value!r}.")
 
 
-def require_range(what: str, tasks: Tensor, low: float, high: float, *, advice: str) -> None:
+def check_range(what: str, tasks: Tensor, low: float, high: float, *, advice: str) -> None:
     """Raise InputError unless all tasks lie in [low, high].
 
     Example:
         >>> import torch
-        >>> from ovkgp.checks import require_range
-        >>> require_range("levels", torch.tensor([0.2, 1.2]), 0.0, 1.0, advice="divide percentages by 100.")
+        >>> from ovkgp.checks import check_range
+        >>> check_range("levels", torch.tensor([0.2, 1.2]), 0.0, 1.0, advice="divide percentages by 100.")
         Traceback (most recent call last):
         ovkgp.exceptions.InputError: levels must lie in [0, 1], got 0.2 to 1.2: divide percentages by 100.
     """

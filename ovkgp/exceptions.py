@@ -36,7 +36,7 @@ class SpectralError(OvkgpError, ValueError):
     """A kernel has no usable spectral pair: not shift-invariant, not even, or of infinite variance."""
 
 
-class FactorisationError(OvkgpError, ArithmeticError):
+class FactorizationError(OvkgpError, ArithmeticError):
     """A covariance matrix could not be factorised, jitter and all; the message names the hyperparameters."""
 
 

@@ -45,7 +45,7 @@ def assert_one_sentence(result, *words, code=2):
         assert word in result.output, result.output
 
 
-def waves(num_rows=30, seed=0):
+def scalar_features(num_rows=30, seed=0):
     """Two inputs a, b; outputs u, v with gaps; a site's name, a label and a count."""
     rng = np.random.default_rng(seed)
     a, b = rng.uniform(0, 4, (2, num_rows))
@@ -56,8 +56,8 @@ def waves(num_rows=30, seed=0):
 
 
 def write_waves(folder, name="table.csv", **options):
-    """The table of `waves` as a file."""
-    path, frame = Path(folder) / name, waves(**options)
+    """The table of `scalar_features` as a file."""
+    path, frame = Path(folder) / name, scalar_features(**options)
     if path.suffix == ".parquet":
         frame.to_parquet(path)
     else:

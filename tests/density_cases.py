@@ -8,9 +8,9 @@ from ovkgp.inference.training.log_posterior import LogPosterior
 TOLERANCE = 1e-9
 
 
-def assert_roads_agree(gp, *given, road="plain", **options):
-    plain, modules = LogPosterior(gp, *given, **options), LogPosterior(gp, *given, road="modules", **options)
-    assert (plain.road, modules.road) == (road, "modules")
+def assert_backends_agree(gp, *given, backend="numpy", **options):
+    plain, modules = LogPosterior(gp, *given, **options), LogPosterior(gp, *given, backend="torch", **options)
+    assert (plain.backend, modules.backend) == (backend, "torch")
     for seed in range(2):
         u = plain.start() + 0.4 * np.random.default_rng(seed).standard_normal(len(plain))
         (value, gradient), (other, by_other) = plain(u), modules(u)

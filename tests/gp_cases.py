@@ -14,7 +14,7 @@ from posterior_oracle import DensePosterior, noise_matrix
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import observations
-from ovkgp.inference.strategies.selection import choose_road
+from ovkgp.inference.strategies.selection import select_strategy
 from ovkgp.kernels import DecomposableKernel
 
 LOADINGS = torch.tensor([1.0, -0.6, 0.3], dtype=torch.float64)  # rounded to float32, W Wᵀ would not be of rank 1
@@ -45,7 +45,7 @@ NOISES = ("float", "vector", "matrix", "known")
 MEANS = ("zero", "constant", "linear", "gpytorch")
 
 
-class Waves(Mean):
+class CosSinFeatures(Mean):
     """A GPyTorch mean with a value for each output, not linear in its parameter."""
 
     def __init__(self, num_outputs):
@@ -91,7 +91,7 @@ class Problem:
         missing=0.3,
         mean="constant",
         features=None,
-        road="auto",
+        strategy="auto",
         n=14,
         m=5,
         level=1e-3,
@@ -109,9 +109,9 @@ class Problem:
             "orff": lambda: ORFF(kernel, num_frequencies, num_dims=2, random_state=seed),
             "nystrom": lambda: Nystrom(kernel, landmarks),
         }
-        mean_given = Waves(p) if mean == "gpytorch" else mean
+        mean_given = CosSinFeatures(p) if mean == "gpytorch" else mean
         given = noise_of(noise, p, level, generator)
-        self.gp = OperatorValuedGP(kernel, mean_given, given, features=maps[features](), road=road)
+        self.gp = OperatorValuedGP(kernel, mean_given, given, features=maps[features](), strategy=strategy)
         self.gp.mean.see(2)
         with torch.no_grad():
             for parameter in (*self.gp.mean.parameters(), *self.gp.noise_model.parameters()):
@@ -129,10 +129,10 @@ class Problem:
         return self.gp.log_evidence(self.X, self.Y, noise=self.known)
 
     @property
-    def road(self):
+    def strategy(self):
         """The name of the road taken."""
         data = observations(self.X, self.Y, self.num_outputs, self.known)
-        return choose_road(self.gp.model, data, self.gp.road).name
+        return select_strategy(self.gp.model, data, self.gp.strategy).name
 
     # --- for the dense twin --------------------------------------------------------------------------------------
 

@@ -75,8 +75,8 @@ DISCRETE = {
 ALL = {**REAL, **DISCRETE}
 
 
-def log_density(law, y):
-    return law.logpdf(y) if hasattr(law, "logpdf") else law.logpmf(y)
+def log_density(distribution, y):
+    return distribution.logpdf(y) if hasattr(distribution, "logpdf") else distribution.logpmf(y)
 
 
 def latent_average(function, mean, std, kinks=()):

@@ -27,9 +27,9 @@ class DensePosterior:
 
     def __init__(self, K, N, M, Y):
         self.K, self.N, self.M, self.Y = K, N, M, Y
-        self.seen = ~np.isnan(Y).ravel()
-        self.C = (K + N)[np.ix_(self.seen, self.seen)]
-        self.residual = (Y - M).ravel()[self.seen]
+        self.observed = ~np.isnan(Y).ravel()
+        self.C = (K + N)[np.ix_(self.observed, self.observed)]
+        self.residual = (Y - M).ravel()[self.observed]
 
     @property
     def evidence(self):
@@ -38,17 +38,17 @@ class DensePosterior:
     @property
     def coefficients(self):
         """C⁻¹ (y − m) (n·p,), zero where missing."""
-        found = np.zeros(len(self.seen))
-        found[self.seen] = solve(self.C, self.residual)
+        found = np.zeros(len(self.observed))
+        found[self.observed] = solve(self.C, self.residual)
         return found
 
     def mean(self, cross, prior_mean):
         """(m, p) from K_* (m·p, n·p) and M_* (m, p)."""
-        return prior_mean + (cross[:, self.seen] @ solve(self.C, self.residual)).reshape(prior_mean.shape)
+        return prior_mean + (cross[:, self.observed] @ solve(self.C, self.residual)).reshape(prior_mean.shape)
 
     def covariance(self, cross, prior):
         """(m·p, m·p) from K_* and K_**."""
-        cross = cross[:, self.seen]
+        cross = cross[:, self.observed]
         return prior - cross @ solve(self.C, cross.T)
 
     def without(self, i, a):
@@ -63,7 +63,7 @@ class DensePosterior:
         total = self.K + self.N  # of observations: noise may be correlated between the outputs of a point
         for i, a in np.argwhere(~np.isnan(self.Y)):
             rest, entry = self.without(i, a), i * self.Y.shape[1] + a
-            cross = total[entry, rest.seen]
+            cross = total[entry, rest.observed]
             mean[i, a] = self.M[i, a] + cross @ solve(rest.C, rest.residual)
             variance = total[entry, entry] - cross @ solve(rest.C, cross)
             std[i, a] = np.sqrt(variance)
@@ -77,10 +77,10 @@ def rows_left_out(posterior):
     mean, std, log_density = np.full((n, p), np.nan), np.full((n, p), np.nan), np.full(n, np.nan)
     total = posterior.K + posterior.N
     for i in range(n):
-        own = np.flatnonzero(posterior.seen & (np.arange(n * p) // p == i))
+        own = np.flatnonzero(posterior.observed & (np.arange(n * p) // p == i))
         if not len(own):
             continue
-        others = np.flatnonzero(posterior.seen & (np.arange(n * p) // p != i))
+        others = np.flatnonzero(posterior.observed & (np.arange(n * p) // p != i))
         C, cross = total[np.ix_(others, others)], total[np.ix_(own, others)]
         residual = (posterior.Y - posterior.M).ravel()
         found = posterior.M.ravel()[own] + cross @ solve(C, residual[others])

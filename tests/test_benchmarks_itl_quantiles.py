@@ -62,6 +62,6 @@ def test_the_excess_of_the_true_quantiles_is_nothing(benchmark_of):
     draws = np.random.default_rng(0).standard_normal(100_000)
     residuals = draws[:, None] - z[0]
     drawn = np.maximum(levels * residuals, (levels - 1) * residuals).mean(0)
-    exact = z[0] * (sample.quantiles.law.cdf(z[0]) - levels) + sample.quantiles.law.pdf(z[0])
+    exact = z[0] * (sample.quantiles.distribution.cdf(z[0]) - levels) + sample.quantiles.distribution.pdf(z[0])
     np.testing.assert_allclose(exact, drawn, rtol=0.01)  # the formula of the loss, by chance
     assert toys._excess(oracle, sample, levels) > 0.01

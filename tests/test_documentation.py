@@ -63,7 +63,7 @@ def test_examples_of_the_guide_run(tmp_path, monkeypatch):
     assert scope["regressor"].score(scope["inputs"], scope["outputs"]) > 0.97
     assert scope["mean"].shape == scope["std"].shape == (50, 3) and scope["between"].shape == (50, 3, 3)
     assert (scope["latent_std"] < scope["std"]).all()
-    truth = scope["toy"].quantiles(scope["road"], [0.1, 0.5, 0.9])
+    truth = scope["toy"].quantiles(scope["strategy"], [0.1, 0.5, 0.9])
     assert scope["curves"].shape == (50, 3)
     assert (abs(scope["curves"] - truth) < 1.64 * scope["curve_std"]).mean() > 0.7
     assert scope["roc"].sensitivity[0] < 0.4 < 0.9 < scope["roc"].sensitivity[-1]

@@ -114,7 +114,7 @@ class Case:
         Y = torch.randn(n, p, generator=generator, dtype=torch.float64) + X[:, :1]
         Y[torch.rand(n, p, generator=generator) < missing] = torch.nan
         known = 0.05 + torch.rand(n, p, generator=generator, dtype=torch.float64) if noise == "known" else None
-        self.data = Observations(X, Y, known).seen_rows()
+        self.data = Observations(X, Y, known).observed_rows()
         self.test = 2 * torch.rand(7, d, generator=generator, dtype=torch.float64) - 1
 
     def parameters(self):
@@ -136,9 +136,9 @@ class Case:
 
     def dense(self):
         """Φ, N and y − m at the seen entries."""
-        seen = self.data.seen.flatten()
-        residual = (self.data.Y - self.mean(self.data.X)).flatten()[seen]
-        return to_dense(self.features(self.data.X))[seen], self.noise_matrix()[seen][:, seen], residual
+        observed = self.data.observed.flatten()
+        residual = (self.data.Y - self.mean(self.data.X)).flatten()[observed]
+        return to_dense(self.features(self.data.X))[observed], self.noise_matrix()[observed][:, observed], residual
 
     def dense_log_density(self, multiplier=1.0):
         Phi, N, residual = self.dense()

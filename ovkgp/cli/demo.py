@@ -121,7 +121,7 @@ NUM_STEPS = 10
 
 def run(out: Path, seed: int) -> None:
     """Fit and compare the models, write `FILES` into the folder `out`, and print what was found."""
-    require_places(out)
+    check_places(out)
     console = Console()
     with steps(console) as step:
         step("Loading")
@@ -135,7 +135,7 @@ def run(out: Path, seed: int) -> None:
         raise KeyboardInterrupt(f"{', '.join(FILES)} were written to '{out}'") from None
 
 
-def require_places(out: Path) -> None:
+def check_places(out: Path) -> None:
     """Refuse a folder in which a result could not be put, before any work is done."""
     for name in FILES:
         if (out / name).is_dir():

@@ -146,11 +146,11 @@ def _draw_arrows(axes: Axes, points: np.ndarray, vectors: np.ndarray, colour: st
 
 def _draw_drifters(axes: Axes, sea: Sea) -> None:
     """A dot where both components were measured, a white square where one was."""
-    X, seen = sea.X.to_numpy(), np.isfinite(sea.Y.to_numpy()).sum(1)
+    X, observed = sea.X.to_numpy(), np.isfinite(sea.Y.to_numpy()).sum(1)
     shared = {"linestyle": "none", "color": OTHER, "zorder": 2.5}
-    axes.plot(*X[seen == 2].T, marker="o", markersize=3.2, label="a drifter measured both components", **shared)
+    axes.plot(*X[observed == 2].T, marker="o", markersize=3.2, label="a drifter measured both components", **shared)
     axes.plot(
-        *X[seen == 1].T,
+        *X[observed == 1].T,
         marker="s",
         markersize=3.0,
         markerfacecolor="white",

@@ -190,7 +190,7 @@ def _draw(problem: FeatureProblem, errors: list[float], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-class Box(NamedTuple):
+class DataExtent(NamedTuple):
     """Rows, inputs and outputs of a table, and the diagonal of the box around its inputs, each in its standard deviations."""
 
     num_rows: int
@@ -199,7 +199,7 @@ class Box(NamedTuple):
     diagonal: float
 
 
-def box_of(path: str, inputs: str | None, outputs: str | None, separator: str) -> Box:
+def box_of(path: str, inputs: str | None, outputs: str | None, separator: str) -> DataExtent:
     """Look at a table.
 
     Args:
@@ -224,4 +224,4 @@ def box_of(path: str, inputs: str | None, outputs: str | None, separator: str) -
     std = np.sqrt(np.maximum(squares / count - np.square(total / count), 0.0))
     spread = np.divide(high - low, std, out=np.zeros_like(std), where=std > 0)  # a constant input has no extent
     number = rows.num_outputs if not is_number else None if outputs is None else int(outputs)
-    return Box(count, rows.num_inputs, number, float(np.linalg.norm(spread)))
+    return DataExtent(count, rows.num_inputs, number, float(np.linalg.norm(spread)))

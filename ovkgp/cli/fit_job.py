@@ -193,7 +193,7 @@ class FitJob:
     def check(self) -> None:
         """Refuse what cannot be done, before anything slow begins."""
         target, recipe = target_of(self.recipe.estimator), self.recipe
-        self.table.require_target(target, self._who)
+        self.table.check_target(target, self._who)
         self.table.look(target)
         if self._streams():
             self._require_stream()

@@ -87,11 +87,11 @@ def predict_command(
         prices = None if costs is None else numbers(costs, "--costs")
         Snapshot.of(data)  # there, and readable, before the model is loaded
         import ovkgp
-        from ovkgp.cli.prediction_columns import Question
+        from ovkgp.cli.prediction_columns import PredictionRequest
         from ovkgp.cli.prediction_job import InputFile, predict_file
 
         verbose = int(not quiet and sys.stderr.isatty())
         source = InputFile(Path(data).expanduser(), inputs, names(keep) or (), not skip_bad_rows, separator, verbose)
-        count = predict_file(ovkgp.load(model), source, path, Question(levels, share, latent, prices))
+        count = predict_file(ovkgp.load(model), source, path, PredictionRequest(levels, share, latent, prices))
         if not quiet:
             typer.echo(f"{count} {'row' if count == 1 else 'rows'} of predictions written to {path}.")

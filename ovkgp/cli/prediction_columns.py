@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 from ovkgp.exceptions import OptionError
 
-Answers = dict[str, np.ndarray]
+PredictionColumns = dict[str, np.ndarray]
 QUANTILES = (0.05, 0.5, 0.95)
 """Levels where none are asked for."""
 LEVEL = 0.9
@@ -24,7 +24,7 @@ LEVEL = 0.9
 
 
 @dataclass(frozen=True)
-class Question:
+class PredictionRequest:
     """What is asked of a model.
 
     Args:
@@ -46,7 +46,7 @@ class Question:
                 raise OptionError(f"--{name} means nothing to {kind}: leave it out.")
 
 
-def answers(estimator, X, question: Question) -> Answers:
+def answers(estimator, X, question: PredictionRequest) -> PredictionColumns:
     """The columns that a model fills for inputs X (m, d), a data frame or an array, in their order.
 
     Example:
@@ -54,7 +54,7 @@ def answers(estimator, X, question: Question) -> Answers:
         >>> import ovkgp
         >>> X = np.linspace(0, 6, 20)[:, None]
         >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.hstack([np.sin(X), np.cos(X)]))
-        >>> list(answers(model, X, Question(quantiles=(0.025,))))
+        >>> list(answers(model, X, PredictionRequest(quantiles=(0.025,))))
         ['y0_mean', 'y0_sd', 'y0_q02.5', 'y1_mean', 'y1_sd', 'y1_q02.5']
     """
     return ANSWERS.get(type(estimator).__name__, of_posterior)(estimator, X, question)
@@ -71,7 +71,7 @@ def quantile_name(level: float) -> str:
     return f"q{whole.zfill(2)}{dot}{rest}"
 
 
-def of_posterior(estimator, X, question: Question) -> Answers:
+def of_posterior(estimator, X, question: PredictionRequest) -> PredictionColumns:
     """A regressor with a posterior: all from one look at it."""
     question.refuse("a regressor", "costs")
     scaling = estimator.scaling_
@@ -81,7 +81,7 @@ def of_posterior(estimator, X, question: Question) -> Answers:
     return _columns(estimator, scaling.mean(prediction.mean), scaling.std(prediction.std), found, question)
 
 
-def of_vectors(estimator, X, question: Question) -> Answers:
+def of_vectors(estimator, X, question: PredictionRequest) -> PredictionColumns:
     """A regressor of vectors at tasks, whose predictions are Gaussian."""
     question.refuse("a regressor", "costs")
     found = estimator.predict(X, return_std=True, noise=not question.latent)
@@ -90,7 +90,7 @@ def of_vectors(estimator, X, question: Question) -> Answers:
     return _columns(estimator, mean, std, mean + deviates * std, question)
 
 
-def of_quantiles(estimator, X, question: Question) -> Answers:
+def of_quantiles(estimator, X, question: PredictionRequest) -> PredictionColumns:
     """A quantile regressor."""
     question.refuse("a quantile regressor", "latent", "costs")
     name, is_finite = _name(estimator), estimator.coupling != "infinite"
@@ -104,7 +104,7 @@ def of_quantiles(estimator, X, question: Question) -> Answers:
     return found | {f"{name}_low": lower, f"{name}_high": upper}
 
 
-def of_costs(estimator, X, question: Question) -> Answers:
+def of_costs(estimator, X, question: PredictionRequest) -> PredictionColumns:
     """A classifier for all costs of mistakes, at some of them, or at equal prices."""
     question.refuse("a classifier", "quantiles", "level", "latent")
     name = _name(estimator)
@@ -115,7 +115,7 @@ def of_costs(estimator, X, question: Question) -> Answers:
     return found
 
 
-def of_classes(estimator, X, question: Question) -> Answers:
+def of_classes(estimator, X, question: PredictionRequest) -> PredictionColumns:
     """A classifier with probabilities."""
     question.refuse("this classifier", "quantiles", "level", "latent", "costs")
     name, probabilities = _name(estimator), estimator.predict_proba(X)
@@ -123,7 +123,7 @@ def of_classes(estimator, X, question: Question) -> Answers:
     return found | {f"{name}_p_{label}": probabilities[:, k] for k, label in enumerate(estimator.classes_)}
 
 
-def of_level_sets(estimator, X, question: Question) -> Answers:
+def of_level_sets(estimator, X, question: PredictionRequest) -> PredictionColumns:
     """Level sets: a row is inside the set of every ν up to its level."""
     question.refuse("level sets", "quantiles", "level", "latent", "costs")
     level = estimator.level_score(X)
@@ -145,13 +145,15 @@ def _name(estimator) -> str:
     return estimator.output_names_[0]
 
 
-def _levels(question: Question) -> list[float]:
+def _levels(question: PredictionRequest) -> list[float]:
     """Levels of quantiles, and the two ends of the interval."""
     levels = list(QUANTILES if question.quantiles is None else question.quantiles)
     return levels if question.level is None else [*levels, (1 - question.level) / 2, (1 + question.level) / 2]
 
 
-def _columns(estimator, mean: np.ndarray, std: np.ndarray, quantiles: np.ndarray, question: Question) -> Answers:
+def _columns(
+    estimator, mean: np.ndarray, std: np.ndarray, quantiles: np.ndarray, question: PredictionRequest
+) -> PredictionColumns:
     """Mean and standard deviation (m, p) and quantiles (q, m, p), output by output."""
     names = [quantile_name(level) for level in QUANTILES if question.quantiles is None]
     names = names or [quantile_name(level) for level in question.quantiles]

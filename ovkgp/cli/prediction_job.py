@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ovkgp.cli.arguments import names
-from ovkgp.cli.prediction_columns import Question, answers
+from ovkgp.cli.prediction_columns import PredictionRequest, answers
 from ovkgp.cli.tables import TableFile, open_stream, table_file, target_of
 from ovkgp.datasets.text_tables import CHUNK, TextChunk, TextTable
 from ovkgp.exceptions import InputError, OptionError
@@ -69,7 +69,7 @@ def input_names(estimator, typed: str | None) -> tuple[str, ...]:
     return inputs
 
 
-def predict_file(estimator, source: InputFile, out: Path, question: Question) -> int:
+def predict_file(estimator, source: InputFile, out: Path, question: PredictionRequest) -> int:
     """Write the predictions for a table of inputs, and return how many rows there are.
 
     Cost: memory for a chunk of 8192 rows, whatever the size of the table.
@@ -84,7 +84,7 @@ def predict_file(estimator, source: InputFile, out: Path, question: Question) ->
     return count
 
 
-def answer_table(estimator, inputs: Sequence[str], chunk: TextChunk, question: Question) -> pa.Table:
+def answer_table(estimator, inputs: Sequence[str], chunk: TextChunk, question: PredictionRequest) -> pa.Table:
     """The kept columns, the inputs and the answers of a chunk."""
     import pandas as pd
     import pyarrow as pa
@@ -128,7 +128,7 @@ def read_known(
             raise OptionError("--task goes with the column of values: name it with --outputs.")
         outputs = tuple(estimator.output_names_)
     table = TableFile(path, input_names(estimator, inputs), outputs, task, strict, separator)
-    table.require_target(target, type(estimator).__name__)
+    table.check_target(target, type(estimator).__name__)
     X, Y = table.read(target)
     if task is not None:
         Y = _all_tasks(Y, estimator.output_names_, path)

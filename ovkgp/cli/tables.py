@@ -112,7 +112,7 @@ class TableFile:
         else:
             self._text_table(self.outputs if self.task else None, text).look()
 
-    def require_target(self, target: str, who: str) -> None:
+    def check_target(self, target: str, who: str) -> None:
         """Refuse outputs that an estimator does not learn; `who` is what it is called."""
         count = 0 if self.outputs is None else len(self.outputs)
         if target == "none" and (count or self.task):
@@ -135,7 +135,7 @@ class TableFile:
         X, Y = self._read_numbers()
         if target == "none":
             return X, None
-        return _seen_rows(X, Y.iloc[:, 0]) if target == "one" else (X, Y)
+        return _observed_rows(X, Y.iloc[:, 0]) if target == "one" else (X, Y)
 
     def _read_numbers(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         rows = self.stream()
@@ -181,14 +181,14 @@ def open_stream(path: Path, inputs, outputs, strict: bool, separator: str, verbo
     return TableStream(path, inputs, outputs, bad=bad, separator=separator, verbose=verbose, **options)
 
 
-def _seen_rows(X: pd.DataFrame, y: pd.Series) -> tuple[pd.DataFrame, pd.Series]:
+def _observed_rows(X: pd.DataFrame, y: pd.Series) -> tuple[pd.DataFrame, pd.Series]:
     """The rows whose one output was observed; the others have nothing to say."""
-    seen = y.notna().to_numpy()
-    if not seen.any():
+    observed = y.notna().to_numpy()
+    if not observed.any():
         raise InputError(f"nobody observed output '{y.name}': leave that column out, or add data.")
-    if not seen.all():
-        note(f"{(~seen).sum()} of {len(y)} rows are left out, where '{y.name}' is missing.")
-    return X[seen].reset_index(drop=True), y[seen].reset_index(drop=True)
+    if not observed.all():
+        note(f"{(~observed).sum()} of {len(y)} rows are left out, where '{y.name}' is missing.")
+    return X[observed].reset_index(drop=True), y[observed].reset_index(drop=True)
 
 
 def _frame(values: np.ndarray, names: Sequence[str]) -> pd.DataFrame:

@@ -73,13 +73,13 @@ class Coverage:
     @classmethod
     def of(cls, pit: np.ndarray, levels=LEVELS) -> Coverage:
         """From probability integral transforms (m, p), NaN where missing."""
-        levels, seen = require_levels(levels), np.isfinite(pit)
-        counts = seen.sum(0)
+        levels, observed = check_levels(levels), np.isfinite(pit)
+        counts = observed.sum(0)
         if not counts.any():
             raise InputError("there is nothing to judge by: every entry of Y is missing.")
         # u is rounded where it is near 1, and a level such as 0.95 is no binary fraction
         inside = np.abs(pit - 0.5) <= levels[:, None, None] / 2 + 1e-12
-        return cls(levels, (inside & seen).sum(1), counts)
+        return cls(levels, (inside & observed).sum(1), counts)
 
     @property
     def observed(self) -> np.ndarray:
@@ -125,11 +125,11 @@ def coverage(estimator, X=None, Y=None, levels=LEVELS) -> Coverage:
         >>> bool((lower < found.observed).all() and (found.observed < upper).all())
         True
     """
-    levels = require_levels(levels)
+    levels = check_levels(levels)
     return Coverage.of(pit_values(estimator, X, Y), levels)
 
 
-def require_levels(levels) -> np.ndarray:
+def check_levels(levels) -> np.ndarray:
     """Levels as an increasing array (k,), each strictly between 0 and 1."""
     try:
         found = np.unique(np.atleast_1d(np.asarray(levels, dtype=np.float64)))

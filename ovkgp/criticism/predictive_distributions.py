@@ -74,7 +74,7 @@ def kept_observations(estimator) -> Observations | None:
     return posterior.data if isinstance(posterior, ExactPosterior) else None
 
 
-def require_predictive(estimator) -> None:
+def check_predictive(estimator) -> None:
     """Refuse what is not fitted, or has no predictive distributions."""
     check_is_fitted(estimator)
     if not isinstance(estimator, PosteriorRegressor | InfiniteQuantileRegressor):
@@ -144,7 +144,7 @@ def _named(X: torch.Tensor) -> list[tuple]:
     return names
 
 
-class LeftOutEntries(NamedTuple):
+class LeaveOneOutEntries(NamedTuple):
     """Y, and mean, standard deviation and P(y′ ≤ y) of each entry given all others, (n, p), NaN where nothing was observed."""
 
     Y: np.ndarray
@@ -154,7 +154,7 @@ class LeftOutEntries(NamedTuple):
     is_gaussian: bool
 
 
-def leave_one_out_entries(estimator, X=None, Y=None) -> LeftOutEntries:
+def leave_one_out_entries(estimator, X=None, Y=None) -> LeaveOneOutEntries:
     """Leave-one-out predictions of new observations at the entries that a model was fitted to.
 
     Args:
@@ -179,11 +179,11 @@ def leave_one_out_entries(estimator, X=None, Y=None) -> LeftOutEntries:
     found = [*_each(estimator, data)]
     mean, std, cdf = _alone(found[0], data.Y) if len(found) == 1 else _mixed(found, data.Y)
     scaling = estimator.scaling_
-    return LeftOutEntries(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), cdf.numpy(), len(found) == 1)
+    return LeaveOneOutEntries(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), cdf.numpy(), len(found) == 1)
 
 
 def _observations(estimator, X, Y) -> Observations:
-    require_predictive(estimator)
+    check_predictive(estimator)
     if not hasattr(getattr(estimator, "gp_", None), "leave_one_out"):
         kind = "a variational model" if hasattr(estimator, "gp_") else type(estimator).__name__
         raise OptionError(
@@ -281,7 +281,7 @@ def predictive(estimator, X=None, Y=None) -> Predictive:
     """
     if X is None and Y is None:
         return _kept(estimator)
-    require_predictive(estimator)
+    check_predictive(estimator)
     X, Y = given_rows(estimator, X, Y)
     if isinstance(estimator, InfiniteQuantileRegressor):
         return _of_levels(estimator, X, Y)
@@ -297,7 +297,7 @@ def predictive(estimator, X=None, Y=None) -> Predictive:
 
 
 def _kept(estimator) -> Predictive:
-    require_predictive(estimator)
+    check_predictive(estimator)
     if hasattr(getattr(estimator, "gp_", None), "leave_one_out") and kept_observations(estimator) is None:
         raise OptionError(
             "this model keeps no rows (random features do not): give X and Y, rows that were held out of the fit."
@@ -308,11 +308,11 @@ def _kept(estimator) -> Predictive:
 
 def _of_levels(estimator, X: np.ndarray, Y: np.ndarray) -> Predictive:
     """Of quantile curves, as they are and not calibrated as `predict_interval` is."""
-    seen = np.isfinite(Y[:, 0])
-    law = estimator.predict_distribution(as_inputs(estimator, X[seen]))
+    observed = np.isfinite(Y[:, 0])
+    distribution = estimator.predict_distribution(as_inputs(estimator, X[observed]))
     upto, mean, std = (np.full(Y.shape, np.nan) for _ in range(3))
-    upto[seen] = law.cdf(torch.from_numpy(Y[seen])).numpy()
-    mean[seen, 0], std[seen, 0] = law.mean.numpy(), law.std.numpy()
+    upto[observed] = distribution.cdf(torch.from_numpy(Y[observed])).numpy()
+    mean[observed, 0], std[observed, 0] = distribution.mean.numpy(), distribution.std.numpy()
     return Predictive(Y, mean, std, upto, upto, False)
 
 

@@ -1,6 +1,6 @@
 """Rows that cannot be used: counted, named and told, never dropped in silence.
 
-A pass over a table keeps a `Tally`. It leaves bad rows out and warns once at the end (`bad="warn"`) or stops at the first
+A pass over a table keeps a `BadRowLog`. It leaves bad rows out and warns once at the end (`bad="warn"`) or stops at the first
 of them (`bad="error"`), and ends in a `StreamReport`. Only the first `KEPT` bad rows are remembered, so that memory does
 not grow with the file.
 """
@@ -107,7 +107,7 @@ def _suggestion(name: str, header: Sequence[str]) -> str:
 KEPT = 100
 """How many bad rows a report names."""
 
-TOLD = 5
+MAX_LISTED_BAD_ROWS = 5
 """How many of them a message names."""
 
 
@@ -140,7 +140,7 @@ class StreamReport:
         num_rows: good rows given out.
         num_bad: rows left out.
         bad_rows: the first 100 of them.
-        num_seen: how many values of each output were observed.
+        num_observed: how many values of each output were observed.
         finished: whether the pass came to the end of its part of the file.
         unit: what `BadRow.line` counts: "line" or "row".
 
@@ -152,7 +152,7 @@ class StreamReport:
     num_rows: int
     num_bad: int
     bad_rows: tuple[BadRow, ...]
-    num_seen: tuple[int, ...]
+    num_observed: tuple[int, ...]
     finished: bool
     unit: str = "line"
 
@@ -162,12 +162,12 @@ class StreamReport:
 
     def first_reasons(self) -> str:
         """The first bad rows in words, after a colon; empty where there are none."""
-        named = [f"{self.unit} {row.line} ({row.reason})" for row in self.bad_rows[:TOLD]]
+        named = [f"{self.unit} {row.line} ({row.reason})" for row in self.bad_rows[:MAX_LISTED_BAD_ROWS]]
         more = [f"and {self.num_bad - len(named)} more"] if self.num_bad > len(named) else []
         return ": " + ", ".join(named + more) if named else ""
 
 
-class Tally:
+class BadRowLog:
     """The running account of one pass.
 
     Args:
@@ -181,7 +181,7 @@ class Tally:
         self.source, self.columns, self.unit, self.strict = source, columns, unit, strict
         self.num_rows, self.num_bad, self.finished = 0, 0, False
         self.bad_rows: list[BadRow] = []
-        self.num_seen = np.zeros(len(columns.outputs), dtype=np.int64)
+        self.num_observed = np.zeros(len(columns.outputs), dtype=np.int64)
 
     def reject(self, line: Callable[[], int], reason: str) -> None:
         """Count a bad row; `line` is asked for its number only where that is remembered."""
@@ -211,13 +211,13 @@ class Tally:
         d = len(self.columns.inputs)
         X, Y = rows[:, :d].copy(), rows[:, d:].copy()
         self.num_rows += len(rows)
-        self.num_seen += len(rows) - np.isnan(Y).sum(0)
+        self.num_observed += len(rows) - np.isnan(Y).sum(0)
         return X, Y
 
     def report(self) -> StreamReport:
         """The account so far."""
-        seen = tuple(self.num_seen.tolist())
-        return StreamReport(self.num_rows, self.num_bad, tuple(self.bad_rows), seen, self.finished, self.unit)
+        observed = tuple(self.num_observed.tolist())
+        return StreamReport(self.num_rows, self.num_bad, tuple(self.bad_rows), observed, self.finished, self.unit)
 
     def warn(self, stacklevel: int) -> None:
         """One warning if rows were left out."""

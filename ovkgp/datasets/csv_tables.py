@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 from tqdm import tqdm
 
-from ovkgp.datasets.columns import Columns, Tally
+from ovkgp.datasets.columns import BadRowLog, Columns
 from ovkgp.exceptions import InputError
 from ovkgp.files import Snapshot
 
@@ -138,7 +138,7 @@ class CsvRows:
     width: int
     separator: str
 
-    def tables(self, block: bytes, tally: Tally, line_of: Callable[[int], int]) -> Iterator[np.ndarray]:
+    def tables(self, block: bytes, tally: BadRowLog, line_of: Callable[[int], int]) -> Iterator[np.ndarray]:
         """The good rows (k, d + p) of a block; `line_of(i)` is the number of its line i.
 
         Cost: O(bytes) time and memory; a piece with a bad row takes some ten times as long as one without.
@@ -154,7 +154,7 @@ class CsvRows:
             yield self._slow(piece, tally, place) if rows is None else rows
             first += piece.count(b"\n")
 
-    def _fast(self, block: bytes, tally: Tally, line_of: Callable[[int], int]) -> np.ndarray | None:
+    def _fast(self, block: bytes, tally: BadRowLog, line_of: Callable[[int], int]) -> np.ndarray | None:
         """The good rows by pyarrow, or None where it might see other rows than `judge` does."""
         if block.startswith(BOM) or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n")):
             return None
@@ -216,7 +216,7 @@ class CsvRows:
             ),
         )
 
-    def _slow(self, block: bytes, tally: Tally, line_of: Callable[[int], int]) -> np.ndarray:
+    def _slow(self, block: bytes, tally: BadRowLog, line_of: Callable[[int], int]) -> np.ndarray:
         """The good rows, line by line."""
         rows = []
         for number, line in enumerate(block.split(b"\n")):
@@ -316,7 +316,7 @@ class CsvTable:
         places = columns.places(header, f"'{snapshot.path}'")
         return cls(snapshot, columns, CsvRows(columns, places, len(header), separator), start)
 
-    def tables(self, part: tuple[int, int], tally: Tally, verbose: int) -> Iterator[np.ndarray]:
+    def tables(self, part: tuple[int, int], tally: BadRowLog, verbose: int) -> Iterator[np.ndarray]:
         """The good rows (k, d + p) of share `part` = (rank, world), in the order of the file.
 
         Cost: O(bytes of the share) time, memory for a block of 8 MB and its numbers.
@@ -328,7 +328,7 @@ class CsvTable:
             with tqdm(total=last - first, unit="B", unit_scale=True, disable=not verbose) as bar:
                 for block in read_blocks(file, first, last, self.snapshot):
                     yield from self.rows.tables(block, tally, lines.number)
-                    lines.seen += block.count(b"\n")
+                    lines.observed += block.count(b"\n")
                     bar.update(len(block))
 
 
@@ -338,11 +338,11 @@ class _LineNumbers:
 
     file: BinaryIO
     start: int
-    seen: int = 0
+    observed: int = 0
     before: int | None = None
 
     def number(self, place: int) -> int:
         """Of line `place` of the present block, as an editor shows it."""
         if self.before is None:
             self.before = count_newlines(self.file, self.start)
-        return 1 + self.before + self.seen + place
+        return 1 + self.before + self.observed + place

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.datasets.fields import GaussianField
 from ovkgp.datasets.samples import INPUTS, LABELS, NOISE, TRUTH, Sample, random_stream, with_noise
 from ovkgp.exceptions import OptionError
@@ -95,7 +95,7 @@ def make_drifters(
         >>> X.shape, Y.shape, int(np.isnan(Y).sum())
         ((150, 2), (150, 2), 51)
     """
-    num_rows, seed = whole_number("num_rows", num_rows), as_seed(random_state)
+    num_rows, seed = check_integer("num_rows", num_rows), as_seed(random_state)
     if not 0 <= missing <= 0.5:
         raise OptionError(f"missing is the fraction of components left out, from 0 to 0.5; got {missing!r}.")
     truth = random_currents(random_stream(seed, TRUTH))

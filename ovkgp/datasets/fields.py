@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from ovkgp.checks import one_of, positive, whole_number
+from ovkgp.checks import check_integer, one_of, positive
 from ovkgp.datasets.samples import (
     INPUTS,
     NOISE,
@@ -106,7 +106,7 @@ def make_curl_free_field(
         >>> X.shape, Y.shape, bool((truth(X) == Y).all())
         ((200, 5), (200, 5), True)
     """
-    num_rows, num_dims = whole_number("num_rows", num_rows), whole_number("num_dims", num_dims)
+    num_rows, num_dims = check_integer("num_rows", num_rows), check_integer("num_dims", num_dims)
     seed = as_seed(random_state)
     truth = GradientField(num_dims, positive("lengthscale", lengthscale), num_frequencies, seed)
     X = random_stream(seed, INPUTS).uniform(-1, 1, (num_rows, num_dims))
@@ -189,7 +189,7 @@ def make_gaussian_field(
         >>> Y.shape, bool(abs(Y - truth(X)).max() < 0.5)
         ((50, 2), True)
     """
-    num_rows, seed = whole_number("num_rows", num_rows), as_seed(random_state)
+    num_rows, seed = check_integer("num_rows", num_rows), as_seed(random_state)
     truth = GaussianField(centres, heights, lengthscale, kind)
     half_width = positive("half_width", half_width)
     X = random_stream(seed, INPUTS).uniform(-half_width, half_width, (num_rows, 2))

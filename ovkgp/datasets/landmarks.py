@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ovkgp.checks import nonnegative, whole_number
+from ovkgp.checks import check_integer, nonnegative
 from ovkgp.datasets.samples import INPUTS, NOISE, TRUTH, finite_rows, random_stream
 from ovkgp.estimators.common.validation import as_array, numbers
 from ovkgp.exceptions import InputError
@@ -43,8 +43,8 @@ def single_rows(values, task: int) -> TaskRows:
     values = _tensor(values)
     if not 0 <= task < values.shape[1]:
         raise InputError(f"there are tasks 0 to {values.shape[1] - 1}, not {task}.")
-    seen = np.isfinite(values[:, task]).all(-1)
-    return TaskRows(values[seen, task], values[seen], np.flatnonzero(seen))
+    observed = np.isfinite(values[:, task]).all(-1)
+    return TaskRows(values[observed, task], values[observed], np.flatnonzero(observed))
 
 
 def joint_rows(values) -> TaskRows:
@@ -71,8 +71,8 @@ def joint_rows(values) -> TaskRows:
     n, num_tasks, d = values.shape
     persons = np.repeat(np.arange(n), num_tasks)
     X = values.reshape(n * num_tasks, d)
-    seen = np.isfinite(X).all(-1)
-    return TaskRows(X[seen], values[persons[seen]], persons[seen])
+    observed = np.isfinite(X).all(-1)
+    return TaskRows(X[observed], values[persons[observed]], persons[observed])
 
 
 def radial_tasks(task, radii) -> np.ndarray:
@@ -211,8 +211,8 @@ def make_landmarks(
         >>> faces.shape, tasks.shape, truth([[0.5, 0.5]]).shape
         ((20, 7, 136), (7, 2), (20, 1, 136))
     """
-    people, sessions = whole_number("num_identities", num_identities), whole_number("num_sessions", num_sessions)
-    d, seed, tasks = 2 * whole_number("num_landmarks", num_landmarks), as_seed(random_state), emotion_tasks(emotions)
+    people, sessions = check_integer("num_identities", num_identities), check_integer("num_sessions", num_sessions)
+    d, seed, tasks = 2 * check_integer("num_landmarks", num_landmarks), as_seed(random_state), emotion_tasks(emotions)
     rng = random_stream(seed, TRUTH)
     base, directions = rng.uniform(0.2, 0.8, d), SPREAD * rng.standard_normal((4, d))
     traits = SPREAD * TRAIT_DECAY ** np.arange(NUM_TRAITS)[:, None] * rng.standard_normal((NUM_TRAITS, d))

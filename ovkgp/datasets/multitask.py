@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.spatial.distance import pdist
 
-from ovkgp.checks import positive, whole_number
+from ovkgp.checks import check_integer, positive
 from ovkgp.datasets.samples import (
     COVARIANCE,
     INPUTS,
@@ -32,7 +32,7 @@ from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.kernels import DecomposableKernel
 
 TASK_VARIANCES = (0.5, 0.25, 0.1, 0.05, 0.15, 0.1, 0.15)
-LEAST_DIMS = 5
+MIN_DIMS = 5
 NUM_REFERENCE = 1000
 
 
@@ -59,7 +59,7 @@ class QuadraticTasks:
     def __call__(self, X: ArrayLike) -> np.ndarray:
         """The noiseless outputs at the rows of X (m, d): (m, p)."""
         X = finite_rows(X, self.num_dims)
-        x1, x2, x3, x4, x5 = ((X + 1) / 2 if self.rescaled else X)[:, :LEAST_DIMS].T
+        x1, x2, x3, x4, x5 = ((X + 1) / 2 if self.rescaled else X)[:, :MIN_DIMS].T
         return np.stack([x1**2, x4**2, x1 * x2, x3 * x5, x2, x4, np.ones(len(X))], axis=1) @ self.weights.T
 
 
@@ -98,8 +98,8 @@ def make_quadratic_tasks(
         >>> X.shape, Y.shape
         ((100, 20), (100, 4))
     """
-    num_rows, num_tasks = whole_number("num_rows", num_rows), whole_number("num_tasks", num_tasks)
-    num_dims, seed = whole_number("num_dims", num_dims, least=LEAST_DIMS), as_seed(random_state)
+    num_rows, num_tasks = check_integer("num_rows", num_rows), check_integer("num_tasks", num_tasks)
+    num_dims, seed = check_integer("num_dims", num_dims, least=MIN_DIMS), as_seed(random_state)
     weights = random_stream(seed, TRUTH).standard_normal((num_tasks, len(TASK_VARIANCES))) * np.sqrt(TASK_VARIANCES)
     truth = QuadraticTasks(weights, num_dims, rescaled)
     X = random_stream(seed, INPUTS).random((num_rows, num_dims))
@@ -195,11 +195,11 @@ def make_low_rank_outputs(
     """
     if isinstance(noise, str) and noise != "full":
         raise OptionError(f'noise must be "full", a variance, variances or a covariance; got {noise!r}.')
-    num_rows, num_dims = whole_number("num_rows", num_rows), whole_number("num_dims", num_dims)
+    num_rows, num_dims = check_integer("num_rows", num_rows), check_integer("num_dims", num_dims)
     seed = as_seed(random_state)
     if lengthscale is None:
         lengthscale = float(np.median(pdist(reference_inputs(num_dims, seed))))
-    matrix = _random_matrix(whole_number("num_outputs", num_outputs), whole_number("rank", rank), seed)
+    matrix = _random_matrix(check_integer("num_outputs", num_outputs), check_integer("rank", rank), seed)
     truth = LowRankFunction(matrix, num_dims, positive("lengthscale", lengthscale), num_frequencies, seed)
     X = random_stream(seed, INPUTS).uniform(-1, 1, (num_rows, num_dims))
     covariance = truth.noise_covariance if isinstance(noise, str) else noise

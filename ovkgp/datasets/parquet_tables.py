@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from tqdm import tqdm
 
-from ovkgp.datasets.columns import Columns, Tally
+from ovkgp.datasets.columns import BadRowLog, Columns
 from ovkgp.exceptions import InputError
 from ovkgp.files import Snapshot
 
@@ -54,7 +54,7 @@ class ParquetTable:
             raise InputError(f"'{snapshot.path}' has columns and no rows.")
         return cls(snapshot, columns, num_rows)
 
-    def tables(self, part: tuple[int, int], tally: Tally, verbose: int) -> Iterator[np.ndarray]:
+    def tables(self, part: tuple[int, int], tally: BadRowLog, verbose: int) -> Iterator[np.ndarray]:
         """The good rows (k, d + p) of share `part` = (rank, world), in the order of the file.
 
         Cost: O(rows of the share, and of the row groups it begins and ends in) time, memory for a batch.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.datasets.samples import INPUTS, NOISE, finite_rows, random_stream
 from ovkgp.exceptions import InputError
 from ovkgp.features.spectral.base_samples import as_seed
@@ -26,7 +26,7 @@ class ConditionalQuantiles(NamedTuple):
 
     Args:
         location, scale: μ and σ, from x (m,) to (m,).
-        law: that of ε, a frozen distribution of SciPy.
+        distribution: that of ε, a frozen distribution of SciPy.
 
     Cost: O(m q) for m points and q levels.
 
@@ -39,12 +39,12 @@ class ConditionalQuantiles(NamedTuple):
 
     location: Callable[[np.ndarray], np.ndarray]
     scale: Callable[[np.ndarray], np.ndarray]
-    law: object
+    distribution: object
 
     def __call__(self, X: ArrayLike, levels: ArrayLike) -> np.ndarray:
         """q(x_i)(θ_j), (m, q), for X (m, 1) and levels (q,) in (0, 1)."""
         x = finite_rows(X, 1)[:, 0]
-        return self.location(x)[:, None] + self.scale(x)[:, None] * self.law.ppf(_levels(levels))
+        return self.location(x)[:, None] + self.scale(x)[:, None] * self.distribution.ppf(_levels(levels))
 
     def risk(self, X: ArrayLike, levels: ArrayLike) -> np.ndarray:
         """The least expected pinball loss at each point and level, (m, q)."""
@@ -52,8 +52,8 @@ class ConditionalQuantiles(NamedTuple):
         return self.scale(x)[:, None] * np.array([self._unit_risk(level) for level in _levels(levels)])
 
     def _unit_risk(self, level: float) -> float:
-        below = self.law.expect(lambda value: value, ub=self.law.ppf(level))
-        return level * self.law.mean() - below
+        below = self.distribution.expect(lambda value: value, ub=self.distribution.ppf(level))
+        return level * self.distribution.mean() - below
 
 
 class QuantileSample(NamedTuple):
@@ -108,9 +108,9 @@ def make_exponential_quantiles(num_rows: int = 500, *, random_state=None) -> Qua
 
 
 def _sample(num_rows: int, width: float, quantiles: ConditionalQuantiles, random_state) -> QuantileSample:
-    num_rows, seed = whole_number("num_rows", num_rows), as_seed(random_state)
+    num_rows, seed = check_integer("num_rows", num_rows), as_seed(random_state)
     x = width * random_stream(seed, INPUTS).random(num_rows)
-    noise = quantiles.law.ppf(random_stream(seed, NOISE).random(num_rows))
+    noise = quantiles.distribution.ppf(random_stream(seed, NOISE).random(num_rows))
     return QuantileSample(x[:, None], quantiles.location(x) + quantiles.scale(x) * noise, quantiles)
 
 

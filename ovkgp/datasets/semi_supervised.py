@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.datasets import make_circles, make_moons
 
-from ovkgp.checks import nonnegative, one_of, whole_number
+from ovkgp.checks import check_integer, nonnegative, one_of
 from ovkgp.datasets.samples import INPUTS, LABELS, Sample, child_seed, finite_rows, random_stream
 from ovkgp.exceptions import OptionError
 from ovkgp.features.spectral.base_samples import as_seed
@@ -100,7 +100,7 @@ def make_two_moons(num_rows: int, *, num_labels: int = 2, spread: float = 0.05, 
         ((200, 2), (200, 1), 6)
     """
     seed, spread = as_seed(random_state), nonnegative("spread", spread)
-    num_rows = whole_number("num_rows", num_rows, least=2)
+    num_rows = check_integer("num_rows", num_rows, least=2)
     X, classes = make_moons(num_rows, noise=spread, random_state=child_seed(seed, INPUTS))
     return _few_labels(X, classes, NearestCurve(MOONS, np.array([[-1.0], [1.0]])), num_labels, seed)
 
@@ -132,7 +132,7 @@ def make_circles_and_moons(
         ((400, 2), (400, 3), array([0, 3]))
     """
     seed, spread = as_seed(random_state), nonnegative("spread", spread)
-    num_rows = whole_number("num_rows", num_rows, least=4)
+    num_rows = check_integer("num_rows", num_rows, least=4)
     codes = simplex_code(4).numpy().T if one_of("coding", coding, CODINGS) == "simplex" else np.eye(4)
     rng = random_stream(seed, INPUTS)
     half = num_rows // 2
@@ -147,7 +147,7 @@ def make_circles_and_moons(
 
 def _few_labels(X: np.ndarray, classes: np.ndarray, truth: NearestCurve, num_labels: int, seed: int) -> Sample:
     """Keep the codes of `num_labels` rows of each class, chosen at random."""
-    num_labels, smallest = whole_number("num_labels", num_labels), np.bincount(classes).min()
+    num_labels, smallest = check_integer("num_labels", num_labels), np.bincount(classes).min()
     if num_labels > smallest:
         raise OptionError(
             f"num_labels counts the labels of each class, and the smallest class has {smallest} of the {len(X)} rows; "

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ovkgp.datasets.columns import Columns, StreamReport, Tally
+from ovkgp.datasets.columns import BadRowLog, Columns, StreamReport
 from ovkgp.datasets.csv_tables import CsvTable
 from ovkgp.datasets.parquet_tables import ParquetTable
 from ovkgp.exceptions import InputError, OptionError
@@ -154,7 +154,7 @@ class TableStream:
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """A new pass over the file: X (k, d) and Y (k, p), which are the caller's to change."""
-        tally = Tally(f"'{self.path}'", self._columns, self._table.unit, self.bad == "error")
+        tally = BadRowLog(f"'{self.path}'", self._columns, self._table.unit, self.bad == "error")
         try:
             for rows in regroup(self._table.tables(self._part, tally, self.verbose), self.chunk):
                 yield tally.accept(rows)

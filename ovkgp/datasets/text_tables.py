@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ovkgp.datasets.columns import Columns, Tally
+from ovkgp.datasets.columns import BadRowLog, Columns
 from ovkgp.datasets.csv_tables import MISSING, UNCLOSED, CsvRows, count_newlines, read_blocks, read_header
 from ovkgp.datasets.streams import PARQUET, TableStream
 from ovkgp.exceptions import InputError
@@ -78,7 +78,7 @@ class TextTable:
     def __iter__(self) -> Iterator[TextChunk]:
         snapshot, columns = self.look()
         unit, read = ("row", self._parquet) if _is_parquet(snapshot) else ("line", self._csv)
-        tally = Tally(f"'{snapshot.path}'", columns, unit, self.strict)
+        tally = BadRowLog(f"'{snapshot.path}'", columns, unit, self.strict)
         for rows, texts in read(snapshot, columns, tally):
             yield TextChunk(*tally.accept(rows), texts)
         if tally.num_rows == 0:
@@ -87,7 +87,7 @@ class TextTable:
 
     # --- text tables ------------------------------------------------------------------------------------------------
 
-    def _csv(self, snapshot: Snapshot, columns: Columns, tally: Tally) -> Iterator[tuple[np.ndarray, dict]]:
+    def _csv(self, snapshot: Snapshot, columns: Columns, tally: BadRowLog) -> Iterator[tuple[np.ndarray, dict]]:
         separator = self._separator(snapshot)
         header, start = read_header(snapshot, separator)
         rows = CsvRows(columns, columns.places(header, tally.source), len(header), separator)
@@ -142,7 +142,7 @@ class TextTable:
 
         return parquet.read_schema(snapshot.path).names
 
-    def _parquet(self, snapshot: Snapshot, columns: Columns, tally: Tally) -> Iterator[tuple[np.ndarray, dict]]:
+    def _parquet(self, snapshot: Snapshot, columns: Columns, tally: BadRowLog) -> Iterator[tuple[np.ndarray, dict]]:
         from pyarrow import parquet
 
         with parquet.ParquetFile(snapshot.path) as table:
@@ -153,7 +153,7 @@ class TextTable:
                     yield rows, texts
                 first += len(batch)
 
-    def _sifted(self, batch, columns: Columns, tally: Tally, first: int) -> tuple[np.ndarray, dict]:
+    def _sifted(self, batch, columns: Columns, tally: BadRowLog, first: int) -> tuple[np.ndarray, dict]:
         import pyarrow as pa
 
         numbers = [batch.column(name).cast(pa.float64(), safe=False) for name in columns.names]

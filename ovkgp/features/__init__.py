@@ -12,10 +12,6 @@ from ovkgp.features.manifold import ManifoldFeatures
 from ovkgp.features.nystrom import Nystrom
 from ovkgp.features.orff import ORFF
 from ovkgp.features.orff_kernel import FeatureSumKernel, ORFFKernel
-from ovkgp.features.spectral import combined as combined_pairs
-from ovkgp.features.spectral import fields as field_pairs
-from ovkgp.features.spectral import radial as radial_pairs
-from ovkgp.features.spectral import scalar as scalar_pairs
 from ovkgp.features.spectral.moments import moment_order
 from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, spectral_pair
 

@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
 from ovkgp.features.orff import ORFF
 from ovkgp.features.spectral.base_samples import normal_scores
@@ -61,7 +61,7 @@ class BlockedORFF(ORFF):
         bounded: bool = True,
         random_state=None,
     ):
-        total, size = whole_number("num_frequencies", num_frequencies), whole_number("block_size", block_size)
+        total, size = check_integer("num_frequencies", num_frequencies), check_integer("block_size", block_size)
         _require_multiple("num_frequencies", total, size)
         super().__init__(kernel, size, num_dims=num_dims, sampler=sampler, bounded=bounded, random_state=random_state)
         self.block_size, self.num_blocks = size, total // size
@@ -87,7 +87,7 @@ class BlockedORFF(ORFF):
 
     def block(self, index: int) -> BlockedORFF:
         """Φ_i / √B as a map of its own, (n·p) × (r / B), with frequencies from (random_state, i)."""
-        if whole_number("the index of a block", index, least=0) >= self.num_blocks:
+        if check_integer("the index of a block", index, least=0) >= self.num_blocks:
             raise OptionError(f"there are {self.num_blocks} blocks, counted from 0; got index {index}.")
         other = self._sharing_copy()
         other._show(range(index, index + 1))
@@ -105,7 +105,7 @@ class BlockedORFF(ORFF):
 
     def extend(self, num_new: int) -> BlockedORFF:
         """Add blocks, in place: `num_new` more frequencies, a multiple of `block_size`. The old ones stay (BT-08)."""
-        num_new = whole_number("the number of frequencies to add", num_new, least=0)
+        num_new = check_integer("the number of frequencies to add", num_new, least=0)
         if num_new:
             _require_multiple("the number of frequencies to add", num_new, self.block_size)
         self.num_blocks += num_new // self.block_size

@@ -288,23 +288,23 @@ class NoisyFeatureCovariance(SumLinearOperator):
         """C⁻¹ Φᵀ N⁻¹ rhs: the posterior mean of the weights given observations `rhs` (..., n·p, k)."""
         return self.capacitance.solve(self.features._t_matmul(self.noise_solve(rhs)))
 
-    def observed_weights(self, rhs: Tensor, seen: Tensor) -> tuple[Tensor, DenseCapacitance]:
-        """`weights` and `capacitance` from the entries of `rhs` (..., n·p, 1) that were `seen`: the noise between the
+    def observed_weights(self, rhs: Tensor, observed: Tensor) -> tuple[Tensor, DenseCapacitance]:
+        """`weights` and `capacitance` from the entries of `rhs` (..., n·p, 1) that were `observed`: the noise between the
         seen outputs is inverted row by row. Forms Φ: O(n p r² + n p³) time and O(n p (r + p)) memory."""
         p = 1 if self._noise_chol is None else self._noise_chol.shape[-1]
-        precision = self._observed_precision(seen.squeeze(-1).unflatten(-1, (-1, p)))  # (..., n, p, p)
+        precision = self._observed_precision(observed.squeeze(-1).unflatten(-1, (-1, p)))  # (..., n, p, p)
         dense = self.features.to_dense()
         weighted = (precision @ dense.unflatten(-2, (-1, p))).flatten(-3, -2)
         capacitance = DenseCapacitance(dense.mT @ weighted)
-        return capacitance.solve(weighted.mT @ torch.where(seen, rhs, 0.0)), capacitance
+        return capacitance.solve(weighted.mT @ torch.where(observed, rhs, 0.0)), capacitance
 
-    def _observed_precision(self, seen: Tensor) -> Tensor:
-        """For each row of `seen` (..., n, p): the inverse of the noise between its seen outputs, zero elsewhere."""
-        both = seen.unsqueeze(-1) & seen.unsqueeze(-2)
-        eye = torch.eye(seen.shape[-1], dtype=self.dtype, device=self.device)
+    def _observed_precision(self, observed: Tensor) -> Tensor:
+        """For each row of `observed` (..., n, p): the inverse of the noise between its seen outputs, zero elsewhere."""
+        both = observed.unsqueeze(-1) & observed.unsqueeze(-2)
+        eye = torch.eye(observed.shape[-1], dtype=self.dtype, device=self.device)
         noise = output_noise(self.noise)
         if noise is None:
-            return torch.diag_embed(seen / self.noise._diagonal().unflatten(-1, seen.shape[-2:]))
+            return torch.diag_embed(observed / self.noise._diagonal().unflatten(-1, observed.shape[-2:]))
         covariance = torch.where(both, noise.unsqueeze(-3), eye)
         return torch.where(both, torch.linalg.inv(covariance), 0.0)
 

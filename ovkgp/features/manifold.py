@@ -16,11 +16,11 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, KernelTypeError, OptionError
+from ovkgp.exceptions import FactorizationError, KernelTypeError, OptionError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.kernels import DecomposableKernel, ManifoldKernel
-from ovkgp.kernels.penalties import Penalty, Remembered, blockwise_product
+from ovkgp.kernels.penalties import ModuleCache, Penalty, blockwise_product
 
 CHUNK_ENTRIES = 4_000_000
 """About how many features of the penalised points are in memory at a time (32 MB)."""
@@ -75,7 +75,7 @@ class ManifoldFeatures(FeatureMap):
                 "ManifoldFeatures(ORFF(kernel.base_kernel), kernel)."
             )
         self.features, self.kernel = features, kernel
-        self._memory = Remembered()
+        self._memory = ModuleCache()
 
     @property
     def num_outputs(self) -> int:
@@ -89,7 +89,7 @@ class ManifoldFeatures(FeatureMap):
 
     def over(self, kernel: ManifoldKernel) -> ManifoldFeatures:
         other = super().over(kernel)
-        other.features, other._memory = self.features.over(kernel.base_kernel), Remembered()
+        other.features, other._memory = self.features.over(kernel.base_kernel), ModuleCache()
         return other
 
     def forward(self, X: Tensor) -> LinearOperator:
@@ -112,20 +112,20 @@ class ManifoldFeatures(FeatureMap):
         penalty, strength, probe = self.kernel.penalty, self.kernel.strength, self.features(X[:1])
         if not _has_scalar_size(probe, penalty, len(X)):
             return WeightPrior(_factor(strength, _gram_by_columns(self.features(X), penalty)), False)
-        gram, scale = self._wave_gram(X), _common_scale(probe, self.kernel.base_kernel)
+        gram, scale = self._scalar_gram(X), _common_scale(probe, self.kernel.base_kernel)
         if scale is not None:
             return WeightPrior(_factor(strength.to(scale) * scale, gram), True)
         eye = torch.eye(probe.num_outputs, dtype=X.dtype, device=X.device)
-        return WeightPrior(_factor(strength, probe.gram_from_waves(probe, gram, eye)), False)
+        return WeightPrior(_factor(strength, probe.gram_from_scalar_features(probe, gram, eye)), False)
 
-    def _wave_gram(self, X: Tensor) -> Tensor:
+    def _scalar_gram(self, X: Tensor) -> Tensor:
         """φᵀ M φ (..., M, M), a chunk of points at a time for a sparse M with a row a point."""
         penalty, num_points = self.kernel.penalty, len(X)
-        waves = _waves(self.features(X[:1]))
-        size = max(CHUNK_ENTRIES // (waves.shape[-1] * waves.shape[-2]), 1)
+        scalar_features = _waves(self.features(X[:1]))
+        size = max(CHUNK_ENTRIES // (scalar_features.shape[-1] * scalar_features.shape[-2]), 1)
         if size >= num_points or not penalty.is_sparse or penalty.size != num_points:
-            waves = _waves(self.features(X))
-            return waves.mT @ (penalty @ waves)
+            scalar_features = _waves(self.features(X))
+            return scalar_features.mT @ (penalty @ scalar_features)
         total = 0.0
         for start in range(0, num_points, size):
             stop = min(start + size, num_points)
@@ -146,7 +146,7 @@ def _factor(strength: Tensor, gram: Tensor) -> Tensor:
     try:
         return psd_safe_cholesky(eye + strength.to(gram)[..., None, None] * (gram + gram.mT) / 2)
     except (NanError, NotPSDError) as error:
-        raise FactorisationError(
+        raise FactorizationError(
             f"the prior precision of the weights could not be factorised at strength {strength.tolist()} ({error}): take a "
             "smaller strength or penalty, or double precision."
         ) from error

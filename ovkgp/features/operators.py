@@ -120,21 +120,21 @@ class FeatureOperator(LinearOperator):
     def cross_gram(self, other: FeatureOperator, weight: Tensor) -> Tensor:
         """Φᵀ (I_n ⊗ W) Φ' for W (..., p, p), as a dense (..., M r, M' r') matrix. O(n M M' + J J' p r r')."""
         same = other.features is self.features
-        waves = self.scalar_gram() if same else self.features.mT @ other.features  # (..., M, M')
-        return self.gram_from_waves(other, waves, weight)
+        scalar_features = self.scalar_gram() if same else self.features.mT @ other.features  # (..., M, M')
+        return self.gram_from_scalar_features(other, scalar_features, weight)
 
-    def gram_from_waves(self, other: FeatureOperator, waves: Tensor, weight: Tensor) -> Tensor:
+    def gram_from_scalar_features(self, other: FeatureOperator, scalar_features: Tensor, weight: Tensor) -> Tensor:
         """Φᵀ (I_n ⊗ W) Φ' from the product φᵀφ' (..., M, M') alone, whatever n was."""
         if isinstance(other, ComplexFeatureOperator):
-            return other.gram_from_waves(self, waves.mT, weight.mT).mT
+            return other.gram_from_scalar_features(self, scalar_features.mT, weight.mT).mT
         left = self.blocks.mT @ weight.unsqueeze(-3)  # (..., J, r, p)
         inner = torch.einsum("...jbp,...kpc->...jbkc", left, other.blocks)
         j, k = inner.shape[-4], inner.shape[-2]
-        grid = waves.unflatten(-1, (-1, k)).unflatten(-3, (-1, j))  # (..., M / J, J, M' / J', J')
+        grid = scalar_features.unflatten(-1, (-1, k)).unflatten(-3, (-1, j))  # (..., M / J, J, M' / J', J')
         gram = grid[..., None, :, :, None] * inner[..., None, :, :, None, :, :]  # (..., M / J, J, r, M' / J', J', r')
         return gram.flatten(-3).flatten(-4, -2)
 
-    def adjoint_from_waves(self, projections: Tensor) -> Tensor:
+    def adjoint_from_scalar_features(self, projections: Tensor) -> Tensor:
         """Φᵀ y (..., M·r, k) from φᵀ y (..., M, p, k) alone."""
         return self._contract(projections).flatten(-3, -2)
 
@@ -189,11 +189,11 @@ class ComplexFeatureOperator(FeatureOperator):
         left = self.to_dense()
         return (left * (left if other is None else other.to_dense())).sum(-1)
 
-    def gram_from_waves(self, other: FeatureOperator, waves: Tensor, weight: Tensor) -> Tensor:
-        eye = torch.eye(other.num_columns, dtype=waves.dtype, device=waves.device)
-        weights = eye.unflatten(0, (other.features.shape[-1], -1)).expand(*waves.shape[:-2], -1, -1, -1)
+    def gram_from_scalar_features(self, other: FeatureOperator, scalar_features: Tensor, weight: Tensor) -> Tensor:
+        eye = torch.eye(other.num_columns, dtype=scalar_features.dtype, device=scalar_features.device)
+        weights = eye.unflatten(0, (other.features.shape[-1], -1)).expand(*scalar_features.shape[:-2], -1, -1, -1)
         expanded = weight.unsqueeze(-3) @ other._expand(weights)  # (..., M', p, M' r')
-        return self.adjoint_from_waves(_times(waves, expanded))
+        return self.adjoint_from_scalar_features(_times(scalar_features, expanded))
 
     def output(self, index: int) -> ComplexFeatureOperator:
         parts = (t.unflatten(-2, (-1, self.num_outputs))[..., index, :] for t in (self.factor, self.imaginary))
@@ -260,22 +260,22 @@ def reflected_columns(mirrors: Tensor, lengths: Tensor) -> Tensor:
     return lengths.unsqueeze(-1) * (eye - scaled.unsqueeze(-1) * mirrors[..., 1:].unsqueeze(-2))
 
 
-class Waves(torch.autograd.Function):
+class CosSinFeatures(torch.autograd.Function):
     """[cos t, sin t] side by side, with one tensor kept for the gradient and no copy made."""
 
     @staticmethod
     def forward(ctx, angles: Tensor) -> Tensor:
         D = angles.shape[-1]
-        waves = angles.new_empty(*angles.shape[:-1], 2 * D)
-        torch.cos(angles, out=waves[..., :D])
-        torch.sin(angles, out=waves[..., D:])
-        ctx.save_for_backward(waves)
-        return waves
+        scalar_features = angles.new_empty(*angles.shape[:-1], 2 * D)
+        torch.cos(angles, out=scalar_features[..., :D])
+        torch.sin(angles, out=scalar_features[..., D:])
+        ctx.save_for_backward(scalar_features)
+        return scalar_features
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> Tensor:
-        (waves,) = ctx.saved_tensors
-        (cos, sin), (by_cos, by_sin) = waves.chunk(2, -1), gradient.chunk(2, -1)
+        (scalar_features,) = ctx.saved_tensors
+        (cos, sin), (by_cos, by_sin) = scalar_features.chunk(2, -1), gradient.chunk(2, -1)
         return (by_sin * cos).addcmul_(by_cos, sin, value=-1)
 
 
@@ -379,21 +379,24 @@ class StackedFeatures(LinearOperator):
         rows = [torch.cat([a.cross_gram(b, weight) for b in other.parts], -1) for a in self.parts]
         return torch.cat(rows, -2)
 
-    def gram_from_waves(self, other: StackedFeatures, waves: Tensor, weight: Tensor) -> Tensor:
+    def gram_from_scalar_features(self, other: StackedFeatures, scalar_features: Tensor, weight: Tensor) -> Tensor:
         """Φᵀ (I_n ⊗ W) Φ' from the product φᵀφ' of all waves side by side, for parts of p outputs each."""
         rows = [
-            torch.cat([a.gram_from_waves(b, block, weight) for b, block in zip(other.parts, blocks, strict=True)], -1)
-            for a, row in zip(self.parts, waves.split(self._num_waves, -2), strict=True)
-            for blocks in (row.split(other._num_waves, -1),)
+            torch.cat(
+                [a.gram_from_scalar_features(b, block, weight) for b, block in zip(other.parts, blocks, strict=True)],
+                -1,
+            )
+            for a, row in zip(self.parts, scalar_features.split(self._num_scalar_features, -2), strict=True)
+            for blocks in (row.split(other._num_scalar_features, -1),)
         ]
         return torch.cat(rows, -2)
 
-    def adjoint_from_waves(self, projections: Tensor) -> Tensor:
-        pieces = zip(self.parts, projections.split(self._num_waves, -3), strict=True)
-        return torch.cat([part.adjoint_from_waves(piece) for part, piece in pieces], -2)
+    def adjoint_from_scalar_features(self, projections: Tensor) -> Tensor:
+        pieces = zip(self.parts, projections.split(self._num_scalar_features, -3), strict=True)
+        return torch.cat([part.adjoint_from_scalar_features(piece) for part, piece in pieces], -2)
 
     @property
-    def _num_waves(self) -> list[int]:
+    def _num_scalar_features(self) -> list[int]:
         return [part.features.shape[-1] for part in self.parts]
 
     def output(self, index: int) -> StackedFeatures:

@@ -15,11 +15,17 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.features.feature_map import FeatureMap
-from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, ReflectedFeatureOperator, Waves, stacked
-from ovkgp.features.spectral.base_samples import as_seed, normal_scores, require_sampler
+from ovkgp.features.operators import (
+    ComplexFeatureOperator,
+    CosSinFeatures,
+    FeatureOperator,
+    ReflectedFeatureOperator,
+    stacked,
+)
+from ovkgp.features.spectral.base_samples import as_seed, check_sampler, normal_scores
 from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, spectral_pair
 from ovkgp.kernels import components, is_operator_valued, num_outputs
 from ovkgp.kernels.fields import FieldKernel
@@ -67,12 +73,12 @@ class ORFF(FeatureMap):
             raise KernelTypeError(f"expected a kernel or a SpectralPair, got {type(kernel_or_pair).__name__}.")
         self.kernel = None if is_pair else kernel_or_pair
         self._pair = kernel_or_pair if is_pair else None
-        self.num_frequencies = whole_number("num_frequencies", num_frequencies)
+        self.num_frequencies = check_integer("num_frequencies", num_frequencies)
         self.num_dims, self.sampler, self.bounded = num_dims, sampler, bounded
         self.learn_frequencies = learn_frequencies
         self.seed, self.block_index, self._first_term = as_seed(random_state), 0, 0
         pair = self.pair
-        require_sampler(sampler, pair)
+        check_sampler(sampler, pair)
         device = None if self.kernel is None else self.kernel.device
         for term in pair.terms:
             _require_road(term, learn_frequencies, device)
@@ -148,7 +154,7 @@ class ORFF(FeatureMap):
 
         Learned frequencies are then a new, longer parameter: hand it to the optimiser again.
         """
-        old, num_new = self.num_frequencies, whole_number("the number of frequencies to add", num_new, least=0)
+        old, num_new = self.num_frequencies, check_integer("the number of frequencies to add", num_new, least=0)
         for name, scores in zip(self._noise_names, self._scores(old + num_new), strict=True):
             kept = getattr(self, name)
             self._store(name, torch.cat([kept.data, scores[old:].to(kept)]))
@@ -159,7 +165,7 @@ class ORFF(FeatureMap):
         """An independent map of the same size over the same kernel, regenerated from (random_state, index) and
         stored nowhere; block 0 is the map as it was first drawn (BT-93)."""
         other = self._sharing_copy()
-        other.block_index = whole_number("the index of a block", index, least=0)
+        other.block_index = check_integer("the index of a block", index, least=0)
         for name, scores in zip(self._noise_names, other._scores(self.num_frequencies), strict=True):
             other._store(name, scores.to(getattr(self, name)))
         return other
@@ -185,7 +191,7 @@ class ORFF(FeatureMap):
         parts = None if self.kernel is None else components(self.kernel)
         if parts is None:
             raise KernelTypeError("only the features of a separable kernel have scalar parts, one for each component.")
-        if whole_number("the index of a part", index, least=0) >= len(parts):
+        if check_integer("the index of a part", index, least=0) >= len(parts):
             raise OptionError(f"there are {len(parts)} parts, counted from 0; got index {index}.")
         counts = [len(spectral_pair(k, num_dims=self.num_dims).terms) for k, _ in parts[: index + 1]]
         other = self.over(parts[index][0] if kernel is None else kernel)
@@ -210,19 +216,19 @@ class ORFF(FeatureMap):
             points = points.flatten(-3, -2)
         if points.shape[-1] != frequencies.shape[-1]:
             raise InputError(f"expected inputs with {frequencies.shape[-1]} columns, got {points.shape[-1]}.")
-        waves = Waves.apply(points @ frequencies.to(points).mT)
+        scalar_features = CosSinFeatures.apply(points @ frequencies.to(points).mT)
         # The 1/√D goes into the factors, which are small.
         if term.reflection is not None:
             mirrors, lengths = (part.to(points) for part in term.reflection(frequencies))
             lengths = lengths.expand(*lengths.shape[:-2], self.num_frequencies, 1) / math.sqrt(self.num_frequencies)
-            return ReflectedFeatureOperator(waves, mirrors, lengths, num_outputs=mirrors.shape[-1])
+            return ReflectedFeatureOperator(scalar_features, mirrors, lengths, num_outputs=mirrors.shape[-1])
         factor = term.factor(frequencies) / math.sqrt(self.num_frequencies)
         p = factor.shape[-2]
         if term.even:
-            return FeatureOperator(waves, factor.to(points).flatten(-3, -2), num_outputs=p)
+            return FeatureOperator(scalar_features, factor.to(points).flatten(-3, -2), num_outputs=p)
         factor = factor.expand(*factor.shape[:-3], self.num_frequencies, *factor.shape[-2:])
         parts = (part.to(points).flatten(-3, -2) for part in (factor.real, factor.imag))
-        return ComplexFeatureOperator(waves, *parts, num_outputs=p)
+        return ComplexFeatureOperator(scalar_features, *parts, num_outputs=p)
 
     def extra_repr(self) -> str:
         return f"num_frequencies={self.num_frequencies}, sampler={self.sampler!r}, random_state={self.seed}"

@@ -198,10 +198,10 @@ class FeaturePredictionStrategy(DefaultPredictionStrategy):
     def weight_posterior(self) -> tuple[Tensor, DenseCapacitance | KroneckerCapacitance]:
         """The mean C⁻¹ Φᵀ N⁻¹ (y − m), (..., r, 1), of the weights, and the inverse C of their covariance."""
         residual = (self.train_labels - self.train_prior_dist.loc).unsqueeze(-1)
-        seen = ~residual.isnan()
-        if seen.all():
+        observed = ~residual.isnan()
+        if observed.all():
             return self.noisy.weights(residual), self.noisy.capacitance
-        return self.noisy.observed_weights(residual, seen)
+        return self.noisy.observed_weights(residual, observed)
 
     def exact_prediction(self, test_mean: Tensor, test_test_covar, test_train_covar):
         prior = to_linear_operator(test_test_covar).evaluate_kernel()

@@ -20,7 +20,7 @@ from gpytorch.means import Mean
 from gpytorch.module import Module
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, FitWarning, InputError, KernelTypeError, OptionError
+from ovkgp.exceptions import FactorizationError, FitWarning, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.model.mean_noise import Model, OutputNoise, output_mean
 from ovkgp.inference.model.observations import Observations, as_floating, observations
@@ -30,16 +30,21 @@ from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.mixture import condition_on_draws
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
-from ovkgp.inference.strategies.selection import choose_road, gathering_road, require_road, road_of
+from ovkgp.inference.strategies.selection import (
+    check_strategy,
+    select_strategy,
+    strategy_for_statistics,
+    streaming_strategy,
+)
 from ovkgp.inference.training.initialization import (
     log_prior,
-    parameter_boxes,
-    parameter_sizes,
+    parameter_bounds,
+    parameter_scales,
     problem_name,
     start_from_data,
     starting_points,
 )
-from ovkgp.inference.training.maximize import FitReport, can_train_apart, maximise, train_apart
+from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximise, train_independently
 from ovkgp.kernels import ManifoldKernel, num_outputs
 
 VARIANCES = ("features", "guarded")
@@ -57,7 +62,7 @@ class OperatorValuedGP(Module):
         mean: "zero", "constant" (one an output), "linear" or a GPyTorch mean.
         noise: "shared", "per_output" or "full" (trained), or a variance, (p,) or (p, p) (fixed).
         features: a feature map *of this kernel*, such as `ORFF(kernel)`, for data of any size; None for the exact kernel.
-        road: "auto", or one of "kronecker", "dense", "iterative", "features" to insist on.
+        strategy: "auto", or one of "kronecker", "dense", "iterative", "features" to insist on.
 
     Trained and predicted values live in the units of the data as given. A noise known for each entry of Y is passed to
     `fit`, `condition` and `log_evidence` as `noise=`, an (n, p) array of variances, and replaces the model's.
@@ -88,7 +93,7 @@ class OperatorValuedGP(Module):
         mean: str | Mean = "constant",
         noise="per_output",
         features: FeatureMap | None = None,
-        road: str = "auto",
+        strategy: str = "auto",
     ):
         super().__init__()
         if not isinstance(kernel, Kernel):
@@ -104,7 +109,7 @@ class OperatorValuedGP(Module):
         self.num_outputs = num_outputs(self.kernel)
         self.mean = output_mean(mean, self.num_outputs)
         self.noise_model = OutputNoise(noise, self.num_outputs)
-        self.road = require_road(road)
+        self.strategy = check_strategy(strategy)
         self.double()
 
     @property
@@ -142,13 +147,13 @@ class OperatorValuedGP(Module):
         call computes `log_evidence` anew."""
         if isinstance(X, GATHERED):
             _refuse_data_beside(Y, noise)
-            return lambda: road_of(X).log_evidence_of(self.model, X)
+            return lambda: strategy_for_statistics(X).log_evidence_of(self.model, X)
         data = self.observe(X, Y, noise).double()
-        road = choose_road(self.model, data, self.road)
+        strategy = select_strategy(self.model, data, self.strategy)
 
         def log_evidence() -> Tensor:
             with self.naming_failures():
-                return road.log_evidence(self.model, data)
+                return strategy.log_evidence(self.model, data)
 
         return log_evidence
 
@@ -185,10 +190,10 @@ class OperatorValuedGP(Module):
         with torch.no_grad(), self.naming_failures():
             if isinstance(X, GATHERED):
                 _refuse_data_beside(Y, noise)
-                return road_of(X).condition_on(self.frozen().model, X, landmarks)
+                return strategy_for_statistics(X).condition_on(self.frozen().model, X, landmarks)
             data = self.observe(X, Y, noise)
             model = self.frozen().model
-            return choose_road(model, data, self.road).condition(model, data, landmarks)
+            return select_strategy(model, data, self.strategy).condition(model, data, landmarks)
 
     def _condition_on_draws(self, X, Y, noise, draws, max_draws: int, options: dict) -> Posterior:
         if not isinstance(X, GATHERED):
@@ -224,14 +229,14 @@ class OperatorValuedGP(Module):
             raise OptionError("statistics need a feature map: OperatorValuedGP(kernel, features=ORFF(kernel)).")
         data = self.observe(X, Y, noise, every_output=False)
         with torch.no_grad():
-            return gathering_road(self.model).statistics(self.model, data, into)
+            return streaming_strategy(self.model).statistics(self.model, data, into)
 
     def leave_one_out(self, X, Y, noise=None) -> LeaveOneOut:
         """The predictive density of each observed entry given all the others, in closed form."""
         with torch.no_grad():
             data = self.observe(X, Y, noise)
             kept = ~torch.isnan(as_floating(Y, "Y").reshape(len(Y), -1)).all(1)
-            return choose_road(self.model, data, self.road).leave_one_out(self.model, data).spread(kept)
+            return select_strategy(self.model, data, self.strategy).leave_one_out(self.model, data).spread(kept)
 
     def fit(
         self,
@@ -268,10 +273,10 @@ class OperatorValuedGP(Module):
         if checkpoint is not None and random_state is None:
             random_state = 0  # a resumed training must find the same subset of the rows
         data = training_subset(self.observe(X, Y, noise), training_rows, random_state).double()
-        road = choose_road(self.model, data, self.road)
+        strategy = select_strategy(self.model, data, self.strategy)
         began, is_resumed = time.monotonic(), checkpoint is not None and Path(checkpoint).exists()
         options = {"restarts": restarts, "max_iter": max_iter, "tolerance": tolerance, "verbose": verbose}
-        if start == "auto" and not is_resumed and self._warm(road, data, random_state=random_state, **options):
+        if start == "auto" and not is_resumed and self._warm(strategy, data, random_state=random_state, **options):
             if self.fit_report_.interrupted:
                 return self
             restarts, start, tolerance = 1, "current", WARMED_TOLERANCE * tolerance
@@ -279,39 +284,39 @@ class OperatorValuedGP(Module):
         warming = time.monotonic() - began
 
         def objective() -> Tensor:
-            return road.log_evidence(self.model, data) + log_prior(self)
+            return strategy.log_evidence(self.model, data) + log_prior(self)
 
         self.fit_report_ = maximise(
             self,
             objective,
-            boxes=parameter_boxes(self, data),
-            sizes=parameter_sizes(self, data),
+            bounds=parameter_bounds(self, data),
+            sizes=parameter_scales(self, data),
             starts=starting_points(self, data, start),
             restarts=restarts,
             max_iter=max_iter,
             tolerance=tolerance,
-            scale=data.num_seen,
+            scale=data.num_observed,
             checkpoint=checkpoint,
             signature="" if checkpoint is None else problem_name(self, data, objective),
             random_state=random_state,
             verbose=verbose,
         )
-        self.fit_report_.num_rows, self.fit_report_.num_seen = data.num_rows, data.num_seen
+        self.fit_report_.num_rows, self.fit_report_.num_observed = data.num_rows, data.num_observed
         self.fit_report_.seconds += warming
         with torch.no_grad():
-            self.fit_report_.log_evidence = float(road.log_evidence(self.model, data))
+            self.fit_report_.log_evidence = float(strategy.log_evidence(self.model, data))
         return self
 
-    def _warm(self, road, data: Observations, **options) -> bool:
+    def _warm(self, strategy, data: Observations, **options) -> bool:
         """Whether there was something cheaper to do first: outputs that share nothing one by one, or fewer rows."""
-        size = data.num_seen if road.name in ("dense", "iterative") else data.num_rows
-        apart = can_train_apart(self)
+        size = data.num_observed if strategy.name in ("dense", "iterative") else data.num_rows
+        apart = can_train_independently(self)
         if not apart and size <= 2 * WARM_ROWS:
             return False
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "training stopped", FitWarning)  # it goes on with all rows
             if apart:
-                train_apart(self, data, **options)
+                train_independently(self, data, **options)
             else:
                 fewer = max(WARM_ROWS * data.num_rows // size, data.num_rows // 4)
                 few = training_subset(data, fewer, options["random_state"])
@@ -328,21 +333,21 @@ class OperatorValuedGP(Module):
         """A failed factorisation says at which hyperparameters it failed."""
         try:
             yield
-        except FactorisationError as error:
+        except FactorizationError as error:
             values = {**named_hyperparameters(self.kernel), "noise": self.noise.detach()}
             listed = "; ".join(f"{name} = {value.squeeze().tolist()}" for name, value in values.items())
-            raise FactorisationError(f"{error} This was at {listed}.") from error
+            raise FactorizationError(f"{error} This was at {listed}.") from error
 
     def observe(self, X, Y, noise=None, every_output: bool = True) -> Observations:
         """Data for this model, checked; see `ovkgp.inference.model.observations.observations`."""
         data = observations(X, Y, self.num_outputs, noise, every_output=every_output)
         self.to(data.X.device)
         self.mean.see(data.X.shape[1])
-        require_inputs(self, data.X)
+        check_inputs(self, data.X)
         return data
 
 
-def require_inputs(model, X: Tensor) -> None:
+def check_inputs(model, X: Tensor) -> None:
     """Refuse inputs that the kernel of a model cannot take, in words."""
     is_dear = model.features is not None and isinstance(model.kernel, ManifoldKernel)  # made of all its points
     kernel = model.kernel.base_kernel if is_dear else model.kernel

@@ -11,7 +11,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels.protocol import BatchIndexMixin
 
@@ -26,7 +26,7 @@ class _CurveKernel(BatchIndexMixin, Kernel):
             weights = torch.as_tensor(weights, dtype=torch.get_default_dtype()).clone()
             if weights.dim() != 1 or not bool((weights >= 0).all()):
                 raise OptionError("weights must be a vector of non-negative numbers, one a grid point.")
-        self.num_channels = whole_number("num_channels", num_channels)
+        self.num_channels = check_integer("num_channels", num_channels)
         self.register_buffer("weights", weights)
 
     def _grid_weights(self, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from linear_operator import LinearOperator, to_dense, to_linear_operator
 from linear_operator.operators import BlockInterleavedLinearOperator, KroneckerProductLinearOperator
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import KernelTypeError, OptionError
 from ovkgp.kernels.outputs.matrices import FreeMatrix, KnownMatrix, OutputMatrix
 from ovkgp.kernels.protocol import Component, OperatorValuedKernel, components, is_operator_valued, num_outputs
@@ -39,7 +39,7 @@ def kronecker_diagonal(scalar: Tensor, matrix: Tensor) -> Tensor:
     return diagonal.flatten(-2)
 
 
-def require_scalar(kernel: Kernel, role: str) -> None:
+def check_scalar(kernel: Kernel, role: str) -> None:
     """Raise unless `kernel` is a GPyTorch kernel with one output."""
     if not isinstance(kernel, Kernel):
         raise KernelTypeError(f"the {role} must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
@@ -76,7 +76,7 @@ class DecomposableKernel(OperatorValuedKernel):
         output_matrix: OutputMatrix | Tensor | None = None,
     ):
         super().__init__()
-        require_scalar(base_kernel, "base kernel")
+        check_scalar(base_kernel, "base kernel")
         self.base_kernel = base_kernel
         self.output_module = _output_module(output_matrix, num_outputs, rank, base_kernel.batch_shape)
 
@@ -146,7 +146,7 @@ class BlockwiseProductKernel(OperatorValuedKernel):
             raise KernelTypeError(
                 f"the first factor must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}."
             )
-        require_scalar(scalar_kernel, "second factor")
+        check_scalar(scalar_kernel, "second factor")
         self.base_kernel = base_kernel
         self.scalar_kernel = scalar_kernel
 
@@ -204,7 +204,7 @@ class IndependentKernel(OperatorValuedKernel):
         if not isinstance(kernels, Iterable) or len(kernels := list(kernels)) < 1:
             raise OptionError("independent outputs need a list of scalar kernels, one for each output.")
         for place, kernel in enumerate(kernels):
-            require_scalar(kernel, f"kernel of output {place}")
+            check_scalar(kernel, f"kernel of output {place}")
         self.kernels = torch.nn.ModuleList(kernels)
 
     @classmethod
@@ -221,7 +221,7 @@ class IndependentKernel(OperatorValuedKernel):
             >>> IndependentKernel.copies(RBFKernel(), num_outputs=3).num_outputs
             3
         """
-        return cls(deepcopy(base_kernel) for _ in range(whole_number("num_outputs", num_outputs)))
+        return cls(deepcopy(base_kernel) for _ in range(check_integer("num_outputs", num_outputs)))
 
     @property
     def num_outputs(self) -> int:

@@ -17,9 +17,9 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
-from ovkgp.kernels.decomposable import require_scalar
+from ovkgp.kernels.decomposable import check_scalar
 from ovkgp.kernels.protocol import OperatorValuedKernel, known_dims
 from ovkgp.kernels.radial_derivatives import lag_jet
 
@@ -37,7 +37,7 @@ class FieldKernel(OperatorValuedKernel):
 
     def __init__(self, base_kernel: Kernel, num_dims: int | None = None):
         super().__init__()
-        require_scalar(base_kernel, "base kernel")
+        check_scalar(base_kernel, "base kernel")
         self.base_kernel = base_kernel
         self.num_dims = _known_dims(base_kernel, num_dims)
         dims = max(self.least_dims, _reach(base_kernel)) if self.num_dims is None else self.num_dims
@@ -98,7 +98,7 @@ def _reach(kernel: Kernel) -> int:
 
 def _known_dims(base_kernel: Kernel, num_dims: int | None) -> int | None:
     known = known_dims(base_kernel)
-    num_dims = None if num_dims is None else whole_number("num_dims", num_dims)
+    num_dims = None if num_dims is None else check_integer("num_dims", num_dims)
     if num_dims is not None and known is not None and num_dims != known:
         raise OptionError(f"num_dims={num_dims} contradicts the {known} dimensions of the base kernel.")
     dims = num_dims if known is None else known
@@ -185,7 +185,7 @@ class HelmholtzKernel(OperatorValuedKernel, AdditiveKernel):
     def __init__(self, curl_base: Kernel, div_base: Kernel | None = None, num_dims: int | None = None):
         div_base = deepcopy(curl_base) if div_base is None else div_base
         for base in (curl_base, div_base):  # the dimension that one of them knows holds for both
-            require_scalar(base, "base kernel")
+            check_scalar(base, "base kernel")
             num_dims = _known_dims(base, num_dims)
         parts = CurlFreeKernel(curl_base, num_dims), DivergenceFreeKernel(div_base, num_dims)
         AdditiveKernel.__init__(self, *(ScaleKernel(part, batch_shape=part.batch_shape) for part in parts))

@@ -13,7 +13,7 @@ from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
-from ovkgp.kernels.decomposable import kronecker, kronecker_diagonal, require_scalar
+from ovkgp.kernels.decomposable import check_scalar, kronecker, kronecker_diagonal
 from ovkgp.kernels.protocol import Component, OperatorValuedKernel, components, num_outputs, scalar_component
 
 
@@ -41,7 +41,7 @@ class FunctionValuedKernel(OperatorValuedKernel):
 
     def __init__(self, input_kernel: Kernel, task_kernel: Kernel, tasks: Tensor | None = None):
         super().__init__()
-        require_scalar(task_kernel, "task kernel")
+        check_scalar(task_kernel, "task kernel")
         if components(input_kernel) is None:
             raise KernelTypeError(f"the input kernel must be scalar or separable, got {type(input_kernel).__name__}.")
         self.input_kernel = input_kernel

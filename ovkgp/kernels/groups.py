@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, ModuleList
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import DomainError, InputError, OptionError
 
 Columns = Sequence[int] | Tensor | None
@@ -56,7 +56,7 @@ class AdditiveGroup(Module):
 
     def __init__(self, num_dims: int = 1):
         super().__init__()
-        self.num_dims = whole_number("num_dims", num_dims)
+        self.num_dims = check_integer("num_dims", num_dims)
 
     @property
     def embedding_dim(self) -> int:
@@ -110,7 +110,7 @@ class AdditiveGroup(Module):
             raise InputError(f"{type(self).__name__} has {self.num_dims} column(s); the inputs are {tuple(x.shape)}.")
 
 
-def require_group(group: AdditiveGroup) -> None:
+def check_group(group: AdditiveGroup) -> None:
     """Raise unless `group` is one of the groups of this package, and not a class of them."""
     if isinstance(group, type) and issubclass(group, AdditiveGroup):
         raise OptionError(f"the group is the class {group.__name__} itself: make one of it, {group.__name__}(…).")
@@ -185,7 +185,7 @@ class MultiplicativeGroup(SkewedMultiplicativeGroup):
     """
 
     def __init__(self, num_dims: int = 1):
-        super().__init__(0.0, whole_number("num_dims", num_dims))
+        super().__init__(0.0, check_integer("num_dims", num_dims))
 
     def extra_repr(self) -> str:
         return AdditiveGroup.extra_repr(self)
@@ -261,7 +261,7 @@ class ProductGroup(AdditiveGroup):
         if not isinstance(groups, Sequence) or len(groups) == 0:
             raise OptionError(f"a product of groups is made of a list of one group or more, got {groups!r}.")
         for group in groups:
-            require_group(group)
+            check_group(group)
         super().__init__(sum(group.num_dims for group in groups))
         self.groups = ModuleList(groups)
 
@@ -309,7 +309,7 @@ class ProductGroup(AdditiveGroup):
 
 def _per_column(value: float | Sequence[float] | Tensor, num_dims: int | None) -> Tensor:
     """`value` as a double precision vector (d,): a user's 0.1 stays 0.1 in a model that is made double later."""
-    num_dims = None if num_dims is None else whole_number("num_dims", num_dims)
+    num_dims = None if num_dims is None else check_integer("num_dims", num_dims)
     vector = torch.as_tensor(value, dtype=torch.float64).detach().clone().reshape(-1)
     if num_dims is not None and len(vector) not in (1, num_dims):
         raise OptionError(f"expected one number or {num_dims}, one a column; got {len(vector)}.")

@@ -19,8 +19,8 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, InputError, KernelTypeError, OptionError
-from ovkgp.kernels.penalties import Penalty, Remembered
+from ovkgp.exceptions import FactorizationError, InputError, KernelTypeError, OptionError
+from ovkgp.kernels.penalties import ModuleCache, Penalty
 from ovkgp.kernels.protocol import BatchIndexMixin, OperatorValuedKernel, is_operator_valued, num_outputs
 
 
@@ -88,7 +88,7 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
             self.strength = start
         else:
             self.register_buffer("fixed_strength", start)
-        self._memory = Remembered()
+        self._memory = ModuleCache()
 
     def _require_fit(self) -> None:
         n, p = len(self.X), self.base_kernel.num_outputs_per_input(self.X, self.X)
@@ -148,7 +148,7 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
         try:
             return psd_safe_cholesky(core + self.penalty.noise(core))
         except (NanError, NotPSDError) as error:
-            raise FactorisationError(
+            raise FactorizationError(
                 f"the covariance of the penalised values could not be factorised at strength {self.strength.tolist()} "
                 f"({error}): take a smaller strength or penalty, or double precision."
             ) from error

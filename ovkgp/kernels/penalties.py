@@ -18,11 +18,11 @@ from scipy.sparse.csgraph import connected_components, laplacian
 from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
 
 
-class Remembered:
+class ModuleCache:
     """One value computed from modules.
 
     A copy of the modules (`deepcopy`) copies what is remembered with them; a pickle forgets it.
@@ -31,8 +31,8 @@ class Remembered:
 
     Example:
         >>> import torch
-        >>> from ovkgp.kernels.penalties import Remembered
-        >>> layer, memory = torch.nn.Linear(2, 2), Remembered()
+        >>> from ovkgp.kernels.penalties import ModuleCache
+        >>> layer, memory = torch.nn.Linear(2, 2), ModuleCache()
         >>> with torch.no_grad():
         ...     first = memory.of([layer], "norm", lambda: layer.weight.norm())
         ...     again = memory.of([layer], "norm", lambda: layer.weight.norm())
@@ -74,8 +74,8 @@ class Remembered:
             return False
         return len(parameters) == len(self._parameters) and all(map(_are_alike, parameters, self._parameters))
 
-    def __deepcopy__(self, memo: dict) -> Remembered:
-        copy = Remembered()
+    def __deepcopy__(self, memo: dict) -> ModuleCache:
+        copy = ModuleCache()
         copy._modules, copy._parameters, buffers, copy._key, copy._value = deepcopy(
             (self._modules, self._parameters, [tensor for tensor, _ in self._buffers], self._key, self._value), memo
         )
@@ -84,7 +84,7 @@ class Remembered:
         return copy
 
     def __reduce__(self):
-        return Remembered, ()
+        return ModuleCache, ()
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:
@@ -151,7 +151,7 @@ class Penalty(torch.nn.Module):
         else:
             self.register_buffer("values", torch.from_numpy(matrix))
             self.register_buffer("indices", None)
-        self._root = Remembered()
+        self._root = ModuleCache()
 
     @property
     def is_sparse(self) -> bool:
@@ -327,7 +327,7 @@ def cluster_laplacian(X, num_clusters: int, *, num_neighbors: int = 10, random_s
                [ 0.,  0., -1.,  1.]])
     """
     X = _rows(X)
-    if (num_clusters := whole_number("num_clusters", num_clusters)) > len(X):
+    if (num_clusters := check_integer("num_clusters", num_clusters)) > len(X):
         raise OptionError(f"num_clusters must be at most the number of points, {len(X)}; got {num_clusters}.")
     labels = _clusters(_neighbor_graph(X, num_neighbors, "binary"), num_clusters, random_state)
     together = labels[:, None] == labels
@@ -354,7 +354,7 @@ def _neighbor_graph(X: np.ndarray, num_neighbors: int, weights: str) -> sparse.c
 
     if weights not in WEIGHTS:
         raise OptionError(f"weights must be one of {', '.join(map(repr, WEIGHTS))}, got {weights!r}.")
-    n, k = len(X), min(whole_number("num_neighbors", num_neighbors), len(X) - 1)
+    n, k = len(X), min(check_integer("num_neighbors", num_neighbors), len(X) - 1)
     if k == 0:
         return sparse.csr_array((n, n))
     distances, neighbors = NearestNeighbors(n_neighbors=k).fit(X).kneighbors()  # no point is its own neighbour

@@ -33,7 +33,7 @@ from gpytorch.kernels import (
 from torch import Tensor
 
 from ovkgp.exceptions import SmoothnessError
-from ovkgp.kernels.records import RuleTable
+from ovkgp.kernels.records import KernelDispatcher
 from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, SobolevKernel
 
 SMOOTH_ADVICE = "use gpytorch.kernels.RBFKernel or MaternKernel(nu=2.5)"
@@ -81,7 +81,7 @@ class Jet(NamedTuple):
         return Jet(scale * self.value, scale[..., None] * self.gradient, scale[..., None, None] * self.hessian)
 
 
-class JetTable(RuleTable):
+class JetTable(KernelDispatcher):
     """`lag_jet(kernel, lag)`: value, gradient and Hessian of a stationary scalar kernel with respect to the lag.
 
     `lag_jet` is the one table of this class. It knows GPyTorch's RBF, Matérn, RQ, Periodic, Cosine and SpectralMixture
@@ -295,8 +295,8 @@ def _(kernel: SobolevKernel, lag: Tensor) -> Jet:
     lengthscale = _per_pair(kernel.lengthscale)
     t, sign = (lag / lengthscale).abs(), lag.sign()
     decay = torch.exp(-math.sqrt(3) / 2 * t) / math.sqrt(3)
-    waves = (torch.sin(t / 2 + phase) for phase in (math.pi / 6, math.pi * 5 / 6))
-    value, second = (decay * wave for wave in waves)
+    scalar_features = (torch.sin(t / 2 + phase) for phase in (math.pi / 6, math.pi * 5 / 6))
+    value, second = (decay * wave for wave in scalar_features)
     first = decay * torch.cos(t / 2 + math.pi / 2)
     return separable_jet(value, sign * first / lengthscale, -second / lengthscale**2)
 

@@ -13,7 +13,7 @@ from gpytorch.kernels import Kernel
 from ovkgp.exceptions import KernelTypeError
 
 
-class RuleTable:
+class KernelDispatcher:
     """Rules by kernel class, with a `register` decorator."""
 
     def __init__(self):

@@ -15,7 +15,7 @@ from linear_operator import LinearOperator
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.kernels.decomposable import require_scalar
+from ovkgp.kernels.decomposable import check_scalar
 from ovkgp.kernels.protocol import OperatorValuedKernel
 
 
@@ -61,7 +61,7 @@ class TransformableKernel(OperatorValuedKernel):
 
     def __init__(self, base_kernel: Kernel, transforms: Sequence[Callable[[Tensor], Tensor]]):
         super().__init__()
-        require_scalar(base_kernel, "base kernel")
+        check_scalar(base_kernel, "base kernel")
         if not isinstance(transforms, Iterable) or len(transforms := list(transforms)) < 1:
             raise OptionError("a transformable kernel needs a list of at least one transform, one for each output.")
         for place, transform in enumerate(transforms):

@@ -10,7 +10,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from ovkgp.exceptions import KernelTypeError
-from ovkgp.kernels.groups import AdditiveGroup, column_names, require_group
+from ovkgp.kernels.groups import AdditiveGroup, check_group, column_names
 from ovkgp.kernels.protocol import (
     BatchIndexMixin,
     Component,
@@ -64,7 +64,7 @@ class WarpedKernel(BatchIndexMixin, Kernel):
             raise KernelTypeError(
                 f"the base kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}."
             )
-        require_group(group)
+        check_group(group)
         self.columns = column_names(self.active_dims)
         self.base_kernel = base_kernel
         self.group = group

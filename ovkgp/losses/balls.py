@@ -16,7 +16,7 @@ from ovkgp.exceptions import OptionError
 _TINY = torch.finfo(torch.float64).tiny
 
 
-def require_order(p: float) -> None:
+def check_order(p: float) -> None:
     """Raise OptionError unless p is 1, 2 or ∞."""
     if p not in (1, 2, math.inf):
         raise OptionError(f"p must be 1, 2 or math.inf, for which there are closed forms; got {p!r}.")
@@ -30,7 +30,7 @@ def dual_order(p: float) -> float:
         >>> dual_order(1), dual_order(2)
         (inf, 2)
     """
-    require_order(p)
+    check_order(p)
     return {1: math.inf, 2: 2, math.inf: 1}[p]
 
 

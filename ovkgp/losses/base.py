@@ -86,12 +86,12 @@ class Loss(ABC):
         """The Lipschitz constant of the derivative, like tasks; ∞ for a loss with kinks."""
         return torch.full_like(tasks, math.inf)
 
-    def require_tasks(self, tasks: Tensor) -> None:
+    def check_tasks(self, tasks: Tensor) -> None:
         """Raise InputError where a θ means nothing to this loss; any finite one will do unless a loss says otherwise."""
         if not bool(torch.isfinite(tasks).all()):
             raise InputError("a task is NaN or infinite; tasks must be finite numbers.")
 
-    def require_targets(self, y: Tensor) -> None:
+    def check_targets(self, y: Tensor) -> None:
         """Raise InputError where a y, none of them missing, means nothing to this loss."""
         _require_finite(y)
 
@@ -148,7 +148,7 @@ class CurveLoss(ABC):
         """The Lipschitz constant of the gradient; ∞ for a loss with kinks."""
         return math.inf
 
-    def require_targets(self, y: Tensor) -> None:
+    def check_targets(self, y: Tensor) -> None:
         """Raise InputError where a y of positive weight means nothing to this loss: call it once, before a fit."""
         _require_finite(self._present(y))
 

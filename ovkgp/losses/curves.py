@@ -12,7 +12,7 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from ovkgp.checks import require_positive
+from ovkgp.checks import check_positive
 from ovkgp.losses.balls import dual_order, norm, project, project_product, shrink
 from ovkgp.losses.base import SLACK
 from ovkgp.losses.integral import MeasuredLoss
@@ -73,7 +73,7 @@ class CurveHuber(ConvolvedLoss):
     """
 
     def __init__(self, kappa: float, p: float, measure: TaskMeasure):
-        require_positive("kappa", kappa)
+        check_positive("kappa", kappa)
         super().__init__(p, measure)
         self.kappa = kappa
 
@@ -130,7 +130,7 @@ class CurveInsensitive(ConvolvedLoss):
     """
 
     def __init__(self, epsilon: float, p: float, measure: TaskMeasure):
-        require_positive("epsilon", epsilon, or_zero=True)
+        check_positive("epsilon", epsilon, or_zero=True)
         super().__init__(p, measure)
         self.epsilon = epsilon
 

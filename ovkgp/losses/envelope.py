@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ovkgp.checks import require_positive
+from ovkgp.checks import check_positive
 from ovkgp.losses.base import CurveLoss, Loss
 
 _SAME_SLOPE = 1e-9
@@ -33,7 +33,7 @@ class Envelope(Loss):
     """
 
     def __init__(self, loss: Loss, kappa: float):
-        require_positive("kappa", kappa)
+        check_positive("kappa", kappa)
         self.loss, self.kappa = loss, kappa
 
     @property
@@ -80,11 +80,11 @@ class Envelope(Loss):
     def lipschitz(self, tasks: Tensor) -> Tensor:
         return 1 / (1 / self.loss.lipschitz(tasks) + self.kappa)
 
-    def require_tasks(self, tasks: Tensor) -> None:
-        self.loss.require_tasks(tasks)
+    def check_tasks(self, tasks: Tensor) -> None:
+        self.loss.check_tasks(tasks)
 
-    def require_targets(self, y: Tensor) -> None:
-        self.loss.require_targets(y)
+    def check_targets(self, y: Tensor) -> None:
+        self.loss.check_targets(y)
 
 
 class CurveEnvelope(CurveLoss):
@@ -107,7 +107,7 @@ class CurveEnvelope(CurveLoss):
     """
 
     def __init__(self, loss: CurveLoss, kappa: float):
-        require_positive("kappa", kappa)
+        check_positive("kappa", kappa)
         self.loss, self.kappa = loss, kappa
 
     def __repr__(self) -> str:
@@ -149,5 +149,5 @@ class CurveEnvelope(CurveLoss):
     def lipschitz(self) -> float:
         return 1 / (1 / self.loss.lipschitz() + self.kappa)
 
-    def require_targets(self, y: Tensor) -> None:
-        self.loss.require_targets(y)
+    def check_targets(self, y: Tensor) -> None:
+        self.loss.check_targets(y)

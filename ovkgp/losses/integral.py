@@ -65,7 +65,7 @@ class IntegralLoss(MeasuredLoss):
     """
 
     def __init__(self, loss: Loss, measure: TaskMeasure):
-        loss.require_tasks(measure.nodes)
+        loss.check_tasks(measure.nodes)
         super().__init__(measure)
         self.loss = loss
 
@@ -101,5 +101,5 @@ class IntegralLoss(MeasuredLoss):
     def lipschitz(self) -> float:
         return self.loss.lipschitz(self.nodes).max().item()
 
-    def require_targets(self, y: Tensor) -> None:
-        self.loss.require_targets(self._present(y))
+    def check_targets(self, y: Tensor) -> None:
+        self.loss.check_targets(self._present(y))

@@ -113,32 +113,32 @@ class Truncated:
     Example:
         >>> from scipy.stats import beta
         >>> from ovkgp.losses import Truncated
-        >>> law = Truncated(beta(2, 1), 0.5, 1.0)  # density 2θ above ½, divided by its mass ¾
-        >>> round(float(law.pdf(0.9)), 6), float(law.pdf(0.4)), law.support()
+        >>> distribution = Truncated(beta(2, 1), 0.5, 1.0)  # density 2θ above ½, divided by its mass ¾
+        >>> round(float(distribution.pdf(0.9)), 6), float(distribution.pdf(0.4)), distribution.support()
         (2.4, 0.0, (0.5, 1.0))
     """
 
-    def __init__(self, law, low: float, high: float):
-        self.law, self.low, self.high = law, float(low), float(high)
-        self._below = float(law.cdf(low))
-        self._mass = float(law.cdf(high)) - self._below
+    def __init__(self, distribution, low: float, high: float):
+        self.distribution, self.low, self.high = distribution, float(low), float(high)
+        self._below = float(distribution.cdf(low))
+        self._mass = float(distribution.cdf(high)) - self._below
         if not (self.low < self.high and self._mass > 0):
             raise OptionError(f"the law has no mass on [{low}, {high}].")
 
     def pdf(self, x) -> np.ndarray:
-        return np.where((x >= self.low) & (x <= self.high), self.law.pdf(x) / self._mass, 0.0)
+        return np.where((x >= self.low) & (x <= self.high), self.distribution.pdf(x) / self._mass, 0.0)
 
     def cdf(self, x) -> np.ndarray:
-        return np.clip((self.law.cdf(x) - self._below) / self._mass, 0.0, 1.0)
+        return np.clip((self.distribution.cdf(x) - self._below) / self._mass, 0.0, 1.0)
 
     def ppf(self, u) -> np.ndarray:
-        return np.clip(self.law.ppf(self._below + self._mass * np.asarray(u)), self.low, self.high)
+        return np.clip(self.distribution.ppf(self._below + self._mass * np.asarray(u)), self.low, self.high)
 
     def support(self) -> tuple[float, float]:
         return self.low, self.high
 
 
-def monte_carlo(num_nodes: int, law=None, *, num_rows: int | None = None, random_state=None) -> TaskMeasure:
+def monte_carlo(num_nodes: int, distribution=None, *, num_rows: int | None = None, random_state=None) -> TaskMeasure:
     """Independent draws of the law, equally weighted; one set for all rows, or one each for `num_rows` rows (LT-70).
 
     A single node a row is enough for a consistent estimate as the rows grow in number.
@@ -150,10 +150,10 @@ def monte_carlo(num_nodes: int, law=None, *, num_rows: int | None = None, random
     """
     shape = (_count(num_nodes),) if num_rows is None else (_count(num_rows, "num_rows"), _count(num_nodes))
     uniforms = np.random.default_rng(_seed(random_state)).uniform(size=shape)
-    return TaskMeasure(_spread(uniforms, law))
+    return TaskMeasure(_spread(uniforms, distribution))
 
 
-def sobol(num_nodes: int, law=None, *, scramble: bool = True, random_state=None) -> TaskMeasure:
+def sobol(num_nodes: int, distribution=None, *, scramble: bool = True, random_state=None) -> TaskMeasure:
     """A Sobol sequence mapped through the quantile function of the law, equally weighted (LT-71).
 
     Without scrambling the first point, 0, is left out: it is an end of the law, which may be infinite.
@@ -168,10 +168,12 @@ def sobol(num_nodes: int, law=None, *, scramble: bool = True, random_state=None)
     size = 2 ** int(
         np.ceil(np.log2(_count(num_nodes) + first))
     )  # SciPy warns about other sizes; the first points are the same
-    return TaskMeasure(_spread(engine.random(size)[first : first + num_nodes, 0], law))
+    return TaskMeasure(_spread(engine.random(size)[first : first + num_nodes, 0], distribution))
 
 
-def gauss_legendre(num_nodes: int, low: float | None = None, high: float | None = None, law=None) -> TaskMeasure:
+def gauss_legendre(
+    num_nodes: int, low: float | None = None, high: float | None = None, distribution=None
+) -> TaskMeasure:
     """The Gauss–Legendre rule on [low, high], by default the law's support, weighted by the law's density (LT-72).
 
     Without a law the measure is uniform on [low, high], by default [0, 1], and polynomials of degree 2m − 1 are integrated exactly.
@@ -179,17 +181,17 @@ def gauss_legendre(num_nodes: int, low: float | None = None, high: float | None 
     Example:
         >>> from scipy.stats import beta
         >>> from ovkgp.losses import gauss_legendre
-        >>> measure = gauss_legendre(5, law=beta(2, 1))
-        >>> round(measure.integral(measure.nodes).item(), 12)  # the mean of the law with density 2θ
+        >>> measure = gauss_legendre(5, distribution=beta(2, 1))
+        >>> round(measure.integral(measure.nodes).item(), 12)  # the mean of the distribution with density 2θ
         0.666666666667
     """
-    ends = (0.0, 1.0) if law is None else law.support()
+    ends = (0.0, 1.0) if distribution is None else distribution.support()
     low, high = (end if given is None else float(given) for given, end in zip((low, high), ends, strict=True))
     if not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise OptionError(f"the rule needs a bounded interval, got [{low}, {high}]: truncate the law.")
     points, weights = np.polynomial.legendre.leggauss(_count(num_nodes))
     nodes = low + (high - low) * (points + 1) / 2
-    return grid(nodes, weights / 2 if law is None else weights * law.pdf(nodes))
+    return grid(nodes, weights / 2 if distribution is None else weights * distribution.pdf(nodes))
 
 
 def grid(nodes, weights=None, *, density: Callable | None = None, proposal: Callable | None = None) -> TaskMeasure:
@@ -253,8 +255,10 @@ def star_discrepancy(measure: TaskMeasure) -> float:
     return jumps.max().item()
 
 
-def _spread(uniforms: np.ndarray, law) -> Tensor:
-    return torch.from_numpy(np.asarray((uniform() if law is None else law).ppf(uniforms), dtype=np.float64))
+def _spread(uniforms: np.ndarray, distribution) -> Tensor:
+    return torch.from_numpy(
+        np.asarray((uniform() if distribution is None else distribution).ppf(uniforms), dtype=np.float64)
+    )
 
 
 def _seed(random_state) -> int:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from ovkgp.checks import require_positive, require_range
+from ovkgp.checks import check_positive, check_range
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.losses.base import Loss
 
@@ -86,7 +86,7 @@ def _sides(x: Tensor, right: Tensor, left: Tensor) -> Tensor:
 
 
 def _require_levels(tasks: Tensor) -> None:
-    require_range("the levels of quantiles", tasks, 0.0, 1.0, advice="divide percentages by 100.")
+    check_range("the levels of quantiles", tasks, 0.0, 1.0, advice="divide percentages by 100.")
 
 
 class Pinball(TwoSided):
@@ -107,7 +107,7 @@ class Pinball(TwoSided):
     def prices(self, y: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor]:
         return tasks, 1 - tasks
 
-    def require_tasks(self, tasks: Tensor) -> None:
+    def check_tasks(self, tasks: Tensor) -> None:
         _require_levels(tasks)
 
 
@@ -130,7 +130,7 @@ class SmoothedPinball(Pinball):
     name = "smoothed_pinball"
 
     def __init__(self, kappa: float):
-        require_positive("kappa", kappa)
+        check_positive("kappa", kappa)
         self.kappa = kappa
 
     def lipschitz(self, tasks: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ class PinballEnvelope(Loss):
     name = "pinball_envelope"
 
     def __init__(self, kappa: float):
-        require_positive("kappa", kappa)
+        check_positive("kappa", kappa)
         self.kappa = kappa
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ class PinballEnvelope(Loss):
     def lipschitz(self, tasks: Tensor) -> Tensor:
         return torch.full_like(tasks, 1 / self.kappa)
 
-    def require_tasks(self, tasks: Tensor) -> None:
+    def check_tasks(self, tasks: Tensor) -> None:
         _require_levels(tasks)
 
 
@@ -224,13 +224,13 @@ class CostSensitiveHinge(TwoSided):
         price = self.positive_price(tasks)
         return (y > 0) * price, (y < 0) * (1 - price)
 
-    def require_tasks(self, tasks: Tensor) -> None:
+    def check_tasks(self, tasks: Tensor) -> None:
         low = 0.0 if self.costs == "unit" else -1.0
         other = COSTS[1 - COSTS.index(self.costs)]
-        require_range(f"{self.costs} costs", tasks, low, 1.0, advice=f'or do you mean costs="{other}"?')
+        check_range(f"{self.costs} costs", tasks, low, 1.0, advice=f'or do you mean costs="{other}"?')
 
-    def require_targets(self, y: Tensor) -> None:
-        super().require_targets(y)
+    def check_targets(self, y: Tensor) -> None:
+        super().check_targets(y)
         if not bool((y.abs() == 1).all()):
             raise InputError(f"labels must be -1 or +1, got {torch.unique(y)[:5].tolist()}: encode the two classes so.")
 
@@ -252,7 +252,7 @@ class SmoothedHinge(CostSensitiveHinge):
     name = "smoothed_hinge"
 
     def __init__(self, kappa: float, costs: str = "signed"):
-        require_positive("kappa", kappa)
+        check_positive("kappa", kappa)
         super().__init__(costs)
         self.kappa = kappa
 
@@ -280,7 +280,7 @@ class OneClass(TwoSided):
     name = "one_class"
 
     def __init__(self, kappa: float = 0.0):
-        require_positive("kappa", kappa, or_zero=True)
+        check_positive("kappa", kappa, or_zero=True)
         self.kappa = kappa
 
     def prices(self, y: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor]:
@@ -309,5 +309,5 @@ class OneClass(TwoSided):
         """In u with t held; twice as much in both together."""
         return super().lipschitz(tasks) if self.kappa == 0 else 1 / (tasks * self.kappa)
 
-    def require_tasks(self, tasks: Tensor) -> None:
-        require_range("levels", tasks, torch.finfo(torch.float64).tiny, 1.0, advice="they are masses, greater than 0.")
+    def check_tasks(self, tasks: Tensor) -> None:
+        check_range("levels", tasks, torch.finfo(torch.float64).tiny, 1.0, advice="they are masses, greater than 0.")

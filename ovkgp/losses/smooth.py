@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ovkgp.checks import require_positive
+from ovkgp.checks import check_positive
 from ovkgp.losses.balls import soft_threshold
 from ovkgp.losses.base import Loss
 
@@ -60,7 +60,7 @@ class Huber(Square):
     name = "huber"
 
     def __init__(self, kappa: float):
-        require_positive("kappa", kappa)
+        check_positive("kappa", kappa)
         self.kappa = kappa
 
     @property
@@ -106,7 +106,7 @@ class EpsilonInsensitive(Square):
     name = "epsilon_insensitive"
 
     def __init__(self, epsilon: float):
-        require_positive("epsilon", epsilon, or_zero=True)
+        check_positive("epsilon", epsilon, or_zero=True)
         self.epsilon = epsilon
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class LogCosh(Loss):
     name = "log_cosh"
 
     def __init__(self, nu: float):
-        require_positive("nu", nu)
+        check_positive("nu", nu)
         self.nu = nu
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:

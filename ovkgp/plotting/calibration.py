@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.criticism import Coverage, pit_values
 from ovkgp.criticism.predictive_distributions import leave_one_out_entries, predictive
 from ovkgp.plotting.axes import BAND, GUIDE, INK, LINE, MIDDLE, OTHER, Panels, chosen_outputs, label, output_names
@@ -46,15 +46,15 @@ def plot_pit(estimator, X=None, Y=None, *, output=None, bins: int = 10, ax=None)
         >>> ax.get_title()
         'output 0 (60 entries)'
     """
-    number = whole_number("bins", bins, least=2)
+    number = check_integer("bins", bins, least=2)
     values = pit_values(estimator, X, Y)
     outputs, names = chosen_outputs(estimator, output), output_names(estimator)
     panels = Panels.of(ax, len(outputs))
     for axes, a in zip(panels.axes, outputs, strict=True):
-        seen = values[np.isfinite(values[:, a]), a]
-        _draw_histogram(axes, seen, number)
+        observed = values[np.isfinite(values[:, a]), a]
+        _draw_histogram(axes, observed, number)
         axes.set(xlabel="P(new observation ≤ observed one)", ylabel="entries", xlim=(0, 1))
-        axes.set_title(entries_title(names[a], len(seen)), fontsize="medium")
+        axes.set_title(entries_title(names[a], len(observed)), fontsize="medium")
     panels.legend()
     return panels.answer
 
@@ -152,10 +152,10 @@ def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes |
     outputs, names = chosen_outputs(estimator, output), output_names(estimator)
     panels = Panels.of(ax, len(outputs))
     for axes, a in zip(panels.axes, outputs, strict=True):
-        seen = np.isfinite(scores[:, a])
-        _draw_scores(axes, found.mean[seen, a], scores[seen, a])
+        observed = np.isfinite(scores[:, a])
+        _draw_scores(axes, found.mean[observed, a], scores[observed, a])
         axes.set(xlabel="predicted mean", ylabel=f"{kind} residual")
-        axes.set_title(entries_title(names[a], int(seen.sum())), fontsize="medium")
+        axes.set_title(entries_title(names[a], int(observed.sum())), fontsize="medium")
     panels.legend()
     return panels.answer
 
@@ -209,10 +209,10 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
     outputs, names = chosen_outputs(estimator, output), output_names(estimator)
     panels = Panels.of(ax, len(outputs), size=LEFT_OUT_SQUARE)
     for axes, a in zip(panels.axes, outputs, strict=True):
-        seen = np.isfinite(found.Y[:, a])
-        num_outside = _draw_entries(axes, *(part[seen, a] for part in (found.mean, found.std, found.Y)))
+        observed = np.isfinite(found.Y[:, a])
+        num_outside = _draw_entries(axes, *(part[observed, a] for part in (found.mean, found.std, found.Y)))
         axes.set(xlabel="predicted from all others", ylabel="observed")
-        axes.set_title(label(f"{names[a]} ({num_outside} of {seen.sum()} outside)", 36), fontsize="medium")
+        axes.set_title(label(f"{names[a]} ({num_outside} of {observed.sum()} outside)", 36), fontsize="medium")
     panels.legend()
     return panels.answer
 

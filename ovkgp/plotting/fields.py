@@ -16,14 +16,14 @@ from matplotlib.transforms import ScaledTranslation
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.criticism.predictive_distributions import as_inputs
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.inference.posteriors.fields import field_terms
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.plotting.axes import INK, LINE, OTHER, Panels, colour_bar, input_names, label
-from ovkgp.plotting.slices import Data, input_range, require_posterior
+from ovkgp.plotting.slices import Data, check_posterior, input_range
 
 SCALARS = {
     "potential": 'kernel="curl_free" or kernel="helmholtz"',
@@ -147,9 +147,9 @@ def draw_truth(axes: Axes, points: np.ndarray, vectors: np.ndarray, scale: float
 
 def draw_data(axes: Axes, data: Data, scale: float) -> list[Line2D]:
     """Observed vectors, with a dot at their foot; a square where only one component was observed."""
-    seen = np.isfinite(data.Y)
+    observed = np.isfinite(data.Y)
     handles = []
-    for rows, marker, name in ((seen.all(1), "o", "data"), (seen.sum(1) == 1, "s", "data, one component")):
+    for rows, marker, name in ((observed.all(1), "o", "data"), (observed.sum(1) == 1, "s", "data, one component")):
         if rows.any():
             style = {"color": OTHER, "marker": marker, "markersize": 3.0, "markeredgewidth": 0.6}
             fill = {} if marker == "o" else {"markerfacecolor": "white"}
@@ -274,13 +274,13 @@ def plot_field(
         ('input 0', 'stream function')
     """
     check_is_fitted(estimator)
-    require_posterior(estimator, "plot_field")
+    check_posterior(estimator, "plot_field")
     _require_plane(estimator)
     if shade is not None and shade not in SHADES:
         raise OptionError(f"shade must be one of {', '.join(map(repr, SHADES))} or None, got {shade!r}.")
     data = Data.of(estimator, X, Y)
     box = _extent(estimator, data, extent)
-    number = whole_number("num_arrows", num_arrows, least=2)
+    number = check_integer("num_arrows", num_arrows, least=2)
     points = grid(box, number, inside=True)[0]
     values = field_values(estimator, points)
     background = None if shade is None else shade_values(estimator, box, shade)

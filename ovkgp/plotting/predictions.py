@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.criticism.calibration import require_levels
+from ovkgp.criticism.calibration import check_levels
 from ovkgp.criticism.predictive_distributions import as_inputs
 from ovkgp.estimators import InfiniteQuantileRegressor
 from ovkgp.exceptions import OptionError
 from ovkgp.plotting.axes import BAND, FADED, INK, LINE, MIDDLE, Panels, chosen_outputs, label, output_names
-from ovkgp.plotting.slices import PROBABILITIES, Bands, Cut, Data, require_posterior
+from ovkgp.plotting.slices import PROBABILITIES, Bands, Data, InputSlice, check_posterior
 
 
 def plot_prediction(
@@ -60,10 +60,10 @@ def plot_prediction(
         ('input 0', 'output 1')
     """
     check_is_fitted(estimator)
-    require_posterior(estimator, "plot_prediction")
-    level = require_level(level)
+    check_posterior(estimator, "plot_prediction")
+    level = check_level(level)
     outputs, data = chosen_outputs(estimator, output), Data.of(estimator, X, Y)
-    cut = Cut.of(estimator, data, along, num_points)
+    cut = InputSlice.of(estimator, data, along, num_points)
     bands = Bands.of(estimator, cut.points, level, bool(noise), num_draws)
     panels = Panels.of(ax, len(outputs))  # last, so that a mistake leaves no empty figure behind
     for axes, a in zip(panels.axes, outputs, strict=True):
@@ -76,7 +76,7 @@ def plot_prediction(
     return panels.answer
 
 
-def require_level(level) -> float:
+def check_level(level) -> float:
     """Refuse a level that is not strictly between 0 and 1."""
     if isinstance(level, bool) or not isinstance(level, (int, float, np.number)) or not 0 < level < 1:
         raise OptionError(f"level must be a number strictly between 0 and 1, such as 0.9; got {level!r}.")
@@ -85,10 +85,10 @@ def require_level(level) -> float:
 
 def draw_dots(axes: Axes, data: Data, along: int, output: int) -> None:
     """The observed values of one output; faint where other inputs differ too, so that a cut does not explain them."""
-    seen = np.isfinite(data.Y[:, output])
+    observed = np.isfinite(data.Y[:, output])
     alpha = {} if data.X.shape[1] == 1 else {"alpha": FADED}
     axes.plot(
-        *(data.X[seen, along], data.Y[seen, output]),
+        *(data.X[observed, along], data.Y[observed, output]),
         **{"linestyle": "none", "marker": "o", "markersize": 3.5, "markerfacecolor": "none", "markeredgecolor": INK},
         **{"markeredgewidth": 0.8, "label": "data", "zorder": 2.5, **alpha},
     )
@@ -149,10 +149,10 @@ def plot_quantiles(
     """
     check_is_fitted(estimator)
     if not isinstance(estimator, InfiniteQuantileRegressor):
-        require_posterior(estimator, "plot_quantiles")
-    levels, outputs = require_levels(levels), chosen_outputs(estimator, output)
+        check_posterior(estimator, "plot_quantiles")
+    levels, outputs = check_levels(levels), chosen_outputs(estimator, output)
     data = Data.of(estimator, X, y)
-    cut = Cut.of(estimator, data, along, num_points)
+    cut = InputSlice.of(estimator, data, along, num_points)
     curves = quantile_curves(estimator, cut.points, levels)
     panels = Panels.of(ax, len(outputs))
     for axes, a in zip(panels.axes, outputs, strict=True):

@@ -139,7 +139,7 @@ def _draw_part(axes: Axes, places: np.ndarray, values: np.ndarray, index: int, n
     axes.plot(np.median(values, axis=0), places, **style | {"linestyle": "none"}, markersize=6, label=name)
 
 
-MOST_NUMBERS = 20
+MAX_NUMBERS = 20
 """Beyond so many outputs the cells are too small for numbers."""
 CELL = 0.45
 """Inches of a cell, while there are numbers in it."""
@@ -173,11 +173,11 @@ def plot_output_correlations(estimator, *, names=None, ax: Axes | None = None) -
         raise OptionError("names are for a matrix: those of a model are the columns that it was fitted to.")
     matrix = output_correlations(estimator) if is_model else _correlations(_checked(estimator))
     names = output_names(estimator) if is_model else _names(names, len(matrix))
-    side = 1.8 + CELL * min(len(matrix), MOST_NUMBERS)
+    side = 1.8 + CELL * min(len(matrix), MAX_NUMBERS)
     (axes,) = Panels.of(ax, 1, "one for the map", size=(side + 1.6, side + 0.6)).axes
     drawn = axes.imshow(matrix, cmap="cividis", vmin=-1, vmax=1)
     _name_cells(axes, names)
-    if len(matrix) <= MOST_NUMBERS:
+    if len(matrix) <= MAX_NUMBERS:
         _write(axes, matrix)
     colour_bar(axes, drawn, "correlation of the outputs")
     return axes

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.criticism.predictive_distributions import as_inputs, given_rows, kept_rows
 from ovkgp.estimators.common.base import PosteriorRegressor
 from ovkgp.estimators.common.validation import input_table
@@ -49,7 +49,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Cut:
+class InputSlice:
     """Points along one input.
 
     Attributes:
@@ -63,14 +63,14 @@ class Cut:
     name: str
 
     @classmethod
-    def of(cls, estimator, data: Data, along=None, num_points: int = 200) -> Cut:
+    def of(cls, estimator, data: Data, along=None, num_points: int = 200) -> InputSlice:
         """Along an input by name or number, over the range of the data.
 
         Raises:
             OptionError: there is no such input.
             InputError: neither the model nor the caller says where the inputs lie.
         """
-        index, number = chosen_input(estimator, along), whole_number("num_points", num_points, least=2)
+        index, number = chosen_input(estimator, along), check_integer("num_points", num_points, least=2)
         low, middle, high = input_range(estimator, data.X)
         points = np.tile(middle, (number, 1))
         points[:, index] = np.linspace(low[index], high[index], number)
@@ -178,13 +178,13 @@ class Bands:
         mean = estimator.predict(X, noise=noise).reshape(shape)
         lower, upper = _ends(estimator, X, level, noise, kinds, shape)
         draws = np.empty((0, *shape))
-        if whole_number("num_draws", num_draws, least=0):
+        if check_integer("num_draws", num_draws, least=0):
             draws = estimator.sample_functions(num_draws, random_state=0)(points).reshape(-1, *shape)
             draws = responses(estimator, draws) if noise else draws
         return cls(mean, lower, upper, draws, kinds)
 
 
-def require_posterior(estimator, plot: str) -> None:
+def check_posterior(estimator, plot: str) -> None:
     """Refuse an estimator that does not predict distributions of several outputs."""
     if not isinstance(estimator, PosteriorRegressor):
         raise OptionError(

@@ -159,11 +159,11 @@ def likelihood_of(values: np.ndarray) -> str:
         >>> likelihood_of([0, 1, 1]), likelihood_of([0, 1, 7]), likelihood_of([0, -1])
         ('bernoulli', 'negative_binomial', 'gaussian')
     """
-    seen = np.asarray(values, dtype=np.float64)
-    seen = seen[np.isfinite(seen)]
-    if np.isin(seen, (0.0, 1.0)).all():
+    observed = np.asarray(values, dtype=np.float64)
+    observed = observed[np.isfinite(observed)]
+    if np.isin(observed, (0.0, 1.0)).all():
         return "bernoulli"
-    return "negative_binomial" if (seen >= 0).all() and (seen == np.round(seen)).all() else "gaussian"
+    return "negative_binomial" if (observed >= 0).all() and (observed == np.round(observed)).all() else "gaussian"
 
 
 ONE_OUTPUT = ("InfiniteCostSensitiveClassifier", "InfiniteQuantileRegressor", "SimplexClassifier")

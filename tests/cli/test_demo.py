@@ -201,10 +201,10 @@ def test_ctrl_c_leaves_a_folder_alone_that_was_there(tmp_path, monkeypatch):
 
 
 def test_ctrl_c_that_an_estimator_keeps_to_itself_ends_the_demo(tmp_path, small, monkeypatch):
-    seen = []
+    observed = []
 
     def keep_what_there_is(name, sea, seed):
-        seen.append(name)
+        observed.append(name)
         try:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(10)  # the signal arrives before that
@@ -213,7 +213,7 @@ def test_ctrl_c_that_an_estimator_keeps_to_itself_ends_the_demo(tmp_path, small,
 
     monkeypatch.setattr(demo_work, "try_model", keep_what_there_is)
     assert_interrupted(invoke("--out", tmp_path / "made"), "nothing was written.")
-    assert seen == ["Helmholtz"] and list(tmp_path.iterdir()) == []
+    assert observed == ["Helmholtz"] and list(tmp_path.iterdir()) == []
 
 
 def test_ctrl_c_while_the_picture_is_written_leaves_no_half_of_it(tmp_path, quick, monkeypatch):

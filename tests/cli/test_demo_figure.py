@@ -54,9 +54,9 @@ def test_all_six_show_the_region_with_one_scale(sea, panels):
 
 def test_dots_are_the_drifters(sea, panels):
     both, one = panels[0].get_lines()
-    seen = np.isfinite(sea.Y.to_numpy()).sum(1)
-    np.testing.assert_array_equal(both.get_xydata(), sea.X[seen == 2])
-    np.testing.assert_array_equal(one.get_xydata(), sea.X[seen == 1])
+    observed = np.isfinite(sea.Y.to_numpy()).sum(1)
+    np.testing.assert_array_equal(both.get_xydata(), sea.X[observed == 2])
+    np.testing.assert_array_equal(one.get_xydata(), sea.X[observed == 1])
     assert len(panels[0].figure.legends[0].get_texts()) == 2
 
 

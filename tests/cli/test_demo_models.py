@@ -48,8 +48,8 @@ def test_fresh_measurements_have_the_noise_of_the_drifters_and_not_the_same():
     sea = Sea.of(0)
     residuals = sea.fresh - sea.current
     assert abs(residuals.std() / np.sqrt(demo_models.NOISE) - 1) < 0.08  # 2050 draws: five standard errors
-    seen = sea.Y.to_numpy() - sea.truth(sea.X)
-    assert not np.isclose(residuals[: len(seen)], seen).any()
+    observed = sea.Y.to_numpy() - sea.truth(sea.X)
+    assert not np.isclose(residuals[: len(observed)], observed).any()
 
 
 @pytest.mark.parametrize("name", demo_models.KERNELS)

@@ -6,7 +6,7 @@ import tempfile
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import assert_one_sentence, invoke, succeed, waves, write_waves
+from cli_cases import assert_one_sentence, invoke, scalar_features, succeed, write_waves
 
 import ovkgp
 from ovkgp.cli import fit_job as fitting
@@ -34,7 +34,7 @@ OUTPUTS = {
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     path = tmp_path_factory.mktemp("tables") / "table.csv"
-    frame = waves()
+    frame = scalar_features()
     for i, style in enumerate(STYLES):
         frame[style] = frame["a"] + 0.1 * i
     frame.to_csv(path, index=False)
@@ -49,7 +49,7 @@ def fit(recipe, table, out, *more, outputs="u,v", quick=True):
 
 def predicted(model):
     """What a model file says of the inputs of the table."""
-    return ovkgp.load(model).predict(waves()[["a", "b"]])
+    return ovkgp.load(model).predict(scalar_features()[["a", "b"]])
 
 
 @pytest.mark.parametrize("recipe", list_recipes())
@@ -60,7 +60,7 @@ def test_every_recipe_from_the_table_to_predictions(table, tmp_path, recipe):
     assert sorted(tmp_path.iterdir()) == [model]  # no checkpoint stays behind
     succeed("predict", model, table, "--out", found)
     answers = pd.read_csv(found)
-    np.testing.assert_array_equal(answers[["a", "b"]], waves()[["a", "b"]])
+    np.testing.assert_array_equal(answers[["a", "b"]], scalar_features()[["a", "b"]])
     assert len(answers.columns) > 3 and not answers.isna().any(axis=None)
 
 
@@ -83,7 +83,7 @@ def test_the_model_knows_its_columns_and_nothing_of_this_run(table, tmp_path):
     model = ovkgp.load(tmp_path / "m")
     assert model.feature_names_in_.tolist() == ["a", "b"] and model.output_names_ == ["u", "v"]
     assert (model.verbose, model.distributed) == (0, False)
-    frame = waves()
+    frame = scalar_features()
     twin = ovkgp.load_recipe("multitask").fit(frame[["a", "b"]], frame[["u", "v"]])
     np.testing.assert_array_equal(model.predict(frame[["a", "b"]]), twin.predict(frame[["a", "b"]]))
 
@@ -104,7 +104,7 @@ def test_the_seed_decides(table, tmp_path):
 
 
 def test_long_and_wide_tables_are_one_model(tmp_path):
-    wide = waves()[["a", "b", "u", "v"]]
+    wide = scalar_features()[["a", "b", "u", "v"]]
     wide.to_csv(tmp_path / "wide.csv", index=False)
     wide.melt(["a", "b"], var_name="what").to_csv(tmp_path / "long.csv", index=False)
     succeed(*fit("multitask", tmp_path / "wide.csv", tmp_path / "wide"))
@@ -118,7 +118,7 @@ def test_long_and_wide_tables_are_one_model(tmp_path):
 
 def test_labels_come_back_as_they_were(table, tmp_path):
     for column in ("label", "is_high"):
-        frame = waves()
+        frame = scalar_features()
         frame["is_high"] = (frame["a"] > 2).astype(int)
         frame.to_csv(tmp_path / "t.csv", index=False)
         succeed(*fit("cost_sensitive", tmp_path / "t.csv", tmp_path / "m", outputs=column))
@@ -133,7 +133,7 @@ def test_other_files(tmp_path, name):
 
 
 def test_another_separator(tmp_path):
-    waves().to_csv(tmp_path / "t.csv", index=False, sep=";")
+    scalar_features().to_csv(tmp_path / "t.csv", index=False, sep=";")
     succeed(*fit("multitask", tmp_path / "t.csv", tmp_path / "m", "--separator", ";"))
     assert_one_sentence(invoke(*fit("multitask", tmp_path / "t.csv", tmp_path / "m")), "is --separator right?")
 
@@ -323,7 +323,7 @@ def test_usage_errors_are_one_sentence_and_a_hint():
 
 
 def test_columns_with_commas_spaces_and_letters_of_any_kind(tmp_path):
-    frame = waves().rename(columns={"a": "X loc", "u": "Cd (mg, kg)", "v": "Ni é中"})
+    frame = scalar_features().rename(columns={"a": "X loc", "u": "Cd (mg, kg)", "v": "Ni é中"})
     path, model, found = tmp_path / "table.csv", tmp_path / "model.ovkgp", tmp_path / "found.csv"
     frame.to_csv(path, index=False)
     names = ["--inputs", "X loc, b", "--outputs", '"Cd (mg, kg)",Ni é中']
@@ -334,7 +334,7 @@ def test_columns_with_commas_spaces_and_letters_of_any_kind(tmp_path):
 
 
 def test_a_constant_output_is_noted(tmp_path):
-    frame = waves()
+    frame = scalar_features()
     frame["v"] = 3.0
     frame.to_csv(tmp_path / "table.csv", index=False)
     result = invoke(*fit("multitask", tmp_path / "table.csv", tmp_path / "model.ovkgp"))

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import LONGEST, SCRIPTS, assert_one_sentence, invoke, shell, succeed, waves
+from cli_cases import LONGEST, SCRIPTS, assert_one_sentence, invoke, scalar_features, shell, succeed
 from launching import environment, free_port
 
 import ovkgp
@@ -65,7 +65,7 @@ def test_files_of_the_fit_and_of_its_candidates(tmp_path, capsys):
     assert sorted(tmp_path.iterdir()) == sorted(others)
 
 
-FRAME = waves()
+FRAME = scalar_features()
 X = FRAME[["a", "b"]]
 
 
@@ -91,8 +91,8 @@ def hard_table(path, num_rows=80):
     """Three outputs with gaps of which four waves are mixed: some fifty iterations for an LMC model."""
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 10, (num_rows, 2))
-    waves = np.stack([np.sin(X @ rng.standard_normal(2) * speed) for speed in (0.5, 1, 2, 3)], 1)
-    Y = waves @ rng.standard_normal((4, 3)) + 0.3 * rng.standard_normal((num_rows, 3))
+    scalar_features = np.stack([np.sin(X @ rng.standard_normal(2) * speed) for speed in (0.5, 1, 2, 3)], 1)
+    Y = scalar_features @ rng.standard_normal((4, 3)) + 0.3 * rng.standard_normal((num_rows, 3))
     Y[rng.random(Y.shape) < 0.1] = np.nan
     pd.DataFrame(np.hstack([X, Y]), columns=["a", "b", "u", "v", "w"]).to_csv(path, index=False)
     return path

@@ -5,10 +5,10 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import assert_one_sentence, invoke, succeed, waves, write_waves
+from cli_cases import assert_one_sentence, invoke, scalar_features, succeed, write_waves
 
 import ovkgp
-from ovkgp.cli.prediction_columns import Question
+from ovkgp.cli.prediction_columns import PredictionRequest
 from ovkgp.cli.prediction_job import InputFile, input_names, predict_file
 from ovkgp.datasets import csv_tables as csv_blocks
 from ovkgp.datasets import text_tables
@@ -18,7 +18,7 @@ from ovkgp.exceptions import OptionError
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A table, a model fitted to it, and one fitted without names."""
-    folder, frame = tmp_path_factory.mktemp("models"), waves()
+    folder, frame = tmp_path_factory.mktemp("models"), scalar_features()
     write_waves(folder)
     X, Y = frame[["a", "b"]], frame[["u", "v"]]
     ovkgp.OVKRidge(lam=0.1).fit(X, Y).save(folder / "model.ovkgp")
@@ -35,7 +35,7 @@ def test_all_kinds_of_files_hold_what_the_model_says(folder, out):
     assert succeed(*predict(folder, out=out)).startswith("30 rows of predictions written to")
     path = folder / out
     found = pd.read_parquet(path) if out[2] == "p" else pd.read_csv(path, sep="\t" if out == "p.tsv" else ",")
-    model, X = ovkgp.load(folder / "model.ovkgp"), waves()[["a", "b"]]
+    model, X = ovkgp.load(folder / "model.ovkgp"), scalar_features()[["a", "b"]]
     assert list(found)[:7] == ["a", "b", "u_mean", "u_sd", "u_q05", "u_q50", "u_q95"]
     np.testing.assert_array_equal(found[["u_mean", "v_mean"]], model.predict(X))
     np.testing.assert_array_equal(found["v_q95"], model.predict_quantiles(X, 0.95)[:, 1])
@@ -45,7 +45,7 @@ def test_options(folder):
     succeed(*predict(folder, "--quantiles", "0.1,0.9", "--level", "0.5", "--latent", "--quiet"))
     found = pd.read_csv(folder / "p.csv")
     assert list(found)[2:8] == ["u_mean", "u_sd", "u_q10", "u_q90", "u_low", "u_high"]
-    noisy = ovkgp.load(folder / "model.ovkgp").predict(waves()[["a", "b"]], return_std=True)[1]
+    noisy = ovkgp.load(folder / "model.ovkgp").predict(scalar_features()[["a", "b"]], return_std=True)[1]
     assert (found["u_sd"] < noisy[:, 0]).all()
 
 
@@ -53,12 +53,12 @@ def test_kept_columns_stay_with_their_rows(folder):
     succeed(*predict(folder, "--keep", "site,a,label"))
     found = pd.read_csv(folder / "p.csv")
     assert list(found)[:5] == ["site", "label", "a", "b", "u_mean"]
-    pd.testing.assert_frame_equal(found[["site", "label", "a"]], waves()[["site", "label", "a"]])
+    pd.testing.assert_frame_equal(found[["site", "label", "a"]], scalar_features()[["site", "label", "a"]])
 
 
 def test_a_classifier_after_a_chunk_of_bad_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(text_tables, "CHUNK", 8)
-    frame = waves()
+    frame = scalar_features()
     ovkgp.SimplexClassifier(lam=0.1).fit(frame[["a", "b"]], frame["label"]).save(tmp_path / "model.ovkgp")
     frame.loc[:7, "a"] = np.nan
     frame.head(13).to_parquet(tmp_path / "table.parquet")
@@ -71,7 +71,7 @@ def test_kept_columns_keep_their_kind(folder):
     write_waves(folder, "table.parquet")
     succeed(*predict(folder, "--keep", "n,site", data="table.parquet", out="p.parquet"))
     found = pd.read_parquet(folder / "p.parquet")
-    assert found["n"].dtype == "int64" and found["site"].tolist() == waves()["site"].tolist()
+    assert found["n"].dtype == "int64" and found["site"].tolist() == scalar_features()["site"].tolist()
 
 
 @pytest.mark.parametrize("keep", [[], ["--keep", "site"]])
@@ -92,7 +92,7 @@ def test_memory_does_not_grow_with_the_table(folder, tmp_path, monkeypatch):
     def peak(num_rows):
         table.write_text("a,b\n" + "".join(f"{i / num_rows},0.5\n" for i in range(num_rows)))
         tracemalloc.start()
-        assert predict_file(model, InputFile(table), tmp_path / "p.parquet", Question()) == num_rows
+        assert predict_file(model, InputFile(table), tmp_path / "p.parquet", PredictionRequest()) == num_rows
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

@@ -5,14 +5,14 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import waves
+from cli_cases import scalar_features
 from scipy.stats import norm
 
 import ovkgp
-from ovkgp.cli.prediction_columns import Question, answers, quantile_name
+from ovkgp.cli.prediction_columns import PredictionRequest, answers, quantile_name
 from ovkgp.exceptions import InputError, OptionError
 
-FRAME = waves()
+FRAME = scalar_features()
 X = FRAME[["a", "b"]]
 
 
@@ -29,7 +29,7 @@ def test_names_of_quantiles(level, name):
 
 
 def test_a_regressor(regressor):
-    found = answers(regressor, X, Question())
+    found = answers(regressor, X, PredictionRequest())
     assert list(found) == [f"{y}_{what}" for y in ("u", "v") for what in ("mean", "sd", "q05", "q50", "q95")]
     mean, std = regressor.predict(X, return_std=True)
     quantiles = regressor.predict_quantiles(X, [0.05, 0.5, 0.95])
@@ -40,7 +40,7 @@ def test_a_regressor(regressor):
 
 
 def test_an_interval_and_the_latent_function(regressor):
-    found = answers(regressor, X, Question(quantiles=(0.3,), level=0.8, latent=True))
+    found = answers(regressor, X, PredictionRequest(quantiles=(0.3,), level=0.8, latent=True))
     assert list(found)[:5] == ["u_mean", "u_sd", "u_q30", "u_low", "u_high"]
     lower, upper = regressor.predict_interval(X, 0.8, noise=False)
     np.testing.assert_allclose(found["u_low"], lower[:, 0], rtol=1e-12)
@@ -50,7 +50,7 @@ def test_an_interval_and_the_latent_function(regressor):
 
 def test_a_model_fitted_from_arrays_with_one_output():
     model = ovkgp.OVKRidge(lam=0.1).fit(X.to_numpy(), FRAME["u"].to_numpy())
-    found = answers(model, X.to_numpy(), Question(quantiles=(0.5,)))
+    found = answers(model, X.to_numpy(), PredictionRequest(quantiles=(0.5,)))
     assert list(found) == ["y0_mean", "y0_sd", "y0_q50"]
     np.testing.assert_array_equal(found["y0_mean"], model.predict(X.to_numpy()))
 
@@ -58,7 +58,7 @@ def test_a_model_fitted_from_arrays_with_one_output():
 def test_counts_have_whole_quantiles():
     model = ovkgp.GPRegressor("independent", likelihood="poisson", num_frequencies=8, random_state=0)
     model.fit(X, FRAME[["n"]])
-    found = answers(model, X, Question(quantiles=(0.9,)))
+    found = answers(model, X, PredictionRequest(quantiles=(0.9,)))
     np.testing.assert_array_equal(found["n_q90"], np.round(found["n_q90"]))
     assert (found["n_mean"] > 0).all()
 
@@ -70,7 +70,7 @@ def test_vectors_at_tasks():
     model = ovkgp.VectorTaskRegressor(tasks=[0.0, 1.0]).fit(X, Y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = answers(model, X, Question(quantiles=(0.1,), level=0.5, latent=True))
+        found = answers(model, X, PredictionRequest(quantiles=(0.1,), level=0.5, latent=True))
     assert list(found)[:5] == ["left_x_mean", "left_x_sd", "left_x_q10", "left_x_low", "left_x_high"]
     mean, std = model.predict(X, return_std=True, noise=False)
     np.testing.assert_array_equal(found["right_y_mean"], mean[:, 3])
@@ -84,27 +84,29 @@ def quantile_regressor(**options):
 
 def test_quantiles_and_their_calibrated_interval():
     model = quantile_regressor()
-    found = answers(model, X, Question(quantiles=(0.9, 0.2)))
+    found = answers(model, X, PredictionRequest(quantiles=(0.9, 0.2)))
     assert list(found) == ["u_q90", "u_q20", "u_low", "u_high"]
     np.testing.assert_allclose(found["u_q20"], model.predict(X, quantiles=0.2), rtol=1e-12)
     np.testing.assert_array_equal(found["u_low"], model.predict_interval(X, 0.9)[0])
-    np.testing.assert_array_equal(answers(model, X, Question(level=0.5))["u_high"], model.predict_interval(X, 0.5)[1])
+    np.testing.assert_array_equal(
+        answers(model, X, PredictionRequest(level=0.5))["u_high"], model.predict_interval(X, 0.5)[1]
+    )
 
 
 def test_finitely_many_quantiles():
     model = quantile_regressor(coupling="joint", levels=[0.25, 0.75])
-    assert list(answers(model, X, Question())) == ["u_q25", "u_q75"]
-    assert list(answers(model, X, Question(level=0.5))) == ["u_q25", "u_q75", "u_low", "u_high"]
+    assert list(answers(model, X, PredictionRequest())) == ["u_q25", "u_q75"]
+    assert list(answers(model, X, PredictionRequest(level=0.5))) == ["u_q25", "u_q75", "u_low", "u_high"]
     with pytest.raises(InputError, match="were learned"):
-        answers(model, X, Question(quantiles=(0.5,)))
+        answers(model, X, PredictionRequest(quantiles=(0.5,)))
 
 
 def test_classes_at_costs():
     model = ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, FRAME["label"])
-    found = answers(model, X, Question())
+    found = answers(model, X, PredictionRequest())
     assert list(found) == ["label_class", "label_decision"]
     assert found["label_class"].tolist() == model.predict(X).tolist()
-    found = answers(model, X, Question(costs=(-0.9, 0.9)))
+    found = answers(model, X, PredictionRequest(costs=(-0.9, 0.9)))
     assert list(found) == [f"label_{w}_at_{c}" for c in ("-0.9", "0.9") for w in ("class", "decision")]
     np.testing.assert_array_equal(found["label_decision_at_0.9"], model.decision_function(X, 0.9))
     # of two classes the first is "high", and a large cost finds every "low"
@@ -113,17 +115,17 @@ def test_classes_at_costs():
 
 def test_classes_with_probabilities():
     model = ovkgp.SimplexClassifier(cv=2).fit(X, FRAME["label"])
-    found = answers(model, X, Question())
+    found = answers(model, X, PredictionRequest())
     assert list(found) == ["label_class", "label_p_high", "label_p_low"]
     np.testing.assert_allclose(found["label_p_high"] + found["label_p_low"], 1)
 
 
 def test_level_sets():
     model = ovkgp.InfiniteOneClassSVM(nu=0.2, random_state=0).fit(X)
-    found = answers(model, X, Question())
+    found = answers(model, X, PredictionRequest())
     assert list(found) == ["inlier", "level"] and found["inlier"].dtype == bool
     np.testing.assert_array_equal(found["inlier"], model.predict(X) == 1)
-    far = answers(model, X.iloc[:1] + 99.0, Question())
+    far = answers(model, X.iloc[:1] + 99.0, PredictionRequest())
     assert not far["inlier"][0] and far["level"][0] == 0.0
 
 
@@ -131,11 +133,11 @@ def test_questions_that_mean_nothing(regressor):
     classifier = ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, FRAME["label"])
     level_sets = ovkgp.InfiniteOneClassSVM(random_state=0).fit(X)
     for model, question, option in [
-        (regressor, Question(costs=(0.5,)), "--costs"),
-        (quantile_regressor(), Question(latent=True), "--latent"),
-        (classifier, Question(level=0.9), "--level"),
-        (classifier, Question(quantiles=(0.5,)), "--quantiles"),
-        (level_sets, Question(latent=True), "--latent"),
+        (regressor, PredictionRequest(costs=(0.5,)), "--costs"),
+        (quantile_regressor(), PredictionRequest(latent=True), "--latent"),
+        (classifier, PredictionRequest(level=0.9), "--level"),
+        (classifier, PredictionRequest(quantiles=(0.5,)), "--quantiles"),
+        (level_sets, PredictionRequest(latent=True), "--latent"),
     ]:
         with pytest.raises(OptionError, match=f"{option} means nothing to"):
             answers(model, X, question)

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import assert_one_sentence, invoke, succeed, waves, write_waves
+from cli_cases import assert_one_sentence, invoke, scalar_features, succeed, write_waves
 
 import ovkgp
 from ovkgp.cli.prediction_job import read_known
@@ -12,7 +12,7 @@ from ovkgp.exceptions import InputError, OptionError
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder, frame = tmp_path_factory.mktemp("models"), waves()
+    folder, frame = tmp_path_factory.mktemp("models"), scalar_features()
     write_waves(folder)
     X, Y = frame[["a", "b"]], frame[["u", "v"]]
     ovkgp.GPRegressor("independent", random_state=0).fit(X, Y).save(folder / "model.ovkgp")
@@ -45,12 +45,12 @@ def test_data_are_read_with_the_names_of_the_model(folder, written):
     succeed("report", folder / "model.ovkgp", "--out", folder / "r.html", "--quiet")
     succeed("report", folder / "model.ovkgp", "--out", folder / "r.html", "--data", folder / "table.csv")
     assert written[0] == {"X": None, "Y": None, "title": None}
-    pd.testing.assert_frame_equal(written[1]["X"], waves()[["a", "b"]])
-    pd.testing.assert_frame_equal(written[1]["Y"], waves()[["u", "v"]])
+    pd.testing.assert_frame_equal(written[1]["X"], scalar_features()[["a", "b"]])
+    pd.testing.assert_frame_equal(written[1]["Y"], scalar_features()[["u", "v"]])
 
 
 def test_data_of_a_long_table(folder, written):
-    long = waves()[["a", "b", "v"]].melt(["a", "b"], var_name="what")
+    long = scalar_features()[["a", "b", "v"]].melt(["a", "b"], var_name="what")
     long.to_csv(folder / "long.csv", index=False)
     command = ["report", folder / "model.ovkgp", "--out", folder / "r.html", "--data", folder / "long.csv"]
     succeed(*command, "--task", "what", "--outputs", "value")
@@ -61,7 +61,7 @@ def test_data_of_a_long_table(folder, written):
 
 
 def test_data_of_other_models(tmp_path):
-    table, frame = write_waves(tmp_path), waves()
+    table, frame = write_waves(tmp_path), scalar_features()
     X = frame[["a", "b"]]
     classifier = ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, frame["label"])
     assert read_known(classifier, table, None, None, None, True, ",")[1].tolist() == frame["label"].tolist()

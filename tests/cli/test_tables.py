@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from cli_cases import waves, write_waves
+from cli_cases import scalar_features, write_waves
 
 from ovkgp.cli.tables import SUFFIXES, TableFile, as_labels, in_order, table_file, target_of
 from ovkgp.exceptions import InputError, OptionError
@@ -26,13 +26,13 @@ def test_targets_of_all_recipes():
 @pytest.mark.parametrize("name", ["table.csv", "table.tsv", "table.parquet"])
 def test_many_outputs(tmp_path, name):
     X, Y = TableFile(write_waves(tmp_path, name), ("b", "a"), ("v", "u")).read("many")
-    pd.testing.assert_frame_equal(X, waves()[["b", "a"]])
-    pd.testing.assert_frame_equal(Y, waves()[["v", "u"]])
+    pd.testing.assert_frame_equal(X, scalar_features()[["b", "a"]])
+    pd.testing.assert_frame_equal(Y, scalar_features()[["v", "u"]])
 
 
 def test_one_output_leaves_rows_out_that_say_nothing(tmp_path, capsys):
     X, y = TableFile(write_waves(tmp_path), ("a",), ("v",)).read("one")
-    expected = waves().dropna()
+    expected = scalar_features().dropna()
     assert y.name == "v" and y.tolist() == expected["v"].tolist() and X["a"].tolist() == expected["a"].tolist()
     assert capsys.readouterr().err == "Note: 5 of 30 rows are left out, where 'v' is missing.\n"
 
@@ -47,7 +47,7 @@ def test_nobody_observed_the_one_output(tmp_path):
 @pytest.mark.parametrize("name", ["table.csv", "table.parquet"])
 def test_labels(tmp_path, name):
     X, y = TableFile(write_waves(tmp_path, name), ("a", "b"), ("label",)).read("label")
-    assert y.name == "label" and y.tolist() == waves()["label"].tolist()
+    assert y.name == "label" and y.tolist() == scalar_features()["label"].tolist()
     assert list(X.columns) == ["a", "b"]
 
 
@@ -65,7 +65,7 @@ def test_inputs_alone(tmp_path):
 
 @pytest.mark.parametrize("name", ["long.csv", "long.parquet"])
 def test_a_long_table_becomes_wide(tmp_path, name):
-    wide = waves()[["a", "b", "u", "v"]]
+    wide = scalar_features()[["a", "b", "u", "v"]]
     long = wide.melt(["a", "b"], var_name="what", value_name="value").sample(frac=1, random_state=0)
     path = tmp_path / name
     long.to_csv(path, index=False) if name.endswith("csv") else long.to_parquet(path)
@@ -100,8 +100,8 @@ def test_outputs_that_an_estimator_does_not_learn(tmp_path):
         (("u", "v"), "label", "many", "--task goes with one column of values"),
     ]:
         with pytest.raises(OptionError, match=message):
-            TableFile(path, ("a",), outputs, task).require_target(target, "recipe x")
-    TableFile(path, ("a",), ("u", "v")).require_target("many", "recipe x")
+            TableFile(path, ("a",), outputs, task).check_target(target, "recipe x")
+    TableFile(path, ("a",), ("u", "v")).check_target("many", "recipe x")
 
 
 def test_a_look_finds_missing_columns_of_all_kinds(tmp_path):

@@ -117,9 +117,9 @@ def test_draws_answer_with_their_mixture():
     model = plot_cases.drawn()
     values = pit_values(model, X, Y)
     lower, upper = model.predict_interval(X, 0.8)
-    seen = np.isfinite(Y.to_numpy())
+    observed = np.isfinite(Y.to_numpy())
     inside = (lower <= Y.to_numpy()) & (Y.to_numpy() <= upper)
-    np.testing.assert_array_equal(inside[seen], (np.abs(values - 0.5) <= 0.4)[seen])
+    np.testing.assert_array_equal(inside[observed], (np.abs(values - 0.5) <= 0.4)[observed])
 
 
 def test_quantile_curves_answer_with_their_level():

@@ -57,9 +57,9 @@ def test_an_entry_left_out_is_an_entry_never_seen():
 
 def test_the_distribution_function_is_that_of_the_prediction():
     found = leave_one_out_entries(plot_cases.two_outputs())
-    seen = np.isfinite(found.Y)
-    wanted = normal_cdf(*(torch.from_numpy(part[seen]) for part in (found.Y, found.mean, found.std)))
-    np.testing.assert_allclose(found.cdf[seen], wanted.numpy(), rtol=1e-9, atol=1e-12)
+    observed = np.isfinite(found.Y)
+    wanted = normal_cdf(*(torch.from_numpy(part[observed]) for part in (found.Y, found.mean, found.std)))
+    np.testing.assert_allclose(found.cdf[observed], wanted.numpy(), rtol=1e-9, atol=1e-12)
 
 
 def test_weights_of_draws_take_back_what_the_entry_told_them():
@@ -88,16 +88,16 @@ def test_a_model_with_draws_averages_over_them():
     assert not found.is_gaussian
     drawn = (model.posterior_.parts.place(index) for index in range(len(model.posterior_)))
     means = [scaling.mean(gp.leave_one_out(scaling.inputs(X), scaling.outputs(Y)).mean) for gp in drawn]
-    low, high, seen = np.min(means, axis=0), np.max(means, axis=0), np.isfinite(found.Y)
-    assert (found.mean[seen] >= low[seen]).all() and (found.mean[seen] <= high[seen]).all()
-    assert (high[seen] > low[seen]).all()
+    low, high, observed = np.min(means, axis=0), np.max(means, axis=0), np.isfinite(found.Y)
+    assert (found.mean[observed] >= low[observed]).all() and (found.mean[observed] <= high[observed]).all()
+    assert (high[observed] > low[observed]).all()
 
 
 def test_a_model_with_features_takes_the_rows_it_was_fitted_to():
     X, Y = plot_cases.table()
     found = leave_one_out_entries(plot_cases.featured(), X, Y)
-    seen = np.isfinite(Y.to_numpy()[:, 0])
-    assert np.corrcoef(found.mean[seen, 0], found.Y[seen, 0])[0, 1] > 0.9
+    observed = np.isfinite(Y.to_numpy()[:, 0])
+    assert np.corrcoef(found.mean[observed, 0], found.Y[observed, 0])[0, 1] > 0.9
     with pytest.raises(OptionError, match="keeps no rows"):
         leave_one_out_entries(plot_cases.featured())
 
@@ -186,8 +186,8 @@ def test_known_noise_of_independent_outputs_comes_along():
     model = ovkgp.GPRegressor("independent", hyperparameters="fixed").fit(X, Y, noise)
     data = kept_observations(model)
     order = np.argsort(data.X[:, 0].numpy())
-    found, seen = (data.noise.numpy() * model.scaling_.output_scale**2)[order], np.isfinite(Y)
-    np.testing.assert_allclose(found[seen], noise[seen], rtol=1e-9)
+    found, observed = (data.noise.numpy() * model.scaling_.output_scale**2)[order], np.isfinite(Y)
+    np.testing.assert_allclose(found[observed], noise[observed], rtol=1e-9)
 
 
 def test_quantile_regressors_keep_their_distinct_rows():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ovkgp.datasets import BadRow, DataWarning
-from ovkgp.datasets.columns import KEPT, LISTED, Columns, Tally
+from ovkgp.datasets.columns import KEPT, LISTED, BadRowLog, Columns
 from ovkgp.exceptions import InputError
 
 
@@ -74,7 +74,7 @@ COLUMNS = Columns(("x",), ("y", "z"))
 
 
 def tally(strict=False):
-    return Tally("'table.csv'", COLUMNS, "line", strict)
+    return BadRowLog("'table.csv'", COLUMNS, "line", strict)
 
 
 def test_good_rows_pass_untouched_and_unobserved_rows_are_good():
@@ -84,7 +84,7 @@ def test_good_rows_pass_untouched_and_unobserved_rows_are_good():
     X, Y = account.accept(rows)
     np.testing.assert_array_equal(X, [[1.0], [2.0]])
     np.testing.assert_array_equal(Y, rows[:, 1:])
-    assert account.report().num_rows == 2 and account.report().num_seen == (1, 0)
+    assert account.report().num_rows == 2 and account.report().num_observed == (1, 0)
     X[:], Y[:] = 0.0, 0.0
     assert rows[1, 0] == 2.0 and rows[1, 1] == 3.0  # what is given out is a copy
 

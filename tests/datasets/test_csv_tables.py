@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ovkgp.datasets import csv_tables as csv_blocks
 from ovkgp.datasets import csv_tables as csv_rows
-from ovkgp.datasets.columns import Columns, Tally
+from ovkgp.datasets.columns import BadRowLog, Columns
 from ovkgp.datasets.csv_tables import CsvRows, count_newlines, pieces, read_blocks, read_header, share
 from ovkgp.exceptions import InputError
 from ovkgp.files import Snapshot
@@ -131,7 +131,7 @@ def number(line):
 
 def read(block, rows=ROWS, piece=csv_rows.PIECE):
     """The good rows and the bad ones, by the road that the package takes."""
-    tally = Tally("file", COLUMNS, "line", False)
+    tally = BadRowLog("file", COLUMNS, "line", False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_rows, "PIECE", piece)
         tables = list(rows.tables(block, tally, number))
@@ -140,7 +140,7 @@ def read(block, rows=ROWS, piece=csv_rows.PIECE):
 
 def read_slowly(block, rows=ROWS):
     """The same line by line: the definition."""
-    tally = Tally("file", COLUMNS, "line", False)
+    tally = BadRowLog("file", COLUMNS, "line", False)
     return rows._slow(block, tally, number), tally.bad_rows
 
 

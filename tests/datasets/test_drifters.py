@@ -28,8 +28,8 @@ def test_current_is_the_turned_gradient_of_its_stream_function_plus_the_gradient
     truth = make_drifters(5, random_state=seed).truth
     X = grid(truth)
     stream, potential = gradient(truth.stream_function, X), gradient(truth.potential, X)
-    turned = np.stack([stream[:, 1], -stream[:, 0]], axis=1)
-    np.testing.assert_allclose(truth(X), turned + potential, atol=DIFFERENCES)
+    rotated = np.stack([stream[:, 1], -stream[:, 0]], axis=1)
+    np.testing.assert_allclose(truth(X), rotated + potential, atol=DIFFERENCES)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -78,9 +78,9 @@ def test_components_are_missing_one_at_a_time():
 def test_gaps_change_nothing_else():
     complete, half = make_drifters(40, missing=0.0, random_state=0), make_drifters(40, missing=0.5, random_state=0)
     np.testing.assert_array_equal(complete.X, half.X)
-    seen = np.isfinite(half.Y)
-    assert np.isfinite(complete.Y).all() and (seen.sum(1) == 1).all()
-    np.testing.assert_array_equal(complete.Y[seen], half.Y[seen])
+    observed = np.isfinite(half.Y)
+    assert np.isfinite(complete.Y).all() and (observed.sum(1) == 1).all()
+    np.testing.assert_array_equal(complete.Y[observed], half.Y[observed])
 
 
 @pytest.mark.parametrize("missing", [-0.1, 0.6, np.nan])

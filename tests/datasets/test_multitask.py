@@ -114,8 +114,8 @@ def test_ba_13_weights_are_uniform_on_both_sides_of_zero(low_rank):
 def test_ba_13_outputs_are_the_feature_model():
     X, Y, truth = make_low_rank_outputs(7, num_frequencies=30, noise=0.0, random_state=2)
     angles = X @ truth._features.frequencies.numpy().T
-    waves = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(30)
-    scalar = waves @ truth._weights.numpy()
+    scalar_features = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / np.sqrt(30)
+    scalar = scalar_features @ truth._weights.numpy()
     direction = np.linalg.eigh(truth.output_matrix)[1][:, -1]
     sign = np.sign(Y[0] @ direction * scalar[0])  # the root of A is known up to its sign
     np.testing.assert_allclose(Y, sign * np.outer(scalar, direction), atol=1e-10)

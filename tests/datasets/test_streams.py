@@ -331,9 +331,9 @@ def check_round_trip(path, rows, chunk, world):
     for chunks in (table, [chunk for part in parts for chunk in part]):
         for found, wanted in zip(joined(chunks, p=len(outputs)), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
-    seen = np.isfinite(expected[1]).sum(0)
-    assert table.report.num_rows == len(rows) and table.report.num_seen == tuple(seen)
-    np.testing.assert_array_equal(np.sum([part.report.num_seen for part in parts], 0), seen)
+    observed = np.isfinite(expected[1]).sum(0)
+    assert table.report.num_rows == len(rows) and table.report.num_observed == tuple(observed)
+    np.testing.assert_array_equal(np.sum([part.report.num_observed for part in parts], 0), observed)
 
 
 @ROUND_TRIP
@@ -428,4 +428,4 @@ def test_inputs_alone(tmp_path, kind):
     table = stream(path, "east,north", None, 3)
     inputs, outputs = joined(table, p=0)
     np.testing.assert_array_equal(inputs, X)
-    assert outputs.shape == (4, 0) and table.outputs == () and table.report.num_seen == ()
+    assert outputs.shape == (4, 0) and table.outputs == () and table.report.num_observed == ()

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from cli_cases import waves, write_waves
+from cli_cases import scalar_features, write_waves
 
 from ovkgp.datasets import DataWarning, stream, text_tables
 from ovkgp.datasets.text_tables import TextTable
@@ -37,7 +37,7 @@ def test_numbers_are_those_of_a_stream_and_texts_stay_with_them(tmp_path, monkey
     expected = [np.concatenate(part) for part in zip(*stream(path, "a,b", "u,v"), strict=True)]
     np.testing.assert_array_equal(X, expected[0])
     np.testing.assert_array_equal(Y, expected[1])
-    assert texts == {name: waves()[name].tolist() for name in ("site", "label")}
+    assert texts == {name: scalar_features()[name].tolist() for name in ("site", "label")}
     assert [len(one.X) for one in table] == ([7, 7, 7, 7, 2] if chunk == 7 else [30])
 
 

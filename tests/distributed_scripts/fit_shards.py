@@ -30,15 +30,15 @@ def errors(ranks):
     X, Y = (shard(part, ranks.rank, ranks.size).copy() for part in table())
     model = fixed(decomposable()).fit(X, Y)
     before = model.predict(X)
-    bad, unseen, is_last = X.copy(), Y.copy(), ranks.rank == ranks.size - 1
-    unseen[:, 1] = np.nan
+    bad, unobserved, is_last = X.copy(), Y.copy(), ranks.rank == ranks.size - 1
+    unobserved[:, 1] = np.nan
     if is_last:
         bad[3, 0] = np.nan
     found = {
         "bad row": error_of(lambda: model.fit(bad, Y)),
         "bad row, added": error_of(lambda: model.partial_fit(bad, Y)),
         "width": error_of(lambda: model.fit(X[:, :1] if is_last else X, Y)),
-        "unseen": error_of(lambda: model.fit(X, unseen)),
+        "unobserved": error_of(lambda: model.fit(X, unobserved)),
         "no rows": error_of(lambda: model.fit(X[:0], Y[:0])),
         "one-shot": error_of(lambda: model.fit_stream(iter([(X, Y)]) if is_last else [(X, Y)])),
         "option": error_of(lambda: ovkgp.GPRegressor(rank=0, kernel="decomposable", distributed=True).fit(X, Y)),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from distributed_scripts.cases import decomposable, fixed, shard, table
 
-from ovkgp.estimators.regression.training import Learner
+from ovkgp.estimators.regression.training import RegressorTrainer
 from ovkgp.exceptions import DistributedError
 from ovkgp.inference.statistics.distributed import process_group
 
@@ -41,7 +41,7 @@ def main(folder, dying, when):
         pair = [shard(part, ranks.rank, ranks.size) for part in table()]
         chunks = Fatal(*pair) if (when, dying) == ("reading", ranks.rank) else [pair]
         if when == "training":
-            Learner.learn = die  # only rank 0 trains
+            RegressorTrainer.learn = die  # only rank 0 trains
         started = time.monotonic()
         try:
             fixed(decomposable()).fit_stream(chunks)

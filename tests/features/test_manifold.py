@@ -208,10 +208,10 @@ def test_no_matrix_with_a_row_and_a_column_for_each_value_is_formed():
     features = ManifoldFeatures(ORFF(base, 10, random_state=0), kernel)
     Phi = matrix(features, X[:3])
     assert Phi.shape == (6, 20)
-    waves = features.features(X).features.detach().numpy()
+    scalar_features = features.features(X).features.detach().numpy()
     L = neighbor_laplacian(X, 3, weights="binary")
     scale = LOADINGS.square().sum().item() / 10
-    M_tilde = np.eye(20) + 1e-3 * scale * waves.T @ (L @ waves)
+    M_tilde = np.eye(20) + 1e-3 * scale * scalar_features.T @ (L @ scalar_features)
     plain = matrix(features.features, X[:3])
     np.testing.assert_allclose(Phi @ Phi.T, plain @ np.linalg.solve(M_tilde, plain.T), atol=1e-9)
 
@@ -261,8 +261,8 @@ class Complex(FeatureMap):
 
     def forward(self, X):
         angles = self.check(X) @ points(2, 5, d=3)
-        waves = torch.cat([angles.cos(), angles.sin()], -1)
-        return ComplexFeatureOperator(waves, points(6, 6), points(6, 7), num_outputs=2)
+        scalar_features = torch.cat([angles.cos(), angles.sin()], -1)
+        return ComplexFeatureOperator(scalar_features, points(6, 6), points(6, 7), num_outputs=2)
 
 
 @pytest.mark.parametrize("make", [Parabolas, Complex])
@@ -337,7 +337,7 @@ def test_many_chunks_of_labelled_rows(monkeypatch):
     gp = OperatorValuedGP(kernel, "zero", 0.05, features=features)
     whole = torch.autograd.grad(gp.log_evidence(X, Y), list(gp.kernel.parameters()))
     monkeypatch.setattr(gathering, "CHUNK_ENTRIES", 1)
-    monkeypatch.setattr(gathering, "LEAST_ROWS", 25)
+    monkeypatch.setattr(gathering, "MIN_ROWS", 25)
     chunked = torch.autograd.grad(gp.log_evidence(X, Y), list(gp.kernel.parameters()))
     for one, other in zip(whole, chunked, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)

@@ -18,11 +18,11 @@ from ovkgp.features import ORFF
 from ovkgp.features.covariance import FeatureCovariance, FeatureCrossCovariance, NoisyFeatureCovariance
 from ovkgp.features.operators import (
     ComplexFeatureOperator,
+    CosSinFeatures,
     FeatureOperator,
     ReflectedFeatureOperator,
     SelfGram,
     StackedFeatures,
-    Waves,
     stacked,
 )
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
@@ -272,9 +272,9 @@ def test_products_never_hold_an_n_p_d_tensor():
 
 def test_waves_are_twice_differentiable():
     angles = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(Waves.apply(angles), torch.cat([angles.cos(), angles.sin()], -1))
-    assert torch.autograd.gradcheck(Waves.apply, angles)
-    assert torch.autograd.gradgradcheck(Waves.apply, angles)
+    torch.testing.assert_close(CosSinFeatures.apply(angles), torch.cat([angles.cos(), angles.sin()], -1))
+    assert torch.autograd.gradcheck(CosSinFeatures.apply, angles)
+    assert torch.autograd.gradgradcheck(CosSinFeatures.apply, angles)
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (2, 5, 3), (0, 3)])

@@ -219,15 +219,15 @@ def test_missing_outputs_give_the_dense_mean_and_variance(name, rank, n):
     Y[1] = torch.nan
     model.set_train_data(X, Y)
     K, Ks, Kss, noise = dense_parts(model, X, Xs)
-    seen = ~Y.flatten().isnan()
+    observed = ~Y.flatten().isnan()
     model.eval()
     with torch.no_grad(), gpytorch.settings.observation_nan_policy("mask"):
-        solve = torch.linalg.solve((K + noise)[seen][:, seen], Ks[:, seen].mT).mT
-        residual = (Y.flatten() - model.mean_module(X).flatten())[seen]
+        solve = torch.linalg.solve((K + noise)[observed][:, observed], Ks[:, observed].mT).mT
+        residual = (Y.flatten() - model.mean_module(X).flatten())[observed]
         posterior = model(Xs)
         mean = model.mean_module(Xs).flatten() + solve @ residual
         torch.testing.assert_close(posterior.mean.flatten(), mean, rtol=1e-7, atol=1e-8)
-        torch.testing.assert_close(posterior.covariance_matrix, Kss - solve @ Ks[:, seen].mT, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(posterior.covariance_matrix, Kss - solve @ Ks[:, observed].mT, rtol=1e-6, atol=1e-7)
 
 
 def test_missing_outputs_of_a_single_output_model_with_fixed_noise():
@@ -246,11 +246,11 @@ def test_missing_outputs_of_a_single_output_model_with_fixed_noise():
             return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     model = Single().double().eval()
-    seen = ~y.isnan()
+    observed = ~y.isnan()
     with torch.no_grad():
-        K = (kernel(X).to_dense() + torch.diag(noise))[seen][:, seen]
-        Ks = kernel(Xs, X).to_dense()[:, seen]
-        torch.testing.assert_close(model(Xs).mean, Ks @ torch.linalg.solve(K, y[seen]))
+        K = (kernel(X).to_dense() + torch.diag(noise))[observed][:, observed]
+        Ks = kernel(Xs, X).to_dense()[:, observed]
+        torch.testing.assert_close(model(Xs).mean, Ks @ torch.linalg.solve(K, y[observed]))
         expected = (kernel(Xs).to_dense() - Ks @ torch.linalg.solve(K, Ks.mT)).diagonal()
         torch.testing.assert_close(model(Xs).variance, expected)
 

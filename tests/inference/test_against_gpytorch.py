@@ -16,7 +16,7 @@ from posterior_oracle import DensePosterior, diagonal_parts, noise_matrix
 
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import observations
-from ovkgp.inference.strategies.selection import choose_road
+from ovkgp.inference.strategies.selection import select_strategy
 from ovkgp.kernels import DecomposableKernel
 
 EXACT = gpytorch.settings.fast_computations(covar_root_decomposition=False, log_prob=False, solves=False)
@@ -134,7 +134,7 @@ def test_with_missing_outputs_our_variance_is_right_where_gpytorch_is_not(which)
 
     gp = OperatorValuedGP(kernel, "constant", noise)
     gp.mean.constant.data.copy_(constants)
-    assert choose_road(gp.model, observations(X, Y, 3)).name == "dense"
+    assert select_strategy(gp.model, observations(X, Y, 3)).name == "dense"
     prediction = gp.condition(X, Y).predict(test, "full")
     close(prediction.mean, mean)
     close(prediction.cov, covariance)

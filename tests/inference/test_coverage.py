@@ -16,7 +16,7 @@ from linear_operator import to_dense
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import observations
-from ovkgp.inference.strategies.selection import choose_road
+from ovkgp.inference.strategies.selection import select_strategy
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 N, M, SETS, MEAN = 12, 50, 200, 0.7
@@ -31,7 +31,7 @@ def field():
     return CurlFreeKernel(MaternKernel(nu=2.5, ard_num_dims=2)).double()
 
 
-ROADS = {
+STRATEGIES = {
     "kronecker": dict(kernel=icm, missing=0.0),
     "dense": dict(kernel=field, missing=0.3),
     "features": dict(kernel=icm, missing=0.0, num_frequencies=20),
@@ -60,33 +60,33 @@ def prior_draws(gp, X, generator):
 
 
 @cache
-def coverage(road):
+def coverage(strategy):
     """The share of entries inside, (SETS,), by level and by whether noise is added."""
-    kernel, missing, *rest = ROADS[road].values()
+    kernel, missing, *rest = STRATEGIES[strategy].values()
     gp, generator = model(kernel(), *rest), torch.Generator().manual_seed(1)
     X = 3 * torch.rand(N + M, 2, generator=generator, dtype=torch.float64)
     latent = prior_draws(gp, X, generator)
     observed = latent + normal(generator, *latent.shape) @ torch.linalg.cholesky(gp.noise).mT
     inside = {(level, noise): [] for level in LEVELS for noise in (False, True)}
     for f, y in zip(latent, observed, strict=True):
-        seen = y[:N].clone()
-        seen[torch.rand(seen.shape, generator=generator) < missing] = torch.nan
-        posterior = gp.condition(X[:N], seen)
+        mask = y[:N].clone()
+        mask[torch.rand(mask.shape, generator=generator) < missing] = torch.nan
+        posterior = gp.condition(X[:N], mask)
         for noise, truth in ((False, f[N:]), (True, y[N:])):
             prediction = posterior.predict(X[N:], noise=noise)
             for level in LEVELS:
                 lower, upper = prediction.interval(level)
                 inside[level, noise].append(((lower < truth) & (truth < upper)).double().mean().item())
-    taken = choose_road(gp.model, observations(X[:N], seen, 2)).name
+    taken = select_strategy(gp.model, observations(X[:N], mask, 2)).name
     return taken, {key: np.array(value) for key, value in inside.items()}
 
 
 @pytest.mark.parametrize("noise", [False, True])
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("road", ROADS)
-def test_intervals_cover_what_they_promise(road, level, noise):
-    taken, shares = coverage(road)
-    assert taken == road.split(",")[0]
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_intervals_cover_what_they_promise(strategy, level, noise):
+    taken, shares = coverage(strategy)
+    assert taken == strategy.split(",")[0]
     found = shares[level, noise]
     error = found.std(ddof=1) / np.sqrt(SETS)
     assert error < 0.02  # the check has teeth

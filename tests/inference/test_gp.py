@@ -37,17 +37,17 @@ def icm(matrix=GAMMA, lengthscale=0.9):
 # --- from the formulas of the papers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("road", ["auto", "dense", "iterative"])
-def test_a_separable_kernel_from_its_formula(road):
+@pytest.mark.parametrize("strategy", ["auto", "dense", "iterative"])
+def test_a_separable_kernel_from_its_formula(strategy):
     (X, Y, test), kernel = data(), icm()
     lengthscale = kernel.base_kernel.lengthscale[0, 0].item()  # GPyTorch rounds what it is given to float32
-    posterior = OperatorValuedGP(kernel, "zero", 0.1, road=road).condition(X, Y)
+    posterior = OperatorValuedGP(kernel, "zero", 0.1, strategy=strategy).condition(X, Y)
     K, cross, prior = (
         np.kron(scalar_gram(lambda lag: rbf(lag, lengthscale), *pair), GAMMA)
         for pair in ((X, X), (test, X), (test, test))
     )
     oracle = DensePosterior(K, noise_matrix(0.1, 12, 3), np.zeros((12, 3)), Y.numpy())
-    prediction, rtol = posterior.predict(test, "full"), 1e-6 if road == "iterative" else 1e-8
+    prediction, rtol = posterior.predict(test, "full"), 1e-6 if strategy == "iterative" else 1e-8
     close(prediction.mean, oracle.mean(cross, np.zeros((5, 3))), rtol)
     close(prediction.cov, oracle.covariance(cross, prior), rtol)
 
@@ -233,7 +233,7 @@ DRAWN = {
     "dense, missing": dict(name="curl-free", noise="vector"),
     "dense, missing, full noise": dict(name="icm, rank 2", noise="matrix"),
     "dense, missing, known noise": dict(name="lmc", noise="known"),
-    "iterative": dict(name="lmc", noise="vector", road="iterative"),
+    "iterative": dict(name="lmc", noise="vector", strategy="iterative"),
     "independent": dict(name="independent", noise="vector"),
     "features": dict(name="helmholtz", noise="matrix", features="orff"),
     "features, separable": dict(name="icm, rank 2", noise="vector", missing=0.0, features="orff"),
@@ -332,9 +332,9 @@ def test_draws_of_independent_outputs_are_independent(features):
 def test_function_draws_go_through_data_without_noise(case):
     problem = drawn(case, level=1e-9)
     values = problem.condition().sample_functions(3, random_state=0)(problem.X)
-    seen = ~torch.isnan(problem.Y)
-    assert (values - problem.Y)[:, seen].abs().max() < 1e-3
-    assert problem.num_outputs == 1 or seen.all() or (values[0] - values[1])[~seen].abs().max() > 1e-2
+    observed = ~torch.isnan(problem.Y)
+    assert (values - problem.Y)[:, observed].abs().max() < 1e-3
+    assert problem.num_outputs == 1 or observed.all() or (values[0] - values[1])[~observed].abs().max() > 1e-2
 
 
 def test_draws_from_a_kernel_without_features_are_refused_with_advice():
@@ -390,7 +390,7 @@ def test_rows_in_which_nothing_was_seen_are_ignored(case):
     problem.Y = torch.cat([problem.Y[:3], empty[:1], problem.Y[3:], empty[1:]])
     if problem.known is not None:
         problem.known = torch.cat([problem.known[:3], empty[:1], problem.known[3:], empty[1:]])
-    assert problem.road == case.split(",")[0]
+    assert problem.strategy == case.split(",")[0]
     found = problem.condition().predict(problem.test, "full")
     assert torch.equal(found.mean, expected.mean) and torch.equal(found.cov, expected.cov)
     assert torch.equal(problem.log_evidence(), evidence)
@@ -508,13 +508,13 @@ def test_bad_data_are_refused(bad, features):
 
 def test_an_output_that_nobody_observed_is_named():
     kernel = icm()
-    unseen = spoiled(Y, (slice(None), 1), torch.nan)
+    unobserved = spoiled(Y, (slice(None), 1), torch.nan)
     gp = OperatorValuedGP(kernel)
-    for ask in ask_everything(gp, X, unseen):
+    for ask in ask_everything(gp, X, unobserved):
         with pytest.raises(InputError, match="output 1 "):
             ask()
     streaming = OperatorValuedGP(kernel, features=ORFF(kernel, 5, random_state=0))
-    part = streaming.statistics(X, unseen)  # it may be observed in another part
+    part = streaming.statistics(X, unobserved)  # it may be observed in another part
     streaming.condition(part + streaming.statistics(X, Y))
 
 
@@ -556,7 +556,7 @@ def test_unknown_options_are_refused():
     for options, message in (
         ({"mean": "quadratic"}, "'quadratic'"),
         ({"noise": "heteroscedastic"}, "'heteroscedastic'"),
-        ({"road": "scenic"}, "'scenic'"),
+        ({"strategy": "scenic"}, "'scenic'"),
         ({"features": ORFF(icm(), 5)}, "another kernel"),
     ):
         with pytest.raises(OptionError, match=message):

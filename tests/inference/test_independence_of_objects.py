@@ -6,7 +6,7 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 
-from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, IndependentKernel
@@ -22,11 +22,11 @@ def icm(base=None):
     return DecomposableKernel(base or RBFKernel(ard_num_dims=2), num_outputs=2, rank=2)
 
 
-@pytest.mark.parametrize("road", ["kronecker", "dense", "iterative"])
-def test_a_posterior_outlives_the_arrays(road):
+@pytest.mark.parametrize("strategy", ["kronecker", "dense", "iterative"])
+def test_a_posterior_outlives_the_arrays(strategy):
     X, Y = (part.numpy().copy() for part in table())
     points = X[:3].copy()
-    posterior = OperatorValuedGP(icm(), road=road).condition(X, Y)
+    posterior = OperatorValuedGP(icm(), strategy=strategy).condition(X, Y)
     before = posterior.predict(points)
     X[:], Y[:] = 0.0, 1e3
     after = posterior.predict(points)
@@ -145,7 +145,7 @@ def test_a_checkpoint_of_another_kernel_is_refused(tmp_path):
 
 def test_a_failed_factorisation_names_the_hyperparameters():
     X, Y = table()
-    gp = OperatorValuedGP(icm(), road="dense")
+    gp = OperatorValuedGP(icm(), strategy="dense")
     gp.kernel.base_kernel.raw_lengthscale.data.fill_(torch.nan)
-    with pytest.raises(FactorisationError, match="lengthscale = "):
+    with pytest.raises(FactorizationError, match="lengthscale = "):
         gp.condition(X, Y)

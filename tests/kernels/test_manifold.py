@@ -17,7 +17,7 @@ from manifold_oracle import dual_coefficients, gp_mean, warped
 from oracles import dense
 from sklearn.datasets import make_moons
 
-from ovkgp.exceptions import FactorisationError, InputError, KernelTypeError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, KernelTypeError, OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.kernels import (
     CurlFreeKernel,
@@ -424,5 +424,5 @@ def test_a_system_that_overflows_says_so():
     kernel = ManifoldKernel(LinearKernel().double(), 1e200 * points(4), np.eye(4), strength=1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(FactorisationError, match=r"strength 1\.0"):
+        with pytest.raises(FactorizationError, match=r"strength 1\.0"):
             kernel(points(2)).to_dense()

@@ -15,7 +15,7 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import cluster_laplacian, neighbor_laplacian
 from ovkgp.kernels import graph_laplacian as weights_laplacian
 from ovkgp.kernels import penalties as module
-from ovkgp.kernels.penalties import Penalty, Remembered, blockwise_product
+from ovkgp.kernels.penalties import ModuleCache, Penalty, blockwise_product
 
 
 def laplacian(n=9):
@@ -279,7 +279,7 @@ class Counted(torch.nn.Module):
         super().__init__()
         self.kernel = RBFKernel().double()
         self.register_buffer("scale", torch.ones(2).double())
-        self.memory, self.count = Remembered(), 0
+        self.memory, self.count = ModuleCache(), 0
 
     def make(self):
         self.count += 1

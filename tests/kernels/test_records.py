@@ -4,7 +4,7 @@ import pytest
 from gpytorch.kernels import RBFKernel, RBFKernelGrad
 
 from ovkgp.exceptions import KernelTypeError
-from ovkgp.kernels.records import RuleTable
+from ovkgp.kernels.records import KernelDispatcher
 
 
 class Renamed(RBFKernel):
@@ -12,7 +12,7 @@ class Renamed(RBFKernel):
 
 
 def test_a_subclass_with_the_same_forward_inherits_and_another_does_not():
-    table = RuleTable()
+    table = KernelDispatcher()
     table.register(RBFKernel)(lambda kernel: "rbf")
     assert table.find(Renamed())(None) == "rbf"
     assert table.find(RBFKernelGrad()) is None
@@ -21,4 +21,4 @@ def test_a_subclass_with_the_same_forward_inherits_and_another_does_not():
 
 def test_register_needs_a_class():
     with pytest.raises(KernelTypeError, match="MyKernel"):
-        RuleTable().register(lambda kernel: None)
+        KernelDispatcher().register(lambda kernel: None)

@@ -192,6 +192,6 @@ def test_the_arguments_are_left_as_they_are(case):
 
 def test_targets_must_be_finite():
     with pytest.raises(InputError, match="NaN or infinite"):
-        Pinball().require_targets(torch.tensor([0.0, math.nan]))
+        Pinball().check_targets(torch.tensor([0.0, math.nan]))
     with pytest.raises(InputError, match="finite numbers"):
-        CASES[0].loss.require_tasks(torch.tensor([math.nan]))
+        CASES[0].loss.check_tasks(torch.tensor([math.nan]))

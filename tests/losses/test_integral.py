@@ -33,7 +33,7 @@ def outcomes(loss, u, y):
 def test_missing_entries_cost_nothing_and_never_give_nan(index):
     loss = curve_losses(WITH_HOLES)[index]
     sums, curves = outcomes(loss, U, torch.where(MASK, Y, math.nan))
-    loss.require_targets(torch.where(MASK, Y, math.nan))
+    loss.check_targets(torch.where(MASK, Y, math.nan))
     empty = ~MASK.any(1)
     assert bool(empty.any()) and bool((sums["value"][empty] == 0).all()) and bool((sums["conjugate"][empty] == 0).all())
     for i in (~empty).nonzero().flatten():
@@ -111,7 +111,7 @@ def test_what_is_refused():
     with pytest.raises(InputError, match="masses"):
         IntegralLoss(OneClass(), TaskMeasure([0.0, 0.5]))
     with pytest.raises(InputError, match="labels"):
-        IntegralLoss(CostSensitiveHinge(), MEASURE).require_targets(torch.tensor([[0.0]]))
+        IntegralLoss(CostSensitiveHinge(), MEASURE).check_targets(torch.tensor([[0.0]]))
     for loss in curve_losses():
         with pytest.raises(InputError, match="NaN"):
-            loss.require_targets(torch.tensor([[1.0], [math.nan]]))
+            loss.check_targets(torch.tensor([[1.0], [math.nan]]))

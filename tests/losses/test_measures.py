@@ -40,24 +40,24 @@ def smooth(t):
 
 
 @cache
-def exact(law):
-    law = law or uniform()
-    return quad(lambda t: smooth(t) * law.pdf(t), *law.support(), epsabs=1e-13, epsrel=1e-13)[0]
+def exact(distribution):
+    distribution = distribution or uniform()
+    return quad(lambda t: smooth(t) * distribution.pdf(t), *distribution.support(), epsabs=1e-13, epsrel=1e-13)[0]
 
 
-def error(measure, law=None):
-    return abs(measure.integral(torch.from_numpy(smooth(measure.nodes.numpy()))).item() - exact(law))
+def error(measure, distribution=None):
+    return abs(measure.integral(torch.from_numpy(smooth(measure.nodes.numpy()))).item() - exact(distribution))
 
 
-@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
-def test_weights_are_a_probability_and_integrals_are_right(law):
+@pytest.mark.parametrize("distribution", LAWS.values(), ids=LAWS)
+def test_weights_are_a_probability_and_integrals_are_right(distribution):
     for measure, bound in (
-        (gauss_legendre(20, law=law), 1e-10),
-        (sobol(512, law, random_state=0), 2e-3),
-        (monte_carlo(40_000, law, random_state=0), 0.02),
+        (gauss_legendre(20, distribution=distribution), 1e-10),
+        (sobol(512, distribution, random_state=0), 2e-3),
+        (monte_carlo(40_000, distribution, random_state=0), 0.02),
     ):
         assert abs(measure.weights.sum().item() - 1) < 1e-14
-        assert error(measure, law) < bound
+        assert error(measure, distribution) < bound
 
 
 def test_gauss_legendre_is_exact_for_polynomials():
@@ -80,13 +80,13 @@ def test_rates_are_spectral_one_and_a_half():
 
 
 def test_lt_e_23_points_spread_by_the_law_have_equal_weights_or_even_points_its_density():
-    law = beta(2, 1)
-    spread, weighted = sobol(256, law, scramble=False), gauss_legendre(30, law=law)
+    distribution = beta(2, 1)
+    spread, weighted = sobol(256, distribution, scramble=False), gauss_legendre(30, distribution=distribution)
     assert torch.equal(spread.weights, torch.full((256,), 1 / 256, dtype=torch.float64))
-    assert error(spread, law) < 5e-3 and error(weighted, law) < 1e-12
+    assert error(spread, distribution) < 5e-3 and error(weighted, distribution) < 1e-12
     # as printed, η_j ∝ F⁻¹(θ_j) = √θ_j at even nodes: the mean of the law, 2/3, would be 3/5
     even = gauss_legendre(30)
-    printed = grid(even.nodes, even.weights * torch.from_numpy(law.ppf(even.nodes.numpy())))
+    printed = grid(even.nodes, even.weights * torch.from_numpy(distribution.ppf(even.nodes.numpy())))
     assert weighted.integral(weighted.nodes).item() == pytest.approx(2 / 3, abs=1e-12)
     assert printed.integral(printed.nodes).item() == pytest.approx(3 / 5, abs=1e-4)
 
@@ -226,7 +226,7 @@ def test_bad_measures_are_refused(make, message):
     "make",
     [
         lambda: gauss_legendre(0),
-        lambda: gauss_legendre(5, law=norm()),
+        lambda: gauss_legendre(5, distribution=norm()),
         lambda: monte_carlo(2.5),
         lambda: Truncated(uniform(), 2.0, 3.0),
         lambda: gaussian_embedding(torch.ones(1), -1.0),

@@ -89,9 +89,9 @@ def test_what_is_refused():
     with pytest.raises(OptionError, match="kappa"):
         SmoothedHinge(0.0)
     with pytest.raises(InputError, match='costs="signed"'):
-        CostSensitiveHinge("unit").require_tasks(torch.tensor([-0.5, 0.5]))
+        CostSensitiveHinge("unit").check_tasks(torch.tensor([-0.5, 0.5]))
     with pytest.raises(InputError, match=r"-1 or \+1"):
-        CostSensitiveHinge().require_targets(torch.tensor([0.0, 1.0]))
+        CostSensitiveHinge().check_targets(torch.tensor([0.0, 1.0]))
 
 
 LEVELS = torch.tensor([0.1, 0.5, 1.0], dtype=torch.float64)
@@ -140,7 +140,7 @@ def test_what_is_refused_one_class():
         OneClass(-0.1)
     for level in (0.0, 1.5, math.nan):
         with pytest.raises(InputError, match="masses"):
-            OneClass().require_tasks(torch.tensor([level]))
+            OneClass().check_tasks(torch.tensor([level]))
 
 
 LEVEL = torch.tensor([0.8], dtype=torch.float64)
@@ -282,4 +282,4 @@ def test_what_is_refused_pinball():
             with pytest.raises(OptionError, match="kappa must be finite"):
                 kind(kappa)
         with pytest.raises(InputError, match="percentages"):
-            kind(1.0).require_tasks(torch.tensor([10.0, 90.0]))
+            kind(1.0).check_tasks(torch.tensor([10.0, 90.0]))

@@ -26,11 +26,11 @@ def test_histograms_of_entries_left_out(make):
     panels, values = plot_pit(make(), bins=5), pit_values(make())
     assert panels.shape == (2,)
     for a, axes in enumerate(panels):
-        seen = values[np.isfinite(values[:, a]), a]
+        observed = values[np.isfinite(values[:, a]), a]
         drawn = axes.patches[0].get_data()
-        np.testing.assert_array_equal(drawn.values, np.histogram(seen, 5, range=(0, 1))[0])
-        np.testing.assert_allclose(lines(axes)["as it should be"].get_ydata(), len(seen) / 5)
-        assert f"({len(seen)} entries)" in axes.get_title()
+        np.testing.assert_array_equal(drawn.values, np.histogram(observed, 5, range=(0, 1))[0])
+        np.testing.assert_allclose(lines(axes)["as it should be"].get_ydata(), len(observed) / 5)
+        assert f"({len(observed)} entries)" in axes.get_title()
         assert axes.get_xlim() == (0, 1)
     panels[0].figure.canvas.draw()
 
@@ -102,8 +102,8 @@ def test_bad_input_says_what_to_do(plot):
 def test_points_bars_and_their_count(make):
     panels, found = plot_leave_one_out(make()), leave_one_out_entries(make())
     for a, axes in enumerate(panels):
-        seen = np.isfinite(found.Y[:, a])
-        mean, std, y = (part[seen, a] for part in (found.mean, found.std, found.Y))
+        observed = np.isfinite(found.Y[:, a])
+        mean, std, y = (part[observed, a] for part in (found.mean, found.std, found.Y))
         inside, outside = (
             next(line for line in axes.get_lines() if line.get_label() == name) for name in ("inside", "outside")
         )
@@ -112,7 +112,7 @@ def test_points_bars_and_their_count(make):
         np.testing.assert_allclose(outside.get_xydata(), np.column_stack([mean, y])[is_outside])
         bars = np.array(axes.collections[0].get_segments())
         np.testing.assert_allclose(bars[:, :, 0], np.column_stack([mean - ndtri(0.95) * std, mean + ndtri(0.95) * std]))
-        assert f"({is_outside.sum()} of {seen.sum()} outside)" in axes.get_title().replace("\n", " ")
+        assert f"({is_outside.sum()} of {observed.sum()} outside)" in axes.get_title().replace("\n", " ")
         assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted from all others", "observed")
     panels[0].figure.canvas.draw()
 
@@ -143,8 +143,8 @@ def drawn(axes) -> np.ndarray:
 def test_entries_left_out_by_default():
     found, panels = leave_one_out_entries(plot_cases.two_outputs()), plot_residuals(plot_cases.two_outputs())
     for a, axes in enumerate(panels):
-        seen = np.isfinite(found.Y[:, a])
-        mean, score = found.mean[seen, a], ((found.Y - found.mean) / found.std)[seen, a]
+        observed = np.isfinite(found.Y[:, a])
+        mean, score = found.mean[observed, a], ((found.Y - found.mean) / found.std)[observed, a]
         np.testing.assert_allclose(drawn(axes), np.column_stack([mean, score])[np.argsort(mean)])
         assert axes.get_ylabel() == "standardised residual"
     panels[0].figure.canvas.draw()

@@ -205,7 +205,7 @@ def gradient(model, kind) -> np.ndarray:
     return np.stack([(scalar(points() + h) - scalar(points() - h)) / (2 * STEP) for h in STEP * np.eye(2)], axis=1)
 
 
-def turned(vectors) -> np.ndarray:
+def rotated(vectors) -> np.ndarray:
     """(∂₁, ∂₂) ↦ (∂₂, −∂₁)."""
     return np.stack([vectors[:, 1], -vectors[:, 0]], axis=1)
 
@@ -219,13 +219,13 @@ def test_the_potential_of_a_curl_free_model_has_its_mean_as_gradient():
 
 def test_the_stream_function_of_a_divergence_free_model_has_its_mean_as_turned_gradient():
     model = plot_cases.field("divergence_free")
-    found = turned(gradient(model, "stream_function"))
+    found = rotated(gradient(model, "stream_function"))
     np.testing.assert_allclose(found, field_values(model, points()).mean, atol=DIFFERENCES)
 
 
 def test_the_two_scalars_of_a_helmholtz_model_are_its_two_parts_and_the_rest_is_constant():
     model = plot_cases.field("helmholtz")
-    curl, div = gradient(model, "potential"), turned(gradient(model, "stream_function"))
+    curl, div = gradient(model, "potential"), rotated(gradient(model, "stream_function"))
     parts, scale = model.posterior_.components(), model.scaling_.output_scale
     X = model.scaling_.inputs(points())
     for found, name in ((curl, "curl"), (div, "div")):

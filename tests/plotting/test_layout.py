@@ -27,15 +27,15 @@ def long_names(num_outputs: int):
 def require_room(axes) -> None:
     figure = axes[0].figure
     figure.canvas.draw()
-    boxes = [one.get_tightbbox().padded(-PIXELS) for one in axes]
+    bounds = [one.get_tightbbox().padded(-PIXELS) for one in axes]
     width, height = figure.canvas.get_width_height()
-    for box in boxes:
+    for box in bounds:
         assert box.x0 >= -PIXELS and box.y0 >= -PIXELS and box.x1 <= width + PIXELS and box.y1 <= height + PIXELS
-    assert not any(first.overlaps(second) for first, second in combinations(boxes, 2))
+    assert not any(first.overlaps(second) for first, second in combinations(bounds, 2))
     for legend in figure.legends:
         box = legend.get_window_extent()
         assert box.x0 >= -PIXELS and box.x1 <= width + PIXELS and box.y1 <= height + PIXELS
-        assert not any(box.padded(-PIXELS).overlaps(other) for other in boxes)
+        assert not any(box.padded(-PIXELS).overlaps(other) for other in bounds)
 
 
 @pytest.mark.parametrize("num_outputs", [1, 4])

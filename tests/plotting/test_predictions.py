@@ -38,8 +38,8 @@ def test_a_panel_for_each_output_with_its_mean_and_its_interval(make):
         np.testing.assert_allclose(lines(axes)["mean"].get_ydata(), model.predict(points)[:, a])
         lower, upper = model.predict_interval(points, 0.8)
         np.testing.assert_allclose(band(axes), (x, lower[:, a], upper[:, a]))
-        seen = np.isfinite(Y.to_numpy()[:, a])
-        np.testing.assert_allclose(lines(axes)["data"].get_ydata(), Y.to_numpy()[seen, a])
+        observed = np.isfinite(Y.to_numpy()[:, a])
+        np.testing.assert_allclose(lines(axes)["data"].get_ydata(), Y.to_numpy()[observed, a])
         assert axes.get_xlabel() == "hour of the day"
     assert [axes.get_ylabel() for axes in panels] == [r"price in \$", "_load"]
     names = [text.get_text() for text in panels[0].figure.legends[0].get_texts()]

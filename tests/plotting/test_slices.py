@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.plotting.slices import Bands, Cut, Data, input_range, output_kinds, require_posterior, responses
+from ovkgp.plotting.slices import Bands, Data, InputSlice, check_posterior, input_range, output_kinds, responses
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 
@@ -32,9 +32,9 @@ def test_of_several_kinds_each_has_its_own_band():
 
 def test_only_posteriors_have_bands():
     for model in (plot_cases.two_outputs(), ovkgp.OVKRidge(), ovkgp.ORFFRidge()):
-        require_posterior(model, "plot_prediction")
+        check_posterior(model, "plot_prediction")
     with pytest.raises(OptionError, match=r"plot_prediction draws the posterior .* got InfiniteQuantileRegressor"):
-        require_posterior(plot_cases.quantile_model(), "plot_prediction")
+        check_posterior(plot_cases.quantile_model(), "plot_prediction")
 
 
 def three_inputs():
@@ -56,7 +56,7 @@ def test_data_are_given_or_kept_or_only_a_range():
 
 def test_a_cut_keeps_the_other_inputs_at_their_medians():
     model, X = three_inputs()
-    cut = Cut.of(model, Data.of(model), along="b", num_points=7)
+    cut = InputSlice.of(model, Data.of(model), along="b", num_points=7)
     np.testing.assert_allclose(cut.axis, np.linspace(X["b"].min(), X["b"].max(), 7))
     np.testing.assert_allclose(cut.points[:, [0, 2]], np.tile(np.median(X[["a", "c"]], axis=0), (7, 1)))
     assert cut.name.startswith("b\n(a = ") and "c = " in cut.name
@@ -64,7 +64,7 @@ def test_a_cut_keeps_the_other_inputs_at_their_medians():
 
 def test_many_other_inputs_are_counted_and_not_listed():
     X = np.random.default_rng(0).normal(size=(20, 6))
-    cut = Cut.of(model := ovkgp.OVKRidge().fit(X, X), Data.of(model), along=5)
+    cut = InputSlice.of(model := ovkgp.OVKRidge().fit(X, X), Data.of(model), along=5)
     assert cut.name == "input 5\n(the other 5 inputs at their medians)"
 
 
@@ -86,9 +86,9 @@ def test_a_model_that_keeps_no_rows_knows_its_range_from_its_scaling_or_asks():
 def test_options_are_checked():
     model, _ = three_inputs()
     with pytest.raises(OptionError, match="along must be one of 'a', 'b', 'c'"):
-        Cut.of(model, Data.of(model), along="d")
+        InputSlice.of(model, Data.of(model), along="d")
     with pytest.raises(OptionError, match="num_points must be at least 2"):
-        Cut.of(model, Data.of(model), num_points=1)
+        InputSlice.of(model, Data.of(model), num_points=1)
 
 
 def test_kinds_of_outputs():

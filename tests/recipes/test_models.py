@@ -39,7 +39,7 @@ def two_waves(X):
     return np.hstack([np.sin(X), 2 + 3 * np.sin(X + 0.3)])
 
 
-def waves(num_rows, seed=0, noise=0.1):
+def scalar_features(num_rows, seed=0, noise=0.1):
     rng = np.random.default_rng(seed)
     X = rng.uniform(0, 6, (num_rows, 1))
     return X, two_waves(X) + noise * rng.standard_normal((num_rows, 2))
@@ -62,7 +62,7 @@ def file(tmp_path):
 
 
 def test_multitask_fills_in_missing_outputs(file):
-    X, Y = waves(40)
+    X, Y = scalar_features(40)
     Y[X[:, 0] < 2, 0] = np.nan  # the other output shows the way
     model = load_recipe("multitask").fit(X, Y)
     assert explained(model, GRID, two_waves(GRID)) > 0.95
@@ -121,7 +121,7 @@ def test_graph_tasks_draws_neighbours_to_each_other(file):
 
 
 def test_large_scale_takes_a_stream(file):
-    X, Y = waves(600)
+    X, Y = scalar_features(600)
     Y[::5, 0] = np.nan
     recipe = load_recipe("large_scale").with_options(num_frequencies=50, training_rows=200)
     whole = recipe.fit(X, Y)
@@ -134,7 +134,7 @@ def test_large_scale_takes_a_stream(file):
 
 
 def test_bayesian_multitask_averages_over_draws(file):
-    X, Y = waves(20)
+    X, Y = scalar_features(20)
     sampling = {"draws": 20, "tune": 20, "chains": 1, "max_draws": 10}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ovkgp.exceptions.FitWarning)  # so few draws are not enough, and it says so
@@ -147,7 +147,7 @@ def test_bayesian_multitask_averages_over_draws(file):
 
 
 def test_robust_is_not_bent_by_outliers(file):
-    X, Y = waves(60)
+    X, Y = scalar_features(60)
     Y[::10] += 10
     model = load_recipe("robust").fit(X, Y, num_frequencies=20)
     assert explained(model, GRID, two_waves(GRID)) > 0.98

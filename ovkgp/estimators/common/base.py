@@ -31,18 +31,20 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         predicted = np.reshape(self.predict(X), (-1, self.n_outputs_))
         Y = self._outputs(y, predicted)
         weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
-        seen = np.isfinite(Y)
-        columns = [a for a in range(Y.shape[1]) if seen[:, a].any()]
+        observed = np.isfinite(Y)
+        columns = [a for a in range(Y.shape[1]) if observed[:, a].any()]
         if not columns:
             raise InputError("there is nothing to score: every entry of y is missing.")
-        scores = [r2_score(Y[s, a], predicted[s, a], sample_weight=weight[s]) for a in columns for s in [seen[:, a]]]
+        scores = [
+            r2_score(Y[s, a], predicted[s, a], sample_weight=weight[s]) for a in columns for s in [observed[:, a]]
+        ]
         return float(np.mean(scores))
 
     def _enter(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
         """X (n, d) and Y (n, p) checked and remembered; what was fitted before is forgotten."""
         X = input_table(self, X, reset=True)
         Y, names, self._is_flat = output_table(Y, X)
-        _require_seen(Y, names)
+        _check_observed(Y, names)
         for fitted in [name for name in vars(self) if name.endswith("_") and name not in KEPT]:
             delattr(self, fitted)
         self.n_outputs_ = Y.shape[1]
@@ -70,10 +72,10 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return tags
 
 
-def _require_seen(Y: np.ndarray, names: list[str] | None) -> None:
-    unseen = np.flatnonzero(~np.isfinite(Y).any(0))
-    if len(unseen):
-        column = names[unseen[0]] if names else int(unseen[0])
+def _check_observed(Y: np.ndarray, names: list[str] | None) -> None:
+    unobserved = np.flatnonzero(~np.isfinite(Y).any(0))
+    if len(unobserved):
+        column = names[unobserved[0]] if names else int(unobserved[0])
         raise InputError(f"nobody observed output {column!r} of Y (all NaN): leave that column out, or add data.")
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from tqdm import tqdm
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import FitWarning
 
 STREAM = 17
@@ -23,9 +23,9 @@ SMALLEST = 1e-9
 Fit = TypeVar("Fit")
 
 
-def require_replicates(options) -> int:
+def check_replicates(options) -> int:
     """B, the option `num_replicates` of an estimator: one fit alone has no spread."""
-    return whole_number("num_replicates", options.num_replicates, least=2)
+    return check_integer("num_replicates", options.num_replicates, least=2)
 
 
 def replicate_weights(counts: np.ndarray, num_replicates: int, seed: int) -> np.ndarray:

@@ -11,8 +11,8 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from torch import Tensor
 
-from ovkgp.checks import whole_number
-from ovkgp.estimators.common.options import require_option
+from ovkgp.checks import check_integer
+from ovkgp.estimators.common.options import check_option
 from ovkgp.estimators.common.validation import as_array
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF, BlockedORFF, FeatureMap, Nystrom, spectral_pair
@@ -34,7 +34,7 @@ from ovkgp.kernels import (
     is_operator_valued,
     num_outputs,
 )
-from ovkgp.kernels.decomposable import require_scalar
+from ovkgp.kernels.decomposable import check_scalar
 from ovkgp.kernels.fields import FieldKernel
 
 BASES: dict[str, Callable[[int], Kernel]] = {
@@ -55,7 +55,7 @@ FREE = (FreeMatrix, FullMatrix)
 def base_kernel(base: str | Kernel, num_dims: int) -> Kernel:
     """A scalar kernel by name, with a lengthscale for each input column, or a copy of the one given."""
     if isinstance(base, Kernel):
-        require_scalar(base, "base_kernel")
+        check_scalar(base, "base_kernel")
         return deepcopy(base)
     if base not in BASES:
         raise OptionError(f"base_kernel must be one of {', '.join(map(repr, BASES))} or a scalar kernel, got {base!r}.")
@@ -67,7 +67,7 @@ def structure(name: str, base: str | Kernel, rank: int, num_dims: int, num_outpu
     if name not in STRUCTURES:
         names = ", ".join(map(repr, ("auto", *STRUCTURES)))
         raise OptionError(f"kernel must be one of {names} or a kernel object, got {name!r}.")
-    rank = min(whole_number("rank", rank), num_outputs)
+    rank = min(check_integer("rank", rank), num_outputs)
     if name == "independent":
         scaled = [ScaleKernel(base_kernel(base, num_dims)) for _ in range(num_outputs)]
         return IndependentKernel(scaled)
@@ -136,7 +136,7 @@ def shares_scale(kernel: Kernel) -> bool:
 
 
 RIDGE_KERNELS = ("auto", "independent", "decomposable", *FIELDS)
-MOST_ROWS = 500
+MAX_ROWS = 500
 """Rows between which distances are measured."""
 
 
@@ -183,13 +183,13 @@ def _base(base: str | Kernel, lengthscale, X: np.ndarray) -> Kernel:
     return kernel
 
 
-def require_base(options) -> None:
+def check_base(options) -> None:
     """Refuse a base kernel that there is not, and a lengthscale that is no positive number, or has nobody to take it."""
     base, lengthscale = options.base_kernel, options.lengthscale
     if not isinstance(base, Kernel):
-        require_option("base_kernel", base, tuple(BASES))
+        check_option("base_kernel", base, tuple(BASES))
     if isinstance(lengthscale, str):
-        require_option("lengthscale", lengthscale, ("median",), "a positive number")
+        check_option("lengthscale", lengthscale, ("median",), "a positive number")
     elif _number(lengthscale) and any(isinstance(part, Kernel) for part in (options.kernel, base)):
         raise OptionError(
             "lengthscale is for base kernels by name; a kernel object has its own: set it there, and leave it out here."
@@ -212,7 +212,7 @@ def median_distance(X: np.ndarray) -> float:
         2.0
     """
     rows = Observations(as_floating(X, "X"), torch.zeros(len(X), 1))
-    return float(row_distances(choose_landmarks(rows, MOST_ROWS).X).median)
+    return float(row_distances(choose_landmarks(rows, MAX_ROWS).X).median)
 
 
 def _output_matrix(kernel: str, matrix, Y: np.ndarray) -> OutputMatrix | torch.Tensor:
@@ -252,9 +252,9 @@ def choose_approximation(approximation: str, kernel: Kernel, Y: np.ndarray, nois
     """ "exact", "orff" or "nystrom": what was asked for, or what the size of Y (n, p) suggests."""
     if approximation != "auto":
         return approximation
-    seen = np.isfinite(Y)
-    is_plain = bool(seen.all()) and noise is None
-    if seen.sum() <= DENSE_LIMIT or (components(kernel) is not None and is_plain and len(Y) <= SEPARABLE_LIMIT):
+    observed = np.isfinite(Y)
+    is_plain = bool(observed.all()) and noise is None
+    if observed.sum() <= DENSE_LIMIT or (components(kernel) is not None and is_plain and len(Y) <= SEPARABLE_LIMIT):
         return "exact"
     return feature_kind(approximation, kernel)
 

@@ -9,7 +9,7 @@ from numbers import Real
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.likelihoods import Likelihood
@@ -19,19 +19,19 @@ APPROXIMATIONS = ("auto", "exact", "orff", "nystrom", "variational")
 HYPERPARAMETERS = ("fixed", "evidence", "laplace", "svi", "nuts")
 
 
-def require_options(estimator) -> None:
+def check_options(estimator) -> None:
     """Refuse option values that there are not, saying which there are."""
-    require_option("approximation", estimator.approximation, APPROXIMATIONS)
-    require_option("hyperparameters", estimator.hyperparameters, HYPERPARAMETERS)
-    require_likelihood(estimator)
-    require_option("variance", estimator.variance, VARIANCES)
+    check_option("approximation", estimator.approximation, APPROXIMATIONS)
+    check_option("hyperparameters", estimator.hyperparameters, HYPERPARAMETERS)
+    check_likelihood(estimator)
+    check_option("variance", estimator.variance, VARIANCES)
     if estimator.num_frequencies != "auto":
-        whole_number("num_frequencies", estimator.num_frequencies)
+        check_integer("num_frequencies", estimator.num_frequencies)
     if estimator.training_rows is not None:
-        whole_number("training_rows", estimator.training_rows)
+        check_integer("training_rows", estimator.training_rows)
 
 
-def require_option(name: str, value, allowed: tuple[str, ...], otherwise: str = "") -> None:
+def check_option(name: str, value, allowed: tuple[str, ...], otherwise: str = "") -> None:
     """Refuse a value that is not among those allowed; `otherwise` says what else might have been given."""
     if isinstance(value, str) and value in allowed:
         return
@@ -45,12 +45,12 @@ def is_variational(estimator) -> bool:
     return estimator.approximation == "variational" or not _is_plain(estimator.likelihood)
 
 
-def require_likelihood(estimator) -> None:
+def check_likelihood(estimator) -> None:
     """Refuse likelihoods that there are not, and options that do not go with them."""
     likelihood, approximation = estimator.likelihood, estimator.approximation
     for one in likelihood if isinstance(likelihood, (list, tuple)) else [likelihood]:
         if not isinstance(one, Likelihood):
-            require_option("likelihood", one, tuple(LIKELIHOODS), "a Likelihood, or a list with one for each output")
+            check_option("likelihood", one, tuple(LIKELIHOODS), "a Likelihood, or a list with one for each output")
     if not is_variational(estimator):
         return
     if approximation not in ("auto", "variational"):
@@ -67,7 +67,7 @@ def require_likelihood(estimator) -> None:
         raise OptionError("distributed=True is not available with variational inference: fit in one process.")
 
 
-def refuse_variational(estimator, doing: str) -> None:
+def reject_variational(estimator, doing: str) -> None:
     """Refuse what needs statistics that rows can be added to."""
     if is_variational(estimator):
         raise OptionError(
@@ -97,7 +97,7 @@ CONVENTIONS: dict[str, Callable[[float, float], float]] = {
 """σ² / λ for n rows and N observed entries."""
 
 
-def noise_of(lam: float, convention: str, num_rows: float, num_seen: float) -> float:
+def noise_of(lam: float, convention: str, num_rows: float, num_observed: float) -> float:
     """σ² of λ.
 
     Args:
@@ -105,27 +105,27 @@ def noise_of(lam: float, convention: str, num_rows: float, num_seen: float) -> f
         convention: a row of the table above.
         num_rows: n, the rows in which something is observed. For "var" the vectors of a series; where its n − 1 pairs
             (x_t, x_{t+1}) are the rows, "mean" says the same.
-        num_seen: N, the observed entries.
+        num_observed: N, the observed entries.
 
     Example:
         >>> from ovkgp.estimators.common.options import noise_of
-        >>> noise_of(0.1, "mean", num_rows=50, num_seen=150)
+        >>> noise_of(0.1, "mean", num_rows=50, num_observed=150)
         5.0
     """
-    factor = CONVENTIONS[require_convention(convention)](num_rows, num_seen)
+    factor = CONVENTIONS[check_convention(convention)](num_rows, num_observed)
     if factor <= 0:
         raise InputError(f'convention="{convention}" needs at least two rows, got {num_rows:g}.')
     return float(lam * factor)
 
 
-def require_convention(convention: str) -> str:
+def check_convention(convention: str) -> str:
     """Refuse a convention that there is not."""
     if not isinstance(convention, str) or convention not in CONVENTIONS:
         raise OptionError(f"convention must be one of {', '.join(map(repr, CONVENTIONS))}, got {convention!r}.")
     return convention
 
 
-def require_lam(lam, name: str = "lam") -> np.ndarray:
+def check_lam(lam, name: str = "lam") -> np.ndarray:
     """λ as a vector (k,) of positive numbers; a number is a vector of one."""
     try:
         values = np.asarray(lam if isinstance(lam, Real | np.ndarray | list | tuple) else np.nan, dtype=np.float64)

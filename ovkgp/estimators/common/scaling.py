@@ -19,7 +19,7 @@ from ovkgp.estimators.common.validation import as_array
 from ovkgp.exceptions import InputError
 from ovkgp.inference.posteriors.posterior import FunctionDraws
 
-ROWS_AT_ONCE = 1 << 16
+CHUNK_ROWS = 1 << 16
 """Rows that are made float64 together."""
 
 
@@ -52,8 +52,8 @@ class Moments:
     @classmethod
     def of(cls, columns: np.ndarray) -> Moments:
         """The moments of an array (n, k) with NaN where an entry is missing. O(n k) time, memory for one part of the rows."""
-        total = cls._of_part(columns[:ROWS_AT_ONCE])
-        for part in _parts(columns[ROWS_AT_ONCE:]):
+        total = cls._of_part(columns[:CHUNK_ROWS])
+        for part in _parts(columns[CHUNK_ROWS:]):
             total = total + cls._of_part(part)
         return total
 
@@ -85,7 +85,7 @@ def _unit(largest: np.ndarray) -> np.ndarray:
 
 
 def _parts(columns: np.ndarray) -> Iterator[np.ndarray]:
-    return (columns[i : i + ROWS_AT_ONCE] for i in range(0, len(columns), ROWS_AT_ONCE))
+    return (columns[i : i + CHUNK_ROWS] for i in range(0, len(columns), CHUNK_ROWS))
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ class Scaling:
         scale = np.tile(self.output_scale, cov.shape[-1] // len(self.output_scale))
         return cov.detach().numpy() * scale[:, None] * scale
 
-    def log_density(self, log_density: float, num_seen: np.ndarray) -> float:
-        """A log density of `num_seen` (p,) observed entries in the user's units."""
-        return log_density - float(num_seen @ np.log(self.output_scale))
+    def log_density(self, log_density: float, num_observed: np.ndarray) -> float:
+        """A log density of `num_observed` (p,) observed entries in the user's units."""
+        return log_density - float(num_observed @ np.log(self.output_scale))
 
 
 def _offset_and_scale(moments: Moments, shared: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
     survey            counts, moments and a sample of all rows (`ovkgp.estimators.common.streaming`)
     (learning)        scaling from the moments, hyperparameters from the sample: once, on rank 0
-    gather_statistics the statistics of each rank's rows, added over the ranks (`ovkgp.inference.statistics.distributed`)
+    accumulate_rows the statistics of each rank's rows, added over the ranks (`ovkgp.inference.statistics.distributed`)
 
 Nothing here knows which estimator it serves; one process is a group of one.
 """
@@ -27,7 +27,7 @@ from ovkgp.inference.model.row_sample import RowSample
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce, process_group
 from ovkgp.inference.statistics.statistics import OutputStatistics
 
-ROWS_AT_ONCE = 1 << 16
+CHUNK_ROWS = 1 << 16
 """Rows that are surveyed, scaled and gathered together."""
 
 
@@ -71,7 +71,7 @@ class Chunks:
         self._door = _Door()
 
     def __iter__(self) -> Iterator[Table]:
-        """Tables of at most `ROWS_AT_ONCE` rows."""
+        """Tables of at most `CHUNK_ROWS` rows."""
         for number, chunk in enumerate(tqdm(self.chunks, "chunks", disable=not self.verbose)):
             X, Y = _pair(chunk, number)
             try:
@@ -82,7 +82,7 @@ class Chunks:
                 ).splitlines()  # of the rest only lists matter: it is advice for other estimators
                 listed = " ".join(line for line in rest if line.startswith(("- ", "Feature names")))
                 raise InputError(f"chunk {number}: {first} {listed}".rstrip()) from error
-            yield from () if table is None else table.parts(ROWS_AT_ONCE)
+            yield from () if table is None else table.parts(CHUNK_ROWS)
 
     def _checked(self, X, Y) -> Table:
         is_first = not hasattr(self._door, "n_features_in_")
@@ -145,13 +145,13 @@ DOING = "surveying the data"
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
+class StreamScan:
     """What one pass tells of a table; `a + b` is the survey of both together.
 
     Args:
         columns: how many inputs and outputs there are, and their names.
         num_rows: how many rows there are.
-        num_seen_rows: in how many of them something was observed.
+        num_observed_rows: in how many of them something was observed.
         inputs, outputs: their moments; `outputs.count` says how often each output was observed.
         sample: at most about `limit` rows.
 
@@ -163,7 +163,7 @@ class Survey:
 
     columns: Columns
     num_rows: int
-    num_seen_rows: int
+    num_observed_rows: int
     inputs: Moments
     outputs: Moments
     sample: RowSample
@@ -173,18 +173,18 @@ class Survey:
         """The sample, as a table."""
         return Table(self.sample.X, self.sample.Y)
 
-    def __add__(self, other: Survey) -> Survey:
-        return Survey(
+    def __add__(self, other: StreamScan) -> StreamScan:
+        return StreamScan(
             one_table(self.columns, other.columns),
             self.num_rows + other.num_rows,
-            self.num_seen_rows + other.num_seen_rows,
+            self.num_observed_rows + other.num_observed_rows,
             self.inputs + other.inputs,
             self.outputs + other.outputs,
             self.sample + other.sample,
         )
 
 
-def survey(chunks: Iterable, limit: int, ranks: Ranks | None = None, *, verbose: int = 0) -> Survey:
+def survey(chunks: Iterable, limit: int, ranks: Ranks | None = None, *, verbose: int = 0) -> StreamScan:
     """One pass over this rank's chunks, merged over the ranks in their order.
 
     Args:
@@ -215,10 +215,10 @@ def survey(chunks: Iterable, limit: int, ranks: Ranks | None = None, *, verbose:
             total = part if total is None else total if part is None else total + part
         except InputError as error:
             raise InputError(f"the shard of rank {rank} does not fit those before it: {error}") from error
-    return _require_seen(total)
+    return _check_observed(total)
 
 
-def enter_survey(estimator, found: Survey) -> Table:
+def enter_survey(estimator, found: StreamScan) -> Table:
     """Make an estimator remember the columns of a survey, as its own check of X and Y would; its sample as a table."""
     estimator._enter(found.sample.X, found.sample.Y)
     columns = found.columns
@@ -230,23 +230,23 @@ def enter_survey(estimator, found: Survey) -> Table:
     return found.table
 
 
-def _survey(chunks: Iterable, limit: int, verbose: int) -> Survey | None:
+def _survey(chunks: Iterable, limit: int, verbose: int) -> StreamScan | None:
     checked, total = Chunks(chunks, verbose=verbose), None
     for table in checked:
         X, Y = table.X, table.Y
         counts = len(X), int(np.isfinite(Y).any(1).sum())
-        found = Survey(checked.columns, *counts, Moments.of(X), Moments.of(Y), RowSample.of(X, Y, limit))
+        found = StreamScan(checked.columns, *counts, Moments.of(X), Moments.of(Y), RowSample.of(X, Y, limit))
         total = found if total is None else total + found
     return total if total is None else replace(total, columns=checked.columns)
 
 
-def _require_seen(found: Survey | None) -> Survey:
+def _check_observed(found: StreamScan | None) -> StreamScan:
     if found is None or len(found.sample) == 0:
         why = "the chunks have no rows" if found is None else "every entry of Y is missing (NaN)"
         raise InputError(f"there is nothing to learn from: {why}.")
-    unseen = np.flatnonzero(found.outputs.count == 0)
-    if len(unseen):
-        column = found.columns.outputs[unseen[0]] if found.columns.outputs else int(unseen[0])
+    unobserved = np.flatnonzero(found.outputs.count == 0)
+    if len(unobserved):
+        column = found.columns.outputs[unobserved[0]] if found.columns.outputs else int(unobserved[0])
         raise InputError(f"nobody observed output {column!r} of Y (all NaN): leave that column out, or add data.")
     return found
 
@@ -257,14 +257,14 @@ SAMPLE_ROWS = 10_000
 STREAMING_DOING = "gathering statistics"
 
 
-def gather_statistics(
+def accumulate_rows(
     gp: OperatorValuedGP,
     scaling: Scaling,
     chunks: Iterable,
     ranks: Ranks | None = None,
     verbose: int = 0,
     *,
-    found: Survey | None = None,
+    found: StreamScan | None = None,
 ) -> Statistics | OutputStatistics:
     """The statistics of all rows of a table, on every rank, in one pass over this rank's chunks.
 
@@ -286,23 +286,23 @@ def gather_statistics(
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> from ovkgp.estimators.common.scaling import Scaling
-        >>> from ovkgp.estimators.common.streaming import gather_statistics
+        >>> from ovkgp.estimators.common.streaming import accumulate_rows
         >>> from ovkgp.features import ORFF
         >>> from ovkgp.inference import OperatorValuedGP
         >>> kernel = RBFKernel(ard_num_dims=1)
         >>> gp = OperatorValuedGP(kernel, features=ORFF(kernel, 20, random_state=0))
         >>> chunks = [(torch.rand(30, 1), torch.rand(30)) for _ in range(3)]
-        >>> gather_statistics(gp, Scaling.none(1, 1), chunks).num_rows
+        >>> accumulate_rows(gp, Scaling.none(1, 1), chunks).num_rows
         90
     """
     ranks = ranks or Ranks.alone()
     columns = None if found is None else found.columns
     verbose = verbose and ranks.rank == 0
-    mine = ranks.together(lambda: pour(gp, scaling, Chunks(chunks, columns, verbose)), STREAMING_DOING)
+    mine = ranks.together(lambda: accumulate_statistics(gp, scaling, Chunks(chunks, columns, verbose)), STREAMING_DOING)
     total = all_reduce(mine, ranks)
-    if found is not None and not np.array_equal(total.num_seen.numpy(), found.outputs.count):
+    if found is not None and not np.array_equal(total.num_observed.numpy(), found.outputs.count):
         raise InputError(
-            f"the chunks gave other rows in the second pass ({total.num_seen.tolist()} observed entries of each output) than "
+            f"the chunks gave other rows in the second pass ({total.num_observed.tolist()} observed entries of each output) than "
             f"in the first ({found.outputs.count.tolist()}): give a collection that repeats itself."
         )
     return total
@@ -315,11 +315,11 @@ def ranks_of(estimator) -> AbstractContextManager[Ranks]:
 
 def shown_parts(table: Table, verbose: int) -> Iterable[Table]:
     """A table in parts that are gathered one by one, with a bar where there are several and `verbose` asks for it."""
-    parts = table.parts(ROWS_AT_ONCE)
+    parts = table.parts(CHUNK_ROWS)
     return tqdm(parts, "rows", disable=not verbose or len(parts) < 2)
 
 
-def pour(
+def accumulate_statistics(
     gp: OperatorValuedGP,
     scaling: Scaling,
     tables: Iterable[Table],

@@ -25,7 +25,7 @@ class Summary(str):
 
 def summarise(estimator) -> Summary:
     """Structure, hyperparameters in the user's units, evidence and warnings of a fitted `GPRegressor`."""
-    counts = estimator._num_seen
+    counts = estimator._num_observed
     lines = [
         f"GPRegressor: {estimator.kernel_} kernel, {_approximation(estimator)}",
         f"  {count(estimator.n_features_in_, 'input')}, {count(estimator.n_outputs_, 'output')}, "
@@ -67,7 +67,7 @@ def _outputs(estimator) -> list[str]:
     """A row for each output: how often it was observed, and its noise where that is Gaussian."""
     rows = [
         f"  {name:<20} {int(count):>9}"
-        for name, count in zip(estimator.output_names_, estimator._num_seen, strict=True)
+        for name, count in zip(estimator.output_names_, estimator._num_observed, strict=True)
     ]
     if estimator.noise_ is None:
         return [f"  {'output':<20} {'observed':>9}", *rows]

@@ -15,15 +15,15 @@ from scipy import stats
 from torch import Tensor
 
 from ovkgp import losses
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.estimators.common.named_kernels import BASES, median_distance, random_features
-from ovkgp.estimators.common.options import require_option
+from ovkgp.estimators.common.options import check_option
 from ovkgp.estimators.common.validation import as_array
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.tasks.factors import Factor, FeatureFactor, KernelFactor
 from ovkgp.kernels import LaplaceKernel
-from ovkgp.kernels.decomposable import require_scalar
+from ovkgp.kernels.decomposable import check_scalar
 from ovkgp.losses import TaskMeasure
 
 MEASURES = ("gauss_legendre", "sobol", "monte_carlo")
@@ -75,12 +75,12 @@ def make_measure(measure, num_tasks: int, low: float = 0.0, high: float = 1.0, r
     """
     if isinstance(measure, TaskMeasure):
         return _inside(measure, low, high)
-    require_option("measure", measure, MEASURES, "a TaskMeasure")
-    num_tasks = whole_number("num_tasks", num_tasks)
+    check_option("measure", measure, MEASURES, "a TaskMeasure")
+    num_tasks = check_integer("num_tasks", num_tasks)
     if measure == "gauss_legendre":
         return losses.gauss_legendre(num_tasks, low, high)
-    law = stats.uniform(low, high - low)
-    return getattr(losses, measure)(num_tasks, law=law, random_state=as_seed(random_state))
+    distribution = stats.uniform(low, high - low)
+    return getattr(losses, measure)(num_tasks, distribution=distribution, random_state=as_seed(random_state))
 
 
 def _inside(measure: TaskMeasure, low: float, high: float) -> TaskMeasure:
@@ -108,10 +108,10 @@ def task_kernel(kernel: str | Kernel, lengthscale, points: Tensor, role: str = "
         2.0
     """
     if isinstance(kernel, Kernel):
-        require_scalar(kernel, role)
+        check_scalar(kernel, role)
         return deepcopy(kernel).double().requires_grad_(False)
-    require_option(role, kernel, tuple(TASK_KERNELS), "a scalar GPyTorch kernel")
-    value = median_distance(points.numpy()) if _is_median(lengthscale) else require_lengthscale(lengthscale)
+    check_option(role, kernel, tuple(TASK_KERNELS), "a scalar GPyTorch kernel")
+    value = median_distance(points.numpy()) if _is_median(lengthscale) else check_lengthscale(lengthscale)
     value = torch.as_tensor(value, dtype=torch.float64)
     if value.dim() and len(value) != points.shape[1]:
         raise InputError(
@@ -122,7 +122,7 @@ def task_kernel(kernel: str | Kernel, lengthscale, points: Tensor, role: str = "
     return made.requires_grad_(False)
 
 
-def require_lengthscale(
+def check_lengthscale(
     lengthscale, name: str = "lengthscale", also: tuple[str, ...] = ("median",)
 ) -> float | np.ndarray:
     """A positive number, or a vector (d,) of them; `name` and what `also` might have been given are for the error."""
@@ -138,15 +138,15 @@ def require_lengthscale(
     return value if value.ndim else float(value)
 
 
-def require_kernel(options, name: str, also: tuple[str, ...] = ("median",)) -> None:
+def check_kernel(options, name: str, also: tuple[str, ...] = ("median",)) -> None:
     """Refuse an option `name` ("kernel", "task_kernel", …) that is no kernel, and a lengthscale of its name that is none."""
     kernel, scale = getattr(options, name), name.removesuffix("kernel") + "lengthscale"
     if isinstance(kernel, Kernel):
         return
-    require_option(name, kernel, tuple(TASK_KERNELS), "a scalar GPyTorch kernel")
+    check_option(name, kernel, tuple(TASK_KERNELS), "a scalar GPyTorch kernel")
     value = getattr(options, scale)
     if not (isinstance(value, str) and value in also):
-        require_lengthscale(value, scale, also)
+        check_lengthscale(value, scale, also)
 
 
 def _all_positive(values: np.ndarray) -> bool:
@@ -193,7 +193,7 @@ def input_factor(
     else:
         seed = as_seed(random_state)
         factor = FeatureFactor(
-            random_features(made, X.shape[1], whole_number("num_frequencies", num_frequencies), seed)
+            random_features(made, X.shape[1], check_integer("num_frequencies", num_frequencies), seed)
         )
     return InterceptFactor(factor) if intercept else factor
 

@@ -86,7 +86,7 @@ class Weighed:
         return float((np.isfinite(self.Y).any(1) * (1 if self.counts is None else self.counts)).sum())
 
     @property
-    def num_seen(self) -> float:
+    def num_observed(self) -> float:
         """How many entries are observed."""
         return float((np.isfinite(self.Y).sum(1) * (1 if self.counts is None else self.counts)).sum())
 
@@ -101,7 +101,7 @@ class Weighed:
         return np.nansum(weights * np.nan_to_num(self.Y), 0) / weights.sum(0)
 
 
-def weighed(X: np.ndarray, Y: np.ndarray, weight) -> Weighed:
+def weighted(X: np.ndarray, Y: np.ndarray, weight) -> Weighed:
     """Data with the weights of rows (n,) or entries (n, p)."""
     if weight is None:
         return Weighed(X, Y)

@@ -113,9 +113,9 @@ def gaussian_scales(inputs: Tensor, y: Tensor, weights: Tensor) -> GaussianScale
         >>> bool(abs(scales.residual_scale - 0.1) < 0.02)
         True
     """
-    weighed = weights[:, None] * inputs
-    values, vectors = torch.linalg.eigh(inputs.T @ weighed)
-    values, rotated = values.clamp_min(0.0), vectors.T @ (weighed.T @ y)
+    weighted = weights[:, None] * inputs
+    values, vectors = torch.linalg.eigh(inputs.T @ weighted)
+    values, rotated = values.clamp_min(0.0), vectors.T @ (weighted.T @ y)
     count, square, c = weights.sum(), (weights * y**2).sum(), NOISES[:, None]
     explained = (rotated**2 / (c + values)).sum(-1)
     signals = (square - explained).clamp_min(1e-15 * square) / (count * NOISES)
@@ -209,7 +209,7 @@ def products(points: Tensor) -> Tensor:
     return scale * points[:, row] * points[:, column]
 
 
-MOST_ROWS = 500
+MAX_ROWS = 500
 """Rows of which the Gaussian process is made."""
 COMMON, OWN = 1.0, 0.5
 """Prior standard deviations of log ℓ: of what all columns share, and of what each has of its own."""
@@ -296,7 +296,7 @@ def learned_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, le
         >>> bool(found.lengthscale[1] > 3 * found.lengthscale[0])  # nothing depends on the second column
         True
     """
-    sample = rows.fenced().sample(MOST_ROWS)
+    sample = rows.fenced().sample(MAX_ROWS)
     X, y = torch.from_numpy(sample.X), torch.from_numpy(sample.Y[:, 0])
     posterior = _LogPosterior(X, y, kernel, trend, lengthscale)
     bounds = [(-5.0, 9.0)] * posterior.num_scales + [(-16.0, 9.0)] * len(posterior.parts)

@@ -17,7 +17,7 @@ from linear_operator import to_dense
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights, require_replicates
+from ovkgp.estimators.common.bootstrap import check_replicates, replicate_fits, replicate_weights
 from ovkgp.estimators.common.task_options import InterceptFactor, input_factor, make_measure, task_factor, task_kernel
 from ovkgp.estimators.quantiles.kernel import (
     GaussianQuantiles,
@@ -42,11 +42,11 @@ from ovkgp.losses import IntegralLoss, Loss, Pinball, SmoothedPinball, TaskMeasu
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """The levels of the finite couplings where none are named, and those of a score."""
-MOST_ENTRIES, FASTER_APART = 1 << 24, 1 << 21
+MAX_ENTRIES, FASTER_APART = 1 << 24, 1 << 21
 """Entries of Φ that are kept at most, 134 MB, and from which on it is faster to make its rows a few at a time, and again."""
 SAMPLE = 4000
 """Rows by which scales and λ are chosen where Φ is not kept."""
-MOST_ANCHORS = 200
+MAX_ANCHORS = 200
 """Rows at which a penalty keeps curves from crossing."""
 FEW_TASKS = 9
 """Nodes by which λ is chosen."""
@@ -148,7 +148,7 @@ class QuantileModel:
 
     def penalty(self, side: TaskSide, lam_nc: float) -> NonCrossing:
         """Ω on at most 200 of the rows and all nodes."""
-        chosen = self.rows.places(MOST_ANCHORS)
+        chosen = self.rows.places(MAX_ANCHORS)
         nodes = side.measure.nodes
         return NonCrossing(
             self.Phi[chosen], side.factor.slopes(nodes.unsqueeze(-1)), self._offset_slopes(nodes), lam_nc
@@ -185,7 +185,7 @@ def kept_rows(options, inputs: Factor, X: Tensor) -> Tensor | None:
     """Φ (n, r); None where it is better made a few rows at a time, which only random features can be."""
     if options.num_frequencies is None:
         return inputs.anchor_rows
-    limit = MOST_ENTRIES if options.noncrossing in METHODS else FASTER_APART  # a penalty needs it
+    limit = MAX_ENTRIES if options.noncrossing in METHODS else FASTER_APART  # a penalty needs it
     return inputs(X) if len(X) * inputs(X[:1]).shape[1] <= limit else None
 
 
@@ -311,13 +311,13 @@ def quantile_replicates(estimator, seed: int) -> np.ndarray:
     model, side = fitted_model(estimator)
 
     def fit(weights: np.ndarray) -> np.ndarray:
-        weighed = replace(model, rows=replace(model.rows, weights=weights))
-        found = solve_quantiles(estimator, weighed, side, estimator.lam_, estimator.function_.weights)
+        weighted = replace(model, rows=replace(model.rows, weights=weights))
+        found = solve_quantiles(estimator, weighted, side, estimator.lam_, estimator.function_.weights)
         if found.report.interrupted:
             raise KeyboardInterrupt  # ends all replicates, and not this one alone
         return found.weights.numpy()
 
-    weights = replicate_weights(model.rows.weights, require_replicates(estimator), seed)
+    weights = replicate_weights(model.rows.weights, check_replicates(estimator), seed)
     return np.stack(replicate_fits(fit, weights, estimator.verbose))
 
 

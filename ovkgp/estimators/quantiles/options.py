@@ -8,11 +8,11 @@ import numpy as np
 from gpytorch.kernels import Kernel
 from torch.nn import Module
 
-from ovkgp.checks import whole_number
-from ovkgp.estimators.common.bootstrap import require_replicates
-from ovkgp.estimators.common.options import require_lam, require_option
+from ovkgp.checks import check_integer
+from ovkgp.estimators.common.bootstrap import check_replicates
+from ovkgp.estimators.common.options import check_lam, check_option
 from ovkgp.estimators.common.summary import Summary
-from ovkgp.estimators.common.task_options import MEASURES, InterceptFactor, require_kernel
+from ovkgp.estimators.common.task_options import MEASURES, InterceptFactor, check_kernel
 from ovkgp.estimators.common.validation import as_array
 from ovkgp.estimators.quantiles.kernel import TRENDS, LearnedKernel, TrendFactor
 from ovkgp.estimators.quantiles.model import finite_levels
@@ -29,7 +29,7 @@ PRIOR_MEANS = ("gaussian", "zero")
 UNCERTAINTIES = ("sandwich", "bootstrap")
 
 
-def require_quantile_options(options) -> None:
+def check_quantile_options(options) -> None:
     """Refuse option values that there are not, and those that do not go together."""
     _require_kernels(options)
     _require_trend(options)
@@ -37,27 +37,27 @@ def require_quantile_options(options) -> None:
     _require_tasks(options)
     _require_loss(options)
     _require_noncrossing(options)
-    require_option("prior_mean", options.prior_mean, PRIOR_MEANS)
-    require_option("uncertainty", options.uncertainty, UNCERTAINTIES)
-    require_replicates(options)
+    check_option("prior_mean", options.prior_mean, PRIOR_MEANS)
+    check_option("uncertainty", options.uncertainty, UNCERTAINTIES)
+    check_replicates(options)
     if options.num_frequencies is not None:
-        whole_number("num_frequencies", options.num_frequencies)
+        check_integer("num_frequencies", options.num_frequencies)
     if options.feature_extractor is not None:
         _require_extractor(options)
-    require_positive("tol", options.tol)
-    whole_number("max_iter", options.max_iter)
+    check_positive("tol", options.tol)
+    check_integer("max_iter", options.max_iter)
 
 
 def _require_kernels(options) -> None:
     if not isinstance(options.lengthscale, LearnedKernel):
-        require_kernel(options, "kernel", also=("auto", "median"))
-    require_kernel(options, "task_kernel")
+        check_kernel(options, "kernel", also=("auto", "median"))
+    check_kernel(options, "task_kernel")
 
 
 def _require_trend(options) -> None:
     if options.trend is None or (isinstance(options.trend, str) and options.trend == "auto"):
         return
-    require_option("trend", options.trend, ("auto", *TRENDS), "None")
+    check_option("trend", options.trend, ("auto", *TRENDS), "None")
     if isinstance(options.kernel, Kernel):
         raise OptionError("trend is for a kernel by name: add a LinearKernel to the kernel object instead.")
     if isinstance(options.lengthscale, LearnedKernel):
@@ -67,7 +67,7 @@ def _require_trend(options) -> None:
 
 
 def _require_lam(options) -> None:
-    require_option("convention", options.convention, tuple(CONVENTIONS))
+    check_option("convention", options.convention, tuple(CONVENTIONS))
     if not (isinstance(options.lam, str) and options.lam == "auto"):
         canonical_lam(options)
 
@@ -81,32 +81,32 @@ def canonical_lam(options) -> float:
         >>> canonical_lam(SimpleNamespace(lam=0.1, convention="stability"))
         0.2
     """
-    values = require_lam(options.lam)
+    values = check_lam(options.lam)
     if len(values) > 1:
         raise OptionError(f"lam must be one positive number, got {options.lam!r}.")
     return float(values[0]) * CONVENTIONS[options.convention]
 
 
 def _require_tasks(options) -> None:
-    require_option("coupling", options.coupling, COUPLINGS)
+    check_option("coupling", options.coupling, COUPLINGS)
     if options.levels is not None:
         if options.coupling == "infinite":
             raise OptionError(
                 'levels are for coupling="joint" or "independent"; coupling="infinite" learns all: leave levels out.'
             )
-        require_levels(options.levels, "levels")
+        check_levels(options.levels, "levels")
     if not (isinstance(options.num_tasks, str) and options.num_tasks == "auto"):
-        whole_number("num_tasks", options.num_tasks)
+        check_integer("num_tasks", options.num_tasks)
     if isinstance(options.measure, TaskMeasure):
-        require_levels(options.measure.nodes, "the nodes of the measure")
+        check_levels(options.measure.nodes, "the nodes of the measure")
     else:
-        require_option("measure", options.measure, MEASURES, "a TaskMeasure")
+        check_option("measure", options.measure, MEASURES, "a TaskMeasure")
 
 
 def _require_noncrossing(options) -> None:
     if options.noncrossing is None:
         return
-    require_option("noncrossing", options.noncrossing, NONCROSSING, "None")
+    check_option("noncrossing", options.noncrossing, NONCROSSING, "None")
     if options.noncrossing in METHODS and options.coupling != "infinite":
         raise OptionError(
             f"noncrossing={options.noncrossing!r} looks at slopes along a continuum of levels, and coupling={options.coupling!r} has "
@@ -117,9 +117,9 @@ def _require_noncrossing(options) -> None:
 
 
 def _require_loss(options) -> None:
-    require_option("loss", options.loss, LOSSES)
+    check_option("loss", options.loss, LOSSES)
     if options.loss == "smoothed_pinball":
-        require_positive("kappa", options.kappa)
+        check_positive("kappa", options.kappa)
     elif options.kappa is not None:
         raise OptionError('kappa is for loss="smoothed_pinball": leave it out.')
 
@@ -134,23 +134,23 @@ def _require_extractor(options) -> None:
             'lam="auto" would judge λ by rows that have trained the network: with a feature_extractor give a number, or search '
             "for one with BayesSearchCV."
         )
-    whole_number("extractor_epochs", options.extractor_epochs)
-    require_positive("extractor_rate", options.extractor_rate)
+    check_integer("extractor_epochs", options.extractor_epochs)
+    check_positive("extractor_rate", options.extractor_rate)
 
 
-def require_positive(name: str, value) -> float:
+def check_positive(name: str, value) -> float:
     """Refuse what is not a positive number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < np.inf:
         raise OptionError(f"{name} must be a positive number, got {value!r}.")
     return float(value)
 
 
-def require_levels(levels, name: str = "quantiles") -> np.ndarray:
+def check_levels(levels, name: str = "quantiles") -> np.ndarray:
     """Levels as a vector (q,) of numbers strictly between 0 and 1.
 
     Example:
-        >>> from ovkgp.estimators.quantiles.options import require_levels
-        >>> require_levels([0.1, 90])
+        >>> from ovkgp.estimators.quantiles.options import check_levels
+        >>> check_levels([0.1, 90])
         Traceback (most recent call last):
         ...
         ovkgp.exceptions.InputError: quantiles must lie strictly between 0 and 1, got [0.1, 90]; divide percentages by 100.

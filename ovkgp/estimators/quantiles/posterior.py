@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.estimators.quantiles.model import fitted_model, fitted_parts, offset_draws, offset_variance, solve_quantiles
-from ovkgp.estimators.quantiles.options import require_levels
+from ovkgp.estimators.quantiles.options import check_levels
 from ovkgp.estimators.quantiles.rows import NUM_FOLDS, PERCENTILES, weighted_quantiles
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.sampling.arviz_data import SAMPLES, dataset, to_arviz_object
@@ -78,7 +78,7 @@ class QuantilePosterior:
     def sample(self, X, quantiles, num_samples: int = 100, random_state=None) -> np.ndarray:
         """Draws (num_samples, m, q) of the curves at X (m, d) and q levels, jointly over points and levels; none is rearranged."""
         X, levels = self._enter(X, quantiles)
-        h, number = self._estimator.function_, whole_number("num_samples", num_samples)
+        h, number = self._estimator.function_, check_integer("num_samples", num_samples)
         inputs, rows = h.inputs(X), h.tasks(levels[:, None])
         draws = inputs @ self.gibbs.sample(number, random_state) @ rows.T + h.offset(levels)
         draws = draws + offset_draws(self._estimator, levels, number, random_state)[:, None]
@@ -86,7 +86,7 @@ class QuantilePosterior:
 
     def crossing_probability(self, X, quantiles=PERCENTILES, num_samples: int = 200, random_state=None) -> np.ndarray:
         """The probability (m,) that the curves of a point fall anywhere between neighbouring levels (ID-16)."""
-        draws = self.sample(X, np.sort(require_levels(quantiles)), num_samples, random_state)
+        draws = self.sample(X, np.sort(check_levels(quantiles)), num_samples, random_state)
         return (np.diff(draws, axis=-1) < 0).any(-1).mean(0)
 
     def to_arviz(self, X, quantiles, num_samples: int = 500, random_state=None):
@@ -95,7 +95,7 @@ class QuantilePosterior:
         group = dataset(
             {"quantile": draws},
             {"quantile": (*SAMPLES, "point", "level")},
-            {"level": require_levels(quantiles)},
+            {"level": check_levels(quantiles)},
             {"inference_library": "ovkgp", "method": "gibbs", "temperature": self.temperature},
         )
         return to_arviz_object({"posterior": group})
@@ -106,7 +106,7 @@ class QuantilePosterior:
 
     def _enter(self, X, quantiles) -> tuple[Tensor, Tensor]:
         X = self._scaling.inputs(input_table(self._estimator, X, reset=False))
-        return X, torch.from_numpy(require_levels(quantiles))
+        return X, torch.from_numpy(check_levels(quantiles))
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ from ovkgp.estimators.quantiles.model import (
 )
 from ovkgp.estimators.quantiles.options import (
     canonical_lam,
-    require_levels,
-    require_quantile_options,
+    check_levels,
+    check_quantile_options,
     summarise_quantiles,
 )
 from ovkgp.estimators.quantiles.posterior import FoldFits, QuantilePosterior, fold_fits, widening
@@ -62,7 +62,7 @@ from ovkgp.inference.tasks.sandwich import Sandwich
 
 GRID = torch.arange(1, 200, dtype=torch.float64) / 200
 """Levels at which curves are sorted; percentiles are among them."""
-POINTS_AT_ONCE = 1 << 14
+CHUNK_POINTS = 1 << 14
 FEW_ROWS = 20
 """With fewer, standard deviations of the curves come with a warning."""
 MADE = ("_sandwich", "_replicates", "_posterior", "_fold_fits")
@@ -211,7 +211,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
             sample_weight: (n,), how often each row counts; a row with the weight 2 is a row that comes twice.
         """
         with all_or_nothing(self):
-            require_quantile_options(self)
+            check_quantile_options(self)
             rows, seed = self._enter(X, y, sample_weight), as_seed(self.random_state)
             self.scaling_ = rows.scaling(scale_inputs=not isinstance(self.kernel, Kernel))
             rows = rows.scaled(self.scaling_)
@@ -291,7 +291,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
             (3,)
         """
         X = self._inputs(X)
-        levels = require_levels(0.5 if quantiles is None else quantiles)
+        levels = check_levels(0.5 if quantiles is None else quantiles)
         found = self.scaling_.mean(self._curves(X, torch.from_numpy(levels)))
         one = np.ndim(quantiles) == 0
         if not return_std:
@@ -316,7 +316,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         """
         if np.ndim(level) != 0:
             raise InputError(f"level must be one number in (0, 1), got {level!r}.")
-        (level,) = require_levels(level, "level")
+        (level,) = check_levels(level, "level")
         levels = np.array([(1 - level) / 2, (1 + level) / 2])
         ends = self.predict(X, levels)
         more = float(self.scaling_.output_scale[0]) * widening(self, self._folds(), levels) if calibrate else 0.0
@@ -338,8 +338,8 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
             >>> import ovkgp
             >>> from ovkgp.datasets import make_sine_quantiles
             >>> X, y, _ = make_sine_quantiles(100, random_state=0)
-            >>> law = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-3).fit(X, y).predict_distribution(X)
-            >>> law.sample(5, random_state=0).shape, law.mean.shape, law.cdf(y[:, None]).shape
+            >>> distribution = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-3).fit(X, y).predict_distribution(X)
+            >>> distribution.sample(5, random_state=0).shape, distribution.mean.shape, distribution.cdf(y[:, None]).shape
             (torch.Size([100, 5]), torch.Size([100]), torch.Size([100, 1]))
         """
         check_is_fitted(self, "function_")
@@ -350,14 +350,14 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         """Curves (m, q) in the units of the model, sorted where they cross if that was asked for."""
         if self.coupling == "infinite":
             curves = Rearranged(self.function_, GRID) if self.noncrossing == "rearrange" else self.function_
-            return torch.cat([curves(part, levels) for part in X.split(POINTS_AT_ONCE)])
+            return torch.cat([curves(part, levels) for part in X.split(CHUNK_POINTS)])
         known = torch.from_numpy(finite_levels(self))
         values = self.function_(X, known)
         return (values.sort(-1).values if self.noncrossing == "rearrange" else values)[:, _places(known, levels)]
 
     def _std(self, X: Tensor, levels: Tensor) -> np.ndarray:
         """How sure the curves are, (m, q), in the units of the model."""
-        parts = X.split(POINTS_AT_ONCE)
+        parts = X.split(CHUNK_POINTS)
         if self.uncertainty == "sandwich":
             return torch.cat([sandwich_std(self, part, levels) for part in parts]).numpy()
         if not hasattr(self, "_replicates"):
@@ -400,7 +400,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
 
     def pinball_loss(self, X, y, quantiles=None, sample_weight=None) -> np.ndarray:
         """The mean pinball loss at each of q levels, (q,), in the units of y; at those of `score` where None (LT-51)."""
-        levels = self._score_levels() if quantiles is None else require_levels(quantiles)
+        levels = self._score_levels() if quantiles is None else check_levels(quantiles)
         predicted = self.predict(X, levels)
         return pinball_losses(self._target(y, predicted), predicted, levels, sample_weight)
 
@@ -412,7 +412,7 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self, "function_")
         every = PERCENTILES if self.coupling == "infinite" else finite_levels(self)
-        return crossing_of(self.predict(X, np.sort(every if quantiles is None else require_levels(quantiles))))
+        return crossing_of(self.predict(X, np.sort(every if quantiles is None else check_levels(quantiles))))
 
     def _score_levels(self) -> np.ndarray:
         return np.array(LEVELS) if self.coupling == "infinite" else finite_levels(self)

@@ -12,14 +12,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators.common.base import PosteriorRegressor
 from ovkgp.estimators.common.named_kernels import approximate, feature_kind
-from ovkgp.estimators.common.options import all_or_nothing, is_variational, refuse_variational, require_options
+from ovkgp.estimators.common.options import all_or_nothing, check_options, is_variational, reject_variational
 from ovkgp.estimators.common.scaling import Moments
 from ovkgp.estimators.common.streaming import (
     SAMPLE_ROWS,
-    Survey,
+    StreamScan,
+    accumulate_rows,
+    accumulate_statistics,
     enter_survey,
-    gather_statistics,
-    pour,
     ranks_of,
     shown_parts,
     survey,
@@ -27,15 +27,15 @@ from ovkgp.estimators.common.streaming import (
 from ovkgp.estimators.common.summary import Summary, summarise
 from ovkgp.estimators.common.validation import entry_values, input_table, warn_of_constants
 from ovkgp.estimators.regression.hyperparameters import (
+    check_sampling,
     draw_hyperparameters,
     export,
     is_sampled,
     mixture_draws,
-    refuse_sampling,
-    require_sampling,
+    reject_sampling,
     takes_further_rows,
 )
-from ovkgp.estimators.regression.training import Learner, Table
+from ovkgp.estimators.regression.training import RegressorTrainer, Table
 from ovkgp.estimators.regression.variational import VariationalLearner
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features.spectral.base_samples import as_seed
@@ -232,14 +232,14 @@ class GPRegressor(PosteriorRegressor):
             self._require_sample(found)
             table = enter_survey(self, found)
             self._learn(table, features=True, checkpoint=checkpoint, moments=(found.inputs, found.outputs), ranks=ranks)
-            self.statistics_ = gather_statistics(self.gp_, self.scaling_, chunks, ranks, self.verbose, found=found)
+            self.statistics_ = accumulate_rows(self.gp_, self.scaling_, chunks, ranks, self.verbose, found=found)
             self._settle()
 
     def _require_stream(self, noise) -> None:
-        require_options(self)
-        refuse_variational(self, "a stream")
+        check_options(self)
+        reject_variational(self, "a stream")
         if is_sampled(self):
-            refuse_sampling(self, "a stream")
+            reject_sampling(self, "a stream")
         if self.approximation == "exact":
             raise OptionError('a stream needs a feature map: use approximation="auto", "orff" or "nystrom".')
         if noise is not None:
@@ -248,10 +248,14 @@ class GPRegressor(PosteriorRegressor):
                 "process."
             )
 
-    def _require_sample(self, found: Survey) -> None:
-        if self.training_rows is None and self.hyperparameters != "fixed" and found.num_seen_rows > len(found.sample):
+    def _require_sample(self, found: StreamScan) -> None:
+        if (
+            self.training_rows is None
+            and self.hyperparameters != "fixed"
+            and found.num_observed_rows > len(found.sample)
+        ):
             raise OptionError(
-                f"training_rows=None trains on all rows at once, but a stream is not kept in memory: it has {found.num_seen_rows} "
+                f"training_rows=None trains on all rows at once, but a stream is not kept in memory: it has {found.num_observed_rows} "
                 f"rows, more than the {SAMPLE_ROWS} kept without being asked. Say how many to train on, such as "
                 "training_rows=10_000."
             )
@@ -260,8 +264,8 @@ class GPRegressor(PosteriorRegressor):
 
     def _prepare(self, X, Y, noise) -> Table:
         """Check everything there is to check, and forget the last fit."""
-        require_options(self)
-        require_sampling(self)
+        check_options(self)
+        check_sampling(self)
         X, Y = self._enter(X, Y)
         warn_of_constants(self, Y)
         return Table(X, Y, entry_values(noise, Y, "noise is a variance"))
@@ -296,11 +300,11 @@ class GPRegressor(PosteriorRegressor):
         checkpoint=None,
         moments: tuple[Moments, Moments] | None = None,
         ranks: Ranks | None = None,
-    ) -> Learner:
+    ) -> RegressorTrainer:
         ranks = ranks or Ranks.alone()
         # A resumed training must find the same rows and the same frequencies.
         seed = as_seed(0 if checkpoint is not None and self.random_state is None else self.random_state)
-        kind = VariationalLearner if is_variational(self) else Learner
+        kind = VariationalLearner if is_variational(self) else RegressorTrainer
         learner = kind(self, table, seed, checkpoint, moments)
         learned = ranks.first(lambda: learner.learn(features), "training")
         self.kernel_, self.scaling_, self.approximation_ = learned.kernel, learned.scaling, learned.approximation
@@ -309,7 +313,7 @@ class GPRegressor(PosteriorRegressor):
             self.candidates_ = learned.candidates
         return learner
 
-    def _draw(self, learner: Learner) -> None:
+    def _draw(self, learner: RegressorTrainer) -> None:
         """Draws of the hyperparameters, where they are asked for; none after a training that was interrupted."""
         if not is_sampled(self):
             return
@@ -333,7 +337,7 @@ class GPRegressor(PosteriorRegressor):
             X, Y, noise = table.scaled(self.scaling_)
             options = {"hyperparameters": draws, "max_draws": mixture_draws(self), "variance": self.variance}
             self.posterior_ = self.gp_.condition(X, Y, noise=noise, **options)
-        self._num_seen = np.isfinite(table.Y).sum(0)
+        self._num_observed = np.isfinite(table.Y).sum(0)
         self._report()
 
     def _add(self, table: Table | None, ranks: Ranks | None = None) -> None:
@@ -341,20 +345,22 @@ class GPRegressor(PosteriorRegressor):
         # What was seen before is the same on all ranks, and counts once.
         before = getattr(self, "statistics_", None) if ranks.rank == 0 else None
         parts = [] if table is None else shown_parts(table, self.verbose and ranks.rank == 0)
-        mine = ranks.together(lambda: pour(self.gp_, self.scaling_, parts, before), "gathering statistics")
+        mine = ranks.together(
+            lambda: accumulate_statistics(self.gp_, self.scaling_, parts, before), "gathering statistics"
+        )
         self.statistics_ = all_reduce(mine, ranks)
         self._settle()
 
     def _settle(self) -> None:
         """The posterior of the statistics."""
         self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
-        self._num_seen = self.statistics_.num_seen.numpy()
+        self._num_observed = self.statistics_.num_observed.numpy()
         self._report()
 
     def _report(self) -> None:
         noise = self.posterior_.noise
         self.noise_ = None if noise is None else self.scaling_.cov(noise)
-        self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_seen)
+        self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_observed)
 
     def summary(self) -> Summary:
         """The model in words: structure, hyperparameters in the user's units, evidence, and what deserves attention."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ovkgp.checks import whole_number
-from ovkgp.estimators.common.options import refuse_variational
+from ovkgp.checks import check_integer
+from ovkgp.estimators.common.options import reject_variational
 from ovkgp.estimators.common.scaling import draws_in_user_units, named_structure
 from ovkgp.estimators.common.validation import entry_values, input_table
 from ovkgp.estimators.regression.training import Table
@@ -41,7 +41,7 @@ def is_sampled(estimator) -> bool:
     return estimator.hyperparameters in SAMPLED
 
 
-def require_sampling(estimator) -> None:
+def check_sampling(estimator) -> None:
     """Refuse options of the sampler that there are not, or that nobody would read."""
     if estimator.sampling is None:
         return
@@ -58,7 +58,7 @@ def require_sampling(estimator) -> None:
     mixture_draws(estimator)
 
 
-def refuse_sampling(estimator, doing: str) -> None:
+def reject_sampling(estimator, doing: str) -> None:
     """Refuse what needs all data at once: an average over draws has no statistics to add to."""
     if is_sampled(estimator) or hasattr(estimator, "draws_"):
         raise OptionError(
@@ -69,8 +69,8 @@ def refuse_sampling(estimator, doing: str) -> None:
 
 def takes_further_rows(estimator) -> bool:
     """Whether `partial_fit` is there: not for a model with draws or a variational one, and then an error says why."""
-    refuse_variational(estimator, "partial_fit")
-    refuse_sampling(estimator, "partial_fit")
+    reject_variational(estimator, "partial_fit")
+    reject_sampling(estimator, "partial_fit")
     return True
 
 
@@ -82,7 +82,7 @@ def sampler_options() -> tuple[str, ...]:
 
 def mixture_draws(estimator) -> int:
     """Over how many draws predictions average."""
-    return whole_number("max_draws", (estimator.sampling or {}).get("max_draws", MIXTURE_DRAWS))
+    return check_integer("max_draws", (estimator.sampling or {}).get("max_draws", MIXTURE_DRAWS))
 
 
 def draw_hyperparameters(estimator, gp: OperatorValuedGP, rows: Table, seed: int):
@@ -149,9 +149,9 @@ def export(estimator, X=None, Y=None, noise=None):
         trained = "elbo" if estimator.approximation_ == "variational" else "evidence"
         attrs["method"] = "fixed" if estimator.fit_report_ is None else trained
     if "observed_data" in groups:
-        num_seen = np.isfinite(groups["observed_data"]["y"].values).sum(0)
+        num_observed = np.isfinite(groups["observed_data"]["y"].values).sum(0)
         for name in attrs.keys() & set(DENSITIES):
-            attrs[name] = estimator.scaling_.log_density(attrs[name], num_seen)
+            attrs[name] = estimator.scaling_.log_density(attrs[name], num_observed)
     if "elpd_loo" in attrs:
         pointwise = groups["log_likelihood"]["y"].values.ravel()
         attrs["elpd_loo"], attrs["elpd_loo_se"] = pointwise.sum(), np.sqrt(len(pointwise) * pointwise.var())

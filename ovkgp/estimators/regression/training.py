@@ -40,7 +40,7 @@ SELECTION_ROWS = 1000
 DENSE_ENTRIES = 2500
 """Observed entries on which a model is trained exactly where its weights are too many, or candidates are compared."""
 
-MOST_WEIGHTS = 2000
+MAX_WEIGHTS = 2000
 """The largest system of weights that is factorised at every step of a training."""
 
 POLISH = 3e-5
@@ -94,7 +94,7 @@ class Learned:
     candidates: dict[str, float] | None
 
 
-class Learner:
+class RegressorTrainer:
     """Trains a model on a table.
 
     Args:
@@ -142,7 +142,7 @@ class Learner:
                 gp.fit_report_ = trained.fit_report_
                 return
         learner = gp
-        if gp.features is not None and num_weights(gp.features, rows) > MOST_WEIGHTS:
+        if gp.features is not None and num_weights(gp.features, rows) > MAX_WEIGHTS:
             rows = rows.some_rows(self._dense_rows(rows), self.seed)
             learner = regressor_gp(self.options, gp.kernel, scaling, None)
             learner.adopt(gp)

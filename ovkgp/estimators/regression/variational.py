@@ -19,7 +19,7 @@ from ovkgp.estimators.common.scaling import Scaling
 from ovkgp.estimators.regression.training import (
     POLISH,
     Learned,
-    Learner,
+    RegressorTrainer,
     Table,
     register_priors,
     scaled_noise,
@@ -40,8 +40,8 @@ FIRST_TOLERANCE = 1e-4
 """Of the first training, for each observed entry."""
 
 
-class VariationalLearner(Learner):
-    """Trains a variational model on a table; see `Learner`.
+class VariationalLearner(RegressorTrainer):
+    """Trains a variational model on a table; see `RegressorTrainer`.
 
     Args:
         options, table, seed: as there.

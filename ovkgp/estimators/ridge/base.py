@@ -20,15 +20,15 @@ import torch
 from gpytorch.kernels import Kernel, ScaleKernel
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.estimators.common.base import PosteriorRegressor
-from ovkgp.estimators.common.named_kernels import require_base, ridge_kernel
-from ovkgp.estimators.common.options import all_or_nothing, noise_of, require_convention, require_lam, require_option
+from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel
+from ovkgp.estimators.common.options import all_or_nothing, check_convention, check_lam, check_option, noise_of
 from ovkgp.estimators.common.scaling import Scaling, points
-from ovkgp.estimators.common.validation import Weighed, as_array, input_table, numbers, weighed
+from ovkgp.estimators.common.validation import Weighed, as_array, input_table, numbers, weighted
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference import NoisePath, OperatorValuedGP, noise_path, rows_left_out
-from ovkgp.inference.posteriors.leave_one_out import RowsLeftOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveRowOut
 from ovkgp.inference.ridge.solvers import SOLVERS
 
 
@@ -78,7 +78,7 @@ class LeftOut(NamedTuple):
     log_density: np.ndarray
 
     @classmethod
-    def of(cls, left_out: RowsLeftOut, scaling: Scaling) -> LeftOut:
+    def of(cls, left_out: LeaveRowOut, scaling: Scaling) -> LeftOut:
         """The same in the user's units; a ridge shifts its outputs and does not scale them."""
         return cls(scaling.mean(left_out.mean), scaling.std(left_out.std), left_out.log_density.numpy())
 
@@ -121,17 +121,17 @@ class RidgeEstimator(PosteriorRegressor):
         self.scaling_ = Scaling(none.input_offset, none.input_scale, offset, none.output_scale)
 
     def _kernel_of(self, X: np.ndarray, Y: np.ndarray) -> Kernel:
-        seen = np.isfinite(Y).any(1)
-        return ridge_kernel(self, X[seen], Y[seen])
+        observed = np.isfinite(Y).any(1)
+        return ridge_kernel(self, X[observed], Y[observed])
 
     def _settle(self, table: Weighed) -> None:
         """Choose λ and make the model."""
-        self._counts = table.num_rows, table.num_seen
+        self._counts = table.num_rows, table.num_observed
         self._choose(lambda lams, noises: RidgePath.of(self._noise_path(table, noises), lams, noises))
 
     def _choose(self, path: Callable[[np.ndarray, np.ndarray], RidgePath]) -> None:
         """Take the one λ, or the best of several on the path that they and their σ² make."""
-        lams, noises, best = require_lam(self.lam), self._noises(), 0
+        lams, noises, best = check_lam(self.lam), self._noises(), 0
         if len(lams) > 1:
             self.path_ = path(lams, noises)
             best = self.path_.best(self.selection)
@@ -140,7 +140,7 @@ class RidgeEstimator(PosteriorRegressor):
 
     def _noises(self) -> np.ndarray:
         """σ² (k,) of each λ, for the rows seen so far."""
-        return noise_of(1.0, self.convention, *self._counts) * require_lam(self.lam)
+        return noise_of(1.0, self.convention, *self._counts) * check_lam(self.lam)
 
     def _take(self, noise: float, scale: float = 1.0) -> None:
         """Make `gp_`, the Gaussian process whose posterior mean the estimator is."""
@@ -179,17 +179,17 @@ class RidgeEstimator(PosteriorRegressor):
     def _best_scale(self, table: Weighed) -> float:
         """yᵀ (K + N)⁻¹ y / |y| = yᵀ N⁻¹ (y − f̂) / |y|."""
         X, Y, known = self._data(table)
-        seen = torch.isfinite(Y)
+        observed = torch.isfinite(Y)
         if (solver := getattr(self.posterior_, "solver", None)) is not None:  # without the difference y − f̂
-            kept = seen.any(1)
-            return float((torch.nan_to_num(Y[kept]) * solver.alpha).sum() / seen.sum())
-        Y, remainder = torch.nan_to_num(Y), torch.where(seen, Y - self.posterior_.predict(X, "none").mean, 0.0)
+            kept = observed.any(1)
+            return float((torch.nan_to_num(Y[kept]) * solver.alpha).sum() / observed.sum())
+        Y, remainder = torch.nan_to_num(Y), torch.where(observed, Y - self.posterior_.predict(X, "none").mean, 0.0)
         noise = self.gp_.noise_model
         if known is not None or noise.is_diagonal:
             weighted = remainder / (noise.matrix().diagonal() if known is None else known)
-            return float((Y * weighted).sum() / seen.sum())
-        rows = zip(Y, remainder, seen, strict=True)
-        return sum(_row_form(*row, noise.matrix()) for row in rows) / int(seen.sum())
+            return float((Y * weighted).sum() / observed.sum())
+        rows = zip(Y, remainder, observed, strict=True)
+        return sum(_row_form(*row, noise.matrix()) for row in rows) / int(observed.sum())
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -204,8 +204,8 @@ class RidgeEstimator(PosteriorRegressor):
             A table with `lam`, `noise`, `log_evidence`, `loo_error` and `loo_log_density`, (k,) each; its `predict(X)`
             gives the posterior means (k, m, p).
         """
-        table, lams = self._again(X, y, sample_weight), require_lam(self.lam if lam is None else lam)
-        factor = noise_of(1.0, self.convention, table.num_rows, table.num_seen)
+        table, lams = self._again(X, y, sample_weight), check_lam(self.lam if lam is None else lam)
+        factor = noise_of(1.0, self.convention, table.num_rows, table.num_observed)
         return RidgePath.of(self._noise_path(table, factor * lams), lams, factor * lams, self.scaling_)
 
     def leave_one_out(self, X, y, sample_weight=None) -> LeftOut:
@@ -216,7 +216,7 @@ class RidgeEstimator(PosteriorRegressor):
 
     def _first(self, X, Y, sample_weight, simplify: bool = True) -> Weighed:
         """Data of a new model, in which every output must be seen."""
-        table = self._checked(weighed(*self._enter(X, Y), sample_weight), simplify)
+        table = self._checked(weighted(*self._enter(X, Y), sample_weight), simplify)
         if not np.isfinite(table.Y).any(0).all():
             raise InputError("all observed entries of an output have weight zero: leave that column out, or add data.")
         return table
@@ -225,7 +225,7 @@ class RidgeEstimator(PosteriorRegressor):
         """Data of the fitted model."""
         check_is_fitted(self, "posterior_")
         X = input_table(self, X, reset=False)
-        return self._checked(weighed(X, self._outputs(Y, X), sample_weight), simplify)
+        return self._checked(weighted(X, self._outputs(Y, X), sample_weight), simplify)
 
     def _checked(self, table: Weighed, simplify: bool) -> Weighed:
         table = table.simplified() if simplify or self.output_metric is not None else table
@@ -236,10 +236,10 @@ class RidgeEstimator(PosteriorRegressor):
     # --- options ----------------------------------------------------------------------------------------------------
 
     def _require_options(self) -> None:
-        require_convention(self.convention)
-        require_lam(self.lam)
-        require_base(self)
-        require_option("scale", self.scale, SCALES)
+        check_convention(self.convention)
+        check_lam(self.lam)
+        check_base(self)
+        check_option("scale", self.scale, SCALES)
 
     def _metric(self) -> np.ndarray | None:
         """Σ (p, p) of the loss (y − f)ᵀ Σ⁻¹ (y − f)."""
@@ -251,15 +251,15 @@ class RidgeEstimator(PosteriorRegressor):
         return metric
 
 
-def require_solver(estimator) -> None:
+def check_solver(estimator) -> None:
     """Refuse a solver, its options, or a way to choose λ that there is not."""
-    require_option("solver", estimator.solver, SOLVERS)
-    require_option("selection", estimator.selection, SELECTIONS)
+    check_option("solver", estimator.solver, SOLVERS)
+    check_option("selection", estimator.selection, SELECTIONS)
     tolerance = estimator.tolerance
     if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 < tolerance < np.inf:
         raise OptionError(f"tolerance must be a positive number, got {tolerance!r}.")
     if estimator.max_iter is not None:
-        whole_number("max_iter", estimator.max_iter)
+        check_integer("max_iter", estimator.max_iter)
 
 
 def scaled_kernel(kernel: Kernel, scale: float) -> Kernel:
@@ -287,5 +287,5 @@ def positive(scale: float, Y: np.ndarray | None = None) -> float:
     return 1.0
 
 
-def _row_form(y: torch.Tensor, remainder: torch.Tensor, seen: torch.Tensor, noise: torch.Tensor) -> float:
-    return float(y[seen] @ torch.linalg.solve(noise[seen][:, seen], remainder[seen]))
+def _row_form(y: torch.Tensor, remainder: torch.Tensor, observed: torch.Tensor, noise: torch.Tensor) -> float:
+    return float(y[observed] @ torch.linalg.solve(noise[observed][:, observed], remainder[observed]))

@@ -12,9 +12,9 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.estimators.common.base import TableRegressor
-from ovkgp.estimators.common.named_kernels import require_base, ridge_kernel
+from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel
 from ovkgp.estimators.common.options import all_or_nothing
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.exceptions import FitWarning, OptionError
@@ -25,18 +25,18 @@ from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.mean_noise import OutputNoise, output_mean
 from ovkgp.inference.model.observations import Observations, observations
 from ovkgp.inference.ridge.ball_constraints import (
-    MOST_STEPS,
+    MAX_STEPS,
     BallQuadratic,
     Balls,
+    admm_initial_point,
     frequency_groups,
     minimise_in_balls,
-    split_start,
 )
 from ovkgp.inference.ridge.weight_products import CHUNK_ENTRIES, WeightProducts
 from ovkgp.inference.statistics.accumulation import gather
 from ovkgp.inference.statistics.weight_space import normal_equations
 
-MOST_FEATURES, MOST_FACTORISED = 4000, 2000
+MAX_FEATURES, MAX_FACTORISED = 4000, 2000
 """Features up to which ΦᵀΦ is formed (128 MB), and up to which its eigenvectors are taken, where it is no Kronecker product."""
 
 
@@ -132,8 +132,8 @@ class ConstrainedORFF(TableRegressor):
         quadratic, balls = self._quadratic(data, template), Balls(frequency_groups(template), self.weight_radius_)
         start, steps = None, 0
         if quadratic.spectrum is not None:
-            limit = min(self.max_iter, MOST_STEPS)
-            start, steps = split_start(quadratic, balls, tolerance=self.tolerance, max_iter=limit)
+            limit = min(self.max_iter, MAX_STEPS)
+            start, steps = admm_initial_point(quadratic, balls, tolerance=self.tolerance, max_iter=limit)
         options = {"tolerance": self.tolerance, "max_iter": max(self.max_iter - steps, 1), "verbose": self.verbose}
         weights, self.fit_report_ = minimise_in_balls(quadratic, balls, start=start, **options)
         self.n_iter_ = steps + self.fit_report_.iterations
@@ -146,7 +146,7 @@ class ConstrainedORFF(TableRegressor):
         n, r = data.num_rows, template.shape[-1]
         mean, noise = output_mean("zero", data.num_outputs), OutputNoise(1.0, data.num_outputs)
         is_kronecker = isinstance(template, FeatureOperator) and template.is_separable and data.is_complete
-        if r > MOST_FEATURES and not is_kronecker:
+        if r > MAX_FEATURES and not is_kronecker:
             products = WeightProducts(self.features_, mean, noise, data)
             square = float(data.Y.nan_to_num().square().sum()) / n
             return BallQuadratic(
@@ -156,7 +156,7 @@ class ConstrainedORFF(TableRegressor):
         found = normal_equations(statistics, template, noise.matrix(), mean.coefficients)
         matrix = found.precision
         matrix = (matrix[0] / n, matrix[1]) if isinstance(matrix, tuple) else matrix / n
-        is_small = isinstance(matrix, tuple) or r <= MOST_FACTORISED
+        is_small = isinstance(matrix, tuple) or r <= MAX_FACTORISED
         return BallQuadratic.of(matrix, found.moment / n, float(found.square) / n, factorise=is_small)
 
     # --- asking -----------------------------------------------------------------------------------------------------
@@ -209,6 +209,6 @@ class ConstrainedORFF(TableRegressor):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < math.inf:
                 raise OptionError(f"{name} must be a positive number, got {value!r}.")
-        whole_number("num_frequencies", self.num_frequencies)
-        whole_number("max_iter", self.max_iter)
-        require_base(self)
+        check_integer("num_frequencies", self.num_frequencies)
+        check_integer("max_iter", self.max_iter)
+        check_base(self)

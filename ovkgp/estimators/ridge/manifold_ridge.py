@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel
 from scipy.sparse import issparse
 
 from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel
-from ovkgp.estimators.common.options import require_lam, require_option
+from ovkgp.estimators.common.options import check_lam, check_option
 from ovkgp.estimators.common.validation import Weighed
 from ovkgp.estimators.ridge.base import RidgeEstimator, RidgePath, scaled_kernel
 from ovkgp.exceptions import InputError, OptionError
@@ -108,7 +108,7 @@ class ManifoldRidge(RidgeEstimator):
 
     def path(self, X, y, lam=None, sample_weight=None) -> RidgePath:
         """As for `OVKRidge`, at the fitted λ only: another one is another kernel, of strength λ_M/λ."""
-        if lam is not None and not np.array_equal(require_lam(lam), [self.lam_]):
+        if lam is not None and not np.array_equal(check_lam(lam), [self.lam_]):
             raise OptionError(
                 "the kernel depends on lam_manifold / lam: fit with each lam, there is no path through them."
             )
@@ -121,7 +121,7 @@ class ManifoldRidge(RidgeEstimator):
 
     @property
     def _strength(self) -> float:
-        return float(self.lam_manifold / require_lam(self.lam)[0])
+        return float(self.lam_manifold / check_lam(self.lam)[0])
 
     def _penalty(self, X: np.ndarray):
         if not isinstance(self.manifold, str):
@@ -150,8 +150,8 @@ class ManifoldRidge(RidgeEstimator):
 
     def _require_options(self) -> None:
         super()._require_options()
-        require_option("variance", self.variance, VARIANCES)
-        if len(require_lam(self.lam)) > 1:
+        check_option("variance", self.variance, VARIANCES)
+        if len(check_lam(self.lam)) > 1:
             raise OptionError(
                 "ManifoldRidge takes one lam, on which its kernel depends: fit with each, and compare leave_one_out(X, y) or "
                 "posterior_.log_evidence. (Folds of rows without labels tell nothing.)"
@@ -160,7 +160,7 @@ class ManifoldRidge(RidgeEstimator):
         if not is_number or not 0 <= self.lam_manifold < np.inf:
             raise InputError(f"lam_manifold must be a number that is not negative, got {self.lam_manifold!r}.")
         if isinstance(self.manifold, str):
-            require_option("manifold", self.manifold, MANIFOLDS)
+            check_option("manifold", self.manifold, MANIFOLDS)
         elif not (issparse(self.manifold) or hasattr(self.manifold, "shape")):
             raise OptionError(
                 f"manifold must be one of {', '.join(map(repr, MANIFOLDS))} or a matrix (n, n), got {self.manifold!r}."

@@ -10,10 +10,10 @@ import numpy as np
 from gpytorch.kernels import Kernel
 from tqdm import tqdm
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.estimators.common.base import PosteriorRegressor
-from ovkgp.estimators.common.named_kernels import require_base, ridge_kernel
-from ovkgp.estimators.common.options import all_or_nothing, noise_of, require_lam, require_option
+from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel
+from ovkgp.estimators.common.options import all_or_nothing, check_lam, check_option, noise_of
 from ovkgp.estimators.common.scaling import Scaling
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.exceptions import FitWarning, InputError, OptionError
@@ -115,7 +115,7 @@ class ONORMA(PosteriorRegressor):
         with all_or_nothing(self):
             X, Y, expansion = self._begin(X, y)
             rng = np.random.default_rng(as_seed(self.random_state)) if self.shuffle else None
-            self._learn(expansion, X, Y, 0, whole_number("n_epochs", self.n_epochs), rng)
+            self._learn(expansion, X, Y, 0, check_integer("n_epochs", self.n_epochs), rng)
         return self
 
     def partial_fit(self, X, y) -> ONORMA:
@@ -187,11 +187,11 @@ class ONORMA(PosteriorRegressor):
     # --- options ----------------------------------------------------------------------------------------------------
 
     def _require_options(self) -> None:
-        if require_lam(self.lam).size != 1 or not isinstance(self.lam, Real):
+        if check_lam(self.lam).size != 1 or not isinstance(self.lam, Real):
             raise InputError(
                 f"ONORMA takes one lam, got {self.lam!r}; to choose among several use OVKRidge or a grid search."
             )
-        require_option("learning_rate", self.learning_rate, LEARNING_RATES)
+        check_option("learning_rate", self.learning_rate, LEARNING_RATES)
         for name in ("eta0", "power_t"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= 1:
@@ -199,9 +199,9 @@ class ONORMA(PosteriorRegressor):
                     f"{name} must be above 0 and at most 1, got {value!r}. (eta0 is a part of the largest stable step, "
                     '2 / (λ + ‖K(x, x)‖); steps of one size are learning_rate="constant".)'
                 )
-        require_base(self)
-        whole_number("budget", self.budget)
-        whole_number("n_epochs", self.n_epochs)
+        check_base(self)
+        check_integer("budget", self.budget)
+        check_integer("n_epochs", self.n_epochs)
 
 
 def _chunks(num_rows: int, num_epochs: int, size: int, rng: np.random.Generator | None) -> Iterator[np.ndarray]:

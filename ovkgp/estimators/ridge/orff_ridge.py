@@ -15,22 +15,22 @@ from gpytorch.kernels import Kernel
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.estimators.common.named_kernels import random_features
-from ovkgp.estimators.common.options import all_or_nothing, require_lam, require_option
+from ovkgp.estimators.common.options import all_or_nothing, check_lam, check_option
 from ovkgp.estimators.common.streaming import (
     SAMPLE_ROWS,
-    Survey,
+    StreamScan,
+    accumulate_rows,
+    accumulate_statistics,
     enter_survey,
-    gather_statistics,
-    pour,
     ranks_of,
     shown_parts,
     survey,
 )
 from ovkgp.estimators.common.validation import Weighed
 from ovkgp.estimators.regression.training import Table
-from ovkgp.estimators.ridge.base import RidgeEstimator, RidgePath, middle, positive, require_solver
+from ovkgp.estimators.ridge.base import RidgeEstimator, RidgePath, check_solver, middle, positive
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
 from ovkgp.features.spectral.base_samples import as_seed
@@ -191,15 +191,15 @@ class ORFFRidge(RidgeEstimator):
                 seed = ranks.broadcast(as_seed(self.random_state), "agreeing on a seed")
                 ranks.together(lambda: self._prepare(found, seed), "making the features")
                 streams = self.scaling_, chunks, ranks, self.verbose
-                self.statistics_ = gather_statistics(self.gp_, *streams, found=found)
+                self.statistics_ = accumulate_rows(self.gp_, *streams, found=found)
             self._conclude()
         return self
 
-    def _prepare(self, found: Survey, seed: int) -> None:
+    def _prepare(self, found: StreamScan, seed: int) -> None:
         """The model of a stream: kernel, features and noise."""
         sample = enter_survey(self, found)
         super()._begin(sample.X, sample.Y, found.outputs.mean)  # of a sample already
-        self._seed, self._counts = seed, (found.num_seen_rows, int(found.outputs.count.sum()))
+        self._seed, self._counts = seed, (found.num_observed_rows, int(found.outputs.count.sum()))
         self._take(self._noises()[0])  # with a metric and gaps, rows are divided by the noise as they come
 
     @available_if(_has_statistics)
@@ -220,7 +220,7 @@ class ORFFRidge(RidgeEstimator):
                 table = self._first(X, y, sample_weight, simplify=False)
                 self._begin(table.X, table.Y, table.mean())
                 self._counts = (0, 0)
-            self._counts = self._counts[0] + table.num_rows, self._counts[1] + table.num_seen
+            self._counts = self._counts[0] + table.num_rows, self._counts[1] + table.num_observed
             noise_before, noise = getattr(self, "noise_", None), float(self._noises()[0])
             self._take(noise)
             self._gather(table, getattr(self, "statistics_", None))
@@ -252,7 +252,7 @@ class ORFFRidge(RidgeEstimator):
 
     def _solve(self, table: Weighed) -> None:
         if self.solver == "auto":
-            self._counts = table.num_rows, table.num_seen
+            self._counts = table.num_rows, table.num_observed
             self._gather(table, None)
             self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
             return
@@ -263,16 +263,16 @@ class ORFFRidge(RidgeEstimator):
     def _gather(self, table: Weighed, into) -> None:
         noise = None if table.variances is None else self._noise_now * table.variances
         whole = Table(table.X, table.Y, noise)
-        self.statistics_ = pour(self.gp_, self.scaling_, shown_parts(whole, self.verbose), into)
+        self.statistics_ = accumulate_statistics(self.gp_, self.scaling_, shown_parts(whole, self.verbose), into)
 
     def _conclude(self) -> None:
         """λ, the scale and the posterior from statistics alone."""
-        if len(require_lam(self.lam)) > 1 or self.scale == "evidence":
+        if len(check_lam(self.lam)) > 1 or self.scale == "evidence":
             self._require_plain()
         self._choose(self._statistics_path)
         if self.scale == "evidence":
             system = self._system()
-            self.scale_ = positive(system.quadratic.item() / system.num_seen)
+            self.scale_ = positive(system.quadratic.item() / system.num_observed)
             self._take(self.noise_, self.scale_)
         self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
 
@@ -286,8 +286,8 @@ class ORFFRidge(RidgeEstimator):
         self._take(unit)
         if self.scale != "evidence":
             return self.gp_.condition(self.statistics_).noise_path(noises / unit).numpy()
-        systems = self._system().turned(noises / unit)[1]
-        scales = [max(system.quadratic.item() / system.num_seen, np.finfo(float).tiny) for system in systems]
+        systems = self._system().rotated(noises / unit)[1]
+        scales = [max(system.quadratic.item() / system.num_observed, np.finfo(float).tiny) for system in systems]
         return np.array([s.log_density.item() + _rescaled(s, c) for s, c in zip(systems, scales, strict=True)])
 
     def _system(self) -> WeightSystem:
@@ -308,18 +308,18 @@ class ORFFRidge(RidgeEstimator):
 
     def _require_options(self) -> None:
         super()._require_options()
-        require_solver(self)
-        whole_number("num_frequencies", self.num_frequencies)
-        require_option("variance", self.variance, VARIANCES)
+        check_solver(self)
+        check_integer("num_frequencies", self.num_frequencies)
+        check_option("variance", self.variance, VARIANCES)
         for name in ("block_size", "batch_size"):
             if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name))
+                check_integer(name, getattr(self, name))
 
     def _require_streamable(self, method: str) -> None:
         self._require_options()
         if self.solver != "auto":
             raise OptionError(f'{method} works on statistics of the rows, with solver="auto"; got {self.solver!r}.')
-        if len(require_lam(self.lam)) > 1 and self.selection != "evidence":
+        if len(check_lam(self.lam)) > 1 and self.selection != "evidence":
             raise OptionError(f'{method} chooses among several lam by selection="evidence": the rows are not kept.')
 
     def _require_plain(self) -> None:
@@ -332,7 +332,7 @@ class ORFFRidge(RidgeEstimator):
 
 def _rescaled(system: WeightSystem, scale: float) -> float:
     """What a scale adds to log p(Y)."""
-    return -system.num_seen / 2 * math.log(scale) + (1 - 1 / scale) * system.quadratic.item() / 2
+    return -system.num_observed / 2 * math.log(scale) + (1 - 1 / scale) * system.quadratic.item() / 2
 
 
 def _is_weighted(statistics: Statistics | OutputStatistics) -> bool:

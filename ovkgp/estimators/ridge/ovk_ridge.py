@@ -7,7 +7,7 @@ from gpytorch.kernels import Kernel
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators.common.validation import Weighed
-from ovkgp.estimators.ridge.base import RidgeEstimator, require_solver
+from ovkgp.estimators.ridge.base import RidgeEstimator, check_solver
 from ovkgp.inference import Posterior
 from ovkgp.inference.ridge.solvers import solve_ridge
 
@@ -93,7 +93,7 @@ class OVKRidge(RidgeEstimator):
 
     def _require_options(self) -> None:
         super()._require_options()
-        require_solver(self)
+        check_solver(self)
 
     def _features(self, kernel: Kernel) -> None:
         return None

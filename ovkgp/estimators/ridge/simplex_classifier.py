@@ -26,8 +26,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
-from ovkgp.checks import whole_number
-from ovkgp.estimators.common.options import all_or_nothing, require_option
+from ovkgp.checks import check_integer
+from ovkgp.estimators.common.options import all_or_nothing, check_option
 from ovkgp.estimators.common.validation import as_array, input_table, output_names
 from ovkgp.estimators.ridge.base import RidgeEstimator
 from ovkgp.estimators.ridge.calibration import Calibration, calibrate, deal_folds, lone_classes
@@ -263,13 +263,13 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
     # --- options ----------------------------------------------------------------------------------------------------
 
     def _require_options(self) -> None:
-        require_option("coding", self.coding, CODINGS)
+        check_option("coding", self.coding, CODINGS)
         if not isinstance(self.kernel, Kernel) and self.kernel != "auto":
             raise OptionError(f'kernel must be "auto" or a kernel object, got {self.kernel!r}.')
         if self.num_frequencies is not None:
-            whole_number("num_frequencies", self.num_frequencies)
+            check_integer("num_frequencies", self.num_frequencies)
         if self.cv is None or _is_number(self.cv):
-            whole_number("cv", self.cv, least=2)
+            check_integer("cv", self.cv, least=2)
 
 
 def _is_number(cv) -> bool:

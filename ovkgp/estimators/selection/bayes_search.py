@@ -20,15 +20,15 @@ from sklearn.model_selection._search import BaseSearchCV
 from sklearn.utils import get_tags, indexable
 from tqdm import tqdm
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.estimators.selection.cross_validation import Folds, interrupts_noted
 from ovkgp.estimators.selection.search_space import (
     Point,
+    check_parameters,
     make_space,
     parameters,
     propose,
     quiet_optuna,
-    require_parameters,
 )
 from ovkgp.estimators.selection.study_journal import SearchJournal, Trial, fingerprint
 from ovkgp.exceptions import FitWarning, InputError, OptionError
@@ -171,12 +171,12 @@ class BayesSearchCV(BaseSearchCV):
 
     def _require_options(self) -> dict:
         """The search space, after everything that can be checked before work begins."""
-        whole_number("n_startup", self.n_startup)
-        whole_number("n_iter", self.n_iter, 0)
+        check_integer("n_startup", self.n_startup)
+        check_integer("n_iter", self.n_iter, 0)
         if self.timeout is not None and not (isinstance(self.timeout, Real) and self.timeout > 0):
             raise OptionError(f"timeout must be a positive number of seconds or None, got {self.timeout!r}.")
         space = make_space(self.search_spaces)
-        require_parameters(self.estimator, space)
+        check_parameters(self.estimator, space)
         with quiet_optuna():  # a missing extra is found out now, not after the first trials
             return space
 
@@ -190,7 +190,7 @@ class BayesSearchCV(BaseSearchCV):
                 while len(trials) < total and not (trials and self._is_late(began)):
                     points, scores = [trial.point for trial in trials], [trial.score for trial in trials]
                     trial = attempt(propose(journal.space, points, scores, self.n_startup, journal.seed))
-                    folds.require_going()
+                    folds.check_going()
                     journal.add(trial)
                     bar.update()
                     bar.set_postfix(best=f"{_best(trials):.6g}")

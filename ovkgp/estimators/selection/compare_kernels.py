@@ -19,7 +19,7 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, check_cv
 from tqdm import tqdm
 
-from ovkgp.estimators.common.options import is_variational, require_option
+from ovkgp.estimators.common.options import check_option, is_variational
 from ovkgp.estimators.common.validation import input_table, output_table
 from ovkgp.estimators.regression.gp_regressor import GPRegressor
 from ovkgp.estimators.selection.cross_validation import Folds, interrupts_noted
@@ -172,9 +172,9 @@ def compare_kernels(
         >>> table.index[0], bool(table.difference.iloc[1] < 0)
         ('decomposable', True)
     """
-    require_option("method", method, METHODS)
+    check_option("method", method, METHODS)
     score = score or ("elpd_loo" if cv is None else "cv_log_density")
-    require_option("score", score, SCORES)
+    check_option("score", score, SCORES)
     models, seed = regressors(candidates), as_seed(random_state)
     X = input_table(GPRegressor(), X, reset=True)
     Y = output_table(Y, X)[0]
@@ -229,22 +229,22 @@ class _Trial:
             found = step(*arguments)
         except Exception as error:  # whatever it is, the other candidates are not to suffer
             self.row["error"] += f"{' | ' if self.row['error'] else ''}{type(error).__name__}: {error}"
-        self.folds.require_going()  # what was interrupted keeps what it has, and may say nothing more
+        self.folds.check_going()  # what was interrupted keeps what it has, and may say nothing more
         return found
 
     def _fit(self, X: np.ndarray, Y: np.ndarray) -> GPRegressor:
         fitted = clone(self.model).fit(X, Y)
-        self.folds.require_going()
+        self.folds.check_going()
         self.steps.update()
         return fitted
 
     def _weigh(self, fitted: GPRegressor) -> None:
         evidence = fitted.log_evidence_
         if hasattr(fitted, "draws_"):  # which is the mean over the draws, and lower
-            scaling, seen = fitted.scaling_, np.isfinite(self.Y).sum(0)
+            scaling, observed = fitted.scaling_, np.isfinite(self.Y).sum(0)
             with torch.no_grad():
                 at_mode = fitted.gp_.log_evidence(scaling.inputs(self.X), scaling.outputs(self.Y))
-            evidence = scaling.log_density(float(at_mode), seen)
+            evidence = scaling.log_density(float(at_mode), observed)
         self.row["log_evidence"] = evidence
         self.row["penalised_evidence"] = evidence - _num_trained(fitted)
 
@@ -273,12 +273,12 @@ class _Trial:
             density[test], error[test] = left_out_rows(
                 self._fit(self.X[train], self.Y[train]), self.X[test], self.Y[test]
             )
-        seen = np.isfinite(density)
-        about_means = np.where(seen, density - np.nanmean(density, 0), 0.0).sum(
+        observed = np.isfinite(density)
+        about_means = np.where(observed, density - np.nanmean(density, 0), 0.0).sum(
             1
         )  # the entries of a row belong together
-        self.terms["cv_log_density"] = about_means[seen.any(1)] / seen.sum()
-        self.row["cv_log_density"] = density[seen].mean()
+        self.terms["cv_log_density"] = about_means[observed.any(1)] / observed.sum()
+        self.row["cv_log_density"] = density[observed].mean()
         self.row["cv_log_density_se"] = standard_error(self.terms["cv_log_density"])
         self.row["cv_rmse"] = np.sqrt(np.nanmean(error**2))
 

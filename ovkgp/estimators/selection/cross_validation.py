@@ -32,7 +32,7 @@ class Folds:
     def split(self, X, y=None, groups=None, **params) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The folds, whatever the arguments."""
         for fold in self.splits:
-            self.require_going()
+            self.check_going()
             yield fold
 
     def get_n_splits(self, X=None, y=None, groups=None, **params) -> int:
@@ -43,7 +43,7 @@ class Folds:
         """What the splitter asks for: it has had it, and scikit-learn wants to know that somebody takes it."""
         return get_routing_for_object(self.cv)
 
-    def require_going(self) -> None:
+    def check_going(self) -> None:
         """Raise KeyboardInterrupt once Ctrl-C was noted."""
         if self.interrupted:
             raise KeyboardInterrupt

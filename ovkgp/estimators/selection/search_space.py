@@ -163,13 +163,13 @@ def parameters(space: Mapping[str, Dimension], point: Point) -> dict[str, Any]:
     return {name: dimension.decode(point[name]) for name, dimension in space.items()}
 
 
-def require_parameters(estimator, space: Mapping[str, Dimension]) -> None:
+def check_parameters(estimator, space: Mapping[str, Dimension]) -> None:
     """Refuse a space with a name that the estimator does not have.
 
     Example:
         >>> from sklearn.linear_model import Ridge
-        >>> from ovkgp.estimators.selection.search_space import make_space, require_parameters
-        >>> require_parameters(Ridge(), make_space({"alpha": (0.1, 1.0)}))
+        >>> from ovkgp.estimators.selection.search_space import make_space, check_parameters
+        >>> check_parameters(Ridge(), make_space({"alpha": (0.1, 1.0)}))
     """
     known = estimator.get_params(deep=True)
     for name in space:

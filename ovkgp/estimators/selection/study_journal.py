@@ -19,7 +19,7 @@ import torch
 
 from ovkgp.estimators.selection.search_space import Dimension, Point, quiet_optuna
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.training.checkpoints import require_writable
+from ovkgp.inference.training.checkpoints import check_writable
 
 NAME = "ovkgp-bayes-search"
 """Of the study in its file."""
@@ -80,7 +80,7 @@ class SearchJournal:
         self._study = None
         if path is None:
             return
-        path = require_writable(path)
+        path = check_writable(path)
         _mend(path)
         with quiet_optuna() as optuna:
             self._study = _open(optuna, path)

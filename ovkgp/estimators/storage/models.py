@@ -45,7 +45,7 @@ from ovkgp.inference.model.row_sample import Landmarks
 from ovkgp.inference.posteriors.exact import ExactPosterior, IndependentPosterior, KroneckerPosterior
 from ovkgp.inference.posteriors.mixture import ConditionedDraws, MixturePosterior, checked_draws
 from ovkgp.inference.posteriors.posterior import KernelProcess, Posterior
-from ovkgp.inference.posteriors.weight_posterior import VarianceGuard, WeightPosterior
+from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior
 from ovkgp.inference.statistics.weight_space import WeightSystem
 from ovkgp.inference.strategies.independent import output_model
 from ovkgp.inference.variational.families import WeightGaussian
@@ -125,7 +125,7 @@ def blank_noise(kind: str, is_trained: bool, num_outputs: int) -> str | Tensor:
 
 KIND = "variational"
 OPTIONS = ("family", "rank", "learn_inducing")
-WEIGHTS, SEEN = "weights", "seen"
+WEIGHTS, SEEN = "weights", "observed"
 """Where the tensors of q are, and those that a posterior needs of the data."""
 
 
@@ -146,9 +146,9 @@ def variational_state(gp: VariationalGP) -> tuple[dict, dict[str, Tensor]]:
     header = {name: getattr(gp, name) for name in OPTIONS}
     header |= {"likelihood": likelihood_to_spec(gp.likelihood), "thin": gp.features.thin}
     header |= {"elbo": elbo, "limit": landmarks.limit}
-    seen = {name: getattr(landmarks, name) for name in ("X", "seen", "priorities")}
-    seen |= {} if noise is None else {"noise": noise}
-    return header, prefixed(**{WEIGHTS: gp.q_.tensors(), SEEN: seen})
+    observed = {name: getattr(landmarks, name) for name in ("X", "observed", "priorities")}
+    observed |= {} if noise is None else {"noise": noise}
+    return header, prefixed(**{WEIGHTS: gp.q_.tensors(), SEEN: observed})
 
 
 def blank_variational(header: dict, tensors: dict[str, Tensor], kernel: Kernel, mean: str) -> VariationalGP:
@@ -163,9 +163,9 @@ def blank_variational(header: dict, tensors: dict[str, Tensor], kernel: Kernel, 
     gp.features = InducingPoints(gp.kernel, points, gp.learn_inducing)
     gp.features.thin = list(header["thin"])
     gp.q_ = WeightGaussian.from_tensors(under(WEIGHTS, tensors))
-    seen = under(SEEN, tensors)
-    landmarks = Landmarks(*(seen[name] for name in ("X", "seen", "priorities")), header["limit"])
-    gp._seen = landmarks, seen.get("noise"), header["elbo"]
+    observed = under(SEEN, tensors)
+    landmarks = Landmarks(*(observed[name] for name in ("X", "observed", "priorities")), header["limit"])
+    gp._seen = landmarks, observed.get("noise"), header["elbo"]
     return gp
 
 
@@ -174,7 +174,7 @@ def is_parameter(name: str) -> bool:
     return not name.startswith((f"{WEIGHTS}.", f"{SEEN}."))
 
 
-def require_same_model(posterior: VariationalPosterior, gp: VariationalGP) -> None:
+def check_same_model(posterior: VariationalPosterior, gp: VariationalGP) -> None:
     """Refuse a model that was trained or edited after its posterior was made: a file holds one of them."""
     pairs = [(posterior.process.kernel, gp.kernel), (posterior.mean, gp.mean), (posterior.likelihood, gp.likelihood)]
     states = [(kernel_state(mine), kernel_state(yours)) for mine, yours in pairs]
@@ -241,7 +241,7 @@ def _exact_header(gp: OperatorValuedGP) -> dict:
     return {
         "noise": {"kind": noise.kind, "is_trained": noise.is_trained},
         "features": _features_spec(gp.features),
-        "road": gp.road,
+        "strategy": gp.strategy,
     }
 
 
@@ -299,7 +299,7 @@ def gp_from_state(
     else:
         features = _features(header["features"], kernel, under("features", tensors))
         noise = blank_noise(**header["noise"], num_outputs=estimator.n_outputs_)
-        gp = OperatorValuedGP(kernel, header["mean"], noise, features, header["road"])
+        gp = OperatorValuedGP(kernel, header["mean"], noise, features, header["strategy"])
     gp.mean.see(estimator.n_features_in_)
     recipe.register(gp, estimator)
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{UNSCALED}.")}
@@ -481,7 +481,7 @@ def posterior_from_state(header: dict, tensors: dict[str, Tensor], model: Model)
     process = KernelProcess(model.kernel, len(noise))
     if kind == "weights":
         system = WeightSystem.from_tensors(under("system", tensors))
-        guard = VarianceGuard.from_tensors(model.kernel, under("guard", tensors)) if header["guarded"] else None
+        guard = VarianceFloor.from_tensors(model.kernel, under("guard", tensors)) if header["guarded"] else None
         return WeightPosterior(process, model.features, system, model.mean, noise, header["num_dims"], guard)
     if kind not in SOLVERS:
         raise ModelFileError(f"the file describes a posterior of kind {kind!r}, which this version does not know.")

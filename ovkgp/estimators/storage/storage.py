@@ -48,13 +48,13 @@ from ovkgp.estimators.storage.models import (
     RIDGE,
     TRAINED,
     Recipe,
+    check_same_model,
     gp_from_state,
     gp_state,
     mixture_from_state,
     mixture_state,
     posterior_from_state,
     posterior_state,
-    require_same_model,
     unscaled_from_state,
 )
 from ovkgp.estimators.storage.models import MIXTURE_STATE_KIND as MIXTURE
@@ -102,7 +102,7 @@ class Stored:
 
 
 _POSTERIOR = ("n_features_in_", "n_outputs_", "output_names_", "kernel_", "scaling_", "_is_flat", "_has_names")
-_TRAINED = (*_POSTERIOR, "approximation_", "fit_report_", "_num_seen")
+_TRAINED = (*_POSTERIOR, "approximation_", "fit_report_", "_num_observed")
 _RIDGE = (*_POSTERIOR, "lam_", "noise_", "_noise_now", "_counts")
 _CLASSES = ("n_features_in_", "output_names_", "classes_", "lam_", "noise_", "calibration_", "_code", "_seed")
 _TABLES = ("n_features_in_", "n_outputs_", "output_names_", "_is_flat", "_has_names")
@@ -201,7 +201,7 @@ CODECS = {
     "function_": Codec(function_state, function_from_state),
     "measure_": Codec(lambda measure: ({}, dict(vars(measure))), lambda _, tensors: TaskMeasure(**tensors)),
     "posterior_": Codec(task_posterior_state, task_posterior_from_state),
-    "_num_seen": Codec(
+    "_num_observed": Codec(
         lambda counts: ({}, {"counts": torch.as_tensor(counts)}),
         lambda _, tensors: tensors["counts"].numpy(),
     ),
@@ -209,7 +209,7 @@ CODECS = {
 }
 """How fitted attributes are stored that are neither plain nor arrays."""
 
-UNWRITTEN = {"scaling_": {}, "_num_seen": {}}
+UNWRITTEN = {"scaling_": {}, "_num_observed": {}}
 """What the JSON of the first files did not hold, as all of it is in tensors."""
 ABSENT = (None, [])
 """What the JSON of the first files held for an attribute that an estimator did not have; now it holds nothing."""
@@ -263,7 +263,7 @@ def _posterior_state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]
     if isinstance(estimator.posterior_, MixturePosterior):
         return mixture_state(estimator.posterior_, estimator.gp_)
     if isinstance(estimator.gp_, VariationalGP):
-        require_same_model(estimator.posterior_, estimator.gp_)
+        check_same_model(estimator.posterior_, estimator.gp_)
         return {"kind": VARIATIONAL}, {}
     return posterior_state(estimator.posterior_, estimator.gp_.model)
 
@@ -279,7 +279,7 @@ def _fitted(estimator: BaseEstimator, stored: Stored) -> tuple[dict, dict[str, T
 
 def _place(name: str) -> str:
     """Where the tensors of a fitted attribute are found."""
-    return "seen" if name == "_num_seen" else name.strip("_")
+    return "observed" if name == "_num_observed" else name.strip("_")
 
 
 # --- file → estimator -----------------------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ovkgp.checks import whole_number
-from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights, require_replicates
-from ovkgp.estimators.common.options import all_or_nothing, require_option
+from ovkgp.checks import check_integer
+from ovkgp.estimators.common.bootstrap import check_replicates, replicate_fits, replicate_weights
+from ovkgp.estimators.common.options import all_or_nothing, check_option
 from ovkgp.estimators.common.scaling import Scaling
-from ovkgp.estimators.common.task_options import input_factor, make_measure, require_kernel, task_factor
+from ovkgp.estimators.common.task_options import check_kernel, input_factor, make_measure, task_factor
 from ovkgp.estimators.common.validation import as_array, input_table, output_names
-from ovkgp.estimators.quantiles.options import CONVENTIONS, canonical_lam, require_positive
+from ovkgp.estimators.quantiles.options import CONVENTIONS, canonical_lam, check_positive
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.tasks.factors import SAME_LEVEL, LevelFactor
@@ -332,7 +332,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         """Fits to rows with random weights, made at the first call."""
         h = self.function_
         if not hasattr(self, "_replicates"):
-            weights = replicate_weights(np.ones(len(self._rows)), require_replicates(self), self._seed)
+            weights = replicate_weights(np.ones(len(self._rows)), check_replicates(self), self._seed)
             self._replicates = np.stack(replicate_fits(self._refit(self._problem()[0]), weights, self.verbose))
         return [TaskFunction(h.inputs, h.tasks, torch.from_numpy(w)) for w in self._replicates]
 
@@ -340,10 +340,10 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         """From weights of the rows (n,) to W."""
 
         def fit(weights: np.ndarray) -> np.ndarray:
-            weighed = TaskProblem(
+            weighted = TaskProblem(
                 problem.inputs, problem.tasks, problem.targets, problem.loss, problem.lam, torch.from_numpy(weights)
             )
-            solution = self._solve(weighed, start=self.function_.weights, verbose=0)
+            solution = self._solve(weighted, start=self.function_.weights, verbose=0)
             if solution.report.interrupted:
                 raise KeyboardInterrupt  # the solver kept what it had; here it is all replicates that are to end
             return solution.weights.numpy()
@@ -354,15 +354,15 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
 
     def _require_options(self) -> None:
         for name in ("kernel", "task_kernel"):
-            require_kernel(self, name)
-        require_option("costs", self.costs, tuple(ENDS))
-        require_option("coupling", self.coupling, COUPLINGS)
-        require_option("convention", self.convention, tuple(CONVENTIONS))
-        require_positive("tol", self.tol)
-        whole_number("max_iter", self.max_iter)
-        require_replicates(self)
+            check_kernel(self, name)
+        check_option("costs", self.costs, tuple(ENDS))
+        check_option("coupling", self.coupling, COUPLINGS)
+        check_option("convention", self.convention, tuple(CONVENTIONS))
+        check_positive("tol", self.tol)
+        check_integer("max_iter", self.max_iter)
+        check_replicates(self)
         if self.kappa is not None:
-            require_positive("kappa", self.kappa)
+            check_positive("kappa", self.kappa)
         if self.levels is not None and self.coupling == "infinite":
             raise OptionError(
                 'levels are for coupling="independent"; coupling="infinite" learns all: leave levels out.'

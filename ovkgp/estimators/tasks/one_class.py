@@ -12,11 +12,11 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights, require_replicates
+from ovkgp.estimators.common.bootstrap import check_replicates, replicate_fits, replicate_weights
 from ovkgp.estimators.common.named_kernels import median_distance
-from ovkgp.estimators.common.options import all_or_nothing, require_option
+from ovkgp.estimators.common.options import all_or_nothing, check_option
 from ovkgp.estimators.common.scaling import Scaling
-from ovkgp.estimators.common.task_options import input_factor, make_measure, require_kernel, task_factor
+from ovkgp.estimators.common.task_options import check_kernel, input_factor, make_measure, task_factor
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.estimators.storage.functions import storable_part
 from ovkgp.exceptions import InputError, OptionError
@@ -377,7 +377,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
     def _replicate_functions(self) -> list[tuple[TaskFunction, np.ndarray]]:
         """Fits to rows with random weights, made at the first call: d, and the levels of `share_levels`."""
         if not hasattr(self, REPLICATES[0]):
-            weights = replicate_weights(self._row_counts, require_replicates(self), self._seed)
+            weights = replicate_weights(self._row_counts, check_replicates(self), self._seed)
             made = self._model().replicates(weights, self._row_counts, verbose=self.verbose)
             vars(self).update(zip(REPLICATES, made, strict=True))
         found = zip(*(getattr(self, name) for name in REPLICATES), strict=True)
@@ -395,17 +395,17 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
 
     def _level(self, nu) -> float:
         check_is_fitted(self, "function_")
-        return require_level("nu", self.nu if nu is None else nu, self.lowest)
+        return check_level("nu", self.nu if nu is None else nu, self.lowest)
 
     def _require_options(self) -> None:
         for name, also in KERNELS.items():
-            require_kernel(self, name, also)
-        require_option("density", self.density, DENSITIES)
-        require_replicates(self)
-        require_level("lowest", self.lowest, 0.0)
+            check_kernel(self, name, also)
+        check_option("density", self.density, DENSITIES)
+        check_replicates(self)
+        check_level("lowest", self.lowest, 0.0)
         if not 0 < self.lowest < 1:
             raise OptionError(f"lowest must be between 0 and 1, got {self.lowest!r}.")
-        require_level("nu", self.nu, self.lowest)
+        check_level("nu", self.nu, self.lowest)
         if (
             isinstance(self.lam, bool | str)
             or not np.isscalar(self.lam)
@@ -414,7 +414,7 @@ class InfiniteOneClassSVM(OutlierMixin, BaseEstimator):
             raise OptionError(f"lam must be a number, 0 or positive; got {self.lam!r}.")
 
 
-def require_level(name: str, level, lowest: float) -> float:
+def check_level(name: str, level, lowest: float) -> float:
     """A level in [lowest, 1]."""
     try:
         value = float(level)

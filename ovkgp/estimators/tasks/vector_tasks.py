@@ -11,8 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ovkgp.estimators.common.base import TableRegressor
-from ovkgp.estimators.common.options import all_or_nothing, noise_of, require_convention, require_lam, require_option
-from ovkgp.estimators.common.task_options import require_kernel, task_kernel
+from ovkgp.estimators.common.options import all_or_nothing, check_convention, check_lam, check_option, noise_of
+from ovkgp.estimators.common.task_options import check_kernel, task_kernel
 from ovkgp.estimators.common.validation import as_array, input_table, numbers
 from ovkgp.estimators.ridge.base import positive, scaled_kernel
 from ovkgp.exceptions import InputError, OptionError
@@ -51,9 +51,9 @@ def by_task(Y: np.ndarray, num_tasks: int) -> np.ndarray:
 def second_moments(Y: np.ndarray) -> np.ndarray:
     """YᵀY over its observed entries, (p, p): uncentred means of products, of Y (n, T, p)."""
     rows = Y.reshape(-1, Y.shape[-1])
-    seen = np.isfinite(rows).astype(float)
-    rows = np.where(seen > 0, rows, 0.0)
-    return rows.T @ rows / np.maximum(seen.T @ seen, 1.0)
+    observed = np.isfinite(rows).astype(float)
+    rows = np.where(observed > 0, rows, 0.0)
+    return rows.T @ rows / np.maximum(observed.T @ observed, 1.0)
 
 
 def output_matrix(option, Y: np.ndarray) -> Tensor:
@@ -255,22 +255,22 @@ class VectorTaskRegressor(TableRegressor):
         with all_or_nothing(self):
             self._require_options()
             X, Y = self._enter_by_task(X, y)
-            seen = np.isfinite(Y).any(-1)
-            self.missing_ = float(1 - seen.mean())
-            rows = seen.any(1)
-            X, Y, seen = torch.from_numpy(X[rows]).double(), torch.from_numpy(Y[rows]), seen[rows]
+            observed = np.isfinite(Y).any(-1)
+            self.missing_ = float(1 - observed.mean())
+            rows = observed.any(1)
+            X, Y, observed = torch.from_numpy(X[rows]).double(), torch.from_numpy(Y[rows]), observed[rows]
             self.offset_ = np.nanmean(Y.numpy(), (0, 1)) if self.fit_intercept else np.zeros(Y.shape[-1])
             Y = Y - torch.from_numpy(self.offset_)
             matrix = output_matrix(self.output_matrix, Y.numpy())
             kernel = pair_kernel(self, X, torch.from_numpy(self.tasks_), matrix)
             self.output_matrix_ = matrix.numpy()
-            self._settle(kernel, X, Y, torch.from_numpy(seen))
+            self._settle(kernel, X, Y, torch.from_numpy(observed))
         return self
 
-    def _settle(self, kernel, X: Tensor, Y: Tensor, seen: Tensor) -> None:
+    def _settle(self, kernel, X: Tensor, Y: Tensor, observed: Tensor) -> None:
         """σ², s², the model and its posterior."""
-        self.lam_, self.fit_report_ = float(require_lam(self.lam)[0]), None
-        self.noise_, ratios = self._noise(seen)
+        self.lam_, self.fit_report_ = float(check_lam(self.lam)[0]), None
+        self.noise_, ratios = self._noise(observed)
         self.scale_ = 1.0
         self._condition(pair_gp(kernel, self.noise_, 1.0, trained=False), X, Y, ratios)
         trains = self.hyperparameters == "evidence"
@@ -278,21 +278,21 @@ class VectorTaskRegressor(TableRegressor):
             self.scale_ = positive(self._best_scale(Y), Y.numpy())
             gp = pair_gp(kernel, self.noise_, self.scale_, trained=trains)
             if trains:
-                self._train(gp, X, Y, ratios, seen)
+                self._train(gp, X, Y, ratios, observed)
             self._condition(gp, X, Y, ratios)
 
-    def _noise(self, seen: Tensor) -> tuple[float, Tensor | None]:
+    def _noise(self, observed: Tensor) -> tuple[float, Tensor | None]:
         """σ² and, where it is not the same in all rows, the noise of each as a multiple (n,) of σ²."""
-        n, num_tasks = seen.shape
-        counts = {"fixed": n * num_tasks, "pooled": int(seen.sum()), "per_sample": n * num_tasks}
+        n, num_tasks = observed.shape
+        counts = {"fixed": n * num_tasks, "pooled": int(observed.sum()), "per_sample": n * num_tasks}
         noise = noise_of(self.lam_, self.convention, n, counts[self.normalisation])
-        if self.normalisation != "per_sample" or bool(seen.all()):
+        if self.normalisation != "per_sample" or bool(observed.all()):
             return noise, None
-        each = [noise_of(self.lam_, self.convention, n, n * int(count)) for count in seen.sum(1)]
+        each = [noise_of(self.lam_, self.convention, n, n * int(count)) for count in observed.sum(1)]
         ratios = torch.tensor(each, dtype=torch.float64) / noise
         return noise, None if bool((ratios == 1).all()) else ratios  # some conventions do not count entries
 
-    def _train(self, gp, X: Tensor, Y: Tensor, ratios: Tensor | None, seen: Tensor) -> None:
+    def _train(self, gp, X: Tensor, Y: Tensor, ratios: Tensor | None, observed: Tensor) -> None:
         if ratios is not None:
             raise OptionError(
                 'the noise of each row is known with normalisation="per_sample", and is not trained: use "fixed" or "pooled".'
@@ -321,9 +321,9 @@ class VectorTaskRegressor(TableRegressor):
 
     def _best_scale(self, Y: Tensor) -> float:
         """yᵀ (K + σ²)⁻¹ y / N, where the evidence is largest (LT §6.0)."""
-        seen = torch.isfinite(Y)
-        rows = seen.any(-1)  # the posterior leaves out pairs of which nothing was seen
-        return float((torch.nan_to_num(Y[rows]) * self.posterior_.solver.alpha).sum() / seen.sum())
+        observed = torch.isfinite(Y)
+        rows = observed.any(-1)  # the posterior leaves out pairs of which nothing was seen
+        return float((torch.nan_to_num(Y[rows]) * self.posterior_.solver.alpha).sum() / observed.sum())
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -398,15 +398,15 @@ class VectorTaskRegressor(TableRegressor):
 
     def _require_options(self) -> None:
         for name in ("kernel", "task_kernel"):
-            require_kernel(self, name)
-        require_convention(self.convention)
-        if len(require_lam(self.lam)) > 1:
+            check_kernel(self, name)
+        check_convention(self.convention)
+        if len(check_lam(self.lam)) > 1:
             raise OptionError(
                 'lam must be one number; choose among several by cross-validation or hyperparameters="evidence".'
             )
-        require_option("normalisation", self.normalisation, NORMALISATIONS)
-        require_option("scale", self.scale, SCALES)
-        require_option("hyperparameters", self.hyperparameters, LEARNING)
+        check_option("normalisation", self.normalisation, NORMALISATIONS)
+        check_option("scale", self.scale, SCALES)
+        check_option("hyperparameters", self.hyperparameters, LEARNING)
 
 
 def _tensor(y) -> np.ndarray | None:

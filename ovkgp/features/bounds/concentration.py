@@ -13,7 +13,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from ovkgp.checks import VARIANTS, nonnegative, one_of, positive, probability, whole_number
+from ovkgp.checks import VARIANTS, check_integer, nonnegative, one_of, positive, probability
 from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.bounds.constants import SpectralConstants, intrinsic_dimension, spectral_constants
 from ovkgp.features.bounds.variance import kernel_variance
@@ -49,7 +49,7 @@ def bernstein_bound(
     epsilon, size, num_terms = (
         positive("epsilon", epsilon),
         positive("size", size),
-        whole_number("num_terms", num_terms),
+        check_integer("num_terms", num_terms),
     )
     one_of("method", method, METHODS)
     one_of("variant", variant, VARIANTS)
@@ -106,7 +106,7 @@ def pointwise_error_bound(
         >>> pointwise_error_bound(RBFKernel(ard_num_dims=2), torch.ones(2), 2000, epsilon=0.1) < 1e-4
         True
     """
-    num_frequencies = whole_number("num_frequencies", num_frequencies)
+    num_frequencies = check_integer("num_frequencies", num_frequencies)
     one_of("method", method, METHODS)
     lag = torch.as_tensor(lag)
     variance = kernel_variance(kernel, lag, num_frequencies, bounded=bounded)
@@ -185,7 +185,7 @@ def uniform_error_bound(
         >>> uniform_error_bound(kernel, 100_000, epsilon=0.1, diameter=1.0) < 1e-6
         True
     """
-    num_frequencies = whole_number("num_frequencies", num_frequencies)
+    num_frequencies = check_integer("num_frequencies", num_frequencies)
     epsilon, diameter = positive("epsilon", epsilon), nonnegative("diameter", diameter)
     one_of("method", method, UNIFORM_METHODS)
     one_of("variant", variant, VARIANTS)
@@ -353,7 +353,7 @@ def measured_error(
     """
     if X.dim() != 2 or len(X) == 0:
         raise InputError(f"X holds points, (n, d) with n at least 1; got {tuple(X.shape)}.")
-    num_frequencies, repeats = whole_number("num_frequencies", num_frequencies), whole_number("repeats", repeats)
+    num_frequencies, repeats = check_integer("num_frequencies", num_frequencies), check_integer("repeats", repeats)
     with torch.no_grad():
         exact = kernel(X).to_dense()
         size = block_norms(exact, len(X)).diagonal().max().item()

@@ -11,7 +11,7 @@ import math
 
 from gpytorch.kernels import Kernel
 
-from ovkgp.checks import VARIANTS, nonnegative, one_of, positive, probability, whole_number
+from ovkgp.checks import VARIANTS, check_integer, nonnegative, one_of, positive, probability
 from ovkgp.exceptions import OptionError
 from ovkgp.features.bounds.constants import spectral_constants
 
@@ -44,7 +44,7 @@ def generalization_bound(
         >>> round(generalization_bound(0.1, 10_000, lipschitz=1.0, norm_bound=1.0, trace=1.0, cost_bound=1.0), 4)
         0.1826
     """
-    num_rows, delta = whole_number("num_rows", num_rows), probability("delta", delta)
+    num_rows, delta = check_integer("num_rows", num_rows), probability("delta", delta)
     risk = nonnegative("empirical_risk", empirical_risk)
     capacity = nonnegative("lipschitz", lipschitz) * nonnegative("norm_bound", norm_bound)
     capacity *= math.sqrt(nonnegative("trace", trace))
@@ -110,7 +110,7 @@ def ridge_generalization_bound(
 
 def _printed_ridge(empirical_risk, num_rows, lam, kappa, trace, size, delta) -> float:
     num_rows, delta, trace = (
-        whole_number("num_rows", num_rows),
+        check_integer("num_rows", num_rows),
         probability("delta", delta),
         nonnegative("trace", trace),
     )
@@ -150,7 +150,7 @@ def stability_bound(
         >>> bound < stability_bound(0.0, 1000, 1.0, kappa=1.0, output_norm=1.0, variant="printed")
         True
     """
-    num_rows, lam, delta = whole_number("num_rows", num_rows), positive("lam", lam), probability("delta", delta)
+    num_rows, lam, delta = check_integer("num_rows", num_rows), positive("lam", lam), probability("delta", delta)
     kappa, size = nonnegative("kappa", kappa), nonnegative("output_norm", output_norm)
     one_of("variant", variant, VARIANTS)
     square = (size * (1 + kappa / math.sqrt(lam))) ** 2
@@ -203,7 +203,7 @@ def suggest_features(num_rows: int, rule: str = "sqrt", *, constant: float = 1.0
         >>> suggest_features(10_000), suggest_features(10_000, "linear", constant=0.1)
         (100, 1000)
     """
-    num_rows, constant = whole_number("num_rows", num_rows), positive("constant", constant)
+    num_rows, constant = check_integer("num_rows", num_rows), positive("constant", constant)
     growth = math.sqrt(num_rows) if one_of("rule", rule, ("sqrt", "linear")) == "sqrt" else num_rows
     return max(1, math.ceil(constant * growth))
 
@@ -223,7 +223,7 @@ def mean_deviation_bound(radius: float, num_samples: int, delta: float = 0.05) -
         >>> round(mean_deviation_bound(1.0, 100, delta=0.05), 4)
         0.3448
     """
-    radius, num_samples = nonnegative("radius", radius), whole_number("num_samples", num_samples)
+    radius, num_samples = nonnegative("radius", radius), check_integer("num_samples", num_samples)
     return radius / math.sqrt(num_samples) * (1 + math.sqrt(2 * math.log(1 / probability("delta", delta))))
 
 
@@ -280,7 +280,7 @@ def weight_radius(norm_bound: float, num_frequencies: int, *, normalized: bool =
         >>> weight_radius(2.0, 100), weight_radius(2.0, 100, normalized=False)
         (0.2, 0.02)
     """
-    num_frequencies = whole_number("num_frequencies", num_frequencies)
+    num_frequencies = check_integer("num_frequencies", num_frequencies)
     return positive("norm_bound", norm_bound) / (math.sqrt(num_frequencies) if normalized else num_frequencies)
 
 
@@ -298,7 +298,7 @@ def task_stability(num_rows: int, lam: float, *, kappa_x: float = 1.0, kappa_tas
         0.5
     """
     kappa = nonnegative("kappa_x", kappa_x) * nonnegative("kappa_task", kappa_task)
-    return kappa**2 / (2 * positive("lam", lam) * whole_number("num_rows", num_rows))
+    return kappa**2 / (2 * positive("lam", lam) * check_integer("num_rows", num_rows))
 
 
 def task_value_bound(
@@ -370,7 +370,7 @@ def task_generalization_bound(
         True
     """
     one_of("form", form, ("thesis", "tight", "sharp"))
-    n, delta = whole_number("num_rows", num_rows), probability("delta", delta)
+    n, delta = check_integer("num_rows", num_rows), probability("delta", delta)
     risk = nonnegative("empirical_risk", empirical_risk)
     beta = task_stability(n, lam, kappa_x=kappa_x, kappa_task=kappa_task)
     largest = task_loss_bound(lam, loss=loss, target=target, kappa_x=kappa_x, kappa_task=kappa_task)

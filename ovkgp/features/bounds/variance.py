@@ -12,7 +12,7 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.bounds.constants import inverse_squares
 from ovkgp.features.spectral import moments
@@ -54,7 +54,7 @@ def kernel_variance(kernel: Kernel, lag: Tensor, num_frequencies: int = 1, *, bo
         >>> kernel_variance(kernel, torch.zeros(3)).diagonal().round(decimals=4)  # (d − 1)/ℓ⁴
         tensor([2., 2., 2.], dtype=torch.float64)
     """
-    num_frequencies = whole_number("num_frequencies", num_frequencies)
+    num_frequencies = check_integer("num_frequencies", num_frequencies)
     lag = torch.as_tensor(lag).detach().to(torch.float64)
     if lag.dim() != 1 or not torch.isfinite(lag).all():
         raise InputError(f"lag is one finite vector of shape (d,), got shape {tuple(lag.shape)}.")
@@ -72,8 +72,8 @@ def _variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
     separable = components(kernel)
     if separable is None:
         return _estimated_variance(kernel, lag, bounded)
-    seen = _select(kernel, lag)
-    return sum(_variance(k, seen, bounded) * (m @ m).to(lag) for k, m in separable)
+    observed = _select(kernel, lag)
+    return sum(_variance(k, observed, bounded) * (m @ m).to(lag) for k, m in separable)
 
 
 def _select(kernel: Kernel, lag: Tensor) -> Tensor:
@@ -83,33 +83,33 @@ def _select(kernel: Kernel, lag: Tensor) -> Tensor:
 @_variance.register
 def _(kernel: ScaleKernel, lag, bounded):
     # GPyTorch's ScaleKernel takes over the active_dims of its base kernel, which then selects once, not twice.
-    seen = _select(kernel, lag) if kernel.base_kernel.active_dims is None else lag
-    return kernel.outputscale.to(lag) ** 2 * _variance(kernel.base_kernel, seen, bounded)
+    observed = _select(kernel, lag) if kernel.base_kernel.active_dims is None else lag
+    return kernel.outputscale.to(lag) ** 2 * _variance(kernel.base_kernel, observed, bounded)
 
 
 @_variance.register
 def _(kernel: AdditiveKernel, lag, bounded):
-    seen = _select(kernel, lag)
-    return sum(_variance(part, seen, bounded) for part in kernel.kernels)
+    observed = _select(kernel, lag)
+    return sum(_variance(part, observed, bounded) for part in kernel.kernels)
 
 
 @_variance.register(CurlFreeKernel)
 @_variance.register(DivergenceFreeKernel)
 def _(kernel, lag, bounded):
     base, scale = kernel.base_kernel, 1.0
-    seen = _select(base, _select(kernel, lag))
+    observed = _select(base, _select(kernel, lag))
     while isinstance(base, ScaleKernel):
         scale, base = scale * base.outputscale.to(lag), base.base_kernel
-    weights = inverse_squares(base, len(seen)) if isinstance(base, RBFKernel) else None
+    weights = inverse_squares(base, len(observed)) if isinstance(base, RBFKernel) else None
     if weights is None or (bounded and bool((weights != weights[0]).any())):
         return _estimated_variance(kernel, lag, bounded)
-    return scale**2 * field_variance(weights, seen, isinstance(kernel, CurlFreeKernel), bounded)
+    return scale**2 * field_variance(weights, observed, isinstance(kernel, CurlFreeKernel), bounded)
 
 
 def _scalar_variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
     """(k(0)² + k(0) k(2δ) − 2 k(δ)²)/2 where A is a constant on (R^d, +), else an estimate."""
-    seen = _select(kernel, lag)
-    inner = spectral_pair.ignoring_active_dims(kernel, num_dims=len(seen), bounded=bounded)
+    observed = _select(kernel, lag)
+    inner = spectral_pair.ignoring_active_dims(kernel, num_dims=len(observed), bounded=bounded)
     plain = len(inner.terms) == 1 and inner.even and inner.terms[0].warp is None
     if not plain or not moments.has_constant_factor(inner.terms[0]):
         return _estimated_variance(kernel, lag, bounded)

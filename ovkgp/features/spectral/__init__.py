@@ -1,1 +1,8 @@
-"""Spectral."""
+"""Spectral pairs of kernels: frequency distributions and factors of the operator-valued Bochner theorem.
+
+Importing this package registers the pair of every known kernel.
+"""
+
+from ovkgp.features.spectral import combined, fields, radial, scalar
+
+__all__ = ["combined", "fields", "radial", "scalar"]

@@ -32,7 +32,7 @@ def as_seed(random_state) -> int:
     return int(check_random_state(random_state).randint(2**31))
 
 
-def require_sampler(sampler: str, pair) -> None:
+def check_sampler(sampler: str, pair) -> None:
     """Refuse unknown samplers, and orthogonal sampling of laws that are not rotation-invariant, where it is biased."""
     if sampler not in SAMPLERS:
         raise OptionError(f"sampler must be one of {', '.join(SAMPLERS)}; got {sampler!r}.")

@@ -21,7 +21,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.features.operators import reflected_columns
-from ovkgp.features.spectral.moments import require_finite
+from ovkgp.features.spectral.moments import check_finite
 from ovkgp.features.spectral.pair import (
     SpectralPair,
     SpectralSum,
@@ -93,13 +93,13 @@ def _over(base: Kernel, direction: Direction, d: int, bounded: bool) -> Spectral
         return SpectralSum(tuple(t for k in base.kernels for t in _over(k, direction, d, bounded).terms))
     if bounded and scale_mixture(base) is not None:
         return _bounded(base, direction, d)
-    require_finite(base, 4, "unbounded curl- and divergence-free")
+    check_finite(base, 4, "unbounded curl- and divergence-free")
     return map_terms(spectral_pair.ignoring_active_dims(base, num_dims=d), lambda term: _unbounded(term, direction, d))
 
 
 def _bounded(base: Kernel, direction: Direction, d: int) -> SpectralPair:
     mixture = scale_mixture(base)
-    require_finite(base, 2, "curl- and divergence-free")
+    check_finite(base, 2, "curl- and divergence-free")
     pair = SpectralPair(
         base_dim=d + 1 + mixture.base_dim,
         frequencies=lambda u: whitened_frequencies(u, d, mixture, tilted=True) / base.lengthscale.to(u),

@@ -111,7 +111,7 @@ def _(kernel) -> float:
     return moment_order(kernel.base_kernel) if hasattr(kernel, "base_kernel") else math.inf
 
 
-def require_finite(kernel: Kernel, order: float, what: str) -> None:
+def check_finite(kernel: Kernel, order: float, what: str) -> None:
     """Raise where a moment of the frequencies that the features need is infinite."""
     if order >= moment_order(kernel):
         raise SpectralError(

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.kernels.protocol import known_dims
-from ovkgp.kernels.records import RuleTable
+from ovkgp.kernels.records import KernelDispatcher
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def precompose(pair: SpectralPair | SpectralSum, warp: Callable[[Tensor], Tensor
     return map_terms(pair, change)
 
 
-class SpectralTable(RuleTable):
+class SpectralTable(KernelDispatcher):
     """`spectral_pair(kernel)`: the law of the frequencies and the factor from which random features are made.
 
     `spectral_pair` is the one table of this class. It knows the kernels that the README lists with random features.

@@ -21,7 +21,7 @@ from scipy.special import gammainc, gammaincinv
 from torch import Tensor
 
 from ovkgp.features.spectral.pair import SpectralPair, input_dim, spectral_pair, unit_factor
-from ovkgp.kernels.records import RuleTable
+from ovkgp.kernels.records import KernelDispatcher
 
 
 class GammaQuantile(torch.autograd.Function):
@@ -88,7 +88,7 @@ class ScaleMixture(NamedTuple):
         return 0 if self.quantile is None else 1
 
 
-class MixtureTable(RuleTable):
+class MixtureTable(KernelDispatcher):
     """The mixing laws of the kernels that are Gaussian scale mixtures."""
 
     def __call__(self, kernel: Kernel) -> ScaleMixture | None:

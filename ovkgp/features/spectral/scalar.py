@@ -140,9 +140,11 @@ def _mixture_product(kernel: SpectralMixtureKernel) -> SpectralPair:
 
     def factor(frequencies: Tensor) -> Tensor:
         weights = kernel.mixture_weights.to(frequencies)
-        law = (weights / weights.sum(-1, keepdim=True)).log()[..., None, None, :] + _log_densities(kernel, frequencies)
+        distribution = (weights / weights.sum(-1, keepdim=True)).log()[..., None, None, :] + _log_densities(
+            kernel, frequencies
+        )
         total = weights.sum(-1)[..., None, None, None]
-        return total ** (dims / 2) * _held_ratio(law.logsumexp(-1).sum(-1))
+        return total ** (dims / 2) * _held_ratio(distribution.logsumexp(-1).sum(-1))
 
     return SpectralPair(3 * dims, frequencies, factor)
 

@@ -15,7 +15,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from scipy.linalg import lapack
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 
 JITTERS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 """What is added to the diagonal of a matrix that has no Cholesky factor, as parts of its mean diagonal."""
@@ -53,7 +53,7 @@ def _cholesky(matrix: Tensor) -> tuple[Tensor, float]:
             message = f"a covariance matrix was not positive definite: {part:.0e} of its mean diagonal was added to it."
             warnings.warn(message, NumericalWarning, stacklevel=3)
             return chol, part * scale
-    raise FactorisationError(
+    raise FactorizationError(
         f"a {len(matrix)} × {len(matrix)} covariance matrix (mean diagonal {scale:.3g}) is not positive definite, not even "
         f"with {JITTERS[-1]:.0e} of its mean diagonal added: take more noise, shorter lengthscales or smaller outputscales."
     )
@@ -62,7 +62,7 @@ def _cholesky(matrix: Tensor) -> tuple[Tensor, float]:
 def check_finite(matrix: Tensor, name: str) -> None:
     """Refuse NaN and infinity, in one pass without a copy: the sum of a matrix keeps them."""
     if not math.isfinite(matrix.detach().sum().item()):
-        raise FactorisationError(
+        raise FactorizationError(
             f"{name} holds NaN or infinity: the hyperparameters made it so (a lengthscale near zero, an outputscale or a "
             "noise that overflowed). Bound them, or scale the data."
         )
@@ -156,8 +156,8 @@ class DenseSolver:
 
     @torch.no_grad()
     def __init__(self, covariance: Tensor, residuals: Tensor):
-        self.seen = ~torch.isnan(residuals)
-        observed = residuals[self.seen]
+        self.observed = ~torch.isnan(residuals)
+        observed = residuals[self.observed]
         if covariance.shape != (len(observed), len(observed)):
             raise InputError(
                 f"the covariance of the {len(observed)} observed entries must be square of that size; got "
@@ -170,19 +170,19 @@ class DenseSolver:
 
     def _spread(self, observed: Tensor) -> Tensor:
         """(N, ...) to (n·p, ...), zero where missing."""
-        spread = observed.new_zeros(self.seen.numel(), *observed.shape[1:])
-        spread[self.seen.flatten()] = observed
+        spread = observed.new_zeros(self.observed.numel(), *observed.shape[1:])
+        spread[self.observed.flatten()] = observed
         return spread
 
     @torch.no_grad()
     def solve(self, rhs: Tensor) -> Tensor:
         """C⁻¹ rhs, (n·p, k) → (n·p, k); rows of missing entries are ignored on input and zero on output."""
-        return self._spread(torch.cholesky_solve(rhs[self.seen.flatten()], self.chol))
+        return self._spread(torch.cholesky_solve(rhs[self.observed.flatten()], self.chol))
 
     @torch.no_grad()
     def inverse_diagonal(self) -> Tensor:
         """The diagonal of C⁻¹ (n, p), zero where missing. 2N³/3."""
-        return self._spread(inverse_of(self.chol).diagonal()).view(self.seen.shape)
+        return self._spread(inverse_of(self.chol).diagonal()).view(self.observed.shape)
 
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
         """K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is `num_outputs`, p by default.
@@ -190,8 +190,8 @@ class DenseSolver:
         `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q). O(m q N²); differentiable in K_*.
         """
         check_form(form)
-        q = self.seen.shape[1] if num_outputs is None else num_outputs
-        root = torch.linalg.solve_triangular(self.chol, cross[:, self.seen.flatten()].mT, upper=False)  # (N, m·q)
+        q = self.observed.shape[1] if num_outputs is None else num_outputs
+        root = torch.linalg.solve_triangular(self.chol, cross[:, self.observed.flatten()].mT, upper=False)  # (N, m·q)
         if form == "diag":
             return root.square().sum(0).view(-1, q)
         if form == "full":
@@ -202,14 +202,16 @@ class DenseSolver:
     def tensors(self) -> dict[str, Tensor]:
         """Everything the solver holds, to be stored."""
         upper = self.chol.mT.contiguous()  # LAPACK's order: a view of the factor as it is, and no copy
-        return {"upper": upper, "seen": self.seen, "alpha": self.alpha, "log_density": self.log_density}
+        return {"upper": upper, "observed": self.observed, "alpha": self.alpha, "log_density": self.log_density}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> DenseSolver:
         """The solver that `tensors` came from."""
         solver = cls.__new__(cls)
         solver.chol = tensors["upper"].mT
-        solver.seen, solver.alpha, solver.log_density = (tensors[name] for name in ("seen", "alpha", "log_density"))
+        solver.observed, solver.alpha, solver.log_density = (
+            tensors[name] for name in ("observed", "alpha", "log_density")
+        )
         return solver
 
 

@@ -42,7 +42,7 @@ class PreconditionerTraces:
     def by_gram(self, index: int) -> Tensor:
         """Σ_ab Γ_ab P̂⁻¹_{(i,a),(j,b)} (n, n)."""
         covariance = self.preconditioner.covariance
-        blocks = self.noise.inverse_blocks(covariance.seen)  # (n, p, p)
+        blocks = self.noise.inverse_blocks(covariance.observed)  # (n, p, p)
         total = torch.diag(torch.einsum("iab,ab->i", blocks, covariance.output_matrices[index]))
         for column in self.preconditioner.roots[index].mT:
             total -= gram(self.H @ column)
@@ -51,14 +51,14 @@ class PreconditionerTraces:
     def by_output(self, index: int) -> Tensor:
         """Σ_ij (L Lᵀ)_ij P̂⁻¹_{(i,a),(j,b)} (p, p), with the factor L of the preconditioner for K: O(n p r R)."""
         L = self.preconditioner.factors[index]
-        blocks = self.noise.inverse_blocks(self.preconditioner.covariance.seen)
+        blocks = self.noise.inverse_blocks(self.preconditioner.covariance.observed)
         own = torch.einsum("iab,i->ab", blocks, L.square().sum(1))
         products = times(L.mT, self.H.transpose(0, 1)).flatten(0, 1)  # (r·R, p)
         return own - products.mT @ products
 
     def by_noise(self) -> Tensor:
         """The blocks of P̂⁻¹ at each point (n, p, p)."""
-        blocks = self.noise.inverse_blocks(self.preconditioner.covariance.seen)
+        blocks = self.noise.inverse_blocks(self.preconditioner.covariance.observed)
         points = self.H.permute(1, 2, 0)  # (n, p, R)
         return blocks - points @ points.mT
 
@@ -167,7 +167,7 @@ class _Probes:
         self.preconditioner = preconditioner
         self.Z = preconditioner.sample(num_probes, seed)
         self.U = preconditioner.solve(self.Z)
-        self.num_entries = int(preconditioner.covariance.seen.sum())
+        self.num_entries = int(preconditioner.covariance.observed.sum())
         self.scales = self.num_entries / torch.einsum("ika,ika->k", self.Z, self.U)
 
     def logdet(self, values: Tensor, weights: Tensor) -> tuple[Tensor, float]:
@@ -296,7 +296,7 @@ class IterativeSolver:
     def inverse_diagonal(self) -> Tensor:
         """The diagonal of C⁻¹ (n, p), zero where missing: a solve for each observed entry."""
         diagonal = torch.zeros_like(self.alpha).flatten()
-        for entries in self.covariance.seen.flatten().nonzero().squeeze(1).split(CHUNK_COLUMNS):
+        for entries in self.covariance.observed.flatten().nonzero().squeeze(1).split(CHUNK_COLUMNS):
             columns = torch.arange(len(entries), device=entries.device)
             units = diagonal.new_zeros(len(diagonal), len(entries))
             units[entries, columns] = 1.0
@@ -311,12 +311,12 @@ class IterativeSolver:
         """
         check_form(form)
         q = self.alpha.shape[1] if num_outputs is None else num_outputs
-        seen = torch.where(self.covariance.seen.flatten(), cross, 0.0)
-        solved = self.solve(seen.detach().mT)  # (n·p, m·q)
-        value = _products(seen.detach(), solved, form, q)
+        observed = torch.where(self.covariance.observed.flatten(), cross, 0.0)
+        solved = self.solve(observed.detach().mT)  # (n·p, m·q)
+        value = _products(observed.detach(), solved, form, q)
         if not (torch.is_grad_enabled() and cross.requires_grad):
             return value
-        change = _products(seen, solved, form, q)
+        change = _products(observed, solved, form, q)
         return 2 * change - value
 
     def tensors(self) -> dict[str, Tensor]:
@@ -325,7 +325,12 @@ class IterativeSolver:
         lists = {"gram": C.grams, "output": C.output_matrices, "factor": [L.mT for L in P.factors], "root": P.roots}
         tensors = {f"{name}.{q}": tensor for name, parts in lists.items() for q, tensor in enumerate(parts)}
         numbers = self.tolerance, self.max_iterations, self.norm, self.standard_error
-        tensors |= {"noise": self.noise, "seen": C.seen, "upper": P.chol.mT, "numbers": self.alpha.new_tensor(numbers)}
+        tensors |= {
+            "noise": self.noise,
+            "observed": C.observed,
+            "upper": P.chol.mT,
+            "numbers": self.alpha.new_tensor(numbers),
+        }
         tensors |= {"alpha": self.alpha, "log_density": self.log_density}
         return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
@@ -338,7 +343,7 @@ class IterativeSolver:
         solver.max_iterations = int(iterations)
         count = sum(name.startswith("gram.") for name in tensors)
         parts = {name: [tensors[f"{name}.{q}"] for q in range(count)] for name in ("gram", "output", "factor", "root")}
-        solver.covariance = KroneckerSum(parts["gram"], parts["output"], solver.noise, tensors["seen"])
+        solver.covariance = KroneckerSum(parts["gram"], parts["output"], solver.noise, tensors["observed"])
         factors = [rows.mT for rows in parts["factor"]]
         solver.preconditioner = Preconditioner(solver.covariance, factors, parts["root"], tensors["upper"].mT)
         return solver

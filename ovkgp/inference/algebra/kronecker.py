@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.inference.algebra.dense import (
     check_finite,
     check_form,
@@ -79,7 +79,7 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
         else:
             values, vectors = torch.linalg.eigh(matrix.detach())
     except (np.linalg.LinAlgError, torch.linalg.LinAlgError) as error:
-        raise FactorisationError(f"the eigendecomposition of a Gram matrix failed: {error}") from error
+        raise FactorizationError(f"the eigendecomposition of a Gram matrix failed: {error}") from error
     return values.clamp_min_(0), vectors.contiguous()
 
 
@@ -129,7 +129,7 @@ class SeparableSolver:
     KEPT: tuple[str, ...]
     """The tensors that a solver consists of."""
 
-    def require_own_outputs(self, num_outputs: int | None) -> None:
+    def check_own_outputs(self, num_outputs: int | None) -> None:
         """Refuse to predict another process: only the scalar covariance with it is known."""
         if num_outputs not in (None, self.alpha.shape[1]):
             raise InputError(
@@ -220,7 +220,7 @@ class KroneckerSolver(SeparableSolver):
         Differentiable in k.
         """
         check_form(form)
-        self.require_own_outputs(num_outputs)
+        self.check_own_outputs(num_outputs)
         rotated = cross @ self.U  # (m, n)
         if form == "full":
             inner = torch.stack([(rotated / column) @ rotated.mT for column in self.values.mT])  # (p, m, m)
@@ -367,7 +367,7 @@ class CommonSolver(SeparableSolver):
         "full" → (m·p, m·p) in O(m n² + m² n + m² p² + p³). Differentiable in k.
         """
         check_form(form)
-        self.require_own_outputs(num_outputs)
+        self.check_own_outputs(num_outputs)
         root = torch.linalg.solve_triangular(self.chol, cross.mT, upper=False)  # (n, m)
         if form == "full":
             return torch.kron(gram(root), gram(self.mixing.mT))

@@ -16,10 +16,12 @@ from ovkgp.inference.algebra.dense import safe_cholesky
 
 
 class DiagonalNoise:
-    """N = diag(variances), from variances (n, p) or (1, p) and `seen` (n, p)."""
+    """N = diag(variances), from variances (n, p) or (1, p) and `observed` (n, p)."""
 
-    def __init__(self, variances: Tensor, seen: Tensor):
-        self.variances = torch.where(seen, variances, 1.0).unsqueeze(1)  # (n, 1, p); what is not seen is zero anyway
+    def __init__(self, variances: Tensor, observed: Tensor):
+        self.variances = torch.where(observed, variances, 1.0).unsqueeze(
+            1
+        )  # (n, 1, p); what is not seen is zero anyway
         self.scale = self.variances.sqrt()
 
     def apply(self, V: Tensor) -> Tensor:
@@ -38,9 +40,9 @@ class DiagonalNoise:
     def logdet(self) -> Tensor:
         return self.variances.log().sum()
 
-    def inverse_blocks(self, seen: Tensor) -> Tensor:
+    def inverse_blocks(self, observed: Tensor) -> Tensor:
         """N⁻¹ at each point (n, p, p), zero where an output was not seen."""
-        return torch.diag_embed(seen / self.variances.squeeze(1))
+        return torch.diag_embed(observed / self.variances.squeeze(1))
 
     def smallest(self) -> float:
         """About the smallest eigenvalue of N."""
@@ -50,12 +52,12 @@ class DiagonalNoise:
 class BlockNoise:
     """N block-diagonal: the covariance (n, p, p) or (1, p, p) between the seen outputs of each point, inverted pattern by pattern."""
 
-    def __init__(self, covariance: Tensor, seen: Tensor):
+    def __init__(self, covariance: Tensor, observed: Tensor):
         self.covariance = covariance if len(covariance) > 1 else covariance[0]
-        both = seen.unsqueeze(-1) & seen.unsqueeze(-2)
-        eye = torch.eye(seen.shape[1], dtype=covariance.dtype, device=covariance.device)
-        self.num_points, self.seen = len(seen), seen
-        if bool(seen.all()) and len(covariance) == 1:
+        both = observed.unsqueeze(-1) & observed.unsqueeze(-2)
+        eye = torch.eye(observed.shape[1], dtype=covariance.dtype, device=covariance.device)
+        self.num_points, self.observed = len(observed), observed
+        if bool(observed.all()) and len(covariance) == 1:
             self.chol = safe_cholesky(covariance[0])
         else:
             self.chol = torch.linalg.cholesky(torch.where(both, covariance, eye))  # (n, p, p)
@@ -63,7 +65,7 @@ class BlockNoise:
         self.precision = self.inverse_root.mT @ self.inverse_root
 
     def apply(self, V: Tensor) -> Tensor:
-        return (V @ self.covariance) * self.seen.unsqueeze(1)
+        return (V @ self.covariance) * self.observed.unsqueeze(1)
 
     def solve(self, V: Tensor) -> Tensor:
         return V @ self.precision
@@ -78,8 +80,8 @@ class BlockNoise:
         logs = 2 * self.chol.diagonal(dim1=-2, dim2=-1).log().sum()
         return logs * (self.num_points if self.chol.dim() == 2 else 1)
 
-    def inverse_blocks(self, seen: Tensor) -> Tensor:
-        return torch.where(seen.unsqueeze(-1) & seen.unsqueeze(-2), self.precision, 0.0)
+    def inverse_blocks(self, observed: Tensor) -> Tensor:
+        return torch.where(observed.unsqueeze(-1) & observed.unsqueeze(-2), self.precision, 0.0)
 
     def smallest(self) -> float:
         return 1 / self.precision.diagonal(dim1=-2, dim2=-1).max().item()
@@ -93,24 +95,24 @@ class KroneckerSum:
         output_matrices: the Γ_q, each (p, p).
         noise: variances (n, p), or (1, p) where all points share them; or covariances between the outputs of a point,
             (n, p, p), or (1, p, p) where all points share them.
-        seen: which entries were observed, (n, p).
+        observed: which entries were observed, (n, p).
 
     Cost of a product with k columns: O(n² p k) a component; nothing of size (n·p)² is formed.
 
     Example:
         >>> import torch
         >>> from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
-        >>> I, seen = torch.eye(2).double(), torch.tensor([[True, False], [True, True]])
-        >>> C = KroneckerSum([I], [3 * I], 0.5 * torch.ones(1, 2).double(), seen)
+        >>> I, observed = torch.eye(2).double(), torch.tensor([[True, False], [True, True]])
+        >>> C = KroneckerSum([I], [3 * I], 0.5 * torch.ones(1, 2).double(), observed)
         >>> C.matmul(torch.tensor([[1.0], [0.0], [0.0], [2.0]]).double()).flatten()
         tensor([3.5000, 0.0000, 0.0000, 7.0000], dtype=torch.float64)
     """
 
-    def __init__(self, grams: Sequence[Tensor], output_matrices: Sequence[Tensor], noise: Tensor, seen: Tensor):
-        _check_shapes(grams, output_matrices, noise, seen)
-        self.grams, self.output_matrices, self.seen = list(grams), list(output_matrices), seen
-        self.mask = None if bool(seen.all()) else seen.to(noise).unsqueeze(1)  # (n, 1, p)
-        self.noise = DiagonalNoise(noise, seen) if noise.dim() == 2 else BlockNoise(noise, seen)
+    def __init__(self, grams: Sequence[Tensor], output_matrices: Sequence[Tensor], noise: Tensor, observed: Tensor):
+        _check_shapes(grams, output_matrices, noise, observed)
+        self.grams, self.output_matrices, self.observed = list(grams), list(output_matrices), observed
+        self.mask = None if bool(observed.all()) else observed.to(noise).unsqueeze(1)  # (n, 1, p)
+        self.noise = DiagonalNoise(noise, observed) if noise.dim() == 2 else BlockNoise(noise, observed)
 
     def masked(self, V: Tensor) -> Tensor:
         """V with zeros where nothing was seen."""
@@ -127,7 +129,7 @@ class KroneckerSum:
 
     def stacked(self, rhs: Tensor) -> Tensor:
         """(n·p, k) to (n, k, p), with zeros where nothing was seen, whatever was there."""
-        stacked = rhs.unflatten(0, self.seen.shape).transpose(1, 2)
+        stacked = rhs.unflatten(0, self.observed.shape).transpose(1, 2)
         return stacked.contiguous() if self.mask is None else torch.where(self.mask.bool(), stacked, 0.0)
 
     @staticmethod
@@ -139,7 +141,7 @@ class KroneckerSum:
         """An upper bound of the largest eigenvalue of C: the largest row sums. O(n²)."""
         pairs = zip(self.grams, self.output_matrices, strict=True)
         signal = sum(_row_sum(K) * _row_sum(G) for K, G in pairs)
-        return signal + self.noise.apply(self.seen.to(self.grams[0]).unsqueeze(1)).abs().max().item()
+        return signal + self.noise.apply(self.observed.to(self.grams[0]).unsqueeze(1)).abs().max().item()
 
 
 def times(matrix: Tensor, V: Tensor) -> Tensor:
@@ -151,8 +153,8 @@ def _row_sum(matrix: Tensor) -> float:
     return torch.linalg.matrix_norm(matrix, ord=torch.inf).item()
 
 
-def _check_shapes(grams: Sequence[Tensor], output_matrices: Sequence[Tensor], noise: Tensor, seen: Tensor) -> None:
-    n, p = seen.shape
+def _check_shapes(grams: Sequence[Tensor], output_matrices: Sequence[Tensor], noise: Tensor, observed: Tensor) -> None:
+    n, p = observed.shape
     if len(grams) == 0 or len(grams) != len(output_matrices):
         raise InputError(
             f"each component needs a Gram and an output matrix; got {len(grams)} and {len(output_matrices)}."

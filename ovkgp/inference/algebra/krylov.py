@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.exceptions import FactorisationError, FitWarning
+from ovkgp.exceptions import FactorizationError, FitWarning
 
 Operator = Callable[[Tensor], Tensor]
 
@@ -114,7 +114,7 @@ def refined_solve(
 def warn_of_residual(residual: float, tolerance: float) -> None:
     """Say that the iterations did not reach their goal."""
     if residual != residual:
-        raise FactorisationError(
+        raise FactorizationError(
             "conjugate gradients met NaN: the hyperparameters made the covariance overflow or indefinite. Bound them, or "
             "take more noise."
         )
@@ -209,25 +209,25 @@ def least_point(
         else:
             found = _lbfgs(apply, quadratic, rhs, tolerance, max_iter)
         x = found.solution
-        require_residual(rhs - apply(x), rhs, x, method, tolerance, quadratic.norm)
+        check_residual(rhs - apply(x), rhs, x, method, tolerance, quadratic.norm)
     return found
 
 
 @contextmanager
 def quiet_iterations() -> Iterator[None]:
-    """Conjugate gradients do not say that they stopped early: `require_residual` will."""
+    """Conjugate gradients do not say that they stopped early: `check_residual` will."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "conjugate gradients stopped", NumericalWarning)
         yield
 
 
-def require_residual(residual: Tensor, rhs: Tensor, x: Tensor, method: str, tolerance: float, norm: float) -> None:
+def check_residual(residual: Tensor, rhs: Tensor, x: Tensor, method: str, tolerance: float, norm: float) -> None:
     """Warn of a residual that is neither below the tolerance nor at the round-off of C x."""
     size = torch.linalg.vector_norm(rhs).item()
     relative = torch.linalg.vector_norm(residual).item() / max(size, torch.finfo(rhs.dtype).tiny)
     floor = 16 * torch.finfo(rhs.dtype).eps * norm * torch.linalg.vector_norm(x).item() / max(size, 1e-300)
     if relative != relative:
-        raise FactorisationError(
+        raise FactorizationError(
             f'solver="{method}" met NaN: the hyperparameters made the covariance overflow. Bound them, or scale the data.'
         )
     if relative > 2 * tolerance + floor:

@@ -108,7 +108,7 @@ class Preconditioner:
         """Draws (n, k, p) from N(0, P̂)."""
         generator = torch.Generator(self.chol.device).manual_seed(seed)
         kind = {"generator": generator, "dtype": self.chol.dtype, "device": self.chol.device}
-        n, p = self.covariance.seen.shape
+        n, p = self.covariance.observed.shape
         weights = torch.randn(len(self.chol), num_samples, **kind)
         white = self.covariance.masked(torch.randn(n, num_samples, p, **kind))
         return self._up(weights) + self.covariance.noise.colour(white)

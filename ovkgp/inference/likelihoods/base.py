@@ -13,7 +13,7 @@ from gpytorch.constraints import GreaterThan
 from gpytorch.module import Module
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
 
 START_SHARE = 0.1
@@ -43,7 +43,7 @@ class Likelihood(Module, ABC):
 
     def __init__(self, num_outputs: int):
         super().__init__()
-        self.num_outputs = whole_number("the number of outputs", num_outputs)
+        self.num_outputs = check_integer("the number of outputs", num_outputs)
 
     @property
     def is_real(self) -> Tensor:
@@ -113,7 +113,7 @@ class Likelihood(Module, ABC):
         """Set the trained parameters from data (n, p), NaN where missing."""
 
     @abstractmethod
-    def latent_start(self, Y: Tensor) -> Tensor:
+    def initial_latent(self, Y: Tensor) -> Tensor:
         """Where the latent mean (p,) may start, given data (n, p)."""
 
     def variables(self) -> dict[str, Tensor]:
@@ -167,7 +167,7 @@ def _one_an_output(name: str, value, num_outputs: int, least: float) -> Tensor:
     return value.expand(num_outputs).clone()
 
 
-def require_outputs(Y: Tensor, num_outputs: int) -> Tensor:
+def check_outputs(Y: Tensor, num_outputs: int) -> Tensor:
     """Y (n, p) in float64, or an error that says what it should have been."""
     if not isinstance(Y, Tensor) or Y.dim() != 2 or Y.shape[1] != num_outputs:
         given = tuple(Y.shape) if isinstance(Y, Tensor) else type(Y).__name__
@@ -175,7 +175,7 @@ def require_outputs(Y: Tensor, num_outputs: int) -> Tensor:
     return Y.double()
 
 
-def refuse_values(Y: Tensor, bad: Tensor, who: str, wanted: str) -> None:
+def reject_values(Y: Tensor, bad: Tensor, who: str, wanted: str) -> None:
     """An error that names the first entry of Y (n, p) where `bad` holds."""
     if bool(bad.any()):
         row, column = bad.nonzero()[0].tolist()
@@ -186,7 +186,7 @@ def refuse_values(Y: Tensor, bad: Tensor, who: str, wanted: str) -> None:
         )
 
 
-def refuse_noise(noise: Tensor | None, who: str) -> None:
+def reject_noise(noise: Tensor | None, who: str) -> None:
     """Known variances make sense for Gaussian noise only."""
     if noise is not None:
         raise InputError(f"a {who} likelihood takes no known noise; leave `noise` out, or use likelihood='gaussian'.")
@@ -208,23 +208,23 @@ class EntrywiseLikelihood(Likelihood):
         """E log p(y | f), elementwise over (n, p)."""
 
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
-        refuse_noise(noise, self.name)
-        Y, F = require_outputs(Y, self.num_outputs), F.double()
-        seen = ~torch.isnan(Y)
-        return self.entry_log_density(torch.where(seen, Y, 0.0), torch.where(seen, F, 0.0)).where(seen, 0.0)
+        reject_noise(noise, self.name)
+        Y, F = check_outputs(Y, self.num_outputs), F.double()
+        observed = ~torch.isnan(Y)
+        return self.entry_log_density(torch.where(observed, Y, 0.0), torch.where(observed, F, 0.0)).where(observed, 0.0)
 
     def expected(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
-        refuse_noise(noise, self.name)
-        seen, *entries = observed_entries(Y, mean, variance, self.num_outputs)
-        return self.entry_expected(*entries).where(seen, 0.0)
+        reject_noise(noise, self.name)
+        observed, *entries = observed_entries(Y, mean, variance, self.num_outputs)
+        return self.entry_expected(*entries).where(observed, 0.0)
 
     def terms(
         self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        refuse_noise(noise, self.name)
+        reject_noise(noise, self.name)
         with torch.no_grad():
-            seen, *entries = observed_entries(Y, mean, variance, self.num_outputs)
-            return tuple(term.where(seen, 0.0) for term in self.entry_terms(*entries))
+            observed, *entries = observed_entries(Y, mean, variance, self.num_outputs)
+            return tuple(term.where(observed, 0.0) for term in self.entry_terms(*entries))
 
     def entry_terms(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The value, ∂/∂mean and −2 ∂/∂variance, elementwise; by automatic differentiation unless it is overridden."""
@@ -237,16 +237,16 @@ class EntrywiseLikelihood(Likelihood):
 
 def observed_entries(Y: Tensor, mean: Tensor, variance: Tensor, num_outputs: int) -> tuple[Tensor, ...]:
     """Which entries were seen, and y, mean, variance in float64 with (0, 0, 1) where they were not."""
-    Y = require_outputs(Y, num_outputs)
+    Y = check_outputs(Y, num_outputs)
     for name, part in (("mean", mean), ("variance", variance)):
         if part.shape != Y.shape:
             raise InputError(f"the latent {name} must have the shape of Y, {tuple(Y.shape)}; got {tuple(part.shape)}.")
-    seen = ~torch.isnan(Y)
+    observed = ~torch.isnan(Y)
     return (
-        seen,
-        torch.where(seen, Y, 0.0),
-        torch.where(seen, mean.double(), 0.0),
-        torch.where(seen, variance.double(), 1.0),
+        observed,
+        torch.where(observed, Y, 0.0),
+        torch.where(observed, mean.double(), 0.0),
+        torch.where(observed, variance.double(), 1.0),
     )
 
 

@@ -14,17 +14,17 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.features.spectral.base_samples import sobol_points
 from ovkgp.inference.likelihoods.base import (
     EntrywiseLikelihood,
     Likelihood,
+    check_outputs,
     marginal,
-    refuse_noise,
-    refuse_values,
-    require_outputs,
+    reject_noise,
+    reject_values,
 )
-from ovkgp.inference.likelihoods.prediction import require_level
+from ovkgp.inference.likelihoods.prediction import check_level
 from ovkgp.inference.likelihoods.quadrature import (
     by_blocks,
     expected_log_ndtr,
@@ -65,8 +65,8 @@ class Bernoulli(EntrywiseLikelihood):
         self.link = link
 
     def check(self, Y: Tensor) -> None:
-        Y = require_outputs(Y, self.num_outputs)
-        refuse_values(Y, ~torch.isnan(Y) & (Y != 0) & (Y != 1), self.name, "labels 0 and 1")
+        Y = check_outputs(Y, self.num_outputs)
+        reject_values(Y, ~torch.isnan(Y) & (Y != 0) & (Y != 1), self.name, "labels 0 and 1")
 
     def entry_log_density(self, y: Tensor, f: Tensor) -> Tensor:
         if self.link == "probit":
@@ -103,7 +103,7 @@ class Bernoulli(EntrywiseLikelihood):
         return torch.where((y == 0) | (y == 1), value, -torch.inf).masked_fill(torch.isnan(y), torch.nan)
 
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
-        return (require_level(q) > 1 - self.probability(mean, variance)).double()
+        return (check_level(q) > 1 - self.probability(mean, variance)).double()
 
     @torch.no_grad()
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:
@@ -111,9 +111,9 @@ class Bernoulli(EntrywiseLikelihood):
         probability = torch.special.ndtr(F) if self.link == "probit" else torch.sigmoid(F)
         return (torch.rand(F.shape, generator=generator, dtype=torch.float64).to(F.device) < probability).double()
 
-    def latent_start(self, Y: Tensor) -> Tensor:
+    def initial_latent(self, Y: Tensor) -> Tensor:
         """The link of each frequency, with half a success and half a failure added."""
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         share = (Y.nansum(0) + 0.5) / ((~torch.isnan(Y)).sum(0) + 1)
         return torch.special.ndtri(share) if self.link == "probit" else torch.logit(share)
 
@@ -166,25 +166,25 @@ class Softmax(Likelihood):
             )
 
     def check(self, Y: Tensor) -> None:
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         is_count = (Y >= 0) & (Y.round() == Y) & torch.isfinite(Y)
-        refuse_values(Y, ~torch.isnan(Y) & ~is_count, self.name, "one-hot rows, or counts")
+        reject_values(Y, ~torch.isnan(Y) & ~is_count, self.name, "one-hot rows, or counts")
         empty = (Y.sum(1) == 0).nonzero()
         if len(empty):
             raise InputError(f"row {empty[0].item()} of Y is all zeros: a trial has a class; NaN marks a missing row.")
 
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
-        seen, Y = self._rows(Y, noise)
-        F = torch.where(seen.unsqueeze(-1), F.double(), 0.0)
-        return (_constant(Y) + (Y * F).sum(-1) - Y.sum(-1) * F.logsumexp(-1)).where(seen, 0.0)
+        observed, Y = self._rows(Y, noise)
+        F = torch.where(observed.unsqueeze(-1), F.double(), 0.0)
+        return (_constant(Y) + (Y * F).sum(-1) - Y.sum(-1) * F.logsumexp(-1)).where(observed, 0.0)
 
     def expected(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
-        seen, Y = self._rows(Y, noise)
+        observed, Y = self._rows(Y, noise)
         mean, variance = self._latent(mean, variance, len(Y))
-        mean = torch.where(seen.unsqueeze(-1), mean, 0.0)
-        variance = torch.where(seen[:, None, None], variance, torch.eye(self.num_outputs).to(variance))
+        mean = torch.where(observed.unsqueeze(-1), mean, 0.0)
+        variance = torch.where(observed[:, None, None], variance, torch.eye(self.num_outputs).to(variance))
         normaliser = mean[:, -1] + _expected_log_sum(*_contrasts(mean, variance))
-        return (_constant(Y) + (Y * mean).sum(-1) - Y.sum(-1) * normaliser).where(seen, 0.0)
+        return (_constant(Y) + (Y * mean).sum(-1) - Y.sum(-1) * normaliser).where(observed, 0.0)
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         mean, variance = self._latent(mean, variance, len(mean))
@@ -216,18 +216,18 @@ class Softmax(Likelihood):
         labels = torch.multinomial(flat, 1, generator=generator).squeeze(-1)
         return torch.nn.functional.one_hot(labels, self.num_outputs).double().reshape(F.shape).to(F.device)
 
-    def latent_start(self, Y: Tensor) -> Tensor:
+    def initial_latent(self, Y: Tensor) -> Tensor:
         """The logarithms of the class frequencies, with half a case of each class added, centred."""
-        seen, Y = self._rows(Y, None)
-        scores = (Y[seen].sum(0) + 0.5).log()
+        observed, Y = self._rows(Y, None)
+        scores = (Y[observed].sum(0) + 0.5).log()
         return scores - scores.mean()
 
     def _rows(self, Y: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Which rows were seen (n,), and Y with zeros in the others."""
-        refuse_noise(noise, self.name)
-        Y = require_outputs(Y, self.num_outputs)
-        seen = ~torch.isnan(Y).any(-1)
-        return seen, torch.where(seen.unsqueeze(-1), Y, 0.0)
+        reject_noise(noise, self.name)
+        Y = check_outputs(Y, self.num_outputs)
+        observed = ~torch.isnan(Y).any(-1)
+        return observed, torch.where(observed.unsqueeze(-1), Y, 0.0)
 
     def _latent(self, mean: Tensor, variance: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
         p = self.num_outputs
@@ -266,7 +266,7 @@ def _root(variance: Tensor) -> Tensor:
         if not bool(failed.any()):
             return torch.linalg.cholesky(lifted)
         level = torch.where(failed, 10 * level, level)
-    raise FactorisationError(
+    raise FactorizationError(
         f"the latent covariance of row {failed.nonzero()[0].item()} is not positive semi-definite: softmax needs one for each point."
     )
 

@@ -15,7 +15,7 @@ import torch
 from scipy.special import betainc, gammaincc, ndtr, polygamma
 from torch import Tensor
 
-from ovkgp.inference.likelihoods.base import EntrywiseLikelihood, marginal, refuse_values, require_outputs
+from ovkgp.inference.likelihoods.base import EntrywiseLikelihood, check_outputs, marginal, reject_values
 from ovkgp.inference.likelihoods.prediction import LARGEST_COUNT, count_quantile
 from ovkgp.inference.likelihoods.quadrature import (
     BLOCK_ENTRIES,
@@ -199,9 +199,9 @@ class CountLikelihood(EntrywiseLikelihood):
         """α (p,), or None where it is zero."""
 
     def check(self, Y: Tensor) -> None:
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         is_count = (Y >= 0) & (Y.round() == Y) & torch.isfinite(Y)
-        refuse_values(Y, ~torch.isnan(Y) & ~is_count, self.name, "whole numbers from 0 on")
+        reject_values(Y, ~torch.isnan(Y) & ~is_count, self.name, "whole numbers from 0 on")
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """E[y] = M = e^{m + v/2} and Var[y] = M + M² (e^v − 1) + α M² e^v."""
@@ -232,9 +232,9 @@ class CountLikelihood(EntrywiseLikelihood):
         guess = (mean.double() + 3 * marginal(mean, variance).sqrt()).exp()
         return count_quantile(lambda k: self.cdf(k, mean, variance), q, guess)
 
-    def latent_start(self, Y: Tensor) -> Tensor:
+    def initial_latent(self, Y: Tensor) -> Tensor:
         """The logarithm of each average count, with half a count added."""
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         return ((Y.nansum(0) + 0.5) / (~torch.isnan(Y)).sum(0).clamp_min(1)).log()
 
 
@@ -335,7 +335,7 @@ class NegativeBinomial(CountLikelihood):
     def start(self, Y: Tensor) -> None:
         """By moments, as if f were constant, and a tenth of that: most of the spread may be the latent function's."""
         if self._is_trained("dispersion"):
-            Y = require_outputs(Y, self.num_outputs)
+            Y = check_outputs(Y, self.num_outputs)
             mean = Y.nanmean(0)
             excess = ((Y - mean).square().nanmean(0) - mean) / mean.square()
             self.dispersion = (0.1 * excess.nan_to_num(0.0, 0.0, 0.0)).clamp(1e-2, 1.0)

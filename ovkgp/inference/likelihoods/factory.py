@@ -14,11 +14,11 @@ from gpytorch.priors import GammaPrior
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.likelihoods.base import Likelihood, marginal, require_outputs
+from ovkgp.inference.likelihoods.base import Likelihood, check_outputs, marginal
 from ovkgp.inference.likelihoods.classification import Bernoulli, Softmax
 from ovkgp.inference.likelihoods.counts import NegativeBinomial, Poisson
 from ovkgp.inference.likelihoods.gaussian import Gaussian
-from ovkgp.inference.likelihoods.location import LEAST_DF, Huber, LocationLikelihood, StudentT, column_spread
+from ovkgp.inference.likelihoods.location import MIN_DF, Huber, LocationLikelihood, StudentT, column_spread
 from ovkgp.inference.likelihoods.two_sided import AsymmetricLaplace, Laplace
 from ovkgp.inference.training.initialization import NOISE, register_noise_priors
 from ovkgp.inference.training.prior_sites import Registry, log_normal
@@ -59,7 +59,7 @@ class PerOutput(Likelihood):
         return torch.cat([one.is_real for one in self.likelihoods])
 
     def check(self, Y: Tensor) -> None:
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         for j, one in enumerate(self.likelihoods):
             try:
                 one.check(Y[:, [j]])
@@ -67,18 +67,18 @@ class PerOutput(Likelihood):
                 raise InputError(f"output {j}: {str(error).replace(', 0]', f', {j}]', 1)}") from error
 
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         return self._columns(lambda one, j: one.log_density(Y[:, j], F[..., j], _column(noise, j)))
 
     def expected(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         _require_shapes(Y, mean, variance)
         return self._columns(lambda one, j: one.expected(Y[:, j], mean[:, j], variance[:, j], _column(noise, j)))
 
     def terms(
         self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         _require_shapes(Y, mean, variance)
         found = self._each(lambda one, j: one.terms(Y[:, j], mean[:, j], variance[:, j], _column(noise, j)))
         return tuple(torch.cat(parts, -1) for parts in zip(*found, strict=True))
@@ -106,12 +106,12 @@ class PerOutput(Likelihood):
         return self._columns(lambda one, j: one.draw(F[..., j], generator))
 
     def start(self, Y: Tensor) -> None:
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         self._each(lambda one, j: one.start(Y[:, j]))
 
-    def latent_start(self, Y: Tensor) -> Tensor:
-        Y = require_outputs(Y, self.num_outputs)
-        return self._columns(lambda one, j: one.latent_start(Y[:, j]))
+    def initial_latent(self, Y: Tensor) -> Tensor:
+        Y = check_outputs(Y, self.num_outputs)
+        return self._columns(lambda one, j: one.initial_latent(Y[:, j]))
 
     def noise_covariance(self) -> Tensor | None:
         parts = [one.noise_covariance() for one in self.likelihoods]
@@ -218,7 +218,7 @@ def register_likelihood_priors(likelihood: Likelihood, Y: Tensor | None = None) 
     spread = torch.ones(1, dtype=torch.float64)
     if Y is not None and bool(likelihood.is_real.all()):
         robust = not isinstance(likelihood, Gaussian)
-        spread = column_spread(require_outputs(Y, likelihood.num_outputs), robust).detach().cpu()
+        spread = column_spread(check_outputs(Y, likelihood.num_outputs), robust).detach().cpu()
     _register(likelihood, spread)
 
 
@@ -239,8 +239,8 @@ def _register(likelihood: Likelihood, spread: Tensor) -> None:
 
 
 def get_excess_df(likelihood: StudentT) -> Tensor:
-    return likelihood.df - LEAST_DF
+    return likelihood.df - MIN_DF
 
 
 def set_excess_df(likelihood: StudentT, value: Tensor) -> None:
-    likelihood.df = value + LEAST_DF
+    likelihood.df = value + MIN_DF

@@ -15,13 +15,13 @@ from ovkgp.exceptions import InputError
 from ovkgp.inference.likelihoods.base import (
     START_SHARE,
     Likelihood,
+    check_outputs,
     marginal,
     observed_entries,
-    refuse_values,
-    require_outputs,
+    reject_values,
 )
 from ovkgp.inference.likelihoods.location import column_spread, column_statistic
-from ovkgp.inference.likelihoods.prediction import require_level
+from ovkgp.inference.likelihoods.prediction import check_level
 from ovkgp.inference.likelihoods.quadrature import normal_cdf
 from ovkgp.inference.model.mean_noise import OutputNoise
 
@@ -66,27 +66,27 @@ class Gaussian(Likelihood):
         return self.noise_model.value
 
     def check(self, Y: Tensor) -> None:
-        refuse_values(require_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers")
+        reject_values(check_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers")
 
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
-        Y, F = require_outputs(Y, self.num_outputs), F.double()
-        seen = ~torch.isnan(Y)
-        residual = torch.where(seen, Y - F, 0.0)
+        Y, F = check_outputs(Y, self.num_outputs), F.double()
+        observed = ~torch.isnan(Y)
+        residual = torch.where(observed, Y - F, 0.0)
         if self.couples_outputs:
-            precision, constant = self._rows(seen, noise)
+            precision, constant = self._rows(observed, noise)
             return constant - ((residual.unsqueeze(-2) @ precision).squeeze(-2) * residual).sum(-1) / 2
-        variances = self._variances(seen, noise)
-        return (-(LOG_2PI + variances.log() + residual.square() / variances) / 2).where(seen, 0.0)
+        variances = self._variances(observed, noise)
+        return (-(LOG_2PI + variances.log() + residual.square() / variances) / 2).where(observed, 0.0)
 
     def expected(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
         if self.couples_outputs:
             precision, constant, residual = self._coupled(Y, mean, variance, noise)
             spread = residual.unsqueeze(-1) * residual.unsqueeze(-2) + variance.double()
             return constant - (precision * spread).sum((-2, -1)) / 2
-        seen, y, mean, variance = observed_entries(Y, mean, variance, self.num_outputs)
-        variances = self._variances(seen, noise)
+        observed, y, mean, variance = observed_entries(Y, mean, variance, self.num_outputs)
+        variances = self._variances(observed, noise)
         spread = (y - mean).square() + variance
-        return (-(LOG_2PI + variances.log() + spread / variances) / 2).where(seen, 0.0)
+        return (-(LOG_2PI + variances.log() + spread / variances) / 2).where(observed, 0.0)
 
     @torch.no_grad()
     def terms(
@@ -96,9 +96,9 @@ class Gaussian(Likelihood):
         if self.couples_outputs:
             precision, _, residual = self._coupled(Y, mean, variance, noise)
             return value, (precision @ residual.unsqueeze(-1)).squeeze(-1), precision
-        seen, y, mean, _ = observed_entries(Y, mean, variance, self.num_outputs)
-        precision = 1 / self._variances(seen, noise)
-        return value, ((y - mean) * precision).where(seen, 0.0), precision.where(seen, 0.0)
+        observed, y, mean, _ = observed_entries(Y, mean, variance, self.num_outputs)
+        precision = 1 / self._variances(observed, noise)
+        return value, ((y - mean) * precision).where(observed, 0.0), precision.where(observed, 0.0)
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         mean = mean.double()
@@ -114,7 +114,7 @@ class Gaussian(Likelihood):
 
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
         mean, variance = self.moments(mean, variance)
-        return mean + torch.special.ndtri(torch.tensor(require_level(q), dtype=torch.float64)).item() * variance.sqrt()
+        return mean + torch.special.ndtri(torch.tensor(check_level(q), dtype=torch.float64)).item() * variance.sqrt()
 
     def noise_covariance(self) -> Tensor:
         return self.noise_model.matrix()
@@ -129,44 +129,44 @@ class Gaussian(Likelihood):
     def start(self, Y: Tensor) -> None:
         """A tenth of each output's variance is noise, where it is trained."""
         if self.noise_model.is_trained:
-            self.noise_model.set(
-                START_SHARE * column_spread(require_outputs(Y, self.num_outputs), robust=False).square()
-            )
+            self.noise_model.set(START_SHARE * column_spread(check_outputs(Y, self.num_outputs), robust=False).square())
 
-    def latent_start(self, Y: Tensor) -> Tensor:
-        return column_statistic(require_outputs(Y, self.num_outputs), torch.nanmean)
+    def initial_latent(self, Y: Tensor) -> Tensor:
+        return column_statistic(check_outputs(Y, self.num_outputs), torch.nanmean)
 
     def variables(self) -> dict[str, Tensor]:
         return {"noise": self.noise.detach().clone()} if self.noise_model.is_trained else {}
 
-    def _variances(self, seen: Tensor, noise: Tensor | None) -> Tensor:
+    def _variances(self, observed: Tensor, noise: Tensor | None) -> Tensor:
         """Σ_jj of every entry (n, p); the known ones where they are given, and 1 where nothing was seen."""
         if noise is None:
-            return self.noise_model.variances.expand(seen.shape)
-        if noise.shape != seen.shape:
-            raise InputError(f"known noise must have the shape of Y, {tuple(seen.shape)}; got {tuple(noise.shape)}.")
+            return self.noise_model.variances.expand(observed.shape)
+        if noise.shape != observed.shape:
+            raise InputError(
+                f"known noise must have the shape of Y, {tuple(observed.shape)}; got {tuple(noise.shape)}."
+            )
         noise = noise.double()
-        if not bool((torch.isfinite(noise) & (noise > 0))[seen].all()):
+        if not bool((torch.isfinite(noise) & (noise > 0))[observed].all()):
             raise InputError("known noise is a variance: it must be positive and finite wherever Y is observed.")
-        return torch.where(seen, noise, 1.0)
+        return torch.where(observed, noise, 1.0)
 
     def _coupled(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         if mean.shape != Y.shape or variance.shape != (*Y.shape, Y.shape[1]):
             raise InputError(
                 f"full noise couples the outputs: it takes a mean {tuple(Y.shape)} and covariances (n, p, p); got "
                 f"{tuple(mean.shape)} and {tuple(variance.shape)}."
             )
-        seen = ~torch.isnan(Y)
-        return *self._rows(seen, noise), torch.where(seen, Y - mean.double(), 0.0)
+        observed = ~torch.isnan(Y)
+        return *self._rows(observed, noise), torch.where(observed, Y - mean.double(), 0.0)
 
-    def _rows(self, seen: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _rows(self, observed: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Σ⁻¹ (n, p, p) of the outputs seen in each row, zero elsewhere, and −½ log det 2πΣ (n,)."""
         if noise is not None:
-            variances = self._variances(seen, noise)
-            constant = -(LOG_2PI + variances.log()).where(seen, 0.0).sum(-1) / 2
-            return torch.diag_embed((1 / variances).where(seen, 0.0)), constant
-        patterns, which = torch.unique(seen, dim=0, return_inverse=True)
+            variances = self._variances(observed, noise)
+            constant = -(LOG_2PI + variances.log()).where(observed, 0.0).sum(-1) / 2
+            return torch.diag_embed((1 / variances).where(observed, 0.0)), constant
+        patterns, which = torch.unique(observed, dim=0, return_inverse=True)
         both = patterns.unsqueeze(-1) & patterns.unsqueeze(-2)
         # What is missing gets a noise of its own, of variance one, which leaves the other entries of the inverse alone.
         chol = torch.linalg.cholesky(torch.where(both, self.noise, torch.eye(self.num_outputs).to(self.noise)))

@@ -17,7 +17,7 @@ from scipy.special import gammainccinv, gammaincinv, gammaln, ndtr, owens_t
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.likelihoods.base import START_SHARE, EntrywiseLikelihood, marginal, refuse_values, require_outputs
+from ovkgp.inference.likelihoods.base import START_SHARE, EntrywiseLikelihood, check_outputs, marginal, reject_values
 from ovkgp.inference.likelihoods.prediction import continuous_quantile
 from ovkgp.inference.likelihoods.quadrature import (
     by_blocks,
@@ -66,7 +66,7 @@ class LocationLikelihood(EntrywiseLikelihood):
         """E[e] and Var[e] at scale one, (p,)."""
 
     def check(self, Y: Tensor) -> None:
-        refuse_values(require_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers")
+        reject_values(check_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers")
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         (shift, spread), mean = self.unit_moments(), mean.double()
@@ -84,13 +84,13 @@ class LocationLikelihood(EntrywiseLikelihood):
     def start(self, Y: Tensor) -> None:
         """A scale with which the noise has a tenth of each output's (robust) variance."""
         if self._is_trained("scale"):
-            spread = column_spread(require_outputs(Y, self.num_outputs))
+            spread = column_spread(check_outputs(Y, self.num_outputs))
             unit = self.unit_moments()[1].nan_to_num(posinf=INFINITE_UNIT_VARIANCE)
             self.scale = spread.to(unit.device) * (START_SHARE / unit).sqrt()
 
-    def latent_start(self, Y: Tensor) -> Tensor:
+    def initial_latent(self, Y: Tensor) -> Tensor:
         """The median of each output."""
-        return column_statistic(require_outputs(Y, self.num_outputs), lambda y, dim: y.nanmedian(dim).values)
+        return column_statistic(check_outputs(Y, self.num_outputs), lambda y, dim: y.nanmedian(dim).values)
 
 
 def column_statistic(Y: Tensor, statistic: Callable[..., Tensor]) -> Tensor:
@@ -108,7 +108,7 @@ def column_spread(Y: Tensor, robust: bool = True) -> Tensor:
     return torch.where(spread > 1e-12 * Y.abs().nan_to_num(0.0).amax(0), spread, 1.0)
 
 
-LEAST_DF = 2.0
+MIN_DF = 2.0
 """Trained degrees of freedom stay above 2, so that a new observation has a variance."""
 START_DF = 5.0
 LARGE_DF = 1e3
@@ -142,7 +142,7 @@ class StudentT(LocationLikelihood):
 
     def __init__(self, num_outputs: int, scale=None, df=None):
         super().__init__(num_outputs, scale)
-        self._own("df", df, start=START_DF, least=LEAST_DF if df is None else 0.0)
+        self._own("df", df, start=START_DF, least=MIN_DF if df is None else 0.0)
 
     @property
     def df(self) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from gpytorch.distributions import MultitaskMultivariateNormal
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, OptionError
+from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.inference.likelihoods.base import Likelihood
 from ovkgp.inference.posteriors.posterior import of_form
 from ovkgp.inference.posteriors.prediction import Prediction
@@ -108,7 +108,7 @@ class LikelihoodPrediction(Prediction):
         return f"LikelihoodPrediction(mean={tuple(self.mean.shape)}, likelihood={self.likelihood.name!r})"
 
 
-MOST_STEPS = 200
+MAX_STEPS = 200
 """Of widening or of halving a bracket."""
 LARGEST_COUNT = 2.0**50
 """Beyond it whole numbers in float64 are no longer safe."""
@@ -116,7 +116,7 @@ TOLERANCE = 1e-12
 """Of a quantile, relative to the standard deviation of its law plus its own size."""
 
 
-def require_level(q: float) -> float:
+def check_level(q: float) -> float:
     """A level strictly between 0 and 1."""
     if not 0 < q < 1:
         raise OptionError(f"quantile levels lie strictly between 0 and 1, got {q}.")
@@ -141,7 +141,7 @@ def continuous_quantile(cdf: Callable[[Tensor], Tensor], q: float, centre: Tenso
         >>> round(continuous_quantile(torch.special.ndtr, 0.975, centre, spread).item(), 9)
         1.959963985
     """
-    target = torch.special.ndtri(torch.tensor(require_level(q), dtype=torch.float64)).item()
+    target = torch.special.ndtri(torch.tensor(check_level(q), dtype=torch.float64)).item()
 
     def score(y: Tensor) -> Tensor:
         level = cdf(y).clamp(1e-300, 1 - 2**-53)
@@ -153,13 +153,13 @@ def continuous_quantile(cdf: Callable[[Tensor], Tensor], q: float, centre: Tenso
 
 def _bracket(score: Callable[[Tensor], Tensor], centre: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
     low, high, width = centre - spread, centre + spread, spread.clone()
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         below, above = score(low) <= 0, score(high) >= 0
         if bool((below & above).all()):
             return low, high
         width = 2 * width
         low, high = torch.where(below, low, centre - width), torch.where(above, high, centre + width)
-    raise FactorisationError(
+    raise FactorizationError(
         "no interval holds the quantile: the predictive law is too wide, or its moments are not finite."
     )
 
@@ -167,7 +167,7 @@ def _bracket(score: Callable[[Tensor], Tensor], centre: Tensor, spread: Tensor) 
 def _ridders(score: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, spread: Tensor) -> Tensor:
     """Ridders' method: the bracket is at least halved at every step, and the root found quadratically."""
     at_low, at_high, root = score(low), score(high), low
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         middle = (low + high) / 2
         at_middle = score(middle)
         bend = (at_middle.square() - at_low * at_high).sqrt()
@@ -196,15 +196,15 @@ def count_quantile(cdf: Callable[[Tensor], Tensor], q: float, guess: Tensor) -> 
     Example:
         >>> import torch
         >>> from ovkgp.inference.likelihoods.prediction import count_quantile
-        >>> halving = lambda k: 1 - 0.5 ** (k + 1)  # a geometric law
+        >>> halving = lambda k: 1 - 0.5 ** (k + 1)  # a geometric distribution
         >>> count_quantile(halving, 0.9, torch.ones(1, 1).double()).item()
         3.0
     """
-    q = require_level(q)
+    q = check_level(q)
     low, high = torch.full_like(guess, -1.0), guess.clamp(1.0, LARGEST_COUNT).ceil()
     while bool((short := cdf(high) < q).any()):
         if bool((high[short] >= LARGEST_COUNT).any()):
-            raise FactorisationError(
+            raise FactorizationError(
                 f"a quantile is above {LARGEST_COUNT:g} counts: the latent mean or variance is too large to be a log-mean."
             )
         low, high = torch.where(short, high, low), torch.where(short, 2 * high, high)

@@ -71,7 +71,7 @@ class _Blocks(torch.autograd.Function):
 
 HERMITE_NODES = 32
 """Enough for 1e-9 wherever this many are used alone."""
-LEAST_VARIANCE = 1e-14
+MIN_VARIANCE = 1e-14
 """Below it, the derivative by the variance of a rule in √v is round-off; there it is the derivative at this variance."""
 
 _STEP, _LAST, _TAIL = 0.4, 3.3, 1e-5
@@ -132,7 +132,7 @@ def _by_nodes(
 ) -> Tensor:
     """Σ_k w_k g(m + √v z_k)."""
     nodes, weights = (part.to(mean.device) for part in rule)
-    std = _lifted(variance, LEAST_VARIANCE).sqrt()
+    std = _lifted(variance, MIN_VARIANCE).sqrt()
     return function(mean.unsqueeze(-1) + std.unsqueeze(-1) * nodes) @ weights
 
 
@@ -263,7 +263,7 @@ def log_tilted_cdf(rate: Tensor, z: Tensor) -> Tensor:
 
 def standard_deviation(variance: Tensor, unit: Tensor) -> Tensor:
     """√variance, where a variance below 1e-14 unit² counts as that: its root would have no derivative."""
-    return _lifted(variance, LEAST_VARIANCE * unit.detach().square()).sqrt()
+    return _lifted(variance, MIN_VARIANCE * unit.detach().square()).sqrt()
 
 
 def _lifted(variance: Tensor, least: float | Tensor) -> Tensor:

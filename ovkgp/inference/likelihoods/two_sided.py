@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.likelihoods.base import marginal, require_outputs
+from ovkgp.inference.likelihoods.base import check_outputs, marginal
 from ovkgp.inference.likelihoods.location import LocationLikelihood
 from ovkgp.inference.likelihoods.quadrature import (
     expected_positive_part,
@@ -143,8 +143,8 @@ class AsymmetricLaplace(TwoSidedExponential):
     def rates(self) -> tuple[float, float]:
         return self.tau, 1 - self.tau
 
-    def latent_start(self, Y: Tensor) -> Tensor:
+    def initial_latent(self, Y: Tensor) -> Tensor:
         """The τ-quantile of each output."""
-        Y = require_outputs(Y, self.num_outputs)
+        Y = check_outputs(Y, self.num_outputs)
         columns = [column[~np.isnan(column)] for column in Y.detach().cpu().numpy().T]
         return Y.new_tensor([np.quantile(column, self.tau) if len(column) else 0.0 for column in columns])

@@ -22,7 +22,7 @@ class FitReport:
         seconds: wall time, earlier runs of the same checkpoint included.
         restarts: the best objective of each restart; NaN where a restart found no point to begin at.
         history: the objective after each iteration, restart after restart.
-        num_rows, num_seen: the rows of data and the observed entries used; set by the caller.
+        num_rows, num_observed: the rows of data and the observed entries used; set by the caller.
         log_evidence: without the priors; set by the caller.
 
     Example:
@@ -45,7 +45,7 @@ class FitReport:
     restarts: tuple[float, ...] = ()
     history: tuple[float, ...] = ()
     num_rows: int | None = None
-    num_seen: int | None = None
+    num_observed: int | None = None
     log_evidence: float | None = None
 
     def __str__(self) -> str:

@@ -55,8 +55,8 @@ def to_wide(x: Array, task: Array, y: Array, *, tasks: Sequence | None = None) -
         )
     if np.isinf(values).any():
         raise InputError("y holds infinity; leave such observations out, or make them NaN.")
-    seen = ~np.isnan(values)
-    X, Y = _gather(points[seen], columns[seen], values[seen], p)
+    observed = ~np.isnan(values)
+    X, Y = _gather(points[observed], columns[observed], values[observed], p)
     return _like((X, Y), x, y)
 
 

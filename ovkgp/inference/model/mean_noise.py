@@ -109,9 +109,9 @@ class PolynomialMean(OutputMean):
         if self.degree == 1:
             self.see(X.shape[1])
         X, Y = X.to(self.coefficients), Y.to(self.coefficients)
-        for a, seen in enumerate((~torch.isnan(Y)).T if self.degree >= 0 else ()):
-            if bool(seen.any()):
-                self._start_output(a, X[seen], Y[seen, a])
+        for a, observed in enumerate((~torch.isnan(Y)).T if self.degree >= 0 else ()):
+            if bool(observed.any()):
+                self._start_output(a, X[observed], Y[observed, a])
 
     def _start_output(self, index: int, X: Tensor, y: Tensor) -> None:
         self.constant[index] = y.mean()
@@ -309,5 +309,5 @@ class Model(NamedTuple):
         """Σ (p, p) of a new observation: the model's, or the average of the known variances for each output."""
         if data.noise is None:
             return self.noise.matrix().detach()
-        seen = data.seen
-        return torch.diag_embed((data.noise.double() * seen).sum(0) / seen.sum(0).clamp_min(1))
+        observed = data.observed
+        return torch.diag_embed((data.noise.double() * observed).sum(0) / observed.sum(0).clamp_min(1))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError
 
-CHECKED_AT_ONCE = 1 << 20
+CHUNK_CHECKED = 1 << 20
 """Rows whose finiteness is checked together, so that a check makes no copy as large as the data."""
 
 
@@ -41,19 +41,19 @@ class Observations:
         return self.Y.shape[1]
 
     @cached_property
-    def seen(self) -> Tensor:
+    def observed(self) -> Tensor:
         """Which entries were observed, (n, p)."""
         return ~torch.isnan(self.Y)
 
     @cached_property
     def is_complete(self) -> bool:
         """Whether no output is missing anywhere."""
-        return bool(self.seen.all())
+        return bool(self.observed.all())
 
     @cached_property
-    def num_seen(self) -> int:
+    def num_observed(self) -> int:
         """The number of observed entries."""
-        return int(self.seen.sum())
+        return int(self.observed.sum())
 
     def double(self) -> Observations:
         """The same in float64."""
@@ -69,7 +69,7 @@ class Observations:
 
     def output(self, index: int) -> Observations:
         """One output alone, where it was observed."""
-        rows = self.seen[:, index]
+        rows = self.observed[:, index]
         noise = None if self.noise is None else self.noise[rows][:, [index]]
         return Observations(self.X[rows], self.Y[rows][:, [index]], noise)
 
@@ -77,11 +77,11 @@ class Observations:
         """Consecutive rows, at most `num_rows` at a time, in float64, without rows in which nothing is seen."""
         for start in range(0, self.num_rows, num_rows):
             chunk = self.rows(slice(start, start + num_rows)).double()
-            yield chunk if chunk.is_complete else chunk.seen_rows()
+            yield chunk if chunk.is_complete else chunk.observed_rows()
 
-    def seen_rows(self) -> Observations:
+    def observed_rows(self) -> Observations:
         """Without the rows in which nothing is seen."""
-        kept = self.seen.any(1)
+        kept = self.observed.any(1)
         return self if bool(kept.all()) else self.rows(kept)
 
 
@@ -106,14 +106,14 @@ def observations(X, Y, num_outputs: int, noise=None, *, every_output: bool = Tru
     if len(X) != len(Y):
         raise InputError(f"X has {len(X)} rows and Y has {len(Y)}; each row of X needs its outputs.")
     _refuse(Y, torch.isinf, "Y holds infinity; a missing output is NaN.")
-    data = Observations(X, Y, None if noise is None else _known_noise(noise, Y)).seen_rows()
+    data = Observations(X, Y, None if noise is None else _known_noise(noise, Y)).observed_rows()
     if data.num_rows == 0:
         why = "every entry of Y is missing (NaN)" if len(Y) else "X and Y have no rows"
         raise InputError(f"there is nothing to learn from: {why}.")
-    unseen = [] if not every_output or data.is_complete else (~data.seen.any(0)).nonzero().flatten().tolist()
-    if unseen:
+    unobserved = [] if not every_output or data.is_complete else (~data.observed.any(0)).nonzero().flatten().tolist()
+    if unobserved:
         raise InputError(
-            f"nobody observed output {', '.join(map(str, unseen))} of Y (all NaN): leave that column out, or add data."
+            f"nobody observed output {', '.join(map(str, unobserved))} of Y (all NaN): leave that column out, or add data."
         )
     return data
 
@@ -173,15 +173,15 @@ def _known_noise(noise, Y: Tensor) -> Tensor:
             f"known noise is a variance for each entry of Y and has its shape {tuple(Y.shape)}; got "
             f"{tuple(noise.shape)}. A noise that is alike at all points goes into the constructor."
         )
-    seen = ~torch.isnan(Y)
-    if not bool((torch.isfinite(noise) & (noise > 0))[seen].all()):
+    observed = ~torch.isnan(Y)
+    if not bool((torch.isfinite(noise) & (noise > 0))[observed].all()):
         raise InputError("known noise must be a positive, finite variance wherever Y is observed.")
-    return torch.where(seen, noise, 1.0)
+    return torch.where(observed, noise, 1.0)
 
 
 def _refuse(values: Tensor, is_bad, message: str) -> None:
-    for start in range(0, len(values), CHECKED_AT_ONCE):
-        bad = is_bad(values.detach()[start : start + CHECKED_AT_ONCE])
+    for start in range(0, len(values), CHUNK_CHECKED):
+        bad = is_bad(values.detach()[start : start + CHUNK_CHECKED])
         if bool(bad.any()):
             row, column = bad.nonzero()[0].tolist()
             raise InputError(f"{message} (First such entry: row {start + row}, column {column}.)")

@@ -19,7 +19,7 @@ SMALLEST, LARGEST = 1e-30, 1e30
 EDGE = 1e-10
 """How near a variable may come to the end of its constraint, relative to l or to the length of the interval."""
 
-Box = tuple[float | Tensor, float | Tensor]
+DataExtent = tuple[float | Tensor, float | Tensor]
 
 
 @dataclass
@@ -95,7 +95,7 @@ class ParameterVector:
 
     Args:
         module: any torch module; constraints are those that GPyTorch modules keep.
-        boxes: (low, high) of the *constrained* value, by qualified name or by `id(parameter)`: numbers or tensors that
+        bounds: (low, high) of the *constrained* value, by qualified name or by `id(parameter)`: numbers or tensors that
             expand to the parameter's shape. Values outside are clipped at once.
         sizes: the typical size of an unconstrained parameter, by qualified name, a number or a tensor that
             expands to its shape; 1 where none is given.
@@ -110,7 +110,7 @@ class ParameterVector:
         >>> from gpytorch.kernels import RBFKernel
         >>> from ovkgp.inference.model.parameter_vector import ParameterVector
         >>> kernel = RBFKernel().double()
-        >>> vector = ParameterVector(kernel, boxes={"raw_lengthscale": (0.1, 10.0)})
+        >>> vector = ParameterVector(kernel, bounds={"raw_lengthscale": (0.1, 10.0)})
         >>> vector.set(vector.get() * 0 + 1.0)
         >>> round(kernel.lengthscale.item(), 6), vector.bounds.round(2).tolist()
         (2.718282, [[-2.3, 2.3]])
@@ -119,13 +119,13 @@ class ParameterVector:
     def __init__(
         self,
         module: torch.nn.Module,
-        boxes: Mapping[int | str, Box] | None = None,
+        bounds: Mapping[int | str, DataExtent] | None = None,
         sizes: Mapping[str, float | Tensor] | None = None,
     ):
         self.module = module
         self.entries = _entries(module, sizes or {})
-        boxes = _by_parameter(module, boxes or {})
-        pieces = [_bounds(entry, boxes.get(id(entry.parameter))) for entry in self.entries]
+        bounds = _by_parameter(module, bounds or {})
+        pieces = [_bounds(entry, bounds.get(id(entry.parameter))) for entry in self.entries]
         self.bounds = np.concatenate([*pieces, np.zeros((0, 2))])
         self.kept = np.ones(len(self.bounds), dtype=bool)
         self.set(self.get())
@@ -225,12 +225,12 @@ def _entries(module: torch.nn.Module, sizes: Mapping[str, float | Tensor]) -> li
     return entries
 
 
-def _by_parameter(module: torch.nn.Module, boxes: Mapping[int | str, Box]) -> dict[int, Box]:
+def _by_parameter(module: torch.nn.Module, bounds: Mapping[int | str, DataExtent]) -> dict[int, DataExtent]:
     """The boxes by `id(parameter)`; a parameter that two modules share goes by either name."""
     ids = {name: id(parameter) for name, parameter in module.named_parameters(remove_duplicate=False)}
-    if unknown := [key for key in boxes if key not in ids and key not in ids.values()]:
+    if unknown := [key for key in bounds if key not in ids and key not in ids.values()]:
         raise OptionError(f"there is a box for {unknown[0]!r}, but no such parameter; there are {', '.join(ids)}.")
-    return {ids.get(key, key): box for key, box in boxes.items()}
+    return {ids.get(key, key): box for key, box in bounds.items()}
 
 
 def _gradient(entry: _Entry) -> Tensor:
@@ -239,7 +239,7 @@ def _gradient(entry: _Entry) -> Tensor:
     return entry.parameter.grad.to(torch.float64) * entry.slope()
 
 
-def _bounds(entry: _Entry, box: Box | None) -> np.ndarray:
+def _bounds(entry: _Entry, box: DataExtent | None) -> np.ndarray:
     """The bounds (numel, 2) of an entry's variables: of its constraint, and of its box where there is one."""
     shape, options = entry.parameter.shape, {"dtype": torch.float64, "device": entry.parameter.device}
     low, high = (torch.as_tensor(end, **options).expand(shape) for end in box or (-torch.inf, torch.inf))

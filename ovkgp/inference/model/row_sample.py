@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.observations import Observations
 
-ROWS_AT_ONCE = 1 << 14
+CHUNK_ROWS = 1 << 14
 """Rows hashed together, so that the work stays in the processor's caches and memory does not grow with the data."""
 
 NO_LIMIT = 1 << 62
@@ -31,7 +31,7 @@ class Landmarks:
 
     Args:
         X: inputs (k, d), float64.
-        seen: which outputs were observed there, (k, p).
+        observed: which outputs were observed there, (k, p).
         priorities: (k,) int64, increasing.
         limit: the most rows that may be kept.
 
@@ -47,7 +47,7 @@ class Landmarks:
     """
 
     X: Tensor
-    seen: Tensor
+    observed: Tensor
     priorities: Tensor
     limit: int = NO_LIMIT
 
@@ -64,14 +64,14 @@ class Landmarks:
         limit = min(self.limit, other.limit)
         if not len(self) or not len(other):
             return (self if len(self) else other)._lowest(limit)
-        columns = (torch.cat([getattr(self, name), getattr(other, name)]) for name in ("X", "seen", "priorities"))
+        columns = (torch.cat([getattr(self, name), getattr(other, name)]) for name in ("X", "observed", "priorities"))
         return Landmarks(*columns)._lowest(limit)
 
     def _lowest(self, limit: int) -> Landmarks:
         """The distinct rows of lowest priority."""
         _, index = np.unique(self.priorities.cpu().numpy(), return_index=True)
         kept = torch.from_numpy(index[:limit]).to(self.X.device)
-        return Landmarks(self.X[kept], self.seen[kept], self.priorities[kept], limit)
+        return Landmarks(self.X[kept], self.observed[kept], self.priorities[kept], limit)
 
 
 def choose_landmarks(observations: Observations, limit: int) -> Landmarks:
@@ -79,19 +79,19 @@ def choose_landmarks(observations: Observations, limit: int) -> Landmarks:
     chosen = Landmarks.none(limit)
     if limit == 0:
         return chosen
-    for chunk in observations.chunks(ROWS_AT_ONCE):
+    for chunk in observations.chunks(CHUNK_ROWS):
         priorities = row_priorities(chunk)
         if len(chosen) == limit:  # most rows of a long stream are out of the running at once
             index = priorities < chosen.priorities[-1]
             chunk, priorities = chunk.rows(index), priorities[index]
-        chosen = chosen + Landmarks(chunk.X, chunk.seen, priorities, limit)
+        chosen = chosen + Landmarks(chunk.X, chunk.observed, priorities, limit)
     return chosen
 
 
 def row_priorities(chunk: Observations) -> Tensor:
     """A hash (n,) int64, below 2⁶³, of each row: of its inputs and of its pattern of seen outputs."""
     state = np.full(chunk.num_rows, 0x243F6A8885A308D3, dtype=np.uint64)
-    for words in (_words(chunk.X), mask_words(chunk.seen)):
+    for words in (_words(chunk.X), mask_words(chunk.observed)):
         for column in words.T:
             state = mixed(state ^ column)
     return torch.from_numpy((state >> np.uint64(1)).astype(np.int64)).to(chunk.X.device)
@@ -102,9 +102,9 @@ def _words(values: Tensor) -> np.ndarray:
     return (values.detach().double() + 0.0).cpu().contiguous().numpy().view(np.uint64)
 
 
-def mask_words(seen: Tensor) -> np.ndarray:
+def mask_words(observed: Tensor) -> np.ndarray:
     """The pattern of seen outputs as 64-bit words, (n, ⌈p / 64⌉)."""
-    packed = np.packbits(seen.cpu().numpy(), axis=1)
+    packed = np.packbits(observed.cpu().numpy(), axis=1)
     padded = np.zeros((len(packed), -(-packed.shape[1] // 8) * 8), dtype=np.uint8)
     padded[:, : packed.shape[1]] = packed
     return padded.view(np.uint64)
@@ -139,20 +139,20 @@ def training_subset(data: Observations, num_rows: int | None, random_state=None)
         >>> training_subset(data, 30, random_state=0).num_rows
         30
     """
-    if num_rows is None or data.num_rows <= whole_number("training_rows", num_rows):
+    if num_rows is None or data.num_rows <= check_integer("training_rows", num_rows):
         return data
-    rows = torch.from_numpy(random_rows(data.seen.cpu().numpy(), num_rows, random_state))
+    rows = torch.from_numpy(random_rows(data.observed.cpu().numpy(), num_rows, random_state))
     return data.rows(rows.to(data.X.device))
 
 
-def random_rows(seen: np.ndarray, num_rows: int, random_state=None) -> np.ndarray:
-    """The sorted indices of `num_rows` random rows of `seen` (n, p); a rarely observed output brings its own along."""
-    order = np.random.default_rng(as_seed(random_state)).permutation(len(seen))
-    order = order[seen[order].any(1)]
+def random_rows(observed: np.ndarray, num_rows: int, random_state=None) -> np.ndarray:
+    """The sorted indices of `num_rows` random rows of `observed` (n, p); a rarely observed output brings its own along."""
+    order = np.random.default_rng(as_seed(random_state)).permutation(len(observed))
+    order = order[observed[order].any(1)]
     chosen, rest = [order[:num_rows]], order[num_rows:]
-    counts, fewest = seen[chosen[0]].sum(0), min(FEWEST, max(num_rows // seen.shape[1], 1))
+    counts, fewest = observed[chosen[0]].sum(0), min(FEWEST, max(num_rows // observed.shape[1], 1))
     for output in np.flatnonzero(counts < fewest):
-        chosen.append(rest[seen[rest, output]][: fewest - counts[output]])
+        chosen.append(rest[observed[rest, output]][: fewest - counts[output]])
     return np.unique(np.concatenate(chosen))
 
 
@@ -215,9 +215,9 @@ class RowSample:
         priorities, first, place = np.unique(self.priorities, return_index=True, return_inverse=True)
         counts = np.zeros(len(priorities), dtype=np.int64)
         np.add.at(counts, place, self.counts)
-        seen = np.isfinite(self.distinct_Y[first])
-        fewest = min(FEWEST, max(self.limit // seen.shape[1], 1))
-        rare = seen[:, seen[: self.limit].sum(0) < fewest]
+        observed = np.isfinite(self.distinct_Y[first])
+        fewest = min(FEWEST, max(self.limit // observed.shape[1], 1))
+        rare = observed[:, observed[: self.limit].sum(0) < fewest]
         kept = (rare & (rare.cumsum(0) <= fewest)).any(1)
         kept[: self.limit] = True
         rows = first[kept]

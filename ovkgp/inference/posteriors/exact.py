@@ -9,7 +9,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import OutputMean
@@ -94,7 +94,7 @@ class ExactPosterior(ProcessPosterior):
 
     def sample_functions(self, k: int = 1, *, random_state=None, num_frequencies: int = 2000) -> FunctionDraws:
         """k random functions; `num_frequencies` random features stand for the prior (see `ovkgp.inference.posteriors.posterior`)."""
-        k, (for_features, for_weights, for_noise) = whole_number("the number of draws", k), seeds(random_state, 3)
+        k, (for_features, for_weights, for_noise) = check_integer("the number of draws", k), seeds(random_state, 3)
         prior = prior_features(self.process.kernel, num_frequencies, self.num_dims, for_features)
         weights = normal((k, prior.num_features), for_weights, self.X)
         noise = self._noise_draws(normal((k, *self.solver.alpha.shape), for_noise, self.X))
@@ -202,7 +202,7 @@ class IndependentPosterior(Posterior):
         return mean, blocks.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:
-        k, own = whole_number("the number of draws", k), seeds(random_state, len(self.parts))
+        k, own = check_integer("the number of draws", k), seeds(random_state, len(self.parts))
         draws = [part.sample_functions(k, random_state=seed) for part, seed in zip(self.parts, own, strict=True)]
 
         def evaluate(X: Tensor, index: Tensor) -> Tensor:

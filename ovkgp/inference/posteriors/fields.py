@@ -33,7 +33,7 @@ def quarter_turn(vectors: Tensor) -> Tensor:
     return torch.stack([vectors[..., 1], -vectors[..., 0]], -1)
 
 
-def require_waves(feature_map: FeatureMap) -> None:
+def check_fourier_features(feature_map: FeatureMap) -> None:
     """Refuse maps that are not made of waves, whose parts and primitives nobody knows."""
     if not isinstance(feature_map, ORFF):
         raise OptionError(
@@ -48,7 +48,7 @@ def part_features(feature_map: FeatureMap, X: Tensor, index: int) -> LinearOpera
     return _among(pieces, mine, pieces[mine.start].num_outputs)
 
 
-def scalar_features(feature_map: FeatureMap, X: Tensor, index: int, columns: Tensor, turned: bool) -> LinearOperator:
+def scalar_features(feature_map: FeatureMap, X: Tensor, index: int, columns: Tensor, rotated: bool) -> LinearOperator:
     """Those of the scalar behind part `index` of the field, m × r.
 
     Args:
@@ -56,7 +56,7 @@ def scalar_features(feature_map: FeatureMap, X: Tensor, index: int, columns: Ten
         X: (m, d).
         index: which part.
         columns: the columns of X that are the coordinates of the field.
-        turned: whether the field is (∂₂ψ, −∂₁ψ) and not ∇g.
+        rotated: whether the field is (∂₂ψ, −∂₁ψ) and not ∇g.
 
     Cost: O(m D d).
     """
@@ -64,19 +64,19 @@ def scalar_features(feature_map: FeatureMap, X: Tensor, index: int, columns: Ten
     terms, frequencies = feature_map.pair.terms, feature_map.frequencies
     frequencies = frequencies if isinstance(frequencies, list) else [frequencies]
     for i in mine:
-        lengths = _lengths(terms[i], frequencies[i], X.shape[-1], columns, turned)
+        lengths = _lengths(terms[i], frequencies[i], X.shape[-1], columns, rotated)
         cos, sin = pieces[i].features.chunk(2, -1)
         pieces[i] = FeatureOperator(torch.cat([sin, -cos], -1), lengths, num_outputs=1)
     return _among(pieces, mine, 1)
 
 
-def _lengths(term: SpectralPair, frequencies: Tensor, num_dims: int, columns: Tensor, turned: bool) -> Tensor:
+def _lengths(term: SpectralPair, frequencies: Tensor, num_dims: int, columns: Tensor, rotated: bool) -> Tensor:
     """b_j / √D as a column (D, 1)."""
-    waves = _along_x(term, frequencies, num_dims)[:, columns]
+    scalar_features = _along_x(term, frequencies, num_dims)[:, columns]
     # At ω = 0, which periodic kernels have, B = 0 hides b. The factors of such laws do not depend on ω: look elsewhere.
-    at = torch.where((waves == 0).all(-1, keepdim=True), frequencies + 1, frequencies)
-    waves = _along_x(term, at, num_dims)[:, columns]
-    direction = quarter_turn(waves) if turned else waves
+    at = torch.where((scalar_features == 0).all(-1, keepdim=True), frequencies + 1, frequencies)
+    scalar_features = _along_x(term, at, num_dims)[:, columns]
+    direction = quarter_turn(scalar_features) if rotated else scalar_features
     products = (term.factor(at).squeeze(-1) * direction).sum(-1, keepdim=True)
     return products / direction.square().sum(-1, keepdim=True) / math.sqrt(len(frequencies))
 
@@ -88,7 +88,7 @@ def _along_x(term: SpectralPair, frequencies: Tensor, num_dims: int) -> Tensor:
 
 
 def _pieces(feature_map: FeatureMap, X: Tensor) -> list[LinearOperator]:
-    require_waves(feature_map)
+    check_fourier_features(feature_map)
     features = feature_map(X)
     return list(features.parts) if isinstance(features, StackedFeatures) else [features]
 
@@ -141,14 +141,14 @@ class ScalarOfField(Process):
     Args:
         kernel: that of the observed field.
         index: which part of `kernel` it is; 0 where there is only one.
-        turned: whether the field is (∂₂ψ, −∂₁ψ) and not ∇g.
+        rotated: whether the field is (∂₂ψ, −∂₁ψ) and not ∇g.
         reference: a point (1, d) where the scalar is taken as zero; None keeps its prior N(0, k(0)) level.
     """
 
     num_outputs = 1
 
-    def __init__(self, kernel: Kernel, index: int, turned: bool, reference: Tensor | None):
-        self.kernel, self.index, self.turned, self.reference = kernel, index, turned, reference
+    def __init__(self, kernel: Kernel, index: int, rotated: bool, reference: Tensor | None):
+        self.kernel, self.index, self.rotated, self.reference = kernel, index, rotated, reference
         part = field_terms(kernel)[index]
         field, self.scale = unscaled(part)
         self.base, self.selections = field.base_kernel, (part.active_dims, field.base_kernel.active_dims)
@@ -166,12 +166,12 @@ class ScalarOfField(Process):
         return lag_jet(self.base, X.unsqueeze(-2) - Z.unsqueeze(-3))
 
     def prior(self, X: Tensor, form: str) -> Tensor:
-        seen = X if self.selections[0] is None else X[..., self.selections[0]]
+        observed = X if self.selections[0] is None else X[..., self.selections[0]]
         if self.reference is None:
-            return self.scale * prior_covariance(self.base, seen, 1, form)
+            return self.scale * prior_covariance(self.base, observed, 1, form)
         level, shared = (self._jet(points, self.reference).value for points in (self.reference, X))  # (1, 1), (m, 1)
         if form == "full":
-            return self.scale * (to_dense(self.base(seen)) - shared - shared.mT + level)
+            return self.scale * (to_dense(self.base(observed)) - shared - shared.mT + level)
         variance = 2 * (level - shared)  # stationary: k(x, x) is k(0), and the same number as at the reference
         return self.scale * (variance if form == "diag" else variance.unsqueeze(-1))
 
@@ -181,10 +181,10 @@ class ScalarOfField(Process):
 
     def _cross(self, X: Tensor, Z: Tensor) -> Tensor:
         gradient = self._jet(X, Z).gradient  # (m, n, d)
-        return -self.scale * (quarter_turn(gradient) if self.turned else gradient).flatten(-2)
+        return -self.scale * (quarter_turn(gradient) if self.rotated else gradient).flatten(-2)
 
     def features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
-        options = self.index, self.columns(X), self.turned
+        options = self.index, self.columns(X), self.rotated
         scalar = scalar_features(feature_map, X, *options)
         if self.reference is None:
             return scalar
@@ -245,10 +245,10 @@ class FieldViews:
         if not isinstance(kernel, HelmholtzKernel) or not self.process.is_observed:
             name = type(kernel).__name__ if self.process.is_observed else "posterior derived from one"
             raise KernelTypeError(f"only the posterior of a HelmholtzKernel has two components; this is a {name}.")
-        self._require_waves()
+        self._check_fourier_features()
         return {name: self.of(FieldPart(kernel, index)) for index, name in enumerate(("curl", "div"))}
 
-    def _scalar(self, wanted: type[FieldKernel], turned: bool, reference):
+    def _scalar(self, wanted: type[FieldKernel], rotated: bool, reference):
         fields = self._fields()
         index = next((index for index, field in fields.items() if isinstance(field, wanted)), None)
         if index is None:
@@ -256,13 +256,13 @@ class FieldViews:
             raise KernelTypeError(
                 f"this needs a {wanted.__name__} (scaled or not) or a HelmholtzKernel; this is a {names}."
             )
-        if turned and fields[index].num_outputs != 2:
+        if rotated and fields[index].num_outputs != 2:
             raise KernelTypeError(
                 f"a stream function belongs to a field in two dimensions; this one has {fields[index].num_outputs}."
             )
-        self._require_waves()
+        self._check_fourier_features()
         at = None if reference is None else one_point(reference, self.num_dims, "reference")
-        return self.of(ScalarOfField(self.process.kernel, index, turned, at))
+        return self.of(ScalarOfField(self.process.kernel, index, rotated, at))
 
     def _fields(self) -> dict[int, Kernel]:
         """The fields that are predicted, without their scales, by their place in the kernel."""
@@ -271,7 +271,7 @@ class FieldViews:
         fields = {i: unscaled(term)[0] for i, term in enumerate(field_terms(self.process.kernel))}
         return {i: f for i, f in fields.items() if not isinstance(self.process, FieldPart) or i == self.process.index}
 
-    def _require_waves(self) -> None:
+    def _check_fourier_features(self) -> None:
         feature_map = getattr(self, "feature_map", None)
         if feature_map is not None:
-            require_waves(feature_map)
+            check_fourier_features(feature_map)

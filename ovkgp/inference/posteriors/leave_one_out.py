@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError
+from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.model.observations import Observations
 
 
@@ -30,10 +30,10 @@ class LeaveOneOut(NamedTuple):
     @classmethod
     def from_inverse(cls, data: Observations, alpha: Tensor, diagonal: Tensor) -> LeaveOneOut:
         """From α and diag C⁻¹, both (n, p)."""
-        seen = data.seen
-        if not bool((diagonal[seen] > 0).all()):
-            raise FactorisationError("the inverse covariance has a diagonal that is not positive: raise the noise.")
-        diagonal = torch.where(seen, diagonal, torch.nan)
+        observed = data.observed
+        if not bool((diagonal[observed] > 0).all()):
+            raise FactorizationError("the inverse covariance has a diagonal that is not positive: raise the noise.")
+        diagonal = torch.where(observed, diagonal, torch.nan)
         deviation = alpha / diagonal
         log_density = 0.5 * (diagonal.log() - math.log(2 * math.pi) - alpha * deviation)
         return cls(data.Y - deviation, diagonal.rsqrt(), log_density)
@@ -60,7 +60,7 @@ def spread(values: Tensor, rows: Tensor) -> Tensor:
     return whole
 
 
-class RowsLeftOut(NamedTuple):
+class LeaveRowOut(NamedTuple):
     """Means and standard deviations (n, p) of each row given all others, NaN where nothing was observed, and the log density (n,) of
     what was."""
 
@@ -71,31 +71,31 @@ class RowsLeftOut(NamedTuple):
     """(y_i − mean)ᵀ B_i (y_i − mean), (n,)."""
 
     @classmethod
-    def from_blocks(cls, data: Observations, alpha: Tensor, blocks: Tensor) -> RowsLeftOut:
+    def from_blocks(cls, data: Observations, alpha: Tensor, blocks: Tensor) -> LeaveRowOut:
         """From α (n, p) and the blocks B (n, p, p), both zero where nothing was observed. O(n p³)."""
-        filled = blocks + torch.diag_embed((~data.seen).to(blocks))
+        filled = blocks + torch.diag_embed((~data.observed).to(blocks))
         chol, info = torch.linalg.cholesky_ex(filled)
         if bool(info.any()):
-            raise FactorisationError("a block of the inverse covariance is not positive definite: raise the noise.")
+            raise FactorizationError("a block of the inverse covariance is not positive definite: raise the noise.")
         covariance = torch.cholesky_inverse(chol)
         deviation = (covariance @ alpha.unsqueeze(-1)).squeeze(-1)
         logdet = -2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return cls.of(data, alpha, deviation, covariance.diagonal(dim1=-2, dim2=-1), logdet)
 
     @classmethod
-    def of(cls, data: Observations, alpha: Tensor, deviation: Tensor, variance: Tensor, logdet: Tensor) -> RowsLeftOut:
+    def of(cls, data: Observations, alpha: Tensor, deviation: Tensor, variance: Tensor, logdet: Tensor) -> LeaveRowOut:
         """From B⁻¹ α (n, p), the diagonals of B⁻¹ (n, p) and their log determinants (n,)."""
-        seen = data.seen
-        quadratic = torch.where(seen, alpha * deviation, 0.0).sum(-1)
-        log_density = -0.5 * (quadratic + logdet + seen.sum(-1) * math.log(2 * math.pi))
-        std = torch.where(seen, variance, torch.nan).sqrt()
+        observed = data.observed
+        quadratic = torch.where(observed, alpha * deviation, 0.0).sum(-1)
+        log_density = -0.5 * (quadratic + logdet + observed.sum(-1) * math.log(2 * math.pi))
+        std = torch.where(observed, variance, torch.nan).sqrt()
         return cls(data.Y - deviation, std, log_density, quadratic)
 
     @classmethod
-    def stack(cls, parts: list[RowsLeftOut]) -> RowsLeftOut:
+    def stack(cls, parts: list[LeaveRowOut]) -> LeaveRowOut:
         """Consecutive rows as one."""
         return cls(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
 
-    def spread(self, rows: Tensor) -> RowsLeftOut:
+    def spread(self, rows: Tensor) -> LeaveRowOut:
         """The same with NaN in the rows (a mask) that were left out."""
-        return RowsLeftOut(*(spread(field, rows) for field in self))
+        return LeaveRowOut(*(spread(field, rows) for field in self))

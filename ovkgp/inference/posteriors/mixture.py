@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.observations import inputs
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior, seeds
-from ovkgp.inference.posteriors.prediction import MixturePrediction, Prediction, require_form
+from ovkgp.inference.posteriors.prediction import MixturePrediction, Prediction, check_form
 
 
 class MixturePosterior(Posterior):
@@ -88,7 +88,7 @@ class MixturePosterior(Posterior):
     # --- questions --------------------------------------------------------------------------------------------------
 
     def predict(self, X, cov: str = "diag", noise: bool = False) -> MixturePrediction:
-        form, X = require_form(cov), inputs(X, self.num_dims).double()
+        form, X = check_form(cov), inputs(X, self.num_dims).double()
         return MixturePrediction(part.predict(X, form, noise) for part in self.parts)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
@@ -100,7 +100,7 @@ class MixturePosterior(Posterior):
 
     def sample(self, X, k: int = 1, *, noise: bool = False, random_state=None) -> Tensor:
         """k joint draws at the points X (m, d), (k, m, p), each from one component: O((m·p)³) for each component drawn."""
-        share = Shares(whole_number("the number of draws", k), len(self.parts), random_state)
+        share = Shares(check_integer("the number of draws", k), len(self.parts), random_state)
         X = inputs(X, self.num_dims).double()
         values = X.new_empty(k, len(X), self.num_outputs)
         for index, places in share.places.items():
@@ -110,7 +110,7 @@ class MixturePosterior(Posterior):
 
     def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:
         """k random functions, each from one component, equally many from each as far as k allows."""
-        share = Shares(whole_number("the number of draws", k), len(self.parts), random_state)
+        share = Shares(check_integer("the number of draws", k), len(self.parts), random_state)
 
         def draws_of(index: int) -> FunctionDraws:
             return self.parts[index].sample_functions(len(share.places[index]), random_state=share.seeds[index])
@@ -203,7 +203,7 @@ GROUP = "unconstrained_posterior"
 """Where the ArviZ object of `sample_hyperparameters` has the raw parameters."""
 SAMPLE_AXES = ("chain", "draw")
 
-MOST_BYTES = 1e9
+MAX_BYTES = 1e9
 """What the posteriors of all draws may need together and still be kept."""
 
 Condition = Callable[[torch.nn.Module], Posterior]
@@ -254,7 +254,7 @@ class ConditionedDraws(Sequence):
         kept: the S posteriors, where they are there already.
 
     Attributes:
-        are_kept: whether all posteriors together need no more than `MOST_BYTES`, so that they are kept.
+        are_kept: whether all posteriors together need no more than `MAX_BYTES`, so that they are kept.
 
     Cost: S conditionings once where they are kept; one at every question to a component where they are not.
 
@@ -309,7 +309,7 @@ class ConditionedDraws(Sequence):
         first = self.make(0)
         # Some factors are made when they are first needed; ½ is a point of every domain.
         first.predict(torch.full((1, first.num_dims), 0.5, dtype=torch.float64))
-        if num_bytes(first) * len(self) > MOST_BYTES:
+        if num_bytes(first) * len(self) > MAX_BYTES:
             return None
         return [first, *(self.make(index) for index in range(1, len(self)))]
 
@@ -344,7 +344,7 @@ def _by_chain(name: str, value) -> np.ndarray:
 
 def thinned(draws: Mapping[str, np.ndarray], most: int) -> dict[str, np.ndarray]:
     """At most `most` of the draws (chains, draws, *shape), evenly over the chains, as (S, *shape)."""
-    most, sizes = whole_number("max_draws", most), {name: value.shape[:2] for name, value in draws.items()}
+    most, sizes = check_integer("max_draws", most), {name: value.shape[:2] for name, value in draws.items()}
     if len(set(sizes.values())) > 1:
         raise InputError(f"there are not equally many draws of all hyperparameters: (chains, draws) are {sizes}.")
     total = int(np.prod(next(iter(sizes.values()), (0, 0))))

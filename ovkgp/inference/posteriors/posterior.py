@@ -14,12 +14,12 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator, to_dense, to_linear_operator
 from torch import Tensor
 
-from ovkgp.checks import whole_number
-from ovkgp.exceptions import FactorisationError, OptionError
+from ovkgp.checks import check_integer
+from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.observations import inputs
-from ovkgp.inference.posteriors.prediction import Prediction, require_form
+from ovkgp.inference.posteriors.prediction import Prediction, check_form
 from ovkgp.kernels import is_operator_valued
 
 
@@ -165,7 +165,7 @@ class Posterior(ABC):
             noise: describe a new observation y = f(x) + ε instead of the latent f(x). Where the noise was given for
                 each entry of Y, that of a new observation is taken as its average over the observed entries.
         """
-        form, X = require_form(cov), inputs(X, self.num_dims).double()
+        form, X = check_form(cov), inputs(X, self.num_dims).double()
         size = len(X) if form == "full" else self.rows_at_once(form)
         means, covariances = zip(*(self.latent(part, form) for part in X.split(max(size, 1))), strict=True)
         mean = torch.cat(means)
@@ -183,7 +183,7 @@ class Posterior(ABC):
 
     def sample(self, X, k: int = 1, *, noise: bool = False, random_state=None) -> Tensor:
         """k joint draws at the points X (m, d), (k, m, p). O((m·p)³): for many points use `sample_functions`."""
-        k, prediction = whole_number("the number of draws", k), self.predict(X, "full", noise)
+        k, prediction = check_integer("the number of draws", k), self.predict(X, "full", noise)
         values, vectors = torch.linalg.eigh(prediction.cov)
         root = vectors * values.clamp_min(0).sqrt()
         scores = normal((k, len(root)), random_state, root)
@@ -208,7 +208,7 @@ def difference(prior: Tensor, explained: Tensor, num_outputs: int, form: str) ->
     variance, scale = (c if form == "diag" else _diagonal(c, num_outputs, form) for c in (covariance, prior))
     slack = VARIANCE_SLACK * scale.detach().amax() if scale.numel() else 0.0
     if not bool((variance.detach() >= -slack).all()):
-        raise FactorisationError(
+        raise FactorizationError(
             f"a predictive variance came out as {variance.detach().min().item():.3g} where the prior has "
             f"{scale.detach().max().item():.3g}: the covariance matrix of the data is singular to working precision. Raise the "
             "noise, or shorten the lengthscales."

@@ -23,7 +23,7 @@ from ovkgp.exceptions import InputError, OptionError
 FORMS = ("none", "diag", "output", "full")
 
 
-def require_form(form: str) -> str:
+def check_form(form: str) -> str:
     """Refuse a form of covariance that there is not."""
     if form not in FORMS:
         raise OptionError(f"cov must be one of {', '.join(map(repr, FORMS))}, got {form!r}.")
@@ -50,7 +50,7 @@ class Prediction:
     """
 
     def __init__(self, mean: Tensor, covariance: Tensor | None = None, form: str = "none"):
-        self.mean, self._covariance, self.form = mean, covariance, require_form(form)
+        self.mean, self._covariance, self.form = mean, covariance, check_form(form)
         _require_shape(mean, covariance, form)
 
     @property

@@ -9,7 +9,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.features import FeatureMap
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.algebra.dense import safe_cholesky
@@ -23,32 +23,32 @@ from ovkgp.kernels import components, num_outputs
 NUGGET = 1e-6
 """The values at the landmarks are known up to this share of the prior variance: K(Z, Z) is singular for smooth kernels."""
 
-MOST_ENTRIES = 3000
+MAX_ENTRIES = 3000
 """Observed entries at the landmarks that are used where the kernel is not a scalar one times a matrix."""
 
 
-class VarianceGuard:
+class VarianceFloor:
     """The exact kernel's conditional covariance given the function at landmarks.
 
     Args:
         kernel: the exact kernel, with p outputs.
         landmarks: Z (k, d), some of the training inputs.
-        seen: which outputs were observed there, (k, p).
+        observed: which outputs were observed there, (k, p).
 
     Cost: O(k³) once, at the first variance, and O(m k²) for m points for a separable kernel with complete outputs; k grows to k·p otherwise, and
     landmarks are then left out so that no more than 3000 observed entries are used.
     """
 
-    def __init__(self, kernel: Kernel, landmarks: Tensor, seen: Tensor):
-        self.kernel, self.num_outputs = kernel, seen.shape[1]
+    def __init__(self, kernel: Kernel, landmarks: Tensor, observed: Tensor):
+        self.kernel, self.num_outputs = kernel, observed.shape[1]
         parts = components(kernel)
-        self.is_separable = parts is not None and len(parts) == 1 and bool(seen.all())
+        self.is_separable = parts is not None and len(parts) == 1 and bool(observed.all())
         if self.is_separable:
             ((self.scalar, self.output_matrix),) = parts
             self.landmarks, self.entries = landmarks, slice(None)
         else:
-            enough = int((seen.sum(1).cumsum(0) <= max(MOST_ENTRIES, self.num_outputs)).sum())
-            self.landmarks, self.entries = landmarks[:enough], seen[:enough].flatten()
+            enough = int((observed.sum(1).cumsum(0) <= max(MAX_ENTRIES, self.num_outputs)).sum())
+            self.landmarks, self.entries = landmarks[:enough], observed[:enough].flatten()
 
     @cached_property
     def chol(self) -> Tensor:
@@ -98,7 +98,7 @@ class VarianceGuard:
         return {"landmarks": self.landmarks, "chol": self.chol, **entries}
 
     @classmethod
-    def from_tensors(cls, kernel: Kernel, tensors: dict[str, Tensor]) -> VarianceGuard:
+    def from_tensors(cls, kernel: Kernel, tensors: dict[str, Tensor]) -> VarianceFloor:
         """The guard that `tensors` came from, over the same kernel."""
         guard = cls.__new__(cls)
         guard.kernel, guard.num_outputs, guard.is_separable = kernel, num_outputs(kernel), "entries" not in tensors
@@ -109,10 +109,10 @@ class VarianceGuard:
         return guard
 
 
-def landmark_guard(kernel: Kernel, data: Observations, num_landmarks: int = 1000) -> VarianceGuard:
+def landmark_guard(kernel: Kernel, data: Observations, num_landmarks: int = 1000) -> VarianceFloor:
     """The guard of a model from some of its data."""
     found = choose_landmarks(data, num_landmarks)
-    return VarianceGuard(kernel, found.X, found.seen)
+    return VarianceFloor(kernel, found.X, found.observed)
 
 
 def _standing(covariance: Tensor, num_outputs: int, form: str) -> Tensor:
@@ -145,7 +145,7 @@ class WeightPosterior(ProcessPosterior):
         mean: OutputMean,
         output_noise: Tensor,
         num_dims: int,
-        guard: VarianceGuard | None = None,
+        guard: VarianceFloor | None = None,
     ):
         super().__init__(process, mean, output_noise, num_dims)
         self.feature_map, self.system = feature_map, system
@@ -181,7 +181,7 @@ class WeightPosterior(ProcessPosterior):
         return mean, covariance if self.guard is None else self.guard.lift(X, covariance, form)
 
     def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:
-        k = whole_number("the number of draws", k)
+        k = check_integer("the number of draws", k)
         generator = torch.Generator().manual_seed(as_seed(random_state))
         weights = self.system.draw(k, generator)
 

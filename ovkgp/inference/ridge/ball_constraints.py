@@ -22,7 +22,7 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.fit_report import FitReport
 
@@ -182,7 +182,7 @@ def frequency_groups(features: LinearOperator) -> Tensor:
     return torch.cat(groups, 1)
 
 
-RELAXATION, CHECKED_EVERY, MOST_STEPS, ADAPTED_UNTIL = 1.6, 10, 3000, 1000
+RELAXATION, CHECKED_EVERY, MAX_STEPS, ADAPTED_UNTIL = 1.6, 10, 3000, 1000
 """Over-relaxation; steps between tests; the most of them; and after how many ρ stays as it is, so that they converge."""
 
 
@@ -192,8 +192,8 @@ def gap_of(quadratic: BallQuadratic, balls: Balls, weights: Tensor, product: Ten
     return float(gradient @ weights) + balls.support(gradient)
 
 
-def split_start(
-    quadratic: BallQuadratic, balls: Balls, *, tolerance: float = 1e-8, max_iter: int = MOST_STEPS
+def admm_initial_point(
+    quadratic: BallQuadratic, balls: Balls, *, tolerance: float = 1e-8, max_iter: int = MAX_STEPS
 ) -> tuple[Tensor, int]:
     """Weights (r,) in the balls whose gap is at most tolerance · F(0), or the best found (F is at most F(0) there), and the steps.
 
@@ -211,9 +211,9 @@ def split_start(
         >>> import torch
         >>> from ovkgp.inference.ridge.ball_constraints import BallQuadratic
         >>> from ovkgp.inference.ridge.ball_constraints import Balls
-        >>> from ovkgp.inference.ridge.ball_constraints import split_start
+        >>> from ovkgp.inference.ridge.ball_constraints import admm_initial_point
         >>> quadratic = BallQuadratic.of(torch.eye(2).double(), torch.tensor([3.0, 0.1]).double(), square=9.01)
-        >>> weights, steps = split_start(quadratic, Balls(torch.tensor([[0], [1]]), 1.0))
+        >>> weights, steps = admm_initial_point(quadratic, Balls(torch.tensor([[0], [1]]), 1.0))
         >>> [round(w, 4) for w in weights.tolist()], steps < 100
         ([1.0, 0.1], True)
     """
@@ -267,7 +267,7 @@ def minimise_in_balls(
     Args:
         quadratic: F.
         balls: the constraint.
-        start: weights in the balls to begin with, such as those of `split_start`; zero where it is None.
+        start: weights in the balls to begin with, such as those of `admm_initial_point`; zero where it is None.
         tolerance: it stops where the gap is at most tolerance · F(0), or where the projected gradient is at most tolerance · ‖v‖.
         max_iter: the most steps, one product with A each.
         verbose: 1 shows progress.
@@ -292,7 +292,7 @@ def minimise_in_balls(
     start = torch.zeros_like(quadratic.moment) if start is None else start
     if bool((balls.norms(start) > balls.radius * (1 + 1e-9)).any()):
         raise InputError("the start must lie in the balls: project it first.")
-    descent = _Descent(quadratic, balls, start, tolerance, whole_number("max_iter", max_iter))
+    descent = _Descent(quadratic, balls, start, tolerance, check_integer("max_iter", max_iter))
     with torch.no_grad(), tqdm(total=max_iter, disable=not verbose, unit="step", desc="descending") as bar:
         return descent.run(bar)
 
@@ -353,10 +353,10 @@ class _Descent:
     def step(self) -> None:
         """One accelerated step, or, where F would grow, a plain one."""
         momentum = (1 + math.sqrt(1 + 4 * self.momentum**2)) / 2
-        weights, product, change, turned = self.candidate((self.momentum - 1) / momentum)
+        weights, product, change, rotated = self.candidate((self.momentum - 1) / momentum)
         if change > self.rounding:
-            weights, product, change, turned = self.plain_step()
-        self.before, self.momentum = (self.weights, self.product), 1.0 if turned else momentum
+            weights, product, change, rotated = self.plain_step()
+        self.before, self.momentum = (self.weights, self.product), 1.0 if rotated else momentum
         self.weights, self.product, self.value = weights, product, self.value + change
         self.history.append(self.value)
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import BlockedORFF, FeatureMap
 from ovkgp.features.spectral.base_samples import as_seed
@@ -320,7 +320,7 @@ def doubly_stochastic_weights(
         >>> bool(torch.allclose(weights, exact, atol=1e-6))
         True
     """
-    size = data.num_rows if batch_size is None else min(whole_number("batch_size", batch_size), data.num_rows)
+    size = data.num_rows if batch_size is None else min(check_integer("batch_size", batch_size), data.num_rows)
     is_full = size == data.num_rows
     blocks = Blocks(model.features)
     rate = _rates(learning_rate, blocks.num_blocks, is_full)

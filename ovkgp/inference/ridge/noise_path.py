@@ -24,12 +24,12 @@ from ovkgp.inference.algebra.kronecker import KroneckerSolver, eigh
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations, as_floating, inputs
-from ovkgp.inference.posteriors.leave_one_out import RowsLeftOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveRowOut
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES
 from ovkgp.inference.statistics.factors import KroneckerFactor
 from ovkgp.inference.statistics.weight_space import WeightSystem
-from ovkgp.inference.strategies.exact import KroneckerRoad, checked, noise_between, prior_between
-from ovkgp.inference.strategies.features import FeatureRoad, precision_of
+from ovkgp.inference.strategies.exact import KroneckerStrategy, checked, noise_between, prior_between
+from ovkgp.inference.strategies.features import FeatureStrategy, precision_of
 from ovkgp.inference.strategies.selection import DENSE_LIMIT, has_kronecker_form
 
 
@@ -94,7 +94,7 @@ def noise_path(gp: OperatorValuedGP, X, Y, multipliers, noise=None, *, rescale: 
 
 
 @torch.no_grad()
-def rows_left_out(gp: OperatorValuedGP, X, Y, noise=None) -> RowsLeftOut:
+def rows_left_out(gp: OperatorValuedGP, X, Y, noise=None) -> LeaveRowOut:
     """The predictive density of each row given all others, in closed form; NaN in rows in which nothing is observed.
 
     Args:
@@ -114,9 +114,9 @@ def _spectrum(model: Model, data: Observations) -> _Spectrum:
         return _WeightSpectrum(model, data)
     if has_kronecker_form(model, data):
         return _KroneckerSpectrum(model, checked(data))
-    if data.num_seen > DENSE_LIMIT:
+    if data.num_observed > DENSE_LIMIT:
         raise OptionError(
-            f"a path needs one factorisation, and {data.num_seen} observed entries are too many for a dense one (limit "
+            f"a path needs one factorisation, and {data.num_observed} observed entries are too many for a dense one (limit "
             f"{DENSE_LIMIT}): complete the outputs, use a feature map, or choose λ on fewer rows."
         )
     return _DenseSpectrum(model, checked(data))
@@ -130,10 +130,10 @@ class _Spectrum(ABC):
         self.residuals = data.Y - model.mean(data.X)
         self.num_dims = data.X.shape[1]
         variances = data.noise if data.noise is not None else model.noise.matrix().diagonal()
-        self.weights = torch.where(data.seen, 1 / variances, 0.0)
+        self.weights = torch.where(data.observed, 1 / variances, 0.0)
 
     @abstractmethod
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, RowsLeftOut]]:
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveRowOut]]:
         """log p(Y) with noise c·N, (y − m)ᵀ C_c⁻¹ (y − m), and each row given all others, for each c."""
 
     @abstractmethod
@@ -142,10 +142,10 @@ class _Spectrum(ABC):
 
     def levels(self, multipliers: Tensor, rescale: bool) -> list[tuple[Tensor, ...]]:
         """log evidence, leave-one-out error and log density, and the scale, at each noise level."""
-        found, size = [], self.data.num_seen
+        found, size = [], self.data.num_observed
         for log_evidence, quadratic, left_out in self.left_out(multipliers):
             scale = quadratic / size if rescale and bool(quadratic > 0) else torch.ones_like(quadratic)
-            errors = torch.where(self.data.seen, self.data.Y - left_out.mean, 0.0).square()
+            errors = torch.where(self.data.observed, self.data.Y - left_out.mean, 0.0).square()
             error = (self.weights * errors).sum() / self.weights.sum()
             # N(y | 0, sC) for N(y | 0, C), of all entries and of each row given the others
             shift = -size / 2 * scale.log()
@@ -161,14 +161,14 @@ class _Spectrum(ABC):
 class _KroneckerSpectrum(_Spectrum):
     def __init__(self, model: Model, data: Observations):
         super().__init__(model, data)
-        self.solver: KroneckerSolver = KroneckerRoad().eigen_solver(model, data)
+        self.solver: KroneckerSolver = KroneckerStrategy().eigen_solver(model, data)
 
     def _alpha(self, c: float) -> tuple[Tensor, Tensor]:
         solver = self.solver
         inverse = 1 / (solver.values - 1 + c)
         return solver.U @ (solver.rotated * inverse) @ solver.W.mT, inverse
 
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, RowsLeftOut]]:
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveRowOut]]:
         left, back = self.solver.U.square(), torch.linalg.inv(self.solver.W)
         constant = 2 * torch.linalg.slogdet(back).logabsdet
         for c, log_evidence in zip(map(float, multipliers), self.solver.path(multipliers), strict=True):
@@ -177,7 +177,7 @@ class _KroneckerSpectrum(_Spectrum):
             spread = left @ inverse  # a block of C⁻¹ is W diag(spread_i) Wᵀ
             deviation = (alpha @ back.mT / spread) @ back
             parts = deviation, (1 / spread) @ back.square(), constant - spread.log().sum(-1)
-            yield log_evidence, quadratic, RowsLeftOut.of(self.data, alpha, *parts)
+            yield log_evidence, quadratic, LeaveRowOut.of(self.data, alpha, *parts)
 
     def mean(self, X: Tensor, c: float) -> Tensor:
         return (self.model.kernel(X, self.data.X) @ self._alpha(c)[0].flatten()).unflatten(
@@ -192,23 +192,23 @@ class _DenseSpectrum(_Spectrum):
         half = torch.linalg.solve_triangular(chol, prior_between(model, data), upper=False)
         self.values, vectors = eigh(torch.linalg.solve_triangular(chol, half.mT, upper=False))
         self.vectors = torch.linalg.solve_triangular(chol.mT, vectors, upper=True)
-        self.rotated = self.vectors.mT @ self.residuals[data.seen]
+        self.rotated = self.vectors.mT @ self.residuals[data.observed]
         self.noise_logdet = 2 * chol.diagonal().log().sum()
 
     def _spread(self, entries: Tensor) -> Tensor:
-        return torch.zeros_like(self.residuals).masked_scatter_(self.data.seen, entries)
+        return torch.zeros_like(self.residuals).masked_scatter_(self.data.observed, entries)
 
     def _alpha(self, c: float) -> Tensor:
         return self._spread(self.vectors @ (self.rotated / (self.values + c)))
 
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, RowsLeftOut]]:
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveRowOut]]:
         rows = self.residuals.new_zeros(*self.residuals.shape, len(self.values))  # those of the vectors, (n, p, N)
-        rows[self.data.seen] = self.vectors
+        rows[self.data.observed] = self.vectors
         for c in map(float, multipliers):
             values = self.values + c
             quadratic = (self.rotated.square() / values).sum()
             density = gaussian_log_density(quadratic, values.log().sum(), len(values)) - self.noise_logdet / 2
-            left_out = RowsLeftOut.from_blocks(self.data, self._alpha(c), (rows / values) @ rows.mT)
+            left_out = LeaveRowOut.from_blocks(self.data, self._alpha(c), (rows / values) @ rows.mT)
             yield density, quadratic, left_out
 
     def mean(self, X: Tensor, c: float) -> Tensor:
@@ -221,16 +221,16 @@ class _WeightSpectrum(_Spectrum):
 
     def __init__(self, model: Model, data: Observations):
         super().__init__(model, data)
-        road = FeatureRoad()
-        self.system: WeightSystem = road.system_of(model, road.statistics(model, data))
+        strategy = FeatureStrategy()
+        self.system: WeightSystem = strategy.system_of(model, strategy.statistics(model, data))
         self.noise = model.noise.matrix()
 
-    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, RowsLeftOut]]:
-        factor, systems = self.system.turned(multipliers)
+    def left_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveRowOut]]:
+        factor, systems = self.system.rotated(multipliers)
         chunks = self.data.chunks(self._rows_at_once())
         parts = [self._left_out(chunk, factor, systems, multipliers) for chunk in chunks]
         for system, column in zip(systems, zip(*parts, strict=True), strict=True):
-            yield system.log_density, system.quadratic, RowsLeftOut.stack(list(column))
+            yield system.log_density, system.quadratic, LeaveRowOut.stack(list(column))
 
     def _rows_at_once(self) -> int:
         Phi, p = self.model.features(self.data.X[:1]), self.data.num_outputs
@@ -238,14 +238,14 @@ class _WeightSpectrum(_Spectrum):
         width = Phi.features.shape[-1] + p * p if is_separable else self.system.num_features * p
         return max(CHUNK_ENTRIES // width, 1)
 
-    def _left_out(self, chunk: Observations, factor: KroneckerFactor, systems, multipliers) -> list[RowsLeftOut]:
+    def _left_out(self, chunk: Observations, factor: KroneckerFactor, systems, multipliers) -> list[LeaveRowOut]:
         Phi = factor.rotate(self.model.features(chunk.X), chunk.num_outputs)
         precision = precision_of(chunk, self.noise, self.model.noise.is_diagonal)
         residuals = chunk.Y - self.model.mean(chunk.X)
         found = []
         for system, c in zip(systems, map(float, multipliers), strict=True):
             alpha = system.alpha(Phi, precision / c, residuals)
-            found.append(RowsLeftOut.from_blocks(chunk, alpha, system.inverse_blocks(Phi, precision / c)))
+            found.append(LeaveRowOut.from_blocks(chunk, alpha, system.inverse_blocks(Phi, precision / c)))
         return found
 
     def mean(self, X: Tensor, c: float) -> Tensor:

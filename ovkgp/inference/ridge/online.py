@@ -15,16 +15,16 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.observations import observations
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, KernelProcess, Posterior
 from ovkgp.inference.ridge.online_blocks import blocks_of
-from ovkgp.inference.strategies.exact import DenseRoad, KroneckerRoad
+from ovkgp.inference.strategies.exact import DenseStrategy, KroneckerStrategy
 from ovkgp.inference.strategies.selection import DENSE_LIMIT, has_kronecker_form
 
-ROWS_AT_ONCE, CHUNK_ENTRIES = 256, 2_000_000
+CHUNK_ROWS, KERNEL_CHUNK_ENTRIES = 256, 2_000_000
 """Rows whose kernel with all points is evaluated together, and about how many numbers that may be (16 MB)."""
 
 
@@ -36,7 +36,7 @@ class Expansion:
         X: the points (m, d), in the order in which they came.
         coefficients: a (m, p), of the last iterate.
         average: ā (m, p), of the average of all iterates.
-        seen: which outputs were ever observed at the points, (m, p).
+        observed: which outputs were ever observed at the points, (m, p).
         own: K(x_j, x_j) as `Blocks` wants it, (m, …).
         num_steps: t.
         norm: κ, the largest ‖K(x, x)‖ so far.
@@ -47,7 +47,7 @@ class Expansion:
     X: np.ndarray
     coefficients: np.ndarray
     average: np.ndarray
-    seen: np.ndarray
+    observed: np.ndarray
     own: np.ndarray
     num_steps: int = 0
     norm: float = 0.0
@@ -111,7 +111,7 @@ class OnlineGradient:
             raise OptionError(f"lam must be a positive number, got {lam}.")
         self.blocks, self.num_outputs = blocks_of(kernel, num_outputs), num_outputs
         self.lam, self.eta0, self.power = float(lam), float(eta0), float(power)
-        self.budget, self.average = whole_number("budget", budget), average
+        self.budget, self.average = check_integer("budget", budget), average
 
     def step_size(self, step: int, norm: float) -> float:
         """η at step t = 1, 2, …, for κ."""
@@ -120,8 +120,8 @@ class OnlineGradient:
     @property
     def rows_at_once(self) -> int:
         """How many rows make a chunk."""
-        room = CHUNK_ENTRIES // (self.blocks.entries * (self.budget + ROWS_AT_ONCE))
-        return max(min(ROWS_AT_ONCE, room, self.budget), 16)
+        room = KERNEL_CHUNK_ENTRIES // (self.blocks.entries * (self.budget + CHUNK_ROWS))
+        return max(min(CHUNK_ROWS, room, self.budget), 16)
 
     def start(self, num_dims: int) -> Expansion:
         """f = 0, for inputs with d columns."""
@@ -154,7 +154,7 @@ class _Work:
         own = self.blocks.own(X)
         self.X, self.own = np.concatenate([before.X, X]), np.concatenate([before.own, own])
         self.coefficients, self.average = (_padded(a, total) for a in (before.coefficients, before.average))
-        self.seen = np.concatenate([before.seen, ~np.isnan(Y)])
+        self.observed = np.concatenate([before.observed, ~np.isnan(Y)])
         self.Y, self.norms, self.rows = np.nan_to_num(Y), self.blocks.norms(own), self.blocks.cross(X, self.X)
         self.num_steps, self.norm = before.num_steps, before.norm
         self.error, self.average_error = before.error, before.average_error
@@ -170,7 +170,7 @@ class _Work:
         self.num_steps, self.norm = self.num_steps + 1, max(self.norm, float(self.norms[row]))
         eta = self.learner.step_size(self.num_steps, self.norm)
         value = self.blocks.value(self.rows[row, :end], self.coefficients[:end])
-        new = eta * self.seen[end] * (self.Y[row] - value)
+        new = eta * self.observed[end] * (self.Y[row] - value)
         shrinkage = 1 - eta * lam
         self.coefficients[:end] *= shrinkage
         self.squares[:end] *= shrinkage**2
@@ -185,7 +185,7 @@ class _Work:
         key = self.X[end].tobytes()
         if (place := self.places.get(key)) is not None:
             self._add(place, new)
-            self.seen[place] |= self.seen[end]
+            self.observed[place] |= self.observed[end]
             return
         if len(self.places) >= self.learner.budget:
             smallest, loss = self._smallest(end)
@@ -228,7 +228,7 @@ class _Work:
 
     def result(self) -> Expansion:
         kept = np.sort(np.fromiter(self.places.values(), dtype=np.int64, count=len(self.places)))
-        names = ("X", "coefficients", "average", "seen", "own")
+        names = ("X", "coefficients", "average", "observed", "own")
         return replace(
             self.before,
             **{name: getattr(self, name)[kept] for name in names},
@@ -276,7 +276,7 @@ class OnlinePosterior(Posterior):
 
     def __init__(self, gp: OperatorValuedGP, expansion: Expansion, average: bool = False):
         self.gp, self.expansion = gp.frozen(), expansion
-        self.num_outputs, self.num_dims = expansion.seen.shape[1], expansion.X.shape[1]
+        self.num_outputs, self.num_dims = expansion.observed.shape[1], expansion.X.shape[1]
         self.process = KernelProcess(self.gp.kernel, self.num_outputs)
         self.X = torch.from_numpy(expansion.X)
         self.coefficients = torch.from_numpy(expansion.average if average else expansion.coefficients)
@@ -288,14 +288,14 @@ class OnlinePosterior(Posterior):
     @cached_property
     def given_points(self) -> Posterior:
         """The process given the outputs seen at the kept points, all of them zero: its covariance is ours."""
-        kept = np.where(self.expansion.seen, 0.0, np.nan)
+        kept = np.where(self.expansion.observed, 0.0, np.nan)
         with torch.no_grad():
             data, model = observations(self.X, kept, self.num_outputs, every_output=False), self.gp.model
             is_kronecker = has_kronecker_form(model, data)
-            size = data.num_rows if is_kronecker else data.num_seen
+            size = data.num_rows if is_kronecker else data.num_observed
             if size > DENSE_LIMIT:
                 data = data.rows(torch.linspace(0, data.num_rows - 1, data.num_rows * DENSE_LIMIT // size).long())
-            return (KroneckerRoad() if is_kronecker else DenseRoad()).condition(model, data)
+            return (KroneckerStrategy() if is_kronecker else DenseStrategy()).condition(model, data)
 
     def rows_at_once(self, form: str) -> int:
         return CHUNK_ENTRIES // (len(self.X) * self.num_outputs**2)

@@ -174,7 +174,7 @@ class KernelRows:
     Args:
         kernel: with p outputs.
         X: inputs (n, d).
-        seen: which entries were observed, (n, p).
+        observed: which entries were observed, (n, p).
 
     Cost: O(n p²) time and memory a row.
 
@@ -190,11 +190,11 @@ class KernelRows:
         True
     """
 
-    def __init__(self, kernel: Kernel, X: Tensor, seen: Tensor):
-        self.process, self.X, self.seen = KernelProcess(kernel, seen.shape[1]), X, seen.flatten().to(X)
+    def __init__(self, kernel: Kernel, X: Tensor, observed: Tensor):
+        self.process, self.X, self.observed = KernelProcess(kernel, observed.shape[1]), X, observed.flatten().to(X)
 
     def __len__(self) -> int:
-        return len(self.seen)
+        return len(self.observed)
 
     def new_zeros(self, *shape: int) -> Tensor:
         return self.X.new_zeros(*shape)
@@ -203,13 +203,13 @@ class KernelRows:
     def diagonal(self) -> Tensor:
         """(n·p,)."""
         p = self.process.num_outputs
-        return prior_covariance(self.process.kernel, self.X, p, "diag").flatten() * self.seen
+        return prior_covariance(self.process.kernel, self.X, p, "diag").flatten() * self.observed
 
     @torch.no_grad()
     def __getitem__(self, entry: int) -> Tensor:
         """The row (n·p,) of one entry."""
         point, output = divmod(entry, self.process.num_outputs)
-        return to_dense(self.process.cross(self.X[point : point + 1], self.X))[output] * self.seen
+        return to_dense(self.process.cross(self.X[point : point + 1], self.X))[output] * self.observed
 
 
 class LowRankPreconditioner:
@@ -271,7 +271,7 @@ class KernelProducts(KroneckerSum):
         kernel: with p outputs.
         X: inputs (n, d).
         noise: variances (n, p) or (1, p), or covariances (n, p, p) or (1, p, p).
-        seen: which entries were observed, (n, p).
+        observed: which entries were observed, (n, p).
         chunk_rows: rows at a time; as many as make `CHUNK_ENTRIES` where it is None.
 
     Cost of a product with k columns: O(n² p² k) time, and the kernel again unless one chunk holds all rows; memory for one
@@ -282,19 +282,19 @@ class KernelProducts(KroneckerSum):
         >>> from gpytorch.kernels import RBFKernel
         >>> from ovkgp.inference.ridge.products import KernelProducts
         >>> from ovkgp.kernels import CurlFreeKernel
-        >>> X, seen = torch.randn(6, 2).double(), torch.ones(6, 2).bool()
+        >>> X, observed = torch.randn(6, 2).double(), torch.ones(6, 2).bool()
         >>> kernel = CurlFreeKernel(RBFKernel(ard_num_dims=2)).double()
-        >>> C = KernelProducts(kernel, X, torch.ones(1, 2).double(), seen, chunk_rows=4)
+        >>> C = KernelProducts(kernel, X, torch.ones(1, 2).double(), observed, chunk_rows=4)
         >>> V = torch.randn(12, 3).double()
         >>> bool(torch.allclose(C.matmul(V), (kernel(X).to_dense() + torch.eye(12).double()) @ V))
         True
     """
 
-    def __init__(self, kernel: Kernel, X: Tensor, noise: Tensor, seen: Tensor, chunk_rows: int | None = None):
-        self.process, self.X, self.seen = KernelProcess(kernel, seen.shape[1]), X, seen
-        self.mask = None if bool(seen.all()) else seen.to(noise).unsqueeze(1)
-        self.noise = DiagonalNoise(noise, seen) if noise.dim() == 2 else BlockNoise(noise, seen)
-        self.chunk_rows = chunk_rows or max(CHUNK_ENTRIES // (seen.numel() * seen.shape[1]), 1)
+    def __init__(self, kernel: Kernel, X: Tensor, noise: Tensor, observed: Tensor, chunk_rows: int | None = None):
+        self.process, self.X, self.observed = KernelProcess(kernel, observed.shape[1]), X, observed
+        self.mask = None if bool(observed.all()) else observed.to(noise).unsqueeze(1)
+        self.noise = DiagonalNoise(noise, observed) if noise.dim() == 2 else BlockNoise(noise, observed)
+        self.chunk_rows = chunk_rows or max(CHUNK_ENTRIES // (observed.numel() * observed.shape[1]), 1)
 
     def _rows(self) -> Iterator[LinearOperator | Tensor]:
         if len(self.X) <= self.chunk_rows:
@@ -311,12 +311,12 @@ class KernelProducts(KroneckerSum):
         """C V for V (n, k, p), zero where missing."""
         columns = self.flat(V)
         product = torch.cat([rows @ columns for rows in self._rows()])
-        return self.masked(product.unflatten(0, self.seen.shape).transpose(1, 2)) + self.noise.apply(V)
+        return self.masked(product.unflatten(0, self.observed.shape).transpose(1, 2)) + self.noise.apply(V)
 
     def norm_bound(self) -> float:
         """An upper bound of the largest eigenvalue of C: the trace of K and the largest row sum of N. O(n p²)."""
-        trace = KernelRows(self.process.kernel, self.X, self.seen).diagonal().sum().item()
-        eye = torch.eye(self.seen.shape[1]).to(self.X).expand(len(self.X), -1, -1)
+        trace = KernelRows(self.process.kernel, self.X, self.observed).diagonal().sum().item()
+        eye = torch.eye(self.observed.shape[1]).to(self.X).expand(len(self.X), -1, -1)
         return trace + self.noise.apply(self.masked(eye)).abs().sum(1).max().item()
 
 
@@ -344,10 +344,10 @@ class ProductSolver(IterativeSolver):
         >>> from ovkgp.inference.ridge.products import KernelProducts, ProductSolver
         >>> from ovkgp.inference.ridge.products import KernelRows
         >>> from ovkgp.kernels import CurlFreeKernel
-        >>> X, seen = torch.randn(6, 2).double(), torch.ones(6, 2).bool()
+        >>> X, observed = torch.randn(6, 2).double(), torch.ones(6, 2).bool()
         >>> kernel = CurlFreeKernel(RBFKernel(ard_num_dims=2)).double()
-        >>> C, R = KernelProducts(kernel, X, torch.ones(1, 2).double(), seen), torch.randn(6, 2).double()
-        >>> solver = ProductSolver(C, KernelRows(kernel, X, seen), R)
+        >>> C, R = KernelProducts(kernel, X, torch.ones(1, 2).double(), observed), torch.randn(6, 2).double()
+        >>> solver = ProductSolver(C, KernelRows(kernel, X, observed), R)
         >>> bool(torch.allclose(C.matmul(solver.alpha.reshape(-1, 1)).view(6, 2), R))
         True
     """

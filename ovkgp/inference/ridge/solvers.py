@@ -15,20 +15,20 @@ import torch
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.algebra.dense import gram, safe_cholesky
 from ovkgp.inference.algebra.iterative import IterativeSolver
 from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
-from ovkgp.inference.algebra.krylov import Quadratic, least_point, quiet_iterations, require_residual
+from ovkgp.inference.algebra.krylov import Quadratic, check_residual, least_point, quiet_iterations
 from ovkgp.inference.algebra.preconditioners import SketchedPreconditioner
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior
 from ovkgp.inference.posteriors.posterior import KernelProcess, Posterior
-from ovkgp.inference.posteriors.weight_posterior import VarianceGuard, WeightPosterior, landmark_guard
+from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior, landmark_guard
 from ovkgp.inference.ridge.descent import doubly_stochastic_weights
 from ovkgp.inference.ridge.products import (
     KernelProducts,
@@ -40,8 +40,8 @@ from ovkgp.inference.ridge.products import (
 from ovkgp.inference.ridge.weight_products import WeightProducts
 from ovkgp.inference.statistics.accumulation import gather
 from ovkgp.inference.statistics.weight_space import weight_system
-from ovkgp.inference.strategies.exact import MOST_ROWS, DenseRoad, EigenRoad, noise_of_rows
-from ovkgp.inference.strategies.features import FeatureRoad
+from ovkgp.inference.strategies.exact import MAX_ROWS, DenseStrategy, EigenStrategy, noise_of_rows
+from ovkgp.inference.strategies.features import FeatureStrategy
 from ovkgp.inference.strategies.selection import DENSE_LIMIT, has_kronecker_form
 from ovkgp.kernels import components
 
@@ -114,7 +114,7 @@ def solve_ridge(
     if not (math.isfinite(tolerance) and tolerance > 0):
         raise OptionError(f"tolerance must be a positive number, got {tolerance}.")
     if max_iter is not None:
-        max_iter = whole_number("max_iter", max_iter)
+        max_iter = check_integer("max_iter", max_iter)
     if solver == "auto":
         return gp.condition(X, Y, noise=noise, variance=variance)
     options = SolverOptions(tolerance, max_iter, batch_size, learning_rate, preconditioned, random_state, verbose)
@@ -139,15 +139,15 @@ def _dual(model: Model, data: Observations, solver: str, options: SolverOptions)
     if solver == "eigen":
         return _eigen_road(model, data).condition(model, data)
     if solver == "closed_form":
-        return DenseRoad().condition(model, data)
+        return DenseStrategy().condition(model, data)
     found = _iterative(model, data, options) if solver == "cg" and _is_kronecker_sum(model, data) else None
     found = found or _by_products(model, data, solver, options)
     return ExactPosterior(KernelProcess(model.kernel, data.num_outputs), found, data, model.mean, model.new_noise(data))
 
 
-def _eigen_road(model: Model, data: Observations) -> EigenRoad:
+def _eigen_road(model: Model, data: Observations) -> EigenStrategy:
     if has_kronecker_form(model, data):
-        return EigenRoad()
+        return EigenStrategy()
     raise OptionError(
         'solver="eigen" needs a separable kernel with one component, complete outputs and noise that is alike at all '
         'points; use solver="closed_form", or solver="cg" for many data.'
@@ -156,29 +156,29 @@ def _eigen_road(model: Model, data: Observations) -> EigenRoad:
 
 def _is_kronecker_sum(model: Model, data: Observations) -> bool:
     """Whether the n × n matrices of a separable kernel are there to be had."""
-    return components(model.kernel) is not None and data.num_rows <= MOST_ROWS
+    return components(model.kernel) is not None and data.num_rows <= MAX_ROWS
 
 
 def _iterative(model: Model, data: Observations, options: SolverOptions) -> IterativeSolver:
     """Conjugate gradients with Kronecker products, which estimate the evidence too."""
     grams, matrices = _grams(model, data)
-    residuals, limit = data.Y - model.mean(data.X), _limit(options, data.num_seen, "cg")
+    residuals, limit = data.Y - model.mean(data.X), _limit(options, data.num_observed, "cg")
     settings = {"tolerance": options.tolerance, "max_iterations": limit}
     with quiet_iterations():
         found = IterativeSolver(grams, matrices, noise_of_rows(model, data), residuals, **settings)
     alpha, rhs = found.alpha.unsqueeze(1), residuals.nan_to_num().unsqueeze(1)
-    require_residual(rhs - found.covariance.apply(alpha), rhs, alpha, "cg", options.tolerance, found.norm)
+    check_residual(rhs - found.covariance.apply(alpha), rhs, alpha, "cg", options.tolerance, found.norm)
     return found
 
 
 def _by_products(model: Model, data: Observations, solver: str, options: SolverOptions) -> ProductSolver:
     noise = noise_of_rows(model, data)
     if _is_kronecker_sum(model, data):
-        covariance = KroneckerSum(*_grams(model, data), noise, data.seen)
+        covariance = KroneckerSum(*_grams(model, data), noise, data.observed)
     else:
-        covariance = KernelProducts(model.kernel, data.X, noise, data.seen)
-    rows, residuals = KernelRows(model.kernel, data.X, data.seen), data.Y - model.mean(data.X)
-    limit = _limit(options, data.num_seen, solver)
+        covariance = KernelProducts(model.kernel, data.X, noise, data.observed)
+    rows, residuals = KernelRows(model.kernel, data.X, data.observed), data.Y - model.mean(data.X)
+    limit = _limit(options, data.num_observed, solver)
     return ProductSolver(covariance, rows, residuals, solver, options.tolerance, limit, options.verbose)
 
 
@@ -195,12 +195,12 @@ def _limit(options: SolverOptions, size: int, method: str) -> int:
 
 
 def _primal(
-    model: Model, data: Observations, solver: str, options: SolverOptions, guard: VarianceGuard | None
+    model: Model, data: Observations, solver: str, options: SolverOptions, guard: VarianceFloor | None
 ) -> WeightPosterior:
     if solver == "eigen":
         _require_stein_form(model, data)
-        road = FeatureRoad()
-        system = road.system_of(model, road.statistics(model, data))
+        strategy = FeatureStrategy()
+        system = strategy.system_of(model, strategy.statistics(model, data))
     elif solver == "closed_form":
         system = _algorithm_3(model, data)
     else:

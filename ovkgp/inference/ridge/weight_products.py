@@ -18,7 +18,7 @@ from ovkgp.features import FeatureMap
 from ovkgp.inference.algebra.dense import gram
 from ovkgp.inference.model.mean_noise import Model, OutputMean, OutputNoise
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.statistics.rows import ROWS_AT_ONCE, whitening
+from ovkgp.inference.statistics.rows import CHUNK_ROWS, whitening
 
 CHUNK_ENTRIES = 4_000_000
 """About how many entries of Φ one chunk of rows stands for (32 MB)."""
@@ -97,11 +97,11 @@ class WeightProducts:
     @torch.no_grad()
     def targets(self) -> Tensor:
         """z = N^{-½} (y − m), (n, p)."""
-        return torch.cat([self._targets(start) for start in range(0, self.data.num_rows, ROWS_AT_ONCE)])
+        return torch.cat([self._targets(start) for start in range(0, self.data.num_rows, CHUNK_ROWS)])
 
     def _targets(self, start: int) -> Tensor:
-        chunk = self.data.rows(slice(start, start + ROWS_AT_ONCE)).double()
-        values = torch.where(chunk.seen, chunk.Y - self.mean(chunk.X), 0.0)
+        chunk = self.data.rows(slice(start, start + CHUNK_ROWS)).double()
+        values = torch.where(chunk.observed, chunk.Y - self.mean(chunk.X), 0.0)
         return (self._root(chunk) @ values.unsqueeze(-1)).squeeze(-1)
 
     def _root(self, chunk: Observations) -> Tensor:

@@ -20,7 +20,7 @@ from ovkgp.inference.model.observations import as_floating, inputs
 from ovkgp.inference.posteriors.posterior import normal, seeds
 from ovkgp.inference.sampling.arviz_data import SAMPLES, Axes, dataset, named_group, raw_group, to_arviz_object
 from ovkgp.inference.sampling.prior_predictive import draw_prior
-from ovkgp.inference.strategies.selection import choose_road
+from ovkgp.inference.strategies.selection import select_strategy
 from ovkgp.inference.training.log_posterior import named_values
 
 JOINT_ENTRIES = 500
@@ -64,9 +64,9 @@ def log_likelihoods(gp, raw: Mapping[str, np.ndarray], X, Y, noise=None) -> np.n
         >>> log_likelihoods(gp, raw, X, X.sin()).shape
         (5, 20)
     """
-    seen = observed(Y)
+    mask = observed_entries(Y)
     found = [model.leave_one_out(X, Y, noise).log_density.cpu().numpy() for model in placed(gp, raw)]
-    return np.stack([values.reshape(seen.shape)[seen] for values in found])
+    return np.stack([values.reshape(mask.shape)[mask] for values in found])
 
 
 def replicates(gp, raw: Mapping[str, np.ndarray], X, Y, noise=None, random_state=None) -> np.ndarray:
@@ -83,7 +83,7 @@ def replicates(gp, raw: Mapping[str, np.ndarray], X, Y, noise=None, random_state
     return torch.stack(found).cpu().numpy()
 
 
-def observed(Y) -> np.ndarray:
+def observed_entries(Y) -> np.ndarray:
     """Which entries of Y are observed, (n, p)."""
     return ~torch.isnan(as_floating(Y, "Y").reshape(len(Y), -1)).cpu().numpy()
 
@@ -93,14 +93,14 @@ def work_of_factorising(gp, X, Y, noise=None) -> float:
     data = gp.observe(X, Y, noise)
     if gp.features is not None:
         return float(data.num_rows) * gp.features.num_features**2
-    if choose_road(gp.model, data, gp.road).name == "kronecker":
+    if select_strategy(gp.model, data, gp.strategy).name == "kronecker":
         return EIGEN * float(data.num_rows) ** 3
-    return float(data.num_seen) ** 3
+    return float(data.num_observed) ** 3
 
 
 def work_of_replicating(gp, X, Y, noise=None) -> float:
     """The same for a posterior and one draw of data from it."""
-    size = observed(Y).size
+    size = observed_entries(Y).size
     joint = EIGEN * float(size) ** 3 if size <= JOINT_ENTRIES else 0.0
     return work_of_factorising(gp, X, Y, noise) + joint
 
@@ -121,16 +121,16 @@ def _replicate(posterior, X: Tensor, Y, known, seed: int) -> Tensor:
     if known is None:
         return function + error
     deviations = as_floating(known, "noise").double().reshape(function.shape).sqrt()
-    seen = torch.from_numpy(observed(Y)).to(function.device)
-    return function + torch.where(seen, scores * deviations, error)
+    mask = torch.from_numpy(observed_entries(Y)).to(function.device)
+    return function + torch.where(mask, scores * deviations, error)
 
 
 if TYPE_CHECKING:
     import xarray
 
-MOST_NUMBERS = 5e7
+MAX_NUMBERS = 5e7
 """So many numbers (draws × entries) a group may have before it is left out."""
-MOST_WORK = 2e11
+MAX_WORK = 2e11
 """So many elementary operations are spent on a group that was not asked for: about half a minute."""
 
 Groups = dict[str, "xarray.Dataset"]
@@ -186,7 +186,7 @@ class DrawGroups:
 
         def compute() -> Groups:
             values = log_likelihoods(self.gp, self.raw, self.X, self.Y, self.noise)
-            rows, columns = np.nonzero(observed(self.Y))
+            rows, columns = np.nonzero(observed_entries(self.Y))
             coords = {"row": ("entry", rows), "output": ("entry", np.array(self.axes.outputs)[columns])}
             values = values.reshape(*self.shape, -1)
             return {"log_likelihood": dataset({"y": values}, {"y": (*SAMPLES, "entry")}, coords)}
@@ -218,9 +218,11 @@ class DrawGroups:
         if wanted is False:
             return self._without(name, "auto", "not asked for")
         count = int(np.prod(self.shape))
-        if count * observed(self.Y).size > MOST_NUMBERS:
-            return self._without(name, wanted, f"{count} draws of {observed(self.Y).size} entries are too many numbers")
-        if wanted == "auto" and count * work(self.gp, self.X, self.Y, self.noise) > MOST_WORK:
+        if count * observed_entries(self.Y).size > MAX_NUMBERS:
+            return self._without(
+                name, wanted, f"{count} draws of {observed_entries(self.Y).size} entries are too many numbers"
+            )
+        if wanted == "auto" and count * work(self.gp, self.X, self.Y, self.noise) > MAX_WORK:
             return self._without(name, wanted, f"{count} factorisations take long; {name}=True computes it")
         try:
             return compute()

@@ -15,11 +15,11 @@ import numpy as np
 
 from ovkgp.exceptions import FitWarning, OptionError
 
-MOST_RHAT, LEAST_ESS, MOST_KHAT = 1.01, 100, 0.7
+MAX_RHAT, MIN_ESS_PER_CHAIN, MAX_PARETO_K = 1.01, 100, 0.7
 """The largest R̂ and k̂, and the smallest effective size for each chain, that pass without a warning."""
 EQUAL = 1e-4
 """Logarithms of ratios that differ by less are those of the posterior itself, up to its Hessian's differences."""
-FEWEST, FEWEST_RATIOS = 4, 25
+FEWEST, MIN_RATIOS = 4, 25
 """Chains, or halves of a single one, shorter than this say nothing about themselves, and so few ratios nothing about q."""
 
 
@@ -50,7 +50,7 @@ def pareto_shape(log_ratios: np.ndarray) -> float:
     """
     log_ratios = np.asarray(log_ratios, dtype=np.float64)
     is_finite = np.isfinite(log_ratios)
-    if len(log_ratios) < FEWEST_RATIOS or not is_finite.any():
+    if len(log_ratios) < MIN_RATIOS or not is_finite.any():
         return np.nan if is_finite.any() else np.inf
     log_ratios = np.where(is_finite, log_ratios, log_ratios[is_finite].min() - 50)  # a ratio of zero is no tail
     tail = np.sort(log_ratios)[-max(len(log_ratios) // 5, 1) :]
@@ -70,10 +70,10 @@ def importance_checks(log_ratios: np.ndarray, method: str) -> dict[str, float]:
             f"{len(log_ratios)} draws are too few to tell whether the {method} approximation is good: take 100 or more."
         )
         warnings.warn(words, FitWarning, stacklevel=4)
-    if shape > MOST_KHAT:
+    if shape > MAX_PARETO_K:
         warnings.warn(
             f"the {method} approximation is poor: the Pareto shape of its importance ratios is k̂ = {shape:.2f}, above "
-            f'{MOST_KHAT}. Read its spreads with care, or use "nuts".',
+            f'{MAX_PARETO_K}. Read its spreads with care, or use "nuts".',
             FitWarning,
             stacklevel=4,
         )
@@ -107,14 +107,14 @@ def chain_checks(variables: Mapping[str, np.ndarray], divergences: int) -> dict[
     # A chain that does not move at all has no R̂: the worst of all
     worst = max(rhats, key=lambda name: np.nan_to_num(rhats[name], nan=np.inf))
     fewest = min(sizes, key=lambda name: np.nan_to_num(sizes[name], nan=0.0))
-    if not rhats[worst] <= MOST_RHAT:
+    if not rhats[worst] <= MAX_RHAT:
         _warn(
-            f"the chains have not mixed: R̂ = {rhats[worst]:.3f} for {worst}, above {MOST_RHAT}. Take more tune and draws, and "
+            f"the chains have not mixed: R̂ = {rhats[worst]:.3f} for {worst}, above {MAX_RHAT}. Take more tune and draws, and "
             "look at plot_trace for chains in different modes."
         )
-    if not sizes[fewest] >= LEAST_ESS * chains:
+    if not sizes[fewest] >= MIN_ESS_PER_CHAIN * chains:
         _warn(
-            f"the draws are worth only {sizes[fewest]:.0f} independent ones for {fewest} (fewer than {LEAST_ESS} a chain): "
+            f"the draws are worth only {sizes[fewest]:.0f} independent ones for {fewest} (fewer than {MIN_ESS_PER_CHAIN} a chain): "
             "take more draws before quoting quantiles."
         )
     return found | {"rhat_max": rhats[worst], "rhat_worst": worst, "ess_min": sizes[fewest], "ess_worst": fewest}

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ovkgp.exceptions import FactorisationError, FitWarning, InputError
+from ovkgp.exceptions import FactorizationError, FitWarning, InputError
 
-MOST_ROUNDS = 20
+MAX_ROUNDS = 20
 """How many times as many draws as are wanted are made of an approximation, to have enough where there is a density."""
 
 
@@ -97,7 +97,7 @@ def draw_inside(
     Cost: one evaluation a draw, and one for each that fails.
 
     Raises:
-        FactorisationError: less than a twentieth of q lies where there is a density.
+        FactorizationError: less than a twentieth of q lies where there is a density.
 
     Example:
         >>> import numpy as np
@@ -111,7 +111,7 @@ def draw_inside(
     """
     found, num_failed, interrupted = [], 0, False
     try:
-        for u, log_q in (pair for _ in range(MOST_ROUNDS) for pair in zip(*draw(count), strict=True)):
+        for u, log_q in (pair for _ in range(MAX_ROUNDS) for pair in zip(*draw(count), strict=True)):
             value = density(u)[0]
             if np.isfinite(value):
                 found.append((u, log_q, value))
@@ -126,8 +126,8 @@ def draw_inside(
         words = f"drawing was interrupted: kept {len(found)} of {count} draws."
         warnings.warn(words, FitWarning, stacklevel=4)
     if len(found) < count and not interrupted:
-        raise FactorisationError(
-            f"of {MOST_ROUNDS * count} draws from the approximation only {len(found)} lie where the posterior density can be "
+        raise FactorizationError(
+            f"of {MAX_ROUNDS * count} draws from the approximation only {len(found)} lie where the posterior density can be "
             'evaluated: it is no stand-in for the posterior. Use method="nuts", or give tighter priors.'
         )
     u, log_q, lp = (np.array(column) for column in zip(*found, strict=True))

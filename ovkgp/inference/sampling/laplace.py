@@ -25,7 +25,7 @@ FLAT, RAISED = 1e-3, 1.0
 
 
 @dataclass(frozen=True)
-class LocalGaussian:
+class LaplaceApproximation:
     """N(u*, R Rᵀ), and how it came about.
 
     Args:
@@ -67,7 +67,7 @@ class LocalGaussian:
 
 class _InCoordinates(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, z: Tensor, density, local: LocalGaussian) -> Tensor:
+    def forward(ctx, z: Tensor, density, local: LaplaceApproximation) -> Tensor:
         with torch.enable_grad():  # torch turns gradients off in here, and the density takes its own
             value, gradient = density(local.u(z.detach().numpy()))
         ctx.gradient = torch.from_numpy(gradient @ local.root)
@@ -78,28 +78,28 @@ class _InCoordinates(torch.autograd.Function):
         return by_value * ctx.gradient, None, None
 
 
-def local_gaussian(log_posterior: LogPosterior) -> LocalGaussian:
+def local_gaussian(log_posterior: LogPosterior) -> LaplaceApproximation:
     """Find the mode and the Gaussian there.
 
     Cost: some tens of gradients for the mode, 2k for the Hessian.
 
     Raises:
-        FactorisationError: log π cannot be evaluated at any start, or not around its mode.
+        FactorizationError: log π cannot be evaluated at any start, or not around its mode.
     """
     mode, value, converged = log_posterior.mode()
     return gaussian_at(mode, value, converged, log_posterior.hessian(mode))
 
 
-def gaussian_at(mode: np.ndarray, value: float, converged: bool, hessian: np.ndarray) -> LocalGaussian:
+def gaussian_at(mode: np.ndarray, value: float, converged: bool, hessian: np.ndarray) -> LaplaceApproximation:
     """The Gaussian at a mode from the second derivatives of log π there (k, k); flat directions are made finite."""
     values, vectors = np.linalg.eigh(-hessian)
     is_flat = values < FLAT
     root = vectors / np.sqrt(np.where(is_flat, RAISED, values))
     flat = tuple((float(values[i]), vectors[:, i]) for i in np.flatnonzero(is_flat))
-    return LocalGaussian(mode, root, float(value), bool(converged), flat)
+    return LaplaceApproximation(mode, root, float(value), bool(converged), flat)
 
 
-def warn_of_flatness(local: LocalGaussian, names: list[str]) -> None:
+def warn_of_flatness(local: LaplaceApproximation, names: list[str]) -> None:
     """Say which directions the data and the priors leave open, where there are some."""
     for curvature, direction in local.flat:
         largest = np.argsort(-np.abs(direction))[:3]

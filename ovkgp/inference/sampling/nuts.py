@@ -16,18 +16,18 @@ from pyro.infer import MCMC, NUTS
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ovkgp.exceptions import FactorisationError, FitWarning
+from ovkgp.exceptions import FactorizationError, FitWarning
 from ovkgp.inference.sampling.draws import HyperparameterDraws
-from ovkgp.inference.sampling.laplace import LocalGaussian, local_gaussian
+from ovkgp.inference.sampling.laplace import LaplaceApproximation, local_gaussian
 from ovkgp.inference.training.log_posterior import LogPosterior
 
 SPREAD = 1.5
 """How much wider than the Gaussian at the mode the starts of the chains are."""
 TRIES = 100
 """How often a start is drawn again where the density cannot be evaluated."""
-LEAST_TUNE = 150
+MIN_TUNE = 150
 """A shorter warm-up adapts the step alone: it is too short to learn a mass, and the coordinates are about round as they are."""
-MOST_DENSE = 100
+MAX_DENSE = 100
 """So many hyperparameters may have a dense mass matrix; more have a diagonal one."""
 
 
@@ -139,7 +139,7 @@ def sample_nuts(
     return _assembled(finished, local, interrupted)
 
 
-def _run_chain(log_posterior, local: LocalGaussian, written, draws, tune, seed, target_accept, bar) -> None:
+def _run_chain(log_posterior, local: LaplaceApproximation, written, draws, tune, seed, target_accept, bar) -> None:
     """Run one chain and append its transitions to `written`."""
     # Pyro and torch's distributions draw from the global generator: a fork of it is seeded, and put back
     with torch.random.fork_rng(devices=[]):
@@ -147,8 +147,8 @@ def _run_chain(log_posterior, local: LocalGaussian, written, draws, tune, seed, 
         kernel = RecordingNUTS(
             potential_fn=lambda params: -local.value(log_posterior, params["z"]),
             target_accept_prob=target_accept,
-            adapt_mass_matrix=tune >= LEAST_TUNE,
-            full_mass=len(local.mode) <= MOST_DENSE,
+            adapt_mass_matrix=tune >= MIN_TUNE,
+            full_mass=len(local.mode) <= MAX_DENSE,
         )
 
         def write(kernel: RecordingNUTS, params: dict[str, Tensor], stage: str, index: int) -> None:
@@ -160,14 +160,14 @@ def _run_chain(log_posterior, local: LocalGaussian, written, draws, tune, seed, 
         MCMC(kernel, draws, tune, initial_params=start, hook_fn=write, disable_progbar=True).run()
 
 
-def _start(log_posterior: LogPosterior, local: LocalGaussian, seed: int) -> Tensor:
+def _start(log_posterior: LogPosterior, local: LaplaceApproximation, seed: int) -> Tensor:
     """A start (k,) in z, wider spread than the Gaussian at the mode, where the density can be evaluated."""
     generator = np.random.default_rng(seed)
     for _ in range(TRIES):
         z = SPREAD * generator.standard_normal(len(local.mode))
         if np.isfinite(log_posterior(local.u(z))[0]):
             return torch.from_numpy(z)
-    raise FactorisationError(
+    raise FactorizationError(
         f"no start was found around the mode in {TRIES} tries: the posterior density cannot be evaluated next to its mode. Raise "
         "the noise, give tighter priors, or check the data for duplicates."
     )
@@ -181,7 +181,7 @@ def _longest_block(chains: list[list[Transition]]) -> list[list[Transition]]:
     return [chain[: len(cut)] for chain in chains] if cut else []
 
 
-def _assembled(chains: list[list[Transition]], local: LocalGaussian, interrupted: bool) -> HyperparameterDraws:
+def _assembled(chains: list[list[Transition]], local: LaplaceApproximation, interrupted: bool) -> HyperparameterDraws:
     columns = {name: np.array([[getattr(t, name) for t in chain] for chain in chains]) for name in Transition._fields}
     u = local.u(columns.pop("z"))
     attrs = {"interrupted": int(interrupted), "mode_converged": int(local.converged)}

@@ -17,7 +17,7 @@ from scipy.special import gammainc, gammaincinv
 from torch import Tensor
 from torch.distributions import Gamma, MultivariateNormal
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.observations import inputs
@@ -72,8 +72,8 @@ def _unchecked(site: Site) -> Prior:
     if getattr(site.prior, "_transform", None) is not None:
         raise OptionError(f"the prior {site.name} has a transform, which cannot be undone: draw from one without.")
     prior = deepcopy(site.prior).cpu()
-    for law in (prior, getattr(prior, "base_dist", prior)):
-        law._validate_args = False
+    for distribution in (prior, getattr(prior, "base_dist", prior)):
+        distribution._validate_args = False
     return prior
 
 
@@ -163,7 +163,7 @@ def draw_prior(gp, draws: int = 1, random_state=None) -> dict[str, Tensor]:
         torch.Size([100, 1, 1])
         >>> place(kernel, found, 7)  # the eighth draw
     """
-    draws, copy = whole_number("the number of draws", draws), deepcopy(gp)
+    draws, copy = check_integer("the number of draws", draws), deepcopy(gp)
     sites = trained_sites(copy)
     _require_priors(copy, sites)
     streams = np.random.SeedSequence(as_seed(random_state)).spawn(max(len(sites), 1))

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 from linear_operator.utils.warnings import NumericalWarning
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.posteriors.posterior import seeds
 from ovkgp.inference.sampling.arviz_data import to_arviz_object
@@ -107,15 +107,15 @@ def sample_hyperparameters(
         raise OptionError('batch_size is for method="svi" with a VariationalGP, whose bound is a sum over rows.')
     if not 0 < target_accept < 1:
         raise OptionError(f"target_accept is a rate between 0 and 1, got {target_accept}.")
-    draws, chains = whole_number("draws", draws), whole_number("chains", chains)
-    tune, prior_draws = whole_number("tune", tune), whole_number("prior_draws", prior_draws, 0)
+    draws, chains = check_integer("draws", draws), check_integer("chains", chains)
+    tune, prior_draws = check_integer("tune", tune), check_integer("prior_draws", prior_draws, 0)
     for_sampler, for_prior, for_replicates, *for_chains = seeds(random_state, 3 + chains)
     log_posterior, began = LogPosterior(gp, X, Y, noise), time.monotonic()
     with _quiet_trials():
         if batch_size is not None:
             from ovkgp.inference.sampling.svi import sample_batch_svi
 
-            batches = X, Y, noise, whole_number("batch_size", batch_size)
+            batches = X, Y, noise, check_integer("batch_size", batch_size)
             sampled = sample_batch_svi(log_posterior, *batches, draws, guide, for_sampler, verbose)
         elif method == "laplace":
             sampled = sample_laplace(log_posterior, draws, for_sampler)

@@ -32,7 +32,7 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.posterior import seeds
 from ovkgp.inference.sampling.diagnostics import importance_checks
 from ovkgp.inference.sampling.draws import HyperparameterDraws, draw_inside
-from ovkgp.inference.sampling.laplace import LocalGaussian, gaussian_at, local_gaussian
+from ovkgp.inference.sampling.laplace import LaplaceApproximation, gaussian_at, local_gaussian
 from ovkgp.inference.training.lbfgs import FAILURES, second_derivatives
 from ovkgp.inference.training.log_posterior import LogPosterior
 from ovkgp.inference.variational.training import LAST_RATE, BatchTraining
@@ -44,7 +44,7 @@ STEP, HALVINGS = 0.05, 6
 """The first step size of Adam, in coordinates of unit scale, and how often it is halved before the end."""
 WINDOW = 40
 """Steps over which the bound is averaged before it is asked whether it still rises."""
-MOST_WINDOWS = 20
+MAX_WINDOWS = 20
 """Windows with one step size, at most."""
 OUTSIDE = 5.0
 """Where the density cannot be evaluated, log π(u*) − 5 |z|² stands for it, so that q is drawn back."""
@@ -76,7 +76,7 @@ def sample_svi(log_posterior: LogPosterior, draws: int, guide: str, seed: int, v
         >>> sampled.u.shape, sampled.attrs["guide"]
         ((1, 50, 2), 'normal')
     """
-    require_guide(guide)
+    check_guide(guide)
     local = coordinates(local_gaussian(log_posterior), guide)
     draw, attrs = fitted_guide(log_posterior, local, guide, seed, verbose)
     inside = draw_inside(log_posterior, draw, draws)
@@ -86,7 +86,7 @@ def sample_svi(log_posterior: LogPosterior, draws: int, guide: str, seed: int, v
 
 
 def fitted_guide(
-    density, local: LocalGaussian, guide: str, seed: int, verbose: int = 0
+    density, local: LaplaceApproximation, guide: str, seed: int, verbose: int = 0
 ) -> tuple[Callable[[int], tuple[np.ndarray, np.ndarray]], dict]:
     """A guide trained on a density (u ↦ value and gradient), as a function from a number to as many draws u (number, k) and
     log q there (number,); and how the training went."""
@@ -98,25 +98,25 @@ def fitted_guide(
         bound = Trace_ELBO(PARTICLES, max_plate_nesting=0, vectorize_particles=True)
         steps, interrupted = train(lambda: bound.differentiable_loss(model, q), q, verbose)
         with torch.no_grad():
-            law = law_of(q)
+            distribution = law_of(q)
     generator = np.random.default_rng(seed)
 
     def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.default_generator.manual_seed(int(generator.integers(2**63)))
-            z = law.sample((count,))
-            return local.u(z.numpy()), law.log_prob(z).numpy() - local.log_volume
+            z = distribution.sample((count,))
+            return local.u(z.numpy()), distribution.log_prob(z).numpy() - local.log_volume
 
     return draw, {"guide": guide, "steps": steps, "interrupted": int(interrupted)}
 
 
-def require_guide(guide: str) -> None:
+def check_guide(guide: str) -> None:
     """Refuse a guide that there is not."""
     if guide not in GUIDES:
         raise OptionError(f"guide must be one of {', '.join(map(repr, GUIDES))}, got {guide!r}.")
 
 
-def coordinates(local: LocalGaussian, guide: str) -> LocalGaussian:
+def coordinates(local: LaplaceApproximation, guide: str) -> LaplaceApproximation:
     """Coordinates in which the guide starts as N(0, I): round ones where it may turn them, else each on its own scale."""
     if guide == "multivariate":
         return local
@@ -145,7 +145,7 @@ def train(loss: Callable[[], Tensor], guide: AutoGuide, verbose: int) -> tuple[i
 def _until_flat(step: Callable[[], float]) -> Iterator[list[float]]:
     """Windows of losses, until one is not lower than the one before by more than its standard error."""
     before = np.inf
-    for _ in range(MOST_WINDOWS):
+    for _ in range(MAX_WINDOWS):
         window = [step() for _ in range(WINDOW)]
         yield window
         now, error = np.mean(window), np.std(window) / np.sqrt(WINDOW)
@@ -162,7 +162,7 @@ def _step(loss: Callable[[], Tensor], optimiser: torch.optim.Optimizer) -> float
     return value.item()
 
 
-def _model(density, local: LocalGaussian) -> Callable[[], None]:
+def _model(density, local: LaplaceApproximation) -> Callable[[], None]:
     size = len(local.mode)
 
     def log_density(z: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ class BatchDensity:
 
     def __init__(self, log_posterior: LogPosterior, data: Observations, batch_size: int, seed: int):
         self.log_posterior, self.gp, self.data = log_posterior, log_posterior.gp, data
-        options = {"boxes": None, "sizes": None, "random_state": seed}
+        options = {"bounds": None, "sizes": None, "random_state": seed}
         self.training = BatchTraining(self.gp, data, batch_size, 1, 1.0, SHARE / LAST_RATE, **options)
         self.training.step = 10**6  # past the first steps, in which q(w) is forgotten quickly
         self.batches = self._batches()
@@ -234,7 +234,7 @@ class BatchDensity:
         scale, bound = self.data.num_rows / batch.num_rows, self.training.bound
         try:
             with torch.enable_grad():
-                piece = bound.piece(batch).turned(self.gp.q_.basis)
+                piece = bound.piece(batch).rotated(self.gp.q_.basis)
                 if moving:
                     self.gp.q_ = self.training.natural(piece.detach(), scale)
                 value = scale * bound.expected(piece, self.gp.q_) - self.gp.q_.divergence
@@ -271,7 +271,7 @@ def sample_batch_svi(
 
     Cost: `VariationalGP.fit` with batches for the centre, then some hundreds of steps with 4 batches each.
     """
-    require_guide(guide)
+    check_guide(guide)
     for_fit, for_batches, for_guide = seeds(seed, 3)
     gp = log_posterior.gp
     gp.fit(X, Y, noise, batch_size=batch_size, random_state=for_fit, verbose=verbose)

@@ -17,13 +17,13 @@ from torch.func import functional_call
 from ovkgp.exceptions import KernelTypeError, OptionError
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import choose_landmarks
-from ovkgp.inference.statistics.rows import ROWS_AT_ONCE, Rows, choose_layout, whitened_log_noise
+from ovkgp.inference.statistics.rows import CHUNK_ROWS, Rows, choose_layout, whitened_log_noise
 from ovkgp.inference.statistics.statistics import Statistics
 
 CHUNK_ENTRIES = 4_000_000
 """About how many numbers the rows of one chunk may have (32 MB)."""
 
-LEAST_ROWS = 256
+MIN_ROWS = 256
 
 
 def gather(
@@ -68,7 +68,7 @@ def gather(
         >>> gather(orff, output_mean("constant", 3), OutputNoise("full", 3), data).gram.shape
         torch.Size([24, 24])
     """
-    data = data if data.is_complete else data.seen_rows()
+    data = data if data.is_complete else data.observed_rows()
     if data.num_rows == 0:
         return Statistics.empty()
     if template is None:
@@ -78,17 +78,17 @@ def gather(
     is_whitened = layout == "whitened"
     matrix = noise.matrix() if is_whitened and data.noise is None else None
     rows = Rows(feature_map, mean, layout)
-    num_waves = template.shape[-1] if is_whitened else _count_waves(template)
-    width = num_waves * (data.num_outputs if is_whitened else 1)
-    size = chunk_rows or max(CHUNK_ENTRIES // max(width, 1), LEAST_ROWS)
+    num_scalar_features = template.shape[-1] if is_whitened else _count_scalar_features(template)
+    width = num_scalar_features * (data.num_outputs if is_whitened else 1)
+    size = chunk_rows or max(CHUNK_ENTRIES // max(width, 1), MIN_ROWS)
     log_noise = data.Y.new_zeros((), dtype=torch.float64)
     is_weighted = is_whitened or data.noise is not None
     return Statistics(
         layout=layout,
         gram=stream_gram(rows, data, matrix, size),
-        num_seen=data.seen.sum(0),
+        num_observed=data.observed.sum(0),
         num_rows=data.num_rows,
-        num_waves=num_waves,
+        num_scalar_features=num_scalar_features,
         num_basis=rows.num_basis,
         log_noise=whitened_log_noise(data, matrix) if is_weighted else log_noise,
         noise_sum=_noise_sum(data),
@@ -98,14 +98,14 @@ def gather(
     )
 
 
-def _count_waves(template: LinearOperator) -> int:
+def _count_scalar_features(template: LinearOperator) -> int:
     return sum(part.features.shape[-1] for part in getattr(template, "parts", (template,)))
 
 
 def _noise_sum(data: Observations) -> Tensor:
     if data.noise is None:
         return data.Y.new_zeros(data.num_outputs, dtype=torch.float64)
-    return sum(torch.where(part.seen, part.noise, 0.0).sum(0) for part in data.chunks(ROWS_AT_ONCE))
+    return sum(torch.where(part.observed, part.noise, 0.0).sum(0) for part in data.chunks(CHUNK_ROWS))
 
 
 def stream_gram(rows: Rows, data: Observations, noise: Tensor | None, chunk_rows: int) -> Tensor:

@@ -156,11 +156,11 @@ class KroneckerFactor:
         """Φ_* C⁻¹ Φ_*ᵀ in O(m M (M + q) + m q p) for separable features; see `WeightSystem.variance`."""
         if not self._fits(Phi) or Phi.num_outputs != num_outputs:
             return self._variance_of_any(to_dense(Phi), form, num_outputs)
-        waves, factor = _turned(Phi.features, self.U), _turned(Phi.factor, self.V)  # (m, M), (p, q)
+        scalar_features, factor = _turned(Phi.features, self.U), _turned(Phi.factor, self.V)  # (m, M), (p, q)
         if form == "full":
-            half = waves.unsqueeze(0) / self.values.mT.sqrt().unsqueeze(1)  # (q, m, M)
+            half = scalar_features.unsqueeze(0) / self.values.mT.sqrt().unsqueeze(1)  # (q, m, M)
             return torch.einsum("qij,aq,bq->iajb", half @ half.mT, factor, factor).flatten(2).flatten(0, 1)
-        spread = waves.square() @ (1 / self.values)  # (m, q)
+        spread = scalar_features.square() @ (1 / self.values)  # (m, q)
         if form == "diag":
             return spread @ factor.square().mT
         return (factor * spread.unsqueeze(1)) @ factor.mT
@@ -180,8 +180,8 @@ class KroneckerFactor:
         return blocks @ blocks.mT
 
     def _rotated(self, Phi: Tensor) -> Tensor:
-        turned = _turned(Phi.unflatten(-1, self.values.shape), self.V)
-        return turned if self.U is None else torch.einsum("nmq,mk->nkq", turned, self.U)  # (m·q', M, q)
+        rotated = _turned(Phi.unflatten(-1, self.values.shape), self.V)
+        return rotated if self.U is None else torch.einsum("nmq,mk->nkq", rotated, self.U)  # (m·q', M, q)
 
     def rotate(self, Phi: LinearOperator, num_outputs: int) -> LinearOperator:
         """Φ (U ⊗ V), for weights that are coordinates in the eigenvectors. O(m M² + p q²), or O(m p r (M + q))."""

@@ -72,13 +72,13 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     return torch.from_numpy(array.T @ (array if left is right else right.detach().numpy()))
 
 
-def seen_patterns(seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def observed_patterns(observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The distinct rows (k, p) of a mask (n, p), which of them each row is (n,), and how many rows are so (k,)."""
-    words = mask_words(seen)
+    words = mask_words(observed)
     keys = words[:, 0] if words.shape[1] == 1 else np.unique(words, axis=0, return_inverse=True)[1].ravel()
     _, *found = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-    first, which, counts = (torch.from_numpy(part).to(seen.device) for part in found)
-    return seen[first], which, counts
+    first, which, counts = (torch.from_numpy(part).to(observed.device) for part in found)
+    return observed[first], which, counts
 
 
 class RowGroup(NamedTuple):
@@ -102,31 +102,31 @@ def row_groups(chunk: Observations) -> list[RowGroup]:
     """
     every = tuple(range(chunk.num_outputs))
     if chunk.noise is not None:
-        rows = [(a, chunk.seen[:, a].nonzero().squeeze(-1)) for a in every]
+        rows = [(a, chunk.observed[:, a].nonzero().squeeze(-1)) for a in every]
         return [RowGroup(index, (a,), chunk.noise[index, a].rsqrt()) for a, index in rows]
     if chunk.is_complete:
         return [RowGroup(None, every)]
-    patterns, which, counts = seen_patterns(chunk.seen)
+    patterns, which, counts = observed_patterns(chunk.observed)
     sizes = patterns.sum(1)
     together = counts * (sizes - 1) > ADDING * (sizes + 1)
     groups = [
         RowGroup((which == k).nonzero().squeeze(-1), tuple(patterns[k].nonzero().squeeze(-1).tolist()))
         for k in together.nonzero().squeeze(-1).tolist()
     ]
-    alone = chunk.seen & ~together[which].unsqueeze(-1)
+    alone = chunk.observed & ~together[which].unsqueeze(-1)
     rest = [RowGroup(alone[:, a].nonzero().squeeze(-1), (a,)) for a in every]
     covered = {a for group in groups for a in group.outputs}
     return groups + [group for group in rest if len(group.rows) or not covered.issuperset(group.outputs)]
 
 
 def grams_by_output(
-    waves: list[Tensor], basis: Tensor, Y: Tensor, groups: list[RowGroup], only_gradient: bool = False
+    scalar_features: list[Tensor], basis: Tensor, Y: Tensor, groups: list[RowGroup], only_gradient: bool = False
 ) -> Tensor:
     """[φ, h, y_a]ᵀ D_a [φ, h, y_a] for each output a, (p, M + b + 1, M + b + 1), from the rows of `groups`."""
-    size = sum(wave.shape[1] for wave in waves) + basis.shape[1]
+    size = sum(wave.shape[1] for wave in scalar_features) + basis.shape[1]
     cores, crosses, squares = ([[] for _ in range(Y.shape[1])] for _ in range(3))
     for group in groups:
-        blocks = [group.of(block) for block in (*waves, torch.cat([basis, Y[:, list(group.outputs)]], 1))]
+        blocks = [group.of(block) for block in (*scalar_features, torch.cat([basis, Y[:, list(group.outputs)]], 1))]
         gram = BlockGram.apply(only_gradient, *blocks)
         for i, a in enumerate(group.outputs):
             cores[a].append(gram[:size, :size])
@@ -143,11 +143,11 @@ def _bordered(core: Tensor, cross: Tensor, square: Tensor) -> Tensor:
     return torch.cat([top, torch.cat([cross, square.reshape(1)]).unsqueeze(0)])
 
 
-ROWS_AT_ONCE = 1 << 16
+CHUNK_ROWS = 1 << 16
 """Rows whose patterns of missing outputs are counted together."""
 
 
-def wave_parts(Phi: LinearOperator, num_outputs: int) -> list[FeatureOperator] | None:
+def scalar_feature_parts(Phi: LinearOperator, num_outputs: int) -> list[FeatureOperator] | None:
     """The parts of Φ, where all of them are made of waves and factors for p outputs; else None."""
     parts = Phi.parts if isinstance(Phi, StackedFeatures) else (Phi,)
     fits = all(isinstance(part, FeatureOperator) and part.num_outputs == num_outputs for part in parts)
@@ -166,7 +166,7 @@ def choose_layout(template: LinearOperator, noise, data: Observations) -> str:
         raise InputError(
             f"the feature map has {template.shape[-2]} rows for one point, but Y has {data.num_outputs} columns: they must agree."
         )
-    if wave_parts(template, data.num_outputs) is None:
+    if scalar_feature_parts(template, data.num_outputs) is None:
         return "whitened"
     if data.noise is None and data.is_complete:
         return "shared"
@@ -192,18 +192,18 @@ class Rows(torch.nn.Module):
         basis, Y = self._targets(chunk)
         if self.layout == "whitened":
             return BlockGram.apply(only_gradient, *_whitened(Phi, basis, Y, whitening(chunk, noise)))
-        waves = [part.features for part in wave_parts(Phi, chunk.num_outputs)]
+        scalar_features = [part.features for part in scalar_feature_parts(Phi, chunk.num_outputs)]
         if self.layout == "shared":
-            return BlockGram.apply(only_gradient, *waves, torch.cat([basis, Y], 1))
-        return grams_by_output(waves, basis, Y, row_groups(chunk), only_gradient)
+            return BlockGram.apply(only_gradient, *scalar_features, torch.cat([basis, Y], 1))
+        return grams_by_output(scalar_features, basis, Y, row_groups(chunk), only_gradient)
 
     def _targets(self, chunk: Observations) -> tuple[Tensor, Tensor]:
         """h (n, b) and Y (n, p), zero where missing; no columns of h, and residuals, for a mean without a basis."""
-        Y = chunk.Y if chunk.is_complete else torch.where(chunk.seen, chunk.Y, 0.0)
+        Y = chunk.Y if chunk.is_complete else torch.where(chunk.observed, chunk.Y, 0.0)
         basis = self.mean.basis(chunk.X)
         if basis is not None:
             return basis, Y
-        return Y.new_zeros(len(Y), 0), Y - torch.where(chunk.seen, self.mean(chunk.X), 0.0)
+        return Y.new_zeros(len(Y), 0), Y - torch.where(chunk.observed, self.mean(chunk.X), 0.0)
 
     @property
     def num_basis(self) -> int:
@@ -223,10 +223,10 @@ def _whitened(Phi: LinearOperator, basis: Tensor, Y: Tensor, root: Tensor) -> li
 def whitening(chunk: Observations, noise: Tensor | None) -> Tensor:
     """N^{-½} of each row, (n, p, p) or (1, p, p) where all are alike: zero in the rows and columns of missing outputs."""
     if chunk.noise is not None:
-        return torch.diag_embed(torch.where(chunk.seen, chunk.noise.rsqrt(), 0.0))
-    patterns, which = chunk.seen[:1], None
+        return torch.diag_embed(torch.where(chunk.observed, chunk.noise.rsqrt(), 0.0))
+    patterns, which = chunk.observed[:1], None
     if not chunk.is_complete:
-        patterns, which, _ = seen_patterns(chunk.seen)
+        patterns, which, _ = observed_patterns(chunk.observed)
     chol = _pattern_chol(patterns, noise)
     eye = torch.diag_embed(patterns.to(chol))
     root = torch.linalg.solve_triangular(chol, eye, upper=False)
@@ -236,10 +236,10 @@ def whitening(chunk: Observations, noise: Tensor | None) -> Tensor:
 def whitened_log_noise(data: Observations, noise: Tensor | None) -> Tensor:
     """log det N over the observed entries, differentiable in Σ."""
     if data.noise is not None:
-        return sum(part.noise.log()[part.seen].sum() for part in data.chunks(ROWS_AT_ONCE))
+        return sum(part.noise.log()[part.observed].sum() for part in data.chunks(CHUNK_ROWS))
     total = noise.new_zeros(())
-    for seen in data.seen.split(ROWS_AT_ONCE):
-        patterns, _, counts = seen_patterns(seen)
+    for observed in data.observed.split(CHUNK_ROWS):
+        patterns, _, counts = observed_patterns(observed)
         total = total + 2 * counts.to(noise) @ _pattern_chol(patterns, noise).diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return total
 

@@ -25,9 +25,9 @@ class Statistics:
     Args:
         layout: "shared", "by_output" or "whitened"; "empty" for no data.
         gram: (M + b + p)² for shared, (p, M + b + 1, M + b + 1) for by_output, (r + b·p + 1)² for whitened.
-        num_seen: how often each output was observed, (p,) int64.
+        num_observed: how often each output was observed, (p,) int64.
         num_rows: how many rows had something observed.
-        num_waves: M; the number r of features in the whitened layout.
+        num_scalar_features: M; the number r of features in the whitened layout.
         num_basis: b.
         log_noise: log det of the noise that was divided out at gathering; zero where none was.
         noise_sum: the sum (p,) of the known variances, where the noise is known.
@@ -57,9 +57,9 @@ class Statistics:
 
     layout: str
     gram: Tensor
-    num_seen: Tensor
+    num_observed: Tensor
     num_rows: int
-    num_waves: int
+    num_scalar_features: int
     num_basis: int
     log_noise: Tensor
     noise_sum: Tensor
@@ -79,7 +79,7 @@ class Statistics:
     @property
     def num_outputs(self) -> int:
         """p."""
-        return len(self.num_seen)
+        return len(self.num_observed)
 
     def __add__(self, other: Statistics) -> Statistics:
         if not isinstance(other, Statistics):
@@ -92,7 +92,7 @@ class Statistics:
         return replace(
             a,
             gram=a.gram + b.gram,
-            num_seen=a.num_seen + b.num_seen,
+            num_observed=a.num_observed + b.num_observed,
             num_rows=a.num_rows + b.num_rows,
             log_noise=a.log_noise + b.log_noise,
             noise_sum=a.noise_sum + b.noise_sum,
@@ -113,7 +113,7 @@ class Statistics:
         """The same with one Gram matrix for each output: what a shared one becomes when an output is missing."""
         if self.layout != "shared":
             return self
-        common = torch.arange(self.num_waves + self.num_basis, device=self.gram.device)
+        common = torch.arange(self.num_scalar_features + self.num_basis, device=self.gram.device)
         index = [torch.cat([common, common.new_tensor([len(common) + a])]) for a in range(self.num_outputs)]
         return replace(self, layout="by_output", gram=torch.stack([self.gram[i][:, i] for i in index]))
 
@@ -133,16 +133,16 @@ class Statistics:
             raise InputError(
                 "these statistics do not add: the noise is known for each entry in one and not in the other."
             )
-        for name in ("num_outputs", "num_waves", "num_basis", "weighted"):
+        for name in ("num_outputs", "num_scalar_features", "num_basis", "weighted"):
             mine, yours = getattr(self, name), getattr(other, name)
             if mine != yours:
                 raise InputError(f"these statistics do not add: {name} is {mine} in one and {yours} in the other.")
 
     def tensors(self) -> tuple[dict[str, Tensor], dict]:
         """Everything, to be stored: named tensors, and the rest as a dictionary that JSON can hold."""
-        tensors = {name: getattr(self, name).detach() for name in ("gram", "num_seen", "log_noise", "noise_sum")}
-        tensors |= {f"landmarks.{name}": getattr(self.landmarks, name) for name in ("X", "seen", "priorities")}
-        names = ("layout", "num_rows", "num_waves", "num_basis", "weighted", "fingerprint")
+        tensors = {name: getattr(self, name).detach() for name in ("gram", "num_observed", "log_noise", "noise_sum")}
+        tensors |= {f"landmarks.{name}": getattr(self.landmarks, name) for name in ("X", "observed", "priorities")}
+        names = ("layout", "num_rows", "num_scalar_features", "num_basis", "weighted", "fingerprint")
         return tensors, {**{name: getattr(self, name) for name in names}, "limit": self.landmarks.limit}
 
     @classmethod
@@ -170,9 +170,9 @@ class OutputStatistics:
         return len(self.parts)
 
     @property
-    def num_seen(self) -> Tensor:
+    def num_observed(self) -> Tensor:
         """How often each output was observed, (p,)."""
-        return torch.stack([part.num_seen.sum() for part in self.parts])
+        return torch.stack([part.num_observed.sum() for part in self.parts])
 
     def __add__(self, other: OutputStatistics) -> OutputStatistics:
         if not isinstance(other, OutputStatistics):
@@ -218,21 +218,21 @@ def whitened(statistics: Statistics, template: LinearOperator, noise: Tensor, fi
         return statistics
     chol = torch.linalg.cholesky(noise)
     weight = torch.cholesky_inverse(chol).contiguous()  # LAPACK's is by columns, and `kron` cannot look at it
-    M, b = statistics.num_waves, statistics.num_basis
+    M, b = statistics.num_scalar_features, statistics.num_basis
     gram = statistics.gram
     to_basis = torch.einsum("mk,pa->mpka", gram[:M, M : M + b], weight).flatten(-2)  # (M, p, b·p)
     to_outputs = (gram[:M, M + b :] @ weight).unsqueeze(-1)  # (M, p, 1)
-    moments = template.adjoint_from_waves(torch.cat([to_basis, to_outputs], -1))
+    moments = template.adjoint_from_scalar_features(torch.cat([to_basis, to_outputs], -1))
     basis = torch.kron(gram[M : M + b, M : M + b].contiguous(), weight)
     cross = (gram[M : M + b, M + b :] @ weight).reshape(-1, 1)
     square = (gram[M + b :, M + b :] * weight).sum().reshape(1, 1)
     targets = torch.cat([torch.cat([basis, cross], 1), torch.cat([cross.mT, square], 1)])
-    top = torch.cat([template.gram_from_waves(template, gram[:M, :M], weight), moments], 1)
+    top = torch.cat([template.gram_from_scalar_features(template, gram[:M, :M], weight), moments], 1)
     return replace(
         statistics,
         layout="whitened",
         gram=torch.cat([top, torch.cat([moments.mT, targets], 1)]),
-        num_waves=template.shape[-1],
+        num_scalar_features=template.shape[-1],
         log_noise=2 * statistics.num_rows * chol.diagonal().log().sum(),
         weighted=True,
         fingerprint=fingerprint,
@@ -240,7 +240,7 @@ def whitened(statistics: Statistics, template: LinearOperator, noise: Tensor, fi
     )
 
 
-MOST_LANDMARKS = 100
+MAX_LANDMARKS = 100
 """How many inputs stand for all of them."""
 
 
@@ -271,7 +271,7 @@ def output_moments(statistics: Statistics | OutputStatistics, noise: Tensor) -> 
     if isinstance(statistics, OutputStatistics):
         pairs = [output_moments(part, noise[a : a + 1, a : a + 1]) for a, part in enumerate(statistics.parts)]
         return torch.cat([mean for mean, _ in pairs]), torch.block_diag(*(covariance for _, covariance in pairs))
-    rest = statistics.gram[..., statistics.num_waves :, statistics.num_waves :]
+    rest = statistics.gram[..., statistics.num_scalar_features :, statistics.num_scalar_features :]
     make = {"shared": _shared, "by_output": _by_output, "whitened": _whitened}[statistics.layout]
     return make(statistics, rest, noise.detach())
 
@@ -287,7 +287,7 @@ def _by_output(statistics: Statistics, rest: Tensor, noise: Tensor) -> tuple[Ten
     if statistics.num_basis:
         mean = rest[:, 0, -1] / rest[:, 0, 0]
         return mean, torch.diag(square / rest[:, 0, 0] - mean.square())
-    variances = square / statistics.num_seen
+    variances = square / statistics.num_observed
     return torch.zeros_like(square), torch.diag(
         variances * _level(statistics, noise) if statistics.weighted else variances
     )
@@ -299,16 +299,16 @@ def _whitened(statistics: Statistics, rest: Tensor, noise: Tensor) -> tuple[Tens
     if statistics.num_basis:
         mean = torch.linalg.solve(rest[:p, :p], rest[:p, -1])
         square = square - mean @ rest[:p, -1]
-    return mean, torch.diag(square / statistics.num_seen.sum() * _level(statistics, noise))
+    return mean, torch.diag(square / statistics.num_observed.sum() * _level(statistics, noise))
 
 
 def _level(statistics: Statistics, noise: Tensor) -> Tensor:
     """The variances (p,) that the rows were divided by, on average."""
     is_known = bool((statistics.noise_sum > 0).any())
-    return statistics.noise_sum / statistics.num_seen if is_known else noise.diagonal()
+    return statistics.noise_sum / statistics.num_observed if is_known else noise.diagonal()
 
 
-def stand_in(statistics: Statistics | OutputStatistics, noise: Tensor) -> tuple[Tensor, Tensor]:
+def make_surrogate_data(statistics: Statistics | OutputStatistics, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Data (n, d), (n, p) with inputs like the landmarks and outputs of the same mean and covariance: they tell the scales
     of the data to what asks for data, and nothing else.
 
@@ -321,5 +321,5 @@ def stand_in(statistics: Statistics | OutputStatistics, noise: Tensor) -> tuple[
     steps = (vectors * (p * values.clamp_min(0)).sqrt()).mT
     Y = torch.cat([mean + steps, mean - steps])
     parts = statistics.parts if isinstance(statistics, OutputStatistics) else (statistics,)
-    X = torch.cat([part.landmarks.X[:MOST_LANDMARKS] for part in parts]).double()
+    X = torch.cat([part.landmarks.X[:MAX_LANDMARKS] for part in parts]).double()
     return X.repeat(len(Y), 1), Y.repeat_interleave(len(X), 0)

@@ -30,14 +30,14 @@ class NormalEquations:
         moment: v (r,).
         square: s.
         log_noise: log det N.
-        num_seen: the number of observed entries.
+        num_observed: the number of observed entries.
     """
 
     precision: Tensor | tuple[Tensor, Tensor]
     moment: Tensor
     square: Tensor
     log_noise: Tensor
-    num_seen: int
+    num_observed: int
 
 
 def normal_equations(
@@ -61,9 +61,11 @@ def normal_equations(
 def _require_fit(statistics: Statistics, template: LinearOperator, coefficients: Tensor) -> None:
     is_whitened = statistics.layout == "whitened"
     parts = (template,) if is_whitened else getattr(template, "parts", (template,))
-    num_waves = sum(part.shape[-1] if is_whitened else part.features.shape[-1] for part in parts)
-    if num_waves != statistics.num_waves:
-        raise InputError(f"the statistics hold {statistics.num_waves} features, but the feature map has {num_waves}.")
+    num_scalar_features = sum(part.shape[-1] if is_whitened else part.features.shape[-1] for part in parts)
+    if num_scalar_features != statistics.num_scalar_features:
+        raise InputError(
+            f"the statistics hold {statistics.num_scalar_features} features, but the feature map has {num_scalar_features}."
+        )
     expected = (statistics.num_basis, statistics.num_outputs)
     if tuple(coefficients.shape) != expected:
         raise InputError(
@@ -73,44 +75,47 @@ def _require_fit(statistics: Statistics, template: LinearOperator, coefficients:
 
 def _shared(statistics: Statistics, template: LinearOperator, noise: Tensor, coefficients: Tensor) -> NormalEquations:
     chol = torch.linalg.cholesky(noise)
-    weight, M = torch.cholesky_inverse(chol), statistics.num_waves
-    waves, targets, scatter = statistics.gram[:M, :M], statistics.gram[:M, M:], statistics.gram[M:, M:]
+    weight, M = torch.cholesky_inverse(chol), statistics.num_scalar_features
+    scalar_features, targets, scatter = statistics.gram[:M, :M], statistics.gram[:M, M:], statistics.gram[M:, M:]
     eye = torch.eye(statistics.num_outputs, dtype=noise.dtype, device=noise.device)
     residual = torch.cat([-coefficients, eye])  # [h, Y] @ residual = Y − hβ
     projections = targets @ residual @ weight  # (M, p)
     return NormalEquations(
-        precision=_precision(template, waves, weight),
-        moment=template.adjoint_from_waves(projections.unsqueeze(-1)).squeeze(-1),
+        precision=_precision(template, scalar_features, weight),
+        moment=template.adjoint_from_scalar_features(projections.unsqueeze(-1)).squeeze(-1),
         square=((residual.mT @ scatter @ residual) * weight).sum(),
         log_noise=2 * statistics.num_rows * chol.diagonal().log().sum(),
-        num_seen=statistics.num_rows * statistics.num_outputs,
+        num_observed=statistics.num_rows * statistics.num_outputs,
     )
 
 
-def _precision(template: LinearOperator, waves: Tensor, weight: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+def _precision(template: LinearOperator, scalar_features: Tensor, weight: Tensor) -> Tensor | tuple[Tensor, Tensor]:
     if isinstance(template, FeatureOperator) and template.is_separable:
         output = template.factor.mT @ weight @ template.factor
-        return waves * output if output.numel() == 1 else (waves, output)
-    return template.gram_from_waves(template, waves, weight)
+        return scalar_features * output if output.numel() == 1 else (scalar_features, output)
+    return template.gram_from_scalar_features(template, scalar_features, weight)
 
 
 def _by_output(
     statistics: Statistics, template: LinearOperator, noise: Tensor, coefficients: Tensor
 ) -> NormalEquations:
     variances = torch.ones_like(noise.diagonal()) if statistics.weighted else _diagonal(noise)
-    M, gram = statistics.num_waves, statistics.gram / variances[:, None, None]
+    M, gram = statistics.num_scalar_features, statistics.gram / variances[:, None, None]
     ones = coefficients.new_ones(statistics.num_outputs, 1)
     residual = torch.cat([-coefficients.mT, ones], 1).unsqueeze(-1)  # (p, b + 1, 1)
     projections = (gram[:, :M, M:] @ residual).squeeze(-1).mT  # (M, p)
     one = gram.new_ones(1, 1)
     outputs = [template.output(a) for a in range(statistics.num_outputs)]
-    parts = [output.gram_from_waves(output, waves, one) for output, waves in zip(outputs, gram[:, :M, :M], strict=True)]
+    parts = [
+        output.gram_from_scalar_features(output, scalar_features, one)
+        for output, scalar_features in zip(outputs, gram[:, :M, :M], strict=True)
+    ]
     return NormalEquations(
         precision=sum(parts[1:], parts[0]),
-        moment=template.adjoint_from_waves(projections.unsqueeze(-1)).squeeze(-1),
+        moment=template.adjoint_from_scalar_features(projections.unsqueeze(-1)).squeeze(-1),
         square=(residual.mT @ gram[:, M:, M:] @ residual).sum(),
-        log_noise=statistics.log_noise + statistics.num_seen.to(variances) @ variances.log(),
-        num_seen=int(statistics.num_seen.sum()),
+        log_noise=statistics.log_noise + statistics.num_observed.to(variances) @ variances.log(),
+        num_observed=int(statistics.num_observed.sum()),
     )
 
 
@@ -124,14 +129,14 @@ def _diagonal(noise: Tensor) -> Tensor:
 
 
 def _whitened(statistics: Statistics, template: LinearOperator, noise: Tensor, coefficients: Tensor) -> NormalEquations:
-    r, gram = statistics.num_waves, statistics.gram
+    r, gram = statistics.num_scalar_features, statistics.gram
     residual = torch.cat([-coefficients.flatten(), coefficients.new_ones(1)])
     return NormalEquations(
         precision=gram[:r, :r],
         moment=gram[:r, r:] @ residual,
         square=residual @ gram[r:, r:] @ residual,
         log_noise=statistics.log_noise,
-        num_seen=int(statistics.num_seen.sum()),
+        num_observed=int(statistics.num_observed.sum()),
     )
 
 
@@ -173,9 +178,9 @@ def weight_system(
     """
     equations = normal_equations(statistics, template, noise, coefficients)
     gain, weights, factor = evidence_terms(equations.precision, equations.moment)
-    constant = equations.square + equations.log_noise + equations.num_seen * math.log(2 * math.pi)
+    constant = equations.square + equations.log_noise + equations.num_observed * math.log(2 * math.pi)
     parts = equations.moment.detach(), equations.square.detach(), equations.log_noise.detach()
-    return WeightSystem(factor, weights, (gain - constant) / 2, *parts, equations.num_seen)
+    return WeightSystem(factor, weights, (gain - constant) / 2, *parts, equations.num_observed)
 
 
 class WeightSystem:
@@ -195,10 +200,10 @@ class WeightSystem:
         moment: Tensor,
         square: Tensor,
         log_noise: Tensor,
-        num_seen: int,
+        num_observed: int,
     ):
         self.factor, self.weights, self.log_density = factor, weights, log_density
-        self.moment, self.square, self.log_noise, self.num_seen = moment, square, log_noise, num_seen
+        self.moment, self.square, self.log_noise, self.num_observed = moment, square, log_noise, num_observed
 
     @property
     def num_features(self) -> int:
@@ -235,7 +240,7 @@ class WeightSystem:
         c = torch.as_tensor(multipliers, dtype=values.dtype, device=values.device).unsqueeze(-1)
         gain = (rotated.square() / (c * (c + values)) - torch.log1p(values / c)).sum(-1)
         c = c.squeeze(-1)
-        constant = self.square / c + self.log_noise + self.num_seen * (math.log(2 * math.pi) + c.log())
+        constant = self.square / c + self.log_noise + self.num_observed * (math.log(2 * math.pi) + c.log())
         return (gain - constant) / 2
 
     def path_weights(self, multiplier: float) -> Tensor:
@@ -247,11 +252,11 @@ class WeightSystem:
         """The system of the same data with the noise multiplied by a number, from the same eigendecomposition."""
         c = float(multiplier)
         log_density = self.path([c])[0]
-        noise = self.log_noise + self.num_seen * math.log(c)
-        parts = self.moment / c, self.square / c, noise, self.num_seen
+        noise = self.log_noise + self.num_observed * math.log(c)
+        parts = self.moment / c, self.square / c, noise, self.num_observed
         return WeightSystem(self.factor.at(c), self.path_weights(c), log_density, *parts)
 
-    def turned(self, multipliers: Tensor | Sequence[float]) -> tuple[KroneckerFactor, list[WeightSystem]]:
+    def rotated(self, multipliers: Tensor | Sequence[float]) -> tuple[KroneckerFactor, list[WeightSystem]]:
         """Φ and the weights in the eigenvectors of A: a factor that rotates Φ, and the system at each noise level.
 
         What depends on the level is then a division by the eigenvalues; the rotation is done once for all of them.
@@ -259,7 +264,7 @@ class WeightSystem:
         factor, (values, rotated) = self.factor.at(1.0), self.factor.spectrum(self.moment)
         systems = []
         for c, log_density in zip(map(float, multipliers), self.path(multipliers), strict=True):
-            parts = rotated / c, self.square / c, self.log_noise + self.num_seen * math.log(c), self.num_seen
+            parts = rotated / c, self.square / c, self.log_noise + self.num_observed * math.log(c), self.num_observed
             level = KroneckerFactor(None, None, 1 + (factor.values - 1) / c)
             systems.append(WeightSystem(level, rotated / (c + values), log_density, *parts))
         return factor, systems
@@ -300,7 +305,7 @@ class WeightSystem:
     def tensors(self) -> dict[str, Tensor]:
         """All that `from_tensors` needs, to be stored bit for bit."""
         own = {name: getattr(self, name).detach() for name in STORED}
-        return {**own, "num_seen": torch.tensor(self.num_seen), **self.factor.tensors()}
+        return {**own, "num_observed": torch.tensor(self.num_observed), **self.factor.tensors()}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> WeightSystem:
@@ -308,4 +313,4 @@ class WeightSystem:
         is_dense = "chol" in tensors
         factor, names = (DenseFactor, ("chol",)) if is_dense else (KroneckerFactor, ("U", "V", "values"))
         own = {name: tensors[name] for name in STORED}
-        return cls(factor(*(tensors[name] for name in names)), **own, num_seen=int(tensors["num_seen"]))
+        return cls(factor(*(tensors[name] for name in names)), **own, num_observed=int(tensors["num_observed"]))

@@ -23,11 +23,11 @@ from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.posterior import KernelProcess, Posterior
 from ovkgp.kernels import components
 
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 """Rows beyond which the n × n matrices of the exact roads no longer fit an ordinary memory."""
 
 
-class ExactRoad(ABC):
+class ExactStrategy(ABC):
     """Evidence, posterior and leave-one-out densities by one solver."""
 
     name: str
@@ -54,7 +54,7 @@ class ExactRoad(ABC):
         return LeaveOneOut.from_inverse(data, solver.alpha, solver.inverse_diagonal())
 
 
-class KroneckerRoad(ExactRoad):
+class KroneckerStrategy(ExactStrategy):
     """K ⊗ Γ + I ⊗ Σ with complete outputs. O(n³ + p³ + n²p) time, O(n²) memory."""
 
     name, posterior = "kronecker", KroneckerPosterior
@@ -75,27 +75,27 @@ class KroneckerRoad(ExactRoad):
         return to_dense(scalar(data.X)), output_matrix, model.noise.matrix(), data.Y - model.mean(data.X)
 
 
-class EigenRoad(KroneckerRoad):
+class EigenStrategy(KroneckerStrategy):
     """The same, always by two eigendecompositions."""
 
     def solver(self, model: Model, data: Observations) -> KroneckerSolver:
         return self.eigen_solver(model, data)
 
 
-class DenseRoad(ExactRoad):
+class DenseStrategy(ExactStrategy):
     """The N × N matrix of the N observed entries. O(N³) time, O(N²) memory."""
 
     name = "dense"
 
     def log_evidence(self, model: Model, data: Observations) -> Tensor:
         data = checked(data)
-        return dense_log_density(covariance(model, data), (data.Y - model.mean(data.X))[data.seen])
+        return dense_log_density(covariance(model, data), (data.Y - model.mean(data.X))[data.observed])
 
     def solver(self, model: Model, data: Observations) -> DenseSolver:
         return DenseSolver(covariance(model, data), data.Y - model.mean(data.X))
 
 
-class IterativeRoad(ExactRoad):
+class IterativeStrategy(ExactStrategy):
     """Σ_q K_q ⊗ Γ_q + noise on the observed entries, by products alone. O(n²p) time a product, O(n²) memory."""
 
     name = "iterative"
@@ -123,7 +123,7 @@ def noise_of_rows(model: Model, data: Observations) -> Tensor:
 
 def checked(data: Observations) -> Observations:
     """The data in float64, unless they are too many for the exact kernel."""
-    if data.num_rows > MOST_ROWS:
+    if data.num_rows > MAX_ROWS:
         gigabytes = data.num_rows**2 * 8 / 1e9
         raise InputError(
             f"the exact kernel of {data.num_rows} rows needs matrices of {gigabytes:.0f} GB each. Give the model a feature "
@@ -143,19 +143,19 @@ def prior_between(model: Model, data: Observations) -> Tensor:
         return to_dense(model.kernel(data.X))
     parts = components(model.kernel)
     if parts is not None:  # between observed entries only: one task a row would make n·p far larger than N
-        rows, outputs = data.seen.nonzero(as_tuple=True)
+        rows, outputs = data.observed.nonzero(as_tuple=True)
         scalars = (to_dense(scalar(data.X))[rows][:, rows] for scalar, _ in parts)
         first, *rest = (k * matrix[outputs][:, outputs] for k, (_, matrix) in zip(scalars, parts, strict=True))
         return sum(rest, first)
-    seen = data.seen.flatten()
-    return to_dense(model.kernel(data.X))[seen][:, seen]
+    observed = data.observed.flatten()
+    return to_dense(model.kernel(data.X))[observed][:, observed]
 
 
 def noise_between(model: Model, data: Observations) -> Tensor:
     """The covariance of the noise between the observed entries, (N, N)."""
-    rows, outputs = data.seen.nonzero(as_tuple=True)
+    rows, outputs = data.observed.nonzero(as_tuple=True)
     if data.noise is not None:
-        return torch.diag_embed(data.noise[data.seen])
+        return torch.diag_embed(data.noise[data.observed])
     matrix = model.noise.matrix()
     if model.noise.is_diagonal:
         return torch.diag_embed(matrix.diagonal()[outputs])

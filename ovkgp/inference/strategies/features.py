@@ -21,18 +21,18 @@ from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, KernelProcess
-from ovkgp.inference.posteriors.weight_posterior import VarianceGuard, WeightPosterior
+from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior
 from ovkgp.inference.statistics.accumulation import gather
 from ovkgp.inference.statistics.rows import choose_layout, whitening
 from ovkgp.inference.statistics.statistics import Statistics, whitened
 from ovkgp.inference.statistics.weight_space import WeightSystem, weight_system
-from ovkgp.inference.strategies.exact import DenseRoad
+from ovkgp.inference.strategies.exact import DenseStrategy
 
-MOST_LANDMARKS = 1000
+MAX_LANDMARKS = 1000
 """How many inputs statistics keep for the guarded variance."""
 
 
-class FeatureRoad:
+class FeatureStrategy:
     """Weight space on additive statistics.
 
     Cost of the evidence and its gradient: O(n M²) time for M waves, then O(M³ + p³) for a separable kernel with complete
@@ -45,7 +45,7 @@ class FeatureRoad:
         template = _template(model, data.X)
         if _is_wide(template, data):
             as_kernel = model._replace(kernel=ORFFKernel(model.features), features=None)
-            return DenseRoad().log_evidence(as_kernel, data)
+            return DenseStrategy().log_evidence(as_kernel, data)
         statistics = gather(model.features, model.mean, model.noise, data, template=template, num_landmarks=0)
         return _system(model, statistics, template).log_density
 
@@ -67,7 +67,7 @@ class FeatureRoad:
             *(model.features, model.mean, model.noise, data),
             template=template,
             layout=layout,
-            num_landmarks=MOST_LANDMARKS,
+            num_landmarks=MAX_LANDMARKS,
             fingerprint=_fingerprint(model, template, layout),
         )
         if layout == "shared" and not model.noise.is_diagonal:
@@ -83,7 +83,7 @@ class FeatureRoad:
         system, found = self.system_of(model, statistics), statistics.landmarks
         guard = None
         if num_landmarks and model.features.kernel is not None:
-            guard = VarianceGuard(model.kernel, found.X[:num_landmarks], found.seen[:num_landmarks])
+            guard = VarianceFloor(model.kernel, found.X[:num_landmarks], found.observed[:num_landmarks])
         process = KernelProcess(model.kernel, statistics.num_outputs)
         noise = _new_noise(model, statistics)
         return WeightPosterior(process, model.features, system, model.mean, noise, found.X.shape[1], guard)
@@ -97,9 +97,9 @@ class FeatureRoad:
     @staticmethod
     def system_of(model: Model, statistics: Statistics) -> WeightSystem:
         """The posterior of the weights from statistics, which must be those of this model."""
-        if unseen := (statistics.num_seen == 0).nonzero().flatten().tolist():
+        if unobserved := (statistics.num_observed == 0).nonzero().flatten().tolist():
             raise InputError(
-                f"nobody observed output {', '.join(map(str, unseen))} in these statistics: add data, or leave it out."
+                f"nobody observed output {', '.join(map(str, unobserved))} in these statistics: add data, or leave it out."
             )
         if statistics.layout == "empty":
             raise InputError("there are no data in these statistics: add some first.")
@@ -126,7 +126,7 @@ def _is_wide(template: LinearOperator, data: Observations) -> bool:
     """Whether there are fewer observed entries than features: the matrix between entries is then the smaller one."""
     separable = isinstance(template, FeatureOperator) and template.is_separable
     size = template.features.shape[-1] if separable and data.is_complete and data.noise is None else template.shape[-1]
-    return data.num_seen < size and data.Y.numel() < 2 * size
+    return data.num_observed < size and data.Y.numel() < 2 * size
 
 
 def _system(model: Model, statistics: Statistics, template: LinearOperator) -> WeightSystem:
@@ -151,7 +151,7 @@ def _fingerprint(model: Model, template: LinearOperator, layout: str) -> str:
 
 def _new_noise(model: Model, statistics: Statistics) -> Tensor:
     if bool((statistics.noise_sum > 0).any()):
-        return torch.diag_embed(statistics.noise_sum / statistics.num_seen.clamp_min(1))
+        return torch.diag_embed(statistics.noise_sum / statistics.num_observed.clamp_min(1))
     return model.noise.matrix().detach()
 
 
@@ -166,6 +166,6 @@ def precision_of(chunk: Observations, noise: Tensor, is_diagonal: bool) -> Tenso
     """N⁻¹ of each row between its seen outputs, zero elsewhere: (n, p) where it is diagonal, else (n, p, p)."""
     if chunk.noise is not None or is_diagonal:
         variances = noise.diagonal() if chunk.noise is None else chunk.noise
-        return torch.where(chunk.seen, 1 / variances, 0.0)
+        return torch.where(chunk.observed, 1 / variances, 0.0)
     root = whitening(chunk, noise)
     return (root.mT @ root).expand(chunk.num_rows, -1, -1)

@@ -16,35 +16,35 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
-from ovkgp.inference.strategies.exact import DenseRoad, IterativeRoad, KroneckerRoad
-from ovkgp.inference.strategies.features import FeatureRoad
-from ovkgp.inference.strategies.independent import IndependentRoad
+from ovkgp.inference.strategies.exact import DenseStrategy, IterativeStrategy, KroneckerStrategy
+from ovkgp.inference.strategies.features import FeatureStrategy
+from ovkgp.inference.strategies.independent import IndependentStrategy
 from ovkgp.kernels import IndependentKernel, components
 
 DENSE_LIMIT = 5000
 """Observed entries up to which a dense Cholesky factor is taken."""
 
-ROADS = ("auto", "kronecker", "dense", "iterative", "features")
+STRATEGIES = ("auto", "kronecker", "dense", "iterative", "features")
 
 
-def choose_road(model: Model, data: Observations, road: str = "auto"):
+def select_strategy(model: Model, data: Observations, strategy: str = "auto"):
     """The road for a model and its data; a named road is checked and taken."""
-    if road != "auto":
-        return _named(model, data, road)
+    if strategy != "auto":
+        return _named(model, data, strategy)
     if is_decoupled(model, data):
-        return IndependentRoad(choose_road)
+        return IndependentStrategy(select_strategy)
     if model.features is not None:
-        return FeatureRoad()
+        return FeatureStrategy()
     if has_kronecker_form(model, data) and data.num_outputs > 1:
-        return KroneckerRoad()
-    if data.num_seen <= DENSE_LIMIT:
-        return DenseRoad()
+        return KroneckerStrategy()
+    if data.num_observed <= DENSE_LIMIT:
+        return DenseStrategy()
     if has_kronecker_form(model, data):
-        return KroneckerRoad()
+        return KroneckerStrategy()
     if components(model.kernel) is not None:
-        return IterativeRoad()
+        return IterativeStrategy()
     raise InputError(
-        f"{data.num_seen} observed entries are too many for a dense solve (limit {DENSE_LIMIT}), and the kernel "
+        f"{data.num_observed} observed entries are too many for a dense solve (limit {DENSE_LIMIT}), and the kernel "
         f"{type(model.kernel).__name__} is not separable. Give the model random features: "
         "OperatorValuedGP(kernel, features=ORFF(kernel, num_frequencies=500)) from ovkgp.features, or a subset of the data."
     )
@@ -55,15 +55,15 @@ def is_decoupled(model: Model, data: Observations) -> bool:
     return isinstance(model.kernel, IndependentKernel) and (model.noise.is_diagonal or data.noise is not None)
 
 
-def gathering_road(model: Model) -> FeatureRoad | IndependentRoad:
+def streaming_strategy(model: Model) -> FeatureStrategy | IndependentStrategy:
     """The road whose statistics describe any part of a stream."""
     decoupled = isinstance(model.kernel, IndependentKernel) and model.noise.is_diagonal
-    return IndependentRoad(choose_road) if decoupled else FeatureRoad()
+    return IndependentStrategy(select_strategy) if decoupled else FeatureStrategy()
 
 
-def road_of(statistics: Statistics | OutputStatistics) -> FeatureRoad | IndependentRoad:
+def strategy_for_statistics(statistics: Statistics | OutputStatistics) -> FeatureStrategy | IndependentStrategy:
     """The road that some statistics belong to."""
-    return IndependentRoad(choose_road) if isinstance(statistics, OutputStatistics) else FeatureRoad()
+    return IndependentStrategy(select_strategy) if isinstance(statistics, OutputStatistics) else FeatureStrategy()
 
 
 def has_kronecker_form(model: Model, data: Observations) -> bool:
@@ -72,24 +72,24 @@ def has_kronecker_form(model: Model, data: Observations) -> bool:
     return parts is not None and len(parts) == 1 and data.is_complete and data.noise is None
 
 
-def _named(model: Model, data: Observations, road: str):
-    if road == "kronecker":
+def _named(model: Model, data: Observations, strategy: str):
+    if strategy == "kronecker":
         if not has_kronecker_form(model, data):
             raise OptionError(
                 "the Kronecker road needs a separable kernel with one component, complete outputs and noise that is alike "
                 'at all points; use road="auto".'
             )
-        return KroneckerRoad()
-    if road == "iterative" and components(model.kernel) is None:
+        return KroneckerStrategy()
+    if strategy == "iterative" and components(model.kernel) is None:
         raise OptionError('the iterative road needs a separable kernel; use road="auto".')
-    if road == "features" and model.features is None:
+    if strategy == "features" and model.features is None:
         raise OptionError('road="features" needs a feature map: OperatorValuedGP(kernel, features=ORFF(kernel)).')
-    roads = {"dense": DenseRoad, "iterative": IterativeRoad, "features": FeatureRoad}
-    return roads[road]()
+    strategies = {"dense": DenseStrategy, "iterative": IterativeStrategy, "features": FeatureStrategy}
+    return strategies[strategy]()
 
 
-def require_road(road: str) -> str:
+def check_strategy(strategy: str) -> str:
     """Refuse a road that there is not."""
-    if road not in ROADS:
-        raise OptionError(f"road must be one of {', '.join(map(repr, ROADS))}, got {road!r}.")
-    return road
+    if strategy not in STRATEGIES:
+        raise OptionError(f"road must be one of {', '.join(map(repr, STRATEGIES))}, got {strategy!r}.")
+    return strategy

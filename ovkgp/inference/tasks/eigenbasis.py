@@ -18,10 +18,10 @@ from linear_operator import to_dense
 from scipy.optimize import brentq
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError
 from ovkgp.inference.algebra.kronecker import eigh
-from ovkgp.kernels.decomposable import require_scalar
+from ovkgp.kernels.decomposable import check_scalar
 from ovkgp.losses import TaskMeasure
 
 CUTOFF = 1e-10
@@ -53,7 +53,7 @@ class Eigenpairs:
 
     def first(self, num_pairs: int) -> Eigenpairs:
         """The largest ones: the truncation T_m of T (LT-89)."""
-        count = whole_number("num_pairs", num_pairs)
+        count = check_integer("num_pairs", num_pairs)
         return Eigenpairs(self.values[:count], lambda tasks: self.functions(tasks)[:, :count])
 
     def coefficients(self, curves: Tensor, measure: TaskMeasure) -> Tensor:
@@ -111,7 +111,7 @@ def sampled_eigenpairs(kernel: Kernel, measure: TaskMeasure, cutoff: float = CUT
         >>> round(sampled_eigenpairs(RBFKernel().double(), gauss_legendre(20)).values.sum().item(), 6)  # ∫ k(θ, θ) dμ
         1.0
     """
-    require_scalar(kernel, "task kernel")
+    check_scalar(kernel, "task kernel")
     if not measure.is_shared:
         raise InputError("eigenpairs are those of one measure: give nodes (m,), shared by all rows.")
     keep = measure.weights > 0
@@ -147,7 +147,7 @@ def laplace_eigenpairs(num_pairs: int, lengthscale: float = 1.0) -> Eigenpairs:
     if not 0 < lengthscale < math.inf:
         raise InputError(f"lengthscale must be a positive number, got {lengthscale!r}.")
     rate = 1 / lengthscale
-    ends = np.pi * np.arange(whole_number("num_pairs", num_pairs) + 1.0)
+    ends = np.pi * np.arange(check_integer("num_pairs", num_pairs) + 1.0)
     ends[0] = 1e-9 * min(rate, 1.0)  # zero itself is a root, but of no eigenfunction
 
     def excess(c: float) -> float:

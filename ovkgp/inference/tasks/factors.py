@@ -16,7 +16,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, InputError, OptionError, SmoothnessError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError, SmoothnessError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.kernels import lag_jet
 
@@ -214,9 +214,9 @@ def _eigen_rows(gram: Tensor, cutoff: float) -> tuple[Tensor, Tensor]:
     """V S^{−1/2} and V S^{1/2}, (n, r), of the eigenvalues above the cutoff."""
     values, vectors = torch.linalg.eigh(gram)
     if not bool(values[-1] > 0):
-        raise FactorisationError("a kernel that is zero on all its points has no coordinates: look at its outputscale.")
+        raise FactorizationError("a kernel that is zero on all its points has no coordinates: look at its outputscale.")
     if bool(values[0] < -1e-6 * values[-1]):
-        raise FactorisationError(
+        raise FactorizationError(
             f"this Gram matrix is not positive semi-definite: its eigenvalues go from {values[0].item():.3g} to "
             f"{values[-1].item():.3g}."
         )

@@ -20,7 +20,7 @@ from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, KernelProcess, difference
-from ovkgp.inference.training.initialization import log_prior, parameter_boxes, parameter_sizes
+from ovkgp.inference.training.initialization import log_prior, parameter_bounds, parameter_scales
 from ovkgp.inference.training.maximize import maximise
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
 
@@ -357,11 +357,11 @@ def train_on_grid(
         grams = to_dense(factors.inputs(X)), to_dense(factors.tasks(tasks))
         return grid_log_density(*grams, factors.output_matrix, _one_noise(gp), Y) + log_prior(gp)
 
-    boxes, sizes = parameter_boxes(gp, data), parameter_sizes(gp, data)
+    bounds, sizes = parameter_bounds(gp, data), parameter_scales(gp, data)
     report = maximise(
-        gp, objective, boxes=boxes, sizes=sizes, max_iter=max_iter, tolerance=1e-6, scale=Y.numel(), verbose=verbose
+        gp, objective, bounds=bounds, sizes=sizes, max_iter=max_iter, tolerance=1e-6, scale=Y.numel(), verbose=verbose
     )
-    report.num_rows, report.num_seen = len(X), Y.numel()
+    report.num_rows, report.num_observed = len(X), Y.numel()
     with torch.no_grad():
         report.log_evidence = float(objective() - log_prior(gp))
     gp.fit_report_ = report

@@ -188,7 +188,7 @@ def _posterior(cov: Sandwich, found: _Found, temperature: float) -> GibbsPosteri
     return GibbsPosterior(cov.input_vectors, cov.task_vectors, found.mean, found.variances, temperature, bound)
 
 
-def _mean_variance(part: TaskProblem, law: Sandwich | GibbsPosterior) -> float:
+def _mean_variance(part: TaskProblem, distribution: Sandwich | GibbsPosterior) -> float:
     """The mean variance of the curves at (some of) the rows."""
-    variance = law.variance(part.inputs, part.tasks)
+    variance = distribution.variance(part.inputs, part.tasks)
     return float((part.entry_weights * variance).sum() / part.entry_weights.sum())

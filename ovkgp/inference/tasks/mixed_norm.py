@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, InputError
+from ovkgp.exceptions import FactorizationError, InputError
 
 CUTOFF = 1e-12
 """Directions of the tasks below this part of the largest are not seen by the nodes."""
@@ -83,6 +83,6 @@ def mixed_coordinates(tasks: Tensor, measure_weights: Tensor) -> Tensor:
     """
     values, vectors = torch.linalg.eigh((measure_weights[:, None] * tasks).T @ tasks)
     if not bool(values[-1] > 0):
-        raise FactorisationError("all tasks are zero where they have weight: there is nothing to learn at the nodes.")
+        raise FactorizationError("all tasks are zero where they have weight: there is nothing to learn at the nodes.")
     keep = values > CUTOFF * values[-1]
     return vectors[:, keep] / values[keep].sqrt()

@@ -12,7 +12,7 @@ from torch import Tensor
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference.tasks.noncrossing_search import JointSearch, solve_exactly
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
-from ovkgp.inference.tasks.solvers.certificates import Certificate, require_start
+from ovkgp.inference.tasks.solvers.certificates import Certificate, check_initial_point
 from ovkgp.losses import IntegralLoss, TaskMeasure
 from ovkgp.losses.piecewise import TwoSided
 
@@ -156,7 +156,7 @@ def solve_noncrossing(
             f"the penalty has {penalty.inputs.shape[1]} x {penalty.slopes.shape[1]} coordinates and the problem "
             f"{problem.inputs.shape[1]} x {problem.tasks.shape[-1]}: make both with the same factors."
         )
-    require_start("start", start, problem.shape)
+    check_initial_point("start", start, problem.shape)
     options = {"tolerance": tolerance, "max_iter": max_iter, "verbose": verbose}
     if method == "exact":
         joint, found = solve_exactly(problem, penalty, start, options)

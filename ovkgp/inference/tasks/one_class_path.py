@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, lapack
 
-from ovkgp.exceptions import FactorisationError, InputError
+from ovkgp.exceptions import FactorizationError, InputError
 
 ABOVE, MARGIN, BELOW = np.int8(0), np.int8(1), np.int8(2)
 """Where a point is: f > 1 and b = 0; f = 1; f < 1 and b = C s."""
 RIDGE = 1e-10
 """What is added to the diagonal, in units of its mean, so that near copies of a point can both be on the margin."""
-HOPELESS = 1e-3
+MAX_RELATIVE_C = 1e-3
 """How large C may become, in units of 1/ridge: beyond that it is the ridge that separates the rows from 0, not the kernel."""
 GRAM_ROWS = 5000
 """Up to so many rows K is kept, where it is not much larger than Φ."""
@@ -92,7 +92,7 @@ class OneClassPath:
 
     def position(self, level: float) -> float:
         """The C with θ(C) = level, for 0 < level ≤ 1: the classical one-class SVM."""
-        farthest = HOPELESS / max(self.ridge, np.finfo(float).tiny)
+        farthest = MAX_RELATIVE_C / max(self.ridge, np.finfo(float).tiny)
         while self._shares[-1] > level and self._highs[-1] < farthest:
             self._follow()
         C = self._stop(level) if self._shares[-1] <= level else np.inf
@@ -196,7 +196,7 @@ class OneClassPath:
         gram = columns[on] + 0.0
         factor, info = lapack.dpotrf(gram, lower=True)
         if info:
-            raise FactorisationError(
+            raise FactorizationError(
                 f"{len(on)} points on the margin have a singular kernel matrix: are rows of X nearly the same? Round them, or "
                 "take a shorter lengthscale."
             )
@@ -221,7 +221,7 @@ class OneClassPath:
     def _count_repeats(self, low: float, high: float) -> None:
         self._repeats = self._repeats + 1 if high <= low * (1 + 1e-14) else 0
         if self._repeats > PATIENCE * len(self.rows):
-            raise FactorisationError(
+            raise FactorizationError(
                 "the path of one-class SVMs does not move on: many rows of X lie symmetrically. Move each by a little noise."
             )
 

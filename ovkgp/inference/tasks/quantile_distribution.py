@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError
 from ovkgp.features.spectral.base_samples import as_seed
 
@@ -94,7 +94,7 @@ class LevelDistribution:
     def sample(self, num_samples: int, random_state=None) -> Tensor:
         """Independent draws (n, num_samples), reproducible from `random_state`."""
         generator = torch.Generator().manual_seed(as_seed(random_state))
-        shape = len(self), whole_number("num_samples", num_samples)
+        shape = len(self), check_integer("num_samples", num_samples)
         uniforms = torch.rand(shape, dtype=torch.float64, generator=generator)
         return self.quantile(uniforms.clamp_min(torch.finfo(torch.float64).tiny))
 

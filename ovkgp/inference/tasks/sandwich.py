@@ -109,7 +109,7 @@ class ResidualDensity:
 
 FLAT = 1e-4
 """Directions in which S is less than this part of λ keep the variance of the prior: data say nothing there."""
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 """The least that is left of the residuals of a fit with as many degrees of freedom as rows."""
 ENTRIES = 1 << 22
 """Numbers that are held at once while variances are computed."""
@@ -161,10 +161,10 @@ class Sandwich:
 
     def score_variance(self, F: Tensor, G: Tensor) -> Tensor:
         """The part of V, (k, l), for F = φᵀP (k, r) and G = ψᵀQ (l, q)."""
-        seen = len(self.row_root)
-        F, inverse = F[:, -seen:], 1 / (self.lam + self.curvature[-seen:])
+        observed = len(self.row_root)
+        F, inverse = F[:, -observed:], 1 / (self.lam + self.curvature[-observed:])
         found = F.new_empty(len(F), len(G))
-        at_once = max(1, ENTRIES // max(1, seen * self.task_root.shape[1]))
+        at_once = max(1, ENTRIES // max(1, observed * self.task_root.shape[1]))
         for column, g in enumerate(G):
             spread = ((inverse * g) @ self.task_root).T  # (q', k)
             parts = [(part[:, None] * spread) @ self.row_root for part in F.split(at_once)]
@@ -221,17 +221,17 @@ def _sandwich(spread: Tensor, curvature: Tensor, part: TaskProblem, density: Ten
     # the fit took part of the residuals away: their density is too high by what each row moves its own curve
     sides = (loss.weights @ tasks @ Q) * ((loss.weights * density) @ tasks @ Q)
     freedom = float((input_values[:, None] / (lam + bends) @ sides).sum())
-    bends = bends * max(1 - freedom / count, LEAST_SHARE)
+    bends = bends * max(1 - freedom / count, MIN_SHARE)
     rows, columns = P.T @ spread @ P, Q.T @ _task_spread(loss.nodes, loss.weights, tasks) @ Q
     temperature = rows.trace() * columns.trace() / (lam * bends.sum())
-    seen = max(1, int((bends.amax(-1) > FLAT * lam).sum()))  # eigenvalues rise: these are the last
-    return Sandwich(P, Q, bends, _root(rows[-seen:, -seen:]), _root(columns), lam, float(temperature), freedom)
+    observed = max(1, int((bends.amax(-1) > FLAT * lam).sum()))  # eigenvalues rise: these are the last
+    return Sandwich(P, Q, bends, _root(rows[-observed:, -observed:]), _root(columns), lam, float(temperature), freedom)
 
 
 def _task_spread(levels: Tensor, weights: Tensor, tasks: Tensor) -> Tensor:
     """Ω (q, q)."""
-    weighed = weights[:, None] * tasks
-    return weighed.T @ score_covariance(levels) @ weighed
+    weighted = weights[:, None] * tasks
+    return weighted.T @ score_covariance(levels) @ weighted
 
 
 def _root(matrix: Tensor) -> Tensor:

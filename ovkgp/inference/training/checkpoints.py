@@ -69,7 +69,7 @@ def problem_signature(state: Mapping[str, Tensor], data: str = "") -> str:
     return json.dumps({"data": data, "parameters": shapes}, sort_keys=True)
 
 
-def require_writable(path: str | os.PathLike) -> Path:
+def check_writable(path: str | os.PathLike) -> Path:
     """Raise unless a file can be written at `path`; nothing stays behind."""
     path = Path(path)
     try:

@@ -114,7 +114,7 @@ class TriangularLoadings:
         >>> from ovkgp.kernels import DecomposableKernel
         >>> gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=3, rank=2))
         >>> matrix, vector = gp.kernel.output_matrix, ParameterVector(gp)
-        >>> before, turned = len(vector), TriangularLoadings(gp, vector)
+        >>> before, rotated = len(vector), TriangularLoadings(gp, vector)
         >>> before - len(vector), bool((gp.kernel.output_matrix - matrix).abs().max() < 1e-12)
         (1, True)
     """
@@ -147,9 +147,9 @@ class TriangularLoadings:
             r = part.rank
             Q, R = torch.linalg.qr(part.loadings[:r].mT)
             signs = torch.where(R.diagonal() < 0, -1.0, 1.0).to(Q)
-            turned = part.loadings @ (Q * signs)
-            turned[:r].tril_()
-            part.loadings.copy_(turned)
+            rotated = part.loadings @ (Q * signs)
+            rotated[:r].tril_()
+            part.loadings.copy_(rotated)
 
     def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         """What the loadings add to log p(W = L) at u (k,), and its gradient (k,); −∞ at a diagonal of zero."""

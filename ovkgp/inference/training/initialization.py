@@ -20,12 +20,12 @@ from torch import Tensor
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import Box
+from ovkgp.inference.model.parameter_vector import DataExtent
 from ovkgp.inference.training.covariance_prior import CovariancePrior
 from ovkgp.inference.training.kernel_parameters import (
     CONCENTRATION,
+    InitializationContext,
     Note,
-    Surroundings,
     other_priors,
     score_priors,
     start,
@@ -46,7 +46,7 @@ from ovkgp.inference.training.prior_sites import (
 from ovkgp.kernels import FreeMatrix, FullMatrix
 
 
-def data_starts(kernel: Kernel, X: Tensor, Y: Tensor) -> None:
+def initialize_from_data(kernel: Kernel, X: Tensor, Y: Tensor) -> None:
     """Set the trainable hyperparameters of a kernel from data, in place; those kept fixed are left alone.
 
     Args:
@@ -59,29 +59,29 @@ def data_starts(kernel: Kernel, X: Tensor, Y: Tensor) -> None:
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from ovkgp.inference.training.initialization import data_starts
+        >>> from ovkgp.inference.training.initialization import initialize_from_data
         >>> kernel = ScaleKernel(RBFKernel())
-        >>> data_starts(kernel, torch.tensor([[0.0], [3.0]]), torch.tensor([[-2.0], [2.0]]))
+        >>> initialize_from_data(kernel, torch.tensor([[0.0], [3.0]]), torch.tensor([[-2.0], [2.0]]))
         >>> round(kernel.base_kernel.lengthscale.item(), 4), round(kernel.outputscale.item(), 4)
         (3.0, 8.0)
     """
     _run(kernel, X, Y, _forget)
 
 
-def boxes(kernel: Kernel, X: Tensor, Y: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+def bounds(kernel: Kernel, X: Tensor, Y: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """Ranges (low, high) of constrained values by qualified name, relative to the data; the kernel is left alone.
 
     Lengthscales stay between 1e-2 of the 5 % quantile of the distances and 1e3 of their median (a column at a time with
     ARD), variances between 1e-8 and 1e4 of those of Y, for each output alone where the kernel can.
 
     Args:
-        kernel, X, Y: as for `data_starts`.
+        kernel, X, Y: as for `initialize_from_data`.
 
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.inference.training.initialization import boxes
-        >>> low, high = boxes(RBFKernel(), torch.tensor([[0.0], [3.0]]), torch.zeros(2, 1))["raw_lengthscale"]
+        >>> from ovkgp.inference.training.initialization import bounds
+        >>> low, high = bounds(RBFKernel(), torch.tensor([[0.0], [3.0]]), torch.zeros(2, 1))["raw_lengthscale"]
         >>> round(low.item(), 4), round(high.item(), 4)
         (0.03, 3000.0)
     """
@@ -91,10 +91,10 @@ def boxes(kernel: Kernel, X: Tensor, Y: Tensor) -> dict[str, tuple[Tensor, Tenso
 
 
 def sizes(kernel: Kernel, X: Tensor, Y: Tensor) -> dict[str, float]:
-    """The typical size of each unconstrained parameter that `data_starts` sets, for `maximise`; all else is 1.
+    """The typical size of each unconstrained parameter that `initialize_from_data` sets, for `maximise`; all else is 1.
 
     Args:
-        kernel, X, Y: as for `data_starts`.
+        kernel, X, Y: as for `initialize_from_data`.
 
     Returns:
         The size of the loadings of each `FreeMatrix`, (p, 1), and of what is below the diagonal of each `FullMatrix`,
@@ -110,7 +110,7 @@ def sizes(kernel: Kernel, X: Tensor, Y: Tensor) -> dict[str, float]:
         torch.Size([2, 1])
     """
     kernel = deepcopy(kernel)
-    data_starts(kernel, X, Y)
+    initialize_from_data(kernel, X, Y)
     found = {}
     for name, module in kernel.named_modules():
         if isinstance(module, (FreeMatrix, FullMatrix)):
@@ -123,13 +123,13 @@ def sizes(kernel: Kernel, X: Tensor, Y: Tensor) -> dict[str, float]:
     return found
 
 
-def noise_start(Y: Tensor) -> Tensor:
+def initial_noise(Y: Tensor) -> Tensor:
     """A tenth of the variance of each output of Y (n, p), as (p,).
 
     Example:
         >>> import torch
-        >>> from ovkgp.inference.training.initialization import noise_start
-        >>> noise_start(torch.tensor([[1.0], [3.0]])).tolist()
+        >>> from ovkgp.inference.training.initialization import initial_noise
+        >>> initial_noise(torch.tensor([[1.0], [3.0]])).tolist()
         [0.2]
     """
     return 0.1 * output_covariance(Y).diagonal()
@@ -138,14 +138,14 @@ def noise_start(Y: Tensor) -> Tensor:
 @torch.no_grad()
 def _run(kernel: Kernel, X: Tensor, Y: Tensor, note: Note) -> None:
     X, Y = (values.detach().to("cpu", torch.float64) for values in (X, Y))
-    start(kernel, Surroundings(subsample(X), output_covariance(Y), note))
+    start(kernel, InitializationContext(subsample(X), output_covariance(Y), note))
 
 
 def _forget(parameter: torch.nn.Parameter, low: Tensor, high: Tensor) -> None:
     pass
 
 
-NOISE_BOX = (1e-8, 1e2)
+RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)
 """Where a trained noise variance stays, relative to the variance of its output."""
 
 
@@ -156,9 +156,9 @@ def start_from_data(gp, data: Observations, kernel: bool = True) -> None:
     gp.mean.start(data.X, data.Y)
     centred = data.Y - gp.mean(data.X)
     if kernel:
-        data_starts(gp.kernel, data.X, centred)
+        initialize_from_data(gp.kernel, data.X, centred)
     if gp.noise_model.is_trained:
-        gp.noise_model.set(noise_start(centred))
+        gp.noise_model.set(initial_noise(centred))
 
 
 def starting_points(gp, data: Observations, start: str) -> list[dict[str, Tensor]]:
@@ -174,17 +174,17 @@ def _state(gp) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in gp.named_parameters()}
 
 
-def parameter_boxes(gp, data: Observations) -> dict[str, Box]:
+def parameter_bounds(gp, data: Observations) -> dict[str, DataExtent]:
     """The box of each parameter that has one, relative to the scales of the data."""
-    found = {f"kernel.{name}": box for name, box in boxes(gp.kernel, data.X, data.Y).items()}
+    found = {f"kernel.{name}": box for name, box in bounds(gp.kernel, data.X, data.Y).items()}
     if gp.noise_model.is_trained:
         variances = _variances(data)
         variances = variances.mean() if gp.noise_model.kind == "shared" else variances
-        found["noise_model.log_scale"] = tuple(0.5 * (math.log(end) + variances.log()) for end in NOISE_BOX)
+        found["noise_model.log_scale"] = tuple(0.5 * (math.log(end) + variances.log()) for end in RELATIVE_NOISE_BOUNDS)
     return found
 
 
-def parameter_sizes(gp, data: Observations) -> dict[str, float | Tensor]:
+def parameter_scales(gp, data: Observations) -> dict[str, float | Tensor]:
     """The natural steps of parameters that live in the units of the data."""
     deviations, spread = _variances(data).sqrt(), data.X.std(0, correction=0).unsqueeze(-1)
     steps = {
@@ -198,7 +198,7 @@ def parameter_sizes(gp, data: Observations) -> dict[str, float | Tensor]:
 
 
 def _variances(data: Observations) -> Tensor:
-    return 10 * noise_start(data.Y)
+    return 10 * initial_noise(data.Y)
 
 
 def problem_name(gp, data: Observations, objective: Callable[[], Tensor]) -> str:
@@ -275,7 +275,7 @@ def _outputs(gp, Y: Tensor) -> tuple[Tensor, Tensor]:
         return centre, covariance
     real = likelihood.is_real.cpu()  # counts and classes have latent functions of order one
     both = torch.outer(real, real)
-    centre = torch.where(real, centre, likelihood.latent_start(Y).detach().to("cpu", torch.float64))
+    centre = torch.where(real, centre, likelihood.initial_latent(Y).detach().to("cpu", torch.float64))
     return centre, torch.where(both, covariance, torch.eye(len(real), dtype=torch.float64))
 
 

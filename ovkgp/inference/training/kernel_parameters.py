@@ -69,11 +69,11 @@ from ovkgp.kernels import (
 )
 from ovkgp.kernels.fields import FieldKernel
 
-LENGTHSCALE_BOX = (1e-2, 1e3)
+LENGTHSCALE_BOUNDS = (1e-2, 1e3)
 """Relative to the 5 % quantile and to the median of the distances."""
-VARIANCE_BOX = (1e-8, 1e4)
+VARIANCE_BOUNDS = (1e-8, 1e4)
 """Relative to the variance of the outputs."""
-SPREAD, LEAST_SPREAD = 0.4, 0.064
+SPREAD, MIN_SPREAD = 0.4, 0.064
 """The ratio of lengthscales from one term of a sum to the next, and the least over the whole sum."""
 SHARED = 0.9
 """The part of a principal component's variance that goes to the loadings; the rest goes to the diagonal."""
@@ -82,7 +82,7 @@ Note = Callable[[torch.nn.Parameter, Tensor, Tensor], None]
 
 
 @dataclass
-class Surroundings:
+class InitializationContext:
     """What a kernel inside another one sees: inputs, the covariance that is asked of it, and a factor on lengthscales.
 
     `note(parameter, low, high)` is called for each parameter that gets a start.
@@ -97,16 +97,16 @@ class Surroundings:
     def variance(self) -> Tensor:
         return self.covariance.diagonal().mean()
 
-    def unit(self) -> Surroundings:
+    def unit(self) -> InitializationContext:
         """The same correlations, with variance 1."""
         return replace(self, covariance=self.covariance / self.variance)
 
-    def scalar(self, variance: Tensor | float = 1.0) -> Surroundings:
+    def scalar(self, variance: Tensor | float = 1.0) -> InitializationContext:
         """For a scalar kernel with this variance."""
         return replace(self, covariance=torch.as_tensor(variance, dtype=torch.float64).reshape(1, 1))
 
 
-def start(kernel: Kernel, around: Surroundings) -> None:
+def start(kernel: Kernel, around: InitializationContext) -> None:
     """Set the hyperparameters of a kernel and of all those inside it; `active_dims` compose on the way down."""
     if kernel.active_dims is not None:
         around = replace(around, X=around.X[:, kernel.active_dims.cpu()])
@@ -114,7 +114,7 @@ def start(kernel: Kernel, around: Surroundings) -> None:
 
 
 @singledispatch
-def start_kernel(kernel: Kernel, around: Surroundings) -> None:
+def start_kernel(kernel: Kernel, around: InitializationContext) -> None:
     """The rule for one class of kernels: its own lengthscale, then the kernel that it wraps."""
     if kernel.has_lengthscale:
         set_lengthscale(kernel, "lengthscale", around)
@@ -126,30 +126,30 @@ def start_kernel(kernel: Kernel, around: Surroundings) -> None:
 
 
 @start_kernel.register
-def _(kernel: ScaleKernel, around: Surroundings) -> None:
+def _(kernel: ScaleKernel, around: InitializationContext) -> None:
     start_kernel(kernel.base_kernel, around.unit())  # its active_dims are also those of the scaling, and done with
     inner = kernel.base_kernel.forward(*2 * (_like(kernel, around.X),), diag=True)
     set_variance(kernel, "outputscale", around.variance / _positive_mean(inner), around)
 
 
 @start_kernel.register(AdditiveKernel)
-def _(kernel: AdditiveKernel, around: Surroundings) -> None:
+def _(kernel: AdditiveKernel, around: InitializationContext) -> None:
     _start_terms(kernel.kernels, around)
 
 
 @start_kernel.register
-def _(kernel: LCMKernel, around: Surroundings) -> None:
+def _(kernel: LCMKernel, around: InitializationContext) -> None:
     _start_terms(kernel.covar_module_list, around)
 
 
-def _start_terms(terms, around: Surroundings) -> None:
-    ratio = max(SPREAD, LEAST_SPREAD ** (1 / max(1, len(terms) - 1)))
+def _start_terms(terms, around: InitializationContext) -> None:
+    ratio = max(SPREAD, MIN_SPREAD ** (1 / max(1, len(terms) - 1)))
     for place, term in enumerate(terms):
         start(term, replace(around, covariance=around.covariance / len(terms), spread=around.spread * ratio**place))
 
 
 @start_kernel.register
-def _(kernel: ProductKernel, around: Surroundings) -> None:
+def _(kernel: ProductKernel, around: InitializationContext) -> None:
     first, *rest = kernel.kernels
     start(first, around)
     for factor in rest:
@@ -157,7 +157,7 @@ def _(kernel: ProductKernel, around: Surroundings) -> None:
 
 
 @start_kernel.register
-def _(kernel: BlockwiseProductKernel, around: Surroundings) -> None:
+def _(kernel: BlockwiseProductKernel, around: InitializationContext) -> None:
     start(kernel.scalar_kernel, around.scalar())
     start(kernel.base_kernel, around)
 
@@ -166,7 +166,7 @@ def _(kernel: BlockwiseProductKernel, around: Surroundings) -> None:
 
 
 @start_kernel.register
-def _(kernel: DecomposableKernel, around: Surroundings) -> None:
+def _(kernel: DecomposableKernel, around: InitializationContext) -> None:
     module = kernel.output_module
     if isinstance(module, FreeMatrix):
         start(kernel.base_kernel, around.scalar())
@@ -181,32 +181,32 @@ def _(kernel: DecomposableKernel, around: Surroundings) -> None:
 
 
 @start_kernel.register
-def _(kernel: FieldKernel, around: Surroundings) -> None:
+def _(kernel: FieldKernel, around: InitializationContext) -> None:
     start(kernel.base_kernel, around.scalar())
     # the variance of a field is that of derivatives, and known only after the lengthscale
     start(kernel.base_kernel, around.scalar(around.variance / level(kernel, around.X)))
 
 
 @start_kernel.register
-def _(kernel: MultitaskKernel, around: Surroundings) -> None:
+def _(kernel: MultitaskKernel, around: InitializationContext) -> None:
     start(kernel.data_covar_module, around.scalar())
     _start_loadings(kernel.task_covar_module, "covar_factor", "var", around.covariance, around)
 
 
 @start_kernel.register
-def _(kernel: IndependentKernel, around: Surroundings) -> None:
+def _(kernel: IndependentKernel, around: InitializationContext) -> None:
     for part, variance in zip(kernel.kernels, around.covariance.diagonal(), strict=True):
         start(part, around.scalar(variance))
 
 
 @start_kernel.register
-def _(kernel: TransformableKernel, around: Surroundings) -> None:
+def _(kernel: TransformableKernel, around: InitializationContext) -> None:
     points = kernel.points(_like(kernel, around.X)).flatten(-3, -2).to("cpu", torch.float64)
     start(kernel.base_kernel, replace(around.scalar(around.variance), X=subsample(points)))
 
 
 @start_kernel.register
-def _(kernel: FunctionValuedKernel, around: Surroundings) -> None:
+def _(kernel: FunctionValuedKernel, around: InitializationContext) -> None:
     q, t, covariance = num_outputs(kernel.input_kernel), kernel.num_task_dims, around.covariance
     if kernel.tasks is None:
         X, tasks = around.X[:, :-t], around.X[:, -t:]
@@ -220,13 +220,13 @@ def _(kernel: FunctionValuedKernel, around: Surroundings) -> None:
 
 
 @start_kernel.register
-def _(kernel: WarpedKernel, around: Surroundings) -> None:
+def _(kernel: WarpedKernel, around: InitializationContext) -> None:
     warped = kernel.group(_like(kernel, around.X), kernel.columns).detach().to("cpu", torch.float64)
     start(kernel.base_kernel, replace(around, X=warped))
 
 
 @start_kernel.register
-def _(kernel: ORFFKernel, around: Surroundings) -> None:
+def _(kernel: ORFFKernel, around: InitializationContext) -> None:
     if kernel.orff.kernel is not None:
         start(kernel.orff.kernel, around)
 
@@ -236,24 +236,24 @@ def _(kernel: ORFFKernel, around: Surroundings) -> None:
 
 @start_kernel.register(PeriodicKernel)
 @start_kernel.register(CosineKernel)
-def _(kernel: PeriodicKernel | CosineKernel, around: Surroundings) -> None:
+def _(kernel: PeriodicKernel | CosineKernel, around: InitializationContext) -> None:
     set_lengthscale(kernel, "period_length", around)  # the lengthscale of a periodic kernel has no unit
 
 
 @start_kernel.register
-def _(kernel: LinearKernel, around: Surroundings) -> None:
+def _(kernel: LinearKernel, around: InitializationContext) -> None:
     size = around.X.square().sum(-1).mean()
     set_variance(kernel, "variance", around.variance / (size if size > 0 else 1.0), around)
 
 
 @start_kernel.register
-def _(kernel: ConstantKernel, around: Surroundings) -> None:
+def _(kernel: ConstantKernel, around: InitializationContext) -> None:
     set_variance(kernel, "constant", around.variance, around)
 
 
 @start_kernel.register(GaussianCurveKernel)
 @start_kernel.register(LaplaceCurveKernel)
-def _(kernel: GaussianCurveKernel | LaplaceCurveKernel, around: Surroundings) -> None:
+def _(kernel: GaussianCurveKernel | LaplaceCurveKernel, around: InitializationContext) -> None:
     # the kernel averages over grid points and compares the curves at one of them at a time
     num_points = max(1, around.X.shape[1] // kernel.num_channels)
     set_lengthscale(kernel, "lengthscale", replace(around, spread=around.spread / num_points**0.5))
@@ -262,19 +262,19 @@ def _(kernel: GaussianCurveKernel | LaplaceCurveKernel, around: Surroundings) ->
 # --- one parameter at a time ------------------------------------------------------------------------------------------
 
 
-def set_lengthscale(kernel: Kernel, name: str, around: Surroundings) -> None:
+def set_lengthscale(kernel: Kernel, name: str, around: InitializationContext) -> None:
     """Start `name` at the median distance times √d, a column at a time where it has several entries."""
     is_ard = getattr(kernel, f"raw_{name}").shape[-1] > 1
     distances = (column_distances if is_ard else row_distances)(around.X)
     factor = around.X.shape[1] ** 0.5 if is_ard else 1.0
     median = factor * around.spread * distances.median
-    low = LENGTHSCALE_BOX[0] * torch.minimum(distances.small, median)
-    assign(kernel, name, median, low, LENGTHSCALE_BOX[1] * factor * distances.median, around.note)
+    low = LENGTHSCALE_BOUNDS[0] * torch.minimum(distances.small, median)
+    assign(kernel, name, median, low, LENGTHSCALE_BOUNDS[1] * factor * distances.median, around.note)
 
 
-def set_variance(kernel: Kernel, name: str, value: Tensor, around: Surroundings) -> None:
+def set_variance(kernel: Kernel, name: str, value: Tensor, around: InitializationContext) -> None:
     """Start `name` at a variance."""
-    assign(kernel, name, value, *(end * value for end in VARIANCE_BOX), around.note)
+    assign(kernel, name, value, *(end * value for end in VARIANCE_BOUNDS), around.note)
 
 
 def assign(module, name: str, value: Tensor, low: Tensor, high: Tensor, note: Note) -> None:
@@ -306,7 +306,7 @@ def _like(kernel: Kernel, X: Tensor) -> Tensor:
     return X if parameter is None else X.to(parameter)
 
 
-def _start_loadings(module, factor: str, diagonal: str, covariance: Tensor, around: Surroundings) -> None:
+def _start_loadings(module, factor: str, diagonal: str, covariance: Tensor, around: InitializationContext) -> None:
     """W Wᵀ + diag(v) ≈ covariance, W the leading principal components of the correlations with `SHARED` of their
     variance: of the correlations, so that an output in small units is not left out."""
     loadings, variances = getattr(module, factor), covariance.diagonal()
@@ -318,17 +318,17 @@ def _start_loadings(module, factor: str, diagonal: str, covariance: Tensor, arou
     if loadings.requires_grad:
         loadings.copy_((deviations.unsqueeze(-1) * found).to(loadings).expand_as(loadings))
     rest = variances * (1 - found.square().sum(-1)).clamp_min(FLOOR)
-    assign(module, diagonal, rest, *(end * variances for end in VARIANCE_BOX), around.note)
+    assign(module, diagonal, rest, *(end * variances for end in VARIANCE_BOUNDS), around.note)
 
 
-def _start_chol(module: FullMatrix, covariance: Tensor, around: Surroundings) -> None:
+def _start_chol(module: FullMatrix, covariance: Tensor, around: InitializationContext) -> None:
     """L Lᵀ = covariance, with `SHARED` of its correlations: they are estimates, and may be singular."""
     if not (module.log_scale.requires_grad and module.lower.requires_grad):
         return
     variances = covariance.diagonal()
     shrunk = SHARED * covariance + (1 - SHARED) * torch.diag(variances)
     set_chol(module, torch.linalg.cholesky(shrunk))
-    around.note(module.log_scale, *(0.5 * (end * variances).log() for end in VARIANCE_BOX))
+    around.note(module.log_scale, *(0.5 * (end * variances).log() for end in VARIANCE_BOUNDS))
 
 
 def _signs(vectors: Tensor) -> Tensor:
@@ -438,13 +438,13 @@ def _(kernel: DecomposableKernel, units: Units, registry: Registry) -> None:
 def matrix_priors(module: OutputMatrix | IndexKernel, units: Units, registry: Registry) -> None:
     """The priors of an output matrix of which the variances of `units` are asked."""
     if isinstance(module, FullMatrix):
-        law = (2 * units.deviations.log() + OUTPUTSCALE[0], OUTPUTSCALE[1], CONCENTRATION)
-        registry.add_covariance(module, CovariancePrior(*law))
+        distribution = (2 * units.deviations.log() + OUTPUTSCALE[0], OUTPUTSCALE[1], CONCENTRATION)
+        registry.add_covariance(module, CovariancePrior(*distribution))
     elif isinstance(module, (FreeMatrix, IndexKernel)):
         loadings, diagonal = ("loadings", "diagonal") if isinstance(module, FreeMatrix) else ("covar_factor", "var")
         registry.add(module, loadings, normal(0.0, units.deviations.unsqueeze(-1)))
-        law = (2 * units.deviations.log() + DIAGONAL[0], DIAGONAL[1])
-        registry.add(module, f"raw_{diagonal}", log_normal(*law))
+        distribution = (2 * units.deviations.log() + DIAGONAL[0], DIAGONAL[1])
+        registry.add(module, f"raw_{diagonal}", log_normal(*distribution))
     other_priors(module, registry)
 
 
@@ -481,13 +481,13 @@ def _(kernel: TransformableKernel, units: Units, registry: Registry) -> None:
 def _(kernel: FunctionValuedKernel, units: Units, registry: Registry) -> None:
     X, on_grid = units.X, kernel.tasks is not None
     t = kernel.tasks.shape[-1] if on_grid else kernel.num_task_dims
-    seen = units.num_dims if on_grid else max(1, units.num_dims - t)
+    observed = units.num_dims if on_grid else max(1, units.num_dims - t)
     inputs, tasks = (None, None) if X is None else (X, kernel.tasks) if on_grid else (X[:, :-t], X[:, -t:])
     visit(kernel.task_kernel, units.scalar().at(tasks, t), registry)
     if on_grid and len(units.deviations) > 1:  # the outputs of one task, averaged over tasks
         variances = units.deviations.square().reshape(len(kernel.tasks), -1).mean(0)
         units = replace(units, deviations=variances.sqrt())
-    visit(kernel.input_kernel, units.at(inputs, seen), registry)
+    visit(kernel.input_kernel, units.at(inputs, observed), registry)
 
 
 @kernel_priors.register

@@ -17,10 +17,10 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError, OptionError
+from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.inference.model.parameter_vector import ParameterVector
 
-FAILURES = (FactorisationError, torch.linalg.LinAlgError, np.linalg.LinAlgError, NotPSDError, NanError)
+FAILURES = (FactorizationError, torch.linalg.LinAlgError, np.linalg.LinAlgError, NotPSDError, NanError)
 """The errors that mean: not at these hyperparameters."""
 WINDOW = 5
 """Iterations over which the change of the objective is judged."""
@@ -37,7 +37,7 @@ class Point:
     gradient: np.ndarray
 
 
-class Landscape:
+class ObjectiveEvaluator:
     """The objective as a function of the vector, with a memory of the best point and of every failure.
 
     Args:
@@ -91,7 +91,7 @@ class Landscape:
         return float(np.abs(np.where(blocked, 0.0, point.gradient)).max(initial=0.0))
 
 
-class Climb:
+class LBFGSRun:
     """L-BFGS-B from a start, to convergence or to `max_iter` iterations.
 
     Args:
@@ -106,11 +106,11 @@ class Climb:
 
     def __init__(
         self,
-        landscape: Landscape,
+        landscape: ObjectiveEvaluator,
         start: Point,
         max_iter: int,
         tolerance: float,
-        after: Callable[[Climb], None] | None = None,
+        after: Callable[[LBFGSRun], None] | None = None,
         done: int = 0,
     ):
         self.landscape, self.max_iter, self.tolerance, self.after = landscape, max_iter, tolerance, after
@@ -119,7 +119,7 @@ class Climb:
         self.gradient_norm = landscape.slope(start)
         self.levels = [start.value / landscape.scale]
 
-    def run(self) -> Climb:
+    def run(self) -> LBFGSRun:
         """Climb; the outcome is in `best`, `converged` and `message`."""
         for _ in range(ROUNDS):
             before = self.best.value
@@ -211,7 +211,7 @@ class Mode(NamedTuple):
     converged: bool
 
 
-class _DensityLandscape(Landscape):
+class _DensityEvaluator(ObjectiveEvaluator):
     """A density for a climb: value and gradient come from itself."""
 
     def __init__(self, vector: ParameterVector, density: Density):
@@ -234,7 +234,7 @@ def find_mode(vector: ParameterVector, density: Density, starts: Sequence[np.nda
     Cost: one or two gradients an iteration.
 
     Raises:
-        FactorisationError: the density could not be evaluated at any start.
+        FactorizationError: the density could not be evaluated at any start.
 
     Example:
         >>> import numpy as np
@@ -246,14 +246,14 @@ def find_mode(vector: ParameterVector, density: Density, starts: Sequence[np.nda
         >>> mode.u.round(6).tolist(), mode.converged
         ([2.0], True)
     """
-    landscape = _DensityLandscape(vector, density)
+    landscape = _DensityEvaluator(vector, density)
     points = [point for u in starts if (point := landscape.look(u)) is not None]
     if not points:
-        raise FactorisationError(
+        raise FactorizationError(
             "the posterior density of the hyperparameters cannot be evaluated at any start: set the hyperparameters "
             "(gp.start(X, Y) takes them from the data), or check the data for extreme scales."
         )
-    climb = Climb(landscape, max(points, key=lambda point: point.value), max_iter, TOLERANCE).run()
+    climb = LBFGSRun(landscape, max(points, key=lambda point: point.value), max_iter, TOLERANCE).run()
     return Mode(climb.best.x, climb.best.value, climb.converged or climb.gradient_norm <= NEARLY_FLAT)
 
 
@@ -263,7 +263,7 @@ def second_derivatives(density: Density, u: np.ndarray) -> np.ndarray:
     Cost: 2k to 4k gradients.
 
     Raises:
-        FactorisationError: the density cannot be evaluated at u, or on neither side of it in some variable.
+        FactorizationError: the density cannot be evaluated at u, or on neither side of it in some variable.
 
     Example:
         >>> import numpy as np
@@ -296,7 +296,7 @@ def _difference(density: Density, u: np.ndarray, index: int, step: float) -> np.
     if one_sided is not None and np.isfinite(value):  # u is at the edge of where there is a density
         side, by_side = one_sided
         return (by_side - here) / (side - u[index])
-    raise FactorisationError(
+    raise FactorizationError(
         f"the posterior density cannot be evaluated at {u.tolist()}, or not beside it in variable {index}: its curvature there "
         "is not known. Take a point further inside, such as the mode."
     )

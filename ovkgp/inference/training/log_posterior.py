@@ -21,17 +21,17 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector, hyperparameters
-from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics, stand_in
+from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics, make_surrogate_data
 from ovkgp.inference.training.free_parameters import NUDGE, TriangularLoadings, freeze_unused, read_entries
-from ovkgp.inference.training.initialization import parameter_sizes, register_data_priors
+from ovkgp.inference.training.initialization import parameter_scales, register_data_priors
 from ovkgp.inference.training.lbfgs import FAILURES, Mode, find_mode, second_derivatives
 from ovkgp.inference.training.log_prior import RawLogPrior
-from ovkgp.inference.training.numpy_density import PlainDensity, plain_density
-from ovkgp.inference.training.numpy_values import NotPlain
+from ovkgp.inference.training.numpy_density import NumpyDensity, numpy_density
+from ovkgp.inference.training.numpy_values import NoAnalyticForm
 from ovkgp.inference.training.prior_sites import trained_sites
 
 PRIORS = ("default", "given")
-ROADS = ("auto", "modules")
+BACKENDS = ("auto", "torch")
 NOWHERE = -np.inf, np.zeros(1)
 """Where there is no density."""
 
@@ -50,11 +50,11 @@ class LogPosterior:
         X, Y, noise: as for `gp.log_evidence`; X may be `Statistics`, without Y.
         priors: "default" gives each trained parameter without a prior a weakly informative one, scaled by the data;
             "given" takes those that are registered, and nothing else.
-        road: "auto" takes the plain functions of `plain_density` where the model has them; "modules" never does.
+        backend: "auto" takes the plain functions of `numpy_density` where the model has them; "torch" never does.
 
     Attributes:
         gp: the copy, where `place` puts hyperparameters.
-        road: "plain", or "modules" where some part of the model is in no table.
+        backend: "numpy", or "torch" where some part of the model is in no table.
         evaluations, failures: how many calls there were, and how many of them gave −∞.
         log_copies: the logarithm of the number of equal modes that the signs of loadings make.
 
@@ -78,8 +78,8 @@ class LogPosterior:
         (True, True)
     """
 
-    def __init__(self, gp, X, Y=None, noise=None, *, priors: str = "default", road: str = "auto"):
-        for name, given, known in (("priors", priors, PRIORS), ("road", road, ROADS)):
+    def __init__(self, gp, X, Y=None, noise=None, *, priors: str = "default", backend: str = "auto"):
+        for name, given, known in (("priors", priors, PRIORS), ("backend", backend, BACKENDS)):
             if given not in known:
                 raise OptionError(f"{name} must be one of {', '.join(map(repr, known))}, got {given!r}.")
         self.gp = deepcopy(gp)
@@ -87,10 +87,10 @@ class LogPosterior:
         is_gathered = isinstance(X, (Statistics, OutputStatistics))
         freeze_unused(self.gp, self.evidence, is_gathered)
         data = None if is_gathered else self.gp.observe(X, Y, noise).double()
-        scales = self.gp.observe(*stand_in(X, self.gp.noise_model.matrix())) if is_gathered else data
+        scales = self.gp.observe(*make_surrogate_data(X, self.gp.noise_model.matrix())) if is_gathered else data
         if priors == "default":
             _register_priors(self.gp, scales)
-        self.vector = ParameterVector(self.gp, sizes=parameter_sizes(self.gp, scales))
+        self.vector = ParameterVector(self.gp, sizes=parameter_scales(self.gp, scales))
         if len(self.vector) == 0:
             raise OptionError(
                 "there is nothing to infer: every parameter is fixed, or the evidence does not depend on it (statistics hold for "
@@ -105,15 +105,15 @@ class LogPosterior:
         self._starts = self._find_starts(data)
         self._varying = self._find_varying()
         self.evaluations = self.failures = 0
-        self._plain = self._find_plain(X if is_gathered else data) if road == "auto" else None
-        self.road = "modules" if self._plain is None else "plain"
+        self._plain = self._find_plain(X if is_gathered else data) if backend == "auto" else None
+        self.backend = "torch" if self._plain is None else "numpy"
 
-    def _find_plain(self, data: Observations | Statistics | OutputStatistics) -> PlainDensity | None:
+    def _find_plain(self, data: Observations | Statistics | OutputStatistics) -> NumpyDensity | None:
         if type(self.gp) is not OperatorValuedGP:  # another may mean something else by its evidence
             return None
         try:
-            return plain_density(self.gp, data, self.vector)
-        except NotPlain:
+            return numpy_density(self.gp, data, self.vector)
+        except NoAnalyticForm:
             return None
 
     def __len__(self) -> int:
@@ -200,7 +200,7 @@ class LogPosterior:
             max_iter: the most iterations.
 
         Raises:
-            FactorisationError: the density could not be evaluated at any start.
+            FactorizationError: the density could not be evaluated at any start.
         """
         given = self._starts[:1] if start is None else np.atleast_2d(np.asarray(start, dtype=np.float64))
         return find_mode(self.vector, self, [*map(self._checked, given), *self._starts[1:]], max_iter)

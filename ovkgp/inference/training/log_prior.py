@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from torch.nn.functional import logsigmoid, softplus
 
 from ovkgp.inference.training.covariance_prior import CovariancePrior
-from ovkgp.inference.training.numpy_values import CholeskyOutputs, NotPlain, PlainVector
+from ovkgp.inference.training.numpy_values import CholeskyOutputs, NoAnalyticForm, NumpyVector
 from ovkgp.inference.training.prior_sites import Site, follow, get_variances, trained_sites
 
 Term = Callable[[], Tensor]
@@ -273,23 +273,23 @@ class CovarianceTerms:
         )
 
 
-def plain_priors(module: torch.nn.Module, vector: PlainVector) -> list:
+def numpy_priors(module: torch.nn.Module, vector: NumpyVector) -> list:
     """The pieces of all priors on trained parameters of a module.
 
     Cost: O(number of parameters), once and at every call of a piece.
 
     Raises:
-        NotPlain: a prior is neither normal, log-normal nor uniform, or not one of a parameter's value.
+        NoAnalyticForm: a prior is neither normal, log-normal nor uniform, or not one of a parameter's value.
 
     Example:
         >>> import numpy as np
         >>> from gpytorch.kernels import RBFKernel
         >>> from gpytorch.priors import LogNormalPrior
         >>> from ovkgp.inference.model.parameter_vector import ParameterVector
-        >>> from ovkgp.inference.training.numpy_values import PlainVector
-        >>> from ovkgp.inference.training.log_prior import plain_priors
+        >>> from ovkgp.inference.training.numpy_values import NumpyVector
+        >>> from ovkgp.inference.training.log_prior import numpy_priors
         >>> kernel = RBFKernel(lengthscale_prior=LogNormalPrior(0.0, 1.0)).double()
-        >>> (piece,) = plain_priors(kernel, PlainVector(ParameterVector(kernel)))
+        >>> (piece,) = numpy_priors(kernel, NumpyVector(ParameterVector(kernel)))
         >>> round(piece(np.array([1.0]), np.zeros(1)), 4)
         -0.9189
     """
@@ -322,24 +322,24 @@ def _uniform(site: Site) -> float:
     low, high = (v.detach().double() for v in (site.prior.low, site.prior.high))
     bounds = site.bounds()
     if bool((bounds[0] < low).any() or (bounds[1] > high).any()):
-        raise NotPlain(f"the prior {site.name}, from whose support its parameter can escape")
+        raise NoAnalyticForm(f"the prior {site.name}, from whose support its parameter can escape")
     return -float((high - low).log().expand(site.read(site.module).shape).sum())
 
 
-def _factor(part: torch.nn.Module, vector: PlainVector) -> CholeskyOutputs:
+def _factor(part: torch.nn.Module, vector: NumpyVector) -> CholeskyOutputs:
     return CholeskyOutputs(vector.reference(part.log_scale, None), vector.reference(part.lower, None))
 
 
-def _normal(site: Site, vector: PlainVector) -> tuple[np.ndarray, ...]:
+def _normal(site: Site, vector: NumpyVector) -> tuple[np.ndarray, ...]:
     """The arguments of `NormalTerms` for one prior."""
     prior, (parameter,) = site.prior, site.parameters.values()
     if type(prior) not in (LogNormalPrior, NormalPrior) or getattr(prior, "_transform", None) is not None:
-        raise NotPlain(f"the prior {site.name}")
+        raise NoAnalyticForm(f"the prior {site.name}")
     (entry,) = (entry for entry in vector.vector.entries if entry.parameter is parameter)
     is_log = type(prior) is LogNormalPrior
     is_variance = is_log and site.read is get_variances
     if not is_variance and site.plain is None:
-        raise NotPlain(f"the prior {site.name}, of a function of {entry.name}")
+        raise NoAnalyticForm(f"the prior {site.name}, of a function of {entry.name}")
     shape = parameter.shape
     loc, scale = (v.detach().double().expand(shape).reshape(-1).cpu().numpy() for v in (prior.loc, prior.scale))
     places, size = np.arange(entry.piece.start, entry.piece.stop), parameter.numel()

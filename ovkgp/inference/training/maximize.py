@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import whole_number
-from ovkgp.exceptions import FactorisationError, FitWarning, OptionError
+from ovkgp.checks import check_integer
+from ovkgp.exceptions import FactorizationError, FitWarning, OptionError
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.mean_noise import MEANS, PolynomialMean
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import Box, ParameterVector
+from ovkgp.inference.model.parameter_vector import DataExtent, ParameterVector
 from ovkgp.inference.training.checkpoints import (
     Progress,
+    check_writable,
     problem_signature,
     read_progress,
-    require_writable,
     write_progress,
 )
-from ovkgp.inference.training.lbfgs import Climb, Landscape, Point
+from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator, Point
 from ovkgp.inference.training.prior_sites import output_prior
 from ovkgp.kernels import IndependentKernel
 
@@ -43,7 +43,7 @@ def maximise(
     module: torch.nn.Module,
     objective: Callable[[], Tensor],
     *,
-    boxes: Mapping[int | str, Box] | None = None,
+    bounds: Mapping[int | str, DataExtent] | None = None,
     sizes: Mapping[str, float | Tensor] | None = None,
     max_iter: int = 200,
     tolerance: float = 1e-6,
@@ -60,7 +60,7 @@ def maximise(
     Args:
         module: holds the parameters; GPyTorch constraints are heeded.
         objective: no argument, a differentiable scalar; computed from the parameters anew at every call.
-        boxes, sizes: of the parameters, see `ParameterVector`.
+        bounds, sizes: of the parameters, see `ParameterVector`.
         max_iter: the most iterations of each restart.
         tolerance: on the change of objective / scale over five iterations, and on its gradient.
         restarts: the first begins at the best of `starts`, the others at random perturbations of that.
@@ -74,7 +74,7 @@ def maximise(
     Cost: an evaluation or two of the objective and its gradient an iteration.
 
     Raises:
-        FactorisationError: the objective could not be evaluated at any start.
+        FactorizationError: the objective could not be evaluated at any start.
         InputError: the checkpoint cannot be written, is damaged, or belongs to something else.
 
     Example:
@@ -88,31 +88,33 @@ def maximise(
     """
     if not (tolerance > 0 and scale > 0):
         raise OptionError(f"tolerance and scale must be positive, got {tolerance} and {scale}.")
-    vector = ParameterVector(module, boxes, sizes)
+    vector = ParameterVector(module, bounds, sizes)
     if len(vector) == 0:
         with torch.no_grad():
             return FitReport(float(objective()), True, "there was nothing to train", evaluations=1, gradient_norm=0.0)
     training = _Training(
-        Landscape(vector, objective, scale),
-        whole_number("max_iter", max_iter),
+        ObjectiveEvaluator(vector, objective, scale),
+        check_integer("max_iter", max_iter),
         tolerance,
-        whole_number("restarts", restarts),
+        check_integer("restarts", restarts),
         as_seed(random_state),
         tqdm(disable=not verbose, unit="iteration"),
     )
     if checkpoint is not None:
-        training.keep_at(require_writable(checkpoint), signature)
+        training.keep_at(check_writable(checkpoint), signature)
     return training.run(starts)
 
 
 class _Training:
     """The state of one call of `maximise`."""
 
-    def __init__(self, landscape: Landscape, max_iter: int, tolerance: float, restarts: int, seed: int, bar: tqdm):
+    def __init__(
+        self, landscape: ObjectiveEvaluator, max_iter: int, tolerance: float, restarts: int, seed: int, bar: tqdm
+    ):
         self.landscape, self.vector = landscape, landscape.vector
         self.max_iter, self.tolerance, self.restarts, self.bar = max_iter, tolerance, restarts, bar
         self.initial, self.progress = self.vector.state(), Progress(seed)
-        self.climb: Climb | None = None
+        self.climb: LBFGSRun | None = None
         self.path, self.resumed, self.interrupted = None, False, False
         self.began = self.written = time.monotonic()
 
@@ -173,7 +175,7 @@ class _Training:
             result["message"] = "stopped: the objective could not be evaluated at any start of this restart"
         else:
             done = self.progress.current_iterations
-            self.climb = Climb(self.landscape, first, self.max_iter, self.tolerance, self.after_iteration, done)
+            self.climb = LBFGSRun(self.landscape, first, self.max_iter, self.tolerance, self.after_iteration, done)
             result = _result(self.climb.run())
         self.progress.finished.append(result)
         self.progress.current, self.progress.current_iterations, self.climb = {}, 0, None
@@ -197,7 +199,7 @@ class _Training:
                 return point
         return None
 
-    def after_iteration(self, climb: Climb) -> None:
+    def after_iteration(self, climb: LBFGSRun) -> None:
         self.climb = climb
         self.progress.history.append(climb.iterate.value)
         self.bar.set_postfix(objective=f"{climb.best.value:.6g}", refresh=False)
@@ -270,17 +272,17 @@ class _Training:
             history=tuple(progress.history),
         )
 
-    def failure(self, x: np.ndarray) -> FactorisationError:
+    def failure(self, x: np.ndarray) -> FactorizationError:
         self.vector.set(x)
         places = ", ".join(f"{name} = {_short(value)}" for name, value in self.vector.values().items())
-        return FactorisationError(
+        return FactorizationError(
             f"the objective could not be evaluated at any start, nor at {TRIES} perturbations of the first, where "
             f"{places}. The last failure: {self.landscape.last_failure}. Check the data for duplicates and extreme "
             "scales, start elsewhere, or keep the noise larger."
         )
 
 
-def _result(climb: Climb) -> dict:
+def _result(climb: LBFGSRun) -> dict:
     return {
         "objective": climb.best.value,
         "iterations": climb.iterations,
@@ -302,14 +304,14 @@ def _short(value: Tensor) -> str:
     return numbers[0] if value.dim() == 0 else f"[{', '.join(numbers)}{more}]"
 
 
-def can_train_apart(gp) -> bool:
+def can_train_independently(gp) -> bool:
     """Whether no parameter is shared between outputs."""
     own_noise = gp.noise_model.kind == "per_output" or not gp.noise_model.is_trained
     is_plain = isinstance(gp.kernel, IndependentKernel) and isinstance(gp.mean, PolynomialMean) and own_noise
     return is_plain and gp.noise_model.is_diagonal and gp.features is None and gp.num_outputs > 1
 
 
-def train_apart(gp, data: Observations, **options) -> None:
+def train_independently(gp, data: Observations, **options) -> None:
     """Train the outputs of a model one by one, in place; `gp.fit_report_` is then that of the last one trained."""
     for a in range(gp.num_outputs):
         alone = _output_gp(gp, a)

@@ -16,26 +16,26 @@ from ovkgp.inference.model.mean_noise import PolynomialMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
-from ovkgp.inference.strategies.selection import choose_road
-from ovkgp.inference.training.log_prior import plain_priors
+from ovkgp.inference.strategies.selection import select_strategy
+from ovkgp.inference.training.log_prior import numpy_priors
 from ovkgp.inference.training.numpy_evidence import Entries, OneOutput, Separable, Several, SharedStatistics
 from ovkgp.inference.training.numpy_values import (
     Back,
     BasisMean,
     ConstantOutputs,
-    NotPlain,
-    PlainVector,
+    NoAnalyticForm,
+    NumpyVector,
     Reference,
     Scaled,
     Variances,
     mean_parts,
-    plain_mean,
-    plain_noise,
-    plain_outputs,
+    numpy_mean,
+    numpy_noise,
+    numpy_outputs,
 )
 from ovkgp.kernels import DecomposableKernel, IndependentKernel, is_operator_valued, num_outputs
 
-MOST_ENTRIES = 10_000_000
+MAX_ENTRIES = 10_000_000
 """Squared differences that are kept (80 MB); where there would be more, the modules cost little beside the algebra."""
 TINY = 1e-150
 """In place of a distance of zero, where it divides zero."""
@@ -149,7 +149,7 @@ class Sum:
         return sum(K for K, _ in found), back
 
 
-def plain_kernel(kernel: Kernel, X: np.ndarray, vector: PlainVector, is_called: bool = True):
+def numpy_kernel(kernel: Kernel, X: np.ndarray, vector: NumpyVector, is_called: bool = True):
     """The piece of a scalar kernel at the rows of X (n, d).
 
     Args:
@@ -161,32 +161,32 @@ def plain_kernel(kernel: Kernel, X: np.ndarray, vector: PlainVector, is_called: 
     Cost: O(n²d) once; K and its derivatives O(n²), O(n²d) with a lengthscale for each column.
 
     Raises:
-        NotPlain: the kernel is not in the table; a subclass, whose `forward` is its own, never is.
+        NoAnalyticForm: the kernel is not in the table; a subclass, whose `forward` is its own, never is.
 
     Example:
         >>> import numpy as np
         >>> from gpytorch.kernels import RBFKernel
         >>> from ovkgp.inference.model.parameter_vector import ParameterVector
-        >>> from ovkgp.inference.training.numpy_density import plain_kernel
-        >>> from ovkgp.inference.training.numpy_values import PlainVector
+        >>> from ovkgp.inference.training.numpy_density import numpy_kernel
+        >>> from ovkgp.inference.training.numpy_values import NumpyVector
         >>> kernel = RBFKernel().double()
-        >>> piece = plain_kernel(kernel, np.array([[0.0], [1.0]]), PlainVector(ParameterVector(kernel)))
+        >>> piece = numpy_kernel(kernel, np.array([[0.0], [1.0]]), NumpyVector(ParameterVector(kernel)))
         >>> K, back = piece.matrix(np.array([2.0]))  # lengthscale 2
         >>> bool(abs(K[0, 1] - np.exp(-1 / 8)) < 1e-15)
         True
     """
     if len(kernel.batch_shape):
-        raise NotPlain("a batch of kernels")
+        raise NoAnalyticForm("a batch of kernels")
     if is_called and kernel.active_dims is not None:
         X = X[:, kernel.active_dims.cpu().numpy()]
     kind = type(kernel)
     if kind is ScaleKernel:
         scale = vector.reference(kernel.raw_outputscale, kernel.raw_outputscale_constraint)
-        return Scaled(scale, plain_kernel(kernel.base_kernel, X, vector, is_called=False))
+        return Scaled(scale, numpy_kernel(kernel.base_kernel, X, vector, is_called=False))
     if kind is AdditiveKernel:
-        return Sum([plain_kernel(part, X, vector) for part in kernel.kernels])
+        return Sum([numpy_kernel(part, X, vector) for part in kernel.kernels])
     if kind not in (RBFKernel, MaternKernel, RQKernel) or (kind is MaternKernel and kernel.nu not in MATERNS):
-        raise NotPlain(f"the kernel {kind.__name__}")
+        raise NoAnalyticForm(f"the kernel {kind.__name__}")
     lengthscale = vector.reference(kernel.raw_lengthscale, kernel.raw_lengthscale_constraint)
     if kind is RQKernel:
         return RationalQuadratic(X, lengthscale, vector.reference(kernel.raw_alpha, kernel.raw_alpha_constraint))
@@ -196,8 +196,8 @@ def plain_kernel(kernel: Kernel, X: np.ndarray, vector: PlainVector, is_called: 
 def _squares(X: np.ndarray, separate: bool) -> np.ndarray:
     """Squared differences (d, n, n) between the rows, or their sum (n, n)."""
     n, d = X.shape
-    if n * n * (d if separate else 1) > MOST_ENTRIES:
-        raise NotPlain("too many rows")
+    if n * n * (d if separate else 1) > MAX_ENTRIES:
+        raise NoAnalyticForm("too many rows")
     if separate:
         return np.square(X.T[:, :, None] - X.T[:, None, :])
     return sum(np.square(column[:, None] - column) for column in X.T)
@@ -207,7 +207,7 @@ EXACT = ("kronecker", "dense", "independent")
 """The roads whose evidence is one of the exact kernel."""
 
 
-class PlainDensity:
+class NumpyDensity:
     """log π(u) and its gradient.
 
     Args:
@@ -218,7 +218,7 @@ class PlainDensity:
     Cost: of a call, that of the evidence plus O(k) for k variables.
     """
 
-    def __init__(self, vector: PlainVector, evidence, priors: list | None):
+    def __init__(self, vector: NumpyVector, evidence, priors: list | None):
         self.vector, self.evidence, self.priors = vector, evidence, priors
 
     def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
@@ -239,7 +239,7 @@ class PlainDensity:
             return float(value), self.vector.kept(out * slope + by_slope)
 
 
-def plain_density(gp, data: Observations | Statistics | OutputStatistics, vector: ParameterVector) -> PlainDensity:
+def numpy_density(gp, data: Observations | Statistics | OutputStatistics, vector: ParameterVector) -> NumpyDensity:
     """The plain road of a model.
 
     Args:
@@ -250,43 +250,43 @@ def plain_density(gp, data: Observations | Statistics | OutputStatistics, vector
     Cost: O(n²d) time and memory once, then that of the evidence and its gradient; see `plain_evidence`.
 
     Raises:
-        NotPlain: some part of it is not in the tables.
+        NoAnalyticForm: some part of it is not in the tables.
 
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> from ovkgp.inference import OperatorValuedGP
         >>> from ovkgp.inference.model.parameter_vector import ParameterVector
-        >>> from ovkgp.inference.training.numpy_density import plain_density
+        >>> from ovkgp.inference.training.numpy_density import numpy_density
         >>> gp = OperatorValuedGP(RBFKernel(), mean="zero", noise=0.1)
         >>> X = torch.linspace(0, 6, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> density = plain_density(gp, gp.observe(X, X.sin()), ParameterVector(gp))
+        >>> density = numpy_density(gp, gp.observe(X, X.sin()), ParameterVector(gp))
         >>> value, gradient = density(torch.zeros(1).double().numpy())  # lengthscale 1, without a prior
         >>> gp.kernel.lengthscale = 1.0
         >>> abs(value - gp.log_evidence(X, X.sin()).item()) < 1e-9
         True
     """
     if vector.entries and vector.entries[0].parameter.device.type != "cpu":
-        raise NotPlain("another device")
-    plain = PlainVector(vector)
+        raise NoAnalyticForm("another device")
+    plain = NumpyVector(vector)
     gathered = isinstance(data, (Statistics, OutputStatistics))
     evidence = _of_statistics(gp, data, plain) if gathered else _of_data(gp, data, plain)
     try:
-        return PlainDensity(plain, evidence, plain_priors(gp, plain))
-    except NotPlain:
-        return PlainDensity(plain, evidence, None)
+        return NumpyDensity(plain, evidence, numpy_priors(gp, plain))
+    except NoAnalyticForm:
+        return NumpyDensity(plain, evidence, None)
 
 
-def _of_data(gp, data: Observations, vector: PlainVector):
-    road = choose_road(gp.model, data, gp.road)
-    if road.name not in EXACT or gp.features is not None:
-        raise NotPlain(f"the road {road.name}")
-    if road.name == "independent":
+def _of_data(gp, data: Observations, vector: NumpyVector):
+    strategy = select_strategy(gp.model, data, gp.strategy)
+    if strategy.name not in EXACT or gp.features is not None:
+        raise NoAnalyticForm(f"the road {strategy.name}")
+    if strategy.name == "independent":
         if type(gp.kernel) is not IndependentKernel:
-            raise NotPlain(f"the kernel {type(gp.kernel).__name__}")
+            raise NoAnalyticForm(f"the kernel {type(gp.kernel).__name__}")
         return Several([_one_output(gp, data, vector, index) for index in range(data.num_outputs)])
-    terms = plain_terms(gp.kernel, data.X.cpu().numpy(), vector)
-    noise, mean = plain_noise(gp.noise_model, vector), plain_mean(gp.mean, data, vector)
+    terms = numpy_terms(gp.kernel, data.X.cpu().numpy(), vector)
+    noise, mean = numpy_noise(gp.noise_model, vector), numpy_mean(gp.mean, data, vector)
     is_even = data.is_complete and data.noise is None
     if (
         len(terms) == 1
@@ -299,64 +299,64 @@ def _of_data(gp, data: Observations, vector: PlainVector):
     return Entries(terms, noise, mean, data)
 
 
-def _one_output(gp, data: Observations, vector: PlainVector, index: int) -> OneOutput:
+def _one_output(gp, data: Observations, vector: NumpyVector, index: int) -> OneOutput:
     alone = data.output(index)
-    kernel = plain_kernel(gp.kernel.kernels[index], alone.X.cpu().numpy(), vector)
-    noise, mean = plain_noise(gp.noise_model, vector, index), plain_mean(gp.mean, alone, vector, index)
+    kernel = numpy_kernel(gp.kernel.kernels[index], alone.X.cpu().numpy(), vector)
+    noise, mean = numpy_noise(gp.noise_model, vector, index), numpy_mean(gp.mean, alone, vector, index)
     return OneOutput(kernel, noise, mean, alone)
 
 
-def plain_terms(kernel: Kernel, X: np.ndarray, vector: PlainVector) -> list[tuple]:
+def numpy_terms(kernel: Kernel, X: np.ndarray, vector: NumpyVector) -> list[tuple]:
     """The separable terms of a kernel, as pairs of a scalar kernel's and an output matrix's piece.
 
     Raises:
-        NotPlain: the kernel is not in the table.
+        NoAnalyticForm: the kernel is not in the table.
     """
     if not is_operator_valued(kernel):
-        return [(plain_kernel(kernel, X, vector), ConstantOutputs(np.ones((1, 1))))]
+        return [(numpy_kernel(kernel, X, vector), ConstantOutputs(np.ones((1, 1))))]
     kind = type(kernel)
     if kernel.active_dims is not None:
-        raise NotPlain("columns that are selected for all outputs together")
+        raise NoAnalyticForm("columns that are selected for all outputs together")
     if kind is AdditiveKernel:
-        return [term for part in kernel.kernels for term in plain_terms(part, X, vector)]
+        return [term for part in kernel.kernels for term in numpy_terms(part, X, vector)]
     if kind is ScaleKernel:
         scale = vector.reference(kernel.raw_outputscale, kernel.raw_outputscale_constraint)
-        return [(k, Scaled(scale, outputs)) for k, outputs in plain_terms(kernel.base_kernel, X, vector)]
+        return [(k, Scaled(scale, outputs)) for k, outputs in numpy_terms(kernel.base_kernel, X, vector)]
     if kind is DecomposableKernel:
-        return [(plain_kernel(kernel.base_kernel, X, vector), plain_outputs(kernel.output_module, vector))]
+        return [(numpy_kernel(kernel.base_kernel, X, vector), numpy_outputs(kernel.output_module, vector))]
     if kind is IndependentKernel:
         units = np.eye(num_outputs(kernel))
         pairs = zip(kernel.kernels, units, strict=True)
-        return [(plain_kernel(part, X, vector), ConstantOutputs(np.diag(unit))) for part, unit in pairs]
-    raise NotPlain(f"the kernel {kind.__name__}")
+        return [(numpy_kernel(part, X, vector), ConstantOutputs(np.diag(unit))) for part, unit in pairs]
+    raise NoAnalyticForm(f"the kernel {kind.__name__}")
 
 
-def _of_statistics(gp, data: Statistics | OutputStatistics, vector: PlainVector):
+def _of_statistics(gp, data: Statistics | OutputStatistics, vector: NumpyVector):
     if type(gp.features) is not ORFF or type(gp.mean) is not PolynomialMean:
-        raise NotPlain("features or a mean of another kind")
+        raise NoAnalyticForm("features or a mean of another kind")
     if isinstance(data, OutputStatistics):
         pairs = zip(gp.kernel.kernels, data.parts, strict=True)
         return Several([_shared(gp, kernel, part, vector, index) for index, (kernel, part) in enumerate(pairs)])
     return _shared(gp, gp.kernel, data, vector)
 
 
-def _shared(gp, kernel: Kernel, data: Statistics, vector: PlainVector, index: int | None = None) -> SharedStatistics:
+def _shared(gp, kernel: Kernel, data: Statistics, vector: NumpyVector, index: int | None = None) -> SharedStatistics:
     if data.layout != "shared":
-        raise NotPlain(f"statistics of layout {data.layout}")
+        raise NoAnalyticForm(f"statistics of layout {data.layout}")
     outputs = _factor_piece(kernel, vector)
     mean = BasisMean(np.zeros((0, data.num_basis)), mean_parts(gp.mean, vector), index)
     return SharedStatistics(
-        data, outputs, gp.features.num_frequencies, plain_noise(gp.noise_model, vector, index), mean
+        data, outputs, gp.features.num_frequencies, numpy_noise(gp.noise_model, vector, index), mean
     )
 
 
-def _factor_piece(kernel: Kernel, vector: PlainVector):
+def _factor_piece(kernel: Kernel, vector: NumpyVector):
     """Γ of separable random features: the output matrix, times every outputscale."""
     if type(kernel) is ScaleKernel:
         scale = vector.reference(kernel.raw_outputscale, kernel.raw_outputscale_constraint)
         return Scaled(scale, _factor_piece(kernel.base_kernel, vector))
     if type(kernel) is DecomposableKernel:
-        matrix = plain_outputs(kernel.output_module, vector)
+        matrix = numpy_outputs(kernel.output_module, vector)
         if isinstance(matrix, ConstantOutputs):  # its factor leaves out what is small
             factor = kernel.output_module.factor().detach().double().cpu().numpy()
             matrix = ConstantOutputs(factor @ factor.T)
@@ -365,8 +365,8 @@ def _factor_piece(kernel: Kernel, vector: PlainVector):
             scale = vector.reference(inner.raw_outputscale, inner.raw_outputscale_constraint)
             matrix, inner = Scaled(scale, matrix), inner.base_kernel
         if isinstance(inner, AdditiveKernel) or is_operator_valued(inner):
-            raise NotPlain(f"the kernel {type(inner).__name__}")
+            raise NoAnalyticForm(f"the kernel {type(inner).__name__}")
         return matrix
     if is_operator_valued(kernel) or isinstance(kernel, AdditiveKernel):
-        raise NotPlain(f"the kernel {type(kernel).__name__}")
+        raise NoAnalyticForm(f"the kernel {type(kernel).__name__}")
     return ConstantOutputs(np.ones((1, 1)))

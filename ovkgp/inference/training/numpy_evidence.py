@@ -212,12 +212,12 @@ class Entries:
 
     def __init__(self, terms: list[tuple], noise: Noise, mean: Mean, data: Observations):
         self.terms, self.noise, self.mean = terms, noise, mean
-        self.seen = data.seen.cpu().numpy()
-        self.rows, self.outputs = self.seen.nonzero()
-        self.y = data.Y.cpu().numpy()[self.seen]
-        self.known = None if data.noise is None else data.noise.cpu().numpy()[self.seen]
+        self.observed = data.observed.cpu().numpy()
+        self.rows, self.outputs = self.observed.nonzero()
+        self.y = data.Y.cpu().numpy()[self.observed]
+        self.known = None if data.noise is None else data.noise.cpu().numpy()[self.observed]
         self.firsts = np.flatnonzero(np.diff(self.rows, prepend=-1))  # every row has an entry
-        self.one_hot = np.eye(self.seen.shape[1])[self.outputs]  # (N, p)
+        self.one_hot = np.eye(self.observed.shape[1])[self.outputs]  # (N, p)
         self.together = self.rows[:, None] == self.rows
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
@@ -226,7 +226,7 @@ class Entries:
         C = sum(k * g for k, g in between)
         noise_back = self._add_noise(C, theta)
         mean = self.mean.values(theta)
-        residuals = self.y - (mean if np.ndim(mean) == 0 else mean[self.seen])
+        residuals = self.y - (mean if np.ndim(mean) == 0 else mean[self.observed])
         alpha, G, logdet = solved(C, residuals[:, None])
         value = -0.5 * (float(residuals @ alpha[:, 0]) + logdet + len(residuals) * LOG_2_PI)
         G *= -0.5
@@ -235,8 +235,8 @@ class Entries:
             kernel_back(self._to_rows(G * g), out)
             matrix_back(self._to_outputs(G * k), out)
         noise_back(G, out)
-        spread = np.zeros(self.seen.shape)
-        spread[self.seen] = alpha[:, 0]
+        spread = np.zeros(self.observed.shape)
+        spread[self.observed] = alpha[:, 0]
         self.mean.back(spread, out)
         return value
 
@@ -296,7 +296,7 @@ class SharedStatistics:
 
     def __init__(self, statistics: Statistics, outputs, num_frequencies: int, noise: Noise, mean: BasisMean):
         self.outputs, self.num_frequencies, self.noise, self.mean = outputs, num_frequencies, noise, mean
-        self.num_rows, self.num_basis, M = statistics.num_rows, statistics.num_basis, statistics.num_waves
+        self.num_rows, self.num_basis, M = statistics.num_rows, statistics.num_basis, statistics.num_scalar_features
         gram = statistics.gram.cpu().numpy()
         s, U = np.linalg.eigh(gram[:M, :M])
         self.s = np.maximum(s, 0.0)[:, None]

@@ -23,7 +23,7 @@ Back = Callable[[np.ndarray, np.ndarray], None]
 """Takes the derivatives by a value and the vector of those by θ, to which it adds."""
 
 
-class NotPlain(Exception):
+class NoAnalyticForm(Exception):
     """A part of the model that is not in the tables: take the modules."""
 
 
@@ -75,7 +75,7 @@ class Scaled:
         return scale * matrix, back
 
 
-class PlainVector:
+class NumpyVector:
     """θ of all trained parameters, flat and in the order of a `ParameterVector`.
 
     Args:
@@ -84,14 +84,14 @@ class PlainVector:
     Cost: O(k) a call for k variables.
 
     Raises:
-        NotPlain: a parameter has a constraint whose transform is not in the table.
+        NoAnalyticForm: a parameter has a constraint whose transform is not in the table.
 
     Example:
         >>> import numpy as np
         >>> from gpytorch.kernels import RBFKernel
         >>> from ovkgp.inference.model.parameter_vector import ParameterVector
-        >>> from ovkgp.inference.training.numpy_values import PlainVector
-        >>> theta, slope, *_ = PlainVector(ParameterVector(RBFKernel().double())).values(np.array([1.0]))
+        >>> from ovkgp.inference.training.numpy_values import NumpyVector
+        >>> theta, slope, *_ = NumpyVector(ParameterVector(RBFKernel().double())).values(np.array([1.0]))
         >>> theta.round(4).tolist(), slope.round(4).tolist()
         ([2.7183], [2.7183])
     """
@@ -116,7 +116,7 @@ class PlainVector:
             low, high = (end.double().expand(entry.parameter.shape).reshape(-1).numpy() for end in constraint)
             self.is_interval[piece], self.low[piece], self.length[piece] = True, low, high - low
         else:
-            raise NotPlain(f"the constraint {constraint} of {entry.name}")
+            raise NoAnalyticForm(f"the constraint {constraint} of {entry.name}")
 
     def reference(self, parameter: Tensor, constraint: Interval | None) -> Reference:
         """Where a parameter is; its constrained value, where it is not trained."""
@@ -335,14 +335,14 @@ class KnownMean:
         """Nothing depends on θ."""
 
 
-def plain_outputs(module: OutputMatrix, vector: PlainVector):
+def numpy_outputs(module: OutputMatrix, vector: NumpyVector):
     """The piece of an output matrix.
 
     Raises:
-        NotPlain: it is trained, and not in the table.
+        NoAnalyticForm: it is trained, and not in the table.
     """
     if len(module.batch_shape):
-        raise NotPlain("a batch of output matrices")
+        raise NoAnalyticForm("a batch of output matrices")
     if type(module) is FreeMatrix:
         diagonal = vector.reference(module.raw_diagonal, module.raw_diagonal_constraint)
         return FreeOutputs(vector.reference(module.loadings, None), diagonal)
@@ -352,31 +352,31 @@ def plain_outputs(module: OutputMatrix, vector: PlainVector):
         coupling = vector.reference(module.raw_coupling, module.raw_coupling_constraint)
         return CoupledOutputs(coupling, module.num_outputs)
     if any(parameter.requires_grad for parameter in module.parameters()):
-        raise NotPlain(f"the output matrix {type(module).__name__}")
+        raise NoAnalyticForm(f"the output matrix {type(module).__name__}")
     return ConstantOutputs(module().detach().double().cpu().numpy())
 
 
-def plain_noise(noise: OutputNoise, vector: PlainVector, index: int | None = None) -> Variances | CholeskyOutputs:
+def numpy_noise(noise: OutputNoise, vector: NumpyVector, index: int | None = None) -> Variances | CholeskyOutputs:
     """The piece of a noise that is alike at all rows; of one output alone where there is an index."""
     if type(noise) is not OutputNoise:
-        raise NotPlain(f"the noise {type(noise).__name__}")
+        raise NoAnalyticForm(f"the noise {type(noise).__name__}")
     log_scale = vector.reference(noise.log_scale, None)
     if noise.is_diagonal:
         return Variances(log_scale, noise.num_outputs, index)
     return CholeskyOutputs(log_scale, vector.reference(noise.lower, None))
 
 
-def plain_mean(mean: OutputMean, data: Observations, vector: PlainVector, index: int | None = None):
+def numpy_mean(mean: OutputMean, data: Observations, vector: NumpyVector, index: int | None = None):
     """The piece of a mean at the rows of some data; of one output alone where there is an index."""
     if type(mean) is PolynomialMean:
         return BasisMean(mean.basis(data.X).cpu().numpy(), mean_parts(mean, vector), index)
     if any(parameter.requires_grad for parameter in mean.parameters()):
-        raise NotPlain(f"the mean {type(mean).__name__}")
+        raise NoAnalyticForm(f"the mean {type(mean).__name__}")
     value = mean(data.X).detach().cpu().numpy()
     return KnownMean(value if index is None else value[:, [index]])
 
 
-def mean_parts(mean: PolynomialMean, vector: PlainVector) -> list[Reference]:
+def mean_parts(mean: PolynomialMean, vector: NumpyVector) -> list[Reference]:
     """Constant and slopes, as far as there are such."""
     names = ("constant", "slopes")[: mean.degree + 1]
     return [vector.reference(getattr(mean, name), None) for name in names]

@@ -17,7 +17,7 @@ from ovkgp.exceptions import OptionError
 from ovkgp.inference.training.covariance_prior import CovariancePrior, get_chol, register_covariance_prior
 from ovkgp.kernels import EmpiricalMatrix
 
-MOST_ROWS = 500
+MAX_ROWS = 500
 """Rows between which distances are measured."""
 FLOOR = 1e-3
 """The variance that is given to a constant output, relative to the mean of the others."""
@@ -33,7 +33,7 @@ class Distances:
     median: Tensor
 
 
-def subsample(X: Tensor, num_rows: int = MOST_ROWS) -> Tensor:
+def subsample(X: Tensor, num_rows: int = MAX_ROWS) -> Tensor:
     """At most `num_rows` of the rows of X, always the same ones."""
     if len(X) <= num_rows:
         return X
@@ -87,10 +87,10 @@ def output_covariance(Y: Tensor) -> Tensor:
 
 def _moments(Y: Tensor) -> tuple[Tensor, Tensor]:
     """The covariance (p, p), zero for constant and unseen outputs, and the mean squares (p,)."""
-    seen = ~Y.isnan()
-    level = torch.where(seen, Y, 0.0).square().sum(0) / seen.sum(0).clamp_min(1)
+    observed = ~Y.isnan()
+    level = torch.where(observed, Y, 0.0).square().sum(0) / observed.sum(0).clamp_min(1)
     covariance = torch.zeros(Y.shape[1], Y.shape[1], dtype=torch.float64)
-    known = seen.any(0).nonzero().flatten()
+    known = observed.any(0).nonzero().flatten()
     if len(Y) > 1 and len(known):
         covariance[known.unsqueeze(-1), known] = EmpiricalMatrix(Y[:, known])()
     is_constant = covariance.diagonal() <= ROUNDING**2 * level
@@ -183,7 +183,7 @@ class Site:
         ends = (-torch.inf, torch.inf) if constraint is None else constraint
         return tuple(torch.as_tensor(end, dtype=torch.float64, device="cpu") for end in ends)
 
-    def require_one_to_one(self) -> None:
+    def check_one_to_one(self) -> None:
         """Refuse a prior on a value that is not one number for each number of one parameter."""
         if self.is_covariance or not self.parameters:
             return
@@ -228,7 +228,7 @@ def trained_sites(module: Module) -> list[Site]:
     for site in prior_sites(module):
         if not site.parameters:
             continue
-        site.require_one_to_one()
+        site.check_one_to_one()
         for path, parameter in site.parameters.items():
             other = owners.setdefault(id(parameter), site.name)
             if other != site.name:

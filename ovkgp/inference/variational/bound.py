@@ -51,9 +51,9 @@ class Piece:
         residual = None if self.residual is None else self.residual.detach()
         return Piece(self.rows.detach(), self.prior.detach(), residual, self.Y, self.noise)
 
-    def turned(self, basis: Basis) -> Piece:
+    def rotated(self, basis: Basis) -> Piece:
         """The same with Φ in another basis of the weights."""
-        return Piece(self.rows.turned(basis), self.prior, self.residual, self.Y, self.noise)
+        return Piece(self.rows.rotated(basis), self.prior, self.residual, self.Y, self.noise)
 
     def marginals(self, q: WeightGaussian, form: str) -> tuple[Tensor, Tensor]:
         """Mean (n, p) and covariance of f, in the form "diag" or "output"; Φ is in the basis of q."""
@@ -61,7 +61,7 @@ class Piece:
         return self.prior + mean, covariance if self.residual is None else covariance + self.residual
 
 
-class Pieces:
+class RowChunks:
     """All rows in chunks, in the basis of the map; kept where they are few, and made anew at every pass where they are not."""
 
     def __init__(self, bound: VariationalBound, whole: Piece | None = None):
@@ -71,11 +71,11 @@ class Pieces:
         elif entries_per_row(bound.probe()) * bound.data.num_rows <= KEPT_ENTRIES:
             self.kept = list(bound.pieces())
 
-    def turned(self, basis: Basis) -> Iterable[Piece]:
+    def rotated(self, basis: Basis) -> Iterable[Piece]:
         """The pieces in a basis, to be gone through any number of times."""
         if self.kept is None:
             return _Stream(self.bound, basis)
-        return [piece.turned(basis) for piece in self.kept] if basis else self.kept
+        return [piece.rotated(basis) for piece in self.kept] if basis else self.kept
 
 
 class _Stream:
@@ -85,7 +85,7 @@ class _Stream:
     def __iter__(self) -> Iterator[Piece]:
         with torch.no_grad():
             for piece in self.bound.pieces():
-                yield piece.turned(self.basis)
+                yield piece.rotated(self.basis)
 
 
 class VariationalBound:
@@ -140,11 +140,11 @@ class VariationalBound:
         """The ELBO, differentiable in the hyperparameters at this q; `whole` saves making the features again."""
         whole = self.whole() if whole is None else whole
         if whole is not None:
-            return self.expected(whole.turned(q.basis), q) - q.divergence
+            return self.expected(whole.rotated(q.basis), q) - q.divergence
         parameters = self._trained() if torch.is_grad_enabled() else ()
         total, gradients = 0.0, [torch.zeros_like(parameter) for parameter in parameters]
         for chunk in self.data.chunks(self.chunk_rows):
-            part = self.expected(self.piece(chunk).turned(q.basis), q)
+            part = self.expected(self.piece(chunk).rotated(q.basis), q)
             total = total + part.detach()
             if parameters and part.requires_grad:  # at once: the graphs of all chunks together would not fit
                 found = torch.autograd.grad(part, parameters, allow_unused=True)

@@ -14,8 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ovkgp.checks import whole_number
-from ovkgp.exceptions import FactorisationError, OptionError
+from ovkgp.checks import check_integer
+from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.inference.algebra.dense import inverse_of
 from ovkgp.inference.variational.rows import Basis, DenseRows, Rows
 
@@ -281,14 +281,14 @@ class WeightGaussian:
             share: ρ.
 
         Raises:
-            FactorisationError: that is not positive definite.
+            FactorizationError: that is not positive definite.
         """
         precision = (1 - share) * self.precision + share * diagonal
         mixed = share * block if share == 1 else torch.lerp(self.chol @ self.chol.mT, block, share)
         chol, info = torch.linalg.cholesky_ex((mixed + mixed.mT) / 2)
         precision = precision.index_fill(0, self.index, 1.0)
         if int(info) or not bool((precision > 0).all() & torch.isfinite(chol.diagonal()).all()):
-            raise FactorisationError("a natural step left no positive definite precision: take a smaller one.")
+            raise FactorizationError("a natural step left no positive definite precision: take a smaller one.")
         return replace(self, precision=precision, chol=chol)
 
     def moved(self, step: Tensor) -> WeightGaussian:
@@ -302,7 +302,7 @@ class WeightGaussian:
         draws[self.index] = torch.linalg.solve_triangular(self.chol.mT, scores[self.index], upper=True)
         return self.mean.unsqueeze(-1) + (draws if self.frame is None else self.frame.outward(draws))
 
-    def turned(self, basis: Basis, frame: Frame | None = None) -> WeightGaussian:
+    def rotated(self, basis: Basis, frame: Frame | None = None) -> WeightGaussian:
         """The nearest member of the family in another basis: the mean is kept, of the precision only the diagonal.
 
         Args:
@@ -348,18 +348,18 @@ def prior_weights(num_weights: int, rank: int, device: torch.device | None = Non
 
 def family_rank(family: str, rank: int | None, num_weights: int) -> int:
     """The size of the dense block of a family: r for "full", 0 for "mean_field", `rank` (at most r) for "low_rank"."""
-    require_family(family, rank)
+    check_family(family, rank)
     if family == "auto":
         family = "full" if num_weights <= FULL_UP_TO else "mean_field"
     return {"full": num_weights, "mean_field": 0}.get(family, min(rank or 0, num_weights))
 
 
-def require_family(family: str, rank: int | None) -> None:
+def check_family(family: str, rank: int | None) -> None:
     """Refuse a family that there is not, and a rank where it means nothing."""
     if family not in FAMILIES:
         raise OptionError(f"family must be one of {', '.join(map(repr, FAMILIES))}, got {family!r}.")
     if family == "low_rank":
-        whole_number("rank", 0 if rank is None else rank)
+        check_integer("rank", 0 if rank is None else rank)
     elif rank is not None:
         raise OptionError(f'rank belongs to family="low_rank"; got rank={rank} with family={family!r}.')
 

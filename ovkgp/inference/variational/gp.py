@@ -18,10 +18,10 @@ from gpytorch.means import Mean
 from gpytorch.module import Module
 from torch import Tensor
 
-from ovkgp.checks import whole_number
-from ovkgp.exceptions import FactorisationError, InputError, KernelTypeError, OptionError
+from ovkgp.checks import check_integer
+from ovkgp.exceptions import FactorizationError, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
-from ovkgp.inference.gp import VARIANCES, require_inputs
+from ovkgp.inference.gp import VARIANCES, check_inputs
 from ovkgp.inference.likelihoods import Gaussian, Likelihood, make_likelihood
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.mean_noise import Model, OutputNoise, output_mean
@@ -31,19 +31,19 @@ from ovkgp.inference.model.row_sample import Landmarks, choose_landmarks
 from ovkgp.inference.posteriors.mixture import condition_on_draws
 from ovkgp.inference.posteriors.posterior import FunctionDraws, KernelProcess, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction
-from ovkgp.inference.posteriors.weight_posterior import VarianceGuard
+from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
 from ovkgp.inference.training.initialization import log_prior
 from ovkgp.inference.training.maximize import maximise
 from ovkgp.inference.variational.bound import VariationalBound
-from ovkgp.inference.variational.families import WeightGaussian, family_rank, prior_weights, require_family
+from ovkgp.inference.variational.families import WeightGaussian, check_family, family_rank, prior_weights
 from ovkgp.inference.variational.inducing import InducingPoints, inducing_points
 from ovkgp.inference.variational.posterior import VariationalPosterior
 from ovkgp.inference.variational.training import (
     BatchTraining,
     CollapsedBound,
-    latent_boxes,
+    initial_latents,
+    latent_bounds,
     latent_sizes,
-    latent_starts,
 )
 from ovkgp.kernels import num_outputs
 
@@ -107,7 +107,7 @@ class VariationalGP(Module):
     ):
         super().__init__()
         _require_parts(kernel, features, inducing)
-        require_family(family, rank)
+        check_family(family, rank)
         self.kernel, self.features, mean, likelihood = deepcopy((kernel, features, mean, likelihood))
         self.num_outputs = num_outputs(self.kernel)
         self.mean = output_mean(mean, self.num_outputs)
@@ -224,8 +224,8 @@ class VariationalGP(Module):
         if start != "current" and isinstance(self.features, InducingPoints) and isinstance(self.inducing, int):
             self.features = None  # they belong to other data
         data = self.observe(X, Y, noise, random_state=random_state)
-        options = {"boxes": latent_boxes(self, data), "sizes": latent_sizes(self, data)}
-        starts = latent_starts(self, data, start)
+        options = {"bounds": latent_bounds(self, data), "sizes": latent_sizes(self, data)}
+        starts = initial_latents(self, data, start)
         if batch_size is None:
             collapsed = CollapsedBound(self, data, turning=True)
             with self.naming_failures():
@@ -235,13 +235,13 @@ class VariationalGP(Module):
                     starts=starts,
                     max_iter=max_iter,
                     tolerance=tolerance,
-                    scale=data.num_seen,
+                    scale=data.num_observed,
                     verbose=verbose,
                     **options,
                 )
             self._settle(data)
         else:
-            size = whole_number("batch_size", batch_size)
+            size = check_integer("batch_size", batch_size)
             epochs = max(3, math.ceil(NUM_STEPS * size / data.num_rows)) if epochs is None else epochs
             self.load_state_dict(starts[0], strict=False)
             training = BatchTraining(
@@ -254,7 +254,7 @@ class VariationalGP(Module):
             with self.naming_failures():
                 self.fit_report_ = training.run()
             self._remember(data)
-        self.fit_report_.num_rows, self.fit_report_.num_seen = data.num_rows, data.num_seen
+        self.fit_report_.num_rows, self.fit_report_.num_observed = data.num_rows, data.num_observed
         self.fit_report_.log_evidence = self._seen[2]
         return self
 
@@ -267,7 +267,7 @@ class VariationalGP(Module):
         (found, noise, elbo), model = self._seen, self.frozen()
         guard = None
         if variance == "guarded" and not isinstance(self.features, InducingPoints) and self.features.kernel is not None:
-            guard = VarianceGuard(model.kernel, found.X[:num_landmarks], found.seen[:num_landmarks])
+            guard = VarianceFloor(model.kernel, found.X[:num_landmarks], found.observed[:num_landmarks])
         process = KernelProcess(model.kernel, self.num_outputs)
         parts = model.features, self.q_, model.mean, model.likelihood, noise, found.X.shape[1]
         return VariationalPosterior(process, *parts, guard=guard, elbo=elbo)
@@ -286,7 +286,7 @@ class VariationalGP(Module):
 
     def start(self, X, Y, kernel: bool = True) -> VariationalGP:
         """Set mean, likelihood and, unless `kernel` is False, kernel hyperparameters from the data, without training."""
-        latent_starts(self, self.observe(X, Y), "data", kernel)
+        initial_latents(self, self.observe(X, Y), "data", kernel)
         return self
 
     def settle(self, X, Y, noise=None) -> VariationalGP:
@@ -315,7 +315,7 @@ class VariationalGP(Module):
             raise InputError("known noise belongs to a Gaussian likelihood; leave noise=None with another.")
         self.to(data.X.device)
         self.mean.see(data.X.shape[1])
-        require_inputs(self, data.X)
+        check_inputs(self, data.X)
         if self.features is None:
             points = inducing_points(self.inducing, data.X, random_state)
             self.features = InducingPoints(self.kernel, points, self.learn_inducing)
@@ -326,10 +326,10 @@ class VariationalGP(Module):
         """A failed factorisation says at which hyperparameters it failed."""
         try:
             yield
-        except FactorisationError as error:
+        except FactorizationError as error:
             values = {**named_hyperparameters(self.kernel), **self.likelihood.variables()}
             listed = "; ".join(f"{name} = {value.squeeze().tolist()}" for name, value in values.items())
-            raise FactorisationError(f"{error} This was at {listed}.") from error
+            raise FactorizationError(f"{error} This was at {listed}.") from error
 
     def _bound(self, data: Observations) -> VariationalBound:
         return VariationalBound(self.features, self.mean, self.likelihood, data)
@@ -373,7 +373,7 @@ def _require_training(start: str, epochs: int | None, learning_rate: float, natu
     if start not in ("auto", "data", "current"):
         raise OptionError(f'start must be "auto", "data" or "current", got {start!r}.')
     if epochs is not None:
-        whole_number("epochs", epochs)
+        check_integer("epochs", epochs)
     if not learning_rate > 0:
         raise OptionError(f"learning_rate must be positive, got {learning_rate}.")
     if not 0 < natural_step <= 1:

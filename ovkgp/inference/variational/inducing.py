@@ -17,7 +17,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator, stacked
@@ -227,7 +227,7 @@ def choose_inducing(X: Tensor, num_points: int, random_state=None) -> Tensor:
         >>> choose_inducing(torch.rand(50, 2), 7, random_state=0).shape
         torch.Size([7, 2])
     """
-    num_points = whole_number("inducing", num_points)
+    num_points = check_integer("inducing", num_points)
     generator = torch.Generator().manual_seed(as_seed(random_state))
     X = X.detach()
     if len(X) > CANDIDATES:

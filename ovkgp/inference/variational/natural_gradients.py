@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import FactorisationError
+from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.algebra.krylov import conjugate_gradients
 from ovkgp.inference.likelihoods import Likelihood
-from ovkgp.inference.variational.bound import Piece, Pieces, VariationalBound
+from ovkgp.inference.variational.bound import Piece, RowChunks, VariationalBound
 from ovkgp.inference.variational.families import Frame, WeightGaussian, leading_frame
 
 MEMORY = 5
@@ -77,7 +77,7 @@ class Mixing:
         """The mixed target, as a member of the family of q; None while there are fewer than two.
 
         Raises:
-            FactorisationError: its precision is not positive definite.
+            FactorizationError: its precision is not positive definite.
         """
         if len(self.targets) < 2:
             return None
@@ -107,12 +107,12 @@ def _remainder(q: WeightGaussian, target: Target) -> Tensor:
 
 
 TOLERANCE = 1e-11
-"""A gain of the bound below this, for each observed entry, ends the ascent, unless that of a quadratic bound would be `FLUKE` times as
+"""A gain of the bound below this, for each observed entry, ends the ascent, unless that of a quadratic bound would be `DECREMENT_RATIO` times as
 large: then it may be that a step has gone as far beyond the summit as it was short of it."""
-FLUKE = 100
-MOST_STEPS = 200
+DECREMENT_RATIO = 100
+MAX_STEPS = 200
 SMALLEST_SHARE = 2.0**-20
-EXACT, STREAMED, INEXACT, MOST_PRODUCTS = 1e-12, 1e-6, 1e-4, 500
+EXACT, STREAMED, INEXACT, MAX_PRODUCTS = 1e-12, 1e-6, 1e-4, 500
 """Tolerances of the conjugate gradients for the mean, where the family is not full: of the only step for a Gaussian likelihood,
 the same where each product makes the features of all rows anew, and of one of many steps for another likelihood."""
 
@@ -157,7 +157,7 @@ def slopes(
     Cost: O(n M² p) for a full q and Kronecker rows, O(n p r²) for dense ones; O(n M q) for mean field, k times that for rank k.
 
     Raises:
-        FactorisationError: the bound is not finite.
+        FactorizationError: the bound is not finite.
     """
     value, gradient, diagonal = (q.mean.new_zeros(shape) for shape in ((), q.num_weights, q.num_weights))
     block, curvatures = q.mean.new_zeros(q.rank, q.rank), []
@@ -189,14 +189,14 @@ def natural_step(q: WeightGaussian, slopes: Slopes, share: float) -> WeightGauss
     """q after one natural step of size ρ = `share`; the mean moves by what the new S makes of its gradient.
 
     Raises:
-        FactorisationError: the precision would not be positive definite.
+        FactorizationError: the precision would not be positive definite.
     """
     moved = q.toward(*_target(q, slopes), share)
     return moved.moved(share * moved.solve(slopes.gradient - q.mean))
 
 
 @torch.no_grad()
-def ascend(q: WeightGaussian, bound: VariationalBound, pieces: Pieces, max_steps: int = MOST_STEPS) -> WeightGaussian:
+def ascend(q: WeightGaussian, bound: VariationalBound, pieces: RowChunks, max_steps: int = MAX_STEPS) -> WeightGaussian:
     """The best q of its family, in its basis, by natural steps over all rows that never lower the bound.
 
     A Gaussian likelihood takes one step. Others go to the mixture of the last targets, or where that would lower the bound take
@@ -204,9 +204,9 @@ def ascend(q: WeightGaussian, bound: VariationalBound, pieces: Pieces, max_steps
     each observed entry.
 
     Raises:
-        FactorisationError: the bound is not finite at q.
+        FactorizationError: the bound is not finite at q.
     """
-    rows, likelihood = pieces.turned(q.basis), bound.likelihood
+    rows, likelihood = pieces.rotated(q.basis), bound.likelihood
     if bound.is_conjugate:
         found = slopes(q, rows, likelihood, bound.form, with_variances=False)
         moved = q.toward(*_target(q, found), 1.0)
@@ -217,8 +217,8 @@ def ascend(q: WeightGaussian, bound: VariationalBound, pieces: Pieces, max_steps
         level, before = here.value - q.divergence, q
         mixed = _mixed_step(q, here, rows, bound, mixing)
         q, here, share = _longest_step(q, here, rows, bound, share) if mixed is None else (*mixed, share)
-        gain, enough = here.value - q.divergence - level, TOLERANCE * bound.data.num_seen
-        if q is before or (gain <= enough and (not mixing.targets or mixing.decrement <= FLUKE * enough)):
+        gain, enough = here.value - q.divergence - level, TOLERANCE * bound.data.num_observed
+        if q is before or (gain <= enough and (not mixing.targets or mixing.decrement <= DECREMENT_RATIO * enough)):
             break
         share = min(1.0, 2 * share)
     return q
@@ -234,9 +234,9 @@ def _mixed_step(
         mean = q.mean + _newton_direction(whole, here, rows, q.mean)
         mixing.remember(q, Target(diagonal, block, mean))
         # far from the summit a mixture points nowhere, and each that fails costs a pass over the rows
-        moved = None if mixing.decrement > bound.data.num_seen else mixing.mixture(q)
+        moved = None if mixing.decrement > bound.data.num_observed else mixing.mixture(q)
         there = None if moved is None else slopes(moved, rows, bound.likelihood, bound.form)
-    except FactorisationError:
+    except FactorizationError:
         mixing.forget()
         return None
     if there is None:
@@ -256,7 +256,7 @@ def _longest_step(
             moved = q.toward(*_target(q, here), share)
             moved = moved.moved(share * _newton_direction(moved, here, rows, q.mean))
             there = slopes(moved, rows, bound.likelihood, bound.form)
-        except FactorisationError:  # so long a step leaves no precision, or no finite bound
+        except FactorizationError:  # so long a step leaves no precision, or no finite bound
             share /= 2
             continue
         if not _is_lower(there, moved, here.value - q.divergence):
@@ -285,12 +285,12 @@ def _newton_direction(
     weights = [_positive_part(curvature) for curvature in slopes.curvatures]
     apply = lambda columns: _precision_times(columns.flatten(), rows, weights).view(columns.shape)  # noqa: E731
     precondition = lambda columns: moved.solve(columns.flatten()).view(columns.shape)  # noqa: E731
-    found = conjugate_gradients(apply, precondition, gradient.view(-1, 1, 1), tolerance, MOST_PRODUCTS)
+    found = conjugate_gradients(apply, precondition, gradient.view(-1, 1, 1), tolerance, MAX_PRODUCTS)
     return found.solution.flatten()
 
 
 @torch.no_grad()
-def eigenbasis(q: WeightGaussian, bound: VariationalBound, pieces: Pieces, scale: float = 1.0) -> WeightGaussian:
+def eigenbasis(q: WeightGaussian, bound: VariationalBound, pieces: RowChunks, scale: float = 1.0) -> WeightGaussian:
     """q in the eigenbasis of Σ Φ_iᵀ W_i Φ_i, at its own curvatures W; for Kronecker rows in U ⊗ V, from Σ w_i φ_iᵀφ_i with w_i the size
     of W_i and from BᵀW̄B with the average W̄ (BT-76). A block takes the directions that a diagonal there misses most. A full q as
     it is.
@@ -303,7 +303,7 @@ def eigenbasis(q: WeightGaussian, bound: VariationalBound, pieces: Pieces, scale
     if q.is_full:
         return q
     weight, gram, count, curvatures = 0.0, 0.0, 0, []
-    for piece, own in zip(pieces.turned(()), pieces.turned(q.basis), strict=True):
+    for piece, own in zip(pieces.rotated(()), pieces.rotated(q.basis), strict=True):
         curvature = bound.likelihood.terms(own.Y, *own.marginals(q, bound.form), own.noise)[2]
         _require_finite(curvature)
         curvature = _positive_part(curvature)
@@ -312,7 +312,7 @@ def eigenbasis(q: WeightGaussian, bound: VariationalBound, pieces: Pieces, scale
         curvatures.append(scale * curvature)
     weight = weight if weight.dim() == 2 else torch.diag_embed(weight)
     basis = rows.own_basis(weight / count, gram)
-    return q.turned(basis, _frame(pieces.turned(basis), curvatures, q.rank) if q.rank else None)
+    return q.rotated(basis, _frame(pieces.rotated(basis), curvatures, q.rank) if q.rank else None)
 
 
 def _frame(pieces: Iterable[Piece], curvatures: list[Tensor], rank: int) -> Frame:
@@ -350,7 +350,7 @@ def _weigh(weight: Tensor, values: Tensor) -> Tensor:
 
 def _require_finite(*parts: Tensor) -> None:
     if not all(math.isfinite(part.sum().item()) for part in parts):
-        raise FactorisationError(
+        raise FactorizationError(
             "the bound is not finite at the present hyperparameters: a scale or an outputscale has left the range of numbers. "
             "Bound them, or scale the data."
         )

@@ -12,15 +12,15 @@ import torch
 from linear_operator import LinearOperator
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.features import FeatureMap
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.likelihoods import Likelihood, LikelihoodPrediction
 from ovkgp.inference.model.mean_noise import OutputMean
 from ovkgp.inference.posteriors.exact import ProcessPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, seeds
-from ovkgp.inference.posteriors.prediction import FORMS, Prediction, require_form
-from ovkgp.inference.posteriors.weight_posterior import VarianceGuard
+from ovkgp.inference.posteriors.prediction import FORMS, Prediction, check_form
+from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
 from ovkgp.inference.variational.families import WeightGaussian
 from ovkgp.inference.variational.inducing import InducingPoints
 from ovkgp.inference.variational.rows import Rows, rows_of
@@ -52,7 +52,7 @@ class VariationalPosterior(ProcessPosterior):
         likelihood: Likelihood,
         output_noise: Tensor | None,
         num_dims: int,
-        guard: VarianceGuard | None = None,
+        guard: VarianceFloor | None = None,
         elbo: float = float("nan"),
     ):
         super().__init__(process, mean, output_noise, num_dims)
@@ -95,7 +95,7 @@ class VariationalPosterior(ProcessPosterior):
         """
         if not noise or self.noise is not None or not self.process.is_observed:
             return super().predict(X, cov, noise)
-        form = max(require_form(cov), self.likelihood.predicts_from, key=FORMS.index)
+        form = max(check_form(cov), self.likelihood.predicts_from, key=FORMS.index)
         return LikelihoodPrediction(super().predict(X, form), self.likelihood)
 
     def sample(self, X, k: int = 1, *, noise: bool = False, random_state=None) -> Tensor:
@@ -109,7 +109,7 @@ class VariationalPosterior(ProcessPosterior):
     @torch.no_grad()
     def sample_functions(self, k: int = 1, *, random_state=None, num_frequencies: int = 2000) -> FunctionDraws:
         """k random functions; with inducing points `num_frequencies` random features stand for the residual's prior."""
-        k, seed = whole_number("the number of draws", k), as_seed(random_state)
+        k, seed = check_integer("the number of draws", k), as_seed(random_state)
         for_weights, for_prior = seeds(seed, 2)
         weights = self._given_basis(self.q.draw(k, torch.Generator().manual_seed(for_weights)))
         prior = None
@@ -125,9 +125,9 @@ class VariationalPosterior(ProcessPosterior):
 
         return FunctionDraws(evaluate, k, self.num_dims)
 
-    def _require_waves(self) -> None:
+    def _check_fourier_features(self) -> None:
         if not isinstance(self.feature_map, InducingPoints):  # which know the covariance with any process
-            super()._require_waves()
+            super()._check_fourier_features()
 
     def _features(self, X: Tensor) -> LinearOperator:
         other = self._other_process()
@@ -136,7 +136,7 @@ class VariationalPosterior(ProcessPosterior):
         return self.process.features(self.feature_map, X)
 
     def _rows(self, X: Tensor) -> Rows:
-        return rows_of(self._features(X), self.num_outputs).turned(self.q.basis)
+        return rows_of(self._features(X), self.num_outputs).rotated(self.q.basis)
 
     def _other_process(self) -> Process | None:
         return None if self.process.is_observed else self.process

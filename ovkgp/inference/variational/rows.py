@@ -25,7 +25,7 @@ class KroneckerRows:
     """Φ = φ ⊗ B: weights are (M, q) matrices, read row by row.
 
     Args:
-        waves: φ (n, M).
+        scalar_features: φ (n, M).
         factor: B (p, q).
 
     Cost: a Gram or the variances of a full S take O(n M² min(p, q²) + M² p q²); of a diagonal S, O(n M q + n p q).
@@ -38,53 +38,55 @@ class KroneckerRows:
         (10, torch.Size([9, 3]), torch.Size([10]))
     """
 
-    def __init__(self, waves: Tensor, factor: Tensor):
-        self.waves, self.factor = waves, factor
+    def __init__(self, scalar_features: Tensor, factor: Tensor):
+        self.scalar_features, self.factor = scalar_features, factor
 
     @property
     def num_weights(self) -> int:
         """r = M q."""
-        return self.waves.shape[1] * self.factor.shape[1]
+        return self.scalar_features.shape[1] * self.factor.shape[1]
 
     def detach(self) -> KroneckerRows:
         """The same without a graph."""
-        return KroneckerRows(self.waves.detach(), self.factor.detach())
+        return KroneckerRows(self.scalar_features.detach(), self.factor.detach())
 
-    def turned(self, basis: Basis) -> Rows:
+    def rotated(self, basis: Basis) -> Rows:
         """The rows in another basis of the weights, () being this one; they stay Kronecker rows in a basis (U, V)."""
         if not basis:
             return self
         if len(basis) == 1:
-            return DenseRows(self.dense()).turned(basis)
+            return DenseRows(self.dense()).rotated(basis)
         U, V = basis
-        return KroneckerRows(self.waves @ U, self.factor @ V)
+        return KroneckerRows(self.scalar_features @ U, self.factor @ V)
 
     def times(self, weights: Tensor) -> Tensor:
         """Φ w (n, p) of weights (r,), or (n, p, k) of k columns (r, k)."""
         columns = weights.unflatten(0, (-1, self.factor.shape[1]))
         if weights.dim() == 1:
-            return (self.waves @ columns) @ self.factor.mT
-        return self.factor @ (self.waves @ columns.flatten(1)).unflatten(1, columns.shape[1:])
+            return (self.scalar_features @ columns) @ self.factor.mT
+        return self.factor @ (self.scalar_features @ columns.flatten(1)).unflatten(1, columns.shape[1:])
 
     def adjoint(self, values: Tensor) -> Tensor:
         """Φᵀ v (r,) of values (n, p), or (r, k) of (n, p, k)."""
         if values.dim() == 2:
-            return ((values @ self.factor).mT @ self.waves).mT.flatten()
+            return ((values @ self.factor).mT @ self.scalar_features).mT.flatten()
         mixed = self.factor.mT @ values  # (n, q, k)
-        return (self.waves.mT @ mixed.flatten(1)).unflatten(1, mixed.shape[1:]).flatten(0, 1)
+        return (self.scalar_features.mT @ mixed.flatten(1)).unflatten(1, mixed.shape[1:]).flatten(0, 1)
 
     def gram(self, weight: Tensor) -> Tensor:
         """Σ Φ_iᵀ W_i Φ_i (r, r) for W (n, p) or (n, p, p)."""
         if weight.dim() == 2 and bool((weight == weight[:1]).all()):
             right = self.factor.mT * weight[0] @ self.factor
-            return torch.kron(gram(self.waves).contiguous(), right.contiguous())
-        waves = self.waves
+            return torch.kron(gram(self.scalar_features).contiguous(), right.contiguous())
+        scalar_features = self.scalar_features
         if weight.dim() == 2 and weight.shape[1] <= self.factor.shape[1] * (self.factor.shape[1] + 1) // 2:
-            left = torch.stack([_weighted_gram(waves, column) for column in weight.mT])  # (p, M, M)
+            left = torch.stack([_weighted_gram(scalar_features, column) for column in weight.mT])  # (p, M, M)
             return torch.einsum("amn,ab,ac->mbnc", left, self.factor, self.factor).flatten(2).flatten(0, 1)
         weight = self._between_columns(weight)  # (n, q, q)
         q = weight.shape[-1]
-        blocks = [[_weighted_gram(waves, weight[:, b, c]) if b <= c else None for c in range(q)] for b in range(q)]
+        blocks = [
+            [_weighted_gram(scalar_features, weight[:, b, c]) if b <= c else None for c in range(q)] for b in range(q)
+        ]
         whole = [torch.stack([blocks[min(b, c)][max(b, c)] for c in range(q)], -1) for b in range(q)]  # (M, M, q)
         return torch.stack(whole, 1).flatten(2).flatten(0, 1)
 
@@ -100,7 +102,7 @@ class KroneckerRows:
             on_columns = weight @ self.factor.square()
         else:
             on_columns = torch.einsum("npa,pb,ab->nb", weight, self.factor, self.factor)
-        return (on_columns.mT @ self.waves.square()).mT.flatten()
+        return (on_columns.mT @ self.scalar_features.square()).mT.flatten()
 
     def quadratic(self, covariance: Tensor, form: str) -> Tensor:
         """Φ_i S Φ_iᵀ for S (r, r): its diagonal (n, p) for "diag", all of it (n, p, p) for "output"."""
@@ -114,35 +116,35 @@ class KroneckerRows:
 
     def _by_columns(self, covariance: Tensor) -> Tensor:
         """S as (q², M²): its blocks between two columns of B."""
-        M, q = self.waves.shape[1], self.factor.shape[1]
+        M, q = self.scalar_features.shape[1], self.factor.shape[1]
         return covariance.reshape(M, q, M, q).permute(1, 3, 0, 2).reshape(q * q, M * M)
 
     def _quadratics(self, left: Tensor, right: Tensor, blocks: Tensor) -> Tensor:
         """φ_i (l_kᵀ S r_k) φ_iᵀ (n, K) for K pairs of rows l, r (K, q) of B."""
-        M = self.waves.shape[1]
+        M = self.scalar_features.shape[1]
         mixed = ((left.unsqueeze(-1) * right.unsqueeze(-2)).flatten(1) @ blocks).unflatten(-1, (M, M))  # (K, M, M)
-        return ((self.waves @ mixed) * self.waves).sum(-1).mT
+        return ((self.scalar_features @ mixed) * self.scalar_features).sum(-1).mT
 
     def diagonal_quadratic(self, variances: Tensor, form: str) -> Tensor:
         """The same for S = diag(variances (r,))."""
-        energy = self.waves.square() @ variances.unflatten(0, (-1, self.factor.shape[1]))  # (n, q)
+        energy = self.scalar_features.square() @ variances.unflatten(0, (-1, self.factor.shape[1]))  # (n, q)
         if form == "diag":
             return energy @ self.factor.square().mT
         return torch.einsum("nb,pb,ab->npa", energy, self.factor, self.factor)
 
     def dense(self) -> Tensor:
         """Φ (n, p, r)."""
-        return torch.einsum("nm,pb->npmb", self.waves, self.factor).flatten(-2)
+        return torch.einsum("nm,pb->npmb", self.scalar_features, self.factor).flatten(-2)
 
-    def own_basis(self, weight: Tensor, waves_gram: Tensor) -> Basis:
+    def own_basis(self, weight: Tensor, scalar_features_gram: Tensor) -> Basis:
         """(U, V): the eigenvectors of `basis_gram` (given) and of Bᵀ W B for one W (p, p)."""
-        return torch.linalg.eigh(waves_gram)[1], torch.linalg.eigh(self.factor.mT @ weight @ self.factor)[1]
+        return torch.linalg.eigh(scalar_features_gram)[1], torch.linalg.eigh(self.factor.mT @ weight @ self.factor)[1]
 
     def basis_gram(self, weight: Tensor) -> Tensor:
         """What `own_basis` needs the sum over the rows of: Σ tr(Bᵀ W_i B) φ_iᵀ φ_i (M, M), φᵀφ where all rows are alike (BT-76)."""
         between = self.factor @ self.factor.mT
         by_row = weight @ between.diagonal() if weight.dim() == 2 else (weight * between).sum((-2, -1))
-        return _weighted_gram(self.waves, by_row)
+        return _weighted_gram(self.scalar_features, by_row)
 
 
 class DenseRows:
@@ -172,7 +174,7 @@ class DenseRows:
         """The same without a graph."""
         return DenseRows(self.features.detach())
 
-    def turned(self, basis: Basis) -> DenseRows:
+    def rotated(self, basis: Basis) -> DenseRows:
         """The rows in another basis (R,) of the weights; () is this one."""
         return DenseRows(self.features @ basis[0]) if basis else self
 
@@ -251,8 +253,8 @@ class BlockRows(DenseRows):
     def detach(self) -> BlockRows:
         return BlockRows(self.blocks.detach())
 
-    def turned(self, basis: Basis) -> DenseRows:
-        return super().turned(basis) if basis else self
+    def rotated(self, basis: Basis) -> DenseRows:
+        return super().rotated(basis) if basis else self
 
     def times(self, weights: Tensor) -> Tensor:
         return torch.einsum("anm,am...->na...", self.blocks, self._split(weights))
@@ -316,7 +318,7 @@ def _blocks(Phi: LinearOperator, num_outputs: int) -> Tensor | None:
 def entries_per_row(rows: Rows) -> int:
     """How many numbers one row of data takes, for the size of chunks."""
     if isinstance(rows, KroneckerRows):
-        return rows.waves.shape[1] + rows.factor.numel()
+        return rows.scalar_features.shape[1] + rows.factor.numel()
     return rows.num_weights if isinstance(rows, BlockRows) else rows.features[0].numel()
 
 

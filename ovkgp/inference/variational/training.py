@@ -16,14 +16,21 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.exceptions import FactorisationError, FitWarning
+from ovkgp.exceptions import FactorizationError, FitWarning
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import Box, ParameterVector
-from ovkgp.inference.training.initialization import NOISE_BOX, boxes, data_starts, log_prior, noise_start, sizes
+from ovkgp.inference.model.parameter_vector import DataExtent, ParameterVector
+from ovkgp.inference.training.initialization import (
+    RELATIVE_NOISE_BOUNDS,
+    bounds,
+    initial_noise,
+    initialize_from_data,
+    log_prior,
+    sizes,
+)
 from ovkgp.inference.training.lbfgs import FAILURES
-from ovkgp.inference.variational.bound import Piece, Pieces, VariationalBound
+from ovkgp.inference.variational.bound import Piece, RowChunks, VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian
 from ovkgp.inference.variational.inducing import InducingPoints
 from ovkgp.inference.variational.natural_gradients import Slopes, ascend, eigenbasis, natural_step, slopes
@@ -63,13 +70,13 @@ class CollapsedBound:
 
     def __call__(self) -> Tensor:
         whole = self.bound.whole()
-        self.settle(Pieces(self.bound, whole))
+        self.settle(RowChunks(self.bound, whole))
         return self.bound.value(self.gp.q_, whole)
 
     @torch.no_grad()
-    def settle(self, pieces: Pieces | None = None) -> None:
+    def settle(self, pieces: RowChunks | None = None) -> None:
         """Bring q to its best at the present hyperparameters."""
-        pieces = Pieces(self.bound) if pieces is None else pieces
+        pieces = RowChunks(self.bound) if pieces is None else pieces
         q = self.gp.start_weights(self.bound)
         if self.turns or not self.is_turned:
             q = eigenbasis(q, self.bound, pieces)
@@ -89,7 +96,7 @@ class BatchTraining:
         epochs: passes over the data.
         learning_rate: of Adam, in the well-scaled variables of `ParameterVector`.
         natural_step: ρ, after the first steps, in which it is 1 / (1 + step).
-        boxes, sizes: of the parameters.
+        bounds, sizes: of the parameters.
         callback: called after each epoch with the mean of its estimates of the objective.
         random_state: of the order of the rows.
         verbose: 1 shows a progress bar.
@@ -99,14 +106,14 @@ class BatchTraining:
 
     def __init__(
         self, gp, data: Observations, batch_size: int, epochs: int, learning_rate: float, natural_step: float, *,
-        boxes, sizes, callback: Callable | None = None, random_state=None, verbose: int = 0,
+        bounds, sizes, callback: Callable | None = None, random_state=None, verbose: int = 0,
     ):  # fmt: skip
         self.gp, self.data, self.batch_size, self.epochs = gp, data, min(batch_size, data.num_rows), epochs
         self.callback = callback
         self.natural_step, self.num_batches = natural_step, math.ceil(data.num_rows / self.batch_size)
         self.generator = torch.Generator().manual_seed(as_seed(random_state))
         self.bound = VariationalBound(gp.features, gp.mean, gp.likelihood, data)
-        self.vector = ParameterVector(gp, boxes, sizes)
+        self.vector = ParameterVector(gp, bounds, sizes)
         self.variables = torch.tensor(self.vector.get(), requires_grad=True)
         self.adam = (
             torch.optim.Adam([self.variables], lr=learning_rate, betas=(0.9, 0.99)) if len(self.vector) else None
@@ -157,13 +164,13 @@ class BatchTraining:
         if not q.is_full:
             some = self.data.rows(order[: max(BASIS_ROWS, 2 * q.num_weights // self.data.num_outputs)].sort().values)
             part = VariationalBound(self.gp.features, self.gp.mean, self.gp.likelihood, some)
-            q = eigenbasis(q, part, Pieces(part), self.data.num_rows / some.num_rows)
+            q = eigenbasis(q, part, RowChunks(part), self.data.num_rows / some.num_rows)
         self.gp.q_ = q
 
     def one_step(self, batch: Observations) -> None:
         """A natural step of q and a step of Adam, from one evaluation of the features."""
         try:
-            piece = self.bound.piece(batch).turned(self.gp.q_.basis)
+            piece = self.bound.piece(batch).rotated(self.gp.q_.basis)
             self.gp.q_ = self.natural(piece.detach(), self.data.num_rows / batch.num_rows)
             self.adapt(piece, self.data.num_rows / batch.num_rows)
         except FAILURES:
@@ -180,7 +187,7 @@ class BatchTraining:
         while share >= SHORTEST:
             try:
                 moved = natural_step(q, found, share)
-            except FactorisationError:
+            except FactorizationError:
                 moved = natural_step(q, self.slopes(piece, scale, clamped=True), share)
             if self.bound.is_conjugate or not self._is_lower(moved, piece, scale, found):
                 return moved
@@ -201,12 +208,12 @@ class BatchTraining:
         """A step of Adam on the estimate of ELBO + log prior, for each observed entry."""
         objective = scale * self.bound.expected(piece, self.gp.q_) - self.gp.q_.divergence + log_prior(self.gp)
         if not bool(torch.isfinite(objective.detach())):
-            raise FactorisationError("the bound is not finite at the present hyperparameters.")
+            raise FactorizationError("the bound is not finite at the present hyperparameters.")
         self.levels.append(float(objective.detach()))
         if self.adam is None:
             return
         self.vector.clear_gradient()
-        (-objective / self.data.num_seen).backward()
+        (-objective / self.data.num_observed).backward()
         self.variables.grad = torch.from_numpy(self.vector.gradient())
         for group in self.adam.param_groups:
             group["lr"] = self.rate * self.decay
@@ -224,7 +231,7 @@ class BatchTraining:
     @torch.no_grad()
     def polish(self) -> None:
         """Bring q to its best for all rows at the last hyperparameters, unless they are so many that it would take long."""
-        pieces = Pieces(self.bound)
+        pieces = RowChunks(self.bound)
         if pieces.kept is not None:
             self.gp.q_ = ascend(eigenbasis(self.gp.q_, self.bound, pieces), self.bound, pieces, POLISHING)
         self.history.append(float(self.bound.value(self.gp.q_) + log_prior(self.gp)))
@@ -248,12 +255,12 @@ def latent_values(gp, data: Observations) -> Tensor:
         return Y
     centre = Y.nanmean(0)
     spread = (Y - centre).square().nanmean(0).sqrt()
-    standard = gp.likelihood.latent_start(Y) + (Y - centre) / torch.where(spread > 0, spread, 1.0)
+    standard = gp.likelihood.initial_latent(Y) + (Y - centre) / torch.where(spread > 0, spread, 1.0)
     return torch.where(is_real, Y, standard)
 
 
 @torch.no_grad()
-def latent_starts(gp, data: Observations, start: str, kernel: bool = True) -> list[dict[str, Tensor]]:
+def initial_latents(gp, data: Observations, start: str, kernel: bool = True) -> list[dict[str, Tensor]]:
     """The raw parameters to begin from: "current" ones, those from the "data", or both ("auto"); the latter are set, those of the
     kernel only where `kernel` is True."""
     current = _state(gp)
@@ -262,25 +269,27 @@ def latent_starts(gp, data: Observations, start: str, kernel: bool = True) -> li
     values = latent_values(gp, data)
     gp.mean.start(data.X, values)
     if kernel:
-        data_starts(gp.kernel, data.X, values - gp.mean(data.X))
+        initialize_from_data(gp.kernel, data.X, values - gp.mean(data.X))
     gp.likelihood.start(data.Y)
     return [_state(gp), current] if start == "auto" else [_state(gp)]
 
 
-def latent_boxes(gp, data: Observations) -> dict[int, Box]:
+def latent_bounds(gp, data: Observations) -> dict[int, DataExtent]:
     """The box of each parameter that has one, relative to the scales of the data."""
     values, known = latent_values(gp, data), dict(gp.kernel.named_parameters())
-    found = {id(known[name]): box for name, box in boxes(gp.kernel, data.X, values).items()}
+    found = {id(known[name]): box for name, box in bounds(gp.kernel, data.X, values).items()}
     if gp.noise_model is not None and gp.noise_model.is_trained:
-        variances = 10 * noise_start(values)
+        variances = 10 * initial_noise(values)
         variances = variances.mean() if gp.noise_model.kind == "shared" else variances
-        found[id(gp.noise_model.log_scale)] = tuple(0.5 * (math.log(end) + variances.log()) for end in NOISE_BOX)
-    return found | _scale_boxes(gp, (10 * noise_start(values)).sqrt())
+        found[id(gp.noise_model.log_scale)] = tuple(
+            0.5 * (math.log(end) + variances.log()) for end in RELATIVE_NOISE_BOUNDS
+        )
+    return found | _scale_bounds(gp, (10 * initial_noise(values)).sqrt())
 
 
-def _scale_boxes(gp, deviations: Tensor) -> dict[int, Box]:
+def _scale_bounds(gp, deviations: Tensor) -> dict[int, DataExtent]:
     """The scale of a likelihood of real outputs stays where a noise would, relative to the deviation of its output."""
-    low, high = (math.sqrt(end) for end in NOISE_BOX)
+    low, high = (math.sqrt(end) for end in RELATIVE_NOISE_BOUNDS)
     scales = [one for name, one in gp.likelihood.named_parameters() if name.rpartition(".")[2] == "raw_scale"]
     whole = deviations.min(), deviations.max()
     ends = [(deviations, deviations) if one.numel() == len(deviations) else whole for one in scales]
@@ -290,7 +299,7 @@ def _scale_boxes(gp, deviations: Tensor) -> dict[int, Box]:
 def latent_sizes(gp, data: Observations) -> dict[str, float | Tensor]:
     """The natural steps of parameters that live in the units of the data."""
     values = latent_values(gp, data)
-    deviations, spread = (10 * noise_start(values)).sqrt(), data.X.std(0, correction=0)
+    deviations, spread = (10 * initial_noise(values)).sqrt(), data.X.std(0, correction=0)
     spread = torch.where(spread > 0, spread, 1.0)
     steps = {
         "mean.constant": deviations,

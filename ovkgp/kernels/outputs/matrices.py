@@ -11,7 +11,7 @@ from gpytorch.priors import Prior
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels.outputs.roots import thin_root
 from ovkgp.kernels.protocol import BatchIndexMixin
@@ -49,7 +49,7 @@ class OutputMatrix(BatchIndexMixin, Module):
 
     def __init__(self, num_outputs: int, batch_shape: torch.Size = torch.Size(), prior: Prior | None = None):
         super().__init__()
-        self.num_outputs = whole_number("num_outputs", num_outputs)
+        self.num_outputs = check_integer("num_outputs", num_outputs)
         self._batch_shape = torch.Size(batch_shape)
         if prior is not None:
             self.register_prior("matrix_prior", prior, _matrix_of)
@@ -101,7 +101,7 @@ class FreeMatrix(OutputMatrix):
         diagonal_constraint: Interval | None = None,
     ):
         super().__init__(num_outputs, batch_shape, prior)
-        self.rank = whole_number("rank", rank, least=None)
+        self.rank = check_integer("rank", rank, least=None)
         if not 1 <= self.rank <= self.num_outputs:
             raise OptionError(f"rank must be between 1 and num_outputs = {num_outputs}, got {rank}.")
         start = starting_loadings(self.num_outputs, self.rank).to(torch.get_default_dtype())
@@ -213,11 +213,11 @@ def _empirical_covariance(Y: Tensor, shrinkage: float) -> Tensor:
     if Y.dim() != 2 or len(Y) < 2:
         raise InputError(f"Y must be (n, p) with at least two rows, got shape {tuple(Y.shape)}.")
     Y = Y if Y.is_floating_point() else Y.to(torch.get_default_dtype())
-    seen = ~Y.isnan()
-    if not seen.any(0).all():
-        raise InputError(f"output column {int((~seen.any(0)).nonzero()[0])} of Y has no observed value.")
-    centred = torch.where(seen, Y - Y.nanmean(0), 0.0)
-    weight = seen.to(Y.dtype)
+    observed = ~Y.isnan()
+    if not observed.any(0).all():
+        raise InputError(f"output column {int((~observed.any(0)).nonzero()[0])} of Y has no observed value.")
+    centred = torch.where(observed, Y - Y.nanmean(0), 0.0)
+    weight = observed.to(Y.dtype)
     covariance = (centred.mT @ centred) / (weight.mT @ weight - 1).clamp_min(1)
     values, vectors = torch.linalg.eigh(covariance)
     covariance = (vectors * values.clamp_min(0)) @ vectors.mT
@@ -323,7 +323,7 @@ def simplex_code(num_classes: int) -> Tensor:
         >>> code.shape, (code.mT @ code)[0, 1].item()
         (torch.Size([2, 3]), -0.5)
     """
-    num_classes = whole_number("num_classes", num_classes, least=2)
+    num_classes = check_integer("num_classes", num_classes, least=2)
     code = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
     for p in range(2, num_classes):
         top = torch.cat([code.new_ones(1, 1), code.new_full((1, p), -1 / p)], dim=1)

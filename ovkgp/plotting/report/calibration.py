@@ -10,10 +10,10 @@ from ovkgp import plotting
 from ovkgp.criticism import Coverage
 from ovkgp.estimators.common.summary import count
 from ovkgp.plotting.axes import output_names
-from ovkgp.plotting.report.evaluation_data import Predicted, Rows, class_name, kind_of
+from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, class_name, kind_of
 from ovkgp.plotting.report.figures import panels
 from ovkgp.plotting.report.numbers import percent, show
-from ovkgp.plotting.report.sections import Calibration, Judgement
+from ovkgp.plotting.report.sections import Calibration, CoverageAssessment
 
 CHANCE = 0.99
 """The probability of a count that raises no doubt."""
@@ -23,7 +23,7 @@ FEW = 20
 """So few entries say little."""
 
 
-def judged(held: int, total: int, level: float = 0.9, name: str = "") -> Judgement:
+def judged(held: int, total: int, level: float = 0.9, name: str = "") -> CoverageAssessment:
     """The judgement of intervals of a level that held so many of all entries.
 
     Example:
@@ -39,14 +39,16 @@ def judged(held: int, total: int, level: float = 0.9, name: str = "") -> Judgeme
     start = f"'{name}': the" if name else "The"
     sentence = f"{start} {percent(level)} intervals held {percent(share)} of {count(total, 'entry', 'entries')}: "
     if total < FEW:
-        return Judgement(name, level, held, total, f"{sentence}too few to say more.", None)
+        return CoverageAssessment(name, level, held, total, f"{sentence}too few to say more.", None)
     if is_good:
-        return Judgement(name, level, held, total, f"{sentence}as they should.", True)
+        return CoverageAssessment(name, level, held, total, f"{sentence}as they should.", True)
     side = "too narrow" if share < level else "wider than they need to be"
-    return Judgement(name, level, held, total, f"{sentence}they are {side} ({_chance(low, high, total)}).", False)
+    return CoverageAssessment(
+        name, level, held, total, f"{sentence}they are {side} ({_chance(low, high, total)}).", False
+    )
 
 
-def judged_outside(outside: int, total: int, level: float) -> Judgement:
+def judged_outside(outside: int, total: int, level: float) -> CoverageAssessment:
     """The judgement of a set that should leave a share `level` of all rows outside.
 
     Example:
@@ -64,7 +66,7 @@ def judged_outside(outside: int, total: int, level: float) -> Judgement:
     sentence = (
         f"The set of level {percent(level)} left {percent(outside / total)} of {count(total, 'row')} outside: {end}."
     )
-    return Judgement("", level, outside, total, sentence, is_good)
+    return CoverageAssessment("", level, outside, total, sentence, is_good)
 
 
 def _chance(low: float, high: float, total: int) -> str:
@@ -73,13 +75,13 @@ def _chance(low: float, high: float, total: int) -> str:
 
 LEVEL = 0.9
 """Of the intervals that are judged in words."""
-MOST_OUTPUTS = 12
+MAX_OUTPUTS = 12
 """Of more outputs only those that fail are named."""
 LEVELS = (0.05, 0.1, 0.5)
 """Of the level sets that are judged."""
 
 
-def calibration(estimator, rows: Rows | None, found: Predicted | None) -> Calibration:
+def calibration(estimator, rows: Rows | None, found: HeldOutPredictions | None) -> Calibration:
     """The calibration of a fitted estimator on the rows at hand.
 
     Args:
@@ -92,9 +94,9 @@ def calibration(estimator, rows: Rows | None, found: Predicted | None) -> Calibr
     return _BY_KIND[kind_of(estimator)](estimator, rows)
 
 
-def _of_predictions(estimator, found: Predicted) -> Calibration:
+def _of_predictions(estimator, found: HeldOutPredictions) -> Calibration:
     level = judged_level(estimator)
-    inside = Coverage.of(found.law.pit(), [level])
+    inside = Coverage.of(found.distribution.pit(), [level])
     pictures = (
         panels(
             plotting.plot_pit,
@@ -125,13 +127,13 @@ def judged_level(estimator) -> float:
     return widest if widest > 0 else LEVEL  # quantiles of one side have no interval of their own
 
 
-def judgements(names: list[str], held: np.ndarray, totals: np.ndarray, level: float) -> tuple[Judgement, ...]:
+def judgements(names: list[str], held: np.ndarray, totals: np.ndarray, level: float) -> tuple[CoverageAssessment, ...]:
     """Of all outputs together and of each: how many of their entries (p,) the intervals held."""
     overall = judged(int(held.sum()), int(totals.sum()), level)
     if len(names) == 1:
         return (overall,)
     each = [judged(int(h), int(n), level, name) for name, h, n in zip(names, held, totals, strict=True) if n]
-    return (overall, *(one for one in each if len(names) <= MOST_OUTPUTS or one.is_good is False))
+    return (overall, *(one for one in each if len(names) <= MAX_OUTPUTS or one.is_good is False))
 
 
 def _without(estimator, rows: Rows | None) -> Calibration:
@@ -181,10 +183,10 @@ def _tasks(estimator, rows: Rows | None) -> Calibration:
     if rows is None or not rows.is_given:
         return _without(estimator, rows)
     mean, std = (np.reshape(part, rows.Y.shape) for part in estimator.predict(rows.X, return_std=True))
-    seen = np.isfinite(rows.Y)
-    held = np.abs(rows.Y - mean)[seen] <= ndtri((1 + LEVEL) / 2) * std[seen]
+    observed = np.isfinite(rows.Y)
+    held = np.abs(rows.Y - mean)[observed] <= ndtri((1 + LEVEL) / 2) * std[observed]
     caution = "If these rows are those of the fit, the model looks better here than it is."
-    return Calibration(f"On the rows given. {caution}", (judged(int(held.sum()), int(seen.sum()), LEVEL),))
+    return Calibration(f"On the rows given. {caution}", (judged(int(held.sum()), int(observed.sum()), LEVEL),))
 
 
 _BY_KIND = {"table": _without, "target": _without, "labels": _labels, "none": _points, "tasks": _tasks}

@@ -19,7 +19,7 @@ from ovkgp.plotting.report.numbers import show
 from ovkgp.plotting.report.sections import ModelWords
 
 
-class Words(NamedTuple):
+class Description(NamedTuple):
     """A name for readers, sentences, and a formula in the language of `formulas`."""
 
     name: str
@@ -28,53 +28,53 @@ class Words(NamedTuple):
 
 
 STRUCTURES = {
-    "single": Words(
+    "single": Description(
         "one output",
         "The covariance is that of one output, a scalar kernel times a variance.",
         "K(x, z) = s^2 k(x, z)",
     ),
-    "independent": Words(
+    "independent": Description(
         "independent outputs",
         "Each output is a Gaussian process of its own, with its own variance and lengthscales. What is learned of one output says "
         "nothing about another.",
         "K(x, z) = diag(s_1^2 k_1(x, z), …, s_p^2 k_p(x, z))",
     ),
-    "identity": Words(
+    "identity": Description(
         "independent outputs with one kernel",
         "All outputs share one kernel of the inputs and are independent of each other.",
         "K(x, z) = k(x, z) I",
     ),
-    "decomposable": Words(
+    "decomposable": Description(
         "coupled outputs (ICM)",
         "All outputs share one kernel of the inputs, and a matrix B between the outputs says how they vary together: an output with few "
         "observations borrows from the others. This is the intrinsic coregionalisation model.",
         "K(x, z) = k(x, z) B,   B_{ab} = cov(f_a(x), f_b(x))",
     ),
-    "lmc": Words(
+    "lmc": Description(
         "coupled outputs on several scales (LMC)",
         "The outputs are mixtures of several latent processes, each with its own lengthscales: some variation may be shared over long "
         "distances and some over short ones. This is the linear model of coregionalisation.",
         "K(x, z) = Σ_q k_q(x, z) B_q",
     ),
-    "curl_free": Words(
+    "curl_free": Description(
         "a curl-free vector field",
         "The outputs are the components of a field that is the gradient of a potential φ. Every draw of the model is curl-free, "
         "and so is its mean.",
         "f = ∇φ,   φ ~ GP(0, s^2 k),   K(x, z) = −s^2 ∇∇^⊤ k(x − z)",
     ),
-    "divergence_free": Words(
+    "divergence_free": Description(
         "a divergence-free vector field",
         "The outputs are the components of a field without sources and sinks, such as an incompressible flow. Every draw of the model is "
         "divergence-free, and so is its mean.",
         "div f = 0,   K(x, z) = s^2 (∇∇^⊤ − I Δ) k(x − z)",
     ),
-    "helmholtz": Words(
+    "helmholtz": Description(
         "a vector field in two parts (Helmholtz)",
         "The outputs are the components of a vector field, the sum of a gradient (curl-free) and a swirl (divergence-free). Each "
         "part has its own scale and lengthscale, and the data say how much there is of each.",
         "f = f_c + f_d,   K(x, z) = −s_c^2 ∇∇^⊤ k_c(x − z) + s_d^2 (∇∇^⊤ − I Δ) k_d(x − z)",
     ),
-    "given": Words(
+    "given": Description(
         "a kernel that was given",
         "The covariance is a kernel object that the user made. Its hyperparameters are named as its author named them.",
         "K(x, z) = cov(f(x), f(z))",
@@ -87,105 +87,109 @@ DISTANCE = "r^2 = Σ_i (x_i − z_i)^2/ℓ_i^2"
 """What r is in the formulas of `BASES`."""
 
 BASES = {
-    "rbf": Words("squared exponential", "draws are infinitely smooth", f"k(x, z) = exp(−r^2/2),   {DISTANCE}"),
-    "matern12": Words("Matérn 1/2", "draws are continuous and rough", f"k(x, z) = exp(−r),   {DISTANCE}"),
-    "matern32": Words("Matérn 3/2", "draws have one derivative", f"k(x, z) = (1 + √3 r) exp(−√3 r),   {DISTANCE}"),
-    "matern52": Words(
+    "rbf": Description("squared exponential", "draws are infinitely smooth", f"k(x, z) = exp(−r^2/2),   {DISTANCE}"),
+    "matern12": Description("Matérn 1/2", "draws are continuous and rough", f"k(x, z) = exp(−r),   {DISTANCE}"),
+    "matern32": Description(
+        "Matérn 3/2", "draws have one derivative", f"k(x, z) = (1 + √3 r) exp(−√3 r),   {DISTANCE}"
+    ),
+    "matern52": Description(
         "Matérn 5/2", "draws have two derivatives", f"k(x, z) = (1 + √5 r + 5r^2/3) exp(−√5 r),   {DISTANCE}"
     ),
-    "rq": Words("rational quadratic", "a mixture of lengthscales", f"k(x, z) = (1 + r^2/(2α))^{{−α}},   {DISTANCE}"),
-    "laplace": Words("Laplace", "draws are continuous and rough", "k(x, z) = exp(−Σ_i |x_i − z_i|/ℓ_i)"),
+    "rq": Description(
+        "rational quadratic", "a mixture of lengthscales", f"k(x, z) = (1 + r^2/(2α))^{{−α}},   {DISTANCE}"
+    ),
+    "laplace": Description("Laplace", "draws are continuous and rough", "k(x, z) = exp(−Σ_i |x_i − z_i|/ℓ_i)"),
 }
 """By the name of the scalar kernel."""
 
 LIKELIHOODS = {
-    "gaussian": Words(
+    "gaussian": Description(
         "Gaussian", "observations are the function plus Gaussian noise", "y_a = f_a(x) + ε_a,   ε_a ~ N(0, σ_a^2)"
     ),
-    "student_t": Words(
+    "student_t": Description(
         "Student-t",
         "errors have heavy tails, so that outliers count little",
         "y_a = f_a(x) + σ_a t_a,   t_a ~ Student(ν_a)",
     ),
-    "laplace": Words("Laplace", "errors have heavy tails; f is the median", "p(y_a | f) ∝ exp(−|y_a − f_a|/σ_a)"),
-    "asymmetric_laplace": Words("asymmetric Laplace", "f is a quantile", "p(y_a | f) ∝ exp(−ρ_τ(y_a − f_a)/σ_a)"),
-    "huber": Words(
+    "laplace": Description("Laplace", "errors have heavy tails; f is the median", "p(y_a | f) ∝ exp(−|y_a − f_a|/σ_a)"),
+    "asymmetric_laplace": Description("asymmetric Laplace", "f is a quantile", "p(y_a | f) ∝ exp(−ρ_τ(y_a − f_a)/σ_a)"),
+    "huber": Description(
         "Huber", "errors are Gaussian in the middle and Laplace in the tails", "p(y_a | f) ∝ exp(−H(y_a − f_a)/σ_a)"
     ),
-    "bernoulli": Words("Bernoulli", "labels 0 and 1; f is a log-odds", "P(y_a = 1) = 1/(1 + exp(−f_a(x)))"),
-    "poisson": Words("Poisson", "counts; f is the logarithm of the expected count", "y_a ~ Poisson(exp f_a(x))"),
-    "negative_binomial": Words(
+    "bernoulli": Description("Bernoulli", "labels 0 and 1; f is a log-odds", "P(y_a = 1) = 1/(1 + exp(−f_a(x)))"),
+    "poisson": Description("Poisson", "counts; f is the logarithm of the expected count", "y_a ~ Poisson(exp f_a(x))"),
+    "negative_binomial": Description(
         "negative binomial",
         "counts that spread more than Poisson ones; f is the logarithm of the expected count",
         "y_a ~ NB(exp f_a(x), r_a)",
     ),
-    "softmax": Words("softmax", "classes, one column each", "P(y = a) = exp f_a(x) / Σ_b exp f_b(x)"),
+    "softmax": Description("softmax", "classes, one column each", "P(y = a) = exp f_a(x) / Σ_b exp f_b(x)"),
 }
 """By the name of the likelihood."""
 
 
 ESTIMATORS = {
-    "GPRegressor": Words(
+    "GPRegressor": Description(
         "Gaussian-process regression",
         "The outputs are observations of an unknown function f with a Gaussian-process prior. Predictions are its posterior "
         "given the data, so that each comes with its uncertainty.",
         "f ~ GP(m, K)",
     ),
-    "OVKRidge": Words(
+    "OVKRidge": Description(
         "ridge regression with an operator-valued kernel",
         "The fit weighs squared errors against the norm of the function. It is the posterior mean of a Gaussian process with noise "
         "σ², from which the standard deviations come. Nothing is trained: λ was given, or chosen among several.",
         "f = argmin Σ_i ‖y_i − f(x_i)‖^2/(2σ^2) + ‖f‖_K^2/2",
     ),
-    "ORFFRidge": Words(
+    "ORFFRidge": Description(
         "ridge regression on random features",
         "The kernel is replaced by random Fourier features Φ, and the fit weighs squared errors against the size of their weights θ. It "
         "is the posterior mean of a Gaussian process with noise σ². Nothing is trained: λ was given, or chosen among several.",
         "f(x) = Φ(x) θ,   θ = argmin ‖y − Φθ‖^2/(2σ^2) + ‖θ‖^2/2",
     ),
-    "ManifoldRidge": Words(
+    "ManifoldRidge": Description(
         "ridge regression on a manifold",
         "Few rows have labels; those without say where the function may vary. Beside the norm of the function, what it changes between "
         "neighbouring rows is penalised, so that labels spread along the shape of the data.",
         "f = argmin Σ_{labelled} ‖y_i − f(x_i)‖^2/(2n) + (λ/2) ‖f‖_K^2 + (λ_M/2) Σ_{ij} ⟨f(x_i), M_{ij} f(x_j)⟩",
     ),
-    "ONORMA": Words(
+    "ONORMA": Description(
         "online regression with an operator-valued kernel",
         "The function is learned one row at a time by stochastic gradients, in memory that does not grow. Standard deviations are "
         "given the kept points only, and so are upper bounds.",
         "f ← (1 − ηλ) f − η K(·, x)(f(x) − y)",
     ),
-    "ConstrainedORFF": Words(
+    "ConstrainedORFF": Description(
         "random features with bounded weights",
         "Least squares on random features whose weights are held in a ball for each frequency. There is no posterior, and so no "
         "standard deviation.",
         "min Σ_i ‖Φ(x_i)θ − y_i‖^2/(2n)   subject to ‖θ_j‖ ≤ M/√D",
     ),
-    "VectorTaskRegressor": Words(
+    "VectorTaskRegressor": Description(
         "vectors at every point of a space of tasks",
         "The model learns a vector for each input x and each task θ, and so answers at tasks that were never seen. It is a Gaussian "
         "process on pairs (x, θ).",
         "K((x, θ), (x′, θ′)) = s^2 k_X(x, x′) k_Θ(θ, θ′) A",
     ),
-    "InfiniteQuantileRegressor": Words(
+    "InfiniteQuantileRegressor": Description(
         "all conditional quantiles at once",
         "The model is a function h of the input and the level: the quantile of y at any level τ between 0 and 1. Levels help each other "
         "through a kernel between them. The loss is the pinball loss ρ, averaged over all levels.",
         "h = argmin (1/n) Σ_i ∫ ρ_τ(y_i − h(x_i)(τ)) dτ + (λ/2) ‖h − b‖^2",
     ),
-    "InfiniteCostSensitiveClassifier": Words(
+    "InfiniteCostSensitiveClassifier": Description(
         "classification for every cost of mistakes",
         "The model is a support vector machine for each price c of missing the second class, all of them learned at once. At any price "
         "asked for, h ≥ 0 says the second class.",
         "h = argmin (1/n) Σ_i ∫ c_θ(y_i) max(0, 1 − y_i h(x_i)(θ)) dθ + (λ/2) ‖h‖^2",
     ),
-    "InfiniteOneClassSVM": Words(
+    "InfiniteOneClassSVM": Description(
         "level sets of every mass",
         "The model finds, for each share ν, a set that leaves about ν of the data outside: one-class support vector machines of all "
         "levels, fitted together. Points outside of the set of a small ν are unusual.",
         "P(h(x)(ν) ≥ t(ν)) ≈ 1 − ν",
     ),
-    "SimplexClassifier": Words(
+    "SimplexClassifier": Description(
         "classes as corners of a simplex",
         "Each class is a corner of a simplex, and a ridge regression with an operator-valued kernel predicts a point in it. Scores become "
         "probabilities by a calibration on rows that were held out.",
@@ -205,7 +209,7 @@ def facts_of(estimator) -> tuple[tuple[str, str], ...]:
     return tuple((name, how) for name, how in found if how is not None)
 
 
-def base_words(estimator) -> Words | None:
+def base_words(estimator) -> Description | None:
     """The words of the scalar kernel; None where it is an object, or a part of one."""
     kernel = estimator.kernel
     base = getattr(estimator, "base_kernel", kernel)
@@ -352,7 +356,7 @@ def _evidence(estimator) -> str | None:
     if not is_gp(estimator):
         return None
     kind = "evidence lower bound" if estimator.approximation_ == "variational" else "log evidence"
-    each = estimator.log_evidence_ / max(1, int(estimator._num_seen.sum()))
+    each = estimator.log_evidence_ / max(1, int(estimator._num_observed.sum()))
     return f"{kind} {show(estimator.log_evidence_, 6)}, {show(each)} for each observed entry"
 
 

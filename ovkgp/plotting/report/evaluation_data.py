@@ -209,8 +209,8 @@ def means(Y: np.ndarray) -> np.ndarray:
         >>> means(np.array([[1.0, np.nan], [3.0, np.nan]])).tolist()
         [2.0, 0.0]
     """
-    seen = np.isfinite(Y)
-    return np.where(seen, Y, 0.0).sum(0) / np.maximum(seen.sum(0), 1)
+    observed = np.isfinite(Y)
+    return np.where(observed, Y, 0.0).sum(0) / np.maximum(observed.sum(0), 1)
 
 
 def spreads(Y: np.ndarray) -> np.ndarray:
@@ -225,23 +225,23 @@ def spreads(Y: np.ndarray) -> np.ndarray:
     return np.sqrt(means((Y - means(Y)) ** 2))
 
 
-FLATTERED = "the model looks better here than it is: give rows that it has not seen."
+IN_SAMPLE_CAVEAT = "the model looks better here than it is: give rows that it has not seen."
 """What is wrong with rows of the fit."""
 
 
 @dataclass(frozen=True)
-class Predicted:
+class HeldOutPredictions:
     """Predictive distributions, and how they came about.
 
     Args:
-        law: of each entry.
+        distribution: of each entry.
         rows: those given, as (X, Y) for a plot; (None, None) where kept entries were left out one at a time.
         how: in words, to begin a sentence with.
         caution: what may be wrong with it, in words.
         which: the rows are, in words, for a caption.
     """
 
-    law: Predictive
+    distribution: Predictive
     rows: tuple
     how: str
     caution: str = ""
@@ -250,13 +250,13 @@ class Predicted:
     @property
     def explained(self) -> np.ndarray:
         """The share (p,) of the variance of each output that the mean explains, 1 − Σ(y − mean)² / Σ(y − ȳ)²; NaN where it has none."""
-        error = np.nansum((self.law.Y - self.law.mean) ** 2, axis=0)
-        centred = self.law.Y - means(self.law.Y)
+        error = np.nansum((self.distribution.Y - self.distribution.mean) ** 2, axis=0)
+        centred = self.distribution.Y - means(self.distribution.Y)
         total = np.nansum(centred**2, axis=0)
         return np.where(total > 0, 1 - error / np.where(total > 0, total, 1.0), np.nan)
 
 
-def predicted(estimator, rows: Rows | None) -> Predicted | None:
+def predicted(estimator, rows: Rows | None) -> HeldOutPredictions | None:
     """Predictions of unseen entries of a regressor with predictive distributions; None where there are none.
 
     Cost: one prediction of all rows given, or one factorisation (one for each draw that predictions average over).
@@ -266,15 +266,15 @@ def predicted(estimator, rows: Rows | None) -> Predicted | None:
     can_leave_out = hasattr(getattr(estimator, "gp_", None), "leave_one_out") and kept(estimator) is not None
     if rows is None or not rows.is_given:
         return _left_out(estimator, "Left out one at a time") if can_leave_out else None
-    seen, old = np.isfinite(rows.Y).any(1), are_of_fit(estimator, rows)
-    if not seen.any():
+    observed, old = np.isfinite(rows.Y).any(1), are_of_fit(estimator, rows)
+    if not observed.any():
         return None
-    if (seen & ~old).any():
+    if (observed & ~old).any():
         return _on_fresh(estimator, rows, old)
     if can_leave_out:
-        which = "The rows given" if seen.all() else "The rows given that have observations"
+        which = "The rows given" if observed.all() else "The rows given that have observations"
         return _left_out(estimator, f"{which} are those of the fit. Left out one at a time")
-    return _on_given(estimator, rows, f"These rows are those of the fit: {FLATTERED}")
+    return _on_given(estimator, rows, f"These rows are those of the fit: {IN_SAMPLE_CAVEAT}")
 
 
 def are_of_fit(estimator, rows: Rows) -> np.ndarray:
@@ -283,32 +283,34 @@ def are_of_fit(estimator, rows: Rows) -> np.ndarray:
     learned, found = kept(estimator), np.zeros(len(rows.X), dtype=bool)
     if learned is None:
         return found
-    keys, seen = _keys(rows, learned), np.isfinite(rows.Y)
-    for outputs in np.unique(seen[seen.any(1)], axis=0):  # a cell that was emptied since does not make a row new
-        alike = (seen == outputs).all(1)
+    keys, observed = _keys(rows, learned), np.isfinite(rows.Y)
+    for outputs in np.unique(
+        observed[observed.any(1)], axis=0
+    ):  # a cell that was emptied since does not make a row new
+        alike = (observed == outputs).all(1)
         known = replace(learned, Y=np.where(outputs, learned.Y, np.nan))
         found[alike] = np.isin(keys[alike], _keys(known, learned))
     return found
 
 
-def _left_out(estimator, how: str) -> Predicted:
-    return Predicted(predictive(estimator), (None, None), how)
+def _left_out(estimator, how: str) -> HeldOutPredictions:
+    return HeldOutPredictions(predictive(estimator), (None, None), how)
 
 
-def _on_given(estimator, rows: Rows, caution: str) -> Predicted:
-    return Predicted(predictive(estimator, rows.X, rows.Y), (rows.X, rows.Y), "On the rows given", caution)
+def _on_given(estimator, rows: Rows, caution: str) -> HeldOutPredictions:
+    return HeldOutPredictions(predictive(estimator, rows.X, rows.Y), (rows.X, rows.Y), "On the rows given", caution)
 
 
-def _on_fresh(estimator, rows: Rows, old: np.ndarray) -> Predicted:
+def _on_fresh(estimator, rows: Rows, old: np.ndarray) -> HeldOutPredictions:
     """Predictions of the rows given, those of the fit left out."""
     if not old.any():
-        caution = f"If these rows are those of the fit, {FLATTERED}" if kept(estimator) is None else ""
+        caution = f"If these rows are those of the fit, {IN_SAMPLE_CAVEAT}" if kept(estimator) is None else ""
         return _on_given(estimator, rows, caution)
     X, Y, number = rows.X[~old], rows.Y[~old], int(old.sum())
     were = "1 was a row of the fit and is" if number == 1 else f"{number} were rows of the fit and are"
     others = "row" if len(Y) == 1 else f"{len(Y)} rows"
     how = f"Of the {len(old)} rows given, {were} left out. On the other {others}"
-    return Predicted(predictive(estimator, X, Y), (X, Y), how, which=f"the other {others} given")
+    return HeldOutPredictions(predictive(estimator, X, Y), (X, Y), how, which=f"the other {others} given")
 
 
 def _keys(rows: Rows, unit: Rows) -> np.ndarray:

@@ -21,10 +21,10 @@ from ovkgp.plotting.axes import BAND, GUIDE, INK, LINE, LINES, MIDDLE, input_nam
 from ovkgp.plotting.relevance import relevances
 from ovkgp.plotting.report import figures as class_pictures
 from ovkgp.plotting.report.descriptions import structure_of
-from ovkgp.plotting.report.evaluation_data import Predicted, Rows, class_name, kind_of, spreads
+from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, class_name, kind_of, spreads
 from ovkgp.plotting.report.fit_warnings import changes
 from ovkgp.plotting.report.numbers import listed
-from ovkgp.plotting.report.sections import Picture
+from ovkgp.plotting.report.sections import ReportFigure
 from ovkgp.plotting.slices import input_range
 
 DOTS, SHOWN = 110, 80
@@ -32,7 +32,7 @@ DOTS, SHOWN = 110, 80
 COLOURS = 256
 
 
-def picture_of(figure: Figure, alt: str, caption: str) -> Picture:
+def picture_of(figure: Figure, alt: str, caption: str) -> ReportFigure:
     """A figure as a picture; it stays open.
 
     Example:
@@ -47,10 +47,10 @@ def picture_of(figure: Figure, alt: str, caption: str) -> Picture:
     Image.open(full).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     source = f"data:image/png;base64,{base64.b64encode(small.getvalue()).decode('ascii')}"
     width, height = (round(inches * SHOWN) for inches in figure.get_size_inches())
-    return Picture(source, alt, caption, width, height)
+    return ReportFigure(source, alt, caption, width, height)
 
 
-def drawn(plot: Callable, alt: str, caption: str) -> Picture:
+def drawn(plot: Callable, alt: str, caption: str) -> ReportFigure:
     """The picture of what `plot()` draws, an Axes or an array of them on a figure of its own, which is closed.
 
     Where drawing fails or is interrupted, what it has opened is closed too.
@@ -63,7 +63,7 @@ def drawn(plot: Callable, alt: str, caption: str) -> Picture:
             plt.close(number)
 
 
-def extra_pictures(pairs: Iterable) -> tuple[Picture, ...]:
+def extra_pictures(pairs: Iterable) -> tuple[ReportFigure, ...]:
     """Pictures of the pairs (caption, Figure) that a user adds.
 
     Raises:
@@ -178,10 +178,10 @@ def draw_level_scores(estimator, rows: Rows) -> Axes:
 def draw_observed(estimator, rows: Rows) -> Axes:
     """Observed against predicted entries, of all outputs and tasks."""
     axes, predicted = _axes(), np.reshape(estimator.predict(rows.X), rows.Y.shape)
-    seen = np.isfinite(rows.Y)
-    ends = [np.min([rows.Y[seen].min(), predicted.min()]), np.max([rows.Y[seen].max(), predicted.max()])]
+    observed = np.isfinite(rows.Y)
+    ends = [np.min([rows.Y[observed].min(), predicted.min()]), np.max([rows.Y[observed].max(), predicted.max()])]
     axes.plot(ends, ends, color=GUIDE, linewidth=1)
-    axes.plot(predicted[seen], rows.Y[seen], ".", color=LINE, markersize=2, alpha=0.3, rasterized=True)
+    axes.plot(predicted[observed], rows.Y[observed], ".", color=LINE, markersize=2, alpha=0.3, rasterized=True)
     axes.set(xlabel="predicted", ylabel="observed")
     return axes
 
@@ -224,7 +224,7 @@ def _finished(axes: Axes, estimator) -> Axes:
     return axes
 
 
-MOST_PANELS = 9
+MAX_PANELS = 9
 """Outputs that are drawn."""
 SCALARS = {
     "curl_free": ("potential",),
@@ -236,7 +236,7 @@ APART = ("independent", "identity", "single", *FIELDS)
 """Structures whose outputs have nothing to do with each other at one point."""
 
 
-def table_pictures(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[Picture]:
+def table_pictures(estimator, rows: Rows | None, found: HeldOutPredictions | None) -> Iterator[ReportFigure]:
     """Of a regressor with a table of outputs."""
     if hasattr(estimator, "posterior_"):
         yield from _surfaces(estimator, rows)
@@ -252,7 +252,7 @@ def table_pictures(estimator, rows: Rows | None, found: Predicted | None) -> Ite
     yield from relevance_pictures(estimator)
 
 
-def observed_picture(estimator, rows: Rows) -> Picture:
+def observed_picture(estimator, rows: Rows) -> ReportFigure:
     """Observed against predicted entries of rows, of an estimator that has only means."""
     where = "given" if rows.is_given else "of the fit"
     return drawn(
@@ -262,7 +262,7 @@ def observed_picture(estimator, rows: Rows) -> Picture:
     )
 
 
-def unseen_pictures(estimator, found: Predicted | None) -> Iterator[Picture]:
+def unseen_pictures(estimator, found: HeldOutPredictions | None) -> Iterator[ReportFigure]:
     """Observations against predictions of them: left out one at a time, or residuals of rows given."""
     if found is None:
         return
@@ -278,7 +278,7 @@ def unseen_pictures(estimator, found: Predicted | None) -> Iterator[Picture]:
     )
 
 
-def relevance_pictures(estimator) -> Iterator[Picture]:
+def relevance_pictures(estimator) -> Iterator[ReportFigure]:
     """Which inputs matter, where the kernel has a lengthscale for each."""
     if estimator.n_features_in_ < 2:
         return
@@ -293,19 +293,19 @@ def relevance_pictures(estimator) -> Iterator[Picture]:
     )
 
 
-def panels(plot, estimator, rows: tuple, alt: str, caption: str, **options) -> Picture:
+def panels(plot, estimator, rows: tuple, alt: str, caption: str, **options) -> ReportFigure:
     """A picture with a panel for each output, or for the first nine."""
     names = output_names(estimator)
-    if len(names) <= MOST_PANELS:
+    if len(names) <= MAX_PANELS:
         return drawn(partial(plot, estimator, *rows, **options), alt, caption)
     return drawn(
-        partial(plot, estimator, *rows, output=range(MOST_PANELS), **options),
+        partial(plot, estimator, *rows, output=range(MAX_PANELS), **options),
         alt,
-        f"{caption} The first {MOST_PANELS} of {len(names)} outputs.",
+        f"{caption} The first {MAX_PANELS} of {len(names)} outputs.",
     )
 
 
-def _surfaces(estimator, rows: Rows | None) -> Iterator[Picture]:
+def _surfaces(estimator, rows: Rows | None) -> Iterator[ReportFigure]:
     """What the model says over its inputs."""
     is_plane = (estimator.n_features_in_, estimator.n_outputs_) == (2, 2)
     if is_plane:
@@ -314,7 +314,7 @@ def _surfaces(estimator, rows: Rows | None) -> Iterator[Picture]:
         yield _bands(estimator, rows)
 
 
-def _fields(estimator, rows: Rows | None) -> Iterator[Picture]:
+def _fields(estimator, rows: Rows | None) -> Iterator[ReportFigure]:
     names, given = listed(output_names(estimator)), _given(rows)
     words = f"the field {names} over {listed(input_names(estimator))}"
     yield drawn(
@@ -331,20 +331,20 @@ def _fields(estimator, rows: Rows | None) -> Iterator[Picture]:
         )
 
 
-def _bands(estimator, rows: Rows | None) -> Picture:
+def _bands(estimator, rows: Rows | None) -> ReportFigure:
     along = most_relevant(estimator, rows)
     where = input_names(estimator)[along]
     return panels(
         plotting.plot_prediction,
         estimator,
         _given(rows),
-        f"Predicted mean and 90 % interval of {listed(output_names(estimator)[:MOST_PANELS])} along '{where}', with the observations as dots.",
+        f"Predicted mean and 90 % interval of {listed(output_names(estimator)[:MAX_PANELS])} along '{where}', with the observations as dots.",
         f"The line is the predicted mean, the band holds 90 % of new observations, dots are data. {_elsewhere(estimator, where)}".strip(),
         along=along,
     )
 
 
-def fan_pictures(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[Picture]:
+def fan_pictures(estimator, rows: Rows | None, found: HeldOutPredictions | None) -> Iterator[ReportFigure]:
     along = most_relevant(estimator, rows)
     where = input_names(estimator)[along]
     levels = {} if estimator.coupling == "infinite" else {"levels": estimator.function_.tasks.levels.tolist()}
@@ -380,7 +380,7 @@ NO_PICTURE = (
 )
 
 
-def fit_pictures(estimator, rows: Rows | None, found: Predicted | None) -> tuple[Picture, ...]:
+def fit_pictures(estimator, rows: Rows | None, found: HeldOutPredictions | None) -> tuple[ReportFigure, ...]:
     """All pictures of the fit.
 
     Args:
@@ -393,7 +393,7 @@ def fit_pictures(estimator, rows: Rows | None, found: Predicted | None) -> tuple
     return tuple(_BY_KIND[kind_of(estimator)](estimator, rows, found)) if knows_inputs(estimator, rows) else ()
 
 
-def trace_pictures(estimator) -> tuple[Picture, ...]:
+def trace_pictures(estimator) -> tuple[ReportFigure, ...]:
     """Traces of the hyperparameters, where chains drew them."""
     if not hasattr(estimator, "draws_") or estimator.draws_["posterior"].attrs["method"] != "nuts":
         return ()
@@ -412,7 +412,7 @@ def knows_inputs(estimator, rows: Rows | None) -> bool:
     )
 
 
-def _labels(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[Picture]:
+def _labels(estimator, rows: Rows | None, found: HeldOutPredictions | None) -> Iterator[ReportFigure]:
     if rows is None:
         return
     is_cost, is_plane = class_name(estimator) == "InfiniteCostSensitiveClassifier", estimator.n_features_in_ == 2
@@ -443,7 +443,7 @@ def _labels(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[P
         )
 
 
-def _points(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[Picture]:
+def _points(estimator, rows: Rows | None, found: HeldOutPredictions | None) -> Iterator[ReportFigure]:
     if estimator.n_features_in_ == 2:
         yield drawn(
             partial(class_pictures.draw_level_sets, estimator, rows),
@@ -457,7 +457,7 @@ def _points(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[P
     )
 
 
-def _tasks(estimator, rows: Rows | None, found: Predicted | None) -> Iterator[Picture]:
+def _tasks(estimator, rows: Rows | None, found: HeldOutPredictions | None) -> Iterator[ReportFigure]:
     if rows is not None:
         yield observed_picture(estimator, rows)
 

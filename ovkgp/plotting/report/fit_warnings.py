@@ -12,19 +12,19 @@ import numpy as np
 from ovkgp.criticism.predictive_distributions import as_inputs
 from ovkgp.estimators.common.scaling import named_structure
 from ovkgp.estimators.common.summary import count
-from ovkgp.inference.sampling.diagnostics import LEAST_ESS, MOST_KHAT, MOST_RHAT
-from ovkgp.inference.training.initialization import NOISE_BOX
+from ovkgp.inference.sampling.diagnostics import MAX_PARETO_K, MAX_RHAT, MIN_ESS_PER_CHAIN
+from ovkgp.inference.training.initialization import RELATIVE_NOISE_BOUNDS
 from ovkgp.plotting.axes import input_names, output_names
 from ovkgp.plotting.report.descriptions import is_gp
 from ovkgp.plotting.report.evaluation_data import Rows, called, class_name, kept, kind_of
 from ovkgp.plotting.report.numbers import listed, percent, show
 from ovkgp.plotting.report.parameters import point_values
-from ovkgp.plotting.report.sections import Judgement
+from ovkgp.plotting.report.sections import CoverageAssessment
 from ovkgp.plotting.slices import input_range
 
 FEW = 10
 """Observations of an output, or rows of a class, below which the model knows little of it."""
-MOST_OUTSIDE = 0.05
+MAX_OUTSIDE = 0.05
 """The share of rows outside of the range of the fit that is not worth a word."""
 
 
@@ -61,20 +61,20 @@ def constant_columns(estimator, rows: Rows | None) -> Iterator[str]:
     if kind_of(estimator) not in ("table", "target"):
         return
     for name, column in zip(output_names(estimator), learned.Y.T, strict=True):
-        seen = column[np.isfinite(column)]
-        if len(seen) > 1 and np.ptp(seen) == 0:
-            yield f"{called(estimator, name)} is constant ({show(float(seen[0]))}): there is nothing to explain."
+        observed = column[np.isfinite(column)]
+        if len(observed) > 1 and np.ptp(observed) == 0:
+            yield f"{called(estimator, name)} is constant ({show(float(observed[0]))}): there is nothing to explain."
 
 
 def unobserved_outputs(estimator, rows: Rows | None) -> Iterator[str]:
     """Outputs of which the rows given say nothing."""
     if rows is None or not rows.is_given or kind_of(estimator) not in ("table", "target"):
         return
-    unseen = [
+    unobserved = [
         name for name, column in zip(output_names(estimator), rows.Y.T, strict=True) if not np.isfinite(column).any()
     ]
-    if unseen:
-        yield f"Nobody observed {listed(unseen)} in the rows given: of {'it' if len(unseen) == 1 else 'them'} nothing can be judged."
+    if unobserved:
+        yield f"Nobody observed {listed(unobserved)} in the rows given: of {'it' if len(unobserved) == 1 else 'them'} nothing can be judged."
 
 
 def extrapolation(estimator, rows: Rows | None) -> Iterator[str]:
@@ -85,7 +85,7 @@ def extrapolation(estimator, rows: Rows | None) -> Iterator[str]:
     slack = 1e-9 * np.maximum(np.abs(low), np.abs(high))
     outside = (rows.inputs < low - slack) | (rows.inputs > high + slack)
     share = outside.any(1).mean()
-    if share > MOST_OUTSIDE:
+    if share > MAX_OUTSIDE:
         names = [name for name, any_outside in zip(input_names(estimator), outside.any(0), strict=True) if any_outside]
         yield f"{percent(share)} of the rows given lie outside of the range of the fit (in {listed(names)}): there the model extrapolates."
 
@@ -94,8 +94,8 @@ def _counts(estimator) -> tuple[list[str], np.ndarray]:
     """Names of outputs and how often the fit saw each, where that is known."""
     if kind_of(estimator) not in ("table", "target"):
         return [], np.array([])
-    if hasattr(estimator, "_num_seen"):
-        return output_names(estimator), estimator._num_seen
+    if hasattr(estimator, "_num_observed"):
+        return output_names(estimator), estimator._num_observed
     learned = kept(estimator)
     return ([], np.array([])) if learned is None else (output_names(estimator), np.isfinite(learned.Y).sum(0))
 
@@ -132,11 +132,11 @@ def changes(estimator, X: np.ndarray | None, spread: np.ndarray | float = 1.0) -
     return np.max(np.ptp(mean, axis=1) / spread, axis=1)
 
 
-NEAR_FLOOR = 100 * NOISE_BOX[0]
+NEAR_FLOOR = 100 * RELATIVE_NOISE_BOUNDS[0]
 """Noise below this part of the variance of an output is as small as training lets it be."""
 ALL_NOISE = 0.9
 """Noise above this part of the variance leaves nothing to explain."""
-HARDLY = 0.1
+NEGLIGIBLE_CHANGE_FRACTION = 0.1
 """A change of the prediction, in standard deviations of the output, that is hardly one."""
 
 
@@ -148,13 +148,13 @@ def idle_inputs(estimator, rows: Rows | None) -> Iterator[str]:
     reach = np.ptp(learned.inputs, axis=0)
     is_idle = (lengthscales > reach) & (reach > 0)
     if is_idle.any():
-        is_idle &= changes(estimator, learned.inputs, np.nanstd(learned.Y, axis=0)) < HARDLY
+        is_idle &= changes(estimator, learned.inputs, np.nanstd(learned.Y, axis=0)) < NEGLIGIBLE_CHANGE_FRACTION
     idle = [name for name, is_so in zip(input_names(estimator), is_idle, strict=True) if is_so]
     if idle:
         one = len(idle) == 1
         yield (
             f"{'Input' if one else 'Inputs'} {listed(idle)} hardly {'matters' if one else 'matter'}: {'its lengthscale is' if one else 'their lengthscales are'} "
-            f"longer than the range of the data, and predictions change by less than {percent(HARDLY)} of the spread of the outputs along {'it' if one else 'them'}."
+            f"longer than the range of the data, and predictions change by less than {percent(NEGLIGIBLE_CHANGE_FRACTION)} of the spread of the outputs along {'it' if one else 'them'}."
         )
 
 
@@ -164,8 +164,8 @@ def noise_levels(estimator, rows: Rows | None) -> Iterator[str]:
     if learned is None or not isinstance(estimator.noise, str) or estimator.hyperparameters == "fixed":
         return
     for name, variance, column in zip(output_names(estimator), np.diag(estimator.noise_), learned.Y.T, strict=True):
-        seen = column[np.isfinite(column)]
-        if len(seen) < 2 or not (spread := seen.var()) > 0:
+        observed = column[np.isfinite(column)]
+        if len(observed) < 2 or not (spread := observed.var()) > 0:
             continue
         if variance < NEAR_FLOOR * spread:
             yield f"{called(estimator, name)}: the noise is at its floor, and the model passes through every observation. Was it computed, not measured?"
@@ -225,21 +225,21 @@ def draws(estimator, rows: Rows | None) -> Iterator[str]:
         yield "Drawing the hyperparameters was interrupted; only the draws until then are used."
     if number := int(attrs.get("num_divergences", 0)):
         yield f"{count(number, 'transition')} of the sampler diverged: draws may be missing from a corner of the posterior. Raise target_accept."
-    if not attrs.get("rhat_max", 1.0) <= MOST_RHAT:
+    if not attrs.get("rhat_max", 1.0) <= MAX_RHAT:
         yield (
-            f"The chains have not mixed (R̂ = {show(attrs['rhat_max'])} for {attrs['rhat_worst']}, above {MOST_RHAT}): take more "
+            f"The chains have not mixed (R̂ = {show(attrs['rhat_max'])} for {attrs['rhat_worst']}, above {MAX_RHAT}): take more "
             "draws before quoting intervals of hyperparameters."
         )
-    if not attrs.get("ess_min", np.inf) >= LEAST_ESS * chains:
+    if not attrs.get("ess_min", np.inf) >= MIN_ESS_PER_CHAIN * chains:
         yield f"The draws are worth only {attrs['ess_min']:.0f} independent ones for {attrs['ess_worst']}: take more before quoting quantiles."
-    if attrs.get("khat", 0.0) > MOST_KHAT:
+    if attrs.get("khat", 0.0) > MAX_PARETO_K:
         yield (
             f"The {attrs['method']} approximation of the hyperparameters is poor (Pareto k̂ = {show(attrs['khat'], 3)}, above "
-            f'{MOST_KHAT}): use hyperparameters="nuts" to be sure.'
+            f'{MAX_PARETO_K}): use hyperparameters="nuts" to be sure.'
         )
 
 
-def poor_intervals(judgements: tuple[Judgement, ...]) -> tuple[str, ...]:
+def poor_intervals(judgements: tuple[CoverageAssessment, ...]) -> tuple[str, ...]:
     """Intervals that do not hold what they promise; that of all outputs together, and those of single ones."""
     poor = [one for one in judgements if one.is_good is False]
     if not poor:

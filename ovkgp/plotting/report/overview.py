@@ -6,11 +6,11 @@ import numpy as np
 
 from ovkgp.estimators.common.summary import count
 from ovkgp.plotting.axes import input_names, output_names
-from ovkgp.plotting.report.evaluation_data import Predicted, Rows, class_name, kept, kind_of
+from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, class_name, kept, kind_of
 from ovkgp.plotting.report.numbers import joined, percent, show
-from ovkgp.plotting.report.sections import Column, DataSummary, Judgement
+from ovkgp.plotting.report.sections import Column, CoverageAssessment, DataSummary
 
-MOST_COLUMNS = 30
+MAX_COLUMNS = 30
 """A table shows no more columns than this."""
 ROUNDING = 1e-12
 """What is smaller than this part of the largest entry was left by scaling there and back."""
@@ -30,7 +30,7 @@ def data_summary(estimator, rows: Rows | None) -> DataSummary:
         classes = tuple((str(name), int((name == rows.Y).sum())) for name in estimator.classes_)
     elif rows.Y is not None:
         outputs = columns(rows.Y, output_names(estimator))
-    shown = {"inputs": inputs[:MOST_COLUMNS], "outputs": outputs[:MOST_COLUMNS], "classes": classes[:MOST_COLUMNS]}
+    shown = {"inputs": inputs[:MAX_COLUMNS], "outputs": outputs[:MAX_COLUMNS], "classes": classes[:MAX_COLUMNS]}
     return DataSummary(_sentence(estimator, rows), **shown, left_off=_left_off(inputs, outputs))
 
 
@@ -47,16 +47,16 @@ def columns(values: np.ndarray, names: list[str]) -> tuple[Column, ...]:
 
 
 def _column(name: str, values: np.ndarray) -> Column:
-    seen = values[np.isfinite(values)]
-    missing = 1 - len(seen) / len(values)
-    if not len(seen):
+    observed = values[np.isfinite(values)]
+    missing = 1 - len(observed) / len(values)
+    if not len(observed):
         return Column(name, 0, missing)
-    sd = float(seen.std(ddof=1)) if len(seen) > 1 else None
-    rounding = ROUNDING * float(np.abs(seen).max())
+    sd = float(observed.std(ddof=1)) if len(observed) > 1 else None
+    rounding = ROUNDING * float(np.abs(observed).max())
     low, mean, high = (
-        0.0 if abs(value) < rounding else float(value) for value in (seen.min(), seen.mean(), seen.max())
+        0.0 if abs(value) < rounding else float(value) for value in (observed.min(), observed.mean(), observed.max())
     )
-    return Column(name, len(seen), missing, low, mean, high, sd)
+    return Column(name, len(observed), missing, low, mean, high, sd)
 
 
 def _sentence(estimator, rows: Rows) -> str:
@@ -67,14 +67,18 @@ def _sentence(estimator, rows: Rows) -> str:
         return f"{parts} and {count(len(estimator.classes_), 'class', 'classes')}."
     if kind == "none":
         return f"{parts}, no outputs."
-    seen = int(np.isfinite(rows.Y).sum())
-    outputs = f"{count(rows.Y.shape[1], 'output')}, {count(seen, 'entry', 'entries')} observed"
-    return f"{parts} and {outputs} of {rows.Y.size}." if seen < rows.Y.size else f"{parts} and {outputs}, none missing."
+    observed = int(np.isfinite(rows.Y).sum())
+    outputs = f"{count(rows.Y.shape[1], 'output')}, {count(observed, 'entry', 'entries')} observed"
+    return (
+        f"{parts} and {outputs} of {rows.Y.size}."
+        if observed < rows.Y.size
+        else f"{parts} and {outputs}, none missing."
+    )
 
 
 def _without_rows(estimator) -> DataSummary:
     inputs, outputs = tuple(Column(name) for name in input_names(estimator)), ()
-    sentence, counts = count(len(inputs), "input"), getattr(estimator, "_num_seen", None)
+    sentence, counts = count(len(inputs), "input"), getattr(estimator, "_num_observed", None)
     if kind_of(estimator) == "labels":
         sentence += f" and {count(len(estimator.classes_), 'class', 'classes')}"
     else:
@@ -84,27 +88,27 @@ def _without_rows(estimator) -> DataSummary:
         sentence += f" and {count(len(names), 'output')}"
     if (entries := num_entries(estimator)) is not None:
         sentence += f", {count(entries, 'observed entry', 'observed entries')}"
-    shown = {"inputs": inputs[:MOST_COLUMNS], "outputs": outputs[:MOST_COLUMNS]}
+    shown = {"inputs": inputs[:MAX_COLUMNS], "outputs": outputs[:MAX_COLUMNS]}
     return DataSummary(f"{sentence}.", **shown, hint=HINT, left_off=_left_off(inputs, outputs))
 
 
 def num_entries(estimator) -> int | None:
     """How many entries of Y the fit has seen, where the estimator has counted them."""
-    if hasattr(estimator, "_num_seen"):
-        return int(np.sum(estimator._num_seen))
+    if hasattr(estimator, "_num_observed"):
+        return int(np.sum(estimator._num_observed))
     return int(estimator._counts[1]) if hasattr(estimator, "_counts") else None
 
 
 def _left_off(inputs: tuple, outputs: tuple) -> str:
     more = [
-        f"{len(found) - MOST_COLUMNS} further {name}"
+        f"{len(found) - MAX_COLUMNS} further {name}"
         for found, name in ((inputs, "inputs"), (outputs, "outputs"))
-        if len(found) > MOST_COLUMNS
+        if len(found) > MAX_COLUMNS
     ]
     return f"The table leaves out {' and '.join(more)}." if more else ""
 
 
-MOST_NAMED = 4
+MAX_NAMED = 4
 """Outputs whose explained variance is told one by one."""
 
 
@@ -119,7 +123,7 @@ def default_title(estimator) -> str:
         '3 outputs over 3 inputs'
     """
     known = getattr(estimator, "feature_names_in_", None)
-    inputs = count(estimator.n_features_in_, "input") if known is None or len(known) > MOST_NAMED else joined(known)
+    inputs = count(estimator.n_features_in_, "input") if known is None or len(known) > MAX_NAMED else joined(known)
     return f"{_answers(estimator)} over {inputs}"
 
 
@@ -132,15 +136,15 @@ def _answers(estimator) -> str:
     if kind == "labels":
         classes = count(len(estimator.classes_), "class", "classes")
         return f"{names[0]} ({classes})" if is_named else classes
-    return joined(names) if is_named and len(names) <= MOST_NAMED else count(len(names), "output")
+    return joined(names) if is_named and len(names) <= MAX_NAMED else count(len(names), "output")
 
 
 def verdict(
     estimator,
     name: str,
     rows: Rows | None,
-    found: Predicted | None,
-    judgements: tuple[Judgement, ...],
+    found: HeldOutPredictions | None,
+    judgements: tuple[CoverageAssessment, ...],
     num_warnings: int,
 ) -> str:
     """One paragraph in plain words.
@@ -179,7 +183,7 @@ def _what(estimator, name: str) -> str:
     return f"{name}, fitted to {joined(parts)}."
 
 
-def _quality(estimator, rows: Rows | None, found: Predicted | None) -> str:
+def _quality(estimator, rows: Rows | None, found: HeldOutPredictions | None) -> str:
     if found is not None:
         return _explained(output_names(estimator), found)
     if kind_of(estimator) != "labels" or rows is None:
@@ -194,7 +198,7 @@ def _quality(estimator, rows: Rows | None, found: Predicted | None) -> str:
     return f"On {where}, the area under the curve of found against false alarms is {show(estimator.roc_curve(rows.X, rows.Y).area, 3)}."
 
 
-def _explained(names: list[str], found: Predicted) -> str:
+def _explained(names: list[str], found: HeldOutPredictions) -> str:
     """The share of the variance that predictions of unseen entries explain."""
     known = [(name, share) for name, share in zip(names, found.explained, strict=True) if np.isfinite(share)]
     if not known:
@@ -202,7 +206,7 @@ def _explained(names: list[str], found: Predicted) -> str:
     start = f"{found.how}, observations are predicted with"
     if len(names) == 1:
         return f"{start} {_share(known[0][1])} of their variance explained."
-    if len(known) <= MOST_NAMED:
+    if len(known) <= MAX_NAMED:
         each = ", ".join(f"{_share(share)} ('{name}')" for name, share in known)
         return f"{start} so much of their variance explained: {each}."
     worst, best = min(known, key=lambda pair: pair[1]), max(known, key=lambda pair: pair[1])

@@ -25,7 +25,7 @@ from ovkgp.plotting.report.parameters import parameter_table
 from ovkgp.plotting.report.sections import Report
 
 
-def require_place(path: str | os.PathLike) -> Path:
+def check_place(path: str | os.PathLike) -> Path:
     """A path at which a file can be written; of a link, the file behind it counts.
 
     Raises:
@@ -153,7 +153,7 @@ def write_report(
         >>> "<h1>A sine</h1>" in page
         True
     """
-    target = require_place(path)
+    target = check_place(path)
     report = make_report(estimator, target.name, X=X, Y=Y, title=title, notes=notes, extra_figures=extra_figures)
     replace_file(target, render(report).encode())
     return target

@@ -17,8 +17,8 @@ from ovkgp.estimators.common.scaling import in_user_units, named_structure
 from ovkgp.estimators.common.summary import count
 from ovkgp.estimators.regression.hyperparameters import units_of, values_in_units
 from ovkgp.estimators.ridge.base import RidgeEstimator
-from ovkgp.exceptions import FactorisationError, FitWarning
-from ovkgp.inference.sampling.diagnostics import FEWEST, MOST_KHAT, effective_size, rhat
+from ovkgp.exceptions import FactorizationError, FitWarning
+from ovkgp.inference.sampling.diagnostics import FEWEST, MAX_PARETO_K, effective_size, rhat
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.training.log_posterior import named_values
 from ovkgp.plotting.axes import input_names, output_names
@@ -27,7 +27,7 @@ from ovkgp.plotting.report.evaluation_data import class_name
 from ovkgp.plotting.report.numbers import show
 from ovkgp.plotting.report.sections import Parameter, ParameterTable
 
-MOST_OUTPUTS = 6
+MAX_OUTPUTS = 6
 """Correlations between more outputs than this are left to a picture."""
 PARTS = {
     "helmholtz": ("the curl-free part", "the divergence-free part"),
@@ -117,7 +117,7 @@ def _matrix(what: str, draws: np.ndarray, part: str, names: Names) -> Iterator[E
     deviations = np.sqrt(np.einsum("cdaa->cda", draws))
     for a, output in enumerate(names.outputs):
         yield Entry(f"{what} standard deviation", _joined(output, part), deviations[..., a])
-    if len(names.outputs) > MOST_OUTPUTS:
+    if len(names.outputs) > MAX_OUTPUTS:
         return
     for a in range(len(names.outputs)):
         for b in range(a + 1, len(names.outputs)):
@@ -249,7 +249,7 @@ def _lengthscale(estimator) -> list[Parameter]:
     return [Parameter("lengthscale", name, float(value)) for name, value in zip(names, values, strict=True)]
 
 
-MOST_ENTRIES, MOST_PARAMETERS = 500, 40
+MAX_ENTRIES, MAX_PARAMETERS = 500, 40
 """Observed entries and trained numbers up to which the approximation is made."""
 DRAWS = 200
 
@@ -280,7 +280,7 @@ def local_draws(estimator) -> LocalDraws | None:
         warnings.simplefilter("ignore", FitWarning)  # k̂ and flat directions are said in the notes
         try:
             found = sample_hyperparameters(estimator.gp_, data.X, data.Y, "laplace", noise=data.noise, **options)
-        except FactorisationError as error:
+        except FactorizationError as error:
             return LocalDraws({}, (f"No intervals: the Laplace approximation failed ({error}).",))
     group = found["posterior"]
     return LocalDraws(values_in_units(estimator, group), _notes(group.attrs))
@@ -291,16 +291,16 @@ def _is_cheap(estimator) -> bool:
         return False
     trained = sum(parameter.numel() for parameter in estimator.gp_.parameters() if parameter.requires_grad)
     return (
-        bool(estimator._num_seen.sum() <= MOST_ENTRIES and 0 < trained <= MOST_PARAMETERS)
+        bool(estimator._num_observed.sum() <= MAX_ENTRIES and 0 < trained <= MAX_PARAMETERS)
         and kept_observations(estimator) is not None
     )
 
 
 def _notes(attrs: dict) -> tuple[str, ...]:
     notes = []
-    if attrs.get("khat", 0) > MOST_KHAT:
+    if attrs.get("khat", 0) > MAX_PARETO_K:
         notes.append(
-            f"The Laplace approximation is rough here (Pareto k̂ = {show(attrs['khat'], 3)}, above {MOST_KHAT}): read these intervals as "
+            f"The Laplace approximation is rough here (Pareto k̂ = {show(attrs['khat'], 3)}, above {MAX_PARETO_K}): read these intervals as "
             "orders of magnitude."
         )
     if attrs.get("num_flat", 0):
@@ -312,7 +312,7 @@ def _notes(attrs: dict) -> tuple[str, ...]:
 
 LEVEL = 0.9
 """Of the intervals."""
-MOST_ROWS = 60
+MAX_ROWS = 60
 """A table is no longer than this."""
 
 
@@ -428,13 +428,13 @@ def _notes_parameters(estimator, notes: tuple[str, ...]) -> tuple[str, ...]:
     if units_of(estimator) != "of the data":
         words = "Noise and mean are in the units of the data; of the kernel only its author knows which numbers carry units."
         notes = (words, *notes)
-    if estimator.n_outputs_ > MOST_OUTPUTS:
+    if estimator.n_outputs_ > MAX_OUTPUTS:
         notes = (*notes, "Correlations between outputs are left to the picture of the fit.")
     return notes
 
 
 def _table(estimator, sentence: str, rows: list[Parameter], value_name: str, notes: tuple[str, ...]) -> ParameterTable:
-    if len(rows) > MOST_ROWS:
-        notes = (*notes, f"The table shows the first {MOST_ROWS} of {len(rows)} values.")
+    if len(rows) > MAX_ROWS:
+        notes = (*notes, f"The table shows the first {MAX_ROWS} of {len(rows)} values.")
     units = units_of(estimator) if is_gp(estimator) else "of the data"
-    return ParameterTable(sentence, tuple(rows[:MOST_ROWS]), value_name, units, notes)
+    return ParameterTable(sentence, tuple(rows[:MAX_ROWS]), value_name, units, notes)

@@ -113,7 +113,7 @@ class ParameterTable:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ReportFigure:
     """A picture that is a part of the page.
 
     Args:
@@ -131,7 +131,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class CoverageAssessment:
     """Coverage in words: of so many entries so many lay inside, and what that says.
 
     Args:
@@ -155,8 +155,8 @@ class Calibration:
     """Whether intervals hold what they promise: a sentence, judgements and pictures."""
 
     note: str
-    judgements: tuple[Judgement, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    judgements: tuple[CoverageAssessment, ...] = ()
+    pictures: tuple[ReportFigure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,12 @@ class Report:
     data: DataSummary
     model: ModelWords
     parameters: ParameterTable
-    traces: tuple[Picture, ...]
-    fit: tuple[Picture, ...]
+    traces: tuple[ReportFigure, ...]
+    fit: tuple[ReportFigure, ...]
     fit_note: str
     calibration: Calibration
     warnings: tuple[str, ...]
-    extra: tuple[Picture, ...]
+    extra: tuple[ReportFigure, ...]
     notes: tuple[str, ...]
     file_name: str
     version: str

@@ -66,7 +66,7 @@ def test_errors_of_one_rank_reach_all(shared):
 def test_errors_of_the_whole_are_the_same_on_all(shared):
     _, errors, _ = shared
     for told in errors:
-        assert told["unseen"] == errors[0]["unseen"] and "nobody observed output 1" in told["unseen"][1]
+        assert told["unobserved"] == errors[0]["unobserved"] and "nobody observed output 1" in told["unobserved"][1]
         assert told["width"] == errors[0]["width"] and f"rank {len(errors) - 1}" in told["width"][1]
         assert told["no rows"] == ["InputError", "there is nothing to learn from: the chunks have no rows."]
         assert told["apart"][0] == "DistributedError" and "the same methods in the same order" in told["apart"][1]

@@ -11,7 +11,7 @@ from linear_operator import to_dense
 from oracles import dense
 
 import ovkgp
-from ovkgp.estimators.common.options import CONVENTIONS, noise_of, require_lam
+from ovkgp.estimators.common.options import CONVENTIONS, check_lam, noise_of
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import DecomposableKernel
 
@@ -69,8 +69,8 @@ def dense_features(feature_map, X):
 def minimiser(kernel, X, Y, test, a, b, weights=None):
     """f̂ at the test points: the gradient −2a K W (y − K u) + 2b K u is zero at (a W K + b I) u = a W y."""
     K, cross = gram(kernel, X, X), gram(kernel, test, X)
-    seen = np.isfinite(Y).ravel()
-    W = np.diag(np.where(seen, 1.0 if weights is None else weights.ravel(), 0.0))
+    observed = np.isfinite(Y).ravel()
+    W = np.diag(np.where(observed, 1.0 if weights is None else weights.ravel(), 0.0))
     u = np.linalg.solve(a * W @ K + b * np.eye(len(K)), a * W @ np.nan_to_num(Y).ravel())
     return (cross @ u).reshape(len(test), -1)
 
@@ -155,7 +155,7 @@ def test_a_series_needs_two_vectors():
 @pytest.mark.parametrize("lam", [0, -1.0, np.nan, np.inf, [], [1.0, 0.0], "a", None, True, [[1.0]]])
 def test_a_lam_that_is_not_positive_is_refused(lam):
     with pytest.raises(InputError, match="lam must be"):
-        require_lam(lam)
+        check_lam(lam)
 
 
 def test_an_unknown_convention_is_refused_with_those_there_are():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ovkgp.estimators.common.scaling import ROWS_AT_ONCE, Moments, Scaling
+from ovkgp.estimators.common.scaling import CHUNK_ROWS, Moments, Scaling
 
 
 def columns(n=200, seed=0):
@@ -37,7 +37,7 @@ def test_any_cutting_gives_the_moments_of_the_whole(cuts, seed):
 
 
 def test_more_rows_than_are_taken_at_once():
-    table = columns(ROWS_AT_ONCE + 7)
+    table = columns(CHUNK_ROWS + 7)
     check(Moments.of(table), table)
 
 

@@ -17,7 +17,7 @@ from thread_ranks import on_ranks
 import ovkgp
 from ovkgp.datasets import stream
 from ovkgp.estimators.common.scaling import Scaling
-from ovkgp.estimators.common.streaming import ROWS_AT_ONCE, Chunks, gather_statistics, survey
+from ovkgp.estimators.common.streaming import CHUNK_ROWS, Chunks, accumulate_rows, survey
 from ovkgp.exceptions import DistributedError, InputError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
@@ -37,7 +37,7 @@ def cut(X, Y, *at):
 
 
 def equal(a, b):
-    assert (a.columns, a.num_rows, a.num_seen_rows) == (b.columns, b.num_rows, b.num_seen_rows)
+    assert (a.columns, a.num_rows, a.num_observed_rows) == (b.columns, b.num_rows, b.num_observed_rows)
     np.testing.assert_array_equal(a.sample.X, b.sample.X)
     np.testing.assert_array_equal(a.sample.Y, b.sample.Y)
     for mine, yours in ((a.inputs, b.inputs), (a.outputs, b.outputs)):
@@ -49,7 +49,7 @@ def equal(a, b):
 def test_what_a_survey_counts():
     X, Y = table()
     found = survey(cut(X, Y, 10, 60), limit=30)
-    assert (found.num_rows, found.num_seen_rows) == (100, np.isfinite(Y).any(1).sum())
+    assert (found.num_rows, found.num_observed_rows) == (100, np.isfinite(Y).any(1).sum())
     assert (found.columns.num_inputs, found.columns.num_outputs) == (2, 3)
     np.testing.assert_array_equal(found.outputs.count, np.isfinite(Y).sum(0))
     np.testing.assert_allclose(found.inputs.mean, X.mean(0))  # of all rows, as the scaling of a table is
@@ -78,8 +78,8 @@ def test_ranks_without_rows():
 
 
 def test_long_chunks_are_taken_in_parts():
-    X = np.zeros((ROWS_AT_ONCE + 5, 1))
-    assert [len(part.X) for part in Chunks([(X, X)])] == [ROWS_AT_ONCE, 5]
+    X = np.zeros((CHUNK_ROWS + 5, 1))
+    assert [len(part.X) for part in Chunks([(X, X)])] == [CHUNK_ROWS, 5]
 
 
 def test_arrays_tensors_frames_and_lists_are_the_same():
@@ -215,7 +215,7 @@ def test_the_scaling_is_that_of_all_rows_and_not_of_the_sample():
     np.testing.assert_allclose(model.scaling_.output_offset, Y.mean(0), rtol=1e-9)
     np.testing.assert_allclose(model.scaling_.output_scale, Y.std(0), rtol=1e-9)
     np.testing.assert_allclose(model.scaling_.input_scale, X.std(0), rtol=1e-9)
-    assert model.fit_report_.num_rows == 20 and model.statistics_.num_seen.tolist() == [400, 400]
+    assert model.fit_report_.num_rows == 20 and model.statistics_.num_observed.tolist() == [400, 400]
 
 
 def test_structures_are_compared_on_the_sample():
@@ -360,6 +360,6 @@ def test_statistics_of_bad_chunks_are_refused():
     kernel = decomposable()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5, random_state=0))
     with pytest.raises(InputError, match=r"chunk 0.*NaN"):
-        gather_statistics(gp, Scaling.none(2, 3), [(np.full((4, 2), np.nan), np.zeros((4, 3)))])
+        accumulate_rows(gp, Scaling.none(2, 3), [(np.full((4, 2), np.nan), np.zeros((4, 3)))])
     with pytest.raises(InputError, match="no data"):
-        gather_statistics(gp, Scaling.none(2, 3), [])
+        accumulate_rows(gp, Scaling.none(2, 3), [])

@@ -8,7 +8,7 @@ from gpytorch.kernels import RBFKernel
 from ovkgp.datasets import make_sine_quantiles
 from ovkgp.estimators import InfiniteQuantileRegressor
 from ovkgp.estimators.quantiles.kernel import LearnedKernel
-from ovkgp.estimators.quantiles.options import canonical_lam, require_levels, require_quantile_options
+from ovkgp.estimators.quantiles.options import canonical_lam, check_levels, check_quantile_options
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.losses import TaskMeasure, grid
 
@@ -47,7 +47,7 @@ BAD = [
 @pytest.mark.parametrize(("options", "words"), BAD)
 def test_bad_options_are_refused_in_words(options, words):
     with pytest.raises(OptionError, match=words):
-        require_quantile_options(InfiniteQuantileRegressor(**options))
+        check_quantile_options(InfiniteQuantileRegressor(**options))
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_bad_options_are_refused_in_words(options, words):
     ],
 )
 def test_good_options_pass(options):
-    require_quantile_options(InfiniteQuantileRegressor(**options))
+    check_quantile_options(InfiniteQuantileRegressor(**options))
 
 
 def test_lam_must_be_positive():
     with pytest.raises(InputError, match="lam must be a positive number"):
-        require_quantile_options(InfiniteQuantileRegressor(lam=0.0))
+        check_quantile_options(InfiniteQuantileRegressor(lam=0.0))
 
 
 def test_finite_levels_and_nodes_lie_inside_zero_and_one():
     with pytest.raises(InputError, match="levels"):
-        require_quantile_options(InfiniteQuantileRegressor(coupling="joint", levels=[0.0, 0.5]))
+        check_quantile_options(InfiniteQuantileRegressor(coupling="joint", levels=[0.0, 0.5]))
     with pytest.raises(InputError, match="nodes of the measure"):
-        require_quantile_options(InfiniteQuantileRegressor(measure=TaskMeasure(torch.tensor([0.5, 1.0]))))
+        check_quantile_options(InfiniteQuantileRegressor(measure=TaskMeasure(torch.tensor([0.5, 1.0]))))
 
 
 def test_bad_options_leave_a_fitted_model_as_it_was():
@@ -98,12 +98,12 @@ def test_lam_of_the_stability_convention_is_twice_the_canonical_one():
 @pytest.mark.parametrize("levels", [[0.1, 1.0], [0.0], [np.nan], [[0.1]], [], "median", [0.1, 90]])
 def test_levels_that_are_none_are_refused(levels):
     with pytest.raises(InputError, match="quantiles must"):
-        require_levels(levels)
+        check_levels(levels)
 
 
 def test_levels_come_back_as_a_vector():
-    assert require_levels(0.5).tolist() == [0.5]
-    assert require_levels(torch.tensor([0.9, 0.1])).dtype == np.float64
+    assert check_levels(0.5).tolist() == [0.5]
+    assert check_levels(torch.tensor([0.9, 0.1])).dtype == np.float64
 
 
 @pytest.fixture(scope="module")

@@ -110,8 +110,8 @@ def test_rows_that_come_twice_are_rows_of_weight_two(sine):
     weights = np.ones(60)
     weights[:20] = 2.0
     twice = InfiniteQuantileRegressor(**FIXED).fit(np.vstack([X, X[:20]]), np.hstack([y, y[:20]]))
-    weighed = InfiniteQuantileRegressor(**FIXED).fit(X, y, sample_weight=weights)
-    for ours, theirs in zip(*(m.predict(X, LEVELS, return_std=True) for m in (twice, weighed)), strict=True):
+    weighted = InfiniteQuantileRegressor(**FIXED).fit(X, y, sample_weight=weights)
+    for ours, theirs in zip(*(m.predict(X, LEVELS, return_std=True) for m in (twice, weighted)), strict=True):
         np.testing.assert_allclose(ours, theirs)
 
 
@@ -247,7 +247,7 @@ def test_lambda_of_streamed_rows_comes_from_a_part_of_them(sine, monkeypatch):
 
 
 def test_penalties_on_crossings_need_all_rows_in_memory(sine, monkeypatch):
-    monkeypatch.setattr(quantile_model, "MOST_ENTRIES", 100)
+    monkeypatch.setattr(quantile_model, "MAX_ENTRIES", 100)
     with pytest.raises(OptionError, match="rearrange"):
         InfiniteQuantileRegressor(num_frequencies=20, noncrossing="exact", **FIXED).fit(sine.X, sine.y)
 
@@ -256,11 +256,11 @@ def test_penalties_on_crossings_need_all_rows_in_memory(sine, monkeypatch):
 
 
 def test_distribution_has_the_predicted_quantiles(fitted, sine):
-    law = fitted.predict_distribution(sine.X[:5])
+    distribution = fitted.predict_distribution(sine.X[:5])
     np.testing.assert_allclose(
-        law.quantile(torch.tensor(LEVELS, dtype=torch.float64)), fitted.predict(sine.X[:5], LEVELS)
+        distribution.quantile(torch.tensor(LEVELS, dtype=torch.float64)), fitted.predict(sine.X[:5], LEVELS)
     )
-    inside = law.cdf(torch.from_numpy(fitted.predict(sine.X[:5], LEVELS)))
+    inside = distribution.cdf(torch.from_numpy(fitted.predict(sine.X[:5], LEVELS)))
     np.testing.assert_allclose(inside, np.broadcast_to(LEVELS, (5, 5)), atol=1e-8)
 
 
@@ -479,7 +479,7 @@ def test_ctrl_c_keeps_the_best_curves_so_far(sine, monkeypatch):
     def interrupted(self, budget, bar):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(primal.Splitting, "run", interrupted)
+    monkeypatch.setattr(primal.ADMM, "run", interrupted)
     with pytest.warns(FitWarning, match="interrupted"):
         model = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y)
     assert model.fit_report_.interrupted and np.isfinite(model.predict(sine.X, LEVELS)).all()
@@ -487,7 +487,7 @@ def test_ctrl_c_keeps_the_best_curves_so_far(sine, monkeypatch):
 
 def test_ctrl_c_in_the_bootstrap_ends_all_replicates(sine, monkeypatch):
     model = InfiniteQuantileRegressor(uncertainty="bootstrap", num_replicates=10, **FIXED).fit(sine.X, sine.y)
-    rounds, calls = primal.Splitting.run, []
+    rounds, calls = primal.ADMM.run, []
 
     def third_time(self, budget, bar):
         calls.append(1)
@@ -495,7 +495,7 @@ def test_ctrl_c_in_the_bootstrap_ends_all_replicates(sine, monkeypatch):
             raise KeyboardInterrupt
         return rounds(self, budget, bar)
 
-    monkeypatch.setattr(primal.Splitting, "run", third_time)
+    monkeypatch.setattr(primal.ADMM, "run", third_time)
     with pytest.warns(FitWarning, match="2 of 10"):
         model.predict(sine.X[:3], 0.5, return_std=True)
     assert len(model._replicates) == 2

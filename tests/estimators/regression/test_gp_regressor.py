@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import ovkgp
 from ovkgp.estimators.common.named_kernels import approximate, structure
 from ovkgp.estimators.common.scaling import in_user_units
-from ovkgp.estimators.regression.training import Learner, Table, num_weights
+from ovkgp.estimators.regression.training import RegressorTrainer, Table, num_weights
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
 from ovkgp.inference import hyperparameters
 from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, KnownMatrix
@@ -335,7 +335,7 @@ def test_partial_fit_is_the_one_pass_answer(noise):
     inner = first.posterior_.predict(first.scaling_.inputs(X[:9]), "output")
     torch.testing.assert_close(inner.mean, whole.mean, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(inner.cov, whole.cov, rtol=1e-8, atol=1e-10)
-    assert first._num_seen.sum() == np.isfinite(Y).sum()
+    assert first._num_observed.sum() == np.isfinite(Y).sum()
 
 
 def test_partial_fit_goes_on_from_an_exact_fit():
@@ -345,7 +345,7 @@ def test_partial_fit_goes_on_from_an_exact_fit():
         assert model.approximation_ == "exact"
         model.partial_fit(X[60:], Y[60:])
         assert model.approximation_ == "orff"
-        assert model._num_seen.sum() == np.isfinite(Y).sum()
+        assert model._num_observed.sum() == np.isfinite(Y).sum()
         assert model.score(X, truth) > 0.97
 
 
@@ -647,7 +647,7 @@ def test_an_interrupt_in_the_second_candidate_is_told_where_the_first_is_taken(m
     X = rng.uniform(0, 5, (60, 2))
     Y = np.c_[np.sin(X[:, 0]), np.cos(3 * X[:, 1])] + 0.1 * rng.standard_normal((60, 2))  # which share nothing
     begun, calls = [], []
-    candidate, forward = Learner._candidate, MaternKernel.forward
+    candidate, forward = RegressorTrainer._candidate, MaternKernel.forward
 
     def interrupting(self, *args, **kwargs):
         calls.append(begun[-1] if begun else None)
@@ -655,7 +655,7 @@ def test_an_interrupt_in_the_second_candidate_is_told_where_the_first_is_taken(m
             os.kill(os.getpid(), signal.SIGINT)
         return forward(self, *args, **kwargs)
 
-    monkeypatch.setattr(Learner, "_candidate", lambda self, name: begun.append(name) or candidate(self, name))
+    monkeypatch.setattr(RegressorTrainer, "_candidate", lambda self, name: begun.append(name) or candidate(self, name))
     monkeypatch.setattr(MaternKernel, "forward", interrupting)
     with pytest.warns(FitWarning, match="interrupted"):
         model = ovkgp.GPRegressor(random_state=0).fit(X, Y)

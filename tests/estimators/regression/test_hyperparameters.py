@@ -68,9 +68,9 @@ class Dense:
         K = np.exp(-0.5 * cdist(scaled, scaled, "sqeuclidean"))
         noise = value["noise"] if value["noise"].ndim == 2 else np.diag(value["noise"])
         C = np.kron(K, value["output_matrix"]) + np.kron(np.eye(len(X)), noise)
-        seen = np.isfinite(Y).ravel()
-        self.C, self.mean = C[np.ix_(seen, seen)], np.tile(value["mean"], len(X))[seen]
-        self.y = Y.ravel()[seen]
+        observed = np.isfinite(Y).ravel()
+        self.C, self.mean = C[np.ix_(observed, observed)], np.tile(value["mean"], len(X))[observed]
+        self.y = Y.ravel()[observed]
 
     def left_out(self):
         inverse = np.linalg.inv(self.C)
@@ -370,18 +370,18 @@ def test_rows_beyond_those_of_training_are_conditioned_on(cheap):
 
 
 def test_many_weights_are_drawn_with_the_exact_kernel(monkeypatch):
-    seen = []
+    observed = []
 
     def watched(estimator, gp, rows, seed):
-        seen.append((gp.features, len(rows.X)))
+        observed.append((gp.features, len(rows.X)))
         return perturbed(estimator, gp, rows, seed)
 
     monkeypatch.setattr(gp_regressor, "draw_hyperparameters", watched)
-    monkeypatch.setattr("ovkgp.estimators.regression.training.MOST_WEIGHTS", 10)
+    monkeypatch.setattr("ovkgp.estimators.regression.training.MAX_WEIGHTS", 10)
     monkeypatch.setattr("ovkgp.estimators.regression.training.DENSE_ENTRIES", 30)
     X, Y = table_gp_regressor_draws()
     fitted = model_gp_regressor_draws(kernel="lmc", approximation="orff", num_frequencies=15, sampling=None).fit(X, Y)
-    assert seen == [(None, 15)] and fitted.gp_.features is not None
+    assert observed == [(None, 15)] and fitted.gp_.features is not None
     assert_is_the_mixture(fitted, X, Y, most=MIXTURE_DRAWS)
 
 

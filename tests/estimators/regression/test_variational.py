@@ -220,7 +220,7 @@ def test_few_rows_first_and_batches_later(monkeypatch):
 
 def test_training_on_some_rows_predicts_from_all():
     model = fitted("poisson", COUNTS, training_rows=30)
-    assert model.fit_report_.num_rows <= 40 and model._num_seen.tolist() == [60]
+    assert model.fit_report_.num_rows <= 40 and model._num_observed.tolist() == [60]
     assert model.log_evidence_ == pytest.approx(model.gp_.elbo(*_scaled(model, COUNTS)).item(), rel=1e-9)
     best = model.gp_.log_evidence(*_scaled(model, COUNTS)).item()
     assert model.log_evidence_ == pytest.approx(best, abs=1e-4)

@@ -128,9 +128,9 @@ def test_leaving_out_in_closed_form_is_fitting_without(name):
     for i in np.flatnonzero(np.isfinite(Y).any(1))[::3]:
         rest = np.arange(15) != i
         mean, std = ovkgp.OVKRidge(kernel, lam=0.1).fit(X[rest], Y[rest]).predict(X[[i]], return_std=True)
-        seen = np.isfinite(Y[i])
-        np.testing.assert_allclose(left_out.mean[i, seen], mean[0, seen], atol=1e-9)
-        np.testing.assert_allclose(left_out.std[i, seen], std[0, seen], atol=1e-9)
+        observed = np.isfinite(Y[i])
+        np.testing.assert_allclose(left_out.mean[i, observed], mean[0, observed], atol=1e-9)
+        np.testing.assert_allclose(left_out.std[i, observed], std[0, observed], atol=1e-9)
     assert np.isnan(left_out.mean[np.isnan(Y)]).all()
     assert left_out.log_density.shape == (15,)
 
@@ -218,11 +218,11 @@ def test_weights_of_rows_are_repetitions(convention):
     X, Y = smooth(n=20, p=2)
     counts = np.random.default_rng(0).integers(0, 4, 20)
     options = {"lam": 0.01, "convention": convention, "fit_intercept": True}
-    weighed = ovkgp.OVKRidge(**options).fit(X, Y, sample_weight=counts)
+    weighted = ovkgp.OVKRidge(**options).fit(X, Y, sample_weight=counts)
     repeated = ovkgp.OVKRidge(**options).fit(X.repeat(counts, 0), Y.repeat(counts, 0))
-    assert weighed.noise_ == pytest.approx(repeated.noise_)
-    np.testing.assert_allclose(weighed.predict(X), repeated.predict(X), atol=1e-8)
-    stds = [model.predict(X, return_std=True, noise=False)[1] for model in (weighed, repeated)]
+    assert weighted.noise_ == pytest.approx(repeated.noise_)
+    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), atol=1e-8)
+    stds = [model.predict(X, return_std=True, noise=False)[1] for model in (weighted, repeated)]
     np.testing.assert_allclose(*stds, atol=1e-7)
 
 

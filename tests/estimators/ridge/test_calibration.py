@@ -146,10 +146,10 @@ def test_the_start_has_the_slope_of_least_squares():
 def test_weights_are_repetitions():
     scores, unknown, labels, frequencies = held_out(30)
     weight = np.random.default_rng(2).integers(1, 4, 30)
-    weighed = calibrate(scores, unknown, labels, frequencies, weight.astype(float))
+    weighted = calibrate(scores, unknown, labels, frequencies, weight.astype(float))
     repeated = calibrate(*(part.repeat(weight, 0) for part in (scores, unknown, labels)), frequencies)
-    assert weighed.beta == pytest.approx(repeated.beta, rel=1e-6)
-    assert weighed.log_loss == pytest.approx(repeated.log_loss, rel=1e-9)
+    assert weighted.beta == pytest.approx(repeated.beta, rel=1e-6)
+    assert weighted.log_loss == pytest.approx(repeated.log_loss, rel=1e-9)
 
 
 # --- folds --------------------------------------------------------------------------------------------------------------

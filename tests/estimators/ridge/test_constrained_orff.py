@@ -60,9 +60,9 @@ def test_the_solution_satisfies_the_optimality_conditions(kernel, missing):
     X, Y = table(missing=missing)
     model = ConstrainedORFF(KERNELS[kernel], radius=3.0, num_frequencies=15, random_state=0).fit(X, Y)
     assert model.fit_report_.converged
-    (Phi, groups), seen = dense(model, X), np.isfinite(Y).ravel()
-    residuals = Phi[seen] @ model.coef_ - Y.ravel()[seen]
-    gradient, norms = Phi[seen].T @ residuals / 60, np.linalg.norm(model.coef_[groups], axis=1)
+    (Phi, groups), observed = dense(model, X), np.isfinite(Y).ravel()
+    residuals = Phi[observed] @ model.coef_ - Y.ravel()[observed]
+    gradient, norms = Phi[observed].T @ residuals / 60, np.linalg.norm(model.coef_[groups], axis=1)
     assert norms.max() <= 3 / np.sqrt(15) * (1 + 1e-9)
     # −∇ is in the normal cone: the linear function ⟨∇, ·⟩ is smallest over the balls at θ, up to the gap that was asked for.
     smallest = -3 / np.sqrt(15) * np.linalg.norm(gradient[groups], axis=1).sum()
@@ -107,7 +107,7 @@ def test_the_three_roads_agree(missing, monkeypatch):
     X, Y = table(missing=missing)
     options = dict(kernel="curl_free", radius=1.0, num_frequencies=20, tolerance=1e-9, random_state=0)
     predictions = [ConstrainedORFF(**options).fit(X, Y).predict(X)]
-    for name in ("MOST_FACTORISED", "MOST_FEATURES"):
+    for name in ("MAX_FACTORISED", "MAX_FEATURES"):
         monkeypatch.setattr(constrained_orff, name, 1)
         model = ConstrainedORFF(**options).fit(X, Y)
         assert model.n_iter_ == model.fit_report_.iterations > 0

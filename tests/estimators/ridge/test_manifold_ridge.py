@@ -103,8 +103,8 @@ def test_rows_may_have_some_of_their_outputs():
     M = neighbor_laplacian(X, 3)
     kernel = KERNELS["decomposable"]()
     ridge = ovkgp.ManifoldRidge(kernel, LAM, LAM_M, manifold=M).fit(X, Y)
-    K, seen = dense(kernel, torch.from_numpy(X)), np.isfinite(Y).ravel()
-    P = np.diag(seen / 8)
+    K, observed = dense(kernel, torch.from_numpy(X)), np.isfinite(Y).ravel()
+    P = np.diag(observed / 8)
     u = np.linalg.solve(
         P @ K + LAM_M * np.kron(M.toarray(), np.eye(2)) @ K + LAM * np.eye(40), P @ np.nan_to_num(Y).ravel()
     )

@@ -57,9 +57,9 @@ def test_solvers_agree(solver, block_size, kernel, missing):
             ovkgp.ORFFRidge(kernel, solver=solver, **options).fit(X, Y)
         return
     ridge = ovkgp.ORFFRidge(kernel, solver=solver, **options).fit(X, Y)
-    Phi, seen = features(ridge, X), np.isfinite(Y).ravel()
-    A = Phi[seen].T @ Phi[seen] + 0.1 * np.eye(Phi.shape[1])
-    weights = np.linalg.solve(A, Phi[seen].T @ Y.ravel()[seen])
+    Phi, observed = features(ridge, X), np.isfinite(Y).ravel()
+    A = Phi[observed].T @ Phi[observed] + 0.1 * np.eye(Phi.shape[1])
+    weights = np.linalg.solve(A, Phi[observed].T @ Y.ravel()[observed])
     np.testing.assert_allclose(ridge.coef_, weights, atol=1e-6)
     test = X[:5] + 0.1
     np.testing.assert_allclose(ridge.predict(test).ravel(), features(ridge, test) @ weights, atol=1e-6)
@@ -208,11 +208,11 @@ def test_a_metric_streams_too():
     options = {"lam": 0.01, "convention": "mean", "num_frequencies": 20, "random_state": 0}
     options["output_metric"] = np.array([[1.0, 0.7], [0.7, 2.0]])
     whole = ovkgp.ORFFRidge(**options).fit(X, Y)
-    Phi, seen = features(whole, X), np.isfinite(Y).ravel()
-    N = np.kron(np.eye(60), whole.noise_ * options["output_metric"])[np.ix_(seen, seen)]
+    Phi, observed = features(whole, X), np.isfinite(Y).ravel()
+    N = np.kron(np.eye(60), whole.noise_ * options["output_metric"])[np.ix_(observed, observed)]
     weights = np.linalg.solve(
-        np.eye(Phi.shape[1]) + Phi[seen].T @ np.linalg.solve(N, Phi[seen]),
-        Phi[seen].T @ np.linalg.solve(N, Y.ravel()[seen]),
+        np.eye(Phi.shape[1]) + Phi[observed].T @ np.linalg.solve(N, Phi[observed]),
+        Phi[observed].T @ np.linalg.solve(N, Y.ravel()[observed]),
     )
     np.testing.assert_allclose(whole.coef_, weights, atol=1e-8)
     same_answer(ovkgp.ORFFRidge(**options).fit_stream([(X[:25], Y[:25]), (X[25:], Y[25:])]), whole, X)

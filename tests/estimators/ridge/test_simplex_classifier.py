@@ -390,11 +390,11 @@ def test_the_order_of_rows_does_not_matter():
 def test_weights_are_repetitions(coding):
     X, y = blobs(30)
     weight = np.random.default_rng(0).integers(0, 4, 30)
-    weighed = SimplexClassifier(coding=coding).fit(X, y, sample_weight=weight)
+    weighted = SimplexClassifier(coding=coding).fit(X, y, sample_weight=weight)
     repeated = SimplexClassifier(coding=coding).fit(X.repeat(weight, 0), y.repeat(weight))
-    np.testing.assert_allclose(weighed.calibration_.frequencies, repeated.calibration_.frequencies)
-    np.testing.assert_allclose(weighed.scores(X), repeated.scores(X), atol=1e-10)
-    np.testing.assert_allclose(weighed.predict_proba(X), repeated.predict_proba(X), atol=1e-7)
+    np.testing.assert_allclose(weighted.calibration_.frequencies, repeated.calibration_.frequencies)
+    np.testing.assert_allclose(weighted.scores(X), repeated.scores(X), atol=1e-10)
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), atol=1e-7)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from sklearn.preprocessing import StandardScaler
 
 from ovkgp.estimators.selection.search_space import (
     Dimension,
+    check_parameters,
     make_space,
     parameters,
     propose,
-    require_parameters,
     sobol_point,
 )
 from ovkgp.exceptions import OptionError
@@ -160,15 +160,15 @@ def test_the_message_names_the_parameter():
 
 def test_unknown_parameters_are_refused_and_nested_ones_found():
     pipeline = make_pipeline(StandardScaler(), Ridge())
-    require_parameters(pipeline, make_space({"ridge__alpha": (0.1, 1.0)}))
+    check_parameters(pipeline, make_space({"ridge__alpha": (0.1, 1.0)}))
     with pytest.raises(OptionError, match=r"no parameter 'ridge__gamma'.*ridge__alpha"):
-        require_parameters(pipeline, make_space({"ridge__gamma": (0.1, 1.0)}))
+        check_parameters(pipeline, make_space({"ridge__gamma": (0.1, 1.0)}))
 
 
 def test_a_part_that_is_searched_for_may_bring_its_own_parameters():
     pipeline = make_pipeline(StandardScaler(), "passthrough")
     space = make_space({"passthrough": [Ridge()], "passthrough__alpha": (0.1, 1.0)})
-    require_parameters(pipeline, space)
+    check_parameters(pipeline, space)
 
 
 def test_a_dimension_never_leaves_its_ends_by_rounding():

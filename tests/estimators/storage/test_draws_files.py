@@ -145,7 +145,7 @@ def test_posteriors_of_features_are_not_computed_again(case, path, monkeypatch):
 
 def test_components_that_are_not_kept(path, monkeypatch):
     """They are made anew from the data, before and after."""
-    monkeypatch.setattr(draws_conditioning, "MOST_BYTES", 1)
+    monkeypatch.setattr(draws_conditioning, "MAX_BYTES", 1)
     for kernel, approximation in (("decomposable", "exact"), ("decomposable", "orff")):
         options = {"approximation": approximation, "num_frequencies": 8, "hyperparameters": "laplace", "sampling": BARE}
         model = fit_cheaply(ovkgp.GPRegressor(kernel, random_state=0, **options), *table())

@@ -28,7 +28,7 @@ TENSORS = {
     "byte": torch.arange(256, dtype=torch.uint8),
     "number": torch.tensor(3.25, dtype=torch.float64),
     "nothing": torch.zeros(0, 3),
-    "turned": torch.arange(6.0).reshape(2, 3).mT,
+    "rotated": torch.arange(6.0).reshape(2, 3).mT,
     "stepped": torch.arange(10.0)[::3],
     "spread": torch.ones(1).expand(4),
     "trained": torch.nn.Parameter(torch.ones(2)),

@@ -137,10 +137,10 @@ def test_round_trip_is_bit_equal_and_trains(kind, name, tmp_path):
 
 
 def test_every_class_of_the_table_has_made_the_journey():
-    seen = set()
+    observed = set()
     for kind, name in ALL:
-        seen |= {type(module).__name__ for module in kernel_and_points(kind, name)[0].modules()}
-    assert set(STORABLE) - seen == set()
+        observed |= {type(module).__name__ for module in kernel_and_points(kind, name)[0].modules()}
+    assert set(STORABLE) - observed == set()
 
 
 def test_twins_share_nothing():

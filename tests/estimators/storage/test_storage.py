@@ -27,7 +27,7 @@ from ovkgp import GPRegressor
 from ovkgp.estimators.storage import file as model_file
 from ovkgp.estimators.storage.file import FORMAT_VERSION, read_model, write_model
 from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
-from ovkgp.inference.strategies import selection as roads
+from ovkgp.inference.strategies import selection as strategies
 from ovkgp.kernels import DecomposableKernel, KnownMatrix
 
 N, P = 30, 2
@@ -195,7 +195,7 @@ def assert_same_attributes(model, other):
         assert getattr(model, name) == getattr(other, name) and type(getattr(model, name)) is type(getattr(other, name))
     assert list(getattr(model, "candidates_", {}).items()) == list(getattr(other, "candidates_", {}).items())
     assert np.array_equal(getattr(model, "feature_names_in_", None), getattr(other, "feature_names_in_", None))
-    assert np.array_equal(model._num_seen, other._num_seen)
+    assert np.array_equal(model._num_observed, other._num_observed)
 
 
 def assert_same_options(model, other):
@@ -245,7 +245,7 @@ def test_a_loaded_model_gives_the_same_answers(case, path):
 @pytest.mark.parametrize("kernel", ["lmc", "decomposable"])
 @pytest.mark.parametrize("noise", ["per_output", "full", "known"])
 def test_iterative_posteriors(kernel, noise, path, monkeypatch):
-    monkeypatch.setattr(roads, "DENSE_LIMIT", 20)
+    monkeypatch.setattr(strategies, "DENSE_LIMIT", 20)
     X, Y = table()
     data = (X, holes(Y), variances(Y)) if noise == "known" else (X, holes(Y))
     noise = "per_output" if noise == "known" else noise

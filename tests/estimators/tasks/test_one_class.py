@@ -395,7 +395,7 @@ def test_columns_must_be_those_of_the_fit():
     table = pd.DataFrame(mixture(30, 0), columns=["a", "b"])
     model = InfiniteOneClassSVM(num_tasks=4).fit(table)
     assert list(model.feature_names_in_) == ["a", "b"]
-    with pytest.raises(ValueError, match="unseen at fit time"):
+    with pytest.raises(ValueError, match="unobserved at fit time"):
         model.predict(pd.DataFrame(np.ones((2, 3)), columns=["a", "b", "c"]))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(table[["b", "a"]])

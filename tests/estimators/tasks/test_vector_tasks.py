@@ -43,12 +43,12 @@ def gauss(a, b, lengthscale):
 
 def oracle(X, tasks, Y, A, noise, Xs, new, scale=1.0):
     """Dense mean and latent std (m, T', p) on the observed entries, of s²K and noise (n, T) s²."""
-    seen = np.isfinite(Y).ravel()
-    K = np.kron(np.kron(gauss(X, X, 1.3), gauss(tasks, tasks, 0.8)), A)[seen][:, seen]
-    C = K + np.diag(np.repeat(np.broadcast_to(noise, Y.shape[:2]).ravel(), Y.shape[-1])[seen])
-    cross = np.kron(np.kron(gauss(Xs, X, 1.3), gauss(new, tasks, 0.8)), A)[:, seen]
+    observed = np.isfinite(Y).ravel()
+    K = np.kron(np.kron(gauss(X, X, 1.3), gauss(tasks, tasks, 0.8)), A)[observed][:, observed]
+    C = K + np.diag(np.repeat(np.broadcast_to(noise, Y.shape[:2]).ravel(), Y.shape[-1])[observed])
+    cross = np.kron(np.kron(gauss(Xs, X, 1.3), gauss(new, tasks, 0.8)), A)[:, observed]
     shape = len(Xs), len(new), Y.shape[-1]
-    mean = cross @ np.linalg.solve(C, Y.ravel()[seen])
+    mean = cross @ np.linalg.solve(C, Y.ravel()[observed])
     variance = np.tile(np.diag(A), len(Xs) * len(new)) - np.einsum("ab,ba->a", cross, np.linalg.solve(C, cross.T))
     return mean.reshape(shape), np.sqrt(scale * variance.clip(0)).reshape(shape)
 
@@ -79,14 +79,16 @@ def test_missing_vectors_and_entries_under_each_normalisation(data, normalisatio
     """LT B-29: a mask is a deleted row."""
     X, tasks, Y, Xs, new = data
     rng = np.random.default_rng(1)
-    seen = rng.uniform(size=(N, T)) < 0.7
-    seen[2] = False
-    Y = np.where(seen[..., None], Y, np.nan)
+    observed = rng.uniform(size=(N, T)) < 0.7
+    observed[2] = False
+    Y = np.where(observed[..., None], Y, np.nan)
     if what == "entries":
-        Y[0, np.flatnonzero(seen[0])[0], 1] = np.nan
+        Y[0, np.flatnonzero(observed[0])[0], 1] = np.nan
     model = ovkgp.VectorTaskRegressor(tasks, normalisation=normalisation, scale="given", **FIXED).fit(X, Y)
-    n, counts = N - 1, seen.sum(1)  # a row without anything is not there
-    noise = {"fixed": LAM * n * T, "pooled": LAM * seen.sum(), "per_sample": LAM * n * counts[:, None]}[normalisation]
+    n, counts = N - 1, observed.sum(1)  # a row without anything is not there
+    noise = {"fixed": LAM * n * T, "pooled": LAM * observed.sum(), "per_sample": LAM * n * counts[:, None]}[
+        normalisation
+    ]
     mean, std = oracle(X, tasks, Y, np.eye(P), noise, Xs, new)
     got = model.predict(Xs, new, return_std=True, noise=False)
     np.testing.assert_allclose(got[0], mean, atol=1e-10)
@@ -95,10 +97,10 @@ def test_missing_vectors_and_entries_under_each_normalisation(data, normalisatio
 
 def test_lt_e_40_the_missing_share_is_one_minus_the_mean_of_the_mask(data):
     X, tasks, Y, _, _ = data
-    seen = np.ones((N, T), dtype=bool)
-    seen[:3, 0] = False
-    model = ovkgp.VectorTaskRegressor(tasks).fit(X, np.where(seen[..., None], Y, np.nan))
-    assert model.missing_ == pytest.approx(1 - seen.mean()) == pytest.approx(3 / 36)
+    observed = np.ones((N, T), dtype=bool)
+    observed[:3, 0] = False
+    model = ovkgp.VectorTaskRegressor(tasks).fit(X, np.where(observed[..., None], Y, np.nan))
+    assert model.missing_ == pytest.approx(1 - observed.mean()) == pytest.approx(3 / 36)
     assert ovkgp.VectorTaskRegressor(tasks).fit(X, Y).missing_ == 0
 
 
@@ -322,8 +324,8 @@ def test_the_shape_of_the_landmark_experiments():
         for rank in (1, 5, 20, 60)
     }
     assert errors[1] > 2 * errors[5] > 3 * errors[20] and errors[20] == pytest.approx(errors[60], rel=0.1)
-    seen = np.random.default_rng(0).uniform(size=train.Y.shape[:2]) > 0.4
-    masked = ovkgp.VectorTaskRegressor(**options).fit(train.X, np.where(seen[..., None], train.Y, np.nan))
+    observed = np.random.default_rng(0).uniform(size=train.Y.shape[:2]) > 0.4
+    masked = ovkgp.VectorTaskRegressor(**options).fit(train.X, np.where(observed[..., None], train.Y, np.nan))
     assert half_error(masked, held) < 1.5 * single
 
 

@@ -326,14 +326,14 @@ def test_the_uniform_bound_holds_over_200_draws(kernel, epsilon):
 def test_pointwise_bounds_hold(kernel, method, bounded):
     X = torch.tensor([[0.0, 0.0], [0.8, -0.4], [1.5, 1.0]], dtype=torch.float64)
     found = errors(kernel, X, 60, 300, bounded)
-    seen = False
+    observed = False
     for row in (0, 1, 2):
         for epsilon in (0.1, 0.3, 0.6, 1.0, 2.0):
             frequency = float((found[:, row, 0] >= epsilon).double().mean())
             bound = pointwise_error_bound(kernel, X[row], 60, epsilon, method=method, bounded=bounded)
             assert frequency <= bound + 3 * math.sqrt(bound * (1 - bound) / 300)
-            seen |= bound < 1
-    assert seen or method == "orlicz"  # that one is too loose to speak of 60 features
+            observed |= bound < 1
+    assert observed or method == "orlicz"  # that one is too loose to speak of 60 features
 
 
 def test_the_orlicz_bound_speaks_for_many_features():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from linear_operator.utils.warnings import NumericalWarning
 
-from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.inference.algebra.dense import DenseSolver, dense_log_density, safe_cholesky
 
 NAN = float("nan")
@@ -80,12 +80,12 @@ def test_second_derivatives_use_the_jitter_that_the_value_used():
 def test_nan_is_blamed_on_the_hyperparameters(bad):
     C = covariance(4)
     C[1, 0] = C[0, 1] = bad
-    with pytest.raises(FactorisationError, match="hyperparameters"):
+    with pytest.raises(FactorizationError, match="hyperparameters"):
         safe_cholesky(C)
 
 
 def test_indefinite_is_an_error():
-    with pytest.raises(FactorisationError, match="more noise"):
+    with pytest.raises(FactorizationError, match="more noise"):
         safe_cholesky(torch.diag(torch.tensor([1.0, -1.0, 2.0]).double()))
 
 
@@ -96,35 +96,35 @@ def missing_case():
     n, p = 5, 2
     R = normal(n, p)
     R[0, 1] = R[3, 0] = NAN
-    seen = ~torch.isnan(R).flatten()
+    observed = ~torch.isnan(R).flatten()
     full = covariance(n * p)
-    return full, R, seen, full[seen][:, seen]
+    return full, R, observed, full[observed][:, observed]
 
 
-def padded_inverse(seen, C):
-    inverse = torch.zeros(len(seen), len(seen)).double()
-    inverse[seen.outer(seen)] = torch.linalg.inv(C).flatten()
+def padded_inverse(observed, C):
+    inverse = torch.zeros(len(observed), len(observed)).double()
+    inverse[observed.outer(observed)] = torch.linalg.inv(C).flatten()
     return inverse
 
 
 def test_solver_against_the_padded_inverse():
-    _, R, seen, C = missing_case()
-    solver, inverse = DenseSolver(C, R), padded_inverse(seen, C)
+    _, R, observed, C = missing_case()
+    solver, inverse = DenseSolver(C, R), padded_inverse(observed, C)
     close(solver.alpha, (inverse @ R.nan_to_num().flatten()).view(R.shape))
-    close(solver.log_density, dense_log_density(C, R.flatten()[seen]))
+    close(solver.log_density, dense_log_density(C, R.flatten()[observed]))
     assert solver.standard_error == 0.0 and not solver.log_density.requires_grad
     rhs = normal(10, 3)
-    rhs[~seen] = NAN  # ignored
+    rhs[~observed] = NAN  # ignored
     close(solver.solve(rhs), inverse @ rhs.nan_to_num())
     close(solver.inverse_diagonal(), inverse.diagonal().view(R.shape))
 
 
 @pytest.mark.parametrize("q", [None, 3])
 def test_explained_in_every_form(q):
-    _, R, seen, C = missing_case()
+    _, R, observed, C = missing_case()
     size = 2 if q is None else q
     cross = normal(4 * size, 10, seed=5)
-    expected = cross @ padded_inverse(seen, C) @ cross.mT
+    expected = cross @ padded_inverse(observed, C) @ cross.mT
     solver = DenseSolver(C, R)
     close(solver.explained(cross, "full", num_outputs=q), expected)
     close(solver.explained(cross, "diag", num_outputs=q), expected.diagonal().view(4, size))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from linear_operator.utils.warnings import NumericalWarning
 
-from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.inference.algebra.dense import dense_log_density
 from ovkgp.inference.algebra.iterative import IterativeSolver, iterative_log_density
 from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
@@ -66,14 +66,14 @@ def dense_covariance(grams, outputs, noise):
 
 
 def dense_observed(grams, outputs, noise, R):
-    seen = ~torch.isnan(R).flatten()
-    return dense_covariance(grams, outputs, noise)[seen][:, seen]
+    observed = ~torch.isnan(R).flatten()
+    return dense_covariance(grams, outputs, noise)[observed][:, observed]
 
 
 def padded(R, inverse):
-    seen = ~torch.isnan(R).flatten()
-    out = torch.zeros(len(seen), len(seen)).double()
-    out[seen.outer(seen)] = inverse.flatten()
+    observed = ~torch.isnan(R).flatten()
+    out = torch.zeros(len(observed), len(observed)).double()
+    out[observed.outer(observed)] = inverse.flatten()
     return out
 
 
@@ -83,11 +83,11 @@ def padded(R, inverse):
 @pytest.mark.parametrize(("components", "missing", "noise"), SHAPES)
 def test_product_preconditioner_and_its_determinant_equal_the_dense_ones(components, missing, noise):
     grams, outputs, noise, R = problem(components, missing, noise)
-    seen = ~torch.isnan(R)
-    C = KroneckerSum(grams, outputs, noise, seen)
-    masked = normal(N * P, 4) * seen.flatten().unsqueeze(1)
+    observed = ~torch.isnan(R)
+    C = KroneckerSum(grams, outputs, noise, observed)
+    masked = normal(N * P, 4) * observed.flatten().unsqueeze(1)
     dense = dense_covariance(grams, outputs, noise)
-    close(C.matmul(masked), dense @ masked * seen.flatten().unsqueeze(1), 1e-12)
+    close(C.matmul(masked), dense @ masked * observed.flatten().unsqueeze(1), 1e-12)
     assert C.norm_bound() >= torch.linalg.matrix_norm(dense_observed(grams, outputs, noise, R), 2)
     preconditioner = precondition(C, max_rank=40)
     approximate = [L @ L.mT for L in preconditioner.factors]
@@ -138,11 +138,11 @@ def test_solver_against_the_dense_inverse(components, missing, noise):
 @pytest.mark.parametrize("max_rank", [600, 1500])
 def test_small_noise_and_more_points(max_rank):
     grams, outputs, noise, R = problem(n=400, level=1e-3)
-    C, seen = dense_observed(grams, outputs, noise, R), ~torch.isnan(R).flatten()
+    C, observed = dense_observed(grams, outputs, noise, R), ~torch.isnan(R).flatten()
     solver = IterativeSolver(grams, outputs, noise, R, max_rank=max_rank)
-    close(solver.alpha.flatten()[seen], torch.linalg.solve(C, R.flatten()[seen]), 1e-7)
+    close(solver.alpha.flatten()[observed], torch.linalg.solve(C, R.flatten()[observed]), 1e-7)
     cross = torch.kron(grams[0][:5] + 0.1, outputs[0])
-    variance = torch.einsum("ij,ji->i", cross[:, seen], torch.linalg.solve(C, cross[:, seen].mT))
+    variance = torch.einsum("ij,ji->i", cross[:, observed], torch.linalg.solve(C, cross[:, observed].mT))
     close(solver.explained(cross, "diag").flatten(), variance, 1e-7)
 
 
@@ -255,10 +255,10 @@ def test_gradient_is_unbiased_and_its_error_is_known(components, missing, noise,
 @pytest.mark.parametrize(("components", "missing", "noise"), SHAPES)
 def test_gradient_of_the_residuals_is_exact(components, missing, noise):
     grams, outputs, noise, R = problem(components, missing, noise)
-    seen = ~torch.isnan(R)
+    observed = ~torch.isnan(R)
     (got,) = torch.autograd.grad(3 * iterative_log_density(grams, outputs, noise, R.requires_grad_()), R)
     expected = torch.zeros(N, P).double()
-    expected[seen] = -3 * torch.linalg.solve(dense_observed(grams, outputs, noise, R), R.detach()[seen])
+    expected[observed] = -3 * torch.linalg.solve(dense_observed(grams, outputs, noise, R), R.detach()[observed])
     close(got, expected, 1e-5)  # the solves of the evidence stop at 1e-6
 
 
@@ -297,7 +297,7 @@ def test_second_derivatives_nan_and_wrong_shapes_are_refused():
     value = iterative_log_density([grams[0].requires_grad_(), grams[1]], outputs, noise, R)
     with pytest.raises(OptionError, match="first derivatives only"):
         torch.autograd.grad(value, grams[0], create_graph=True)
-    with pytest.raises(FactorisationError, match="hyperparameters"):
+    with pytest.raises(FactorizationError, match="hyperparameters"):
         iterative_log_density([grams[0] * float("nan")], outputs[:1], noise, R)
     with pytest.raises(InputError, match=r"Σ.unsqueeze\(0\)"):
         iterative_log_density(grams, outputs, torch.eye(P).double(), R)

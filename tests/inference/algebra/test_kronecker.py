@@ -7,7 +7,7 @@ from gpytorch.kernels import RBFKernel
 
 import ovkgp
 from ovkgp.estimators.storage.models import posterior_from_state, posterior_state
-from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.inference import OperatorValuedGP, noise_path
 from ovkgp.inference.algebra import kronecker as common_solver
 from ovkgp.inference.algebra.dense import dense_log_density
@@ -19,7 +19,7 @@ from ovkgp.inference.algebra.kronecker import (
     kronecker_solver,
 )
 from ovkgp.inference.ridge.solvers import solve_ridge
-from ovkgp.inference.strategies import selection as roads
+from ovkgp.inference.strategies import selection as strategies
 from ovkgp.kernels import DecomposableKernel
 
 N, P = 7, 3
@@ -105,9 +105,9 @@ def test_a_second_derivative_is_refused():
 
 def test_nan_and_wrong_shapes_are_refused():
     K, G, noise = CASES["generic"]()
-    with pytest.raises(FactorisationError, match="hyperparameters"):
+    with pytest.raises(FactorizationError, match="hyperparameters"):
         kronecker_log_density(K * float("nan"), G, noise, normal(N, P))
-    with pytest.raises(FactorisationError, match="positive definite"):
+    with pytest.raises(FactorizationError, match="positive definite"):
         kronecker_log_density(K, G, -noise, normal(N, P))
     with pytest.raises(InputError, match=r"noise of shape \(3, 3\)"):
         kronecker_log_density(K, G, noise[:2, :2], normal(N, P))
@@ -303,9 +303,9 @@ def test_an_output_matrix_that_is_no_multiple_of_the_noise_is_refused():
 @pytest.mark.parametrize("make", [CommonSolver, kronecker_solver])
 def test_nan_and_wrong_shapes_are_refused_common_solver(make):
     K, G, noise = COMMON_SOLVER_CASES["full noise"]()
-    with pytest.raises(FactorisationError, match="hyperparameters"):
+    with pytest.raises(FactorizationError, match="hyperparameters"):
         make(K * float("nan"), G, noise, normal(N, P))
-    with pytest.raises(FactorisationError, match="positive definite"):
+    with pytest.raises(FactorizationError, match="positive definite"):
         make(K, G, -noise, normal(N, P))
     with pytest.raises(InputError, match=r"noise of shape \(3, 3\)"):
         make(K, G, noise[:2, :2], normal(N, P))
@@ -363,7 +363,7 @@ def table(n=12):
 )
 def test_the_posterior_of_a_model_equals_the_dense_one(noise, output_matrix, expected):
     X, Y = table()
-    ours, dense = (model(noise, output_matrix, road=road) for road in ("auto", "dense"))
+    ours, dense = (model(noise, output_matrix, strategy=strategy) for strategy in ("auto", "dense"))
     posterior, oracle = ours.condition(X, Y), dense.condition(X, Y)
     assert type(posterior.solver) is expected
     assert posterior.log_evidence == pytest.approx(oracle.log_evidence, rel=1e-9)
@@ -394,7 +394,7 @@ def test_one_output_beyond_the_dense_limit(monkeypatch):
     X, Y = table()
     gp = OperatorValuedGP(RBFKernel(), noise=0.05)
     dense = gp.condition(X, Y[:, :1])
-    monkeypatch.setattr(roads, "DENSE_LIMIT", 5)
+    monkeypatch.setattr(strategies, "DENSE_LIMIT", 5)
     posterior = gp.condition(X, Y[:, :1])
     assert type(posterior.solver) is CommonSolver and type(dense.solver) is not CommonSolver
     close_common_solver(posterior.predict(X).std, dense.predict(X).std)

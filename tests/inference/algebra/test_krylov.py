@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from ovkgp.exceptions import FactorisationError, FitWarning
+from ovkgp.exceptions import FactorizationError, FitWarning
 from ovkgp.inference.algebra.krylov import Quadratic, least_point
 
 
@@ -48,7 +48,7 @@ def test_zero_has_the_solution_zero(method):
 
 def test_nan_is_an_error():
     quadratic = Quadratic(lambda V: V * torch.nan, lambda V: V, lambda V: V, lambda V: V, 1.0)
-    with pytest.raises(FactorisationError, match="NaN"):
+    with pytest.raises(FactorizationError, match="NaN"):
         least_point(quadratic, torch.ones(3, 1, 1).double(), "cg", 1e-9, 5)
 
 

@@ -40,10 +40,10 @@ def observations(name, n=5, p=2):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_log_densities_are_those_of_scipy(name):
-    likelihood, law, values = ALL[name]
+    likelihood, distribution, values = ALL[name]
     for f in (-1.5, 0.2, 2.0):
         for y in values:
-            expected = log_density(law(f), y)
+            expected = log_density(distribution(f), y)
             assert likelihood.log_density(one(y), one(f)).item() == pytest.approx(expected, rel=1e-10)
 
 
@@ -126,9 +126,9 @@ def test_missing_entries_are_worth_nothing_and_touch_nothing(name):
     assert bool((slope[missing] == 0).all()) and bool((slope[~missing] != 0).any())
     assert all(bool((term[missing] == 0).all()) for term in likelihood.terms(Y, mean.detach(), variance))
     assert bool((likelihood.log_density(Y, mean.detach())[missing] == 0).all())
-    seen = ~missing[:, 0]
-    alone = likelihood.likelihoods[0].expected(Y[seen][:, :1], mean[seen][:, :1], variance[seen][:, :1])
-    torch.testing.assert_close(value[seen][:, :1], alone)
+    observed = ~missing[:, 0]
+    alone = likelihood.likelihoods[0].expected(Y[observed][:, :1], mean[observed][:, :1], variance[observed][:, :1])
+    torch.testing.assert_close(value[observed][:, :1], alone)
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -175,11 +175,11 @@ def test_moments_are_those_of_draws(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_distribution_functions_are_mixtures(name):
-    likelihood, law, values = ALL[name]
+    likelihood, distribution, values = ALL[name]
     for mean, std in ((0.2, 0.05), (0.2, 0.6), (-1.0, 3.0)):
         for y in (*values, -0.5, 0.9):
             kinks = (y - 0.77, y, y + 0.77) if name in REAL else (0.0, np.log(max(y, 1)))
-            exact = fine_average(lambda f, y=y: law(f).cdf(y), mean, std, kinks)
+            exact = fine_average(lambda f, y=y: distribution(f).cdf(y), mean, std, kinks)
             found = likelihood.cdf(one(y), one(mean), one(std**2)).item()
             assert found == pytest.approx(exact, abs=1e-8), (y, mean, std)
 
@@ -274,10 +274,10 @@ def test_draws_come_from_their_generator_and_leave_the_global_one_alone(name):
     "name", [name for name in REAL if name != "huber"]
 )  # Owen's T function is good to 1e-16 as it is
 def test_lower_tails_keep_their_digits(name):
-    likelihood, law, _ = ALL[name]
+    likelihood, distribution, _ = ALL[name]
     for y in (-4.0, -9.0):
         found = likelihood.cdf(one(y), one(0.3), one(0.0)).item()
-        assert found == pytest.approx(law(0.3).cdf(y), rel=1e-7, abs=0.0)
+        assert found == pytest.approx(distribution(0.3).cdf(y), rel=1e-7, abs=0.0)
 
 
 @pytest.mark.parametrize("name", ["student_t", "poisson", "negative_binomial"])

@@ -9,7 +9,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 from scipy.stats import multinomial, qmc
 from torch.autograd import gradcheck
 
-from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.inference.likelihoods import Bernoulli, Softmax
 
 
@@ -49,7 +49,7 @@ def test_probabilities_are_symmetric_and_shrink_to_one_half(link):
 def test_the_latent_level_starts_at_the_frequency(link):
     likelihood, Y = Bernoulli(2, link=link), torch.zeros(40, 2)
     Y[:10, 0], Y[5:20, 1] = 1.0, torch.nan
-    start = likelihood.latent_start(Y)
+    start = likelihood.initial_latent(Y)
     share = likelihood.probability(start.unsqueeze(0), torch.zeros(1, 2))[0]
     torch.testing.assert_close(share, torch.tensor([10.5 / 41, 0.5 / 26], dtype=torch.float64), rtol=1e-9, atol=0.0)
 
@@ -152,7 +152,7 @@ def test_a_row_with_any_missing_entry_is_missing():
     kept = [0, 2, 3]
     torch.testing.assert_close(value[kept], likelihood.expected(Y[kept], mean[kept], V[kept]))
     assert likelihood.log_density(Y, mean)[1] == 0
-    torch.testing.assert_close(likelihood.latent_start(Y), likelihood.latent_start(Y[kept]))
+    torch.testing.assert_close(likelihood.initial_latent(Y), likelihood.initial_latent(Y[kept]))
 
 
 @pytest.mark.parametrize("p", [2, 3, 6])
@@ -217,7 +217,7 @@ def test_covariances_that_rounding_made_indefinite_are_lifted_and_wrong_ones_ref
     torch.testing.assert_close(
         Softmax(4).expected(Y, mean, off), Softmax(4).expected(Y, mean, low), rtol=1e-4, atol=1e-4
     )
-    with pytest.raises(FactorisationError, match="row 0 is not positive semi-definite"):
+    with pytest.raises(FactorizationError, match="row 0 is not positive semi-definite"):
         Softmax(4).expected(Y, mean, -V)
 
 

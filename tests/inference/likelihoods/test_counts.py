@@ -6,7 +6,7 @@ import torch
 from likelihood_cases import column, normal, one
 from scipy.stats import nbinom, poisson
 
-from ovkgp.exceptions import FactorisationError, OptionError
+from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.inference.likelihoods import NegativeBinomial, Poisson
 from ovkgp.inference.likelihoods.counts import count_cdf
 
@@ -78,15 +78,15 @@ def test_distribution_functions_know_the_ends_and_keep_nan():
 def test_quantiles_of_large_counts_are_whole_and_right():
     k = Poisson(1).quantile(0.975, one(np.log(1e6)), one(0.0)).item()
     assert k == poisson.ppf(0.975, 1e6)
-    with pytest.raises(FactorisationError, match="too large to be a log-mean"):
+    with pytest.raises(FactorizationError, match="too large to be a log-mean"):
         Poisson(1).quantile(0.9, one(60.0), one(1.0))
 
 
 def test_starts_are_finite_even_without_a_single_count():
     Y = torch.zeros(20, 2)
     Y[:, 1] = torch.poisson(torch.full((20,), 9.0), generator=torch.Generator().manual_seed(0))
-    assert bool(torch.isfinite(Poisson(2).latent_start(Y)).all())
-    assert Poisson(2).latent_start(Y)[1].item() == pytest.approx(np.log(9), abs=0.2)
+    assert bool(torch.isfinite(Poisson(2).initial_latent(Y)).all())
+    assert Poisson(2).initial_latent(Y)[1].item() == pytest.approx(np.log(9), abs=0.2)
     likelihood = NegativeBinomial(2)
     likelihood.start(Y)
     assert bool((likelihood.dispersion > 0).all() and (likelihood.dispersion <= 1).all())

@@ -159,7 +159,7 @@ def test_draws_starts_and_kinds_go_by_column():
     assert y.shape == (6, 5, 4)
     likelihood.check(y[0])
     likelihood.start(Y)
-    assert likelihood.latent_start(Y).shape == (4,)
+    assert likelihood.initial_latent(Y).shape == (4,)
     assert likelihood.is_real.tolist() == [True, True, False, False]
     assert set(likelihood.variables()) == {"noise_0", "scale_1", "df_1"}
     assert all(value.shape == () for value in likelihood.variables().values())

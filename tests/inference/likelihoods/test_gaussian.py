@@ -29,11 +29,11 @@ def with_holes(n=4, p=3):
 
 def dense_expectation(y, mean, covariance, sigma):
     """log N(y; m, Σ) − ½ tr(Σ⁻¹ V) on what was seen."""
-    seen = ~np.isnan(y)
-    if not seen.any():
+    observed = ~np.isnan(y)
+    if not observed.any():
         return 0.0
-    sigma, covariance = sigma[np.ix_(seen, seen)], covariance[np.ix_(seen, seen)]
-    density = multivariate_normal.logpdf(y[seen], mean[seen], sigma)
+    sigma, covariance = sigma[np.ix_(observed, observed)], covariance[np.ix_(observed, observed)]
+    density = multivariate_normal.logpdf(y[observed], mean[observed], sigma)
     return density - np.trace(np.linalg.solve(sigma, covariance)) / 2
 
 
@@ -151,7 +151,7 @@ def test_start_takes_a_tenth_of_the_variance_for_noise(noise):
     wanted = 0.1 * torch.tensor([1.0, 9.0], dtype=torch.float64)
     found = likelihood.noise_model.matrix().diagonal().detach()
     torch.testing.assert_close(found, wanted.mean().expand(2) if noise == "shared" else wanted, rtol=0.15, atol=0.0)
-    torch.testing.assert_close(likelihood.latent_start(Y), Y.nanmean(0))
+    torch.testing.assert_close(likelihood.initial_latent(Y), Y.nanmean(0))
 
 
 def test_start_of_constant_or_single_outputs_is_positive():

@@ -129,7 +129,7 @@ def test_start_is_robust_against_gross_errors():
     Y[:20] = 1e4
     dirty.start(Y)
     assert dirty.scale.item() == pytest.approx(clean.scale.item(), rel=0.2)
-    assert abs(dirty.latent_start(Y).item()) < 0.2
+    assert abs(dirty.initial_latent(Y).item()) < 0.2
 
 
 def test_variables_are_the_trained_parameters():

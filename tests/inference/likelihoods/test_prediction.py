@@ -6,7 +6,7 @@ import torch
 from likelihood_cases import column, normal, one
 from scipy import stats
 
-from ovkgp.exceptions import FactorisationError, OptionError
+from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.inference import Prediction
 from ovkgp.inference.likelihoods import (
     AsymmetricLaplace,
@@ -35,14 +35,14 @@ class Bimodal:
 @pytest.mark.parametrize("name", list(LAWS))
 @pytest.mark.parametrize("q", [1e-6, 0.1, 0.499, 0.9, 1 - 1e-6])
 def test_quantiles_have_their_level(name, q):
-    law, calls = LAWS[name] or Bimodal(), []
+    distribution, calls = LAWS[name] or Bimodal(), []
 
     def cdf(y):
         calls.append(1)
-        return torch.from_numpy(law.cdf(y.numpy()))
+        return torch.from_numpy(distribution.cdf(y.numpy()))
 
     y = continuous_quantile(cdf, q, column([0.0, 0.5]), column([1.0, 2.0]))
-    np.testing.assert_allclose(law.cdf(y.numpy()), q, rtol=1e-7)
+    np.testing.assert_allclose(distribution.cdf(y.numpy()), q, rtol=1e-7)
     assert len(calls) < 160
 
 
@@ -60,7 +60,7 @@ def test_a_smooth_law_takes_few_evaluations():
 
 
 def test_laws_without_a_quantile_are_refused():
-    with pytest.raises(FactorisationError, match="no interval holds the quantile"):
+    with pytest.raises(FactorizationError, match="no interval holds the quantile"):
         continuous_quantile(lambda y: torch.full_like(y, torch.nan), 0.5, one(0.0), one(1.0))
 
 
@@ -76,10 +76,10 @@ def test_levels_lie_strictly_between_zero_and_one(q):
 
 @pytest.mark.parametrize("guess", [0.0, 7.0, 1e9, np.inf])
 def test_whole_numbers_do_not_depend_on_the_guess(guess):
-    law = stats.poisson(np.array([[0.01], [40.0]]))
+    distribution = stats.poisson(np.array([[0.01], [40.0]]))
     for q in (0.01, 0.5, 0.999):
-        found = count_quantile(lambda k: torch.from_numpy(law.cdf(k.numpy())), q, column([guess, guess]))
-        np.testing.assert_array_equal(found.numpy(), law.ppf(q))
+        found = count_quantile(lambda k: torch.from_numpy(distribution.cdf(k.numpy())), q, column([guess, guess]))
+        np.testing.assert_array_equal(found.numpy(), distribution.ppf(q))
 
 
 SIGMA = torch.tensor([[1.0, 0.4], [0.4, 0.8]], dtype=torch.float64)

@@ -56,10 +56,10 @@ def test_extreme_variances_stay_finite_and_in_range(variance):
 def test_the_latent_level_starts_at_the_quantile():
     Y = torch.cat([normal(301, 1), 5 * normal(301, 1, seed=1)], -1)
     Y[:50, 1] = torch.nan
-    found = AsymmetricLaplace(2, tau=0.9).latent_start(Y)
+    found = AsymmetricLaplace(2, tau=0.9).initial_latent(Y)
     np.testing.assert_allclose(found.numpy(), np.nanquantile(Y.numpy(), 0.9, axis=0), rtol=1e-12)
-    np.testing.assert_allclose(Laplace(2).latent_start(Y).numpy(), np.nanmedian(Y.numpy(), axis=0), atol=0.05)
-    assert AsymmetricLaplace(1).latent_start(column([np.nan])).item() == 0.0
+    np.testing.assert_allclose(Laplace(2).initial_latent(Y).numpy(), np.nanmedian(Y.numpy(), axis=0), atol=0.05)
+    assert AsymmetricLaplace(1).initial_latent(column([np.nan])).item() == 0.0
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.0, -0.5])

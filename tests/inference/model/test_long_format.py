@@ -56,9 +56,9 @@ def test_wide_table_agrees_with_the_one_filled_by_hand(seed, n, d, p):
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 40))
 def test_nothing_is_lost_on_the_way_there_and_back(seed, n):
     x, task, y = random_table(seed, n, 2, 3)
-    seen = ~np.isnan(y)
+    observed = ~np.isnan(y)
     there = to_long(*to_wide(x, task, y))
-    before = sorted(zip((x[seen] + 0.0).tolist(), task[seen].tolist(), y[seen].tolist(), strict=True))
+    before = sorted(zip((x[observed] + 0.0).tolist(), task[observed].tolist(), y[observed].tolist(), strict=True))
     assert sorted(zip(*(part.tolist() for part in there), strict=True)) == before
 
 
@@ -104,7 +104,7 @@ def test_one_output_may_be_a_vector():
     "labels", [["wind", "rain"], [7, 3], [("a", 1), ("b", 2)], [None, "rain"], [np.int64(7), np.int64(3)]]
 )
 def test_labels_name_the_columns_in_their_order(labels):
-    X, Y = to_wide([0.0, 0.0, 1.0], [labels[1], labels[0], labels[1]], [1.0, 2.0, 3.0], tasks=[*labels, "unseen"])
+    X, Y = to_wide([0.0, 0.0, 1.0], [labels[1], labels[0], labels[1]], [1.0, 2.0, 3.0], tasks=[*labels, "unobserved"])
     assert X.tolist() == [[0.0], [1.0]]
     np.testing.assert_array_equal(Y, [[2.0, 1.0, np.nan], [np.nan, 3.0, np.nan]])
 

@@ -34,7 +34,7 @@ def close(actual, expected, rtol=1e-10):
     torch.testing.assert_close(actual, torch.as_tensor(expected), rtol=rtol, atol=rtol)
 
 
-def seen(kind, num_outputs=2, num_dims=3):
+def observed(kind, num_outputs=2, num_dims=3):
     """A mean with parameters away from zero."""
     mean = output_mean(kind, num_outputs)
     mean.see(num_dims)
@@ -46,7 +46,7 @@ def seen(kind, num_outputs=2, num_dims=3):
 @pytest.mark.parametrize("kind, b", [("zero", 0), ("constant", 1), ("linear", 4)])
 @pytest.mark.parametrize("n", [1, 5])
 def test_value_is_basis_times_coefficients(kind, b, n):
-    mean, X = seen(kind), normal(n, 3)
+    mean, X = observed(kind), normal(n, 3)
     assert mean.basis(X).shape == (n, b)
     assert mean.coefficients.shape == (b, 2)
     assert mean(X).shape == (n, 2)
@@ -54,13 +54,13 @@ def test_value_is_basis_times_coefficients(kind, b, n):
 
 
 def test_linear_is_constant_plus_slopes():
-    mean, X = seen("linear"), normal(5, 3)
+    mean, X = observed("linear"), normal(5, 3)
     close(mean(X), mean.constant + X @ mean.slopes)
 
 
 @pytest.mark.parametrize("kind", MEANS)
 def test_single_precision_inputs(kind):
-    mean, X = seen(kind), normal(5, 3).float()
+    mean, X = observed(kind), normal(5, 3).float()
     close(mean(X).double(), mean(X.double()))
 
 
@@ -111,7 +111,7 @@ def test_twin_columns_share_their_slope():
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_too_few_rows_give_a_constant(n):
     X, Y = normal(n, 3), normal(n, 2, seed=1)
-    mean = seen("linear")  # with slopes from before, which must go
+    mean = observed("linear")  # with slopes from before, which must go
     mean.start(X, Y)
     assert (mean.slopes == 0).all()
     close(mean.constant, Y.mean(0))
@@ -145,7 +145,7 @@ def test_start_from_single_precision():
 def test_a_linear_mean_asks_for_the_number_of_columns():
     mean = output_mean("linear", 2)
     for ask in (lambda: mean.coefficients, lambda: mean(normal(4, 3))):
-        with pytest.raises(InputError, match="has not seen the number of input columns"):
+        with pytest.raises(InputError, match="number of input columns"):
             ask()
     mean.see(3)
     mean.see(3)
@@ -155,7 +155,7 @@ def test_a_linear_mean_asks_for_the_number_of_columns():
 
 @pytest.mark.parametrize("kind", MEANS)
 def test_state_comes_back(kind):
-    mean = seen(kind)
+    mean = observed(kind)
     fresh = output_mean(kind, 2)
     fresh.load_state_dict(mean.state_dict())
     X = normal(5, 3)
@@ -168,7 +168,7 @@ def test_a_linear_mean_that_has_seen_other_columns_refuses_a_state():
     other = output_mean("linear", 2)
     other.see(4)
     with pytest.raises(RuntimeError, match="size mismatch for slopes"):
-        other.load_state_dict(seen("linear").state_dict())
+        other.load_state_dict(observed("linear").state_dict())
 
 
 def test_state_of_a_model_with_a_linear_mean_comes_back():
@@ -222,7 +222,7 @@ def test_a_mean_of_the_wrong_shape_is_refused():
 
 @pytest.mark.parametrize("kind", [*MEANS, "gpytorch"])
 def test_one_column_of_a_mean(kind):
-    whole = output_mean(gpytorch.means.LinearMean(3).double(), 2) if kind == "gpytorch" else seen(kind)
+    whole = output_mean(gpytorch.means.LinearMean(3).double(), 2) if kind == "gpytorch" else observed(kind)
     X = normal(5, 3)
     column = MeanColumn(whole, 1)
     close(column(X), whole(X)[:, [1]])

@@ -47,7 +47,7 @@ def test_arrays_of_every_kind(convert):
     found = observations(convert(X), convert(Y), 3)
     expected = observations(X, Y, 3)
     assert torch.equal(found.X, expected.X) and found.X.dtype == torch.float64
-    assert torch.equal(found.Y.nan_to_num(), expected.Y.nan_to_num()) and torch.equal(found.seen, expected.seen)
+    assert torch.equal(found.Y.nan_to_num(), expected.Y.nan_to_num()) and torch.equal(found.observed, expected.observed)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8, bool])
@@ -88,7 +88,7 @@ def test_read_only_memory_gives_no_warning():
 
 def test_masked_entries_are_missing():
     Y = np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]])
-    assert observations([[0.0], [1.0]], Y, 2).seen.tolist() == [[True, False], [True, True]]
+    assert observations([[0.0], [1.0]], Y, 2).observed.tolist() == [[True, False], [True, True]]
 
 
 def test_vectors_are_one_column():
@@ -99,7 +99,7 @@ def test_vectors_are_one_column():
 @pytest.mark.parametrize("n", [1, 2])
 def test_few_rows(n):
     data = observations(normal(n, 3), normal(n, 2), 2)
-    assert (data.num_rows, data.num_outputs, data.num_seen, data.is_complete) == (n, 2, 2 * n, True)
+    assert (data.num_rows, data.num_outputs, data.num_observed, data.is_complete) == (n, 2, 2 * n, True)
 
 
 # --- what comes out -------------------------------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ def test_rows_without_outputs_are_left_out():
     data = observations(X, Y, 3, noise)
     kept = [0, 2, 3, 4]
     assert torch.equal(data.X, X[kept])
-    assert torch.equal(data.seen, ~torch.isnan(Y[kept]))
-    assert torch.equal(data.noise[data.seen], noise[kept][data.seen])
-    assert (data.num_rows, data.num_seen, data.is_complete) == (4, 9, False)
+    assert torch.equal(data.observed, ~torch.isnan(Y[kept]))
+    assert torch.equal(data.noise[data.observed], noise[kept][data.observed])
+    assert (data.num_rows, data.num_observed, data.is_complete) == (4, 9, False)
 
 
 def test_known_noise_is_not_looked_at_where_nothing_was_seen():
@@ -124,7 +124,7 @@ def test_known_noise_is_not_looked_at_where_nothing_was_seen():
 def test_one_output_alone():
     data = observations(normal(5, 2), missing(), 3, 1 + normal(5, 3).square())
     for a in range(3):
-        alone, rows = data.output(a), data.seen[:, a]
+        alone, rows = data.output(a), data.observed[:, a]
         assert alone.is_complete and alone.num_outputs == 1
         assert torch.equal(alone.X, data.X[rows])
         assert torch.equal(alone.Y, data.Y[rows][:, [a]])
@@ -136,14 +136,14 @@ def test_chunks_are_the_rows_in_order(size):
     data = Observations(normal(5, 2).float(), missing().float())
     chunks = list(data.chunks(size))
     assert all(chunk.num_rows <= size and chunk.X.dtype == torch.float64 for chunk in chunks)
-    whole = data.double().seen_rows()
+    whole = data.double().observed_rows()
     assert torch.equal(torch.cat([chunk.X for chunk in chunks]), whole.X)
-    assert torch.equal(torch.cat([chunk.seen for chunk in chunks]), whole.seen)
+    assert torch.equal(torch.cat([chunk.observed for chunk in chunks]), whole.observed)
 
 
 def test_a_complete_set_is_its_own_seen_rows():
     data = Observations(normal(5, 2), normal(5, 3))
-    assert data.seen_rows() is data
+    assert data.observed_rows() is data
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_infinite_outputs(bad):
 
 @pytest.mark.parametrize("bad", [NAN, float("inf")])
 def test_inputs_that_are_not_finite(bad, monkeypatch):
-    monkeypatch.setattr(module, "CHECKED_AT_ONCE", 2)
+    monkeypatch.setattr(module, "CHUNK_CHECKED", 2)
     X = normal(5, 2)
     X[3, 1] = bad
     with pytest.raises(InputError, match=r"X holds NaN or infinity.*row 3, column 1"):
@@ -189,7 +189,7 @@ def test_an_output_that_nobody_observed():
     Y[:, [0, 2]] = NAN
     with pytest.raises(InputError, match=r"nobody observed output 0, 2 of Y .*: leave that column out, or add data"):
         observations(normal(5, 2), Y, 3)
-    assert observations(normal(5, 2), Y, 3, every_output=False).num_seen == 5
+    assert observations(normal(5, 2), Y, 3, every_output=False).num_observed == 5
 
 
 @pytest.mark.parametrize("noise", [0.1, [0.1, 0.1, 0.1], torch.ones(3, 3), torch.ones(5, 1), torch.ones(5)])

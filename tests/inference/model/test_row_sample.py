@@ -42,9 +42,11 @@ def test_neither_order_nor_cutting_matters(cuts, limit, seed):
 
 def test_a_sample_that_is_large_enough_is_the_table():
     X, Y = table()
-    seen = np.isfinite(Y).any(1)
+    observed = np.isfinite(Y).any(1)
     found = RowSample.of(X, Y, 1000)
-    rows, expected = (np.nan_to_num(np.hstack(pair), nan=-1) for pair in ((found.X, found.Y), (X[seen], Y[seen])))
+    rows, expected = (
+        np.nan_to_num(np.hstack(pair), nan=-1) for pair in ((found.X, found.Y), (X[observed], Y[observed]))
+    )
     assert sorted(map(tuple, rows)) == sorted(map(tuple, expected))  # copies as often as they occur
 
 
@@ -62,8 +64,8 @@ def test_rows_in_which_nothing_was_seen_are_left_out():
 
 def test_a_rarely_observed_output_is_not_lost():
     X, Y = table(3000)
-    found, num_seen = RowSample.of(X, Y, 300), np.isfinite(Y).sum(0)
-    assert num_seen[2] > FEWEST
+    found, num_observed = RowSample.of(X, Y, 300), np.isfinite(Y).sum(0)
+    assert num_observed[2] > FEWEST
     assert np.isfinite(found.Y[:, 2]).sum() == FEWEST
     assert 300 <= len(found) <= 300 + FEWEST
 
@@ -140,37 +142,37 @@ def test_every_row_is_as_likely():
 
 
 def test_a_rare_output_keeps_all_it_has():
-    seen = all_seen(2000)
-    seen[:, 1] = False
-    seen[::100, 1] = True  # 20 entries
-    rows = random_rows(seen, 300, random_state=0)
-    assert seen[rows, 1].sum() == 20
+    observed = all_seen(2000)
+    observed[:, 1] = False
+    observed[::100, 1] = True  # 20 entries
+    rows = random_rows(observed, 300, random_state=0)
+    assert observed[rows, 1].sum() == 20
     assert 300 < len(rows) <= 320
 
 
 def test_an_output_that_is_less_rare_keeps_enough():
-    seen = all_seen(20_000)
-    seen[:, 1] = False
-    seen[::50, 1] = True  # 400 entries
-    rows = random_rows(seen, 500, random_state=0)
-    assert seen[rows, 1].sum() == FEWEST
+    observed = all_seen(20_000)
+    observed[:, 1] = False
+    observed[::50, 1] = True  # 400 entries
+    rows = random_rows(observed, 500, random_state=0)
+    assert observed[rows, 1].sum() == FEWEST
     assert len(rows) < 500 + FEWEST
 
 
 def test_many_rare_outputs_at_most_double_the_rows():
     outputs = np.arange(20_000) % 1000  # one output a row
-    seen = outputs[:, None] == np.arange(1000)
-    rows = random_rows(seen, 2000, random_state=0)
+    observed = outputs[:, None] == np.arange(1000)
+    rows = random_rows(observed, 2000, random_state=0)
     assert 2000 < len(rows) <= 4000
-    assert seen[rows].sum(0).min() >= 2
+    assert observed[rows].sum(0).min() >= 2
 
 
 def test_rows_in_which_nothing_is_seen_are_not_taken():
-    seen = all_seen(100)
-    seen[:50] = False
-    rows = random_rows(seen, 20, random_state=0)
+    observed = all_seen(100)
+    observed[:50] = False
+    rows = random_rows(observed, 20, random_state=0)
     assert len(rows) == 20 and rows.min() >= 50
-    assert len(random_rows(seen, 80, random_state=0)) == 50
+    assert len(random_rows(observed, 80, random_state=0)) == 50
 
 
 def test_subset_of_data_has_rows_that_belong_together():

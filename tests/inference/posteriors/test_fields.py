@@ -44,7 +44,7 @@ class Part:
 
     terms: list
     columns: list
-    turned: bool = False
+    rotated: bool = False
 
     def jet(self, x, z):
         delta = (x - z)[self.columns]
@@ -56,11 +56,11 @@ class Part:
 
     def mixed(self, x, z):
         gradient = self.jet(x, z)[1]
-        return np.array([[-gradient[1], gradient[0]]] if self.turned else [-gradient])
+        return np.array([[-gradient[1], gradient[0]]] if self.rotated else [-gradient])
 
     def field(self, x, z):
         hessian = self.jet(x, z)[2]
-        return hessian - np.trace(hessian) * np.eye(len(hessian)) if self.turned else -hessian
+        return hessian - np.trace(hessian) * np.eye(len(hessian)) if self.rotated else -hessian
 
 
 def number(value):
@@ -127,17 +127,17 @@ CASES = {
         [Part([RBF, OTHER], TWO)],
         2,
     ),
-    "div": (lambda: DivergenceFreeKernel(base()), [Part([RBF], TWO, turned=True)], 2),
+    "div": (lambda: DivergenceFreeKernel(base()), [Part([RBF], TWO, rotated=True)], 2),
     "div on two of three columns": (
         lambda: scaled(DivergenceFreeKernel(base(active_dims=[2, 0])), 2.0),
-        [Part([(2.0, rbf_jet, (0.8, 1.1))], [2, 0], turned=True)],
+        [Part([(2.0, rbf_jet, (0.8, 1.1))], [2, 0], rotated=True)],
         3,
     ),
     "helmholtz": (
         helmholtz,
         [
             Part([(1.3, rbf_jet, (0.8, 1.1))], TWO),
-            Part([(0.6, matern52_jet, (1.2, 0.9))], TWO, turned=True),
+            Part([(0.6, matern52_jet, (1.2, 0.9))], TWO, rotated=True),
         ],
         2,
     ),
@@ -145,7 +145,7 @@ CASES = {
         helmholtz_of_sums,
         [
             Part([(1.3, rbf_jet, (0.8, 1.1)), (1.3 * 0.3, rbf_jet, (0.5, 0.6))], TWO),
-            Part([(0.6, rbf_jet, (1.2, 0.9))], TWO, turned=True),
+            Part([(0.6, rbf_jet, (1.2, 0.9))], TWO, rotated=True),
         ],
         2,
     ),
@@ -177,16 +177,16 @@ class Case:
 
     def scalar(self, index, reference=None):
         """The posterior of the potential, or of the stream function where the part is divergence-free."""
-        view = self.posterior.stream_function if self.parts[index].turned else self.posterior.potential
+        view = self.posterior.stream_function if self.parts[index].rotated else self.posterior.potential
         return view(reference)
 
     def oracle(self, block, prior):
         """Mean (m, q) and full covariance, from a block's covariance with the field (q, p) and its own (q, q)."""
-        X, seen = self.X.numpy(), ~np.isnan(self.Y.numpy().ravel())
+        X, observed = self.X.numpy(), ~np.isnan(self.Y.numpy().ravel())
         whole = gram(lambda x, z: sum(part.field(x, z) for part in self.parts), X, X)
-        C = whole[seen][:, seen] + NOISE * np.eye(seen.sum())
-        cross = gram(block, self.test.numpy(), X)[:, seen]
-        mean = cross @ np.linalg.solve(C, self.Y.numpy().ravel()[seen])
+        C = whole[observed][:, observed] + NOISE * np.eye(observed.sum())
+        cross = gram(block, self.test.numpy(), X)[:, observed]
+        mean = cross @ np.linalg.solve(C, self.Y.numpy().ravel()[observed])
         own = gram(prior, self.test.numpy(), self.test.numpy())
         q = own.shape[0] // len(self.test)
         return mean.reshape(-1, q), own - cross @ np.linalg.solve(C, cross.T)
@@ -232,7 +232,7 @@ def gradient(function, X):
 def field_from(function, part, X):
     """∇g, or (∂₂ψ, −∂₁ψ), in the coordinates of the field."""
     slopes = gradient(function, X)[:, 0][:, part.columns]
-    return torch.stack([slopes[:, 1], -slopes[:, 0]], -1) if part.turned else slopes
+    return torch.stack([slopes[:, 1], -slopes[:, 0]], -1) if part.rotated else slopes
 
 
 # --- exact posteriors ---------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def scalar_features(case, index, bounded):
             W = next(drawn).detach().numpy()
             norm = np.linalg.norm(W * np.asarray(lengthscale), axis=1)
             b = math.sqrt(scale / len(W)) * (math.sqrt(W.shape[1]) / norm if bounded else np.ones(len(W)))
-            if part.turned:  # the factor is ‖ω‖ Q(ω), whose sign is that of −ω₁: Q(ω) = (−ω₂, ω₁) sign(ω₁) / ‖ω‖
+            if part.rotated:  # the factor is ‖ω‖ Q(ω), whose sign is that of −ω₁: Q(ω) = (−ω₂, ω₁) sign(ω₁) / ‖ω‖
                 b = -b * np.sign(W[:, 0])
             angles = case.test.numpy()[:, part.columns] @ W.T
             columns += [b * np.sin(angles), -b * np.cos(angles)] if i == index else [0 * angles, 0 * angles]
@@ -327,11 +327,11 @@ RBF_SCALARS = [(name, i) for name, i in SCALARS if "Matérn" not in name and nam
 def test_scalar_of_features_is_that_of_dense_algebra(name, index, bounded, with_reference):
     case = Case(name, features=map_of(bounded))
     Phi, g = case.gp.features(case.X).to_dense().detach().numpy(), scalar_features(case, index, bounded)
-    seen, y = ~np.isnan(case.Y.numpy().ravel()), case.Y.numpy().ravel()
+    observed, y = ~np.isnan(case.Y.numpy().ravel()), case.Y.numpy().ravel()
     if with_reference:
         g = g - g[1]
-    C = np.eye(Phi.shape[1]) + Phi[seen].T @ Phi[seen] / NOISE
-    mean = g @ np.linalg.solve(C, Phi[seen].T @ y[seen] / NOISE)
+    C = np.eye(Phi.shape[1]) + Phi[observed].T @ Phi[observed] / NOISE
+    mean = g @ np.linalg.solve(C, Phi[observed].T @ y[observed] / NOISE)
     scalar = case.scalar(index, case.test[1] if with_reference else None)
     agrees(scalar, case.test, mean[:, None], g @ np.linalg.solve(C, g.T))
 
@@ -341,12 +341,12 @@ def test_scalar_of_features_is_that_of_dense_algebra(name, index, bounded, with_
 def test_components_of_features_are_those_of_dense_algebra(name, index):
     case = Case(name, features=map_of())
     Phi, test = (case.gp.features(X).to_dense().detach().numpy() for X in (case.X, case.test))
-    seen, y = ~np.isnan(case.Y.numpy().ravel()), case.Y.numpy().ravel()
+    observed, y = ~np.isnan(case.Y.numpy().ravel()), case.Y.numpy().ravel()
     counts = [2 * 7 * len(part.terms) for part in case.parts]
     own = np.arange(sum(counts)) < counts[0] if index == 0 else np.arange(sum(counts)) >= counts[0]
     test = test * own
-    C = np.eye(Phi.shape[1]) + Phi[seen].T @ Phi[seen] / NOISE
-    mean = test @ np.linalg.solve(C, Phi[seen].T @ y[seen] / NOISE)
+    C = np.eye(Phi.shape[1]) + Phi[observed].T @ Phi[observed] / NOISE
+    mean = test @ np.linalg.solve(C, Phi[observed].T @ y[observed] / NOISE)
     component = case.posterior.components()[("curl", "div")[index]]
     agrees(component, case.test, mean.reshape(-1, 2), test @ np.linalg.solve(C, test.T))
 
@@ -384,13 +384,13 @@ def test_derivatives_of_a_drawn_potential_over_lattice_frequencies(make):
 
 # --- random functions --------------------------------------------------------------------------------------------------
 
-ROADS = {"exact": None, "bounded": map_of(), "unbounded": map_of(bounded=False)}
+STRATEGIES = {"exact": None, "bounded": map_of(), "unbounded": map_of(bounded=False)}
 
 
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name, index", [(name, i) for name, i in SCALARS if name not in HELMHOLTZ])
-def test_a_drawn_scalar_differentiates_to_the_drawn_field(name, index, road):
-    case = Case(name, mean="constant", features=ROADS[road])
+def test_a_drawn_scalar_differentiates_to_the_drawn_field(name, index, strategy):
+    case = Case(name, mean="constant", features=STRATEGIES[strategy])
     scalars = case.scalar(index).sample_functions(3, random_state=11)
     pinned = case.scalar(index, case.test[0]).sample_functions(3, random_state=11)
     fields = case.posterior.sample_functions(3, random_state=11)
@@ -402,10 +402,10 @@ def test_a_drawn_scalar_differentiates_to_the_drawn_field(name, index, road):
     assert (fields[0](case.test) - fields[1](case.test)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", HELMHOLTZ)
-def test_drawn_components_add_up_and_keep_their_properties(name, road):
-    case = Case(name, mean="constant", features=ROADS[road])
+def test_drawn_components_add_up_and_keep_their_properties(name, strategy):
+    case = Case(name, mean="constant", features=STRATEGIES[strategy])
     components = case.posterior.components()
     curl, div = (components[key].sample_functions(2, random_state=11) for key in ("curl", "div"))
     close(curl(case.test) + div(case.test), case.posterior.sample_functions(2, random_state=11)(case.test) - 0.4)
@@ -424,9 +424,9 @@ def test_drawn_components_add_up_and_keep_their_properties(name, road):
         assert kept.abs().max() > 1e-2 * size
 
 
-@pytest.mark.parametrize("road", ROADS)
-def test_means_of_components_keep_their_properties(road):
-    case = Case("helmholtz", features=ROADS[road])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_means_of_components_keep_their_properties(strategy):
+    case = Case("helmholtz", features=STRATEGIES[strategy])
     components = case.posterior.components()
     slopes = {key: gradient(lambda X, c=c: c.predict(X).mean, case.test) for key, c in components.items()}
     curl, div = slopes["curl"], slopes["div"]
@@ -449,10 +449,10 @@ def test_joint_samples_have_the_covariance_of_the_scalar():
 # --- sizes and refusals --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("form", ("none", "diag", "output"))
-def test_chunks_and_single_points_change_nothing(form, road, monkeypatch):
-    case = Case("helmholtz", features=ROADS[road])
+def test_chunks_and_single_points_change_nothing(form, strategy, monkeypatch):
+    case = Case("helmholtz", features=STRATEGIES[strategy])
     views = [case.scalar(0, case.test[0]), case.scalar(1), *case.posterior.components().values()]
     whole = [view.predict(case.test, form) for view in views]
     for module in (exact_posterior, weight_posterior):
@@ -473,10 +473,10 @@ def test_inputs_may_be_lists_and_arrays():
     assert torch.equal(found.mean, expected.mean)
 
 
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("form", FORMS)
-def test_there_is_no_noise_to_add(form, road):
-    case = Case("helmholtz", features=ROADS[road])
+def test_there_is_no_noise_to_add(form, strategy):
+    case = Case("helmholtz", features=STRATEGIES[strategy])
     for view in (case.scalar(0), case.scalar(1), *case.posterior.components().values()):
         with pytest.raises(OptionError, match=r"not itself observed.*noise=False"):
             view.predict(case.test, form, noise=True)

@@ -13,9 +13,9 @@ CASES = {
     "dense, missing, full noise": dict(name="icm, rank 2", noise="matrix"),
     "dense, missing, known noise": dict(name="lmc", noise="known"),
     "dense, one output": dict(name="scalar", noise="float"),
-    "iterative": dict(name="lmc", missing=0.0, noise="vector", road="iterative"),
-    "iterative, missing, full noise": dict(name="lmc", noise="matrix", road="iterative"),
-    "iterative, missing, known noise": dict(name="icm, rank 2", noise="known", road="iterative"),
+    "iterative": dict(name="lmc", missing=0.0, noise="vector", strategy="iterative"),
+    "iterative, missing, full noise": dict(name="lmc", noise="matrix", strategy="iterative"),
+    "iterative, missing, known noise": dict(name="icm, rank 2", noise="known", strategy="iterative"),
     "features": dict(name="icm, rank 2", missing=0.0, noise="vector", features="orff"),
     "features, full noise": dict(name="icm, rank 2", missing=0.0, noise="matrix", features="orff"),
     "features, missing, full noise": dict(name="helmholtz", noise="matrix", features="orff"),
@@ -44,8 +44,8 @@ def close_where_seen(found, expected, rtol):
 @pytest.mark.parametrize("case", CASES)
 def test_mean_std_and_log_density_are_those_without_the_entry(case):
     problem = make(case)
-    assert problem.road == case.split(",")[0]
-    expected, rtol = problem.oracle().leave_one_out(), 1e-6 if problem.road == "iterative" else 1e-8
+    assert problem.strategy == case.split(",")[0]
+    expected, rtol = problem.oracle().leave_one_out(), 1e-6 if problem.strategy == "iterative" else 1e-8
     found = ours(problem)
     for value, reference in zip(found, expected, strict=True):
         assert value.shape == problem.Y.shape and not value.requires_grad
@@ -57,7 +57,7 @@ def test_mean_std_and_log_density_are_those_without_the_entry(case):
 def test_refits_without_the_entry_agree(case):
     """By conditioning anew; with noise that is independent, the density of an observation is latent plus noise."""
     problem = make(case)
-    found, rtol = ours(problem), 1e-6 if problem.road == "iterative" else 1e-8
+    found, rtol = ours(problem), 1e-6 if problem.strategy == "iterative" else 1e-8
     for i, a in (~torch.isnan(problem.Y)).nonzero()[::5].tolist():
         Y = problem.Y.clone()
         Y[i, a] = torch.nan

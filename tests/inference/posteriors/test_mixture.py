@@ -28,13 +28,13 @@ from ovkgp.inference.sampling.arviz_data import to_arviz_object
 from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, HelmholtzKernel
 
-ROADS = {
+STRATEGIES = {
     "kronecker": {"name": "icm, rank 2", "noise": "per_output", "missing": 0.0},
     "full noise": {"name": "icm, rank 2", "noise": "full", "missing": 0.0},
     "dense": {"name": "lmc", "noise": "per_output"},
     "known noise": {"name": "icm, rank 2", "noise": "known"},
     "independent": {"name": "independent", "noise": "per_output"},
-    "iterative": {"name": "lmc", "noise": "shared", "road": "iterative"},
+    "iterative": {"name": "lmc", "noise": "shared", "strategy": "iterative"},
     "field": {"name": "curl-free", "noise": "shared"},
     "linear mean": {"name": "scalar", "noise": "shared", "mean": "linear"},
     "features": {"name": "icm, rank 2", "noise": "per_output", "features": "orff", "missing": 0.0},
@@ -74,9 +74,9 @@ def simple(n=15):
     return OperatorValuedGP(kernel), X, torch.cat([X.sin(), X.cos()], -1)
 
 
-@pytest.mark.parametrize("road", ROADS)
-def test_every_road_averages_over_the_draws(road):
-    problem = Problem(**ROADS[road], level=0.05)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_road_averages_over_the_draws(strategy):
+    problem = Problem(**STRATEGIES[strategy], level=0.05)
     raw = draws_of(problem.gp)
     before = copy.deepcopy(problem.gp.state_dict())
     posterior = problem.condition(hyperparameters=flat(raw), variance="guarded", num_landmarks=5)
@@ -110,8 +110,8 @@ def test_both_kinds_of_arviz_object_are_read(kind):
 def test_axes_of_a_group_may_come_in_any_order():
     gp, X, Y = simple()
     raw = draws_of(gp, count=3, chains=2)
-    turned = as_dataset(raw).transpose(..., "draw", "chain")
-    found = gp.condition(X, Y, hyperparameters=xarray.DataTree.from_dict({"unconstrained_posterior": turned}))
+    rotated = as_dataset(raw).transpose(..., "draw", "chain")
+    found = gp.condition(X, Y, hyperparameters=xarray.DataTree.from_dict({"unconstrained_posterior": rotated}))
     assert torch.equal(found.predict(X).mean, gp.condition(X, Y, hyperparameters=flat(raw)).predict(X).mean)
 
 
@@ -164,7 +164,7 @@ def test_posteriors_too_large_to_keep_are_made_anew(features, monkeypatch):
     problem = Problem("icm, rank 2", noise="per_output", missing=0.0, features=features, level=0.05)
     raw = flat(draws_of(problem.gp))
     kept = problem.condition(hyperparameters=raw)
-    monkeypatch.setattr(draws_conditioning, "MOST_BYTES", 1)
+    monkeypatch.setattr(draws_conditioning, "MAX_BYTES", 1)
     made = problem.condition(hyperparameters=raw)
     assert kept.parts.are_kept and not made.parts.are_kept
     assert made.parts[1] is not made.parts[1] and kept.parts[1] is kept.parts[1]

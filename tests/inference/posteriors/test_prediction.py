@@ -11,7 +11,7 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.likelihoods import LikelihoodPrediction, make_likelihood
-from ovkgp.inference.posteriors.prediction import FORMS, MixturePrediction, Prediction, bisect, require_form
+from ovkgp.inference.posteriors.prediction import FORMS, MixturePrediction, Prediction, bisect, check_form
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 
@@ -171,7 +171,7 @@ def test_levels_outside_the_unit_interval_are_refused(q):
 @pytest.mark.parametrize("form", ["variance", "FULL", None, ""])
 def test_unknown_forms_are_refused(form):
     with pytest.raises(OptionError, match=r"cov must be one of 'none', 'diag', 'output', 'full', got"):
-        require_form(form)
+        check_form(form)
 
 
 def test_a_covariance_that_its_form_contradicts_is_refused():
@@ -235,9 +235,15 @@ def test_quantiles_invert_the_mixture_of_distribution_functions(form, q):
     found = MixturePrediction(made).quantile(q)
     means, std = means.numpy(), covariances.diagonal(dim1=-2, dim2=-1).sqrt().reshape(S, M, P).numpy()
     for i, a in np.ndindex(M, P):
-        law = norm(means[:, i, a], std[:, i, a])
-        ends = law.ppf(q)
-        expected = brentq(lambda y, law=law: law.cdf(y).mean() - q, ends.min(), ends.max(), xtol=1e-13, rtol=1e-15)
+        distribution = norm(means[:, i, a], std[:, i, a])
+        ends = distribution.ppf(q)
+        expected = brentq(
+            lambda y, distribution=distribution: distribution.cdf(y).mean() - q,
+            ends.min(),
+            ends.max(),
+            xtol=1e-13,
+            rtol=1e-15,
+        )
         assert found[i, a].item() == pytest.approx(
             expected, rel=1e-7 if q > 0.999 else 1e-10
         )  # 1 − q has few digits there
@@ -361,10 +367,10 @@ def icm():
     return DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2, rank=2)
 
 
-def posterior(road: str, variance: str):
-    kernel = CurlFreeKernel(RBFKernel(ard_num_dims=2)) if road == "dense" else icm()
-    features = ORFF(kernel, 20, random_state=0) if road == "features" else None
-    gp = OperatorValuedGP(kernel, noise=0.1, features=features, road=road)
+def posterior(strategy: str, variance: str):
+    kernel = CurlFreeKernel(RBFKernel(ard_num_dims=2)) if strategy == "dense" else icm()
+    features = ORFF(kernel, 20, random_state=0) if strategy == "features" else None
+    gp = OperatorValuedGP(kernel, noise=0.1, features=features, strategy=strategy)
     generator = torch.Generator().manual_seed(0)
     X, Y = (torch.randn(30, 2, generator=generator, dtype=torch.float64) for _ in range(2))
     return gp.condition(X, Y, variance=variance)
@@ -372,7 +378,7 @@ def posterior(road: str, variance: str):
 
 @pytest.mark.parametrize("form", ["none", "diag", "output", "full"])
 @pytest.mark.parametrize(
-    ("road", "variance"),
+    ("strategy", "variance"),
     [
         ("kronecker", "features"),
         ("dense", "features"),
@@ -381,8 +387,8 @@ def posterior(road: str, variance: str):
         ("features", "guarded"),
     ],
 )
-def test_gradients_in_the_test_inputs(road, variance, form):
-    given = posterior(road, variance)
+def test_gradients_in_the_test_inputs(strategy, variance, form):
+    given = posterior(strategy, variance)
 
     def value(x):
         prediction = given.predict(x, form)

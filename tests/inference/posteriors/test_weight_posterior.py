@@ -9,7 +9,7 @@ from oracles import dense, operator_valued, randomise
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.posteriors import weight_posterior as guard
-from ovkgp.inference.posteriors.weight_posterior import NUGGET, VarianceGuard
+from ovkgp.inference.posteriors.weight_posterior import NUGGET, VarianceFloor
 from ovkgp.kernels import DecomposableKernel, components
 
 FORMS = ("diag", "output", "full")
@@ -37,22 +37,22 @@ def close(actual, expected, rtol=1e-8):
 class Case:
     """A kernel, landmarks, and which outputs were seen there."""
 
-    def __init__(self, name, seen="complete", k=6):
+    def __init__(self, name, observed="complete", k=6):
         self.kernel = randomise(KERNELS[name]().double(), 3).requires_grad_(False)
         self.Z, self.X = normal(k, 2, seed=1), normal(4, 2, seed=2)
         p = self.num_outputs = self.kernel.num_outputs_per_input(self.Z, self.Z)
-        self.seen = torch.ones(k, p, dtype=torch.bool)
-        if seen == "missing":
-            self.seen[1::2, 0] = False  # each row keeps something
-            self.seen[2, -1] = p == 1
-        self.guard = VarianceGuard(self.kernel, self.Z, self.seen)
+        self.observed = torch.ones(k, p, dtype=torch.bool)
+        if observed == "missing":
+            self.observed[1::2, 0] = False  # each row keeps something
+            self.observed[2, -1] = p == 1
+        self.guard = VarianceFloor(self.kernel, self.Z, self.observed)
 
     def oracle(self):
         """K(X, X) − K(X, Z) (K(Z, Z) + nugget)⁻¹ K(Z, X) on the seen entries, whole."""
-        seen = self.seen.numpy().ravel()
-        K, cross = dense(self.kernel, self.Z)[seen][:, seen], dense(self.kernel, self.X, self.Z)[:, seen]
+        observed = self.observed.numpy().ravel()
+        K, cross = dense(self.kernel, self.Z)[observed][:, observed], dense(self.kernel, self.X, self.Z)[:, observed]
         parts = components(self.kernel)
-        if parts is not None and len(parts) == 1 and seen.all():  # the nugget is that of the scalar kernel, times Γ
+        if parts is not None and len(parts) == 1 and observed.all():  # the nugget is that of the scalar kernel, times Γ
             ((scalar, matrix),) = parts
             nugget = np.kron(np.diag(dense(scalar, self.Z)).mean() * np.eye(len(self.Z)), matrix.numpy())
         else:
@@ -67,23 +67,23 @@ def of_form(matrix, p, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("observed", SEEN)
 @pytest.mark.parametrize("name", KERNELS)
-def test_covariance_is_that_of_dense_algebra(name, seen, form):
-    case = Case(name, seen)
+def test_covariance_is_that_of_dense_algebra(name, observed, form):
+    case = Case(name, observed)
     close(case.guard.covariance(case.X, form), of_form(case.oracle(), case.num_outputs, form))
 
 
-@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("observed", SEEN)
 @pytest.mark.parametrize("name", KERNELS)
-def test_it_vanishes_at_landmarks_and_is_the_prior_far_away(name, seen):
-    case = Case(name, seen)
-    prior = dense(case.kernel, case.Z).diagonal().reshape(case.seen.shape)
+def test_it_vanishes_at_landmarks_and_is_the_prior_far_away(name, observed):
+    case = Case(name, observed)
+    prior = dense(case.kernel, case.Z).diagonal().reshape(case.observed.shape)
     at = case.guard.covariance(case.Z, "diag")
-    assert (at[case.seen] <= 10 * NUGGET * prior.max()).all()
+    assert (at[case.observed] <= 10 * NUGGET * prior.max()).all()
     assert (at.numpy() <= prior * (1 + 1e-12)).all()
     far = 1e4 + case.Z
-    close(case.guard.covariance(far, "diag"), dense(case.kernel, far).diagonal().reshape(case.seen.shape))
+    close(case.guard.covariance(far, "diag"), dense(case.kernel, far).diagonal().reshape(case.observed.shape))
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -94,11 +94,11 @@ def test_one_landmark_and_one_point(name, form):
     close(case.guard.covariance(case.X, form), of_form(case.oracle(), case.num_outputs, form))
 
 
-@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("observed", SEEN)
 @pytest.mark.parametrize("name", ["scalar", "icm", "helmholtz"])
-def test_duplicates_of_landmarks_do_no_harm(name, seen):
-    case = Case(name, seen)
-    twice = VarianceGuard(case.kernel, torch.cat([case.Z, case.Z]), torch.cat([case.seen, case.seen]))
+def test_duplicates_of_landmarks_do_no_harm(name, observed):
+    case = Case(name, observed)
+    twice = VarianceFloor(case.kernel, torch.cat([case.Z, case.Z]), torch.cat([case.observed, case.observed]))
     once = case.guard.covariance(case.X, "full")
     # two copies of a value halve its nugget, and nothing else
     assert (twice.covariance(case.X, "full") - once).abs().max() < 100 * NUGGET * once.abs().max()
@@ -107,29 +107,29 @@ def test_duplicates_of_landmarks_do_no_harm(name, seen):
 
 @pytest.mark.parametrize("name", ["icm", "lmc", "curl-free"])
 def test_too_many_entries_leave_landmarks_out(name, monkeypatch):
-    monkeypatch.setattr(guard, "MOST_ENTRIES", 6)
+    monkeypatch.setattr(guard, "MAX_ENTRIES", 6)
     case = Case(name, "missing")
-    kept = int((case.seen.sum(1).cumsum(0) <= 6).sum())
+    kept = int((case.observed.sum(1).cumsum(0) <= 6).sum())
     assert 1 <= kept < len(case.Z)
-    fewer = VarianceGuard(case.kernel, case.Z[:kept], case.seen[:kept])
+    fewer = VarianceFloor(case.kernel, case.Z[:kept], case.observed[:kept])
     assert torch.equal(case.guard.covariance(case.X, "full"), fewer.covariance(case.X, "full"))
 
 
 def test_one_landmark_is_kept_however_many_outputs(monkeypatch):
-    monkeypatch.setattr(guard, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(guard, "MAX_ENTRIES", 1)
     assert len(Case("lmc").guard.landmarks) == 1
 
 
 def test_separable_landmarks_are_all_kept(monkeypatch):
-    monkeypatch.setattr(guard, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(guard, "MAX_ENTRIES", 1)
     assert len(Case("icm").guard.landmarks) == 6
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("observed", SEEN)
 @pytest.mark.parametrize("name", KERNELS)
-def test_lift_raises_the_diagonal_to_the_larger_and_stays_positive(name, seen, form):
-    case = Case(name, seen)
+def test_lift_raises_the_diagonal_to_the_larger_and_stays_positive(name, observed, form):
+    case = Case(name, observed)
     floor = of_form(case.guard.covariance(case.X, "full").numpy(), case.num_outputs, "diag")
     root = (
         torch.nn.functional.normalize(normal(floor.size, 3, seed=9), dim=1) * torch.tensor(floor.reshape(-1, 1)).sqrt()
@@ -159,7 +159,7 @@ def test_enough_variance_is_left_alone(form):
 def test_an_output_matrix_that_is_stored_by_columns():
     matrix = torch.tensor([[1.0, 0.3], [0.3, 2.0]], dtype=torch.float64).mT
     kernel = DecomposableKernel(RBFKernel(), output_matrix=matrix).double()
-    made = VarianceGuard(kernel, normal(4, 2, seed=1), torch.ones(4, 2, dtype=torch.bool))
+    made = VarianceFloor(kernel, normal(4, 2, seed=1), torch.ones(4, 2, dtype=torch.bool))
     made.output_matrix = matrix
     X = normal(3, 2, seed=2)
     close(made.covariance(X, "full").diagonal().reshape(3, 2), made.covariance(X, "diag"), 1e-12)
@@ -168,7 +168,7 @@ def test_an_output_matrix_that_is_stored_by_columns():
 def test_an_output_without_prior_variance_stays_without():
     matrix = torch.diag(torch.tensor([1.0, 0.0])).double()
     kernel = DecomposableKernel(RBFKernel(), output_matrix=matrix).double()
-    made = VarianceGuard(kernel, normal(4, 2, seed=1), torch.ones(4, 2, dtype=torch.bool))
+    made = VarianceFloor(kernel, normal(4, 2, seed=1), torch.ones(4, 2, dtype=torch.bool))
     lifted = made.lift(normal(3, 2, seed=2), torch.zeros(3, 2, 2).double(), "output")
     assert torch.isfinite(lifted).all() and (lifted[:, 1, 1] == 0).all() and (lifted[:, 0, 0] > 0).all()
 

@@ -19,10 +19,10 @@ from ovkgp.inference.ridge.ball_constraints import (
     BallQuadratic,
     Balls,
     Spectrum,
+    admm_initial_point,
     frequency_groups,
     gap_of,
     minimise_in_balls,
-    split_start,
 )
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel, HelmholtzKernel, IndependentKernel
 
@@ -77,19 +77,19 @@ def quadratic(rank=None, scale=1.0):
 @pytest.mark.parametrize("rank", [None, 5])
 def test_the_gap_is_met_and_bounds_the_excess(balls, rank):
     found = quadratic(rank)
-    start, steps = split_start(found, balls, tolerance=1e-9)
+    start, steps = admm_initial_point(found, balls, tolerance=1e-9)
     assert (balls.norms(start) <= balls.radius * (1 + 1e-12)).all() and steps < 3000
     product = found.apply(start)
     gap = gap_of(found, balls, start, product)
     assert -1e-12 <= gap <= 1e-9 * found.square / 2
-    rough, _ = split_start(found, balls, tolerance=1e-2)
+    rough, _ = admm_initial_point(found, balls, tolerance=1e-2)
     excess = found.value(rough, found.apply(rough)) - found.value(start, product)
     assert -1e-9 * found.square <= excess <= gap_of(found, balls, rough, found.apply(rough)) + 1e-9 * found.square
 
 
 def test_gradients_find_the_same():
     found, balls = quadratic(), BALLS[2]
-    start, _ = split_start(found, balls, tolerance=1e-12)
+    start, _ = admm_initial_point(found, balls, tolerance=1e-12)
     weights, report = minimise_in_balls(found, balls, tolerance=1e-12)
     torch.testing.assert_close(start, weights, rtol=1e-4, atol=1e-5)
     assert report.objective == pytest.approx(found.value(start, found.apply(start)), rel=1e-10)
@@ -97,13 +97,13 @@ def test_gradients_find_the_same():
 
 def test_too_few_steps_are_no_worse_than_none():
     found = quadratic()
-    start, steps = split_start(found, BALLS[1], max_iter=1)
+    start, steps = admm_initial_point(found, BALLS[1], max_iter=1)
     assert steps == 1 and found.value(start, found.apply(start)) <= found.square / 2
 
 
 def test_nothing_to_do():
     zero = BallQuadratic.of(torch.zeros(4, 4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64), 1.0)
-    start, steps = split_start(zero, Balls(torch.arange(4).view(2, 2), 1.0))
+    start, steps = admm_initial_point(zero, Balls(torch.arange(4).view(2, 2), 1.0))
     assert steps == 1 and not start.any()
 
 

@@ -109,8 +109,8 @@ def test_errors_are_weighed_by_the_inverse_of_their_noise():
     problem = Problem("curl-free", "known", 0.3)
     path = noise_path(problem.gp, problem.X, problem.Y, [1.0], problem.known)
     left_out = rows_left_out(problem.gp, problem.X, problem.Y, problem.known)
-    seen = ~problem.Y.isnan()
-    weights, errors = 1 / problem.known[seen], (left_out.mean - problem.Y)[seen].square()
+    observed = ~problem.Y.isnan()
+    weights, errors = 1 / problem.known[observed], (left_out.mean - problem.Y)[observed].square()
     assert path.loo_error.item() == pytest.approx(((weights * errors).sum() / weights.sum()).item())
 
 

@@ -212,9 +212,9 @@ def test_the_earlier_expansion_is_left_alone():
     kernel, (X, Y) = decomposable(), rows(30)
     learner = OnlineGradient(kernel, 2, 0.01, budget=10, average=True)
     before = learn(learner, X[:20], Y[:20])
-    copies = [getattr(before, name).copy() for name in ("X", "coefficients", "average", "seen")]
+    copies = [getattr(before, name).copy() for name in ("X", "coefficients", "average", "observed")]
     learner.learn(before, X[20:], Y[20:])
-    for name, copy in zip(("X", "coefficients", "average", "seen"), copies, strict=True):
+    for name, copy in zip(("X", "coefficients", "average", "observed"), copies, strict=True):
         np.testing.assert_array_equal(getattr(before, name), copy)
 
 
@@ -269,7 +269,7 @@ def test_fewer_points_never_lower_the_variance(kernel, missing, monkeypatch):
     assert (std >= exact - 1e-9).all() and (std > exact + 1e-3).any()
     monkeypatch.setattr(online_posterior, "DENSE_LIMIT", 6)
     fewer = OnlinePosterior(gp, few.expansion)
-    assert fewer.given_points.data.num_seen <= 12 and (fewer.predict(X_new).std >= std - 1e-9).all()
+    assert fewer.given_points.data.num_observed <= 12 and (fewer.predict(X_new).std >= std - 1e-9).all()
 
 
 @pytest.mark.parametrize("average", [False, True])

@@ -26,9 +26,9 @@ def setting(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):
     problem = Problem(name, noise, missing, n=12, level=1e-2)
     model, data = problem.gp.frozen().model, Observations(problem.X, problem.Y, problem.known)
     with torch.no_grad():
-        C = KernelProducts(model.kernel, data.X, noise_of_rows(model, data), data.seen, chunk_rows)
+        C = KernelProducts(model.kernel, data.X, noise_of_rows(model, data), data.observed, chunk_rows)
         residuals = data.Y - model.mean(data.X)
-    return problem, C, KernelRows(model.kernel, data.X, data.seen), residuals
+    return problem, C, KernelRows(model.kernel, data.X, data.observed), residuals
 
 
 @pytest.mark.parametrize("name", ["curl-free", "helmholtz", "delays", "lmc", "scalar"])
@@ -38,7 +38,7 @@ def setting(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):
 def test_products_and_bound_against_a_dense_matrix(name, noise, missing, chunk_rows):
     problem, C, _, _ = setting(name, noise, missing, chunk_rows)
     oracle = problem.oracle()
-    dense = np.where(np.outer(oracle.seen, oracle.seen), oracle.K + oracle.N, 0.0)
+    dense = np.where(np.outer(oracle.observed, oracle.observed), oracle.K + oracle.N, 0.0)
     V = np.random.default_rng(0).standard_normal((len(dense), 3))
     close(C.matmul(torch.from_numpy(V)), dense @ V)
     assert np.linalg.eigvalsh(oracle.C)[-1] <= C.norm_bound()
@@ -50,7 +50,7 @@ def test_the_solver_knows_what_a_dense_one_knows(method):
     solver, oracle = ProductSolver(C, rows, residuals, method), problem.oracle()
     close(solver.alpha.flatten(), oracle.coefficients, 1e-7)
     inverse = np.zeros_like(oracle.K)
-    inverse[np.ix_(oracle.seen, oracle.seen)] = np.linalg.inv(oracle.C)
+    inverse[np.ix_(oracle.observed, oracle.observed)] = np.linalg.inv(oracle.C)
     close(solver.solve(torch.eye(len(inverse)).double()), inverse, 1e-7)
     close(solver.inverse_diagonal().flatten(), inverse.diagonal(), 1e-7)
     cross = problem.prior_covariance(problem.test, problem.X)
@@ -109,15 +109,15 @@ def setting_row_preconditioner(name="curl-free", noise="matrix", missing=0.3, ch
     problem = Problem(name, noise, missing, n=12, level=1e-2)
     model, data = problem.gp.frozen().model, Observations(problem.X, problem.Y, problem.known)
     with torch.no_grad():
-        C = KernelProducts(model.kernel, data.X, noise_of_rows(model, data), data.seen, chunk_rows)
-    return problem, C, KernelRows(model.kernel, data.X, data.seen)
+        C = KernelProducts(model.kernel, data.X, noise_of_rows(model, data), data.observed, chunk_rows)
+    return problem, C, KernelRows(model.kernel, data.X, data.observed)
 
 
 @pytest.mark.parametrize("name", ["curl-free", "lmc"])
 def test_rows_make_the_pivoted_factor_of_the_dense_matrix(name):
     problem, _, rows = setting_row_preconditioner(name)
     oracle = problem.oracle()
-    K = torch.from_numpy(np.where(np.outer(oracle.seen, oracle.seen), oracle.K, 0.0))
+    K = torch.from_numpy(np.where(np.outer(oracle.observed, oracle.observed), oracle.K, 0.0))
     close(rows.diagonal(), K.diagonal())
     factor = pivoted_cholesky(rows, 30, 1e-9)
     close(factor @ factor.mT, K, 1e-6)
@@ -129,10 +129,10 @@ def test_the_preconditioner_and_its_root(noise, missing):
     problem, C, rows = setting_row_preconditioner("curl-free", noise, missing)
     factor = pivoted_cholesky(rows, 6, 0.0)
     P, oracle = LowRankPreconditioner(C, factor), problem.oracle()
-    index = np.ix_(oracle.seen, oracle.seen)
+    index = np.ix_(oracle.observed, oracle.observed)
     dense = (oracle.N + (factor @ factor.mT).numpy())[index]
     V = C.stacked(torch.randn(len(factor), 2, generator=torch.Generator().manual_seed(0)).double())
-    close(C.flat(P.solve(V))[oracle.seen], np.linalg.solve(dense, C.flat(V)[oracle.seen].numpy()))
+    close(C.flat(P.solve(V))[oracle.observed], np.linalg.solve(dense, C.flat(V)[oracle.observed].numpy()))
     close(P.half(P.half_transposed(V)), P.solve(V))
-    W = torch.randn_like(V) * C.seen.unsqueeze(1)
+    W = torch.randn_like(V) * C.observed.unsqueeze(1)
     assert (P.half(V) * W).sum().item() == pytest.approx((V * P.half_transposed(W)).sum().item())

@@ -174,7 +174,7 @@ def test_blocked_features_by_every_solver(name):
 
 @pytest.mark.parametrize("solver", ["cg", "lbfgs"])
 def test_separable_kernels_of_many_rows_go_by_rows_of_the_kernel(solver, monkeypatch):
-    monkeypatch.setattr(ridge_solvers, "MOST_ROWS", 10)
+    monkeypatch.setattr(ridge_solvers, "MAX_ROWS", 10)
     problem = problem_of("lmc", "matrix", 0.3)
     posterior = solved(problem, solver)
     assert isinstance(posterior.solver.covariance, KernelProducts)
@@ -184,8 +184,11 @@ def test_separable_kernels_of_many_rows_go_by_rows_of_the_kernel(solver, monkeyp
 @pytest.mark.parametrize("features", [None, "orff"])
 @pytest.mark.parametrize("solver", ["cg", "lbfgs"])
 def test_too_few_iterations_are_a_warning(features, solver, monkeypatch):
-    for module in ("sketched", "row_preconditioner"):  # a good preconditioner would arrive all the same
-        monkeypatch.setattr(f"ovkgp.inference.{module}.MAX_RANK", 1)
+    for name in (
+        "algebra.preconditioners.SKETCHED_MAX_RANK",
+        "ridge.products.MAX_RANK",
+    ):  # a good preconditioner would converge
+        monkeypatch.setattr(f"ovkgp.inference.{name}", 1)
     problem = problem_of("curl-free", features=features)
     with pytest.warns(FitWarning, match="relative residual of .* above the tolerance"):
         solved(problem, solver, max_iter=2)

@@ -23,8 +23,8 @@ def setting(name, noise, missing, chunk_rows):
 def test_against_dense_matrices(name, noise, missing, chunk_rows):
     problem, products = setting(name, noise, missing, chunk_rows)
     oracle = problem.oracle()
-    Phi = to_dense(problem.gp.features(problem.X)).detach().numpy()[oracle.seen]
-    N = oracle.N[np.ix_(oracle.seen, oracle.seen)]
+    Phi = to_dense(problem.gp.features(problem.X)).detach().numpy()[oracle.observed]
+    N = oracle.N[np.ix_(oracle.observed, oracle.observed)]
     A, v = Phi.T @ np.linalg.solve(N, Phi), Phi.T @ np.linalg.solve(N, oracle.residual)
     V = np.random.default_rng(0).standard_normal((len(v), 3))
     with torch.no_grad():
@@ -39,7 +39,7 @@ def test_against_dense_matrices(name, noise, missing, chunk_rows):
         assert products.targets().square().sum().item() == pytest.approx(
             oracle.residual @ np.linalg.solve(N, oracle.residual)
         )
-        assert not bool(forward[~products.data.seen].any())
+        assert not bool(forward[~products.data.observed].any())
 
 
 def test_noise_draws_have_the_covariance_of_the_moment():

@@ -10,7 +10,7 @@ from gpytorch.priors import UniformPrior
 from sampler_cases import Gaussian, KnownDensity, correlated, half_plane
 from scipy.stats import norm
 
-from ovkgp.exceptions import FactorisationError, FitWarning
+from ovkgp.exceptions import FactorizationError, FitWarning
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.sampling.laplace import local_gaussian, sample_laplace, variable_names
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
@@ -98,7 +98,7 @@ def test_a_flat_direction_is_named_and_kept_finite():
 
 def test_draws_that_cannot_be_evaluated_are_made_anew_and_counted():
     with pytest.warns(FitWarning, match="k̂"):  # of the tail
-        sampled = sample_laplace(Cut(), 1000, seed=0)
+        sampled = sample_laplace(InputSlice(), 1000, seed=0)
     assert sampled.u.shape == (1, 1000, 2) and sampled.u[..., 0].max() <= 0.5
     assert np.isfinite(sampled.stats["lp"]).all()
     assert sampled.attrs["num_failed_draws"] == pytest.approx(1000 * 0.31 / 0.69, rel=0.15)
@@ -115,7 +115,7 @@ def test_an_approximation_without_a_density_is_refused():
     def function(u):  # a needle between walls
         return (-np.inf, u) if np.abs(u).max() > 1e-3 else (-(u @ u) / 2, -u)
 
-    with pytest.raises(FactorisationError, match="no stand-in"):
+    with pytest.raises(FactorizationError, match="no stand-in"):
         sample_laplace(KnownDensity(function, [0.0, 0.0]), 50, seed=0)
 
 
@@ -153,7 +153,7 @@ def test_a_mode_at_the_end_of_a_uniform_prior(method):
     assert values.size == 60 and 0.5 <= values.min() < values.max() <= 1.5 and values.mean() > 1.2
 
 
-class Cut(KnownDensity):
+class InputSlice(KnownDensity):
     """N(0, I) below 0.5 with a tail that q does not have, and nothing above."""
 
     def __init__(self):

@@ -5,7 +5,7 @@ import pytest
 from sampler_cases import Gaussian, GlobalState, KnownDensity, correlated, half_plane
 from scipy.stats import truncnorm
 
-from ovkgp.exceptions import FactorisationError, FitWarning
+from ovkgp.exceptions import FactorizationError, FitWarning
 from ovkgp.inference.sampling.diagnostics import effective_size
 from ovkgp.inference.sampling.nuts import _longest_block, sample_nuts
 
@@ -61,7 +61,7 @@ def test_no_start_is_an_error_that_says_so():
         def __call__(self, u):
             return super().__call__(u) if np.abs(u - self.mean).max() < 1e-2 else (-np.inf, 0 * u)
 
-    with pytest.raises(FactorisationError, match="no start"):
+    with pytest.raises(FactorizationError, match="no start"):
         sample_nuts(Hole(np.zeros(2), np.eye(2)), 5, 5, 1, [0])
 
 

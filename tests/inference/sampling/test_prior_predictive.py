@@ -70,21 +70,21 @@ LAWS = {
 
 @pytest.mark.parametrize("name", LAWS)
 def test_draws_follow_the_law(name):
-    prior, law = LAWS[name]
+    prior, distribution = LAWS[name]
     drawn = lengthscales(RBFKernel(ard_num_dims=2, lengthscale_prior=prior))
     assert drawn.shape == (DRAWS, 2)
     for column in drawn.numpy().T:
-        assert stats.kstest(column, law.cdf).pvalue > 0.01
+        assert stats.kstest(column, distribution.cdf).pvalue > 0.01
     assert abs(stats.spearmanr(*drawn.numpy().T).statistic) < 4 / math.sqrt(DRAWS)
 
 
 @pytest.mark.parametrize("constraint", [GreaterThan(2.0), Interval(0.2, 0.9)])
 def test_a_prior_is_cut_off_where_its_constraint_ends(constraint):
-    law, (low, high) = stats.lognorm(s=1.0), (end.double().item() for end in constraint)
+    distribution, (low, high) = stats.lognorm(s=1.0), (end.double().item() for end in constraint)
     prior = LogNormalPrior(0.0, 1.0)
     drawn = lengthscales(RBFKernel(lengthscale_prior=prior, lengthscale_constraint=constraint)).numpy().ravel()
-    weight = law.cdf(high) - law.cdf(low)
-    assert stats.kstest(drawn, lambda x: (law.cdf(x) - law.cdf(low)) / weight).pvalue > 0.01
+    weight = distribution.cdf(high) - distribution.cdf(low)
+    assert stats.kstest(drawn, lambda x: (distribution.cdf(x) - distribution.cdf(low)) / weight).pvalue > 0.01
 
 
 def test_a_multivariate_prior_keeps_its_correlation():

@@ -57,7 +57,7 @@ def shorten(monkeypatch):
     from ovkgp.inference.sampling import svi as autoguides
 
     monkeypatch.setattr(autoguides, "HALVINGS", 0)
-    monkeypatch.setattr(autoguides, "MOST_WINDOWS", 1)
+    monkeypatch.setattr(autoguides, "MAX_WINDOWS", 1)
 
 
 def curve(n=15, seed=0):
@@ -155,11 +155,11 @@ def test_all_groups_on_every_road(name, options):
     problem = Problem(name, level=0.05, **options)
     data = sample_hyperparameters(problem.gp, problem.X, problem.Y, "laplace", noise=problem.known, **OPTIONS)
     assert names_of(data) == GROUPS
-    seen = ~torch.isnan(problem.Y)
+    observed = ~torch.isnan(problem.Y)
     density = data["log_likelihood"]["y"]
-    assert density.shape == (1, 30, int(seen.sum())) and density.dims == ("chain", "draw", "entry")
+    assert density.shape == (1, 30, int(observed.sum())) and density.dims == ("chain", "draw", "entry")
     assert np.isfinite(density.values).all()
-    rows, columns = seen.nonzero().T.numpy()
+    rows, columns = observed.nonzero().T.numpy()
     assert (density["row"].values == rows).all() and (density["output"].values == columns).all()
     assert data["posterior_predictive"]["y"].shape == (1, 30, *problem.Y.shape)
     np.testing.assert_array_equal(data["observed_data"]["y"].values, problem.Y.numpy())
@@ -174,7 +174,7 @@ def test_all_groups_on_every_road(name, options):
         if parameter_name in raw.data_vars:
             parameter.data.copy_(torch.as_tensor(raw[parameter_name].values[0, 7]))
     loo = gp.leave_one_out(problem.X, problem.Y, problem.known).log_density
-    np.testing.assert_allclose(density.values[0, 7], loo[seen], rtol=1e-9)
+    np.testing.assert_allclose(density.values[0, 7], loo[observed], rtol=1e-9)
     if "noise" in data["posterior"].data_vars:
         np.testing.assert_allclose(data["posterior"]["noise"].values[0, 7], gp.noise.detach(), rtol=1e-12)
 
@@ -244,13 +244,13 @@ def test_dear_groups_are_left_out_and_say_so(monkeypatch):
     from ovkgp.inference.sampling import arviz_groups as draw_groups
 
     X, Y = curve()
-    monkeypatch.setattr(draw_groups, "MOST_WORK", 10.0)
+    monkeypatch.setattr(draw_groups, "MAX_WORK", 10.0)
     data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
     assert names_of(data) == GROUPS - {"log_likelihood", "posterior_predictive"}
     assert "take long" in data["posterior"].attrs["log_likelihood"]
     data = sample_hyperparameters(one_output(), X, Y, "laplace", log_likelihood=True, **OPTIONS)
     assert "log_likelihood" in names_of(data)
-    monkeypatch.setattr(draw_groups, "MOST_NUMBERS", 10.0)
+    monkeypatch.setattr(draw_groups, "MAX_NUMBERS", 10.0)
     with pytest.raises(OptionError, match="too many numbers"):
         sample_hyperparameters(one_output(), X, Y, "laplace", log_likelihood=True, **OPTIONS)
 

@@ -168,7 +168,7 @@ def _short(monkeypatch):
     """Fewer steps than a user takes."""
     monkeypatch.setattr(variational_gp, "NUM_STEPS", 400)
     monkeypatch.setattr(autoguides, "HALVINGS", 3)
-    monkeypatch.setattr(autoguides, "MOST_WINDOWS", 3)
+    monkeypatch.setattr(autoguides, "MAX_WINDOWS", 3)
 
 
 def test_the_centre_is_a_mode_of_the_collapsed_posterior_and_the_spread_smaller(_short):

@@ -203,7 +203,7 @@ def test_landmarks_are_those_of_all_rows():
     problem = problem_of("icm, rank 2")
     whole = problem.gp.statistics(problem.X, problem.Y).landmarks
     for total in reduced(shards(problem, [4, 20])):
-        assert torch.equal(total.landmarks.X, whole.X) and torch.equal(total.landmarks.seen, whole.seen)
+        assert torch.equal(total.landmarks.X, whole.X) and torch.equal(total.landmarks.observed, whole.observed)
 
 
 def test_an_output_may_be_seen_on_one_rank_only():

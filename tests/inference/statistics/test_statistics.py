@@ -16,12 +16,12 @@ from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import Landmarks, choose_landmarks, row_priorities
 from ovkgp.inference.statistics.accumulation import gather
-from ovkgp.inference.statistics.rows import BlockGram, grams_by_output, row_groups, seen_patterns
+from ovkgp.inference.statistics.rows import BlockGram, grams_by_output, observed_patterns, row_groups
 from ovkgp.inference.statistics.statistics import (
     OutputStatistics,
     Statistics,
+    make_surrogate_data,
     output_moments,
-    stand_in,
     statistics_from_tensors,
     whitened,
 )
@@ -49,17 +49,17 @@ def gathered(case, data=None, **options):
 
 
 def same(a, b, tolerance=1e-10):
-    assert (a.layout, a.num_rows, a.num_waves, a.num_basis, a.weighted) == (
+    assert (a.layout, a.num_rows, a.num_scalar_features, a.num_basis, a.weighted) == (
         b.layout,
         b.num_rows,
-        b.num_waves,
+        b.num_scalar_features,
         b.num_basis,
         b.weighted,
     )
-    assert torch.equal(a.num_seen, b.num_seen)
+    assert torch.equal(a.num_observed, b.num_observed)
     for name in ("gram", "log_noise", "noise_sum"):
         torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=tolerance, atol=tolerance)
-    assert torch.equal(a.landmarks.X, b.landmarks.X) and torch.equal(a.landmarks.seen, b.landmarks.seen)
+    assert torch.equal(a.landmarks.X, b.landmarks.X) and torch.equal(a.landmarks.observed, b.landmarks.observed)
     assert torch.equal(a.landmarks.priorities, b.landmarks.priorities)
 
 
@@ -119,7 +119,7 @@ def test_gradients_flow_through_a_sum(case):
 def test_a_shared_gram_becomes_one_for_each_output():
     case = Case("helmholtz", "per_output", 0.3, n=40)
     data = case.data
-    complete = data.seen.all(1)
+    complete = data.observed.all(1)
     assert 0 < complete.sum() < len(complete)
     pieces = [gathered(case, data.rows(rows)) for rows in (complete, ~complete)]
     assert [piece.layout for piece in pieces] == ["shared", "by_output"]
@@ -159,7 +159,7 @@ def test_what_does_not_add_is_an_error():
     with pytest.raises(InputError, match="num_basis is 1 in one and 3 in the other"):
         linear = Case("curl-free", mean="linear")
         a + gathered(linear, fingerprint="abc")
-    with pytest.raises(InputError, match="num_waves is 12 in one and 24 in the other"):
+    with pytest.raises(InputError, match="num_scalar_features is 12 in one and 24 in the other"):
         a + gathered(Case("helmholtz", missing=0.0), fingerprint="abc")
     full = Case("own", "full", 0.0)
     with pytest.raises(InputError):
@@ -185,7 +185,7 @@ def points(n=300, d=2, p=3, seed=0):
     generator = torch.Generator().manual_seed(seed)
     Y = torch.randn(n, p, generator=generator, dtype=torch.float64)
     Y[torch.rand(n, p, generator=generator) < 0.3] = torch.nan
-    return Observations(torch.randn(n, d, generator=generator, dtype=torch.float64), Y).seen_rows()
+    return Observations(torch.randn(n, d, generator=generator, dtype=torch.float64), Y).observed_rows()
 
 
 def test_landmarks_do_not_depend_on_order_or_chunks(monkeypatch):
@@ -195,9 +195,9 @@ def test_landmarks_do_not_depend_on_order_or_chunks(monkeypatch):
     for rows, at_once in itertools.product(
         (torch.randperm(data.num_rows), torch.arange(data.num_rows).flip(0)), (1, 37)
     ):
-        monkeypatch.setitem(choose_landmarks.__globals__, "ROWS_AT_ONCE", at_once)
+        monkeypatch.setitem(choose_landmarks.__globals__, "CHUNK_ROWS", at_once)
         other = choose_landmarks(data.rows(rows), 40)
-        assert torch.equal(other.X, whole.X) and torch.equal(other.seen, whole.seen)
+        assert torch.equal(other.X, whole.X) and torch.equal(other.observed, whole.observed)
     pieces = [choose_landmarks(data.rows(slice(start, start + 70)), 40) for start in range(0, data.num_rows, 70)]
     merged = sum(pieces[::-1], Landmarks.none())
     assert torch.equal(merged.X, whole.X) and torch.equal(merged.priorities, whole.priorities)
@@ -208,10 +208,10 @@ def test_landmarks_are_rows_of_the_data_with_their_masks_and_copies_count_once()
     twice = Observations(torch.cat([data.X, data.X]), torch.cat([data.Y, data.Y]))
     chosen = choose_landmarks(twice, 1000)
     assert len(chosen) == data.num_rows
-    for x, seen in zip(chosen.X, chosen.seen, strict=True):
+    for x, observed in zip(chosen.X, chosen.observed, strict=True):
         (row,) = (x == data.X).all(1).nonzero()[0]
-        assert torch.equal(data.seen[row], seen)
-    other_mask = Observations(data.X, torch.where(data.seen, torch.nan, 1.0)).seen_rows()
+        assert torch.equal(data.observed[row], observed)
+    other_mask = Observations(data.X, torch.where(data.observed, torch.nan, 1.0)).observed_rows()
     assert len(chosen + choose_landmarks(other_mask, 1000)) == data.num_rows + other_mask.num_rows
 
 
@@ -242,9 +242,9 @@ def test_patterns_of_any_number_of_outputs(p):
     generator = torch.Generator().manual_seed(0)
     distinct = torch.rand(5, p, generator=generator) < 0.5
     which = torch.randint(5, (40,), generator=generator)
-    seen = distinct[which]
-    patterns, found, counts = seen_patterns(seen)
-    assert torch.equal(patterns[found], seen) and len(patterns) == len(seen.unique(dim=0)) == len(counts)
+    observed = distinct[which]
+    patterns, found, counts = observed_patterns(observed)
+    assert torch.equal(patterns[found], observed) and len(patterns) == len(observed.unique(dim=0)) == len(counts)
     assert torch.equal(counts, torch.bincount(found))
 
 
@@ -269,8 +269,8 @@ def test_block_gram_equals_dense_and_is_twice_differentiable():
 def gram_data(n=900):
     data = points(n, p=3, seed=1)
     torch.manual_seed(1)
-    waves = [torch.randn(data.num_rows, k, dtype=torch.float64) for k in (4, 3)]
-    return data, waves, torch.ones(data.num_rows, 1, dtype=torch.float64), torch.nan_to_num(data.Y)
+    scalar_features = [torch.randn(data.num_rows, k, dtype=torch.float64) for k in (4, 3)]
+    return data, scalar_features, torch.ones(data.num_rows, 1, dtype=torch.float64), torch.nan_to_num(data.Y)
 
 
 @pytest.mark.parametrize("adding", [0, 100, 10_000])
@@ -278,21 +278,21 @@ def gram_data(n=900):
 def test_grams_by_output_however_the_rows_are_grouped(adding, known, monkeypatch):
     """From every pattern of missing outputs multiplied once, to every output on its own."""
     monkeypatch.setitem(row_groups.__globals__, "ADDING", adding)
-    data, waves, basis, Y = gram_data()
+    data, scalar_features, basis, Y = gram_data()
     if known:
         data = Observations(data.X, data.Y, 0.1 + torch.rand_like(data.Y))
     groups = row_groups(data)
-    entries = torch.zeros_like(data.seen, dtype=torch.int64)
+    entries = torch.zeros_like(data.observed, dtype=torch.int64)
     for group in groups:
         for a in group.outputs:
             entries[group.rows, a] += 1
-    assert torch.equal(entries, data.seen.long())
+    assert torch.equal(entries, data.observed.long())
     if not known:
         assert max(len(group.outputs) for group in groups) == (1 if adding == 10_000 else 3)
-    grams = grams_by_output(waves, basis, Y, groups)
+    grams = grams_by_output(scalar_features, basis, Y, groups)
     for a, gram in enumerate(grams):
-        scale = torch.where(data.seen[:, a], 1.0 if data.noise is None else data.noise[:, a].rsqrt(), 0.0)
-        rows = torch.cat([*waves, basis, Y[:, [a]]], 1) * scale.unsqueeze(1)
+        scale = torch.where(data.observed[:, a], 1.0 if data.noise is None else data.noise[:, a].rsqrt(), 0.0)
+        rows = torch.cat([*scalar_features, basis, Y[:, [a]]], 1) * scale.unsqueeze(1)
         torch.testing.assert_close(gram, rows.mT @ rows, rtol=1e-12, atol=1e-12)
 
 
@@ -311,7 +311,7 @@ def test_an_output_that_no_row_of_a_chunk_shows():
 def test_memory_of_evidence_and_gradient_does_not_grow_with_the_rows(kind, monkeypatch):
     """Four times the rows: the same peak, but for the data themselves, whose chunks are views of them, and their mask."""
     for name in ("choose_landmarks", "whitened_log_noise"):
-        monkeypatch.setitem(gather.__globals__[name].__globals__, "ROWS_AT_ONCE", 100)
+        monkeypatch.setitem(gather.__globals__[name].__globals__, "CHUNK_ROWS", 100)
     peaks, given = [], []
     for n in (600, 2400):
         case = Case(*KINDS[kind], n=n)
@@ -321,7 +321,7 @@ def test_memory_of_evidence_and_gradient_does_not_grow_with_the_rows(kind, monke
             system = weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
             torch.autograd.grad(system.log_density, list(case.parameters().values()), allow_unused=True)
         peaks.append(watch.peak)
-        given.append(8 * (case.data.X.numel() + case.data.Y.numel()) + case.data.seen.numel())
+        given.append(8 * (case.data.X.numel() + case.data.Y.numel()) + case.data.observed.numel())
     # Missing outputs are grouped otherwise in every chunk, which moves the peak by a little.
     assert peaks[1] - peaks[0] <= given[1] - given[0] + 0.02 * (peaks[0] - given[0]), (peaks, given)
 
@@ -354,9 +354,9 @@ def test_converted_are_those_gathered_whitened(name, mean, noise):
     assert found.num_basis == (1 + d if mean == "linear" else BASES[mean])
     close(found.gram, direct.gram)
     close(found.log_noise, direct.log_noise)
-    for name in ("layout", "num_rows", "num_waves", "num_basis", "weighted", "fingerprint"):
+    for name in ("layout", "num_rows", "num_scalar_features", "num_basis", "weighted", "fingerprint"):
         assert getattr(found, name) == getattr(direct, name)
-    for name in ("num_seen", "noise_sum"):
+    for name in ("num_observed", "noise_sum"):
         assert torch.equal(getattr(found, name), getattr(direct, name))
     assert torch.equal(found.landmarks.X, direct.landmarks.X)
 
@@ -436,7 +436,7 @@ def test_divided_by_the_noise_the_scale_is_right(kind, mean):
 
 def test_stand_in_has_the_scales_of_the_data():
     gp, (X, Y) = model(), data()
-    Z, W = stand_in(gp.statistics(X, Y), gp.noise_model.matrix())
+    Z, W = make_surrogate_data(gp.statistics(X, Y), gp.noise_model.matrix())
     assert len(Z) == len(W)
     np.testing.assert_allclose(W.mean(0), Y.mean(0), rtol=1e-8)
     np.testing.assert_allclose(np.cov(W.numpy().T, bias=True), np.cov(Y.numpy().T, bias=True), rtol=1e-8, atol=1e-10)
@@ -470,7 +470,7 @@ def test_any_chunking_and_order_is_one_pass(missing, known):
     pieces = [gp.statistics(X[part], Y[part], None if noise is None else noise[part]) for part in parts]
     total = sum(pieces)
     assert isinstance(total, OutputStatistics)
-    torch.testing.assert_close(total.num_seen, (~torch.isnan(Y)).sum(0))
+    torch.testing.assert_close(total.num_observed, (~torch.isnan(Y)).sum(0))
     whole = gp.condition(X, Y, noise=noise, variance="guarded")
     streamed = gp.condition(total, variance="guarded")
     one, other = whole.predict(X[:7], "full", noise=True), streamed.predict(X[:7], "full", noise=True)
@@ -483,7 +483,7 @@ def test_any_chunking_and_order_is_one_pass(missing, known):
 def test_it_is_the_answer_of_the_whole_feature_map():
     """One weight space for all outputs together says the same as one for each."""
     gp, (X, Y) = model_output_statistics(), table()
-    together = OperatorValuedGP(kernel := gp.kernel, noise="per_output", road="features", features=gp.features)
+    together = OperatorValuedGP(kernel := gp.kernel, noise="per_output", strategy="features", features=gp.features)
     assert together.kernel is not kernel
     apart, joint = gp.condition(X, Y), together.condition(X, Y)
     torch.testing.assert_close(apart.predict(X, "full").cov, joint.predict(X, "full").cov, rtol=1e-8, atol=1e-10)

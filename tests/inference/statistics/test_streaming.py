@@ -114,7 +114,7 @@ def test_sums_of_sums():
         problem.gp.statistics(*x, into=Statistics.empty()) + problem.gp.statistics(*y) + problem.gp.statistics(*z),
     )
     check(problem, total)
-    assert total.num_rows == 24 and torch.equal(total.num_seen, (~torch.isnan(problem.Y)).sum(0))
+    assert total.num_rows == 24 and torch.equal(total.num_observed, (~torch.isnan(problem.Y)).sum(0))
 
 
 def test_pouring_leaves_what_it_was_given_alone():

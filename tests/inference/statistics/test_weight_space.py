@@ -7,7 +7,7 @@ import torch
 from linear_operator import to_dense, to_linear_operator
 from weight_space_cases import MAPS, NOISES, WHITENED, Case
 
-from ovkgp.exceptions import FactorisationError, InputError, KernelTypeError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, KernelTypeError, OptionError
 from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, ReflectedFeatureOperator, stacked
 from ovkgp.inference.statistics.accumulation import gather
 from ovkgp.inference.statistics.factors import DenseFactor, KroneckerFactor
@@ -157,7 +157,7 @@ def test_inverse_diagonal_and_alpha_of_rows(name, noise, missing):
         Phi, N, residual = case.dense()
         inverse = torch.linalg.inv(Phi @ Phi.mT + N)
         expected = torch.zeros_like(data.Y), torch.zeros_like(data.Y)
-        expected[0][data.seen], expected[1][data.seen] = inverse.diagonal(), inverse @ residual
+        expected[0][data.observed], expected[1][data.observed] = inverse.diagonal(), inverse @ residual
         root = whitening(data, case.noise.matrix()).expand(len(data.Y), -1, -1)
         precision, features = root.mT @ root, case.features(data.X)
         rest = data.Y - case.mean(data.X)
@@ -287,7 +287,7 @@ def test_a_noise_that_is_no_number_is_an_error_and_not_a_nan():
     case = Case("curl-free", "shared", 0.0)
     statistics = gather(case.features, case.mean, case.noise, case.data)
     bad = torch.full((2, 2), torch.nan, dtype=torch.float64)
-    with pytest.raises((FactorisationError, torch.linalg.LinAlgError)):
+    with pytest.raises((FactorizationError, torch.linalg.LinAlgError)):
         weight_system(statistics, case.features(case.data.X[:1]), bad, case.mean.coefficients)
 
 
@@ -314,12 +314,14 @@ def operators():
     torch.manual_seed(0)
     make = {"dtype": torch.float64}
     n, D, p = 5, 3, 2
-    waves = [torch.randn(n, 2 * D, **make) for _ in range(4)]
+    scalar_features = [torch.randn(n, 2 * D, **make) for _ in range(4)]
     return [
-        FeatureOperator(waves[0], torch.randn(p, 2, **make), num_outputs=p),
-        FeatureOperator(waves[1], torch.randn(D * p, 1, **make), num_outputs=p),
-        ComplexFeatureOperator(waves[2], *torch.randn(2, D * p, 1, **make), num_outputs=p),
-        ReflectedFeatureOperator(waves[3], torch.randn(D, p, **make), torch.rand(D, 1, **make), num_outputs=p),
+        FeatureOperator(scalar_features[0], torch.randn(p, 2, **make), num_outputs=p),
+        FeatureOperator(scalar_features[1], torch.randn(D * p, 1, **make), num_outputs=p),
+        ComplexFeatureOperator(scalar_features[2], *torch.randn(2, D * p, 1, **make), num_outputs=p),
+        ReflectedFeatureOperator(
+            scalar_features[3], torch.randn(D, p, **make), torch.rand(D, 1, **make), num_outputs=p
+        ),
     ]
 
 
@@ -328,18 +330,21 @@ def test_gram_from_waves_equals_dense_for_every_pair_of_kinds(left, right):
     a, b = operators()[left], operators()[right]
     weight = torch.tensor([[2.0, 0.3], [0.5, 1.0]], dtype=torch.float64)  # not symmetric: the order must be right
     expected = to_dense(a).mT @ torch.kron(torch.eye(5, dtype=torch.float64), weight) @ to_dense(b)
-    close(a.gram_from_waves(b, a.features.mT @ b.features, weight), expected)
+    close(a.gram_from_scalar_features(b, a.features.mT @ b.features, weight), expected)
     close(a.cross_gram(b, weight), expected)
 
 
 def test_stacks_and_single_outputs_from_waves():
     Phi = stacked(*operators())
-    waves = torch.cat([part.features for part in Phi.parts], 1)
+    scalar_features = torch.cat([part.features for part in Phi.parts], 1)
     weight, dense = torch.tensor([[2.0, 0.3], [0.3, 1.0]], dtype=torch.float64), to_dense(Phi)
     expected = dense.mT @ torch.kron(torch.eye(5, dtype=torch.float64), weight) @ dense
-    close(Phi.gram_from_waves(Phi, waves.mT @ waves, weight), expected)
+    close(Phi.gram_from_scalar_features(Phi, scalar_features.mT @ scalar_features, weight), expected)
     values = torch.randn(5, 2, 3, dtype=torch.float64)
-    close(Phi.adjoint_from_waves(torch.einsum("nm,npk->mpk", waves, values)), dense.mT @ values.flatten(0, 1))
+    close(
+        Phi.adjoint_from_scalar_features(torch.einsum("nm,npk->mpk", scalar_features, values)),
+        dense.mT @ values.flatten(0, 1),
+    )
     for a in range(2):
         close(to_dense(Phi.output(a)), dense[a::2])
 

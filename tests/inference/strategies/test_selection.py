@@ -56,7 +56,7 @@ def automatic(name, noise, missing, features):
 @pytest.mark.parametrize("name", KERNELS)
 def test_exact_roads(name, noise, missing):
     problem = Problem(name, noise, missing)
-    assert problem.road == automatic(name, noise, missing, None)
+    assert problem.strategy == automatic(name, noise, missing, None)
     check(problem)
 
 
@@ -65,7 +65,7 @@ def test_exact_roads(name, noise, missing):
 @pytest.mark.parametrize("name", KERNELS)
 def test_random_features_equal_dense_algebra_with_their_kernel(name, noise, missing):
     problem = Problem(name, noise, missing, features="orff")
-    assert problem.road == automatic(name, noise, missing, "orff")
+    assert problem.strategy == automatic(name, noise, missing, "orff")
     check(problem)
 
 
@@ -74,7 +74,7 @@ def test_random_features_equal_dense_algebra_with_their_kernel(name, noise, miss
 @pytest.mark.parametrize("name", NYSTROM)
 def test_nystrom_features_equal_dense_algebra_with_their_kernel(name, noise, missing):
     problem = Problem(name, noise, missing, features="nystrom")
-    assert problem.road == automatic(name, noise, missing, "nystrom")
+    assert problem.strategy == automatic(name, noise, missing, "nystrom")
     check(problem)
 
 
@@ -82,31 +82,31 @@ def test_nystrom_features_equal_dense_algebra_with_their_kernel(name, noise, mis
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", SEPARABLE)
 def test_iterative_road(name, noise, missing):
-    problem = Problem(name, noise, missing, road="iterative")
-    assert problem.road == "iterative"
+    problem = Problem(name, noise, missing, strategy="iterative")
+    assert problem.strategy == "iterative"
     check(problem, rtol=1e-6)
 
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_dense_road_can_be_insisted_on(noise):
     for name in ("icm, rank 2", "independent"):
-        problem = Problem(name, noise, 0.0, road="dense")
-        assert problem.road == "dense"
+        problem = Problem(name, noise, 0.0, strategy="dense")
+        assert problem.strategy == "dense"
         check(problem)
 
 
 def test_the_kronecker_road_can_be_insisted_on_for_one_output():
-    problem = Problem("scalar", "float", 0.0, road="kronecker")
-    assert problem.road == "kronecker"
+    problem = Problem("scalar", "float", 0.0, strategy="kronecker")
+    assert problem.strategy == "kronecker"
     check(problem)
 
 
 # --- one model for each road ---------------------------------------------------------------------------------------
 
-ROADS = {
+STRATEGIES = {
     "kronecker": lambda **kw: Problem("icm, rank 2", **{"missing": 0.0, **kw}),
     "dense": lambda **kw: Problem("curl-free", **kw),
-    "iterative": lambda **kw: Problem("lmc", road="iterative", **kw),
+    "iterative": lambda **kw: Problem("lmc", strategy="iterative", **kw),
     "features": lambda **kw: Problem("helmholtz", features="orff", **kw),
     "features, shared": lambda **kw: Problem("icm, rank 2", features="orff", **{"missing": 0.0, **kw}),
     "features, nystrom": lambda **kw: Problem("lmc", features="nystrom", **kw),
@@ -115,29 +115,29 @@ ROADS = {
 }
 
 
-def precision(road):
-    return 1e-6 if road == "iterative" else 1e-8
+def precision(strategy):
+    return 1e-6 if strategy == "iterative" else 1e-8
 
 
 @pytest.mark.parametrize("mean", MEANS)
-@pytest.mark.parametrize("road", ROADS)
-def test_every_mean_on_every_road(road, mean):
-    problem = ROADS[road](mean=mean)
-    assert problem.road == road.split(",")[0]
-    check(problem, precision(road))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_mean_on_every_road(strategy, mean):
+    problem = STRATEGIES[strategy](mean=mean)
+    assert problem.strategy == strategy.split(",")[0]
+    check(problem, precision(strategy))
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("road", ROADS)
-def test_noise_is_added_to_every_form(road, noise):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_noise_is_added_to_every_form(strategy, noise):
     """A new observation has Σ; where the noise is known for each entry, its average over the observed entries."""
-    problem = ROADS[road](noise=noise)
+    problem = STRATEGIES[strategy](noise=noise)
     p, m = problem.num_outputs, len(problem.test)
     if problem.known is None:
         new = problem.noise_matrix()[:p, :p]
     else:
-        seen = ~np.isnan(problem.Y.numpy())
-        new = np.diag((problem.known.numpy() * seen).sum(0) / seen.sum(0))
+        observed = ~np.isnan(problem.Y.numpy())
+        new = np.diag((problem.known.numpy() * observed).sum(0) / observed.sum(0))
     posterior = problem.condition()
     latent = {form: posterior.predict(problem.test, form) for form in ("diag", "output", "full")}
     noisy = {form: posterior.predict(problem.test, form, noise=True) for form in latent}
@@ -147,13 +147,13 @@ def test_noise_is_added_to_every_form(road, noise):
     assert all(torch.equal(noisy[form].mean, latent[form].mean) for form in latent)
 
 
-@pytest.mark.parametrize("road", ROADS)
-def test_chunking_over_test_points_changes_nothing(road, monkeypatch):
-    problem = ROADS[road]()
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_chunking_over_test_points_changes_nothing(strategy, monkeypatch):
+    problem = STRATEGIES[strategy]()
     posterior = problem.condition()
     whole = {form: posterior.predict(problem.test, form) for form in ("none", "diag", "output", "full")}
-    for module in ("exact_posterior", "weight_posterior"):
-        monkeypatch.setattr(f"ovkgp.inference.{module}.CHUNK_ENTRIES", 1)
+    for module in ("exact", "weight_posterior"):
+        monkeypatch.setattr(f"ovkgp.inference.posteriors.{module}.CHUNK_ENTRIES", 1)
     calls, latent = [], posterior.latent
     monkeypatch.setattr(posterior, "latent", lambda X, form: calls.append(len(X)) or latent(X, form))
     for form, expected in whole.items():
@@ -162,9 +162,9 @@ def test_chunking_over_test_points_changes_nothing(road, monkeypatch):
         assert calls == [5] if form == "full" else calls == [1] * 5
         close(found.mean, expected.mean, 1e-12)
         if form != "none":
-            close(found.variance, expected.variance, 1e-12 if road != "iterative" else 1e-8)
+            close(found.variance, expected.variance, 1e-12 if strategy != "iterative" else 1e-8)
         if form == "output":
-            close(found.cov, expected.cov, 1e-12 if road != "iterative" else 1e-8)
+            close(found.cov, expected.cov, 1e-12 if strategy != "iterative" else 1e-8)
 
 
 # --- gradients -------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_gradient_of_the_evidence_with_known_noise_and_a_mean_of_ones_own(name):
 def test_gradient_of_the_iterative_evidence_is_right_within_its_monte_carlo_error(missing, noise, monkeypatch):
     """Its trace is estimated with probes. Over seeds, with a preconditioner too small to be exact, the mean must lie within
     four of its standard errors of the true slope, and each within six standard deviations."""
-    problem = Problem("lmc", noise, missing, "linear", road="iterative", n=25)
+    problem = Problem("lmc", noise, missing, "linear", strategy="iterative", n=25)
     names, expected, found = slopes(problem)
     exact = exact_roads.iterative_log_density
     draws = []
@@ -234,7 +234,7 @@ def test_gradient_of_the_iterative_evidence_is_right_within_its_monte_carlo_erro
 
 def test_the_standard_error_of_the_iterative_evidence_is_honest(monkeypatch):
     """Where the preconditioner is too small to be exact: errors over seeds, in units of what each says of itself."""
-    problem = Problem("lmc", "per_output", 0.3, road="iterative", n=25)
+    problem = Problem("lmc", "per_output", 0.3, strategy="iterative", n=25)
     evidence, solver, scores = problem.oracle().evidence, exact_roads.IterativeSolver, []
     for seed in range(30):
         monkeypatch.setattr(exact_roads, "IterativeSolver", partial(solver, seed=seed, max_rank=10))
@@ -252,10 +252,10 @@ def test_many_entries_turn_to_products_and_many_of_a_field_to_an_error(monkeypat
     monkeypatch.setattr("ovkgp.inference.strategies.selection.DENSE_LIMIT", 19)
     for name in ("lmc", "icm, rank 2"):
         problem = Problem(name)
-        assert problem.road == "iterative"
+        assert problem.strategy == "iterative"
         check(problem, 1e-6)
-    assert Problem("scalar", missing=0.3, n=40).road == "kronecker"  # rows without an output are left out
-    assert Problem("curl-free", features="orff").road == "features"
+    assert Problem("scalar", missing=0.3, n=40).strategy == "kronecker"  # rows without an output are left out
+    assert Problem("curl-free", features="orff").strategy == "features"
     with pytest.raises(InputError, match=r"19\).*CurlFreeKernel.*ORFF"):
         Problem("curl-free").condition()
     with pytest.raises(InputError, match="ORFF"):
@@ -263,16 +263,16 @@ def test_many_entries_turn_to_products_and_many_of_a_field_to_an_error(monkeypat
 
 
 def test_too_many_rows_for_an_exact_kernel(monkeypatch):
-    monkeypatch.setattr("ovkgp.inference.strategies.exact.MOST_ROWS", 13)
-    for road in ("kronecker", "dense", "iterative"):
+    monkeypatch.setattr("ovkgp.inference.strategies.exact.MAX_ROWS", 13)
+    for strategy in ("kronecker", "dense", "iterative"):
         for ask in (lambda p: p.condition(), lambda p: p.log_evidence()):
             with pytest.raises(InputError, match=r"14 rows.*ORFF"):
-                ask(ROADS[road](missing=0.0))
-    ROADS["features"]().condition()
+                ask(STRATEGIES[strategy](missing=0.0))
+    STRATEGIES["features"]().condition()
 
 
 @pytest.mark.parametrize(
-    "name, noise, missing, road, message",
+    "name, noise, missing, strategy, message",
     [
         ("icm, rank 2", "float", 0.3, "kronecker", "complete"),
         ("icm, rank 2", "known", 0.0, "kronecker", "alike"),
@@ -282,8 +282,8 @@ def test_too_many_rows_for_an_exact_kernel(monkeypatch):
         ("icm, rank 2", "float", 0.0, "features", "ORFF"),
     ],
 )
-def test_a_road_that_the_structure_does_not_allow_is_refused(name, noise, missing, road, message):
-    problem = Problem(name, noise, missing, road=road)
+def test_a_road_that_the_structure_does_not_allow_is_refused(name, noise, missing, strategy, message):
+    problem = Problem(name, noise, missing, strategy=strategy)
     for ask in (problem.condition, problem.log_evidence):
         with pytest.raises(OptionError, match=message):
             ask()

@@ -10,7 +10,7 @@ from noncrossing_cases import rbf as rbf_noncrossing_tasks
 from scipy.stats import norm
 from task_cases import rbf
 
-from ovkgp.exceptions import FactorisationError, InputError, OptionError, SmoothnessError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError, SmoothnessError
 from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor, LevelFactor, derivative_task_factor
 from ovkgp.kernels import DecomposableKernel, LaplaceKernel
@@ -97,9 +97,9 @@ def test_bad_kernels_and_points_are_refused():
         KernelFactor(rbf(1.0), ANCHORS, cutoff=1.0)
     zero = ConstantKernel().double()
     zero.initialize(raw_constant=torch.tensor(-1e4).double())
-    with pytest.raises(FactorisationError, match="outputscale"):
+    with pytest.raises(FactorizationError, match="outputscale"):
         KernelFactor(zero, ANCHORS)
-    with pytest.raises(FactorisationError, match="positive semi-definite"):
+    with pytest.raises(FactorizationError, match="positive semi-definite"):
         KernelFactor(_Indefinite(), ANCHORS)
 
 
@@ -182,7 +182,7 @@ def test_bad_levels_are_refused(levels, matrix, match):
 
 
 def test_an_indefinite_matrix_of_levels_is_refused():
-    with pytest.raises(FactorisationError, match="positive semi-definite"):
+    with pytest.raises(FactorizationError, match="positive semi-definite"):
         LevelFactor(torch.tensor([0.1, 0.5]).double(), torch.tensor([[1.0, 2.0], [2.0, 1.0]]))
 
 

@@ -47,8 +47,8 @@ def test_the_density_and_its_gradient_are_those_of_the_dense_matrix():
     inputs = [part.clone().requires_grad_() for part in parts(rank=3)]
     value = grid_log_density(*inputs)
     K, T, A, noise, Y = copies = [part.clone().requires_grad_() for part in parts(rank=3)]
-    law = torch.distributions.MultivariateNormal(torch.zeros(N * M * P).double(), dense(K, T, A, noise))
-    expected = law.log_prob(Y.flatten())
+    distribution = torch.distributions.MultivariateNormal(torch.zeros(N * M * P).double(), dense(K, T, A, noise))
+    expected = distribution.log_prob(Y.flatten())
     assert value.item() == pytest.approx(expected.item(), rel=1e-12)
     value.backward()
     expected.backward()
@@ -128,7 +128,7 @@ def test_mean_and_covariance_are_those_of_the_dense_road(data, rank, form):
     """G-02: the Kronecker route and the dense one agree to 1e-8."""
     X, tasks, Y, points = data
     gp = model(rank)
-    gp.road = "dense"
+    gp.strategy = "dense"
     fast, slow = condition_on_grid(gp, X, tasks, Y), gp.condition(pairs(X, tasks), Y.flatten(0, 1))
     got, expected = fast.predict(points, form), slow.predict(points, form)
     assert torch.allclose(got.mean, expected.mean, atol=1e-8)

@@ -83,7 +83,8 @@ def test_temperature_gives_the_curves_the_variance_of_the_sandwich(case):
     problem, W, cov = case
     posterior = gibbs_posterior(lambda: [problem], W, cov)
     means = [
-        float((problem.entry_weights * law.variance(problem.inputs, problem.tasks)).sum()) for law in (posterior, cov)
+        float((problem.entry_weights * distribution.variance(problem.inputs, problem.tasks)).sum())
+        for distribution in (posterior, cov)
     ]
     assert means[0] == pytest.approx(means[1], rel=0.011)
     colder, hotter = (

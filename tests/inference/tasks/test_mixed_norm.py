@@ -10,7 +10,7 @@ from loss_cases import normal
 from scipy.optimize import minimize
 from task_cases import GAMMA_T, GAMMA_X, M, N, case, gauss, inputs, rbf
 
-from ovkgp.exceptions import FactorisationError, InputError
+from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.inference.tasks.factors import KernelFactor
 from ovkgp.inference.tasks.mixed_norm import mixed_coordinates, mixed_norm, section_norms
 from ovkgp.inference.tasks.one_class import OneClassProblem
@@ -119,5 +119,5 @@ def test_bad_shapes_are_refused():
         section_norms(torch.ones(2, 3), torch.ones(4, 2))
     with pytest.raises(InputError, match="one a task"):
         mixed_norm(torch.ones(2, 3), torch.ones(4, 3), torch.ones(3))
-    with pytest.raises(FactorisationError, match="nothing to learn"):
+    with pytest.raises(FactorizationError, match="nothing to learn"):
         mixed_coordinates(torch.zeros(4, 3), torch.ones(4))

@@ -11,7 +11,7 @@ from ovkgp.inference.tasks.factors import KernelFactor
 from ovkgp.inference.tasks.noncrossing import solve_noncrossing
 from ovkgp.inference.tasks.noncrossing_search import ExactCertificate, JoinedLoss, JointSearch, joined
 from ovkgp.inference.tasks.problem import TaskProblem
-from ovkgp.inference.tasks.solvers.admm import Splitting
+from ovkgp.inference.tasks.solvers.admm import ADMM
 from ovkgp.inference.tasks.solvers.certificates import Certificate
 from ovkgp.inference.tasks.solvers.dual import solve_dual
 from ovkgp.inference.tasks.solvers.primal import Multipliers, solve_primal
@@ -64,7 +64,7 @@ def test_a_start_at_the_solution_takes_no_steps(toy):
 
 
 @pytest.mark.parametrize("method", ["penalty", "exact"])
-@pytest.mark.parametrize(("owner", "name", "steps"), [(Splitting, "_advance", 15), (Multipliers, "_curvature", 3)])
+@pytest.mark.parametrize(("owner", "name", "steps"), [(ADMM, "_advance", 15), (Multipliers, "_curvature", 3)])
 def test_ctrl_c_keeps_the_best_so_far(toy, owner, name, steps, method, monkeypatch):
     ordinary, calls = getattr(owner, name), []
 

@@ -27,7 +27,7 @@ from ovkgp.features import ORFF
 from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor, LevelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
 from ovkgp.inference.tasks.solvers.dual import solve_dual
-from ovkgp.inference.tasks.solvers.square import observed
+from ovkgp.inference.tasks.solvers.square import mask_measure
 from ovkgp.losses import Huber, IntegralLoss, Pinball, gauss_legendre
 
 ROWS = torch.linspace(0.2, 2.0, N).double()
@@ -142,11 +142,11 @@ def test_three_views_of_the_norm():
 @pytest.mark.parametrize("name", ["pinball", "huber", "curve_huber_2", "curve_insensitive_inf"])
 def test_missing_targets_may_be_nan(name):
     plain = case(name)
-    seen = normal(N, M, seed=9) > -0.3
+    mask = normal(N, M, seed=9) > -0.3
     targets = plain.targets.expand(N, M).clone()
-    loss = loss_on(name, observed(gauss_legendre(M), seen))
+    loss = loss_on(name, mask_measure(gauss_legendre(M), mask))
     known = replace(plain, targets=targets, loss=loss)
-    unknown = replace(plain, targets=torch.where(seen, targets, torch.nan), loss=loss)
+    unknown = replace(plain, targets=torch.where(mask, targets, torch.nan), loss=loss)
     W, A = weights_of(known), feasible_dual(known)
     assert unknown.objective(W).item() == pytest.approx(known.objective(W).item(), rel=1e-14)
     assert unknown.dual_objective(A).item() == pytest.approx(known.dual_objective(A).item(), rel=1e-14)

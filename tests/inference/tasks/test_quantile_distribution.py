@@ -21,83 +21,87 @@ def skewed():
 
 
 def test_the_quantiles_given_come_back():
-    law = skewed()
-    torch.testing.assert_close(law.quantile(law.levels), law.quantiles)
-    torch.testing.assert_close(law.cdf(law.quantiles), law.levels.expand(2, -1))
+    distribution = skewed()
+    torch.testing.assert_close(distribution.quantile(distribution.levels), distribution.quantiles)
+    torch.testing.assert_close(distribution.cdf(distribution.quantiles), distribution.levels.expand(2, -1))
 
 
 def test_cdf_and_quantile_are_inverse_in_the_tails_too():
-    law = skewed()
+    distribution = skewed()
     levels = torch.tensor([1e-6, 0.05, 0.1, 0.33, 0.77, 0.95, 1 - 1e-6], dtype=torch.float64)
-    torch.testing.assert_close(law.cdf(law.quantile(levels)), levels.expand(2, -1), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        distribution.cdf(distribution.quantile(levels)), levels.expand(2, -1), rtol=1e-9, atol=1e-12
+    )
 
 
 def test_the_density_is_the_slope_of_the_cdf():
-    law = skewed()
+    distribution = skewed()
     y = torch.tensor([[-3.0, 0.5, 3.0, 9.0], [-5.0, -1.5, -0.95, 0.5]], dtype=torch.float64)
     step = 1e-6
-    numeric = (law.cdf(y + step) - law.cdf(y - step)) / (2 * step)
-    torch.testing.assert_close(law.density(y), numeric, rtol=1e-6, atol=1e-8)
+    numeric = (distribution.cdf(y + step) - distribution.cdf(y - step)) / (2 * step)
+    torch.testing.assert_close(distribution.density(y), numeric, rtol=1e-6, atol=1e-8)
 
 
 def test_the_density_is_continuous_where_a_tail_begins():
-    law = skewed()
-    for end, side in ((law.quantiles[:, :1], -1), (law.quantiles[:, -1:], 1)):
-        torch.testing.assert_close(law.density(end + side * 1e-9), law.density(end - side * 1e-9), rtol=1e-6, atol=0)
+    distribution = skewed()
+    for end, side in ((distribution.quantiles[:, :1], -1), (distribution.quantiles[:, -1:], 1)):
+        torch.testing.assert_close(
+            distribution.density(end + side * 1e-9), distribution.density(end - side * 1e-9), rtol=1e-6, atol=0
+        )
 
 
 def test_the_density_has_mass_one():
-    law = skewed()
+    distribution = skewed()
     y = torch.linspace(-60, 60, 600_001, dtype=torch.float64)
     # a density that jumps by 5 costs the trapezoidal rule half a step, 1e-4, of it
     torch.testing.assert_close(
-        torch.trapezoid(law.density(y), y), torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-3
+        torch.trapezoid(distribution.density(y), y), torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-3
     )
 
 
 def test_moments_are_the_integrals_of_the_density():
-    law = skewed()
+    distribution = skewed()
     y = torch.linspace(-80, 80, 800_001, dtype=torch.float64)
-    mean = torch.trapezoid(y * law.density(y), y)
-    torch.testing.assert_close(law.mean, mean, rtol=0, atol=1e-3)
-    std = torch.trapezoid((y - mean[:, None]) ** 2 * law.density(y), y).sqrt()
-    torch.testing.assert_close(law.std, std, rtol=1e-3, atol=0)
+    mean = torch.trapezoid(y * distribution.density(y), y)
+    torch.testing.assert_close(distribution.mean, mean, rtol=0, atol=1e-3)
+    std = torch.trapezoid((y - mean[:, None]) ** 2 * distribution.density(y), y).sqrt()
+    torch.testing.assert_close(distribution.std, std, rtol=1e-3, atol=0)
 
 
 def test_fine_quantiles_of_a_normal_law_give_it_back():
-    law, true = normal(2.0, 0.5), stats.norm(2.0, 0.5)
+    distribution, true = normal(2.0, 0.5), stats.norm(2.0, 0.5)
     y = torch.tensor([1.2, 1.9, 2.0, 2.6], dtype=torch.float64)
-    torch.testing.assert_close(law.cdf(y)[0], torch.from_numpy(true.cdf(y)), rtol=0, atol=1e-3)
+    torch.testing.assert_close(distribution.cdf(y)[0], torch.from_numpy(true.cdf(y)), rtol=0, atol=1e-3)
     # within a cell of levels, .005, the true density moves by |z|/σ · .005/f, at most 7 % here, and ours is its mean
-    torch.testing.assert_close(law.density(y)[0], torch.from_numpy(true.pdf(y)), rtol=0.04, atol=0)
-    assert law.mean[0].item() == pytest.approx(2.0, abs=1e-9)
-    assert law.std[0].item() == pytest.approx(0.5, rel=0.02)
+    torch.testing.assert_close(distribution.density(y)[0], torch.from_numpy(true.pdf(y)), rtol=0.04, atol=0)
+    assert distribution.mean[0].item() == pytest.approx(2.0, abs=1e-9)
+    assert distribution.std[0].item() == pytest.approx(0.5, rel=0.02)
 
 
 def test_draws_have_the_law():
-    law = normal()
-    draws = law.sample(4000, random_state=0)
+    distribution = normal()
+    draws = distribution.sample(4000, random_state=0)
     assert draws.shape == (3, 4000)
-    assert torch.equal(draws, law.sample(4000, random_state=0))
+    assert torch.equal(draws, distribution.sample(4000, random_state=0))
     assert stats.kstest(draws[0].numpy(), "norm").pvalue > 1e-3
     assert not torch.equal(draws[0], draws[1])
 
 
 def test_equal_quantiles_are_an_atom():
-    law = LevelDistribution(torch.tensor([0.25, 0.5, 0.75]), torch.tensor([[0.0, 1.0, 1.0]]))
+    distribution = LevelDistribution(torch.tensor([0.25, 0.5, 0.75]), torch.tensor([[0.0, 1.0, 1.0]]))
     at = torch.tensor([1.0 - 1e-9, 1.0], dtype=torch.float64)
-    below, upon = law.cdf(at)[0].tolist()
+    below, upon = distribution.cdf(at)[0].tolist()
     assert below == pytest.approx(0.5, abs=1e-6)
     assert upon == 1.0  # the last cell and the tail that begins with it are part of the atom
-    assert law.density(torch.tensor([1.0]))[0].item() == math.inf
-    assert law.density(torch.tensor([0.5]))[0].item() == pytest.approx(0.25)
+    assert distribution.density(torch.tensor([1.0]))[0].item() == math.inf
+    assert distribution.density(torch.tensor([0.5]))[0].item() == pytest.approx(0.25)
 
 
 def test_levels_zero_and_one_have_no_tails():
-    law = LevelDistribution(torch.tensor([0.0, 1.0]), torch.tensor([[2.0, 4.0]]))
-    assert law.cdf(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]))[0].tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
-    assert law.quantile(torch.tensor([0.0, 1.0]))[0].tolist() == [2.0, 4.0]
-    assert law.std.item() == pytest.approx(2 / math.sqrt(12))
+    distribution = LevelDistribution(torch.tensor([0.0, 1.0]), torch.tensor([[2.0, 4.0]]))
+    assert distribution.cdf(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]))[0].tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
+    assert distribution.quantile(torch.tensor([0.0, 1.0]))[0].tolist() == [2.0, 4.0]
+    assert distribution.std.item() == pytest.approx(2 / math.sqrt(12))
 
 
 def test_with_tails_the_ends_are_infinite():
@@ -114,8 +118,8 @@ def test_curves_that_cross_are_refused_and_rounding_is_not():
     levels = torch.tensor([0.1, 0.5, 0.9])
     with pytest.raises(InputError, match="cross"):
         LevelDistribution(levels, torch.tensor([[0.0, 2.0, 1.0]]))
-    law = LevelDistribution(levels, torch.tensor([[0.0, 1.0, 1.0 - 1e-12]], dtype=torch.float64))
-    assert (law.quantiles.diff() >= 0).all()
+    distribution = LevelDistribution(levels, torch.tensor([[0.0, 1.0, 1.0 - 1e-12]], dtype=torch.float64))
+    assert (distribution.quantiles.diff() >= 0).all()
 
 
 def test_points_of_another_shape_are_refused():

@@ -91,16 +91,16 @@ def test_score_covariance_is_tau_times_one_minus_tau():
 
 
 @pytest.mark.parametrize("tau", [0.2, 0.5, 0.8])
-@pytest.mark.parametrize("law", [stats.norm(), stats.expon()])
-def test_std_of_a_plain_quantile_is_the_textbook_one(law, tau):
+@pytest.mark.parametrize("distribution", [stats.norm(), stats.expon()])
+def test_std_of_a_plain_quantile_is_the_textbook_one(distribution, tau):
     """√(τ(1 − τ)/N)/f(q) for the quantile of a sample, which is this problem without inputs and with λ → 0."""
     n = 4000
-    y = torch.from_numpy(law.ppf(np.random.default_rng(1).random((n, 1))))
+    y = torch.from_numpy(distribution.ppf(np.random.default_rng(1).random((n, 1))))
     one = torch.ones(n, 1).double()
     problem = TaskProblem(one, one[:1], y, IntegralLoss(Pinball(), grid([tau])), lam=1e-9)
     W = torch.quantile(y, tau).view(1, 1)
     std = sandwich(lambda: [problem], W, torch.zeros(1).double(), count=n).variance(one[:1], one[:1]).sqrt().item()
-    assert std == pytest.approx(np.sqrt(tau * (1 - tau) / n) / law.pdf(law.ppf(tau)), rel=0.12)
+    assert std == pytest.approx(np.sqrt(tau * (1 - tau) / n) / distribution.pdf(distribution.ppf(tau)), rel=0.12)
 
 
 def test_the_width_of_a_smoothed_loss_does_not_matter():
@@ -167,15 +167,15 @@ def test_it_agrees_with_the_bayesian_bootstrap():
 LEVELS = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9], dtype=torch.float64)
 
 
-def draws(law, number: int, seed: int = 0) -> torch.Tensor:
-    return torch.from_numpy(law.ppf(np.random.default_rng(seed).random(number)))
+def draws(distribution, number: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(distribution.ppf(np.random.default_rng(seed).random(number)))
 
 
-@pytest.mark.parametrize("law", [stats.norm(), stats.logistic(), stats.gamma(3), stats.t(4)])
-def test_density_at_the_quantiles_of_a_known_law(law):
-    z = draws(law, 20_000)
+@pytest.mark.parametrize("distribution", [stats.norm(), stats.logistic(), stats.gamma(3), stats.t(4)])
+def test_density_at_the_quantiles_of_a_known_law(distribution):
+    z = draws(distribution, 20_000)
     found = ResidualDensity(z, torch.ones_like(z))(LEVELS)
-    truth = torch.from_numpy(law.pdf(law.ppf(LEVELS.numpy())))
+    truth = torch.from_numpy(distribution.pdf(distribution.ppf(LEVELS.numpy())))
     assert ((found / truth - 1).abs() < 0.1).all()
 
 
@@ -198,9 +198,9 @@ def test_a_weight_of_two_is_a_row_that_comes_twice():
     twice = ResidualDensity(torch.cat([z, z[:10]]), torch.ones(60).double())
     weights = torch.ones(50).double()
     weights[:10] = 2.0
-    weighed = ResidualDensity(z, weights)
-    torch.testing.assert_close(weighed.quantile(LEVELS), twice.quantile(LEVELS))
-    torch.testing.assert_close(weighed(LEVELS), twice(LEVELS))
+    weighted = ResidualDensity(z, weights)
+    torch.testing.assert_close(weighted.quantile(LEVELS), twice.quantile(LEVELS))
+    torch.testing.assert_close(weighted(LEVELS), twice(LEVELS))
 
 
 def test_equal_residuals_have_a_finite_density():

@@ -88,14 +88,14 @@ def test_draws_have_log_normal_variances_and_beta_correlations(p):
     chol = prior.draw((4000, p, p), np.random.default_rng(0))
     variances = chol.square().sum(-1)
     for a in range(p):
-        law = stats.lognorm(s=0.7, scale=math.exp(prior.loc[a].item()))
-        assert stats.kstest(variances[:, a].numpy(), law.cdf).pvalue > 0.01
+        distribution = stats.lognorm(s=0.7, scale=math.exp(prior.loc[a].item()))
+        assert stats.kstest(variances[:, a].numpy(), distribution.cdf).pvalue > 0.01
     correlations = (chol @ chol.mT) / (variances.unsqueeze(-1) * variances.unsqueeze(-2)).sqrt()
     shape = 2.5 - 1 + p / 2  # of every correlation, wherever it stands
     for a in range(p):
         for b in range(a):
-            law = stats.beta(shape, shape)
-            assert stats.kstest((correlations[:, a, b].numpy() + 1) / 2, law.cdf).pvalue > 0.01
+            distribution = stats.beta(shape, shape)
+            assert stats.kstest((correlations[:, a, b].numpy() + 1) / 2, distribution.cdf).pvalue > 0.01
 
 
 def test_draws_have_the_density_of_the_parameters():

@@ -146,12 +146,12 @@ def absolute_moment(scale: float, power: int) -> float:
     return quad(lambda x: abs(x) ** power * norm.pdf(x, scale=scale), -12 * scale, 12 * scale, points=[0.0])[0]
 
 
-@pytest.mark.parametrize("road", ["auto", "modules"])
-def test_what_is_no_variable_is_not_in_the_density(road):
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_what_is_no_variable_is_not_in_the_density(backend):
     """One output with full noise is one with its own: the triangle that nobody reads adds nothing."""
     X, Y = data_rotations(p=1)
     whole, own = (
-        LogPosterior(OperatorValuedGP(RBFKernel(), mean="zero", noise=noise), X, Y, road=road)
+        LogPosterior(OperatorValuedGP(RBFKernel(), mean="zero", noise=noise), X, Y, backend=backend)
         for noise in ("full", "per_output")
     )
     u = own.start() + 0.2
@@ -195,9 +195,9 @@ def test_turning_changes_neither_gamma_nor_the_evidence():
     assert bool((gp.kernel.output_module.loadings.detach().triu(1) != 0).any())  # the user's model is left alone
 
 
-@pytest.mark.parametrize("road", ["auto", "modules"])
-def test_the_gradient_is_that_of_the_density(road):
-    lp = LogPosterior(model(2), *data_rotations(), road=road)
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_the_gradient_is_that_of_the_density(backend):
+    lp = LogPosterior(model(2), *data_rotations(), backend=backend)
     u = lp.start() + 0.1
     slopes = [(lp(u + h)[0] - lp(u - h)[0]) / 2e-5 for h in 1e-5 * np.eye(len(u))]
     assert np.allclose(lp(u)[1], slopes, rtol=1e-5, atol=1e-5)

@@ -39,10 +39,10 @@ from ovkgp.inference.model.mean_noise import OutputNoise
 from ovkgp.inference.sampling.prior_predictive import draw_prior, place
 from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior
 from ovkgp.inference.training.initialization import (
-    boxes,
-    data_starts,
+    bounds,
+    initial_noise,
+    initialize_from_data,
     log_prior,
-    noise_start,
     register_data_priors,
     register_default_priors,
     register_noise_prior,
@@ -378,7 +378,7 @@ def test_classes_and_counts_have_latent_functions_of_order_one():
     register_data_priors(gp, X, Y)
     classes, values = (part.outputscale_prior.loc.item() for part in gp.kernel.kernels)
     assert classes == 0.0 and values == pytest.approx(2 * Y[:, 1].std().log().item(), rel=1e-10)
-    start = gp.likelihood.latent_start(Y)
+    start = gp.likelihood.initial_latent(Y)
     torch.testing.assert_close(gp.mean.constant_prior.loc, torch.stack([start[0], Y[:, 1].mean()]))
     assert all(name.startswith("likelihood.") for name in without_prior(gp))
 
@@ -845,14 +845,14 @@ def average_variance(kernel, X):
 def test_a_lengthscale_is_the_median_distance():
     X, Y = data()
     kernel = RBFKernel().double()
-    data_starts(kernel, X, Y[:, :1])
+    initialize_from_data(kernel, X, Y[:, :1])
     assert kernel.lengthscale.item() == pytest.approx(median_distance(X), rel=1e-9)
 
 
 def test_ard_lengthscales_are_the_medians_of_the_columns_times_the_root_of_their_number():
     X, Y = data()
     kernel = MaternKernel(ard_num_dims=3).double()
-    data_starts(kernel, X, Y[:, :1])
+    initialize_from_data(kernel, X, Y[:, :1])
     np.testing.assert_allclose(kernel.lengthscale.detach().flatten(), math.sqrt(3) * np.array(medians(X)), rtol=1e-9)
 
 
@@ -860,7 +860,7 @@ def test_ard_lengthscales_are_the_medians_of_the_columns_times_the_root_of_their
 def test_active_dims_are_heeded(wrap):
     X, Y = data(d=4)
     kernel = wrap(RBFKernel(active_dims=(3, 0), ard_num_dims=2)).double()
-    data_starts(kernel, X, Y[:, : num_outputs(kernel)])
+    initialize_from_data(kernel, X, Y[:, : num_outputs(kernel)])
     inner = getattr(kernel, "base_kernel", kernel)
     expected = math.sqrt(2) * np.array(medians(X[:, [3, 0]]))
     np.testing.assert_allclose(inner.lengthscale.detach().flatten(), expected, rtol=1e-9)
@@ -871,7 +871,7 @@ def test_active_dims_compose_on_the_way_down():
     X, Y = data(d=4)
     product = RBFKernel(active_dims=(0, 2), ard_num_dims=2) * RBFKernel(active_dims=(1,))
     kernel = ScaleKernel(product, active_dims=(3, 1, 0)).double()
-    data_starts(kernel, X, Y[:, :1])
+    initialize_from_data(kernel, X, Y[:, :1])
     first, second = kernel.base_kernel.kernels
     expected = math.sqrt(2) * np.array(medians(X[:, [3, 0]]))  # columns 0 and 2 of columns 3, 1, 0
     np.testing.assert_allclose(first.lengthscale.detach().flatten(), expected, rtol=1e-9)
@@ -881,9 +881,9 @@ def test_active_dims_compose_on_the_way_down():
 def test_binary_and_constant_columns_have_a_lengthscale_of_their_own_size():
     X = torch.stack([(torch.arange(30) % 5 == 0).double(), torch.full((30,), 7.0).double()], -1)
     kernel = RBFKernel(ard_num_dims=2).double()
-    data_starts(kernel, X, X[:, :1])
+    initialize_from_data(kernel, X, X[:, :1])
     torch.testing.assert_close(kernel.lengthscale.detach(), torch.full((1, 2), math.sqrt(2)).double())
-    low, high = boxes(kernel, X, X[:, :1])["raw_lengthscale"]
+    low, high = bounds(kernel, X, X[:, :1])["raw_lengthscale"]
     assert low.tolist() == [0.01, 0.01] and high.tolist() == pytest.approx([1e3 * math.sqrt(2)] * 2)
 
 
@@ -897,7 +897,7 @@ def test_many_rows_are_subsampled_the_same_way_every_time():
 def test_any_kernel_with_a_lengthscale_starts_at_the_data(make):
     X, Y = data()
     kernel = ScaleKernel(make(ard_num_dims=3)).double()
-    data_starts(kernel, X, Y[:, :1])
+    initialize_from_data(kernel, X, Y[:, :1])
     np.testing.assert_allclose(
         kernel.base_kernel.lengthscale.detach().flatten(), math.sqrt(3) * np.array(medians(X)), rtol=1e-9
     )
@@ -907,7 +907,7 @@ def test_any_kernel_with_a_lengthscale_starts_at_the_data(make):
 def test_curves_are_compared_at_one_grid_point_at_a_time():
     X = torch.randn(30, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     kernel = GaussianCurveKernel().double()
-    data_starts(kernel, X, X[:, :1])
+    initialize_from_data(kernel, X, X[:, :1])
     assert kernel.lengthscale.item() == pytest.approx(median_distance(X) / math.sqrt(50), rel=1e-9)
 
 
@@ -915,7 +915,7 @@ def test_the_period_takes_the_place_of_a_lengthscale_that_has_no_unit():
     X, Y = data(d=1)
     kernel = PeriodicKernel().double()
     before = kernel.lengthscale.item()
-    data_starts(kernel, X, Y[:, :1])
+    initialize_from_data(kernel, X, Y[:, :1])
     assert kernel.period_length.item() == pytest.approx(medians(X)[0], rel=1e-9) and kernel.lengthscale.item() == before
 
 
@@ -954,7 +954,7 @@ def test_the_prior_variance_at_the_data_is_that_of_the_outputs(make):
     X, Y = data(d=2)
     kernel = make().double()
     Y = Y[:, : num_outputs(kernel)]
-    data_starts(kernel, X, Y)
+    initialize_from_data(kernel, X, Y)
     # the diagonal of an output matrix has a floor of 1e-3, hence not exactly
     assert average_variance(kernel, X) == pytest.approx(Y.var(0).mean().item(), rel=5e-3)
     if num_outputs(kernel) > 1:  # a draw at the data is then a sane start for the evidence
@@ -964,7 +964,7 @@ def test_the_prior_variance_at_the_data_is_that_of_the_outputs(make):
 def test_terms_of_a_sum_share_the_variance_and_spread_their_lengthscales():
     X, Y = data()
     kernel = sum((ScaleKernel(RBFKernel()) for _ in range(2)), ScaleKernel(RBFKernel())).double()
-    data_starts(kernel, X, Y[:, :1])
+    initialize_from_data(kernel, X, Y[:, :1])
     lengthscales = torch.cat([part.base_kernel.lengthscale.detach().flatten() for part in kernel.kernels])
     np.testing.assert_allclose(lengthscales / median_distance(X), [1.0, 0.4, 0.16], rtol=1e-9)
     for part in kernel.kernels:
@@ -974,14 +974,14 @@ def test_terms_of_a_sum_share_the_variance_and_spread_their_lengthscales():
 def test_many_terms_do_not_run_away_to_tiny_lengthscales():
     X, Y = data()
     kernel = sum((RBFKernel() for _ in range(11)), RBFKernel()).double()
-    data_starts(kernel, X, Y[:, :1])
+    initialize_from_data(kernel, X, Y[:, :1])
     assert kernel.kernels[-1].lengthscale.item() == pytest.approx(0.064 * median_distance(X), rel=1e-9)
 
 
 def test_an_output_matrix_starts_at_the_principal_components_of_the_outputs():
     X, Y = data(n=500, p=3)
     kernel = DecomposableKernel(RBFKernel(), num_outputs=3, rank=2).double()
-    data_starts(kernel, X, Y)
+    initialize_from_data(kernel, X, Y)
     covariance = np.cov(Y.numpy().T)
     deviations = np.sqrt(covariance.diagonal())
     values, vectors = np.linalg.eigh(covariance / np.outer(deviations, deviations))
@@ -996,7 +996,7 @@ def test_independent_outputs_start_each_from_its_own_column():
     X, Y = data(p=3)
     Y = Y * torch.tensor([1e-4, 1.0, 1e4])
     kernel = IndependentKernel.copies(ScaleKernel(RBFKernel()), 3).double()
-    data_starts(kernel, X, Y)
+    initialize_from_data(kernel, X, Y)
     np.testing.assert_allclose([part.outputscale.item() for part in kernel.kernels], Y.var(0), rtol=1e-8)
 
 
@@ -1006,15 +1006,17 @@ def test_missing_outputs_are_left_out_pair_by_pair():
     holes[::3, 0] = holes[1::4, 2] = torch.nan
     covariance = output_covariance(holes)
     for a in range(3):
-        seen = ~holes[:, a].isnan()
-        assert covariance[a, a].item() == pytest.approx(holes[seen, a].var().item(), rel=1e-2)  # clipped to be positive
+        observed = ~holes[:, a].isnan()
+        assert covariance[a, a].item() == pytest.approx(
+            holes[observed, a].var().item(), rel=1e-2
+        )  # clipped to be positive
     assert torch.linalg.eigvalsh(covariance).amin() > -1e-12
     torch.testing.assert_close(output_covariance(Y), Y.mT.cov(), rtol=1e-9, atol=1e-12)
 
 
 def test_the_noise_starts_at_a_tenth_of_the_variance():
     _, Y = data(p=3)
-    torch.testing.assert_close(noise_start(Y), 0.1 * Y.var(0), rtol=1e-9, atol=0)
+    torch.testing.assert_close(initial_noise(Y), 0.1 * Y.var(0), rtol=1e-9, atol=0)
 
 
 # --- degenerate data ------------------------------------------------------------------------------------------------------
@@ -1053,14 +1055,14 @@ def test_degenerate_data_give_finite_starts_inside_their_boxes(name, case):
     kernel = kernels()[name].double()
     Y = Y[:, : num_outputs(kernel)]
     before = {key: value.clone() for key, value in kernel.state_dict().items()}
-    ranges = boxes(kernel, X, Y)
+    ranges = bounds(kernel, X, Y)
     assert all(torch.equal(before[key], value) for key, value in kernel.state_dict().items())  # only looked at
-    data_starts(kernel, X, Y)
+    initialize_from_data(kernel, X, Y)
     assert ranges and all(torch.isfinite(parameter).all() for parameter in kernel.parameters())
     for key, (low, high) in ranges.items():
         value = kernel.constraint_for_parameter_name(key).transform(dict(kernel.named_parameters())[key])
         assert bool(((low > 0) & (low <= value) & (value <= high) & (high < torch.inf)).all()), key
-    noise = noise_start(Y)
+    noise = initial_noise(Y)
     assert noise.shape == (Y.shape[1],) and bool((torch.isfinite(noise) & (noise > 0)).all())
 
 
@@ -1070,8 +1072,8 @@ def test_starts_follow_the_units_of_the_outputs_and_inputs(name, unit):
     X, Y = data(d=2)
     plain, scaled = kernels()[name].double(), kernels()[name].double()
     Y = Y[:, : num_outputs(plain)]
-    data_starts(plain, X, Y)
-    data_starts(scaled, unit * X, unit * Y)
+    initialize_from_data(plain, X, Y)
+    initialize_from_data(scaled, unit * X, unit * Y)
     expected = unit**2 * average_variance(plain, X)
     assert average_variance(scaled, unit * X) == pytest.approx(expected, rel=1e-6)
 
@@ -1103,9 +1105,9 @@ def test_what_is_kept_fixed_is_left_alone_and_has_no_box():
     for parameter in (kernel.raw_outputscale, decomposable.output_module.loadings):
         parameter.requires_grad_(False)
     before = kernel.outputscale.item(), decomposable.output_module.loadings.clone()
-    data_starts(kernel, X, Y)
+    initialize_from_data(kernel, X, Y)
     assert kernel.outputscale.item() == before[0] and torch.equal(decomposable.output_module.loadings, before[1])
-    assert set(boxes(kernel, X, Y)) == {
+    assert set(bounds(kernel, X, Y)) == {
         "base_kernel.base_kernel.raw_lengthscale",
         "base_kernel.output_module.raw_diagonal",
     }
@@ -1114,16 +1116,16 @@ def test_what_is_kept_fixed_is_left_alone_and_has_no_box():
 def test_a_start_stays_inside_a_constraint():
     X, Y = data()
     kernel = RBFKernel(lengthscale_constraint=Interval(0.1, 0.2)).double()
-    data_starts(kernel, X, Y[:, :1])
+    initialize_from_data(kernel, X, Y[:, :1])
     assert 0.1 < kernel.lengthscale.item() < 0.2
-    report = maximise(kernel, lambda: -kernel.lengthscale.square().sum(), boxes=boxes(kernel, X, Y[:, :1]))
+    report = maximise(kernel, lambda: -kernel.lengthscale.square().sum(), bounds=bounds(kernel, X, Y[:, :1]))
     assert 0.1 <= kernel.lengthscale.item() < 0.11 and report.evaluations > 1
 
 
 def test_the_boxes_are_relative_to_the_data():
     X, Y = data()
     kernel = IndependentKernel.copies(ScaleKernel(RBFKernel(ard_num_dims=3)), 2).double()
-    found = boxes(kernel, X, Y)
+    found = bounds(kernel, X, Y)
     low, high = found["kernels.0.base_kernel.raw_lengthscale"]
     expected = np.array(medians(X))
     quantiles = [np.quantile([abs(a - b) for a, b in combinations(column, 2)], 0.05) for column in X.T.tolist()]
@@ -1143,13 +1145,15 @@ def fitted_evidence(unit):
     Y = torch.stack([X[:, 0].sin(), (X[:, 0] + X[:, 1] / 20).cos()], -1) * unit
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2, rank=1).double()
     noise = 0.01 * output_covariance(Y).diagonal().mean()
-    data_starts(kernel, X, Y)
+    initialize_from_data(kernel, X, Y)
 
     def evidence():
         K = kernel(X).to_dense() + noise * torch.eye(50, dtype=torch.float64)
         return torch.distributions.MultivariateNormal(torch.zeros(50).double(), K).log_prob(Y.flatten())
 
-    report = maximise(kernel, evidence, boxes=boxes(kernel, X, Y), sizes=sizes(kernel, X, Y), scale=50, tolerance=1e-8)
+    report = maximise(
+        kernel, evidence, bounds=bounds(kernel, X, Y), sizes=sizes(kernel, X, Y), scale=50, tolerance=1e-8
+    )
     return report.objective + 50 * math.log(unit), report
 
 
@@ -1177,7 +1181,7 @@ def correlated_outputs(n=60, units=(1.0, 100.0, 1e-3)):
 
 def test_a_full_matrix_starts_at_the_covariance_with_its_correlations_shrunk():
     kernel, (X, Y) = full_kernel(), correlated_outputs()
-    data_starts(kernel, X, Y)
+    initialize_from_data(kernel, X, Y)
     expected = torch.cov(Y.mT)
     expected = 0.9 * expected + 0.1 * torch.diag(expected.diagonal())
     torch.testing.assert_close(kernel.output_matrix.detach(), expected, rtol=1e-10, atol=0.0)
@@ -1186,20 +1190,20 @@ def test_a_full_matrix_starts_at_the_covariance_with_its_correlations_shrunk():
 def test_a_full_matrix_starts_although_its_outputs_are_copies():
     kernel = full_kernel()
     X, Y = correlated_outputs()
-    data_starts(kernel, X, Y[:, :1].expand(-1, 3))
+    initialize_from_data(kernel, X, Y[:, :1].expand(-1, 3))
     assert torch.isfinite(kernel.output_matrix).all() and torch.linalg.eigvalsh(kernel.output_matrix.detach()).min() > 0
 
 
 def test_a_full_matrix_that_is_kept_is_left_alone():
     kernel = full_kernel()
     kernel.output_module.requires_grad_(False)
-    data_starts(kernel, *correlated_outputs())
+    initialize_from_data(kernel, *correlated_outputs())
     assert torch.equal(kernel.output_matrix, torch.eye(3, dtype=torch.float64))
 
 
 def test_the_box_and_the_steps_of_a_full_matrix_are_in_the_units_of_each_output():
     kernel, (X, Y) = full_kernel(), correlated_outputs()
-    low, high = boxes(kernel, X, Y)["output_module.log_scale"]
+    low, high = bounds(kernel, X, Y)["output_module.log_scale"]
     variances = torch.cov(Y.mT).diagonal()
     torch.testing.assert_close(low, 0.5 * (1e-8 * variances).log())
     torch.testing.assert_close(high, 0.5 * (1e4 * variances).log())

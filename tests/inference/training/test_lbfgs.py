@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ovkgp.exceptions import FactorisationError
+from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.lbfgs import find_mode, second_derivatives
 
@@ -54,7 +54,7 @@ def test_differences_are_shorter_near_a_wall_and_refuse_to_cross_it():
 
     found = second_derivatives(lambda u: walled(u, 1e-4), np.zeros(3))
     np.testing.assert_allclose(found, second_derivatives(narrow, np.zeros(3)), rtol=1e-4, atol=1e-4)
-    with pytest.raises(FactorisationError, match=r"cannot be evaluated at \[0.0, 0.0, 0.0\]"):
+    with pytest.raises(FactorizationError, match=r"cannot be evaluated at \[0.0, 0.0, 0.0\]"):
         second_derivatives(lambda u: walled(u, 0.0), np.zeros(3))
 
 

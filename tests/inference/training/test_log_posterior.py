@@ -12,7 +12,7 @@ from gpytorch.means import ConstantMean
 from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior, UniformPrior
 from scipy.stats import gamma, lognorm, multivariate_normal, norm
 
-from ovkgp.exceptions import FactorisationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.training.log_posterior import LogPosterior
@@ -49,7 +49,7 @@ def assert_gradient(lp, u, tolerance=1e-6, h=1e-5):
 def test_gradient_is_that_of_the_density_for_every_kernel_noise_and_mean(index, name, shift):
     noise, mean = NOISES[(index + 2 * shift) % 5], MEANS[(index + shift) % 4]
     case = Problem(name, noise=noise, mean=mean, missing=0.3 * shift)
-    lp = LogPosterior(case.gp, case.X, case.Y, case.known, road="modules")
+    lp = LogPosterior(case.gp, case.X, case.Y, case.known, backend="torch")
     assert_gradient(lp, away(lp))
 
 
@@ -58,12 +58,12 @@ def test_gradient_is_that_of_the_density_for_every_kernel_noise_and_mean(index, 
 def test_gradient_on_the_road_of_features(name, features):
     case = Problem(name, noise="per_output", features=features, n=30, missing=0.0)
     lp = LogPosterior(case.gp, case.X, case.Y)
-    assert lp.road == "modules"
+    assert lp.backend == "torch"
     assert_gradient(lp, away(lp, spread=0.05), 1e-5)
 
 
-@pytest.mark.parametrize("road", ("auto", "modules"))
-def test_density_is_that_of_numpy(road):
+@pytest.mark.parametrize("backend", ("auto", "torch"))
+def test_density_is_that_of_numpy(backend):
     X, Y = data()
     kernel = ScaleKernel(
         RBFKernel(lengthscale_prior=LogNormalPrior(*exact(0.25, 0.75)), lengthscale_constraint=GreaterThan(0.0625)),
@@ -72,8 +72,8 @@ def test_density_is_that_of_numpy(road):
     gp = OperatorValuedGP(kernel, mean="constant", noise="shared")
     gp.mean.register_prior("constant_prior", NormalPrior(*exact(0.5, 2.0)), "constant")
     gp.noise_model.register_prior("variances_prior", LogNormalPrior(*exact(-2.0, 1.25)), _variances)
-    lp = LogPosterior(gp, X, Y, priors="given", road=road)
-    assert lp.road == ("plain" if road == "auto" else "modules")
+    lp = LogPosterior(gp, X, Y, priors="given", backend=backend)
+    assert lp.backend == ("numpy" if backend == "auto" else "torch")
     u = away(lp)
     v = lp.variables(u)
     ell, scale, noise, mean = (v[name].item() for name in ("lengthscale", "outputscale", "noise", "mean"))
@@ -109,15 +109,15 @@ CONSTRAINED = {
 
 
 @pytest.mark.parametrize("name", CONSTRAINED)
-@pytest.mark.parametrize("road", ("auto", "modules"))
-def test_integrals_over_u_are_those_of_the_posterior_over_theta(name, road):
+@pytest.mark.parametrize("backend", ("auto", "torch"))
+def test_integrals_over_u_are_those_of_the_posterior_over_theta(name, backend):
     constraint, prior = CONSTRAINED[name]
     X, Y = data(8, seed=1)
     gp = OperatorValuedGP(
         RBFKernel(lengthscale_constraint=constraint, lengthscale_prior=prior), mean="zero", noise=0.125
     )
-    lp = LogPosterior(gp, X, Y, priors="given", road=road)
-    assert lp.road == ("plain" if road == "auto" else "modules")
+    lp = LogPosterior(gp, X, Y, priors="given", backend=backend)
+    assert lp.backend == ("numpy" if backend == "auto" else "torch")
     level, grid = lp(lp.start())[0], np.arange(-18.0, 18.0, 0.2)
     weights = np.array([np.exp(lp([u])[0] - level) for u in grid]) * 0.2
     theta = np.array([lp.variables([u])["lengthscale"].item() for u in grid])
@@ -146,8 +146,8 @@ def _quadrature(low, high):
 def test_a_parameter_without_prior_is_flat_in_its_constrained_value():
     X, Y = data()
     gp = OperatorValuedGP(RBFKernel(lengthscale_constraint=GreaterThan(0.1)), mean="zero", noise=0.1)
-    for road in ("auto", "modules"):
-        lp = LogPosterior(gp, X, Y, priors="given", road=road)
+    for backend in ("auto", "torch"):
+        lp = LogPosterior(gp, X, Y, priors="given", backend=backend)
         u = np.array([0.3])
         lp.place(u)
         assert lp(u)[0] == pytest.approx(lp.gp.log_evidence(X, Y).item() + 0.3, rel=1e-12)
@@ -166,10 +166,10 @@ def test_a_shared_parameter_is_one_variable_with_one_prior():
     X, Y = data(p=2)
     scalar = ScaleKernel(RBFKernel())
     lp = LogPosterior(OperatorValuedGP(IndependentKernel([scalar, scalar]), mean="zero", noise=0.1), X, Y)
-    assert len(lp) == 2 and lp.road == "plain"
+    assert len(lp) == 2 and lp.backend == "numpy"
     assert_gradient(lp, away(lp))
     other = LogPosterior(
-        OperatorValuedGP(IndependentKernel([scalar, scalar]), mean="zero", noise=0.1), X, Y, road="modules"
+        OperatorValuedGP(IndependentKernel([scalar, scalar]), mean="zero", noise=0.1), X, Y, backend="torch"
     )
     assert lp(away(lp))[0] == pytest.approx(other(away(lp))[0], rel=1e-12)
 
@@ -193,12 +193,12 @@ def test_known_noise_leaves_the_noise_of_the_model_where_it_is():
     assert lp.gp.noise.tolist() == pytest.approx([0.3, 0.7], rel=1e-12)
 
 
-@pytest.mark.parametrize("road", ("auto", "modules"))
-def test_statistics_keep_what_they_do_not_know(road):
+@pytest.mark.parametrize("backend", ("auto", "torch"))
+def test_statistics_keep_what_they_do_not_know(backend):
     X, Y = data(200, 2, 3)
     kernel = ScaleKernel(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3))
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 20, random_state=0))
-    lp = LogPosterior(gp, gp.statistics(X, Y), road=road)
+    lp = LogPosterior(gp, gp.statistics(X, Y), backend=backend)
     assert sorted(lp.variables(lp.start())) == ["mean", "noise", "output_matrix", "outputscale"]
     assert_gradient(lp, away(lp))
     found = lp.mode()
@@ -214,7 +214,7 @@ def test_density_of_statistics_is_that_of_the_data():
     gathered = LogPosterior(gp, gp.statistics(X, Y), priors="given")
     gp.kernel.base_kernel.raw_lengthscale.requires_grad_(False)
     direct = LogPosterior(gp, X, Y, priors="given")
-    assert direct.road == "modules" and gathered.road == "plain" and gathered.vector.names == direct.vector.names
+    assert direct.backend == "torch" and gathered.backend == "numpy" and gathered.vector.names == direct.vector.names
     sizes = [np.concatenate([e.size.reshape(-1).numpy() for e in lp.vector.entries]) for lp in (gathered, direct)]
     u = away(direct)
     (value, gradient), (other, by_other) = direct(u), gathered(u * sizes[1] / sizes[0])
@@ -225,29 +225,29 @@ def test_density_of_statistics_is_that_of_the_data():
 def test_iterative_road_gives_the_same_value_at_every_call():
     X, Y = data(30, 1, 2)
     Y[3, 1] = torch.nan
-    lp = LogPosterior(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), road="iterative"), X, Y)
+    lp = LogPosterior(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), strategy="iterative"), X, Y)
     u = away(lp)
     first, again = lp(u), lp(u)
-    assert lp.road == "modules" and first[0] == again[0] and np.array_equal(first[1], again[1])
+    assert lp.backend == "torch" and first[0] == again[0] and np.array_equal(first[1], again[1])
     dense = LogPosterior(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2)), X, Y)
     assert first[0] == pytest.approx(dense(u)[0], abs=0.5)
 
 
-@pytest.mark.parametrize("road", ("auto", "modules"))
+@pytest.mark.parametrize("backend", ("auto", "torch"))
 @pytest.mark.parametrize("u", (1e3, -1e3, np.nan, np.inf))
-def test_there_is_no_density_where_it_cannot_be_evaluated(road, u):
+def test_there_is_no_density_where_it_cannot_be_evaluated(backend, u):
     X, Y = data()
-    lp = LogPosterior(OperatorValuedGP(ScaleKernel(RBFKernel())), X, Y, road=road)
+    lp = LogPosterior(OperatorValuedGP(ScaleKernel(RBFKernel())), X, Y, backend=backend)
     value, gradient = lp(np.full(len(lp), u))
     assert value == -np.inf and np.array_equal(gradient, np.zeros(len(lp)))
     assert (lp.evaluations, lp.failures) == (1, 1)
 
 
-@pytest.mark.parametrize("road", ("auto", "modules"))
-def test_there_is_no_density_outside_the_support_of_a_prior(road):
+@pytest.mark.parametrize("backend", ("auto", "torch"))
+def test_there_is_no_density_outside_the_support_of_a_prior(backend):
     X, Y = data()
     gp = OperatorValuedGP(RBFKernel(lengthscale_prior=UniformPrior(0.1, 2.0)), mean="zero", noise=0.1)
-    lp = LogPosterior(gp, X, Y, road=road)
+    lp = LogPosterior(gp, X, Y, backend=backend)
     assert np.isfinite(lp(np.log([1.9]))[0]) and lp(np.log([2.1]))[0] == -np.inf
 
 
@@ -262,11 +262,11 @@ def test_potential_is_minus_the_density_for_autograd():
     np.testing.assert_array_equal(u.grad.numpy(), -gradient)
 
 
-@pytest.mark.parametrize("road", ("auto", "modules"))
-def test_mode_is_flat_and_hessian_is_that_of_the_values(road):
+@pytest.mark.parametrize("backend", ("auto", "torch"))
+def test_mode_is_flat_and_hessian_is_that_of_the_values(backend):
     X, Y = data(15, 1, 2)
     gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), output_matrix=FullMatrix(2)), mean="constant")
-    lp = LogPosterior(gp, X, Y, road=road)
+    lp = LogPosterior(gp, X, Y, backend=backend)
     found = lp.mode()
     value, gradient = lp(found.u)
     assert found.converged and value == found.value and np.abs(gradient).max() < 1e-3
@@ -293,7 +293,7 @@ def test_mode_says_where_no_start_will_do(monkeypatch):
     X, Y = data()
     lp = LogPosterior(OperatorValuedGP(RBFKernel()), X, Y)
     monkeypatch.setattr(lp, "_evaluate", lambda u: (-np.inf, u))
-    with pytest.raises(FactorisationError, match="any start"):
+    with pytest.raises(FactorizationError, match="any start"):
         lp.mode()
 
 
@@ -353,7 +353,7 @@ def test_a_variational_model_has_its_bound_for_an_evidence():
     X, Y = data(30, 1, 2)
     kernel = DecomposableKernel(RBFKernel(), num_outputs=2)
     lp = LogPosterior(VariationalGP(kernel, "student_t", inducing=6, learn_inducing=True), X, Y)
-    assert lp.road == "modules" and not any("points" in name for name in lp.vector.names)
+    assert lp.backend == "torch" and not any("points" in name for name in lp.vector.names)
     assert {"scale", "df"} <= set(lp.variables(lp.start()))
     assert_gradient(lp, away(lp), 1e-4)
 
@@ -368,8 +368,8 @@ def test_wrong_arguments_are_refused_in_words():
         lp.mode(start=np.zeros(2))
     with pytest.raises(OptionError, match="priors must be"):
         LogPosterior(gp, X, Y, priors="none")
-    with pytest.raises(OptionError, match="road must be"):
-        LogPosterior(gp, X, Y, road="fast")
+    with pytest.raises(OptionError, match="backend must be"):
+        LogPosterior(gp, X, Y, backend="fast")
     with pytest.raises(OptionError, match="nothing to infer"):
         LogPosterior(gp.frozen(), X, Y)
     with pytest.raises(InputError, match="NaN or infinity"):
@@ -379,5 +379,5 @@ def test_wrong_arguments_are_refused_in_words():
 def test_gpytorch_means_are_named_and_scaled_by_the_data():
     X, Y = data(20, 1, 2)
     lp = LogPosterior(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), ConstantMean()), X, 100 * Y)
-    assert "mean" in lp.variables(lp.start()) and lp.road == "modules"
+    assert "mean" in lp.variables(lp.start()) and lp.backend == "torch"
     assert_gradient(lp, away(lp))

@@ -11,8 +11,8 @@ from ovkgp.inference.model.mean_noise import OutputNoise
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior
 from ovkgp.inference.training.initialization import register_noise_prior
-from ovkgp.inference.training.log_prior import plain_priors, raw_log_prior
-from ovkgp.inference.training.numpy_values import NotPlain, PlainVector
+from ovkgp.inference.training.log_prior import numpy_priors, raw_log_prior
+from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
 from ovkgp.kernels import FreeMatrix, FullMatrix
 
 
@@ -63,11 +63,11 @@ MODULES = {
 def test_density_of_u_is_that_of_torch(name):
     module = MODULES[name]().double()
     vector = ParameterVector(module)
-    plain, u = PlainVector(vector), np.linspace(-0.8, 0.7, len(vector))
+    plain, u = NumpyVector(vector), np.linspace(-0.8, 0.7, len(vector))
     if name == "full noise":  # its upper triangle is not read
         u[3:] = np.tril(u[3:].reshape(3, 3), -1).ravel()
     vector.set(u)
-    terms = plain_priors(module, plain)
+    terms = numpy_priors(module, plain)
 
     def density(u):
         theta, slope, log_slope, by_slope = plain.values(u)
@@ -98,5 +98,5 @@ def test_other_priors_are_not_plain():
     at_zero.log_scale.data.zero_()
     at_zero.register_prior("std_prior", LogNormalPrior(*exact(0.0, 1.0)), lambda module: module.log_scale.exp())
     for module in (unit, at_zero, RBFKernel(lengthscale_prior=GammaPrior(2.0, 1.0)), escaping, function):
-        with pytest.raises(NotPlain):
-            plain_priors(module, PlainVector(ParameterVector(module.double())))
+        with pytest.raises(NoAnalyticForm):
+            numpy_priors(module, NumpyVector(ParameterVector(module.double())))

@@ -12,13 +12,13 @@ from gpytorch.module import Module
 from linear_operator.utils.errors import NanError, NotPSDError
 from scipy.optimize import minimize
 
-from ovkgp.exceptions import FactorisationError, FitWarning, OptionError
+from ovkgp.exceptions import FactorizationError, FitWarning, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.initialization import log_prior, register_default_priors, register_noise_prior
-from ovkgp.inference.training.maximize import FitReport, can_train_apart, maximise, train_apart
+from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximise, train_independently
 from ovkgp.kernels import DecomposableKernel, IndependentKernel
 
 
@@ -49,18 +49,18 @@ def test_the_optimum_is_that_of_all_together(mean, noise):
     together, apart = model(mean, noise), model(mean, noise)
     together.fit(X, Y, start="data", tolerance=1e-9)
     apart.observe(X, Y, None)
-    train_apart(apart, observations(X, Y, 2), tolerance=1e-9)
+    train_independently(apart, observations(X, Y, 2), tolerance=1e-9)
     values = [(gp.log_evidence(X, Y) + log_prior(gp)).item() for gp in (together, apart)]
     assert values[1] == pytest.approx(values[0], rel=1e-6)
 
 
 def test_who_can_be_trained_apart():
-    assert can_train_apart(model())
-    assert not can_train_apart(model(noise="shared"))
-    assert not can_train_apart(model(noise="full"))
-    assert not can_train_apart(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2)))
+    assert can_train_independently(model())
+    assert not can_train_independently(model(noise="shared"))
+    assert not can_train_independently(model(noise="full"))
+    assert not can_train_independently(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2)))
     kernel = independent()
-    assert not can_train_apart(OperatorValuedGP(kernel, features=ORFF(kernel, 5, num_dims=1, random_state=0)))
+    assert not can_train_independently(OperatorValuedGP(kernel, features=ORFF(kernel, 5, num_dims=1, random_state=0)))
 
 
 def test_fit_trains_apart_first():
@@ -234,23 +234,23 @@ def test_a_quadratic_is_maximised():
 
 
 def test_rosenbrock_is_maximised_and_the_report_counts():
-    module, seen = Free(-1.2, 1.0), []
+    module, observed = Free(-1.2, 1.0), []
 
     def objective():
-        seen.append(rosenbrock(module.x))
-        return seen[-1]
+        observed.append(rosenbrock(module.x))
+        return observed[-1]
 
     report = maximise(module, objective, tolerance=1e-12)
     torch.testing.assert_close(module.x.detach(), torch.ones(2).double(), rtol=1e-6, atol=0)  # f is 1e-12 off
-    assert report.evaluations == len(seen) and report.iterations == len(report.history) > 10
-    assert report.objective == max(value.item() for value in seen) == rosenbrock(module.x).item()
+    assert report.evaluations == len(observed) and report.iterations == len(report.history) > 10
+    assert report.objective == max(value.item() for value in observed) == rosenbrock(module.x).item()
     assert list(report.history) == sorted(report.history)
 
 
 def test_the_maximum_inside_a_box_may_lie_on_its_edge():
     module = Toy([1.0, 1.0], Positive())
     report = maximise(
-        module, lambda: -(module.value.log() - 2).square().sum(), boxes={"raw": (0.1, torch.tensor([5.0, 50.0]))}
+        module, lambda: -(module.value.log() - 2).square().sum(), bounds={"raw": (0.1, torch.tensor([5.0, 50.0]))}
     )
     torch.testing.assert_close(module.value.detach(), torch.tensor([5.0, math.exp(2)]).double(), rtol=1e-6, atol=0)
     assert report.converged and report.gradient_norm < 1e-6  # what pushes against the box does not count
@@ -335,7 +335,7 @@ class BadGradient(torch.autograd.Function):
 
 
 FAILURES = {
-    "FactorisationError": raising(FactorisationError),
+    "FactorizationError": raising(FactorizationError),
     "torch": raising(torch.linalg.LinAlgError),
     "numpy": raising(np.linalg.LinAlgError),
     "NotPSDError": raising(NotPSDError),
@@ -401,7 +401,7 @@ def test_where_everything_fails_the_error_names_the_hyperparameters_and_nothing_
     def objective():
         raise NotPSDError("matrix not positive definite")
 
-    with pytest.raises(FactorisationError, match=r"raw = \[2, 4\].*matrix not positive definite"):
+    with pytest.raises(FactorizationError, match=r"raw = \[2, 4\].*matrix not positive definite"):
         maximise(module, objective, random_state=0)
     assert module.raw.tolist() == [2.0, 4.0]
 

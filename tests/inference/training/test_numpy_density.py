@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from density_cases import assert_roads_agree
-from gp_cases import Waves
+from density_cases import assert_backends_agree
+from gp_cases import CosSinFeatures
 from gpytorch.constraints import GreaterThan, Interval, LessThan
 from gpytorch.kernels import (
     AdditiveKernel,
@@ -24,8 +24,8 @@ from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training import numpy_density as plain_kernels
 from ovkgp.inference.training.initialization import register_default_priors
 from ovkgp.inference.training.log_posterior import LogPosterior
-from ovkgp.inference.training.numpy_density import plain_kernel
-from ovkgp.inference.training.numpy_values import NotPlain, PlainVector
+from ovkgp.inference.training.numpy_density import numpy_kernel
+from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix, IndependentKernel, MeanRegularizedMatrix
 
 SCALARS = {
@@ -83,14 +83,14 @@ def test_plain_road_is_that_of_the_modules(name, noise, mean, missing):
     p = 1 if name == "scalar" else 3
     X, Y, known = data(p, missing)
     gp = OperatorValuedGP(kernel, mean, {"fixed": 0.2, "known": "per_output"}.get(noise, noise))
-    lp = assert_roads_agree(gp, X, Y, known if noise == "known" else None)
+    lp = assert_backends_agree(gp, X, Y, known if noise == "known" else None)
     assert lp._plain.priors is not None  # the default priors are all in the table
 
 
 @pytest.mark.parametrize("name", SCALARS)
 def test_scalar_kernels(name):
     X, Y, _ = data(1, False)
-    assert_roads_agree(OperatorValuedGP(SCALARS[name]()), X, Y)
+    assert_backends_agree(OperatorValuedGP(SCALARS[name]()), X, Y)
 
 
 @pytest.mark.parametrize("missing", (False, True))
@@ -98,41 +98,41 @@ def test_scalar_kernels(name):
 def test_output_matrices(name, missing):
     kernel = MATRICES[name]()
     X, Y, _ = data({"many outputs": 7, "one output": 1}.get(name, 3), missing)
-    assert_roads_agree(OperatorValuedGP(kernel, noise="full"), X, Y)
+    assert_backends_agree(OperatorValuedGP(kernel, noise="full"), X, Y)
 
 
 def test_more_rows_than_are_small():
     X, Y, _ = data(3, False, n=90)
-    assert_roads_agree(OperatorValuedGP(STRUCTURES["icm"]()), X, Y)
-    assert_roads_agree(OperatorValuedGP(STRUCTURES["scalar"]()), X, Y[:, :1])
+    assert_backends_agree(OperatorValuedGP(STRUCTURES["icm"]()), X, Y)
+    assert_backends_agree(OperatorValuedGP(STRUCTURES["scalar"]()), X, Y[:, :1])
 
 
-@pytest.mark.parametrize("road", ("dense", "kronecker"))
-def test_named_exact_roads_are_plain_too(road):
+@pytest.mark.parametrize("strategy", ("dense", "kronecker"))
+def test_named_exact_roads_are_plain_too(strategy):
     X, Y, _ = data(3, False)
-    assert_roads_agree(OperatorValuedGP(STRUCTURES["icm"](), road=road), X, Y)
+    assert_backends_agree(OperatorValuedGP(STRUCTURES["icm"](), strategy=strategy), X, Y)
 
 
 def test_repeated_rows_and_a_single_one():
     X, Y, _ = data(3, False)
-    assert_roads_agree(OperatorValuedGP(STRUCTURES["icm"]()), torch.cat([X, X]), torch.cat([Y, Y]))
-    assert_roads_agree(OperatorValuedGP(STRUCTURES["icm"](), "zero"), X[:1], Y[:1])
+    assert_backends_agree(OperatorValuedGP(STRUCTURES["icm"]()), torch.cat([X, X]), torch.cat([Y, Y]))
+    assert_backends_agree(OperatorValuedGP(STRUCTURES["icm"](), "zero"), X[:1], Y[:1])
 
 
 def test_rows_with_one_output_each():
     X, Y, _ = data(3, False)
     Y[torch.arange(15), torch.arange(15) % 3] = torch.nan
     Y[torch.arange(15), (torch.arange(15) + 1) % 3] = torch.nan
-    assert_roads_agree(OperatorValuedGP(STRUCTURES["lmc"](), noise="full"), X, Y)
+    assert_backends_agree(OperatorValuedGP(STRUCTURES["lmc"](), noise="full"), X, Y)
 
 
 def test_fixed_parameters_and_fixed_means():
     X, Y, _ = data(3, False)
-    gp = OperatorValuedGP(STRUCTURES["icm"](), Waves(3), "shared")
+    gp = OperatorValuedGP(STRUCTURES["icm"](), CosSinFeatures(3), "shared")
     gp.mean.requires_grad_(False)
     gp.kernel.output_module.loadings.requires_grad_(False)
     gp.kernel.base_kernel.raw_lengthscale.requires_grad_(False)
-    assert len(assert_roads_agree(gp, X, Y)) == 4
+    assert len(assert_backends_agree(gp, X, Y)) == 4
 
 
 def test_other_priors_go_through_torch():
@@ -140,17 +140,17 @@ def test_other_priors_go_through_torch():
     kernel = DecomposableKernel(
         RBFKernel(lengthscale_prior=GammaPrior(2.0, 1.0), lengthscale_constraint=GreaterThan(0.1)), num_outputs=3
     )
-    lp = assert_roads_agree(OperatorValuedGP(kernel), X, Y)
+    lp = assert_backends_agree(OperatorValuedGP(kernel), X, Y)
     assert lp._plain.priors is None
 
 
 def test_priors_of_the_user_and_none_at_all():
     X, Y, _ = data(1, False)
     kernel = ScaleKernel(RBFKernel(lengthscale_prior=NormalPrior(1.0, 0.3)), outputscale_prior=LogNormalPrior(0.3, 0.8))
-    lp = assert_roads_agree(OperatorValuedGP(kernel), X, Y, priors="given")
+    lp = assert_backends_agree(OperatorValuedGP(kernel), X, Y, priors="given")
     assert lp._plain.priors is not None
     register_default_priors(kernel, 2)
-    assert_roads_agree(OperatorValuedGP(kernel), X, Y)
+    assert_backends_agree(OperatorValuedGP(kernel), X, Y)
 
 
 def test_where_a_matrix_is_not_positive_definite_the_modules_decide():
@@ -162,7 +162,7 @@ def test_where_a_matrix_is_not_positive_definite_the_modules_decide():
         lp._plain(u)
     with pytest.warns(NumericalWarning, match="positive definite"):
         value, gradient = lp(u)
-        other, by_other = LogPosterior(gp, X, Y, road="modules")(u)
+        other, by_other = LogPosterior(gp, X, Y, backend="torch")(u)
     assert np.isfinite(value) and value == other and np.array_equal(gradient, by_other)
 
 
@@ -207,20 +207,20 @@ def _tan(y):
 def test_other_kernels_take_the_modules(name):
     kernel = OTHERS[name]()
     X, Y, _ = data(2 if name == "curl-free" else 1, False)
-    assert_roads_agree(OperatorValuedGP(kernel), X, Y, road="modules")
+    assert_backends_agree(OperatorValuedGP(kernel), X, Y, backend="torch")
 
 
 def test_other_models_means_roads_and_features_take_the_modules():
     X, Y, _ = data(3, False)
     kernel = STRUCTURES["icm"]()
-    assert_roads_agree(OwnGP(kernel), X, Y, road="modules")
-    assert_roads_agree(OperatorValuedGP(kernel, Waves(3)), X, Y, road="modules")
-    assert LogPosterior(OperatorValuedGP(kernel, road="iterative"), X, Y).road == "modules"
+    assert_backends_agree(OwnGP(kernel), X, Y, backend="torch")
+    assert_backends_agree(OperatorValuedGP(kernel, CosSinFeatures(3)), X, Y, backend="torch")
+    assert LogPosterior(OperatorValuedGP(kernel, strategy="iterative"), X, Y).backend == "torch"
     flat = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
     for features in (ORFF(flat, 5, random_state=0), Nystrom(flat, X[:5])):
-        assert_roads_agree(OperatorValuedGP(flat, features=features), X, Y, road="modules")
+        assert_backends_agree(OperatorValuedGP(flat, features=features), X, Y, backend="torch")
     apart = IndependentKernel([RBFKernel(ard_num_dims=2), RBFKernel(ard_num_dims=2), RBFKernel(ard_num_dims=2)])
-    assert_roads_agree(OperatorValuedGP(apart, features=ORFF(apart, 5, random_state=0)), X, Y, road="modules")
+    assert_backends_agree(OperatorValuedGP(apart, features=ORFF(apart, 5, random_state=0)), X, Y, backend="torch")
 
 
 KERNELS = {
@@ -243,8 +243,8 @@ def inputs(n=7):
 def test_values_and_derivatives(name):
     kernel, X = KERNELS[name]().double(), inputs()
     vector = ParameterVector(kernel)
-    plain = PlainVector(vector)
-    piece, theta = plain_kernel(kernel, X, plain), plain.values(vector.get())[0]
+    plain = NumpyVector(vector)
+    piece, theta = numpy_kernel(kernel, X, plain), plain.values(vector.get())[0]
     K, back = piece.matrix(theta)
     with torch.no_grad():
         np.testing.assert_allclose(K, kernel(torch.from_numpy(X)).to_dense().numpy(), atol=1e-7)
@@ -262,10 +262,10 @@ def test_values_and_derivatives(name):
 
 def test_other_kernels_and_too_many_rows_are_not_plain(monkeypatch):
     for kernel in (PeriodicKernel(), RBFKernel(batch_shape=torch.Size([2]))):
-        vector = PlainVector(ParameterVector(kernel.double()))
-        with pytest.raises(NotPlain):
-            plain_kernel(kernel, inputs(), vector)
-    monkeypatch.setattr(plain_kernels, "MOST_ENTRIES", 48)
+        vector = NumpyVector(ParameterVector(kernel.double()))
+        with pytest.raises(NoAnalyticForm):
+            numpy_kernel(kernel, inputs(), vector)
+    monkeypatch.setattr(plain_kernels, "MAX_ENTRIES", 48)
     kernel = RBFKernel().double()
-    with pytest.raises(NotPlain, match="rows"):
-        plain_kernel(kernel, inputs(), PlainVector(ParameterVector(kernel)))
+    with pytest.raises(NoAnalyticForm, match="rows"):
+        numpy_kernel(kernel, inputs(), NumpyVector(ParameterVector(kernel)))

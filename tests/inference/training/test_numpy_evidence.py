@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from density_cases import assert_roads_agree
+from density_cases import assert_backends_agree
 from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
 from scipy.stats import multivariate_normal
 
@@ -50,7 +50,7 @@ def test_what_is_not_positive_definite_is_refused(n, value):
 P, N = 2, 6
 
 
-class Pieces:
+class RowChunks:
     """A model of all kinds of pieces, with θ laid out by hand."""
 
     def __init__(self, full=True):
@@ -74,11 +74,11 @@ class Pieces:
             Y[row, column] = torch.nan
         return Observations(torch.from_numpy(self.X), Y)
 
-    def oracle(self, theta, seen):
+    def oracle(self, theta, observed):
         C = np.kron(self.kernel.matrix(theta)[0], self.outputs.matrix(theta)[0])
         C += np.kron(np.eye(N), self.noise.matrix(theta)[0])
         centre = np.tile(theta[9:11], N)
-        kept = seen.ravel()
+        kept = observed.ravel()
         return multivariate_normal.logpdf(self.Y.ravel()[kept], centre[kept], C[np.ix_(kept, kept)])
 
 
@@ -93,21 +93,21 @@ def assert_evidence(evidence, oracle, theta):
 @pytest.mark.parametrize("full", (False, True))
 @pytest.mark.parametrize("holes", ((), ((0, 1), (3, 0)), ((0, 1), (2, 0), (5, 0))))
 def test_entries_are_a_dense_normal_density(full, holes):
-    pieces = Pieces(full)
+    pieces = RowChunks(full)
     data = pieces.data(holes)
     evidence = Entries([(pieces.kernel, pieces.outputs)], pieces.noise, pieces.mean(), data)
-    assert_evidence(evidence, lambda theta: pieces.oracle(theta, data.seen.numpy()), pieces.theta)
+    assert_evidence(evidence, lambda theta: pieces.oracle(theta, data.observed.numpy()), pieces.theta)
 
 
 @pytest.mark.parametrize("full", (False, True))
 def test_separable_is_a_dense_normal_density(full):
-    pieces = Pieces(full)
+    pieces = RowChunks(full)
     evidence = Separable(pieces.kernel, pieces.outputs, pieces.noise, pieces.mean(), pieces.data())
     assert_evidence(evidence, lambda theta: pieces.oracle(theta, np.ones((N, P), dtype=bool)), pieces.theta)
 
 
 def test_outputs_that_share_a_kernel_and_nothing_else():
-    pieces = Pieces(full=False)
+    pieces = RowChunks(full=False)
     data = pieces.data()
     parts = []
     for a in range(P):
@@ -125,7 +125,7 @@ def test_outputs_that_share_a_kernel_and_nothing_else():
 
 def test_factors_and_eigenvectors_give_the_same():
     rng = np.random.default_rng(0)
-    K = Pieces().kernel.matrix(Pieces().theta)[0]
+    K = RowChunks().kernel.matrix(RowChunks().theta)[0]
     t, rotated = np.array([0.0, 1e-9, 0.7, 30.0]), rng.standard_normal((N, 4))
     (logdet, alpha, by_K, traces), others = _by_factors(K, t, rotated), _by_eigenvectors(K, t, rotated)
     assert logdet == pytest.approx(others[0], rel=1e-10)
@@ -163,25 +163,27 @@ def model(name, mean="constant", noise="per_output"):
 def test_plain_statistics_are_those_of_the_modules(name, noise, mean):
     gp = model(name, mean, noise)
     is_tied = name == "independent" and noise == "full"  # then no longer separable
-    assert_roads_agree(gp, gp.statistics(*data(1 if name == "scalar" else 3)), road="modules" if is_tied else "plain")
+    assert_backends_agree(
+        gp, gp.statistics(*data(1 if name == "scalar" else 3)), backend="torch" if is_tied else "numpy"
+    )
 
 
 def test_missing_outputs_are_plain_where_outputs_share_nothing():
     X, Y = data(3)
     Y[torch.rand(Y.shape, generator=torch.Generator().manual_seed(0)) < 0.3] = torch.nan
-    for name, road in (("independent", "plain"), ("icm", "modules")):
+    for name, backend in (("independent", "numpy"), ("icm", "torch")):
         gp = model(name)
-        assert_roads_agree(gp, gp.statistics(X, Y), road=road)
+        assert_backends_agree(gp, gp.statistics(X, Y), backend=backend)
 
 
 def test_other_feature_maps_and_sums_take_the_modules():
     X, Y = data(3)
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
     gp = OperatorValuedGP(kernel, features=Nystrom(kernel, X[:9]))
-    assert LogPosterior(gp, gp.statistics(X, Y)).road == "modules"
+    assert LogPosterior(gp, gp.statistics(X, Y)).backend == "torch"
     kernel = kernel + DecomposableKernel(MaternKernel(ard_num_dims=2), num_outputs=3)
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 9, random_state=0))
-    assert LogPosterior(gp, gp.statistics(X, Y)).road == "modules"
+    assert LogPosterior(gp, gp.statistics(X, Y)).backend == "torch"
 
 
 def test_statistics_of_full_noise_and_missing_outputs_say_what_cannot_be_inferred():

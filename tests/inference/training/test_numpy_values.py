@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from gp_cases import Waves
+from gp_cases import CosSinFeatures
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
 
 from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
 from ovkgp.inference.model.observations import observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.numpy_values import (
-    NotPlain,
-    PlainVector,
+    NoAnalyticForm,
+    NumpyVector,
     Reference,
-    plain_mean,
-    plain_noise,
-    plain_outputs,
+    numpy_mean,
+    numpy_noise,
+    numpy_outputs,
 )
 from ovkgp.kernels import FreeMatrix, FullMatrix, KnownMatrix, MeanRegularizedMatrix, OutputMatrix
 
@@ -40,7 +40,7 @@ def assert_derivatives(function, theta, by_value):
 def away(module, seed=0):
     vector = ParameterVector(module)
     vector.set(vector.get() + 0.3 * np.random.default_rng(seed).standard_normal(len(vector)))
-    plain = PlainVector(vector)
+    plain = NumpyVector(vector)
     return plain, plain.values(vector.get())[0]
 
 
@@ -48,7 +48,7 @@ def away(module, seed=0):
 def test_output_matrices(name):
     module = MATRICES[name]().double()
     plain, theta = away(module)
-    piece = plain_outputs(module, plain)
+    piece = numpy_outputs(module, plain)
     np.testing.assert_allclose(piece.matrix(theta)[0], module().detach(), rtol=1e-12)
     assert_derivatives(piece.matrix, theta, np.random.default_rng(1).standard_normal((3, 3)))
 
@@ -57,11 +57,11 @@ def test_output_matrices(name):
 def test_noise(kind):
     module = OutputNoise(kind, 3)
     plain, theta = away(module)
-    piece = plain_noise(module, plain)
+    piece = numpy_noise(module, plain)
     np.testing.assert_allclose(piece.matrix(theta)[0], module.matrix().detach(), rtol=1e-12)
     assert_derivatives(piece.matrix, theta, np.random.default_rng(1).standard_normal((3, 3)))
     if kind != "full":
-        one = plain_noise(module, plain, 1)
+        one = numpy_noise(module, plain, 1)
         np.testing.assert_allclose(one.variances(theta)[0], module.matrix().detach()[1, 1:2], rtol=1e-12)
         assert_derivatives(one.variances, theta, np.array([0.7]))
 
@@ -74,7 +74,7 @@ def test_means(degree, index):
     mean = PolynomialMean(3, degree)
     mean.see(2)
     plain, theta = away(mean)
-    piece = plain_mean(mean, data, plain, index)
+    piece = numpy_mean(mean, data, plain, index)
     columns = slice(None) if index is None else [index]
     expected = mean(X).detach()[:, columns].numpy()
     np.testing.assert_allclose(np.broadcast_to(piece.values(theta), expected.shape), expected, rtol=1e-12, atol=1e-14)
@@ -94,14 +94,14 @@ class OwnMatrix(OutputMatrix):
 
 
 def test_what_is_trained_and_in_no_table_is_not_plain():
-    plain = PlainVector(ParameterVector(torch.nn.Module()))
-    with pytest.raises(NotPlain, match="OwnMatrix"):
-        plain_outputs(OwnMatrix(), plain)
+    plain = NumpyVector(ParameterVector(torch.nn.Module()))
+    with pytest.raises(NoAnalyticForm, match="OwnMatrix"):
+        numpy_outputs(OwnMatrix(), plain)
     data = observations(torch.zeros(2, 1), torch.zeros(2, 3), 3)
-    with pytest.raises(NotPlain, match="WrappedMean"):
-        plain_mean(WrappedMean(Waves(3), 3), data, plain)
+    with pytest.raises(NoAnalyticForm, match="WrappedMean"):
+        numpy_mean(WrappedMean(CosSinFeatures(3), 3), data, plain)
     frozen = OwnMatrix().requires_grad_(False)
-    np.testing.assert_allclose(plain_outputs(frozen, plain).matrix(np.zeros(0))[0], np.e * np.eye(2), rtol=1e-12)
+    np.testing.assert_allclose(numpy_outputs(frozen, plain).matrix(np.zeros(0))[0], np.e * np.eye(2), rtol=1e-12)
 
 
 class Parts(torch.nn.Module):
@@ -121,7 +121,7 @@ ALL = {"positive": Positive(), "above": GreaterThan(0.5), "between": Interval(-1
 
 def test_values_and_slopes_are_those_of_the_vector():
     vector = ParameterVector(Parts(**ALL), sizes={"free": 4.0})
-    plain, u = PlainVector(vector), np.linspace(-2, 1.5, 8)
+    plain, u = NumpyVector(vector), np.linspace(-2, 1.5, 8)
     theta, slope, log_slope, by_slope = plain.values(u)
     vector.set(u)
     np.testing.assert_allclose(theta, np.concatenate([value.numpy() for value in vector.values().values()]), rtol=1e-12)
@@ -159,13 +159,13 @@ def test_variables_that_are_left_out_stay_where_they_are():
     np.testing.assert_allclose(vector.spread(vector.get()), np.where(np.arange(8) == 2, before, 0.0), atol=1e-12)
     vector.keep(np.arange(7) != 0)
     assert len(vector) == 6 and vector.kept.tolist() == [False, True, False, True, True, True, True, True]
-    plain = PlainVector(vector)
+    plain = NumpyVector(vector)
     assert plain.values(np.zeros(6))[0].shape == (8,) and plain.kept(np.arange(8.0)).tolist() == [1, 3, 4, 5, 6, 7]
 
 
 def test_a_constraint_outside_the_table_is_not_plain():
-    with pytest.raises(NotPlain, match="below"):
-        PlainVector(ParameterVector(Parts(below=LessThan(2.0))))
+    with pytest.raises(NoAnalyticForm, match="below"):
+        NumpyVector(ParameterVector(Parts(below=LessThan(2.0))))
 
 
 def test_references_read_and_add():

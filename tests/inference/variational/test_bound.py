@@ -107,13 +107,13 @@ def test_the_collapsed_bound_of_titsias():
     kernel, (X, Y) = icm(), data(3)
     gp = VariationalGP(kernel, Gaussian(3, torch.tensor([0.1, 0.2, 0.3])), inducing=X[:7], family="full")
     found = gp.log_evidence(X, Y).item()
-    seen = ~torch.isnan(Y).flatten()
+    observed = ~torch.isnan(Y).flatten()
     K_ff, K_uf, K_uu = (to_dense(kernel(*pair)).detach() for pair in ((X, X), (X[:7], X), (X[:7], X[:7])))
-    Q = (K_uf.mT @ torch.linalg.solve(K_uu + NUGGET * torch.eye(21), K_uf))[seen][:, seen]
-    noise = torch.tensor([0.1, 0.2, 0.3]).double().expand(30, 3).flatten()[seen]
+    Q = (K_uf.mT @ torch.linalg.solve(K_uu + NUGGET * torch.eye(21), K_uf))[observed][:, observed]
+    noise = torch.tensor([0.1, 0.2, 0.3]).double().expand(30, 3).flatten()[observed]
     gaussian = torch.distributions.MultivariateNormal(torch.zeros(len(Q)).double(), Q + torch.diag(noise))
-    slack = ((K_ff[seen][:, seen] - Q).diagonal() / noise).sum() / 2
-    wanted = gaussian.log_prob(Y.flatten()[seen]) - slack  # the mean starts at zero
+    slack = ((K_ff[observed][:, observed] - Q).diagonal() / noise).sum() / 2
+    wanted = gaussian.log_prob(Y.flatten()[observed]) - slack  # the mean starts at zero
     assert abs(found - wanted.item()) < 1e-5
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from ovkgp.exceptions import FactorisationError, OptionError
+from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.inference.variational.families import WeightGaussian, family_rank, leading_frame, prior_weights, unit_frame
 from ovkgp.inference.variational.rows import DenseRows, KroneckerRows
 
@@ -67,31 +67,31 @@ def test_a_step_mixes_precisions_and_refuses_what_is_not_positive():
     moved = q.toward(target, block, 0.25)
     inward = torch.linalg.inv(q.frame.outward(torch.eye(6).double()))
     torch.testing.assert_close(precision_of(moved), 0.75 * precision_of(q) + 0.25 * 3 * inward.mT @ inward)
-    with pytest.raises(FactorisationError, match="smaller"):
+    with pytest.raises(FactorizationError, match="smaller"):
         q.toward(target, -100 * block, 0.9)
-    with pytest.raises(FactorisationError, match="smaller"):
+    with pytest.raises(FactorizationError, match="smaller"):
         q.toward(-100 * target, block, 0.9)
 
 
 def test_another_basis_keeps_the_mean_and_the_diagonal_of_the_precision():
     q = random_q(rank=0)
     U, V = (torch.linalg.qr(normal(k, k, seed=k))[0] for k in (3, 2))
-    turned = q.turned((U, V))
+    rotated = q.rotated((U, V))
     whole = torch.kron(U, V)
-    torch.testing.assert_close(whole @ turned.mean, q.mean)
-    torch.testing.assert_close(turned.precision, (whole.mT @ precision_of(q) @ whole).diagonal())
-    back = turned.turned((torch.eye(3).double(), torch.eye(2).double()))
+    torch.testing.assert_close(whole @ rotated.mean, q.mean)
+    torch.testing.assert_close(rotated.precision, (whole.mT @ precision_of(q) @ whole).diagonal())
+    back = rotated.rotated((torch.eye(3).double(), torch.eye(2).double()))
     torch.testing.assert_close(back.mean, q.mean)
     rows = KroneckerRows(normal(4, 3, seed=5), normal(2, 2, seed=6))
-    torch.testing.assert_close(turned.marginals(rows.turned((U, V)), "diag")[0], rows.times(q.mean))
+    torch.testing.assert_close(rotated.marginals(rows.rotated((U, V)), "diag")[0], rows.times(q.mean))
 
 
 def test_another_frame_keeps_the_mean_and_what_it_can_of_the_diagonal():
     q, R, frame = random_q(rank=2), torch.linalg.qr(normal(6, 6))[0], random_frame(6, 2, seed=9)
-    turned, outward = q.turned((R,), frame), frame.outward(torch.eye(6).double())
-    torch.testing.assert_close(R @ turned.mean, q.mean)
+    rotated, outward = q.rotated((R,), frame), frame.outward(torch.eye(6).double())
+    torch.testing.assert_close(R @ rotated.mean, q.mean)
     diagonal = torch.diag(R.square().mT @ precision_of(q).diagonal())
-    wanted, found = outward.mT @ diagonal @ outward, outward.mT @ precision_of(turned) @ outward
+    wanted, found = outward.mT @ diagonal @ outward, outward.mT @ precision_of(rotated) @ outward
     torch.testing.assert_close(found[frame.index][:, frame.index], wanted[frame.index][:, frame.index])
     torch.testing.assert_close(found.diagonal(), wanted.diagonal())
 
@@ -99,7 +99,7 @@ def test_another_frame_keeps_the_mean_and_what_it_can_of_the_diagonal():
 @pytest.mark.parametrize("rank", [0, 2, 6])
 def test_tensors_bring_q_back_bit_for_bit(rank):
     q = random_q(rank=rank)
-    q = q if rank == 6 else q.turned((torch.linalg.qr(normal(6, 6))[0],), random_frame(6, rank, seed=9))
+    q = q if rank == 6 else q.rotated((torch.linalg.qr(normal(6, 6))[0],), random_frame(6, rank, seed=9))
     again = WeightGaussian.from_tensors(q.tensors())
     assert again.tensors().keys() == q.tensors().keys()
     assert all(torch.equal(again.tensors()[name], tensor) for name, tensor in q.tensors().items())

@@ -25,25 +25,25 @@ def icm(p=2):
     return DecomposableKernel(RBFKernel(ard_num_dims=1), p, rank=p)
 
 
-def waves(n=40):
+def scalar_features(n=40):
     X = torch.linspace(0, 6, n, dtype=torch.float64).unsqueeze(-1)
     noise = 0.1 * torch.randn((n, 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return X, torch.cat([X.sin(), X.cos()], -1) + noise
 
 
 def test_training_ends_where_that_of_the_evidence_does():
-    kernel, (X, Y) = icm(), waves()
+    kernel, (X, Y) = icm(), scalar_features()
     features = ORFF(kernel, 15, random_state=0)
     exact = OperatorValuedGP(kernel, features=features).fit(X, Y)
     found = VariationalGP(kernel, features=features).fit(X, Y)
     assert found.fit_report_.converged
     assert abs(found.fit_report_.log_evidence - exact.fit_report_.log_evidence) < 0.05
-    assert found.fit_report_.num_rows == 40 and found.fit_report_.num_seen == 80
+    assert found.fit_report_.num_rows == 40 and found.fit_report_.num_observed == 80
     torch.testing.assert_close(found.noise, exact.noise, rtol=0.05, atol=0)
 
 
 def test_trained_inducing_points_raise_the_bound():
-    kernel, (X, Y) = icm(), waves()
+    kernel, (X, Y) = icm(), scalar_features()
     start = [[0.5], [1.0], [1.5], [2.0]]
     fixed, learned = (
         VariationalGP(kernel, inducing=start, learn_inducing=learn).fit(X, Y).fit_report_.objective
@@ -53,7 +53,7 @@ def test_trained_inducing_points_raise_the_bound():
 
 
 def test_an_outlier_moves_a_student_t_fit_little():
-    X, Y = waves()
+    X, Y = scalar_features()
     spoilt = Y.clone()
     spoilt[10, 0] += 25
     gaussian, robust = (
@@ -65,7 +65,7 @@ def test_an_outlier_moves_a_student_t_fit_little():
 
 
 def test_missing_outputs_numpy_inputs_and_single_precision():
-    X, Y = waves()
+    X, Y = scalar_features()
     Y[::3, 1] = torch.nan
     gp = VariationalGP(icm(), inducing=10).fit(X.float().numpy(), Y.numpy(), max_iter=30, random_state=0)
     prediction = gp.predict(np.array([[1.0], [2.0]]))
@@ -84,7 +84,7 @@ def test_one_row_one_output_and_duplicates(likelihood):
 
 
 def test_the_kernel_that_was_given_is_left_alone():
-    kernel, (X, Y) = icm(), waves()
+    kernel, (X, Y) = icm(), scalar_features()
     before = {name: value.clone() for name, value in kernel.state_dict().items()}
     gp = VariationalGP(kernel, inducing=6).fit(X, Y, max_iter=3)
     assert all(torch.equal(value, before[name]) for name, value in kernel.state_dict().items())
@@ -92,7 +92,7 @@ def test_the_kernel_that_was_given_is_left_alone():
 
 
 def test_q_is_no_parameter_and_travels_with_copies():
-    X, Y = waves()
+    X, Y = scalar_features()
     gp = VariationalGP(icm(), inducing=6).fit(X, Y, max_iter=3)
     assert isinstance(gp.q_, WeightGaussian)
     assert not any("points" in name or "q_" in name for name, _ in gp.named_parameters())
@@ -106,7 +106,7 @@ def test_q_is_no_parameter_and_travels_with_copies():
 
 
 def test_conditioning_leaves_the_model_as_it_was():
-    X, Y = waves()
+    X, Y = scalar_features()
     gp = VariationalGP(icm(), "student_t", inducing=6).fit(X, Y, max_iter=3)
     q = gp.q_
     posterior = gp.condition(X[:20], Y[:20])
@@ -115,7 +115,7 @@ def test_conditioning_leaves_the_model_as_it_was():
 
 
 def test_inducing_points_are_chosen_from_the_data_of_each_fit():
-    X, Y = waves()
+    X, Y = scalar_features()
     gp = VariationalGP(icm(), inducing=5).fit(X, Y, max_iter=2, random_state=0)
     first = gp.features.points
     assert (first.unsqueeze(1) == X).all(-1).any(1).all()
@@ -128,7 +128,7 @@ def test_inducing_points_are_chosen_from_the_data_of_each_fit():
 
 def test_the_collapsed_bound_serves_where_an_evidence_does():
     """`LogPosterior` takes the model: its gradient is the slope of its value."""
-    X, Y = waves(15)
+    X, Y = scalar_features(15)
     lp = LogPosterior(VariationalGP(icm(), Gaussian(2, "per_output"), inducing=6), X, Y)
     u = lp.start()
     value, gradient = lp(u)
@@ -142,7 +142,7 @@ def test_the_collapsed_bound_serves_where_an_evidence_does():
 def test_priors_take_part_in_training():
     from gpytorch.priors import NormalPrior
 
-    X, Y = waves()
+    X, Y = scalar_features()
     kernel = icm()
     kernel.base_kernel.register_prior("lengthscale_prior", NormalPrior(0.2, 1e-3), "lengthscale")
     gp = VariationalGP(kernel, inducing=10).fit(X, Y, random_state=0)
@@ -151,7 +151,7 @@ def test_priors_take_part_in_training():
 
 
 def test_options_that_there_are_not():
-    kernel, (X, Y) = icm(), waves()
+    kernel, (X, Y) = icm(), scalar_features()
     gp = VariationalGP(kernel, inducing=4)
     for options, message in (
         ({"start": "nowhere"}, "start must be"),
@@ -168,7 +168,7 @@ def test_options_that_there_are_not():
         VariationalGP(kernel, features=ORFF(icm(), 3))
     with pytest.raises(OptionError, match="family"):
         VariationalGP(kernel, family="diagonal")
-    with pytest.raises(OptionError, match="not seen data"):
+    with pytest.raises(OptionError, match="not observed data"):
         gp.predict(X)
     with pytest.raises(OptionError, match="variance must be"):
         gp.condition(X, Y, variance="none")
@@ -181,7 +181,7 @@ def test_options_that_there_are_not():
 
 
 def test_data_that_cannot_be():
-    X, Y = waves()
+    X, Y = scalar_features()
     gp = VariationalGP(icm(), inducing=4)
     with pytest.raises(InputError, match="NaN or infinity"):
         gp.fit(X * torch.nan, Y)
@@ -200,7 +200,7 @@ def test_data_that_cannot_be():
 
 
 def test_draws_of_hyperparameters_give_a_mixture():
-    X, Y = waves(20)
+    X, Y = scalar_features(20)
     gp = VariationalGP(icm(), Gaussian(2, 0.01), inducing=6, mean="zero")
     gp.kernel.output_module.requires_grad_(False)
     gp.observe(X, Y)
@@ -217,7 +217,7 @@ def test_draws_of_hyperparameters_give_a_mixture():
 def test_laplace_draws_of_hyperparameters_under_a_student_t_likelihood():
     from ovkgp.inference import sample_hyperparameters
 
-    X, Y = waves(20)
+    X, Y = scalar_features(20)
     gp = VariationalGP(icm(), "student_t", inducing=6).fit(X, Y, max_iter=10, random_state=0)
     draws = sample_hyperparameters(gp, X, Y, method="laplace", draws=6, random_state=0)
     mixture = gp.condition(X, Y, hyperparameters=draws, max_draws=6)

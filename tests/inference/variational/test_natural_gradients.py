@@ -10,9 +10,9 @@ from gpytorch.kernels import RBFKernel
 from scipy.optimize import minimize
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from ovkgp.exceptions import FactorisationError
+from ovkgp.exceptions import FactorizationError
 from ovkgp.features import ORFF
-from ovkgp.inference.variational.bound import Pieces, VariationalBound
+from ovkgp.inference.variational.bound import RowChunks, VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian, leading_frame, prior_weights
 from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.inference.variational.natural_gradients import (
@@ -46,7 +46,7 @@ def problem(likelihood, n=20, p=2, frequencies=4, missing=0.2, map_kind="icm"):
     Y[hidden if likelihood != "softmax" else hidden[:, :1].expand(n, p)] = torch.nan
     gp = VariationalGP(kernel, likelihood, features=ORFF(kernel, frequencies, random_state=0)).requires_grad_(False)
     bound = VariationalBound(gp.features, gp.mean, gp.likelihood, gp.observe(X, Y))
-    return bound, Pieces(bound)
+    return bound, RowChunks(bound)
 
 
 def dense_bound(bound, pieces, mean, chol):
@@ -86,9 +86,9 @@ def test_id_4_a_single_step_is_the_posterior_of_the_weights(map_kind):
     r, noise = piece.rows.num_weights, bound.likelihood.noise
     start = WeightGaussian(normal(r, seed=3), torch.ones(r).double(), 2 * torch.eye(r).double())
     q = natural_step(start, slopes(start, pieces.kept, bound.likelihood, bound.form), 1.0)
-    seen = ~torch.isnan(piece.Y)
-    Phi, y = piece.rows.dense()[seen], (piece.Y - piece.prior)[seen]
-    weight = (1 / noise).expand(piece.Y.shape)[seen]
+    observed = ~torch.isnan(piece.Y)
+    Phi, y = piece.rows.dense()[observed], (piece.Y - piece.prior)[observed]
+    weight = (1 / noise).expand(piece.Y.shape)[observed]
     precision = torch.eye(r) + Phi.mT * weight @ Phi
     torch.testing.assert_close(q.chol @ q.chol.mT, precision)
     torch.testing.assert_close(q.mean, torch.linalg.solve(precision, Phi.mT @ (weight * y)))
@@ -164,7 +164,7 @@ def test_bt_76_mean_field_of_one_output_is_exact_at_the_curvatures_of_its_basis(
 def test_the_bound_of_families_that_are_not_full_is_stationary_too():
     bound, pieces = problem("poisson", n=30, frequencies=3)
     q = settled(prior_weights(12, 4), bound, pieces)
-    found, (on_diagonal, on_block) = slopes(q, pieces.turned(q.basis), bound.likelihood, bound.form), q.prior
+    found, (on_diagonal, on_block) = slopes(q, pieces.rotated(q.basis), bound.likelihood, bound.form), q.prior
     assert (found.gradient - q.mean).abs().max() < 1e-5
     outside = [i for i in range(12) if i not in q.index.tolist()]
     assert (on_diagonal + found.diagonal - q.precision)[outside].abs().max() < 1e-4
@@ -192,7 +192,7 @@ def test_a_negative_curvature_is_met_with_smaller_steps():
     sharp = WeightGaussian(torch.zeros(r).double(), torch.ones(r).double(), 100 * torch.eye(r).double())
     found = slopes(sharp, pieces.kept, bound.likelihood, bound.form)
     assert torch.linalg.eigvalsh(found.block + torch.eye(r))[0] < 0  # a whole step would leave no precision
-    with pytest.raises(FactorisationError):
+    with pytest.raises(FactorizationError):
         natural_step(sharp, found, 1.0)
     before = float(bound.value(sharp))
     assert float(bound.value(ascend(sharp, bound, pieces))) > before
@@ -214,7 +214,7 @@ def test_labels_without_errors_take_tens_of_steps_and_not_hundreds(monkeypatch):
     data = gp.observe(X, labels)
     bound, calls = VariationalBound(gp.features, gp.mean, gp.likelihood, data), []
     monkeypatch.setattr(natural_gradients, "slopes", lambda *a, **k: calls.append(1) or slopes(*a, **k))
-    natural_gradients.ascend(prior_weights(60, 60), bound, Pieces(bound))
+    natural_gradients.ascend(prior_weights(60, 60), bound, RowChunks(bound))
     assert len(calls) < 30
 
 
@@ -222,7 +222,7 @@ def test_hyperparameters_without_a_finite_bound_are_a_failure_in_words():
     bound, pieces = problem("poisson")
     (piece,) = pieces.kept
     piece.prior.fill_(1e4)
-    with pytest.raises(FactorisationError, match="not finite"):
+    with pytest.raises(FactorizationError, match="not finite"):
         ascend(prior_weights(piece.rows.num_weights, 0), bound, pieces)
 
 
@@ -278,5 +278,5 @@ def test_a_mixture_without_a_positive_precision_is_refused():
     ):  # relative remainders −0.5 and −0.9: their mixture is zero at −0.125
         q = WeightGaussian(q.mean, torch.tensor([precision]).double(), q.chol)
         mixing.remember(q, Target(torch.tensor([target]).double(), q.chol, q.mean))
-    with pytest.raises(FactorisationError, match="positive definite"):
+    with pytest.raises(FactorizationError, match="positive definite"):
         mixing.mixture(q)

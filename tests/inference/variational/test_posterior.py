@@ -134,8 +134,8 @@ def test_known_noise_of_a_new_observation_is_its_average():
     X, Y, test = data()
     known = 0.1 + normal(*Y.shape, seed=5).square()
     posterior = VariationalGP(kernel_of("icm"), inducing=8).condition(X, Y, noise=known)
-    seen = ~torch.isnan(Y)
-    wanted = torch.stack([known[seen[:, a], a].mean() for a in range(2)])
+    observed = ~torch.isnan(Y)
+    wanted = torch.stack([known[observed[:, a], a].mean() for a in range(2)])
     added = posterior.predict(test, noise=True).variance - posterior.predict(test).variance
     torch.testing.assert_close(added, wanted.expand(6, 2))
 

@@ -68,31 +68,33 @@ def test_other_bases(rows):
     weight = torch.eye(3).double()
     basis = rows.own_basis(weight, rows.basis_gram(weight.expand(7, 3, 3)))
     whole = basis[0] if len(basis) == 1 else torch.kron(*(part.contiguous() for part in basis))
-    torch.testing.assert_close(rows.turned(basis).dense(), rows.dense() @ whole)
+    torch.testing.assert_close(rows.rotated(basis).dense(), rows.dense() @ whole)
     torch.testing.assert_close(whole.mT @ whole, torch.eye(rows.num_weights).double())
-    torch.testing.assert_close(rows.turned((whole,)).dense(), rows.dense() @ whole)
-    assert rows.turned(()) is rows
+    torch.testing.assert_close(rows.rotated((whole,)).dense(), rows.dense() @ whole)
+    assert rows.rotated(()) is rows
 
 
 def test_bt_76_the_basis_makes_the_gram_of_a_decomposable_map_diagonal():
     rows = KroneckerRows(normal(20, 6), normal(3, 2))
     root = normal(3, 3)
     weight = root @ root.mT
-    turned = rows.turned(rows.own_basis(weight, rows.basis_gram(weight.expand(20, 3, 3)))).gram(weight.expand(20, 3, 3))
-    assert (turned - torch.diag(turned.diagonal())).abs().max() < 1e-12 * turned.abs().max()
+    rotated = rows.rotated(rows.own_basis(weight, rows.basis_gram(weight.expand(20, 3, 3)))).gram(
+        weight.expand(20, 3, 3)
+    )
+    assert (rotated - torch.diag(rotated.diagonal())).abs().max() < 1e-12 * rotated.abs().max()
 
 
 def test_rows_of_large_curvature_count_more_in_the_basis():
     """The Gram of the waves has the weights tr(Bᵀ W_i B), whichever form W has."""
     rows, entries = KroneckerRows(normal(20, 6), normal(3, 2)), normal(20, 3).square()
     sizes = torch.einsum("np,pb->n", entries, rows.factor.square())
-    wanted = rows.waves.mT * sizes @ rows.waves
+    wanted = rows.scalar_features.mT * sizes @ rows.scalar_features
     torch.testing.assert_close(rows.basis_gram(entries), wanted)
     torch.testing.assert_close(rows.basis_gram(torch.diag_embed(entries)), wanted)
     root = normal(20, 3, 3)
     coupled = root @ root.mT
     sizes = torch.stack([(rows.factor.mT @ one @ rows.factor).trace() for one in coupled])
-    torch.testing.assert_close(rows.basis_gram(coupled), rows.waves.mT * sizes @ rows.waves)
+    torch.testing.assert_close(rows.basis_gram(coupled), rows.scalar_features.mT * sizes @ rows.scalar_features)
 
 
 def test_rows_of_feature_maps_keep_what_structure_there_is():

@@ -46,7 +46,7 @@ def test_the_batches_of_a_partition_average_to_the_slopes_and_gradients_of_all_r
     order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
 
     def all_of(rows, scale):
-        piece = bound.piece(data.rows(rows)).turned(q.basis)
+        piece = bound.piece(data.rows(rows)).rotated(q.basis)
         found = slopes(q, [piece.detach()], gp.likelihood, bound.form, scale)
         value = scale * bound.expected(piece, q) - q.divergence
         gradient = torch.autograd.grad(value, parameters)
@@ -123,9 +123,9 @@ def test_large_counts_do_not_throw_the_rate_out_of_the_range_of_numbers(batch_si
 def test_a_shorter_step_is_taken_where_a_whole_one_would_lower_the_bound_of_the_batch():
     gp, X, Y = model("poisson")
     data = gp.observe(X, (4 * (Y + 1).nan_to_num()).exp().round())
-    training = BatchTraining(gp, data, 60, 1, 0.03, 1.0, boxes={}, sizes={}, random_state=0)
+    training = BatchTraining(gp, data, 60, 1, 0.03, 1.0, bounds={}, sizes={}, random_state=0)
     training.turn(torch.arange(60))
-    piece, before = training.bound.piece(data).turned(gp.q_.basis).detach(), gp.q_
+    piece, before = training.bound.piece(data).rotated(gp.q_.basis).detach(), gp.q_
     level = float(training.bound.expected(piece, before) - before.divergence)
     whole = natural_step(before, training.slopes(piece, 1.0), 1.0)
     assert not float(training.bound.expected(piece, whole) - whole.divergence) > level
@@ -152,7 +152,7 @@ def test_hyperparameters_of_small_families_are_near_those_of_the_full_one(likeli
 def test_rates_fall_and_the_basis_follows_the_features():
     gp, X, Y = model("gaussian", "mean_field")
     data = gp.observe(X, Y)
-    training = BatchTraining(gp, data, 20, 4, 0.1, 0.5, boxes={}, sizes={}, random_state=0)
+    training = BatchTraining(gp, data, 20, 4, 0.1, 0.5, bounds={}, sizes={}, random_state=0)
     assert training.decay == 1.0
     training.run()
     assert training.decay == pytest.approx(0.05)

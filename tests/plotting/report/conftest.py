@@ -68,7 +68,7 @@ def read():
 
 
 @pytest.fixture(scope="session")
-def waves():
+def scalar_features():
     """Thirty rows of time ↦ u, v, w as data frames, with entries missing; w has few."""
     rng = np.random.default_rng(0)
     time = np.sort(rng.uniform(0, 6, 30))
@@ -81,21 +81,23 @@ def waves():
 
 
 @pytest.fixture(scope="session")
-def coupled(waves):
-    """An exact model of `waves`, by evidence."""
-    return ovkgp.GPRegressor("decomposable", random_state=0).fit(*waves)
+def coupled(scalar_features):
+    """An exact model of `scalar_features`, by evidence."""
+    return ovkgp.GPRegressor("decomposable", random_state=0).fit(*scalar_features)
 
 
 @pytest.fixture(scope="session")
-def ridge(waves):
-    """A ridge regression of `waves`, whose calibration is not right."""
-    return ovkgp.OVKRidge("decomposable", lam=1e-2, fit_intercept=True).fit(*waves)
+def ridge(scalar_features):
+    """A ridge regression of `scalar_features`, whose calibration is not right."""
+    return ovkgp.OVKRidge("decomposable", lam=1e-2, fit_intercept=True).fit(*scalar_features)
 
 
 @pytest.fixture(scope="session")
-def features(waves):
-    """A model of `waves` that keeps no rows."""
-    return ovkgp.GPRegressor("decomposable", approximation="orff", num_frequencies=20, random_state=0).fit(*waves)
+def features(scalar_features):
+    """A model of `scalar_features` that keeps no rows."""
+    return ovkgp.GPRegressor("decomposable", approximation="orff", num_frequencies=20, random_state=0).fit(
+        *scalar_features
+    )
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from ovkgp.plotting.report.figures import (
     table_pictures,
     trace_pictures,
 )
-from ovkgp.plotting.report.sections import Picture
+from ovkgp.plotting.report.sections import ReportFigure
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_a_border_that_is_nowhere_does_not_warn(recwarn):
 def _undrawn(monkeypatch):
     """Pictures are not drawn, only their words are made."""
     for module in (pictures_module, regression_pictures):
-        monkeypatch.setattr(module, "drawn", lambda plot, alt, caption: Picture("", alt, caption, 1, 1))
+        monkeypatch.setattr(module, "drawn", lambda plot, alt, caption: ReportFigure("", alt, caption, 1, 1))
 
 
 def captions(model, *rows):
@@ -166,9 +166,14 @@ def image_of(picture):
 
 
 def test_a_figure_becomes_a_png_of_its_size():
-    picture = picture_of(Figure(figsize=(4, 3)), "what is seen", "what it means")
+    picture = picture_of(Figure(figsize=(4, 3)), "what is observed", "what it means")
     assert image_of(picture).size == (4 * DOTS, 3 * DOTS)
-    assert (picture.alt, picture.caption, picture.width, picture.height) == ("what is seen", "what it means", 320, 240)
+    assert (picture.alt, picture.caption, picture.width, picture.height) == (
+        "what is observed",
+        "what it means",
+        320,
+        240,
+    )
 
 
 def test_few_colours_keep_the_picture():
@@ -224,7 +229,7 @@ def undrawn(monkeypatch):
 
     def note(plot, alt, caption):
         plots.append((plot.func.__name__, plot.keywords))
-        return Picture("", alt, caption, 1, 1)
+        return ReportFigure("", alt, caption, 1, 1)
 
     monkeypatch.setattr(regression_pictures, "drawn", note)
     return plots
@@ -290,13 +295,17 @@ def test_an_output_that_the_rows_given_do_not_show_has_no_say():
 
 
 def test_of_many_outputs_nine_are_drawn():
-    seen = []
+    observed = []
 
     def plot(estimator, X, Y, *, output):
-        seen.extend(output)
+        observed.extend(output)
         return plt.subplots()[1]
 
     X = np.linspace(0, 1, 6)[:, None]
     model = ovkgp.OVKRidge(lam=0.1).fit(X, np.tile(X, 11))
     picture = panels(plot, model, (None, None), "alt", "Caption.")
-    assert seen == list(range(9)) and picture.caption == "Caption. The first 9 of 11 outputs." and not plt.get_fignums()
+    assert (
+        observed == list(range(9))
+        and picture.caption == "Caption. The first 9 of 11 outputs."
+        and not plt.get_fignums()
+    )

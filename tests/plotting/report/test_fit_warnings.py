@@ -189,8 +189,8 @@ def test_rows_outside_of_the_range_of_the_fit(coupled, shift, is_far):
         ]
 
 
-def test_rows_of_the_fit_lie_inside_of_their_own_range(coupled, waves):
-    assert not said(extrapolation, coupled, *waves)
+def test_rows_of_the_fit_lie_inside_of_their_own_range(coupled, scalar_features):
+    assert not said(extrapolation, coupled, *scalar_features)
 
 
 def test_what_cannot_be_known_is_not_said(features, levels, styles, quantiles):

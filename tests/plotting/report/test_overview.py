@@ -7,11 +7,11 @@ import pytest
 import ovkgp
 from ovkgp.plotting.report.calibration import judged
 from ovkgp.plotting.report.evaluation_data import predicted, report_rows
-from ovkgp.plotting.report.overview import MOST_COLUMNS, columns, data_summary, default_title, num_entries, verdict
+from ovkgp.plotting.report.overview import MAX_COLUMNS, columns, data_summary, default_title, num_entries, verdict
 
 
-def test_columns_are_those_of_the_data(coupled, waves):
-    X, Y = waves
+def test_columns_are_those_of_the_data(coupled, scalar_features):
+    X, Y = scalar_features
     found = data_summary(coupled, report_rows(coupled))
     for column, name in zip(found.outputs, ["u", "v", "w"], strict=True):
         values = Y[name]
@@ -26,20 +26,20 @@ def test_columns_are_those_of_the_data(coupled, waves):
     assert not found.hint
 
 
-def test_given_rows_are_said_to_be_given(features, waves):
-    assert "30 rows given to this report" in data_summary(features, report_rows(features, *waves)).sentence
+def test_given_rows_are_said_to_be_given(features, scalar_features):
+    assert "30 rows given to this report" in data_summary(features, report_rows(features, *scalar_features)).sentence
 
 
-def test_without_rows_the_model_knows_counts_and_the_page_says_how_to_get_more(features, waves):
+def test_without_rows_the_model_knows_counts_and_the_page_says_how_to_get_more(features, scalar_features):
     found = data_summary(features, None)
-    assert [column.count for column in found.outputs] == waves[1].count().tolist()
+    assert [column.count for column in found.outputs] == scalar_features[1].count().tolist()
     assert found.inputs[0].count is None and found.inputs[0].mean is None
     assert "X=X, Y=Y" in found.hint and "--data" in found.hint
 
 
-def test_entries_are_counted_by_the_estimators_that_count(coupled, ridge, quantiles, waves):
-    seen = int(waves[1].count().sum())
-    assert num_entries(coupled) == num_entries(ridge) == seen
+def test_entries_are_counted_by_the_estimators_that_count(coupled, ridge, quantiles, scalar_features):
+    observed = int(scalar_features[1].count().sum())
+    assert num_entries(coupled) == num_entries(ridge) == observed
     assert num_entries(quantiles) is None
 
 
@@ -68,10 +68,10 @@ def test_level_sets_have_inputs_only(levels):
 
 
 def test_a_long_table_says_what_it_leaves_out():
-    X = np.random.default_rng(0).normal(size=(8, MOST_COLUMNS + 5))
+    X = np.random.default_rng(0).normal(size=(8, MAX_COLUMNS + 5))
     model = ovkgp.OVKRidge(lam=1.0).fit(X, X[:, :1])
     found = data_summary(model, report_rows(model))
-    assert len(found.inputs) == MOST_COLUMNS and "5 further inputs" in found.left_off
+    assert len(found.inputs) == MAX_COLUMNS and "5 further inputs" in found.left_off
 
 
 def of(model, judgements=(), num_warnings=0):
@@ -91,9 +91,9 @@ def test_a_title_has_the_names_of_columns(coupled, quantiles, trees, levels, sty
     assert default_title(styles[0]) == "6 outputs over 1 input"
 
 
-def test_the_first_paragraph_says_what_how_well_and_whether_to_trust_it(ridge, waves):
+def test_the_first_paragraph_says_what_how_well_and_whether_to_trust_it(ridge, scalar_features):
     text = of(ridge, (judged(60, 60),), 2)
-    assert f"A model, fitted to 1 input, 3 outputs and {waves[1].count().sum()} observed entries." in text
+    assert f"A model, fitted to 1 input, 3 outputs and {scalar_features[1].count().sum()} observed entries." in text
     explained = predicted(ridge, report_rows(ridge)).explained
     assert f"{100 * explained[0]:.0f} % ('u')" in text and text.endswith("Read the 2 warnings below.")
     assert judged(60, 60).sentence in text

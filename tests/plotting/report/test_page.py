@@ -18,7 +18,7 @@ from ovkgp.exceptions import InputError
 from ovkgp.plotting import write_report
 from ovkgp.plotting.report.descriptions import BASES, ESTIMATORS, LIKELIHOODS, STRUCTURES
 from ovkgp.plotting.report.figures import NO_PICTURE
-from ovkgp.plotting.report.page import formula_html, render, require_place
+from ovkgp.plotting.report.page import check_place, formula_html, render
 from ovkgp.plotting.report.sections import (
     Calibration,
     Column,
@@ -26,12 +26,12 @@ from ovkgp.plotting.report.sections import (
     ModelWords,
     Parameter,
     ParameterTable,
-    Picture,
     Report,
+    ReportFigure,
 )
 
 EVIL = "<script>alert('x')</script> & \"quotes\""
-PICTURE = Picture("data:image/png;base64,AAAA", EVIL, EVIL, 100, 50)
+PICTURE = ReportFigure("data:image/png;base64,AAAA", EVIL, EVIL, 100, 50)
 
 
 @pytest.fixture
@@ -157,25 +157,25 @@ def test_every_formula_of_the_tables_is_read_to_its_end(table):
 
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(IsADirectoryError, match="name a file in it"):
-        require_place(tmp_path)
+        check_place(tmp_path)
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no folder .*missing.*make it first"):
-        require_place(tmp_path / "missing" / "report.html")
+        check_place(tmp_path / "missing" / "report.html")
 
 
 def test_a_folder_that_may_not_be_written_to(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="may not write"):
-        require_place(tmp_path / "report.html")
+        check_place(tmp_path / "report.html")
 
 
 def test_a_link_into_a_folder_that_does_not_exist(tmp_path):
     link = tmp_path / "report.html"
     link.symlink_to(tmp_path / "missing" / "report.html")
     with pytest.raises(FileNotFoundError, match=r"no folder .*missing.*make it first"):
-        require_place(link)
+        check_place(link)
 
 
 SECTIONS = ["Warnings", "Data", "Model", "Hyperparameters", "Fit", "Calibration"]
@@ -217,13 +217,13 @@ def test_a_report_of_every_kind_of_model_is_one_whole_page(name, reports, read):
     assert str(path.parent) not in page.text and page.prose.count("nan") == 0
 
 
-def test_numbers_of_the_page_are_those_of_the_estimator(coupled, waves, reports, read):
+def test_numbers_of_the_page_are_those_of_the_estimator(coupled, scalar_features, reports, read):
     page = read(reports("coupled"))
     assert page.headings[0] == "u, v and w over time"
     for a, name in enumerate("uvw"):
         assert page.row("noise standard deviation", name)[2] == pytest.approx(np.sqrt(coupled.noise_[a, a]))
-        column = page.row(name, str(waves[1][name].count()))
-        assert column[3:] == pytest.approx(waves[1][name].agg(["min", "mean", "max", "std"]).tolist())
+        column = page.row(name, str(scalar_features[1][name].count()))
+        assert column[3:] == pytest.approx(scalar_features[1][name].agg(["min", "mean", "max", "std"]).tolist())
     assert page.row("lengthscale", "time")[3] is not None
     assert "Output 'w' has 6 observations" in page.prose and "No warnings." not in page.prose
     assert len(page.images) == 5

@@ -12,7 +12,7 @@ from ovkgp.plotting.report import parameters
 from ovkgp.plotting.report import parameters as quick_intervals
 from ovkgp.plotting.report.parameters import (
     DRAWS,
-    MOST_OUTPUTS,
+    MAX_OUTPUTS,
     Names,
     entries,
     local_draws,
@@ -86,7 +86,7 @@ def test_a_kernel_object_says_whose_units_its_numbers_have():
 
 def test_a_long_table_is_cut_and_says_so(features, monkeypatch):
     total = len(parameter_table(features).rows)
-    monkeypatch.setattr(parameters, "MOST_ROWS", 3)
+    monkeypatch.setattr(parameters, "MAX_ROWS", 3)
     table = parameter_table(features)
     assert len(table.rows) == 3 and f"the first 3 of {total}" in table.notes[-1]
 
@@ -145,8 +145,8 @@ def test_a_full_noise_has_correlations():
 
 
 def test_correlations_of_many_outputs_are_left_to_a_picture():
-    many = Names(["x"], [f"y{a}" for a in range(MOST_OUTPUTS + 1)], "decomposable")
-    found = listed("output_matrix", np.eye(MOST_OUTPUTS + 1), many)
+    many = Names(["x"], [f"y{a}" for a in range(MAX_OUTPUTS + 1)], "decomposable")
+    found = listed("output_matrix", np.eye(MAX_OUTPUTS + 1), many)
     assert {name for name, _, _ in found} == {"signal standard deviation"}
 
 
@@ -179,7 +179,7 @@ def test_neither_the_model_nor_the_warnings_of_python_see_it(coupled):
 
 def test_it_is_made_only_where_it_is_cheap_and_makes_sense(coupled, features, chains, mixed, monkeypatch):
     assert local_draws(features) is None and local_draws(chains) is None and local_draws(mixed) is None
-    monkeypatch.setattr(quick_intervals, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(quick_intervals, "MAX_ENTRIES", 10)
     assert local_draws(coupled) is None
 
 

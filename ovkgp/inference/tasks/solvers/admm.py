@@ -164,7 +164,7 @@ def ridge_step(problem: TaskProblem) -> KroneckerStep | DenseStep | None:
     return None
 
 
-class Splitting:
+class ADMM:
     """The iteration, which others continue: `weights` (in the coordinates of `step.problem`), `slopes` and `kappa`.
 
     Args:
@@ -176,8 +176,8 @@ class Splitting:
 
     def __init__(self, step: KroneckerStep | DenseStep, certificate: Certificate, slopes: Tensor, H: Tensor):
         self.step, self.certificate, self.problem = step, certificate, step.problem
-        weighed = self.problem.entry_weights > 0
-        self.share = torch.where(weighed, self.problem.entry_weights, 0.0) / torch.where(
+        weighted = self.problem.entry_weights > 0
+        self.share = torch.where(weighted, self.problem.entry_weights, 0.0) / torch.where(
             step.metric > 0, step.metric, 1.0
         )
         self.kappa = FIRST_KAPPA * self._unit(slopes)

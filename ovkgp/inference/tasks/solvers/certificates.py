@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 
 
-class Bracket(ABC):
+class GapTracker(ABC):
     """The best J(W) and the best D(A) so far.
 
     Args:
@@ -32,7 +32,7 @@ class Bracket(ABC):
         if not (math.isfinite(tolerance) and tolerance > 0):
             raise OptionError(f"tolerance must be a positive number, got {tolerance}.")
         self.weights, self.tolerance = weights, tolerance
-        self.max_iter, self.verbose = whole_number("max_iter", max_iter), verbose
+        self.max_iter, self.verbose = check_integer("max_iter", max_iter), verbose
         self.objective, self.lower = math.inf, -math.inf
         self.steps, self.stuck, self.interrupted, self.history = 0, False, False, []
         self._began = time.monotonic()
@@ -47,7 +47,7 @@ class Bracket(ABC):
 
     @abstractmethod
     def counts(self) -> dict[str, int]:
-        """`evaluations`, `num_rows` and `num_seen` of the report."""
+        """`evaluations`, `num_rows` and `num_observed` of the report."""
 
     def above(self, weights: Tensor, objective: float) -> None:
         """J at some W."""
@@ -128,13 +128,13 @@ class Bracket(ABC):
         )
 
 
-def require_start(name: str, start: Tensor | None, shape: tuple[int, ...]) -> None:
+def check_initial_point(name: str, start: Tensor | None, shape: tuple[int, ...]) -> None:
     """Raise InputError unless a start is None or a finite tensor of this shape."""
     if start is not None and (start.shape != shape or not bool(torch.isfinite(start).all())):
         raise InputError(f"{name} must be a finite tensor of shape {tuple(shape)}, got {tuple(start.shape)}.")
 
 
-class Certificate(Bracket):
+class Certificate(GapTracker):
     """The best of both sides, and the end of a run, for a problem in memory.
 
     Args:
@@ -180,5 +180,5 @@ class Certificate(Bracket):
         return TaskSolution(self.weights, self.dual, self.objective, self.gap, report)
 
     def counts(self) -> dict[str, int]:
-        seen = int((self.problem.entry_weights > 0).sum())
-        return {"evaluations": len(self.history), "num_rows": self.problem.num_rows, "num_seen": seen}
+        observed = int((self.problem.entry_weights > 0).sum())
+        return {"evaluations": len(self.history), "num_rows": self.problem.num_rows, "num_observed": observed}

@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
-from ovkgp.inference.tasks.solvers.certificates import Certificate, require_start
+from ovkgp.inference.tasks.solvers.certificates import Certificate, check_initial_point
 
 LOOK_EVERY, POWER_STEPS, MARGIN = 10, 60, 1.02
 """Steps between two looks at the gap; steps of a power iteration, and what its result is multiplied by."""
@@ -55,7 +55,7 @@ def solve_dual(
         >>> solution.dual[2].item(), round(solution.weights.item(), 3)  # the outlier pulls no more than κ = 1
         (1.0, 1.0)
     """
-    require_start("start", start, problem.entry_weights.shape)
+    check_initial_point("start", start, problem.entry_weights.shape)
     certificate = Certificate(problem, tolerance, max_iter, verbose)
     dual = torch.zeros_like(problem.entry_weights) if start is None else start.double()
     return certificate.run(lambda bar: descend(certificate, dual, bar))
@@ -72,9 +72,9 @@ def descend(certificate: Certificate, dual: Tensor, bar: tqdm) -> None:
     while not certificate.over:
         slopes = problem.values(problem.dual_weights(at)) * step - at
         dual = -problem.loss.conjugate_prox(slopes, problem.targets, step)
-        turned = (problem.entry_weights * (at - dual) * (dual - before)).sum() > 0
-        following = 1.0 if turned else (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        at = dual if turned else dual + (momentum - 1) / following * (dual - before)
+        rotated = (problem.entry_weights * (at - dual) * (dual - before)).sum() > 0
+        following = 1.0 if rotated else (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        at = dual if rotated else dual + (momentum - 1) / following * (dual - before)
         before, momentum = dual, following
         certificate.tick(bar)
         if certificate.steps % LOOK_EVERY == 0 or certificate.over:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import require_positive
+from ovkgp.checks import check_positive
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.solvers.dual import solve_dual
@@ -185,7 +185,7 @@ def _carried(problem: TaskProblem, last: TaskSolution) -> Tensor:
 
 def _with(loss: CurveLoss | Loss, parameter: str, value: float) -> CurveLoss | Loss:
     """A copy of a loss, or of the loss inside of it, with another κ or ε."""
-    require_positive(parameter, value, or_zero=parameter == "epsilon")
+    check_positive(parameter, value, or_zero=parameter == "epsilon")
     changed = copy.copy(loss)
     if parameter in vars(loss):
         setattr(changed, parameter, value)

@@ -17,14 +17,14 @@ from tqdm import tqdm
 from ovkgp.inference.algebra.dense import safe_cholesky
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.solvers.admm import (
+    ADMM,
     DENSE_COORDINATES,
-    Splitting,
     is_entrywise,
     normal_matrix,
     ridge_step,
     row_curvatures,
 )
-from ovkgp.inference.tasks.solvers.certificates import Certificate, require_start
+from ovkgp.inference.tasks.solvers.certificates import Certificate, check_initial_point
 from ovkgp.inference.tasks.solvers.dual import descend
 
 CG_STEPS, CG_TOLERANCE = 200, 0.02
@@ -102,8 +102,8 @@ class Curvature:
         inputs = problem.inputs[i] * roots[:, None]
         matrix = (inputs @ inputs.T).mul_(tasks @ tasks.T)
         matrix.diagonal().add_(self.lam)
-        seen = ((inputs @ right) * tasks).sum(-1, keepdim=True)
-        solved = torch.cholesky_solve(seen, safe_cholesky(matrix))
+        observed = ((inputs @ right) * tasks).sum(-1, keepdim=True)
+        solved = torch.cholesky_solve(observed, safe_cholesky(matrix))
         return (right - inputs.T @ (solved * tasks)) / self.lam
 
     def _by_matrix(self, right: Tensor, gram: Tensor | None) -> Tensor:
@@ -168,7 +168,7 @@ class Multipliers:
         certificate: of the first problem.
     """
 
-    def __init__(self, splitting: Splitting, certificate: Certificate):
+    def __init__(self, splitting: ADMM, certificate: Certificate):
         self.problem, self.step, self.certificate = splitting.problem, splitting.step, certificate
         self.weights = self.step.into(certificate.weights)
         self.slopes, self.kappa = -certificate.dual, 0.05 * splitting.kappa
@@ -221,9 +221,9 @@ class Multipliers:
         # by the conjugate: away from a kink a slope is then the exact end of its range, of which (at − nearest)/κ is a rounding
         slopes = problem.loss.conjugate_prox(at / kappa, problem.targets, 1 / kappa)
         nearest = at - kappa * slopes
-        weighed = problem.entry_weights * slopes / problem.num_rows
-        value = problem.risk(nearest) + kappa / 2 * (weighed * slopes).sum() + problem.lam / 2 * weights.square().sum()
-        return Place(weights, value.item(), problem.adjoint(weighed) + problem.lam * weights, H, at, nearest, slopes)
+        weighted = problem.entry_weights * slopes / problem.num_rows
+        value = problem.risk(nearest) + kappa / 2 * (weighted * slopes).sum() + problem.lam / 2 * weights.square().sum()
+        return Place(weights, value.item(), problem.adjoint(weighted) + problem.lam * weights, H, at, nearest, slopes)
 
     def _search(self, place: Place, direction: Tensor) -> Place | None:
         """The first of the steps 1, ½, ¼, … that makes F smaller, or its gradient where rounding hides F; None where none does."""
@@ -267,7 +267,7 @@ class Multipliers:
         return (vectors * values.clamp(min=0.0).unsqueeze(-2)) @ vectors.mT
 
 
-FEW_ROUNDS, MANY_ROUNDS, DEAR = 80, 2500, 30.0
+FEW_ROUNDS, MANY_ROUNDS, MAX_NEWTON_COST_RATIO = 80, 2500, 30.0
 """Rounds of splitting before Newton steps where those are cheap, and where they are dear: a step costs more than so many rounds."""
 
 
@@ -307,8 +307,8 @@ def solve_primal(
         >>> round(solution.weights.item(), 3), solution.gap <= 1e-6 * solution.objective  # the median
         (1.0, True)
     """
-    require_start("start", start, problem.shape)
-    require_start("start_dual", start_dual, problem.entry_weights.shape)
+    check_initial_point("start", start, problem.shape)
+    check_initial_point("start_dual", start_dual, problem.entry_weights.shape)
     certificate = Certificate(problem, tolerance, max_iter, verbose)
     return certificate.run(lambda bar: search(certificate, start, start_dual, bar))
 
@@ -327,10 +327,10 @@ def search(certificate: Certificate, start: Tensor | None, start_dual: Tensor | 
     step = ridge_step(problem)
     if step is None:
         return descend(certificate, -slopes, bar)
-    splitting = Splitting(step, certificate, slopes, problem.values(certificate.weights))
+    splitting = ADMM(step, certificate, slopes, problem.values(certificate.weights))
     splitting.run(FEW_ROUNDS, bar)
     many = math.prod(problem.shape) > DENSE_COORDINATES
-    if many and not certificate.over and Multipliers(splitting, certificate).price() > DEAR:
+    if many and not certificate.over and Multipliers(splitting, certificate).price() > MAX_NEWTON_COST_RATIO:
         splitting.run(MANY_ROUNDS - FEW_ROUNDS, bar)
     if not certificate.over:
         Multipliers(splitting, certificate).run(bar)

@@ -27,7 +27,7 @@ from ovkgp.inference.strategies.selection import DENSE_LIMIT
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.losses import TaskMeasure
 
-TOLERANCE, MOST_ITERATIONS, GAP = 1e-11, 2000, 1e-6
+TOLERANCE, MAX_ITERATIONS, GAP = 1e-11, 2000, 1e-6
 """The relative residual of conjugate gradients, after how many iterations they stop, and the relative gap that is allowed."""
 
 
@@ -35,7 +35,7 @@ def solve_square(problem: TaskProblem) -> TaskSolution:
     """Minimise J for the square loss, exactly.
 
     Args:
-        problem: with `IntegralLoss(Square(), measure)`; a missing entry has weight zero (`square_masks.observed`).
+        problem: with `IntegralLoss(Square(), measure)`; a missing entry has weight zero (`mask_measure`).
 
     Returns:
         W, the dual A = Y − H (zero where nothing was observed), J and the duality gap, zero to rounding.
@@ -163,7 +163,7 @@ def _by_products(problem: TaskProblem, ridge: float) -> tuple[Tensor, int]:
 
     rhs = problem.adjoint(weights * problem.targets).unsqueeze(1)
     norm = values.max().item() * torch.nan_to_num(weights / average).max().item()
-    found = refined_solve(apply, precondition, rhs, TOLERANCE, MOST_ITERATIONS, norm)
+    found = refined_solve(apply, precondition, rhs, TOLERANCE, MAX_ITERATIONS, norm)
     return found.solution.reshape(shape), found.num_iterations
 
 
@@ -179,7 +179,7 @@ class ObservedTasks:
         weights: η (n, m); a row need not sum to 1.
 
     Example:
-        See `observed`.
+        See `mask_measure`.
     """
 
     nodes: Tensor
@@ -194,22 +194,22 @@ class ObservedTasks:
         return self.nodes.dim() == 1
 
 
-def observed(measure: TaskMeasure, seen: Tensor, normalisation: str = "fixed") -> ObservedTasks:
+def mask_measure(measure: TaskMeasure, observed: Tensor, normalisation: str = "fixed") -> ObservedTasks:
     """The part of a measure that was observed.
 
     Args:
         measure: with nodes (m,) or (n, m).
-        seen: (n, m), which entries of the targets there are.
+        observed: (n, m), which entries of the targets there are.
         normalisation: "fixed", "pooled" or "per_sample"; see above. Rows without any entry count in n.
 
     Cost: O(n m).
 
     Example:
         >>> import torch
-        >>> from ovkgp.inference.tasks.solvers.square import observed
+        >>> from ovkgp.inference.tasks.solvers.square import mask_measure
         >>> from ovkgp.losses import TaskMeasure
-        >>> seen = torch.tensor([[True, False], [True, True]])
-        >>> [observed(TaskMeasure([0.0, 1.0]), seen, how).weights.tolist() for how in ("fixed", "per_sample")]
+        >>> observed = torch.tensor([[True, False], [True, True]])
+        >>> [mask_measure(TaskMeasure([0.0, 1.0]), observed, how).weights.tolist() for how in ("fixed", "per_sample")]
         [[[0.5, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.5, 0.5]]]
     """
     if normalisation not in NORMALISATIONS:
@@ -217,16 +217,16 @@ def observed(measure: TaskMeasure, seen: Tensor, normalisation: str = "fixed") -
             f"normalisation must be one of {', '.join(map(repr, NORMALISATIONS))}, got {normalisation!r}."
         )
     if (
-        seen.dim() != 2
-        or seen.shape[1] != len(measure)
-        or not (measure.nodes.dim() == 1 or len(measure.nodes) == len(seen))
+        observed.dim() != 2
+        or observed.shape[1] != len(measure)
+        or not (measure.nodes.dim() == 1 or len(measure.nodes) == len(observed))
     ):
-        raise InputError(f"seen must be (n, {len(measure)}), one column a node; got {tuple(seen.shape)}.")
-    weights = torch.where(seen, measure.weights, 0.0)
+        raise InputError(f"observed must be (n, {len(measure)}), one column a node; got {tuple(observed.shape)}.")
+    weights = torch.where(observed, measure.weights, 0.0)
     if not bool(weights.any()):
         raise InputError("nothing was observed at a node with a weight: give at least one entry.")
     if normalisation == "pooled":
-        weights = weights * (len(seen) / weights.sum())
+        weights = weights * (len(observed) / weights.sum())
     elif normalisation == "per_sample":
         total = weights.sum(1, keepdim=True)
         weights = weights / torch.where(total > 0, total, 1.0)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import whole_number
+from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.tasks.factors import Factor
-from ovkgp.inference.tasks.solvers.certificates import require_start
+from ovkgp.inference.tasks.solvers.certificates import check_initial_point
 from ovkgp.inference.tasks.solvers.streamed import (
     StreamedCoordinates,
     StreamedProblem,
@@ -59,7 +59,7 @@ class NodeBatches:
             raise OptionError(
                 f"{problem.loss!r} sees whole curves: a few of their nodes do not give its gradient. Take all of them, tasks=None."
             )
-        self.problem, self.num_tasks = problem, whole_number("tasks", num_tasks)
+        self.problem, self.num_tasks = problem, check_integer("tasks", num_tasks)
 
     def __call__(self, rng: np.random.Generator) -> TaskBatch:
         problem, loss = self.problem, self.problem.loss
@@ -77,7 +77,7 @@ class FreshTasks:
         loss: ℓ.
         factor: ψ, defined for all tasks.
         num_tasks: k.
-        law: μ, a frozen law of `scipy.stats`; uniform on [0, 1] where None.
+        distribution: μ, a frozen law of `scipy.stats`; uniform on [0, 1] where None.
         offset: b, from tasks (k,) to (k,); zero where None.
 
     All tasks must share the target of a row.
@@ -99,11 +99,11 @@ class FreshTasks:
     loss: Loss
     factor: Factor
     num_tasks: int = 8
-    law: object = None
+    distribution: object = None
     offset: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, rng: np.random.Generator) -> TaskBatch:
-        measure = monte_carlo(self.num_tasks, self.law, random_state=int(rng.integers(2**31)))
+        measure = monte_carlo(self.num_tasks, self.distribution, random_state=int(rng.integers(2**31)))
         offset = None if self.offset is None else self.offset(measure.nodes)
         return TaskBatch(IntegralLoss(self.loss, measure), self.factor(measure.nodes[:, None]), offset)
 
@@ -129,7 +129,7 @@ def row_batches(num_rows: int, size: int, rng: np.random.Generator) -> Iterator[
         >>> len({*next(batches).tolist(), *next(batches).tolist()})
         4
     """
-    size = min(whole_number("rows", size), num_rows)
+    size = min(check_integer("rows", size), num_rows)
     while True:
         order = torch.from_numpy(rng.permutation(num_rows))
         yield from order[: num_rows // size * size].split(size)
@@ -190,7 +190,7 @@ def solve_stochastic(
         >>> bool((solution.weights - loss.nodes).abs().max() < 0.02)
         True
     """
-    require_start("start", start, problem.shape)
+    check_initial_point("start", start, problem.shape)
     run = StreamedRun(problem, tolerance, max_iter, verbose)
     run.weights = run.weights if start is None else start.double()
     rng = np.random.default_rng(as_seed(random_state))

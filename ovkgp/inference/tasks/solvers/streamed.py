@@ -21,7 +21,7 @@ from ovkgp.inference.algebra.kronecker import eigh
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.tasks.factors import Factor
 from ovkgp.inference.tasks.problem import TaskProblem, checked_row_weights
-from ovkgp.inference.tasks.solvers.certificates import Bracket
+from ovkgp.inference.tasks.solvers.certificates import GapTracker
 from ovkgp.losses import CurveEnvelope, CurveLoss
 
 ENTRIES = 1 << 19
@@ -189,7 +189,7 @@ class StreamedSolution:
     report: FitReport
 
 
-class StreamedRun(Bracket):
+class StreamedRun(GapTracker):
     """What a solver of streamed rows remembers.
 
     Args:
@@ -229,11 +229,11 @@ class StreamedRun(Bracket):
 
     def counts(self) -> dict[str, int]:
         problem = self.problem
-        seen = int((problem.row_weights > 0).sum()) * int((problem.loss.weights > 0).sum())
-        return {"evaluations": math.ceil(self.passes), "num_rows": problem.num_rows, "num_seen": seen}
+        observed = int((problem.row_weights > 0).sum()) * int((problem.loss.weights > 0).sum())
+        return {"evaluations": math.ceil(self.passes), "num_rows": problem.num_rows, "num_observed": observed}
 
 
-ROWS_EACH, LEAST_ROWS = 10, 4000
+ROWS_EACH, MIN_ROWS = 10, 4000
 """Rows for each coordinate, and the least rows, by which curvatures are estimated: they need not be exact."""
 FIRST_WIDTH, WIDTH, FLAT = 0.5, 0.06, 0.02
 """How far, in `unit`, slopes are taken to either side for a curvature, before anything is known and at a fit; and the least curvature,
@@ -268,7 +268,7 @@ class StreamedCoordinates:
 
     def __init__(self, problem: StreamedProblem, unit: float):
         self.problem, self.unit = problem, unit
-        self.num_rows = min(max(ROWS_EACH * problem.shape[0], LEAST_ROWS), problem.num_rows)
+        self.num_rows = min(max(ROWS_EACH * problem.shape[0], MIN_ROWS), problem.num_rows)
         total = sum(gram(part.row_weights.sqrt()[:, None] * part.inputs) for part in problem.chunks(self.num_rows))
         self.input_values, self.input_vectors = eigh(total / self.num_rows)
         self.adapt(torch.zeros(problem.shape, dtype=torch.float64), FIRST_WIDTH)

@@ -15,7 +15,7 @@ from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.inference.tasks.solvers.certificates import require_start
+from ovkgp.inference.tasks.solvers.certificates import check_initial_point
 from ovkgp.inference.tasks.solvers.streamed import (
     Evaluation,
     StreamedCoordinates,
@@ -68,7 +68,7 @@ def solve_streamed(
         >>> bool((solve_streamed(problem).weights - loss.nodes).abs().max() < 0.01)
         True
     """
-    require_start("start", start, problem.shape)
+    check_initial_point("start", start, problem.shape)
     run = StreamedRun(problem, tolerance, max_iter, verbose)
     descent = _Descent(run)
     return run.run(descent.from_nothing if start is None else lambda bar: descent.near(start.double(), bar))

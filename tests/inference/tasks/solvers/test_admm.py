@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from ovkgp.inference.tasks.solvers import admm as module
 from ovkgp.inference.tasks.solvers.admm import (
+    ADMM,
     DenseStep,
     KroneckerStep,
-    Splitting,
     is_entrywise,
     normal_matrix,
     ridge_step,
@@ -21,7 +21,7 @@ from ovkgp.inference.tasks.solvers.admm import (
 )
 from ovkgp.inference.tasks.solvers.certificates import Certificate
 from ovkgp.inference.tasks.solvers.primal import solve_primal
-from ovkgp.inference.tasks.solvers.square import observed
+from ovkgp.inference.tasks.solvers.square import mask_measure
 from ovkgp.losses import CurveEnvelope, CurveHuber, IntegralLoss, Pinball, gauss_legendre
 
 ROWS, COLUMNS = torch.linspace(0.0, 2.0, N).double(), torch.linspace(0.5, 1.0, M).double()
@@ -114,13 +114,13 @@ SEEN = normal(N, M, seed=4) > -0.5
 
 
 def masked(name):
-    return replace(case(name), loss=loss_on(name, observed(gauss_legendre(M), SEEN)))
+    return replace(case(name), loss=loss_on(name, mask_measure(gauss_legendre(M), SEEN)))
 
 
-def begin(problem, tolerance=1e-6, slopes=None, weights=None) -> Splitting:
+def begin(problem, tolerance=1e-6, slopes=None, weights=None) -> ADMM:
     certificate = Certificate(problem, tolerance, max_iter=10_000)
     found = certificate.look_at(certificate.weights if weights is None else weights)
-    return Splitting(
+    return ADMM(
         ridge_step(problem), certificate, found if slopes is None else slopes, problem.values(certificate.weights)
     )
 
@@ -171,10 +171,10 @@ def test_solution_is_a_fixed_point(name, make):
     for _ in range(5):
         H, moved = splitting._advance()
     size = problem.values(solution.weights).abs().max()
-    weighed = problem.entry_weights > 0
+    weighted = problem.entry_weights > 0
     assert (H - problem.values(solution.weights)).abs().max() < 2e-6 * size
-    assert moved[weighed].abs().max() < 2e-6 * size
-    assert (splitting.slopes + solution.dual)[weighed].abs().max() < 2e-5
+    assert moved[weighted].abs().max() < 2e-6 * size
+    assert (splitting.slopes + solution.dual)[weighted].abs().max() < 2e-5
 
 
 def test_entries_without_weight_have_no_slope():
@@ -187,7 +187,7 @@ def test_entries_without_weight_have_no_slope():
 def test_kappa_changes_at_first_only(monkeypatch):
     """An iteration whose κ goes on changing need not converge."""
     calls = []
-    monkeypatch.setattr(Splitting, "_balance", lambda self, H, moved: calls.append(self.certificate.steps))
+    monkeypatch.setattr(ADMM, "_balance", lambda self, H, moved: calls.append(self.certificate.steps))
     begin(case("hinge", lam=1e-4), tolerance=1e-14).run(400, BAR)
     assert calls == list(range(10, module.ADAPT_UNTIL + 1, module.LOOK_EVERY))
 

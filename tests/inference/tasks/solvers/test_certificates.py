@@ -8,7 +8,7 @@ from loss_cases import normal
 from task_cases import NAMES, M, N, case
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.tasks.solvers.certificates import Bracket, Certificate, require_start
+from ovkgp.inference.tasks.solvers.certificates import Certificate, GapTracker, check_initial_point
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.inference.tasks.solvers.square import solve_square
 
@@ -105,7 +105,7 @@ def test_report_counts_what_was_done(capsys):
 
     report = certificate.run(search).report
     assert (report.converged, report.message, report.iterations, report.evaluations) == (True, "converged", 1, 1)
-    assert (report.num_rows, report.num_seen) == (N, N * M)
+    assert (report.num_rows, report.num_observed) == (N, N * M)
     assert "gap=" in capsys.readouterr().err
 
 
@@ -123,13 +123,13 @@ def test_bad_limits_of_steps_are_refused():
 @pytest.mark.parametrize("start", [torch.zeros(2, 3), torch.full((2, 2), torch.nan)])
 def test_bad_starts_are_refused(start):
     with pytest.raises(InputError, match=r"start must be a finite tensor of shape \(2, 2\)"):
-        require_start("start", start, (2, 2))
+        check_initial_point("start", start, (2, 2))
 
 
 ZERO, ONE = torch.zeros(1, 1), torch.ones(1, 1)
 
 
-class Parabola(Bracket):
+class Parabola(GapTracker):
     """J(w) = 1 + (w − 1)², whose least value 1 is known from below."""
 
     def look_at(self, weights):
@@ -140,7 +140,7 @@ class Parabola(Bracket):
         return report
 
     def counts(self):
-        return {"evaluations": len(self.history), "num_rows": 3, "num_seen": 2}
+        return {"evaluations": len(self.history), "num_rows": 3, "num_observed": 2}
 
 
 def bracket(**options):
@@ -179,7 +179,7 @@ def test_a_run_that_converges_says_so_without_a_warning(recwarn):
     run = bracket()
     report = run.run(lambda bar: (run.tick(bar), run.look_at(ONE)))
     assert report.converged and report.message == "converged" and not recwarn.list
-    assert (report.iterations, report.evaluations, report.num_rows, report.num_seen) == (1, 1, 3, 2)
+    assert (report.iterations, report.evaluations, report.num_rows, report.num_observed) == (1, 1, 3, 2)
     assert report.objective == 1.0 and report.history == (1.0,) and report.seconds >= 0
 
 
@@ -245,8 +245,8 @@ def test_bad_options_are_refused():
 
 
 def test_a_start_must_fit():
-    require_start("start", None, (2, 3))
-    require_start("start", torch.zeros(2, 3), (2, 3))
+    check_initial_point("start", None, (2, 3))
+    check_initial_point("start", torch.zeros(2, 3), (2, 3))
     for bad in (torch.zeros(3, 2), torch.full((2, 3), torch.inf)):
         with pytest.raises(InputError, match=r"start must be a finite tensor of shape \(2, 3\)"):
-            require_start("start", bad, (2, 3))
+            check_initial_point("start", bad, (2, 3))

@@ -14,7 +14,7 @@ from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.inference.tasks.solvers.certificates import Certificate
 from ovkgp.inference.tasks.solvers.dual import lipschitz_constant, solve_dual
 from ovkgp.inference.tasks.solvers.primal import solve_primal
-from ovkgp.inference.tasks.solvers.square import observed, solve_square
+from ovkgp.inference.tasks.solvers.square import mask_measure, solve_square
 from ovkgp.losses import CurveInsensitive, IntegralLoss, Pinball, TaskMeasure, gauss_legendre
 
 SEEN = normal(N, M, seed=4) > -0.5
@@ -54,7 +54,7 @@ def test_gap_is_never_negative_on_the_way(name, monkeypatch):
 
 def test_report_counts_and_the_history_falls():
     report = solve_dual(case("pinball")).report
-    assert report.iterations > 10 and report.num_seen == N * M
+    assert report.iterations > 10 and report.num_observed == N * M
     assert all(after <= before for before, after in itertools.pairwise(report.history))
 
 
@@ -163,7 +163,7 @@ def test_lipschitz_constant_is_the_norm_of_the_dense_operator(make):
         case("huber", own_nodes() if make == "own" else None), row_weights=torch.linspace(0.2, 2.0, N).double()
     )
     if make == "holes":
-        problem = replace(problem, loss=loss_on("huber", observed(gauss_legendre(M), SEEN)))
+        problem = replace(problem, loss=loss_on("huber", mask_measure(gauss_legendre(M), SEEN)))
     root = problem.entry_weights.numpy().ravel() ** 0.5
     norm = np.linalg.eigvalsh(root[:, None] * dense_gram(problem) * root)[-1] / (problem.lam * N)
     constant = lipschitz_constant(problem)

@@ -13,7 +13,7 @@ from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.inference.tasks.solvers.dual import solve_dual
 from ovkgp.inference.tasks.solvers.paths import along, largest_epsilon, largest_kappa, solve_path, sparsity
 from ovkgp.inference.tasks.solvers.primal import solve_primal
-from ovkgp.inference.tasks.solvers.square import observed, solve_square
+from ovkgp.inference.tasks.solvers.square import mask_measure, solve_square
 from ovkgp.losses import IntegralLoss, Square, gauss_legendre
 
 SOLVERS = {"dual": solve_dual, "primal": solve_primal}
@@ -22,7 +22,7 @@ SEEN[0] = False
 SHAPES = {
     "shared": case,
     "own": lambda name: case(name, own_nodes()),
-    "holes": lambda name: replace(case(name), loss=loss_on(name, observed(gauss_legendre(M), SEEN))),
+    "holes": lambda name: replace(case(name), loss=loss_on(name, mask_measure(gauss_legendre(M), SEEN))),
     "rows": lambda name: case(name, row_weights=torch.linspace(0.0, 2.0, N).double()),
 }
 HUBER = ["huber", "curve_huber_1", "curve_huber_2", "curve_huber_inf"]

@@ -37,11 +37,11 @@ from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
 from ovkgp.inference.tasks.solvers import admm as splitting
 from ovkgp.inference.tasks.solvers import primal
 from ovkgp.inference.tasks.solvers import primal as newton_systems
-from ovkgp.inference.tasks.solvers.admm import Splitting, ridge_step
+from ovkgp.inference.tasks.solvers.admm import ADMM, ridge_step
 from ovkgp.inference.tasks.solvers.certificates import Certificate
 from ovkgp.inference.tasks.solvers.dual import solve_dual
 from ovkgp.inference.tasks.solvers.primal import Curvature, Multipliers, solve_primal
-from ovkgp.inference.tasks.solvers.square import observed, solve_square
+from ovkgp.inference.tasks.solvers.square import mask_measure, solve_square
 from ovkgp.kernels import FunctionValuedKernel
 from ovkgp.losses import CurveEnvelope, IntegralLoss, Pinball, SmoothedPinball, TaskMeasure, gauss_legendre, grid
 
@@ -51,10 +51,10 @@ SEEN[0] = False
 SHAPES = {
     "shared": case,
     "weighted rows": lambda name: case(name, row_weights=ROWS),
-    "holes": lambda name: replace(case(name), loss=loss_on(name, observed(gauss_legendre(M), SEEN))),
+    "holes": lambda name: replace(case(name), loss=loss_on(name, mask_measure(gauss_legendre(M), SEEN))),
     "own nodes": lambda name: case(name, own_nodes()),
     "own nodes, holes": lambda name: replace(
-        case(name, own_nodes(N, M)), loss=loss_on(name, observed(own_nodes(N, M), SEEN))
+        case(name, own_nodes(N, M)), loss=loss_on(name, mask_measure(own_nodes(N, M), SEEN))
     ),
     "one node": lambda name: case(name, TaskMeasure([0.4])),
     "one node a row": lambda name: case(name, own_nodes(N, 1)),
@@ -98,10 +98,10 @@ def test_where_no_least_squares_step_fits_it_descends_in_the_dual(name, monkeypa
 
 @pytest.mark.parametrize(("dear", "rounds"), [(0.0, [80, 2420]), (math.inf, [80])])
 def test_dear_newton_steps_wait_for_more_rounds(dear, rounds, monkeypatch):
-    budgets, run = [], Splitting.run
-    monkeypatch.setattr(primal, "DEAR", dear)
+    budgets, run = [], ADMM.run
+    monkeypatch.setattr(primal, "MAX_NEWTON_COST_RATIO", dear)
     monkeypatch.setattr(primal, "DENSE_COORDINATES", 1)
-    monkeypatch.setattr(Splitting, "run", lambda self, budget, bar: budgets.append(budget) or run(self, budget, bar))
+    monkeypatch.setattr(ADMM, "run", lambda self, budget, bar: budgets.append(budget) or run(self, budget, bar))
     found = solve_primal(case("hinge", lam=1e-5), tolerance=1e-9)
     assert budgets == rounds
     assert found.gap <= 1e-9 * found.objective
@@ -358,11 +358,11 @@ def test_weights_of_rows_are_copies_of_rows(name):
 @pytest.mark.parametrize("name", ["pinball", "huber", "hinge", "curve_huber_2"])
 def test_masked_entries_are_absent(name):
     """A hole in every row at the same node is a measure without that node."""
-    seen = torch.ones(N, M, dtype=torch.bool)
-    seen[:, 2] = False
+    mask = torch.ones(N, M, dtype=torch.bool)
+    mask[:, 2] = False
     keep = [j for j in range(M) if j != 2]
     full, measure = case(name), gauss_legendre(M)
-    masked = replace(full, loss=loss_on(name, observed(measure, seen, "per_sample")))
+    masked = replace(full, loss=loss_on(name, mask_measure(measure, mask, "per_sample")))
     fewer = replace(
         full,
         tasks=full.tasks[keep],
@@ -437,7 +437,7 @@ def test_a_zero_solution_is_found_at_once():
 @pytest.mark.parametrize("step", ["splitting", "newton"])
 def test_an_interruption_keeps_the_best(step, monkeypatch):
     problem, calls = case("hinge", lam=1e-5), []
-    owner, method = {"splitting": (Splitting, "_advance"), "newton": (Multipliers, "_curvature")}[step]
+    owner, method = {"splitting": (ADMM, "_advance"), "newton": (Multipliers, "_curvature")}[step]
     ordinary = getattr(owner, method)
 
     def interrupt(self, *arguments):
@@ -487,11 +487,11 @@ def test_every_loss_of_the_package_is_here():
 BAR = tqdm(disable=True)
 
 
-def rough(problem, rounds=10, tolerance=1e-6) -> Splitting:
+def rough(problem, rounds=10, tolerance=1e-6) -> ADMM:
     """Where a splitting is after a few rounds."""
     certificate = Certificate(problem, tolerance)
     slopes = certificate.look_at(certificate.weights)
-    splitting = Splitting(ridge_step(problem), certificate, slopes, problem.values(certificate.weights))
+    splitting = ADMM(ridge_step(problem), certificate, slopes, problem.values(certificate.weights))
     splitting.run(rounds, BAR)
     return splitting
 
@@ -561,7 +561,7 @@ def test_a_newton_step_is_dearer_where_more_entries_lie_on_a_kink():
 
 
 def test_holes_and_unequal_rows_make_no_difference():
-    measure = observed(gauss_legendre(M), normal(N, M, seed=4) > -0.5)
+    measure = mask_measure(gauss_legendre(M), normal(N, M, seed=4) > -0.5)
     problem = replace(
         case("pinball"), loss=loss_on("pinball", measure), row_weights=torch.linspace(0.1, 2.0, N).double()
     )
@@ -619,7 +619,7 @@ def test_a_step_that_lambda_alone_would_send_too_far_is_damped(lam):
     assert solution.report.converged and solution.gap <= 1e-6 * solution.objective
 
 
-ROADS = ["_by_active", "_by_matrix", "_by_gradients"]
+STRATEGIES = ["_by_active", "_by_matrix", "_by_gradients"]
 
 
 def problem_with(nodes=None, inputs=5, tasks=3, lam=0.2):
@@ -653,31 +653,31 @@ def exact_gradients(monkeypatch):
 
 
 @pytest.mark.parametrize("nodes", [None, own_nodes()], ids=["shared", "own"])
-@pytest.mark.parametrize("road", ROADS)
-def test_every_road_solves_the_dense_system(road, nodes, exact_gradients):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_road_solves_the_dense_system(strategy, nodes, exact_gradients):
     problem, R = problem_with(nodes), normal(5, 3, seed=4)
     entries = curvature_of(problem)
     expected = np.linalg.solve(dense(problem, blocks_of(problem, entries)), R.numpy().ravel()).reshape(5, 3)
-    found = getattr(Curvature(problem, entries), road)(R, None)
+    found = getattr(Curvature(problem, entries), strategy)(R, None)
     np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("road", ROADS[1:])
-def test_blocks_may_couple_the_entries_of_a_row(road, exact_gradients):
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+def test_blocks_may_couple_the_entries_of_a_row(strategy, exact_gradients):
     problem, R, root = problem_with(), normal(5, 3, seed=4), normal(N, 3, 2, seed=5)
     blocks = root @ root.mT
     expected = np.linalg.solve(dense(problem, blocks), R.numpy().ravel()).reshape(5, 3)
-    found = getattr(Curvature(problem, None, blocks), road)(R, None)
+    found = getattr(Curvature(problem, None, blocks), strategy)(R, None)
     np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
-@pytest.mark.parametrize("road", ROADS)
-def test_damping_adds_to_the_ridge(road, exact_gradients):
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_damping_adds_to_the_ridge(strategy, exact_gradients):
     problem, R = problem_with(), normal(5, 3, seed=4)
     entries = curvature_of(problem)
     stiffer = dense(problem, blocks_of(problem, entries)) + 0.7 * np.eye(15)
     expected = np.linalg.solve(stiffer, R.numpy().ravel()).reshape(5, 3)
-    found = getattr(Curvature(problem, entries, damping=0.7), road)(R, None)
+    found = getattr(Curvature(problem, entries, damping=0.7), strategy)(R, None)
     np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
@@ -728,11 +728,11 @@ def test_solve_takes_a_road_that_is_right(active):
 def test_solve_takes_the_cheap_road(monkeypatch):
     """Few active entries: their system; many of them and few coordinates: the matrix; too many of both: products."""
     taken = []
-    for name in ROADS:
+    for name in STRATEGIES:
         monkeypatch.setattr(Curvature, name, lambda self, right, gram, name=name: taken.append(name) or right)
     problem, R = problem_with(), normal(5, 3, seed=4)
     Curvature(problem, curvature_of(problem, 0.05)).solve(R)
     Curvature(problem, torch.ones_like(problem.entry_weights)).solve(R)
     monkeypatch.setattr(newton_systems, "MEMORY", 10)
     Curvature(problem, torch.ones_like(problem.entry_weights)).solve(R)
-    assert taken == ROADS
+    assert taken == STRATEGIES

@@ -15,7 +15,7 @@ from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
 from ovkgp.inference.tasks.solvers import square
 from ovkgp.inference.tasks.solvers.dual import solve_dual
 from ovkgp.inference.tasks.solvers.primal import solve_primal
-from ovkgp.inference.tasks.solvers.square import observed, ridge_weights, solve_square
+from ovkgp.inference.tasks.solvers.square import mask_measure, ridge_weights, solve_square
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
 from ovkgp.losses import IntegralLoss, Pinball, Square, TaskMeasure, gauss_legendre
 
@@ -134,29 +134,29 @@ def test_lt_e_20_nodes_of_their_own_use_the_node_of_the_pair(data):
 def test_masking_is_deleting_rows(data, normalisation):
     """LT B-29, with the three normalisations of the noise."""
     x, Y, xs, thetas = data
-    seen = np.random.default_rng(2).uniform(size=(N, M)) < 0.7
-    seen[3] = False
+    mask = np.random.default_rng(2).uniform(size=(N, M)) < 0.7
+    mask[3] = False
     measure = TaskMeasure(torch.linspace(0, 1, M))
-    Y = np.where(seen, Y, np.nan)
-    h, solution = fitted(x, Y, observed(measure, torch.from_numpy(seen), normalisation))
-    rows, nodes = np.nonzero(seen)
+    Y = np.where(mask, Y, np.nan)
+    h, solution = fitted(x, Y, mask_measure(measure, torch.from_numpy(mask), normalisation))
+    rows, nodes = np.nonzero(mask)
     noise = {
         "fixed": np.full(len(rows), LAM * N * M),
-        "pooled": np.full(len(rows), LAM * seen.sum()),
-        "per_sample": LAM * N * seen.sum(1)[rows],
+        "pooled": np.full(len(rows), LAM * mask.sum()),
+        "per_sample": LAM * N * mask.sum(1)[rows],
     }[normalisation]
-    expected = oracle(x[rows], measure.nodes.numpy()[nodes], Y[seen], noise.astype(float), xs, thetas)
+    expected = oracle(x[rows], measure.nodes.numpy()[nodes], Y[mask], noise.astype(float), xs, thetas)
     close(h, expected, xs, thetas, 1e-10)
-    assert bool((solution.dual[~torch.from_numpy(seen)] == 0).all())
+    assert bool((solution.dual[~torch.from_numpy(mask)] == 0).all())
 
 
 def test_conjugate_gradients_agree_with_the_dense_road(data, monkeypatch):
     x, Y, xs, thetas = data
-    seen = np.random.default_rng(2).uniform(size=(N, M)) < 0.6
-    tasks = observed(TaskMeasure(torch.linspace(0, 1, M)), torch.from_numpy(seen), "per_sample")
-    dense, _ = fitted(x, np.where(seen, Y, np.nan), tasks)
+    mask = np.random.default_rng(2).uniform(size=(N, M)) < 0.6
+    tasks = mask_measure(TaskMeasure(torch.linspace(0, 1, M)), torch.from_numpy(mask), "per_sample")
+    dense, _ = fitted(x, np.where(mask, Y, np.nan), tasks)
     monkeypatch.setattr(square, "DENSE_LIMIT", 0)
-    products, solution = fitted(x, np.where(seen, Y, np.nan), tasks)
+    products, solution = fitted(x, np.where(mask, Y, np.nan), tasks)
     points = torch.from_numpy(xs)[:, None], torch.from_numpy(thetas)
     assert (dense(*points) - products(*points)).abs().max() < 1e-7
     assert solution.report.iterations > 0 and solution.report.converged
@@ -316,7 +316,7 @@ SEEN = torch.tensor([[True, True, False], [False, False, True], [False, False, F
 def test_the_weights_of_the_three_normalisations():
     uniform = TaskMeasure([0.0, 0.5, 1.0])
     n, m, total = 3, 3, 3
-    noise = {how: n / observed(uniform, SEEN, how).weights[SEEN] for how in ("fixed", "pooled", "per_sample")}
+    noise = {how: n / mask_measure(uniform, SEEN, how).weights[SEEN] for how in ("fixed", "pooled", "per_sample")}
     assert torch.allclose(noise["fixed"], torch.full((3,), float(n * m)).double())
     assert torch.allclose(noise["pooled"], torch.full((3,), float(total)).double())
     assert torch.allclose(noise["per_sample"], n * torch.tensor([2.0, 2.0, 1.0]).double())
@@ -325,15 +325,15 @@ def test_the_weights_of_the_three_normalisations():
 @pytest.mark.parametrize("how", ["fixed", "pooled", "per_sample"])
 def test_where_nothing_is_missing_they_are_the_measure(how):
     measure = gauss_legendre(4)
-    found = observed(measure, torch.ones(5, 4, dtype=torch.bool), how)
+    found = mask_measure(measure, torch.ones(5, 4, dtype=torch.bool), how)
     assert torch.allclose(found.weights, measure.weights.expand(5, 4), atol=1e-15)
     assert found.is_shared and len(found) == 4
 
 
 def test_nothing_observed_wrong_shapes_and_names_are_refused():
     with pytest.raises(InputError, match="nothing was observed"):
-        observed(gauss_legendre(3), torch.zeros(3, 3, dtype=torch.bool))
+        mask_measure(gauss_legendre(3), torch.zeros(3, 3, dtype=torch.bool))
     with pytest.raises(InputError, match="one column a node"):
-        observed(gauss_legendre(4), SEEN)
+        mask_measure(gauss_legendre(4), SEEN)
     with pytest.raises(OptionError, match="normalisation"):
-        observed(gauss_legendre(3), SEEN, "mean")
+        mask_measure(gauss_legendre(3), SEEN, "mean")

@@ -206,17 +206,17 @@ def test_g_16_draws_of_nodes_are_unbiased_for_weights_that_differ():
     assert within_errors(draws, full_gradient(problem, W))
 
 
-@pytest.mark.parametrize("law", [None, stats.beta(2, 2)])
-def test_g_16_fresh_tasks_are_unbiased_for_the_integral(law):
+@pytest.mark.parametrize("distribution", [None, stats.beta(2, 2)])
+def test_g_16_fresh_tasks_are_unbiased_for_the_integral(distribution):
     """The oracle is a rule of 400 nodes, beside which the kink of the loss in θ counts for little."""
     X, y = sine(40)
     psi = FeatureFactor(ORFF(rbf(3.0), 3, num_dims=1, random_state=0))
-    measure = gauss_legendre(400, law=law)
+    measure = gauss_legendre(400, distribution=distribution)
     offset = torch.sin(measure.nodes)
     loss = IntegralLoss(Pinball(), measure)
     problem = StreamedProblem.of(lambda X: X, X, psi(measure.nodes[:, None]), y, loss, 0.1, offset=offset)
     W, rng = 0.3 * normal(*problem.shape), np.random.default_rng(0)
-    fresh, places = FreshTasks(Pinball(), psi, 4, law, torch.sin), torch.arange(40)
+    fresh, places = FreshTasks(Pinball(), psi, 4, distribution, torch.sin), torch.arange(40)
     draws = torch.stack([batch_gradient(problem, W, places, fresh(rng)) for _ in range(500)])
     assert within_errors(draws, full_gradient(problem, W))
 

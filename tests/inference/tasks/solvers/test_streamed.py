@@ -209,13 +209,13 @@ def test_effective_dimensions_are_degrees_of_freedom():
 
 
 def test_only_a_sample_of_the_rows_is_seen(monkeypatch):
-    monkeypatch.setattr(streamed_coordinates, "LEAST_ROWS", 50)
+    monkeypatch.setattr(streamed_coordinates, "MIN_ROWS", 50)
     monkeypatch.setattr(streamed_coordinates, "ROWS_EACH", 4)
-    problem, seen = streamed(), []
+    problem, observed = streamed(), []
     rows = problem.rows
-    problem.rows = lambda places: seen.append(len(places)) or rows(places)
+    problem.rows = lambda places: observed.append(len(places)) or rows(places)
     StreamedCoordinates(problem, 1.0)
-    assert sum(seen) == 2 * 4 * 16  # once for the inputs, once for the tasks
+    assert sum(observed) == 2 * 4 * 16  # once for the inputs, once for the tasks
 
 
 def test_curvatures_of_tasks():
@@ -295,7 +295,7 @@ def test_the_report_counts_passes_rows_and_entries():
     with pytest.warns(FitWarning, match="raise max_iter"):
         solution = run.run(lambda bar: (run.look_at(run.weights), run.look_at(run.weights, 0.1, 100)))
     report = solution.report
-    assert (report.num_rows, report.num_seen, report.evaluations) == (400, 390 * 6, 2)
+    assert (report.num_rows, report.num_observed, report.evaluations) == (400, 390 * 6, 2)
     assert solution.objective == report.objective and not report.converged
 
 

@@ -166,7 +166,7 @@ def test_bad_options_are_refused():
 
 def test_memory_does_not_grow_with_the_rows(monkeypatch):
     """Five times the rows: the same peak but for the order of the rows and their weights, a number each."""
-    monkeypatch.setattr(streamed_coordinates, "LEAST_ROWS", 500)
+    monkeypatch.setattr(streamed_coordinates, "MIN_ROWS", 500)
     peaks = []
     for num_rows in (1000, 5000):
         with PeakMemory() as watch:
