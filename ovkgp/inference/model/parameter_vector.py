@@ -19,7 +19,7 @@ SMALLEST, LARGEST = 1e-30, 1e30
 EDGE = 1e-10
 """How near a variable may come to the end of its constraint, relative to l or to the length of the interval."""
 
-DataExtent = tuple[float | Tensor, float | Tensor]
+Bounds = tuple[float | Tensor, float | Tensor]
 
 
 @dataclass
@@ -119,7 +119,7 @@ class ParameterVector:
     def __init__(
         self,
         module: torch.nn.Module,
-        bounds: Mapping[int | str, DataExtent] | None = None,
+        bounds: Mapping[int | str, Bounds] | None = None,
         sizes: Mapping[str, float | Tensor] | None = None,
     ):
         self.module = module
@@ -225,7 +225,7 @@ def _entries(module: torch.nn.Module, sizes: Mapping[str, float | Tensor]) -> li
     return entries
 
 
-def _by_parameter(module: torch.nn.Module, bounds: Mapping[int | str, DataExtent]) -> dict[int, DataExtent]:
+def _by_parameter(module: torch.nn.Module, bounds: Mapping[int | str, Bounds]) -> dict[int, Bounds]:
     """The boxes by `id(parameter)`; a parameter that two modules share goes by either name."""
     ids = {name: id(parameter) for name, parameter in module.named_parameters(remove_duplicate=False)}
     if unknown := [key for key in bounds if key not in ids and key not in ids.values()]:
@@ -239,7 +239,7 @@ def _gradient(entry: _Entry) -> Tensor:
     return entry.parameter.grad.to(torch.float64) * entry.slope()
 
 
-def _bounds(entry: _Entry, box: DataExtent | None) -> np.ndarray:
+def _bounds(entry: _Entry, box: Bounds | None) -> np.ndarray:
     """The bounds (numel, 2) of an entry's variables: of its constraint, and of its box where there is one."""
     shape, options = entry.parameter.shape, {"dtype": torch.float64, "device": entry.parameter.device}
     low, high = (torch.as_tensor(end, **options).expand(shape) for end in box or (-torch.inf, torch.inf))

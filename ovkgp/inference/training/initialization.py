@@ -20,7 +20,7 @@ from torch import Tensor
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import DataExtent
+from ovkgp.inference.model.parameter_vector import Bounds
 from ovkgp.inference.training.covariance_prior import CovariancePrior
 from ovkgp.inference.training.kernel_parameters import (
     CONCENTRATION,
@@ -174,7 +174,7 @@ def _state(gp) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in gp.named_parameters()}
 
 
-def parameter_bounds(gp, data: Observations) -> dict[str, DataExtent]:
+def parameter_bounds(gp, data: Observations) -> dict[str, Bounds]:
     """The box of each parameter that has one, relative to the scales of the data."""
     found = {f"kernel.{name}": box for name, box in bounds(gp.kernel, data.X, data.Y).items()}
     if gp.noise_model.is_trained:

@@ -19,7 +19,7 @@ from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.mean_noise import MEANS, PolynomialMean
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import DataExtent, ParameterVector
+from ovkgp.inference.model.parameter_vector import Bounds, ParameterVector
 from ovkgp.inference.training.checkpoints import (
     Progress,
     check_writable,
@@ -43,7 +43,7 @@ def maximise(
     module: torch.nn.Module,
     objective: Callable[[], Tensor],
     *,
-    bounds: Mapping[int | str, DataExtent] | None = None,
+    bounds: Mapping[int | str, Bounds] | None = None,
     sizes: Mapping[str, float | Tensor] | None = None,
     max_iter: int = 200,
     tolerance: float = 1e-6,

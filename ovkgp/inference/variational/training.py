@@ -20,7 +20,7 @@ from ovkgp.exceptions import FactorizationError, FitWarning
 from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import DataExtent, ParameterVector
+from ovkgp.inference.model.parameter_vector import Bounds, ParameterVector
 from ovkgp.inference.training.initialization import (
     RELATIVE_NOISE_BOUNDS,
     bounds,
@@ -274,7 +274,7 @@ def initial_latents(gp, data: Observations, start: str, kernel: bool = True) -> 
     return [_state(gp), current] if start == "auto" else [_state(gp)]
 
 
-def latent_bounds(gp, data: Observations) -> dict[int, DataExtent]:
+def latent_bounds(gp, data: Observations) -> dict[int, Bounds]:
     """The box of each parameter that has one, relative to the scales of the data."""
     values, known = latent_values(gp, data), dict(gp.kernel.named_parameters())
     found = {id(known[name]): box for name, box in bounds(gp.kernel, data.X, values).items()}
@@ -287,7 +287,7 @@ def latent_bounds(gp, data: Observations) -> dict[int, DataExtent]:
     return found | _scale_bounds(gp, (10 * initial_noise(values)).sqrt())
 
 
-def _scale_bounds(gp, deviations: Tensor) -> dict[int, DataExtent]:
+def _scale_bounds(gp, deviations: Tensor) -> dict[int, Bounds]:
     """The scale of a likelihood of real outputs stays where a noise would, relative to the deviation of its output."""
     low, high = (math.sqrt(end) for end in RELATIVE_NOISE_BOUNDS)
     scales = [one for name, one in gp.likelihood.named_parameters() if name.rpartition(".")[2] == "raw_scale"]
