@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from operator import index
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+import numpy as np
 
 from ovkgp.exceptions import InputError, OptionError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def check_integer(name: str, value: int, least: int | None = 1) -> int:
@@ -89,3 +93,16 @@ def check_range(what: str, tasks: Tensor, low: float, high: float, *, advice: st
     least, greatest = tasks.min().item(), tasks.max().item()
     if not (low <= least and greatest <= high):
         raise InputError(f"{what} must lie in [{low:g}, {high:g}], got {least:g} to {greatest:g}: {advice}")
+
+
+def as_seed(random_state) -> int:
+    """A seed from scikit-learn's `random_state`: an int is itself, None is fresh entropy."""
+    if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
+        if random_state < 0:
+            raise OptionError(f"random_state must not be negative, got {random_state}.")
+        return int(random_state)
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31))
+    from sklearn.utils import check_random_state
+
+    return int(check_random_state(random_state).randint(2**31))

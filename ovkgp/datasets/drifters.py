@@ -12,11 +12,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.datasets.fields import GaussianField
 from ovkgp.datasets.samples import INPUTS, LABELS, NOISE, TRUTH, Sample, random_stream, with_noise
 from ovkgp.exceptions import OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 
 WIDTHS = np.array([100.0, 60.0])
 """Of the region from west to east and from south to north, in km."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from ovkgp.checks import check_integer, one_of, positive
+from ovkgp.checks import as_seed, check_integer, one_of, positive
 from ovkgp.datasets.samples import (
     INPUTS,
     NOISE,
@@ -24,7 +24,6 @@ from ovkgp.datasets.samples import (
     with_noise,
 )
 from ovkgp.exceptions import InputError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.kernels import CurlFreeKernel
 
 CENTRES = ((0.0, 0.0), (0.0, 1.0), (0.0, -1.0), (-1.0, 0.0), (1.0, 0.0))

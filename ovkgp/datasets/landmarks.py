@@ -11,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ovkgp.checks import check_integer, nonnegative
+from ovkgp.checks import as_seed, check_integer, nonnegative
 from ovkgp.datasets.samples import INPUTS, NOISE, TRUTH, finite_rows, random_stream
 from ovkgp.estimators.common.validation import as_array, numbers
 from ovkgp.exceptions import InputError
-from ovkgp.features.spectral.base_samples import as_seed
 
 
 class TaskRows(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.spatial.distance import pdist
 
-from ovkgp.checks import check_integer, positive
+from ovkgp.checks import as_seed, check_integer, positive
 from ovkgp.datasets.samples import (
     COVARIANCE,
     INPUTS,
@@ -28,7 +28,6 @@ from ovkgp.datasets.samples import (
     with_noise,
 )
 from ovkgp.exceptions import OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.kernels import DecomposableKernel
 
 TASK_VARIANCES = (0.5, 0.25, 0.1, 0.05, 0.15, 0.1, 0.15)

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.datasets.samples import INPUTS, NOISE, finite_rows, random_stream
 from ovkgp.exceptions import InputError
-from ovkgp.features.spectral.base_samples import as_seed
 
 
 class ConditionalQuantiles(NamedTuple):

@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.datasets import make_circles, make_moons
 
-from ovkgp.checks import check_integer, nonnegative, one_of
+from ovkgp.checks import as_seed, check_integer, nonnegative, one_of
 from ovkgp.datasets.samples import INPUTS, LABELS, Sample, child_seed, finite_rows, random_stream
 from ovkgp.exceptions import OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.kernels import simplex_code
 
 CODINGS = ("simplex", "one_hot")

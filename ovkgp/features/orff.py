@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import (
@@ -25,7 +25,7 @@ from ovkgp.features.operators import (
     ReflectedFeatureOperator,
     stacked,
 )
-from ovkgp.features.spectral.base_samples import as_seed, check_sampler, normal_scores
+from ovkgp.features.spectral.base_samples import check_sampler, normal_scores
 from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, spectral_pair
 from ovkgp.kernels import components, is_operator_valued, num_outputs
 from ovkgp.kernels.fields import FieldKernel

@@ -15,12 +15,11 @@ from scipy import stats
 from torch import Tensor
 
 from ovkgp import losses
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.estimators.common.named_kernels import BASES, median_distance, random_features
 from ovkgp.estimators.common.options import check_option
 from ovkgp.estimators.common.validation import as_array
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.tasks.factors import Factor, FeatureFactor, KernelFactor
 from ovkgp.kernels import LaplaceKernel
 from ovkgp.kernels.decomposable import check_scalar

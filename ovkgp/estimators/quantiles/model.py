@@ -17,6 +17,7 @@ from linear_operator import to_dense
 from torch import Tensor
 from tqdm import tqdm
 
+from ovkgp.checks import as_seed
 from ovkgp.estimators.common.bootstrap import check_replicates, replicate_fits, replicate_weights
 from ovkgp.estimators.common.task_options import InterceptFactor, input_factor, make_measure, task_factor, task_kernel
 from ovkgp.estimators.quantiles.kernel import (
@@ -30,7 +31,6 @@ from ovkgp.estimators.quantiles.kernel import (
 )
 from ovkgp.estimators.quantiles.rows import FAR, QuantileRows
 from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.tasks.factors import Factor, LevelFactor, derivative_task_factor
 from ovkgp.inference.tasks.noncrossing import METHODS, NonCrossing, solve_noncrossing
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolution, zero_offset

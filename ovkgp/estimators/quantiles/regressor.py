@@ -19,6 +19,7 @@ from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor
 
+from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import KEPT
 from ovkgp.estimators.common.options import all_or_nothing
 from ovkgp.estimators.common.summary import Summary
@@ -56,7 +57,6 @@ from ovkgp.estimators.quantiles.rows import (
     pinball_losses,
 )
 from ovkgp.exceptions import FitWarning, InputError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.tasks.quantile_distribution import LevelDistribution, Rearranged
 from ovkgp.inference.tasks.sandwich import Sandwich
 

@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import PosteriorRegressor
 from ovkgp.estimators.common.named_kernels import approximate, feature_kind
 from ovkgp.estimators.common.options import all_or_nothing, check_options, is_variational, reject_variational
@@ -38,7 +39,6 @@ from ovkgp.estimators.regression.hyperparameters import (
 from ovkgp.estimators.regression.training import RegressorTrainer, Table
 from ovkgp.estimators.regression.variational import VariationalLearner
 from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce
 
 

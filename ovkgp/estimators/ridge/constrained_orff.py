@@ -12,7 +12,7 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.estimators.common.base import TableRegressor
 from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel
 from ovkgp.estimators.common.options import all_or_nothing
@@ -21,7 +21,6 @@ from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF
 from ovkgp.features.bounds import constrained_excess_risk_bound, spectral_constants, weight_radius
 from ovkgp.features.operators import FeatureOperator
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.mean_noise import OutputNoise, output_mean
 from ovkgp.inference.model.observations import Observations, observations
 from ovkgp.inference.ridge.ball_constraints import (

@@ -14,13 +14,13 @@ import numpy as np
 from gpytorch.kernels import Kernel
 from scipy.sparse import issparse
 
+from ovkgp.checks import as_seed
 from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel
 from ovkgp.estimators.common.options import check_lam, check_option
 from ovkgp.estimators.common.validation import Weighed
 from ovkgp.estimators.ridge.base import RidgeEstimator, RidgePath, scaled_kernel
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import FeatureMap, ManifoldFeatures
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.kernels import ManifoldKernel, cluster_laplacian, neighbor_laplacian
 

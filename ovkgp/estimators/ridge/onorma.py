@@ -10,14 +10,13 @@ import numpy as np
 from gpytorch.kernels import Kernel
 from tqdm import tqdm
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.estimators.common.base import PosteriorRegressor
 from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel
 from ovkgp.estimators.common.options import all_or_nothing, check_lam, check_option, noise_of
 from ovkgp.estimators.common.scaling import Scaling
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.ridge.online import Expansion, OnlineGradient, OnlinePosterior
 

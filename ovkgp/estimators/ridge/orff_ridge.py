@@ -15,7 +15,7 @@ from gpytorch.kernels import Kernel
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.estimators.common.named_kernels import random_features
 from ovkgp.estimators.common.options import all_or_nothing, check_lam, check_option
 from ovkgp.estimators.common.streaming import (
@@ -33,7 +33,6 @@ from ovkgp.estimators.regression.training import Table
 from ovkgp.estimators.ridge.base import RidgeEstimator, RidgePath, check_solver, middle, positive
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference import Statistics, primal_dual_residual
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.model.row_sample import RowSample

@@ -26,7 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.estimators.common.options import all_or_nothing, check_option
 from ovkgp.estimators.common.validation import as_array, input_table, output_names
 from ovkgp.estimators.ridge.base import RidgeEstimator
@@ -34,7 +34,6 @@ from ovkgp.estimators.ridge.calibration import Calibration, calibrate, deal_fold
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.posteriors.posterior import prior_covariance
 from ovkgp.kernels import SimplexMatrix, simplex_code
 

@@ -20,7 +20,7 @@ from sklearn.model_selection._search import BaseSearchCV
 from sklearn.utils import get_tags, indexable
 from tqdm import tqdm
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.estimators.selection.cross_validation import Folds, interrupts_noted
 from ovkgp.estimators.selection.search_space import (
     Point,
@@ -32,7 +32,6 @@ from ovkgp.estimators.selection.search_space import (
 )
 from ovkgp.estimators.selection.study_journal import SearchJournal, Trial, fingerprint
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 
 
 class BayesSearchCV(BaseSearchCV):

@@ -19,13 +19,13 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, check_cv
 from tqdm import tqdm
 
+from ovkgp.checks import as_seed
 from ovkgp.estimators.common.options import check_option, is_variational
 from ovkgp.estimators.common.validation import input_table, output_table
 from ovkgp.estimators.regression.gp_regressor import GPRegressor
 from ovkgp.estimators.selection.cross_validation import Folds, interrupts_noted
 from ovkgp.estimators.selection.predictive_scores import left_out_entries, left_out_entries_drawn, left_out_rows
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 
 UNNAMED = ("kernel", "random_state", "verbose")
 """Options that the name of a candidate does not tell."""

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.estimators.common.bootstrap import check_replicates, replicate_fits, replicate_weights
 from ovkgp.estimators.common.options import all_or_nothing, check_option
 from ovkgp.estimators.common.scaling import Scaling
@@ -20,7 +20,6 @@ from ovkgp.estimators.common.task_options import check_kernel, input_factor, mak
 from ovkgp.estimators.common.validation import as_array, input_table, output_names
 from ovkgp.estimators.quantiles.options import CONVENTIONS, canonical_lam, check_positive
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.tasks.factors import SAME_LEVEL, LevelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolution
 from ovkgp.inference.tasks.solvers.primal import solve_primal

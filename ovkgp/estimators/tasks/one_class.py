@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from ovkgp.checks import as_seed
 from ovkgp.estimators.common.bootstrap import check_replicates, replicate_fits, replicate_weights
 from ovkgp.estimators.common.named_kernels import median_distance
 from ovkgp.estimators.common.options import all_or_nothing, check_option
@@ -20,7 +21,6 @@ from ovkgp.estimators.common.task_options import check_kernel, input_factor, mak
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.estimators.storage.functions import storable_part
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.tasks.factors import Factor, KernelFactor
 from ovkgp.inference.tasks.one_class import OneClassProblem, OneClassSolution, solve_one_class
 from ovkgp.inference.tasks.one_class_function import (

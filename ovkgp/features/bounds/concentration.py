@@ -13,12 +13,11 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from ovkgp.checks import VARIANTS, check_integer, nonnegative, one_of, positive, probability
+from ovkgp.checks import VARIANTS, as_seed, check_integer, nonnegative, one_of, positive, probability
 from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.bounds.constants import SpectralConstants, intrinsic_dimension, spectral_constants
 from ovkgp.features.bounds.variance import kernel_variance
 from ovkgp.features.orff import ORFF
-from ovkgp.features.spectral.base_samples import as_seed
 
 METHODS = ("dimension", "intrinsic", "orlicz")
 

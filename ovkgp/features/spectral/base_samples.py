@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 from scipy.stats import qmc
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError, SpectralError
@@ -19,17 +18,6 @@ from ovkgp.features.spectral.pair import SpectralPair
 
 SAMPLERS = ("iid", "orthogonal", "qmc")
 _SMALLEST = 2.0**-54
-
-
-def as_seed(random_state) -> int:
-    """A seed from scikit-learn's `random_state`: an int is itself, None is fresh entropy."""
-    if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
-        if random_state < 0:
-            raise OptionError(f"random_state must not be negative, got {random_state}.")
-        return int(random_state)
-    if isinstance(random_state, np.random.Generator):
-        return int(random_state.integers(2**31))
-    return int(check_random_state(random_state).randint(2**31))
 
 
 def check_sampler(sampler: str, pair) -> None:

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.checks import check_integer
-from ovkgp.features.spectral.base_samples import as_seed
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.inference.model.observations import Observations
 
 CHUNK_ROWS = 1 << 14

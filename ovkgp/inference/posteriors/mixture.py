@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import InputError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.observations import inputs
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior, seeds
 from ovkgp.inference.posteriors.prediction import MixturePrediction, Prediction, check_form

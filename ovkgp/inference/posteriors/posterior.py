@@ -14,10 +14,9 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator, to_dense, to_linear_operator
 from torch import Tensor
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.features import FeatureMap
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.observations import inputs
 from ovkgp.inference.posteriors.prediction import Prediction, check_form
 from ovkgp.kernels import is_operator_valued

@@ -9,9 +9,8 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.features import FeatureMap
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.algebra.dense import safe_cholesky
 from ovkgp.inference.model.mean_noise import OutputMean
 from ovkgp.inference.model.observations import Observations

@@ -22,10 +22,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import BlockedORFF, FeatureMap
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.algebra.dense import safe_cholesky
 from ovkgp.inference.algebra.krylov import Refined
 from ovkgp.inference.algebra.krylov import warn_of_residual_quadratics as warn_of_residual

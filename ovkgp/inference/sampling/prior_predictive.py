@@ -17,9 +17,8 @@ from scipy.special import gammainc, gammaincinv
 from torch import Tensor
 from torch.distributions import Gamma, MultivariateNormal
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.observations import inputs
 from ovkgp.inference.posteriors.exact import prior_features
 from ovkgp.inference.posteriors.posterior import seeds

@@ -18,8 +18,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from ovkgp.checks import as_seed
 from ovkgp.exceptions import OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.likelihoods.quadrature import expected_positive_part, normal_cdf, normal_density
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.inference.tasks.sandwich import Sandwich

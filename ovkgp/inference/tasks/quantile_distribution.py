@@ -11,9 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import InputError
-from ovkgp.features.spectral.base_samples import as_seed
 
 ROUNDING = 1e-9
 """A quantile may lie this far, relative to the range of its row, below the one before it; it is then raised to it."""

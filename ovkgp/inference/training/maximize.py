@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FactorizationError, FitWarning, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.mean_noise import MEANS, PolynomialMean
 from ovkgp.inference.model.observations import Observations

@@ -17,11 +17,10 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator, stacked
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.algebra.dense import gram, safe_cholesky
 from ovkgp.inference.model.observations import inputs
 from ovkgp.inference.posteriors.exact import prior_features

@@ -12,9 +12,8 @@ import torch
 from linear_operator import LinearOperator
 from torch import Tensor
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.features import FeatureMap
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.likelihoods import Likelihood, LikelihoodPrediction
 from ovkgp.inference.model.mean_noise import OutputMean
 from ovkgp.inference.posteriors.exact import ProcessPosterior

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from ovkgp.checks import as_seed
 from ovkgp.exceptions import FactorizationError, FitWarning
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import Bounds, ParameterVector

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.tasks.factors import Factor
 from ovkgp.inference.tasks.solvers.certificates import check_initial_point
 from ovkgp.inference.tasks.solvers.streamed import (

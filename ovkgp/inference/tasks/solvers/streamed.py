@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ovkgp.checks import as_seed
 from ovkgp.exceptions import InputError
-from ovkgp.features.spectral.base_samples import as_seed
 from ovkgp.inference.algebra.dense import gram
 from ovkgp.inference.algebra.kronecker import eigh
 from ovkgp.inference.model.fit_report import FitReport
