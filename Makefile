@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but Python 3.11 or later: each makes its own .venv first.
+# Every target except clean and help first creates .venv, which needs only Python 3.11 or later.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN    := .venv/bin
 READY  := .venv/.ready
@@ -9,16 +9,16 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 .PHONY: help demo test test-all lint bench clean
 
 help:
-	@echo "make demo      fit ocean currents five ways, compare, and draw the best (demo/)"
-	@echo "make test      the tests and the examples in docstrings, README and docs, without the slow ones"
-	@echo "make test-all  the slow ones and all tutorials too"
-	@echo "make lint      style, format and the layers of the package"
-	@echo "make bench     every script in benchmarks/"
-	@echo "make clean     remove caches and builds, but not .venv"
+	@echo "make demo      compare five models of ocean currents, fit the best with NUTS; results in demo/"
+	@echo "make test      run the tests and the examples in docstrings, README and docs (without slow tests)"
+	@echo "make test-all  run all tests, including slow ones, and all tutorials"
+	@echo "make lint      check style, format and the layers of the package"
+	@echo "make bench     run all scripts in benchmarks/"
+	@echo "make clean     remove caches, builds and demo/, but not .venv"
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv with $(PYTHON) (a few minutes the first time)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ovkgp needs Python 3.11 or later; say make PYTHON=/path/to/python")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ovkgp needs Python 3.11 or later. Run make PYTHON=/path/to/python")'
 	@$(PYTHON) -m venv .venv
 	@$(PIP) torch==2.13.0
 	@$(PIP) -e '.[dev]'

@@ -1,6 +1,6 @@
-"""How the experiments of the papers speak: tables of plain columns, claims with their verdict, and sizes that do not fit.
+"""Output of the experiments of the papers: tables, claims and whether they hold, and sizes that do not fit in memory.
 
-A module for `ridge.py`, `itl.py` and their siblings; run by itself it does nothing.
+Imported by `ridge.py`, `itl.py` and others; not a script.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIRST, OTHER = 16, 20
 
 
 class Claim(NamedTuple):
-    """A sentence of a paper, and whether this run bears it out."""
+    """Claim of a paper, and whether this run reproduces it."""
 
     text: str
     holds: bool
@@ -31,34 +31,34 @@ def heading(title: str, *columns: str) -> None:
 
 
 def row(first: str, *others: str | float) -> None:
-    """One line of a table; numbers with three decimals."""
+    """Print one line of a table; numbers with three decimals."""
     cells = (cell if isinstance(cell, str) else f"{cell:.3f}" for cell in others)
     print(f"    {first:<{FIRST}}" + "".join(f"{cell:>{OTHER}}" for cell in cells), flush=True)
 
 
 def note(text: str) -> None:
-    """A sentence below a table."""
+    """Print a sentence below a table."""
     print(f"    {text}", flush=True)
 
 
 def claim(text: str, holds: bool) -> Claim:
-    """Print a claim with its verdict, and hand it on."""
+    """Print a claim and whether it holds, and return it."""
     print(f"    {'holds' if holds else 'DOES NOT HOLD':<14} {text}", flush=True)
     return Claim(text, bool(holds))
 
 
-def spread(values: np.ndarray) -> str:
-    """Mean ± standard deviation over the repetitions."""
+def mean_and_std(values: np.ndarray) -> str:
+    """Format mean ± standard deviation over the repetitions."""
     return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
 
 
 def infeasible(num_rows: int, num_outputs: int) -> str:
-    """What the dense matrix between all entries would take, in float64."""
+    """Format the memory of the dense matrix between all entries, in float64."""
     return f"no: {8 * (num_rows * num_outputs) ** 2 / 1e9:.3g} GB"
 
 
 def run_experiments(experiments: Iterable[tuple[str, Callable[[], list[Claim]]]]) -> None:
-    """Run them one after another on one thread, and count the claims that hold."""
+    """Run experiments in order on one thread, and count the claims that hold."""
     torch.set_num_threads(1)
     with threadpool_limits(1):  # NumPy's threads are not torch's
         claims = [found for name, experiment in experiments for found in _timed(name, experiment)]

@@ -1,11 +1,11 @@
-"""Posteriors of hyperparameters and variational training beside GPyTorch's, in one run and on one thread.
+"""Posteriors of hyperparameters and variational training compared with GPyTorch, in one run and on one thread.
 
     python benchmarks/hyperparameters.py [--quick] [--only NAME] [--data FOLDER]
 
-By name: `one`, NUTS over 3 hyperparameters at n = 30, and `icm`, over an ICM at n = 200, p = 4, in effective samples a
-second beside GPyTorch's `pyro_sample_from_prior`; `features`, ORFF with p = 4 and D = 200 at n = 10⁵ and 10⁴ on every road
-there is; `variational`, the time to come within 1 % of the final test log density on SARCOS beside GPyTorch's LMC SVGP,
-where the folder of its file is given (or in OVKGP_DATA). Float64.
+By name: `one`, NUTS over 3 hyperparameters at n = 30, and `icm`, over an ICM at n = 200, p = 4, in effective samples per
+second compared with GPyTorch's `pyro_sample_from_prior`; `features`, ORFF with p = 4 and D = 200 at n = 10⁵ and 10⁴ with every
+method; `variational`, the time to come within 1 % of the final test log density on SARCOS compared with GPyTorch's LMC SVGP,
+if the folder of its file is given (or in OVKGP_DATA). Float64.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ OUTPUTS, FREQUENCIES = 4, 200
 
 
 def features(quick: bool = False) -> None:
-    """All roads, at the sizes of the issue or a tenth of them."""
+    """Run all methods, at full sizes or a tenth of them."""
     large, small = (10_000, 1000) if quick else (100_000, 10_000)
     X, Y = data(large)
     print(f"\nORFF, p = {OUTPUTS}, D = {FREQUENCIES}, RBF in two dimensions")

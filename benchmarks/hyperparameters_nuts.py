@@ -27,7 +27,7 @@ from ovkgp.kernels import DecomposableKernel
 LENGTHSCALE, OUTPUTSCALE, NOISE, DIAGONAL = (0.0, 1.0), (0.0, 1.0), (-3.0, 1.5), (-1.0, 1.5)
 """Location and scale of the logarithms, on both sides; loadings are standard normal."""
 TARGET = "≥ 10 x"
-LEAST_DRAWS = 4
+MIN_DRAWS = 4
 """Fewer have no effective size."""
 
 
@@ -68,9 +68,9 @@ def compare(label: str, gp, X: Tensor, Y: Tensor, theirs, target: Tensor, draws:
     if samples is None:
         each = 1e3 * spent / gradients
         print(
-            f"{'GPyTorch':<12}fewer than {LEAST_DRAWS} draws in {spent:.0f} s: {gradients} gradients, {each:.1f} ms each"
+            f"{'GPyTorch':<12}fewer than {MIN_DRAWS} draws in {spent:.0f} s: {gradients} gradients, {each:.1f} ms each"
         )
-        print(f"{'ratio':<12}more than {ours * spent / LEAST_DRAWS:.0f} x   {TARGET}", flush=True)
+        print(f"{'ratio':<12}more than {ours * spent / MIN_DRAWS:.0f} x   {TARGET}", flush=True)
         return
     peer = row("GPyTorch", len(next(iter(samples.values()))[0]), spent, gradients, samples)
     print(f"{'ratio':<12}{ours / peer:>58.1f} x   {TARGET}", flush=True)
@@ -145,7 +145,7 @@ def peer_draws(
     model, X: Tensor, Y: Tensor, draws: int, limit: float
 ) -> tuple[dict[str, np.ndarray] | None, float, int]:
     """Named draws (1, draws, ...) of GPyTorch's integration with Pyro, the seconds and the number of gradients; None for
-    draws that are too few to judge."""
+    draws that are too few to assess."""
     count, kept, start = [0], [], time.perf_counter()
 
     def joint(x, y):
@@ -173,7 +173,7 @@ def peer_draws(
     except OutOfTime:
         print(f"    (the peer was stopped after {limit:.0f} s)")
     spent = time.perf_counter() - start
-    if len(kept) < LEAST_DRAWS:
+    if len(kept) < MIN_DRAWS:
         return None, spent, count[0]
     raw = {name: torch.stack([draw[name] for draw in kept]) for name in kept[0]}
     sites = {name: kernel.transforms[name].inv(value) for name, value in raw.items()}

@@ -2,7 +2,7 @@
 
 A module for `hyperparameters.py`; run by itself it does nothing. Both sides have the same rows, inducing points and batches,
 and Matérn-5/2 kernels with ARD: ours an ICM of rank `LATENTS`, GPyTorch's an LMC with `LATENTS` processes, each with
-lengthscales of its own. Time that goes into watching the test density is not counted.
+separate lengthscales. Time that goes into watching the test density is not counted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def variational(quick: bool = False, folder: str | None = None) -> None:
     """Both sides on the rows of SARCOS's test file."""
     path = None if folder is None else Path(folder) / "sarcos" / "sarcos_test.npz"
     if path is None or not path.exists():
-        print("\nvariational: left out; give --data FOLDER with sarcos/sarcos_test.npz, or set OVKGP_DATA")
+        print("\nvariational: skipped; give --data FOLDER with sarcos/sarcos_test.npz, or set OVKGP_DATA")
         return
     X, Y, Xs, Ys = rows(path, 1000 if quick else 4000)
     epochs = 10 if quick else 60
@@ -100,7 +100,7 @@ def ours_density(gp: VariationalGP, Xs: Tensor, Ys: Tensor) -> float:
 
 
 class LMC(gpytorch.models.ApproximateGP):
-    """GPyTorch's linear model of coregionalisation, as its tutorial builds it."""
+    """GPyTorch's linear model of coregionalization, as in its tutorial."""
 
     def __init__(self, points: Tensor, num_tasks: int):
         points = points.expand(LATENTS, -1, -1)

@@ -1,11 +1,11 @@
-"""Learning a continuum of tasks: the experiments of the papers, their printed figures beside ours, and the claims that must show.
+"""Learning a continuum of tasks: the experiments of the papers, their published results next to ours, and their claims.
 
     python benchmarks/itl.py [--quick] [--only NAME] [--data FOLDER] [--splits N] [--out FOLDER]
 
 By name: `lt134`, quantiles of the sine toy; `lt136`, the width of a smoothed loss; `lt137`, the number of levels; `lt135`, the table of quantile
-regression on twenty data sets, where their folder is given (or in OVKGP_DATA); `lt139`, costs of mistakes; `lt141` and `bt105`, level sets; `lt142`,
-`lt144` and `lt145`, style transfer, its rank, and missing faces; `speed`, seconds beside the peers. Default sizes take an hour or two, most of it
-`lt135`; --quick, half an hour. With --out, pictures. One thread, float64.
+regression on twenty data sets, if their folder is given (or in OVKGP_DATA); `lt139`, costs of errors; `lt141` and `bt105`, level sets; `lt142`,
+`lt144` and `lt145`, style transfer, its rank, and missing faces; `speed`, seconds compared with other implementations. Default sizes take an hour or two, most of it
+`lt135`; --quick, half an hour. --out writes figures. One thread, float64.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ EXPERIMENTS = {
     "lt145": lt145,
     "speed": speed,
 }
-PICTURES = ("lt134", "lt136", "lt137", "lt141", "bt105")
-"""Those that draw."""
+FIGURES = ("lt134", "lt136", "lt137", "lt141", "bt105")
+"""Experiments with figures."""
 
 QUICK = {
     "lt135": {"splits": 5},
@@ -47,7 +47,7 @@ QUICK = {
     "lt145": {"repeats": 2, "masks": 1},
     "speed": {"sizes": ((200, 15, 40),), "frequencies": (200,)},
 }
-"""What is unlike the defaults of the experiments."""
+"""Options that differ from the defaults of the experiments."""
 
 
 def main() -> None:
@@ -56,18 +56,18 @@ def main() -> None:
     parser.add_argument("--only", choices=EXPERIMENTS, help="one experiment")
     parser.add_argument("--data", default=os.environ.get("OVKGP_DATA"), help="the folder of quantile/")
     parser.add_argument("--splits", type=int, help="of lt135 (default 20, as in the thesis; 5 with --quick)")
-    parser.add_argument("--out", help="a folder for pictures")
+    parser.add_argument("--out", help="folder for figures")
     options = parser.parse_args()
     names = [options.only] if options.only else EXPERIMENTS
     run_experiments((name, partial(EXPERIMENTS[name], **sizes_of(name, options))) for name in names)
 
 
 def sizes_of(name: str, options: argparse.Namespace) -> dict:
-    """The sizes of one experiment that were asked for."""
+    """Return the requested sizes of one experiment."""
     sizes = dict(QUICK.get(name, {})) if options.quick else {}
     if name == "lt135":
         sizes |= {"folder": options.data} | ({"splits": options.splits} if options.splits else {})
-    if name in PICTURES:
+    if name in FIGURES:
         sizes["out"] = options.out
     return sizes
 

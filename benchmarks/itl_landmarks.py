@@ -20,7 +20,7 @@ OPTIONS = {"lam": 2e-5, "lengthscale": (2 * 0.07) ** -0.5, "task_lengthscale": (
 """λ, γ_X = .07 and γ_Θ = .4, the defaults of the authors."""
 NOISE = 0.004
 TEST_SHARE = 0.1
-"""Of the identities, as in the thesis: 7 of 70."""
+"""Number of test identities, as in the thesis: 7 of 70."""
 
 
 def _splits(num_identities: int, repeats: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -145,7 +145,7 @@ def lt145(
     repeats: int = 10,
     masks: int = 4,
 ) -> list[Claim]:
-    """The error against the share of faces that are missing among the targets, with neutral faces as inputs."""
+    """Compute the error as a function of the fraction of missing target faces, with neutral faces as inputs."""
     found = {share: [] for share in shares}
     for seed, (tasks, train, test) in enumerate(_splits(num_identities, repeats)):
         rows, held = single_rows(train, 0), single_rows(test, 0)
@@ -177,7 +177,7 @@ def lt145(
 
 
 def _masked(rows: TaskRows, share: float, rng: np.random.Generator) -> TaskRows:
-    """A share of the target faces away, and of each task at least one kept."""
+    """Remove a fraction of the target faces, and keep at least one per task."""
     observed = rng.uniform(size=rows.Y.shape[:2]) >= share
     observed[rng.integers(len(observed), size=observed.shape[1]), np.arange(observed.shape[1])] = True
     return rows._replace(Y=np.where(observed[..., None], rows.Y, np.nan))

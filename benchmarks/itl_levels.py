@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from claims import Claim, claim, heading, note, row
-from pictures import pyplot, save
+from figures import pyplot, save
 from scipy.stats import multivariate_normal
 from sklearn.svm import OneClassSVM
 
@@ -21,7 +21,7 @@ WAYS = {
     "nested": {"calibrate": False, "nested": True},
     "calibrated": {"calibrate": True, "nested": True},
 }
-"""What is done to the curves of the papers' problem: nothing; rearranged; and thresholds moved so that fresh points are inside as often."""
+"""Treatments of the curves of the papers' problem: none, rearranged, and thresholds calibrated on new points."""
 
 # --- a mixture of two Gaussians ---------------------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ LEVELS = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 def lt141(
     num_rows: int = 200, num_tasks: int = 20, num_fresh: int = 4000, repeats: int = 20, out: str | None = None
 ) -> list[Claim]:
-    """Masses of the estimated level sets, and how much of them is not in the true ones; a picture where a folder is given."""
+    """Masses of the estimated level sets, and how much of them is not in the true ones; write a figure if a folder is given."""
     fresh = _mixture(num_fresh, seed=1000)
     truly, masses, wrong = _truly_inside(fresh), {}, {}
     for name, options in WAYS.items():
@@ -56,7 +56,7 @@ def lt141(
         f"{100 * crossing:.0f} % of fresh points change sign more than once (LT §2.11: 15 %); its run is off by .14 as ν goes to 0."
     )
     if out is not None:
-        note(f"picture: {_picture(Path(out), num_rows, num_tasks)}")
+        note(f"figure: {_figure(Path(out), num_rows, num_tasks)}")
     means = {name: np.abs(m.mean(0)) for name, m in masses.items()}
     worse = (wrong["calibrated"] - wrong["OneClassSVM"]).max()
     return [
@@ -104,8 +104,8 @@ def _fit(num_rows: int, num_tasks: int, seed: int, **options) -> InfiniteOneClas
     return model.fit(_mixture(num_rows, seed))
 
 
-def _picture(folder: Path, num_rows: int, num_tasks: int) -> Path:
-    """True and estimated level sets, coloured by their mass."""
+def _figure(folder: Path, num_rows: int, num_tasks: int) -> Path:
+    """True and estimated level sets, colored by their mass."""
     plt = pyplot()
     x, y = np.linspace(-4.2, 5.0, 185), np.linspace(-3.2, 4.0, 145)
     plane = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2)
@@ -129,7 +129,7 @@ CLUSTERS = {0.0: 250, 10.0: 250, 5.0: 100}
 """Rows around (c, c), with unit variance."""
 FEATURES = {"num_frequencies": 50, "random_state": 0, "calibrate": False, "nested": False}
 FOUND = {100.0: ".015", 1.0: ".015", 0.01: ".08"}
-"""The farthest share of the rows from 1 - ν in another run of the printed problem, with 50 random features (BT §2.8); the figure shows no
+"""The largest deviation of the fraction of rows inside from 1 - ν in another run of the printed problem, with 50 random features (BT §2.8); the figure shows no
 numbers."""
 
 
@@ -161,11 +161,11 @@ def bt105(
     )
     note("10 times as many fresh points as rows.")
     if out is not None:
-        note(f"picture: {_share_picture(Path(out), levels, shares, gammas)}")
+        note(f"figure: {_fraction_figure(Path(out), levels, shares, gammas)}")
     far = {key: np.abs(values - (1 - levels)).max(1) for key, values in shares.items()}
     return [
         claim(
-            "as printed, the share of the rows inside follows 1 - ν to .06 for every γ_T, with the kernel and with features",
+            "as printed, the fraction of rows inside follows 1 - ν to .06 for every γ_T, with the kernel and with features",
             max(far[gamma, name][0] for gamma in gammas for name in ("as printed", "50 features")) < 0.06,
         ),
         claim("nested, it does to .03", max(far[gamma, "nested"][0] for gamma in gammas) < 0.03),
@@ -186,7 +186,7 @@ def _cluster_fit(X: np.ndarray, gamma: float, **options) -> InfiniteOneClassSVM:
     return InfiniteOneClassSVM(lengthscale=0.5, lam=0.0, density="linear", **tasks, **options).fit(X)
 
 
-def _share_picture(folder: Path, levels: np.ndarray, shares: dict, gammas: Sequence[float]) -> Path:
+def _fraction_figure(folder: Path, levels: np.ndarray, shares: dict, gammas: Sequence[float]) -> Path:
     """The share inside against the level, a panel for each way."""
     plt = pyplot()
     figure, axes = plt.subplots(1, len(WAYS), figsize=(12, 4), sharex=True, sharey=True, layout="constrained")

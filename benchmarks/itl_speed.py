@@ -50,7 +50,7 @@ def speed(
     Args:
         sizes: rows, nodes, and epochs of L-BFGS that the peers get.
         percentile_rows, num_features: beside scikit-learn.
-        many_rows, frequencies, batches: of the streamed fits, and the steps on batches of rows and tasks.
+        many_rows, frequencies, batches: Sizes of the streamed fits, and steps on batches of rows and tasks.
     """
     return [
         *(found for size in sizes for found in beside_the_gram(*size)),
@@ -108,7 +108,7 @@ def _problem(num_rows: int, num_frequencies: int) -> StreamedProblem:
     measure = gauss_legendre(30)
     phi = input_factor(X[:1000], lengthscale=LENGTHSCALE, num_frequencies=num_frequencies, random_state=0)
     tasks, loss = task_factor(measure.nodes)(measure.nodes[:, None]), IntegralLoss(Pinball(), measure)
-    return StreamedProblem.of(phi, X, tasks, y[:, None], loss, LAM, random_state=0)
+    return StreamedProblem.from_factor(phi, X, tasks, y[:, None], loss, LAM, random_state=0)
 
 
 def _streamed(problem: StreamedProblem, count: int, batches: int) -> list[Claim]:
@@ -125,7 +125,7 @@ def _streamed(problem: StreamedProblem, count: int, batches: int) -> list[Claim]
 
 
 def _measured(name: str, solve: Callable[[], StreamedSolution]) -> tuple[StreamedSolution, float]:
-    """What was found, and by how many MB the process grew."""
+    """Return the result, and the growth of the memory of the process in MB."""
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)

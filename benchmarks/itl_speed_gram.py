@@ -33,7 +33,7 @@ def data(num_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def beside_the_gram(num_rows: int, num_tasks: int, epochs: int) -> list[Claim]:
-    """Both on the same data, nodes and kernels; the peers get so many epochs."""
+    """Run both on the same data, nodes and kernels; the other implementations run `epochs` epochs."""
     X, y = data(num_rows)
     nodes = torch.linspace(0.01, 0.99, num_tasks, dtype=torch.float64)
     heading(
@@ -129,7 +129,7 @@ def _public(X: np.ndarray, y: np.ndarray, nodes: torch.Tensor, epochs: int) -> f
 
 
 def available_memory() -> float:
-    """Bytes that may be had; infinite where the system does not tell (it is Linux that does)."""
+    """Return the available memory in bytes; infinite on systems other than Linux."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -64,12 +64,12 @@ PRINTED = {
 DOUBTFUL = ("snowgeese", "un3")
 """Perhaps not the paper's data: reported, not counted."""
 REPAIRED = {"crabs": 11.0, "cpus": 7.0}
-"""Where the paper's IQR loses to its JQR, and the JQR's figure."""
-MOST_CROSSING, FEWEST_WINS = 0.1, 15
+"""Data sets on which the paper's JQR is better than its IQR, and the JQR's result."""
+MAX_CROSSING, MIN_WINS = 0.1, 15
 
 
 class Scores(NamedTuple):
-    """Of one split, times 100: the pinball loss, the crossing between percentiles and between the five levels as predicted, and
+    """Results of one split, times 100: the pinball loss, the crossing between percentiles and between the five levels as predicted, and
     between percentiles before they are sorted (of a finite coupling, between its levels); and seconds."""
 
     pinball: float
@@ -94,11 +94,11 @@ def lt135(
         splits: 70/30 splits of each table; the paper has 20.
         names: tables.
         couplings: ours, beside "infinite" perhaps "joint" and "independent".
-        trials: of the search for hyperparameters.
-        jobs: how many splits at a time.
+        trials: Number of trials of the search for hyperparameters.
+        jobs: Number of splits in parallel.
     """
     if folder is None or not (Path(folder) / "quantile").is_dir():
-        print("\nLT-135: left out; give --data FOLDER with quantile/*.csv, or set OVKGP_DATA")
+        print("\nLT-135: skipped; give --data FOLDER with quantile/*.csv, or set OVKGP_DATA")
         return []
     heading(
         f"LT-135: pinball loss x 100, {splits} splits of 70/30, {trials} trials of a search on each",
@@ -111,7 +111,9 @@ def lt135(
         "seconds a split",
     )
     found = {name: _measure(Path(folder), name, splits, couplings, trials, jobs) for name in names}
-    note("crossing: what neighbouring percentiles fall, summed, mean over test points, x 100; printed for IQR: 0 to 2.")
+    note(
+        "crossing: sum of decreases between neighboring percentiles, mean over test points, x 100; printed for IQR: 0 to 2."
+    )
     return _claims({name: scores[couplings[0]] for name, scores in found.items()})
 
 
@@ -182,9 +184,9 @@ def _claims(scores: dict[str, np.ndarray]) -> list[Claim]:
         claim(
             f"within the printed ± of IQR, or below, on {wins} of {len(counted)} tables"
             + (f"; not on {', '.join(lost)}" if lost else ""),
-            len(lost) <= len(PRINTED) - len(DOUBTFUL) - FEWEST_WINS,
+            len(lost) <= len(PRINTED) - len(DOUBTFUL) - MIN_WINS,
         ),
-        claim(f"percentiles fall by at most {worst:.3f} (x 100, mean over test points)", worst <= MOST_CROSSING),
+        claim(f"percentiles fall by at most {worst:.3f} (x 100, mean over test points)", worst <= MAX_CROSSING),
     ]
     for name in [name for name in REPAIRED if name in scores]:
         loss = scores[name][:, 0].mean()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from claims import Claim, claim, heading, note, row
-from pictures import pyplot, save
+from figures import pyplot, save
 from timing import timed
 
 from ovkgp import InfiniteQuantileRegressor
@@ -63,7 +63,7 @@ def lt134(
     seeds: Sequence[int] = (0, 1, 2),
     out: str | None = None,
 ) -> list[Claim]:
-    """A few rows with and without the penalty on crossings; many rows against the oracle; a picture where a folder is given."""
+    """A few rows with and without the penalty on crossings; many rows against the oracle; write a figure if a folder is given."""
     grid = np.linspace(0.0, 1.5, 301)[:, None]
     heading(
         f"LT-134: the sine, n = {num_rows}, m = {num_tasks}, {len(seeds)} draws: crossing over 100 levels",
@@ -96,12 +96,12 @@ def lt134(
         )
     ]
     if out is not None:
-        note(f"picture: {_picture(Path(out), num_rows, num_tasks, strengths[-1], grid)}")
+        note(f"figure: {_figure(Path(out), num_rows, num_tasks, strengths[-1], grid)}")
     return claims + _against_oracle(large_rows, seeds)
 
 
 def _crossing(num_rows: int, num_tasks: int, strength: float, seed: int, grid: np.ndarray) -> tuple[float, ...]:
-    """Crossing on a grid and at the data, training loss, and the share of pairs that cross on the grid."""
+    """Crossing on a grid and at the data, training loss, and the fraction of pairs that cross on the grid."""
     model, X, y = _small(num_rows, num_tasks, strength, seed)
     levels = np.linspace(0.005, 0.995, 100)
     on_grid, at_data = model.crossing(grid, levels), model.crossing(X, levels)
@@ -151,11 +151,11 @@ def _against_oracle(num_rows: int, seeds: Sequence[int]) -> list[Claim]:
     note("100 random frequencies, nothing sorted; the thesis has no oracle, and takes 30 s (JQR 1330 s) for D = 100.")
     return [
         claim(f"the loss is within 3 % of the oracle's ({100 * max(excesses):.2f} % at most)", max(excesses) < 0.03),
-        claim(f"less than 1 % of neighbouring percentiles cross ({100 * max(shares):.2f} %)", max(shares) < 0.01),
+        claim(f"less than 1 % of neighboring percentiles cross ({100 * max(shares):.2f} %)", max(shares) < 0.01),
     ]
 
 
-def _picture(folder: Path, num_rows: int, num_tasks: int, strength: float, grid: np.ndarray) -> Path:
+def _figure(folder: Path, num_rows: int, num_tasks: int, strength: float, grid: np.ndarray) -> Path:
     """Curves without and with the penalty."""
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
@@ -180,7 +180,7 @@ SMOOTHED = {10.0: (225, 258), 0.1: (1313, 1438), 1e-3: (931, 1169), 0.0: (879, 1
 def lt136(
     num_rows: int = 1000, num_tasks: int = 100, kappas: Sequence[float] = tuple(SMOOTHED), out: str | None = None
 ) -> list[Claim]:
-    """Time, iterations and error of the smoothed loss against κ; a picture where a folder is given."""
+    """Time, iterations and error of the smoothed loss against κ; write a figure if a folder is given."""
     X, y, _ = make_sine_quantiles(num_rows, random_state=0)
     test = make_sine_quantiles(2000, random_state=1)
     heading(
@@ -209,7 +209,7 @@ def lt136(
         "κ in standard deviations of y; printed for n = 10 000 on a graphics card, whose figure shows the curves alone."
     )
     if out is not None:
-        note(f"picture: {_sweep_picture(Path(out), models, test)}")
+        note(f"figure: {_sweep_figure(Path(out), models, test)}")
     small = min(kappa for kappa in kappas if kappa > 0)
     gap = abs(excesses[small] - excesses[min(kappas)])
     return [
@@ -227,7 +227,7 @@ def _sine_model(num_tasks: int, **options) -> InfiniteQuantileRegressor:
     return InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-4, num_tasks=num_tasks, random_state=0, **options)
 
 
-def _sweep_picture(folder: Path, models: dict, test: QuantileSample) -> Path:
+def _sweep_figure(folder: Path, models: dict, test: QuantileSample) -> Path:
     plt = pyplot()
     grid, levels = np.linspace(0, 1.5, 200)[:, None], np.array([0.05, 0.25, 0.5, 0.75, 0.95])
     figure, axes = plt.subplots(1, len(models), figsize=(3.4 * len(models), 3.2), sharey=True, layout="constrained")
@@ -251,7 +251,7 @@ def lt137(
     seeds: Sequence[int] = (0, 1, 2),
     out: str | None = None,
 ) -> list[Claim]:
-    """The loss against the number of nodes m of the integral over levels; a picture where a folder is given."""
+    """The loss against the number of nodes m of the integral over levels; write a figure if a folder is given."""
     asked = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
     heading(
         f"LT-137: nodes, n = {num_rows}, {len(seeds)} draws, 2000 test points: loss over the oracle's",
@@ -277,7 +277,7 @@ def lt137(
         )
     note("Gauss-Legendre nodes. Printed: no change beyond m = 34, about √n.")
     if out is not None:
-        note(f"picture: {_nodes_picture(Path(out), excesses)}")
+        note(f"figure: {_nodes_figure(Path(out), excesses)}")
     last, root = excesses[nodes[-1]], excesses[min(nodes, key=lambda m: abs(m - np.sqrt(num_rows)))]
     few = [m for m in nodes if abs(excesses[m] - last) < 1e-3]
     return [
@@ -296,7 +296,7 @@ def _node_excess(num_rows: int, num_tasks: int, seed: int, levels: np.ndarray) -
     return _excess(model, test, levels), _excess(model, test)
 
 
-def _nodes_picture(folder: Path, excesses: dict[int, float]) -> Path:
+def _nodes_figure(folder: Path, excesses: dict[int, float]) -> Path:
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(5.2, 3.4), layout="constrained")
     axis.semilogx(list(excesses), [100 * value for value in excesses.values()], marker="o")

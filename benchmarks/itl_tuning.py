@@ -1,4 +1,4 @@
-"""What `itl_tables.py` searches: λ, a factor on learned lengthscales, and the scale of the levels.
+"""Search of `itl_tables.py`: λ, a factor on learned lengthscales, and the scale of the levels.
 
 Lengthscales and trend are learned once, on the training part of a split; a trial then is one plain fit. Run by itself it does nothing.
 """
@@ -12,12 +12,12 @@ import torch
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 
 from ovkgp import BayesSearchCV, InfiniteQuantileRegressor
-from ovkgp.estimators.quantiles.kernel import learned_trend
-from ovkgp.estimators.quantiles.rows import QuantileRows, crossing_of
+from ovkgp.estimators.quantiles.kernel import learn_trend
+from ovkgp.estimators.quantiles.rows import QuantileRows, measure_crossing
 
 LEVELS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
 MAX_ITER = 2000
-"""Of the last fit; the trials take 200."""
+"""Value for the last fit; the trials use 200."""
 SPACE = {
     "stretch": (0.5, 4.0, "log"),
     "strength": (1e-3, 1e2, "log"),
@@ -32,7 +32,7 @@ class TunedQuantiles(RegressorMixin, BaseEstimator):
         known: a `LearnedKernel`.
         stretch: a factor on its lengthscales.
         strength: λ, as a multiple of what signal and noise of a Gaussian process suggest.
-        coupling, task_lengthscale, max_iter: as there.
+        coupling, task_lengthscale, max_iter: Options of the estimator.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class TunedQuantiles(RegressorMixin, BaseEstimator):
         return -self.model_.pinball_loss(X, y, LEVELS).sum()
 
     def raw_crossing(self, X, levels) -> float:
-        """What the curves would fall if they were not sorted, in the units of y."""
+        """Compute the decrease of unsorted curves, in the units of y."""
         model = self.model_
         curves = model.function_(model.scaling_.inputs(X), torch.from_numpy(levels))
-        return float(model.scaling_.output_scale[0]) * crossing_of(curves.numpy()).total
+        return float(model.scaling_.output_scale[0]) * measure_crossing(curves.numpy()).total
 
 
 def tuned(X: np.ndarray, y: np.ndarray, *, coupling: str, trials: int, folds, seed: int) -> TunedQuantiles:
@@ -83,7 +83,7 @@ def tuned(X: np.ndarray, y: np.ndarray, *, coupling: str, trials: int, folds, se
     rows = QuantileRows.of(X, y)
     rows = rows.scaled(rows.scaling(scale_inputs=True))
     search = BayesSearchCV(
-        TunedQuantiles(learned_trend(rows, "rbf"), coupling=coupling),
+        TunedQuantiles(learn_trend(rows, "rbf"), coupling=coupling),
         {name: values for name, values in SPACE.items() if coupling != "independent" or name != "task_lengthscale"},
         n_startup=trials - trials // 2,
         n_iter=trials // 2,

@@ -90,7 +90,7 @@ def transplant(gp: OperatorValuedGP, model: MultitaskGP) -> None:
 
 
 def icm(p: int, base_kernel: Kernel, features: int | None = None) -> OperatorValuedGP:
-    """Our model with GPyTorch's parametrisation: k(x, z) (W Wᵀ + diag v), W (p, 2), constant means, noise per output."""
+    """Our model with GPyTorch's parametrization: k(x, z) (W Wᵀ + diag v), W (p, 2), constant means, noise per output."""
     base_kernel.lengthscale = 0.3
     kernel = DecomposableKernel(base_kernel, num_outputs=p, rank=2).double()
     features = None if features is None else ORFF(kernel, features, random_state=0)
@@ -124,7 +124,7 @@ def features(quick: bool) -> None:
     X, Y = draw(gp, n, d)
     model = MultitaskGP(X, Y, RFFKernel(num_samples=D, num_dims=d, ard_num_dims=d))
     scaled = gp.features.frequencies * gp.kernel.base_kernel.lengthscale
-    model.covar_module.data_covar_module.randn_weights = scaled.detach().mT  # the same waves
+    model.covar_module.data_covar_module.randn_weights = scaled.detach().mT  # the same frequencies
     transplant(gp, model)
     times = seconds(partial(our_step, gp, X, Y), partial(their_step, model), repeats=3)
     line("evidence and gradient", *times, "want >= 30")
@@ -156,7 +156,7 @@ def exact(quick: bool) -> None:
 
 
 def training(X: Tensor, Y: Tensor) -> None:
-    """From the usual starts to the same evidence: ours ends by itself, GPyTorch's Adam as soon as it is there."""
+    """Train from the default initial values to the same evidence: ovkgp until convergence, GPyTorch's Adam until it is reached."""
     gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=Y.shape[1], rank=2))
     our_time, _ = timed(lambda: gp.fit(X, Y, random_state=0))
     reached = gp.log_evidence(X, Y).item()
@@ -190,7 +190,7 @@ def adam(model: gpytorch.models.ExactGP, steps: int, goal: float = math.inf) -> 
 
 
 def bare_gram(X: Tensor, frequencies: Tensor) -> np.ndarray:
-    """What a pass costs at least: waves into one buffer, chunk by chunk, and their products."""
+    """Compute the minimum work of a pass: cosines and sines in one buffer, chunk by chunk, and their products."""
     D = len(frequencies)
     chunk = CHUNK_ENTRIES // (2 * D)
     buffer, total = torch.empty(chunk, 2 * D, dtype=torch.float64), np.zeros((2 * D, 2 * D))
@@ -264,10 +264,12 @@ def regressor(kernel: str, X, Y, Xs):
 
 def standardised(X, Y, Xs, work):
     """Mean and std of `work` on standardised tensors, back in the units of Y."""
-    centre, scale = np.nanmean(Y, 0), np.nanstd(Y, 0)
-    at, spread = X.mean(0), X.std(0)
-    mean, std = work(*map(torch.from_numpy, ((X - at) / spread, (Y - centre) / scale, (Xs - at) / spread)))
-    return centre + scale * mean.numpy(), scale * std.numpy()
+    center, scale = np.nanmean(Y, 0), np.nanstd(Y, 0)
+    center_x, scale_x = X.mean(0), X.std(0)
+    mean, std = work(
+        *map(torch.from_numpy, ((X - center_x) / scale_x, (Y - center) / scale, (Xs - center_x) / scale_x))
+    )
+    return center + scale * mean.numpy(), scale * std.numpy()
 
 
 def gpytorch_multitask(X: Tensor, Y: Tensor, Xs: Tensor):
@@ -311,7 +313,7 @@ SPLITS = (0, 1, 2)
 
 def data(quick: bool, folder: str | None = None) -> None:
     if folder is None:
-        print("\nreal data: left out; give --data FOLDER or set OVKGP_DATA")
+        print("\nreal data: skipped; give --data FOLDER or set OVKGP_DATA")
         return
     print(f"\n{'real data':<30}{'model':<38}{'error':>10}{'log density':>13}{'coverage':>10}{'seconds':>9}")
     sarcos(Path(folder), quick)

@@ -1,10 +1,10 @@
-"""The ridge experiments of the papers, their printed figures beside ours, and the claims that must show.
+"""The ridge experiments of the papers, their published results next to ours, and their claims.
 
     python benchmarks/ridge.py [--quick | --full] [--only NAME] [--data FOLDER] [--repeats N] [--out FOLDER]
 
 By name: `bt82`, a curl-free field in five dimensions; `bt83`, quadratic tasks; `ba12`, fields in the plane; `ba13`, outputs
-of rank one under correlated noise; `bt81`, digits; `bt84`, SARCOS with one torque an input, where the folder of its file is
-given (or in OVKGP_DATA); `moons`, points without labels (with --out a picture); `speed`, seconds beside scikit-learn's.
+of rank one under correlated noise; `bt81`, digits; `bt84`, SARCOS with one torque per input, if the folder of its file is
+given (or in OVKGP_DATA); `moons`, points without labels (with --out a figure); `speed`, seconds compared with scikit-learn.
 Default sizes take some ten minutes, --quick two, --full, the papers' sizes, some hours. One thread, float64.
 """
 
@@ -62,7 +62,7 @@ FULL = {
     "bt84": {"rows": (50, 100, 150, 200, 400), "repeats": 80},
     "moons": {"num_rows": 500},
 }
-"""What is unlike the defaults of the experiments."""
+"""Options that differ from the defaults of the experiments."""
 
 
 def main() -> None:
@@ -73,14 +73,14 @@ def main() -> None:
     parser.add_argument("--only", choices=EXPERIMENTS, help="one experiment")
     parser.add_argument("--data", default=os.environ.get("OVKGP_DATA"), help="the folder of sarcos/")
     parser.add_argument("--repeats", type=int, help="of bt84 (default 10; the thesis has 80)")
-    parser.add_argument("--out", help="a folder for pictures")
+    parser.add_argument("--out", help="folder for figures")
     options = parser.parse_args()
     names = [options.only] if options.only else EXPERIMENTS
     run_experiments((name, partial(EXPERIMENTS[name], **sizes_of(name, options))) for name in names)
 
 
 def sizes_of(name: str, options: argparse.Namespace) -> dict:
-    """The sizes of one experiment that were asked for."""
+    """Return the requested sizes of one experiment."""
     sizes = dict((QUICK if options.quick else FULL if options.full else {}).get(name, {}))
     if name == "bt84":
         sizes |= {"folder": options.data} | ({"repeats": options.repeats} if options.repeats else {})

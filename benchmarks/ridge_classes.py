@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from claims import Claim, claim, heading, note, row
-from pictures import pyplot, save
+from figures import pyplot, save
 from sklearn.datasets import load_digits
 from timing import timed
 
@@ -45,9 +45,7 @@ def bt81(
     for D in frequencies:
         errors.append(error(D))
         row(f"{D}", errors[-1], exact)
-    note(
-        "scikit-learn's digits, 8 x 8 pixels in [-1, 1], in place of MNIST's 28 x 28: so the lengthscale is the median"
-    )
+    note("scikit-learn's digits, 8 x 8 pixels in [-1, 1], instead of MNIST's 28 x 28: so the lengthscale is the median")
     note(
         "distance, not 20, and errors are not comparable. λ by leave-one-out errors; the class is that of the largest score."
     )
@@ -84,7 +82,7 @@ LAM, LAM_MANIFOLD = 0.1, 0.075
 
 
 def moons(num_rows: int = 200, num_frequencies: int = 100, draws: int = 10, out: str | None = None) -> list[Claim]:
-    """Weights and kernel side by side, with and without the penalty; a picture where a folder is given."""
+    """Weights and kernel side by side, with and without the penalty; write a figure if a folder is given."""
     heading(
         f"Fig. B.1: two moons, {num_rows} points, 2 labels each, {draws} draws",
         "λ_M",
@@ -98,13 +96,13 @@ def moons(num_rows: int = 200, num_frequencies: int = 100, draws: int = 10, out:
         found[lam_manifold] = table[:, 0].max(), *table[:, 1:].mean(0)
         row(f"{lam_manifold:g}", f"{found[lam_manifold][0]:.1e}", *found[lam_manifold][1:])
     note(
-        f"λ_K = {LAM}, lengthscale .3, the Laplacian of 10 nearest neighbours. Weights: Algorithm 6 on D = {num_frequencies} features;"
+        f"λ_K = {LAM}, lengthscale .3, the Laplacian of 10 nearest neighbors. Weights: Algorithm 6 on D = {num_frequencies} features;"
     )
     note(
         "kernel: the same estimator on the kernel ΦΦᵀ of these features, without using that it is one; largest difference."
     )
     if out is not None:
-        note(f"picture: {_picture(Path(out), num_rows)}")
+        note(f"figure: {_figure(Path(out), num_rows)}")
     (gap, *plain), (gap_manifold, *helped) = found.values()
     return [
         claim("with λ_K > 0 weights and kernel are one solution (to 1e-8)", max(gap, gap_manifold) < 1e-8),
@@ -127,7 +125,7 @@ def _one_draw(num_rows: int, num_frequencies: int, lam_manifold: float, seed: in
     return abs(means[0] - means[1]).max(), *(((mean > 0) == truth).mean() for mean in means[::2])
 
 
-def _picture(folder: Path, num_rows: int) -> Path:
+def _figure(folder: Path, num_rows: int) -> Path:
     """Mean and std over the plane, without and with the penalty."""
     plt = pyplot()
     sample = make_two_moons(num_rows, random_state=0)
@@ -143,14 +141,14 @@ def _picture(folder: Path, num_rows: int) -> Path:
 
 
 def _panel(axis, x: np.ndarray, y: np.ndarray, values: np.ndarray, name: str, sample: Sample) -> None:
-    colours, least, dots = ("RdBu_r", -1.0, "0.35") if name == "mean" else ("viridis", 0.0, "0.1")
-    shades = axis.pcolormesh(x, y, values, cmap=colours, vmin=least, vmax=1.0, shading="gouraud")
+    colors, least, dots = ("RdBu_r", -1.0, "0.35") if name == "mean" else ("viridis", 0.0, "0.1")
+    shades = axis.pcolormesh(x, y, values, cmap=colors, vmin=least, vmax=1.0, shading="gouraud")
     axis.figure.colorbar(shades, ax=axis, shrink=0.85)
     axis.scatter(*sample.X.T, s=7, color=dots, linewidths=0, label="no label")
-    for label, colour, marker in ((-1.0, "tab:blue", "o"), (1.0, "tab:red", "s")):
+    for label, color, marker in ((-1.0, "tab:blue", "o"), (1.0, "tab:red", "s")):
         chosen = sample.X[sample.Y[:, 0] == label].T
         axis.scatter(
-            *chosen, s=90, color=colour, marker=marker, edgecolor="white", linewidths=1.5, label=f"label {label:+.0f}"
+            *chosen, s=90, color=color, marker=marker, edgecolor="white", linewidths=1.5, label=f"label {label:+.0f}"
         )
     if name == "mean":
         axis.contour(x, y, values, levels=[0.0], colors="black", linewidths=1.2)

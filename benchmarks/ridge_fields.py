@@ -17,7 +17,7 @@ from timing import timed
 from ovkgp import ORFFRidge, OVKRidge
 from ovkgp.datasets import make_curl_free_field, make_gaussian_field
 from ovkgp.estimators.ridge.base import RidgeEstimator
-from ovkgp.inference.strategies.selection import DENSE_LIMIT
+from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 
 DIMS = 5
 TEST_ROWS, HELD_OUT = 2000, 500
@@ -29,12 +29,12 @@ LAMS = np.logspace(-10, 2, 7)
 class Score(NamedTuple):
     """Test R² with the λ of leave-one-out errors and with that of held-out rows, and seconds of the path of λ."""
 
-    left_out: float
+    leave_one_out: float
     held_out: float
     seconds: float
 
     def __str__(self) -> str:
-        return f"{self.left_out:.3f} {self.held_out:.3f} ({self.seconds:.0f} s)"
+        return f"{self.leave_one_out:.3f} {self.held_out:.3f} ({self.seconds:.0f} s)"
 
 
 def bt82(
@@ -94,7 +94,7 @@ def _verdicts(by_rows: dict[int, list[Score]], by_features: dict[int, list[Score
         ),
         claim(
             "leave-one-out errors choose λ as well as held-out rows do (R² within .02)",
-            all(score.left_out >= score.held_out - 0.02 for score in everything),
+            all(score.leave_one_out >= score.held_out - 0.02 for score in everything),
         ),
     ]
 
@@ -111,14 +111,14 @@ def _scored(X: np.ndarray, Y: np.ndarray, model: RidgeEstimator, n: int) -> Scor
     spent, path = timed(lambda: model.path(*known, LAMS))
     means = path.predict(X[:start])
     errors = np.square(means[:, TEST_ROWS:] - Y[TEST_ROWS:start]).mean((1, 2))
-    left_out, held_out = (
+    leave_one_out, held_out = (
         r2_score(Y[:TEST_ROWS], means[best, :TEST_ROWS]) for best in (path.loo_error.argmin(), errors.argmin())
     )
-    return Score(left_out, held_out, spent)
+    return Score(leave_one_out, held_out, spent)
 
 
 def _too_many(n: int) -> str:
-    return infeasible(n, DIMS) if n * DIMS > DENSE_LIMIT else "not run"
+    return infeasible(n, DIMS) if n * DIMS > MAX_DENSE_ENTRIES else "not run"
 
 
 # --- the plane --------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def _errors(kind: str, num_rows: int, frequencies: Sequence[int]) -> list[Claim]
     exact = [error(lambda k=k, **o: OVKRidge(k, **o)) for k in kernels]
     row("exact", *(1e3 * np.array(exact)), exact[1] / exact[0])
     note("Errors are against the field without its noise; σ and λ on a grid by leave-one-out errors, for each cell.")
-    note("At equal D the decomposable kernel has p times the weights, which tells where D is small.")
+    note("At equal D the decomposable kernel has p times the weights, which helps if D is small.")
     (before, _), (last, other), many, name = *table[-2:], frequencies[-1], kind.replace("_", "-")
     return [
         claim(f"{name} features end below decomposable ones (at D = {many})", last < other),
@@ -188,7 +188,7 @@ def _clock(rows: Sequence[int], num_frequencies: int = 300) -> Claim:
         features = ORFFRidge("curl_free", lam=0.01, lengthscale=0.4, num_frequencies=num_frequencies, random_state=0)
         seconds[n] = timed(lambda model=features, n=n: model.fit(X[:n], Y[:n]))[0]
         exact = infeasible(n, 2)
-        if 2 * n <= DENSE_LIMIT:
+        if 2 * n <= MAX_DENSE_ENTRIES:
             model = OVKRidge("curl_free", lam=0.01, lengthscale=0.4)
             exact = f"{timed(lambda model=model, n=n: model.fit(X[:n], Y[:n]))[0]:.2f}"
         row(f"{n}", f"{seconds[n]:.2f}", exact, "> 1000 s" if n > 10_000 else "-")

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
-from claims import Claim, claim, heading, note, row, spread
+from claims import Claim, claim, heading, mean_and_std, note, row
 from sklearn.metrics import r2_score
 
 from ovkgp import ORFFRidge, OVKRidge
@@ -56,7 +56,7 @@ def bt83(
         "printed",
     )
     for n, features, kernel in zip(rows, PRINTED_FEATURES, (*PRINTED_EXACT, *4 * ("-",)), strict=False):
-        row(f"{n}", spread(found[n]), features, *((spread(exact[n]), kernel) if n in exact else ("-", "-")))
+        row(f"{n}", mean_and_std(found[n]), features, *((mean_and_std(exact[n]), kernel) if n in exact else ("-", "-")))
     note(
         f"Mean ± sd over {draws} draws of the tasks for each of {len(seeds)} draws of inputs and frequencies (one beyond"
     )
@@ -161,7 +161,7 @@ def _table_3(errors: np.ndarray, rows: Sequence[int], num_frequencies: int) -> l
         "Errors are against the function without noise; its mean square depends on the draw, so levels do too. λ by the"
     )
     note("error on 1000 held-out rows. The number of features of the fit is not printed. The exact kernel takes O(N³)")
-    note("seconds, and is left out for the largest N.")
+    note("seconds, and is skipped for the largest N.")
     features, exact, noisy, exact_noisy, known, exact_known = means.T
     least = np.isfinite(exact)
     return [

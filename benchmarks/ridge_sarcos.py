@@ -24,7 +24,7 @@ NUM_TASKS = 7
 TUNING_ROWS = 1049
 """Rows, complete, that choose the hyperparameters and are used for nothing else; 3400 remain."""
 
-LEAST_FEATURES = 500
+MIN_FEATURES = 500
 """Twice the fewest frequencies: the thesis takes D = max(N, 500)/2."""
 
 PRINTED = {
@@ -38,7 +38,7 @@ PRINTED = {
 
 
 class Settings(NamedTuple):
-    """What both models take, and the Γ of the second."""
+    """Settings of both models, and the Γ of the second."""
 
     lengthscale: float
     lam: float
@@ -56,10 +56,10 @@ def bt84(
     """Errors of independent and of coupled tasks against the rows of each task."""
     path = None if folder is None else Path(folder) / "sarcos" / "sarcos_test.npz"
     if path is None or not path.is_file():
-        print("\nBT-84: left out; give --data FOLDER with sarcos/sarcos_test.npz, or set OVKGP_DATA")
+        print("\nBT-84: skipped; give --data FOLDER with sarcos/sarcos_test.npz, or set OVKGP_DATA")
         return []
     X, Y, tuning = _load(path)
-    apart, tied = _settings(*tuning, tuning_rows)
+    independent, coupled = _settings(*tuning, tuning_rows)
     heading(
         f"BT-84: SARCOS, one torque an input, {repeats} repetitions: nMSE in %",
         "N of each task",
@@ -73,7 +73,9 @@ def bt84(
     )
     gains, values = [], []
     for n in rows:
-        spent, errors = timed(lambda n=n: np.array([_both(X, Y, n, seed, apart, tied) for seed in range(repeats)]))
+        spent, errors = timed(
+            lambda n=n: np.array([_both(X, Y, n, seed, independent, coupled) for seed in range(repeats)])
+        )
         gains.append(1 - errors[:, 1].mean() / errors[:, 0].mean())
         values.append(ttest_rel(*errors.T).pvalue)
         half_widths = errors.std(0, ddof=1) / np.sqrt(repeats)
@@ -83,10 +85,10 @@ def bt84(
     note(
         "± is the standard error; the p-value is of a paired t-test; seconds of one fit and its test. The file is the test file of the"
     )
+    note("original, split again: levels are not comparable with the printed ones. Fixed once, on 1049 separate rows:")
     note(
-        "original, split anew: levels are not comparable with the printed ones. Fixed once, on 1049 rows of their own:"
+        f"lengthscale {independent.lengthscale:.2f}, λ {independent.lam:g}; of the graph γ {coupled.gamma:g}, ε {coupled.ridge:g}."
     )
-    note(f"lengthscale {apart.lengthscale:.2f}, λ {apart.lam:g}; of the graph γ {tied.gamma:g}, ε {tied.ridge:g}.")
     return [
         claim(
             f"the graph helps where rows are few: {100 * gains[0]:.1f} % less error at N = {rows[0]}",
@@ -109,13 +111,13 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndar
 
 
 def _settings(X: np.ndarray, Y: np.ndarray, n: int) -> tuple[Settings, Settings]:
-    """The best on part of the tuning rows when fitted to n rows of each task: for tasks apart, and tied by a graph."""
+    """Select the best settings on part of the tuning rows, fitted to n rows per task: for independent tasks, and for tasks coupled by a graph."""
     median = median_distance(X)
     plain = [Settings(c * median, lam) for c, lam in product((1.5, 2.0, 3.0), (0.0003, 0.003, 0.03))]
-    apart = min(plain, key=lambda settings: _error(X, Y, n, settings))
+    independent = min(plain, key=lambda settings: _error(X, Y, n, settings))
     graphs = product((2.0, 4.0, 8.0), (0.03, 0.3))
-    tied = [Settings(*apart[:2], *graph, output_matrix=_graph(Y, *graph)) for graph in graphs]
-    return apart, min(tied, key=lambda settings: _error(X, Y, n, settings))
+    coupled = [Settings(*independent[:2], *graph, output_matrix=_graph(Y, *graph)) for graph in graphs]
+    return independent, min(coupled, key=lambda settings: _error(X, Y, n, settings))
 
 
 def _graph(Y: np.ndarray, gamma: float, ridge: float) -> np.ndarray:
@@ -140,7 +142,7 @@ def _error(X: np.ndarray, Y: np.ndarray, n: int, settings: Settings, seed: int =
         lam=settings.lam,
         lengthscale=settings.lengthscale,
         output_matrix=matrix,
-        num_frequencies=max(n, LEAST_FEATURES) // 2,
+        num_frequencies=max(n, MIN_FEATURES) // 2,
         variance="features",
         random_state=seed,
     )

@@ -1,6 +1,6 @@
-"""How the benchmarks run and measure: the shortest of runs that take turns, live tensors, and the resident memory of the process.
+"""Measurements of the benchmarks: shortest of alternating runs, live tensors, and resident memory of the process.
 
-A module for the scripts beside it; run by itself it does nothing.
+Imported by the scripts of this folder; not a script.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class PeakMemory(TorchDispatchMode):
-    """The largest total of live tensor storages made inside, in bytes."""
+    """Largest total of live tensor storages created inside, in bytes."""
 
     def __init__(self):
         super().__init__()
@@ -40,14 +40,14 @@ class PeakMemory(TorchDispatchMode):
 
 
 def peak(work: Callable) -> int:
-    """The peak of the tensors made by some work, in bytes."""
+    """Measure the peak memory of tensors, in bytes."""
     with PeakMemory() as watch:
         work()
     return watch.peak
 
 
 def seconds(*works: Callable, repeats: int = 7) -> list[float]:
-    """The shortest of several runs of each; the runs take turns, so that a drift of the clock meets all alike."""
+    """Measure the shortest of several runs of each function; runs alternate, so that a drift of the clock affects all equally."""
     best = [math.inf] * len(works)
     for _ in range(repeats):
         for i, work in enumerate(works):
@@ -56,21 +56,20 @@ def seconds(*works: Callable, repeats: int = 7) -> list[float]:
 
 
 def timed(work: Callable) -> tuple[float, object]:
-    """The seconds of one run, and what it gave."""
+    """Return the seconds of one run, and its result."""
     start = time.perf_counter()
     result = work()
     return time.perf_counter() - start, result
 
 
 def memory_growth(work: Callable) -> float:
-    """By how many bytes the resident memory of the process grew at most while some work ran, NumPy's arrays included.
+    """Measure the maximum growth of resident memory during a run, in bytes, including NumPy arrays.
 
-    Freed memory is handed back first, or it would hide what the work takes. NaN where the system does not tell (it is
-    Linux that does).
+    Freed memory is returned to the system first, so that it does not hide the growth. NaN on systems other than Linux.
     """
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     except OSError:
         work()
         return math.nan
@@ -84,16 +83,18 @@ def _resident(name: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def run_sections(sections: dict[str, Callable], words: str, folders: str = "", with_data: str | None = None) -> None:
-    """The command line of a script: all sections, or one, at full or quick sizes, on one thread.
+def run_sections(
+    sections: dict[str, Callable], description: str, folders: str = "", with_data: str | None = None
+) -> None:
+    """Run the command line of a script: all sections or one, at full or quick sizes, on one thread.
 
     Args:
-        sections: by name; each takes `quick`.
-        words: what the script is for.
-        folders: which folders of data there may be; "" for none.
-        with_data: the name of the section that takes their `folder` too.
+        sections: Functions by name; each takes `quick`.
+        description: Description of the script.
+        folders: Names of folders of data; "" for none.
+        with_data: Name of the section that takes `folder`.
     """
-    parser = argparse.ArgumentParser(description=words)
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, for a first look")
     parser.add_argument("--only", choices=sections, help="one section")
     if folders:

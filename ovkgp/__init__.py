@@ -1,15 +1,16 @@
 """Gaussian processes with operator-valued kernels.
 
-``ovkgp.GPRegressor`` is the door for scikit-learn users, and ``ovkgp.load_recipe`` takes a ready model.
-``ovkgp.plotting`` draws what they find. ``ovkgp.kernels`` holds the covariances, ``ovkgp.features`` their
-random features, ``ovkgp.inference`` evidence and posteriors, and ``ovkgp.exceptions`` the errors raised on purpose. Each is loaded when it is first used:
-``import ovkgp`` alone loads neither torch nor matplotlib. Codes such as BT-27 in the docstrings
-point to the literature: see ``docs/references.md``.
+scikit-learn users start with ``ovkgp.GPRegressor``, or with a predefined model from ``ovkgp.load_recipe``.
+``ovkgp.plotting`` draws predictions, ``ovkgp.kernels`` holds the covariances, ``ovkgp.features`` their random features,
+``ovkgp.inference`` evidence and posteriors, and ``ovkgp.exceptions`` the errors. Subpackages are loaded at their first
+use: ``import ovkgp`` alone loads neither torch nor matplotlib. Codes such as BT-27 in the docstrings refer to the
+literature, see ``docs/references.md``.
 
-Example:
-    >>> import ovkgp
-    >>> ovkgp.exceptions.InputError.__name__
-    'InputError'
+Examples
+--------
+>>> import ovkgp
+>>> ovkgp.exceptions.InputError.__name__
+'InputError'
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _NAMES = {
     "to_long": "inference",
     "to_wide": "inference",
 }
-"""What is offered at the top, and where it lives."""
+"""Top-level names and the subpackages that define them."""
 
 __all__ = ["__version__", *_NAMES, *_SUBPACKAGES]
 __getattr__, __dir__ = lazy_names(__name__, _NAMES, _SUBPACKAGES)

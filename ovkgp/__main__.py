@@ -1,4 +1,4 @@
-"""``python -m ovkgp``: the same as the command ``ovkgp``."""
+"""Run the command line interface with ``python -m ovkgp``."""
 
 from __future__ import annotations
 

@@ -1,56 +1,80 @@
-"""The errors this package raises on purpose.
+"""Errors and warnings of `ovkgp`.
 
-Each is also one of Python's own kinds (``ValueError``, ``TypeError``, …), so that code
-which knows nothing of `ovkgp` still catches it, and each message says what was given,
-what was expected and what to do next.
+Each error also derives from a built-in error (``ValueError``, ``TypeError``, …), so that it can be caught without
+importing `ovkgp`. Its message names the argument, the expected and the given value, and what to do next.
 """
 
 from __future__ import annotations
 
 
 class OvkgpError(Exception):
-    """Base class of every error raised on purpose by `ovkgp`."""
+    """Base class of all errors raised by `ovkgp`.
+
+    Parameters
+    ----------
+    message : str, default=""
+        What was given and what was expected.
+    advice : str, default=""
+        What to do next, appended to the message.
+    cli_advice : str or None, default=None
+        Advice that the command line prints instead of `advice`. If None, it prints `advice`.
+    """
+
+    def __init__(self, message: str = "", *, advice: str = "", cli_advice: str | None = None):
+        super().__init__(f"{message} {advice}".rstrip())
+        self.cli_message = None if cli_advice is None else f"{message} {cli_advice}"
 
 
 class InputError(OvkgpError, ValueError):
-    """The data have the wrong shape, or hold NaN or infinity where none may be."""
+    """Data of the wrong shape, or with NaN or infinity where they are not allowed."""
 
 
 class DomainError(InputError):
-    """An input lies outside the group or the domain on which a kernel is defined."""
+    """Input outside the group or the domain on which a kernel is defined."""
 
 
 class OptionError(OvkgpError, ValueError):
-    """An argument has a value that is not among those allowed."""
+    """Argument with a value that is not allowed."""
 
 
 class KernelTypeError(OvkgpError, TypeError):
-    """There is no rule for this class of kernel, or an object is not a kernel at all."""
+    """Kernel class that the operation does not support, or an object that is not a kernel."""
 
 
 class SmoothnessError(OvkgpError, ValueError):
-    """A kernel is not smooth enough for the derivatives asked of it."""
+    """Kernel that is not smooth enough for the requested derivatives."""
 
 
 class SpectralError(OvkgpError, ValueError):
-    """A kernel has no usable spectral pair: not shift-invariant, not even, or of infinite variance."""
+    """Kernel without a usable spectral pair: not shift-invariant, not even, or of infinite variance."""
 
 
 class FactorizationError(OvkgpError, ArithmeticError):
-    """A covariance matrix could not be factorised, jitter and all; the message names the hyperparameters."""
+    """Covariance matrix that cannot be factorized even with jitter; the message gives the hyperparameters.
+
+    Attributes
+    ----------
+    problem : str
+        Message without the hyperparameters.
+    hyperparameters : dict of str to Tensor or None
+        Hyperparameters of the model by name, if known.
+    """
+
+    problem: str = ""
+    hyperparameters: dict | None = None
 
 
 class ModelFileError(OvkgpError, ValueError):
-    """A file is not a whole, untouched model of this package."""
+    """Model file that is truncated, modified or not written by ovkgp."""
 
 
 class DistributedError(OvkgpError, RuntimeError):
-    """Another process of a distributed fit failed, left or fell silent; the message says which noticed, and doing what."""
+    """Failure, exit or timeout of another process of a distributed fit; the message names the process and the step."""
 
 
 class MissingExtraError(OvkgpError, ImportError):
-    """A package that is not among the dependencies is needed, and not installed."""
+    """Optional dependency that is required but not installed."""
 
 
 class FitWarning(UserWarning):
-    """Training was interrupted, did not converge or met data it may fail on; the model holds the best parameters found."""
+    """Training that was interrupted or did not converge, or data that may degrade it; the best parameters are kept."""

@@ -1,4 +1,4 @@
-"""Packages whose names are loaded at their first use (PEP 562), so that asking for one does not wait for all."""
+"""Lazy loading of a package's names at their first use (PEP 562)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,9 @@ from typing import Any
 def lazy_names(
     package: str, names: Mapping[str, str], subpackages: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The functions `__getattr__` and `__dir__` of a package.
+    """Return the functions `__getattr__` and `__dir__` of a package.
 
-    Args:
-        package: its `__name__`.
-        names: what it offers, and the module of the package in which each lives.
-        subpackages: modules that are offered as they are.
-
-    Example:
-        >>> from ovkgp.lazy import lazy_names
-        >>> load, listed = lazy_names("ovkgp", {"InputError": "exceptions"})
-        >>> load("InputError").__name__
-        'InputError'
+    `names` maps each name to the module of the package that defines it; `subpackages` are loaded as modules.
     """
 
     def load(name: str) -> Any:
@@ -32,7 +23,7 @@ def lazy_names(
             return import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    def listed() -> list[str]:
+    def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *names, *subpackages})
 
-    return load, listed
+    return load, list_names

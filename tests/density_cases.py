@@ -1,4 +1,4 @@
-"""The posterior density of hyperparameters on its two roads, held against one another."""
+"""The posterior density of hyperparameters with both backends, compared with each other."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ TOLERANCE = 1e-9
 
 
 def assert_backends_agree(gp, *given, backend="numpy", **options):
-    plain, modules = LogPosterior(gp, *given, **options), LogPosterior(gp, *given, backend="torch", **options)
-    assert (plain.backend, modules.backend) == (backend, "torch")
+    numpy_lp, torch_lp = LogPosterior(gp, *given, **options), LogPosterior(gp, *given, backend="torch", **options)
+    assert (numpy_lp.backend, torch_lp.backend) == (backend, "torch")
     for seed in range(2):
-        u = plain.start() + 0.4 * np.random.default_rng(seed).standard_normal(len(plain))
-        (value, gradient), (other, by_other) = plain(u), modules(u)
+        u = numpy_lp.initial_point() + 0.4 * np.random.default_rng(seed).standard_normal(len(numpy_lp))
+        (value, gradient), (other, by_other) = numpy_lp(u), torch_lp(u)
         assert np.isfinite(other) and value == pytest.approx(other, rel=TOLERANCE)
         assert np.abs(gradient - by_other).max() <= TOLERANCE * np.abs(by_other).max()
-    return plain
+    return numpy_lp

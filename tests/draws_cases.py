@@ -1,4 +1,4 @@
-"""Draws of hyperparameters at no cost: what a sampler would give, from perturbed parameters."""
+"""Cheap draws of hyperparameters from perturbed parameters, in place of a sampler."""
 
 import copy
 
@@ -10,7 +10,7 @@ from ovkgp.inference.sampling.arviz_groups import DrawGroups
 
 
 def perturbed(estimator, gp, rows, seed):
-    """Stands for `draw_hyperparameters`: two chains of three draws, the trained parameters with noise on them."""
+    """Replace `draw_hyperparameters` by two chains of three draws: trained parameters plus noise."""
     rng, gp = np.random.default_rng(seed), copy.deepcopy(gp)
     trained = {name: p.detach().numpy() for name, p in gp.named_parameters() if p.requires_grad}
     raw = {name: value + 0.1 * rng.standard_normal((2, 3, *value.shape)) for name, value in trained.items()}

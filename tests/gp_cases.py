@@ -1,6 +1,6 @@
 """Models of every kind with data for them, and the matrices that the dense twin of `posterior_oracle` asks for.
 
-Hyperparameters are away from their starts, prior means are not zero unless asked, and 30 % of the outputs may be missing.
+Hyperparameters differ from their initial values, prior means are nonzero unless requested, and 30 % of the outputs may be missing.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from posterior_oracle import DensePosterior, noise_matrix
 
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.model.observations import observations
+from ovkgp.inference.model.observations import validate_observations
 from ovkgp.inference.strategies.selection import select_strategy
 from ovkgp.kernels import DecomposableKernel
 
@@ -78,7 +78,7 @@ class Problem:
     Args:
         name: of the kernel.
         noise: one of `NOISES` (fixed), or "shared", "per_output", "full" (trained).
-        missing: the share of the outputs that are missing.
+        missing: fraction of missing outputs.
         mean: one of `MEANS`.
         features: "orff", "nystrom" or None.
         level: the smallest noise variance.
@@ -112,7 +112,7 @@ class Problem:
         mean_given = CosSinFeatures(p) if mean == "gpytorch" else mean
         given = noise_of(noise, p, level, generator)
         self.gp = OperatorValuedGP(kernel, mean_given, given, features=maps[features](), strategy=strategy)
-        self.gp.mean.see(2)
+        self.gp.mean.set_num_dims(2)
         with torch.no_grad():
             for parameter in (*self.gp.mean.parameters(), *self.gp.noise_model.parameters()):
                 parameter.add_(0.4 * normal(generator, *parameter.shape))
@@ -130,8 +130,8 @@ class Problem:
 
     @property
     def strategy(self):
-        """The name of the road taken."""
-        data = observations(self.X, self.Y, self.num_outputs, self.known)
+        """Name of the selected strategy."""
+        data = validate_observations(self.X, self.Y, self.num_outputs, self.known)
         return select_strategy(self.gp.model, data, self.gp.strategy).name
 
     # --- for the dense twin --------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Likelihoods under test beside SciPy's laws, and integrals over the latent normal law by adaptive quadrature."""
+"""Likelihoods under test beside SciPy's distributions, and integrals over the latent normal distribution by adaptive
+quadrature."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from ovkgp.inference.likelihoods import (
 )
 
 
-class HuberLaw:
+class HuberDistribution:
     """The density exp(−h_κ((y − f)/s)) / (s Z), its parts written out one by one."""
 
     def __init__(self, kappa, f, s):
@@ -42,25 +43,25 @@ class HuberLaw:
         return (left + inside + right) / (self.middle + 2 * self.tail)
 
 
-def asymmetric_law(tau, f, s):
+def asymmetric_laplace(tau, f, s):
     return stats.laplace_asymmetric(np.sqrt(tau / (1 - tau)), loc=f, scale=s / np.sqrt(tau * (1 - tau)))
 
 
-def negative_binomial_law(f, alpha):
+def negative_binomial(f, alpha):
     return stats.nbinom(1 / alpha, 1 / (1 + alpha * np.exp(f)))
 
 
-# name: (a likelihood of one output, SciPy's law given f, observations to try)
+# name: (a likelihood of one output, SciPy's distribution given f, observations to try)
 REAL = {
     "gaussian": (Gaussian(1, noise=0.49), lambda f: stats.norm(f, 0.7), (-2.0, 0.3, 5.0)),
     "student_t": (StudentT(1, scale=0.7, df=3.5), lambda f: stats.t(3.5, f, 0.7), (-2.0, 0.3, 50.0)),
     "laplace": (Laplace(1, scale=0.7), lambda f: stats.laplace(f, 0.7), (-2.0, 0.3, 5.0)),
     "asymmetric_laplace": (
         AsymmetricLaplace(1, scale=0.3, tau=0.8),
-        lambda f: asymmetric_law(0.8, f, 0.3),
+        lambda f: asymmetric_laplace(0.8, f, 0.3),
         (-2.0, 0.3, 5.0),
     ),
-    "huber": (Huber(1, scale=0.7, kappa=1.1), lambda f: HuberLaw(1.1, f, 0.7), (-2.0, 0.3, 5.0)),
+    "huber": (Huber(1, scale=0.7, kappa=1.1), lambda f: HuberDistribution(1.1, f, 0.7), (-2.0, 0.3, 5.0)),
 }
 DISCRETE = {
     "bernoulli": (Bernoulli(1), lambda f: stats.bernoulli(1 / (1 + np.exp(-f))), (0.0, 1.0)),
@@ -68,7 +69,7 @@ DISCRETE = {
     "poisson": (Poisson(1), lambda f: stats.poisson(np.exp(f)), (0.0, 1.0, 7.0)),
     "negative_binomial": (
         NegativeBinomial(1, dispersion=0.6),
-        lambda f: negative_binomial_law(f, 0.6),
+        lambda f: negative_binomial(f, 0.6),
         (0.0, 1.0, 7.0),
     ),
 }
@@ -80,7 +81,7 @@ def log_density(distribution, y):
 
 
 def latent_average(function, mean, std, kinks=()):
-    """E g(f) for f ~ N(mean, std²) by adaptive quadrature of a scalar function, cut at the kinks."""
+    """E g(f) for f ~ N(mean, std²) by adaptive quadrature of a scalar function, split at the kinks."""
     if std == 0:
         return float(function(mean))
     cuts = _cuts(mean, std, kinks)
@@ -88,12 +89,11 @@ def latent_average(function, mean, std, kinks=()):
     def integrand(z):
         return function(mean + std * z) * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
 
-    pieces = pairwise(cuts)
-    return sum(quad(integrand, a, b, limit=500, epsabs=1e-14, epsrel=1e-12)[0] for a, b in pieces)
+    return sum(quad(integrand, a, b, limit=500, epsabs=1e-14, epsrel=1e-12)[0] for a, b in pairwise(cuts))
 
 
 def fine_average(function, mean, std, kinks=()):
-    """The same for a vectorised function and std up to about 10, on 12 000 Gauss–Legendre nodes."""
+    """E g(f) for a vectorized function and std up to about 10, on 12 000 Gauss–Legendre nodes."""
     edges = np.unique([*np.linspace(-13, 13, 601), *_cuts(mean, std, kinks)])
     nodes, weights = np.polynomial.legendre.leggauss(20)
     half = np.diff(edges)[:, None] / 2

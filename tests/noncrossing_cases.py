@@ -1,13 +1,13 @@
-"""Small problems of quantile regression with a non-crossing penalty, and their dense algebra from the formulas of LT-43."""
+"""Small quantile regression problems with a non-crossing penalty, and their dense algebra from the formulas of LT-43."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gpytorch.kernels import RBFKernel
+from task_cases import rbf
 from torch import Tensor
 
-from ovkgp.inference.tasks.factors import DerivativeTaskFactor, KernelFactor, derivative_task_factor
+from ovkgp.inference.tasks.factors import DerivativeTaskFactor, KernelFactor, make_derivative_task_factor
 from ovkgp.inference.tasks.noncrossing import NonCrossing
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.losses import IntegralLoss, Pinball, TaskMeasure, gauss_legendre
@@ -15,15 +15,8 @@ from ovkgp.losses import IntegralLoss, Pinball, TaskMeasure, gauss_legendre
 GAMMA_X, GAMMA_T = 10.0, 5.0
 
 
-def rbf(gamma: float) -> RBFKernel:
-    """exp(−γ d²) in float64."""
-    kernel = RBFKernel().double().requires_grad_(False)
-    kernel.lengthscale = torch.tensor((2 * gamma) ** -0.5, dtype=torch.float64)
-    return kernel
-
-
 def sine_toy(num_rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """x sorted in [0, 1.5] and y, both (n, 1): a sine with noise that falls with x."""
+    """Return x sorted in [0, 1.5] and y, both (n, 1): a sine with noise that decreases with x."""
     rng = np.random.default_rng(seed)
     x = np.sort(rng.uniform(0, 1.5, num_rows))
     mean = -np.sin(2 * np.pi * x) * (1 + np.sin(2 * np.pi * x / 3))
@@ -33,7 +26,7 @@ def sine_toy(num_rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Case:
-    """A problem, its penalty, and what they were made of."""
+    """A problem, its penalty, and their parts."""
 
     X: Tensor
     y: Tensor
@@ -63,29 +56,30 @@ def quantile_case(
     slope_nodes=None,
     offset_slopes=None,
     atoms=None,
-    places=None,
+    points=None,
 ) -> Case:
-    """Anchors and slope nodes are the data and the nodes unless given; `atoms` (nodes, slope nodes) and `places` (inputs) are
-    what the coordinates span, if not just what the problem needs."""
+    """Build a case. Anchors and slope nodes are the data and the nodes by default; `atoms` (nodes, slope nodes) and `points` (inputs)
+    replace the points that span the coordinates.
+    """
     measure = gauss_legendre(num_tasks)
     anchors = X if anchors is None else anchors
     slope_nodes = measure.nodes if slope_nodes is None else slope_nodes
-    tasks = derivative_task_factor(rbf(GAMMA_T), *((measure.nodes, slope_nodes) if atoms is None else atoms))
-    inputs = KernelFactor(rbf(GAMMA_X), torch.cat([X, anchors]).unique(dim=0) if places is None else places)
+    tasks = make_derivative_task_factor(rbf(GAMMA_T), *((measure.nodes, slope_nodes) if atoms is None else atoms))
+    inputs = KernelFactor(rbf(GAMMA_X), torch.cat([X, anchors]).unique(dim=0) if points is None else points)
     problem = TaskProblem(inputs(X), tasks(measure.nodes), y, IntegralLoss(Pinball(), measure), lam)
     penalty = NonCrossing(inputs(anchors), tasks.slopes(slope_nodes), offset_slopes, lam_nc)
     return Case(X, y, anchors, measure, slope_nodes, inputs, tasks, problem, penalty)
 
 
 def gaussian_blocks(a: np.ndarray, b: np.ndarray, gamma: float = GAMMA_T) -> tuple[np.ndarray, ...]:
-    """k, ∂_1 k, ∂_2 k and ∂_1 ∂_2 k of exp(−γ δ²), δ = a − b (LT-43)."""
+    """Return k, ∂_1 k, ∂_2 k and ∂_1 ∂_2 k of exp(−γ δ²), δ = a − b (LT-43)."""
     delta = np.asarray(a)[:, None] - np.asarray(b)[None, :]
     k = np.exp(-gamma * delta**2)
     return k, -2 * gamma * delta * k, 2 * gamma * delta * k, (2 * gamma - 4 * gamma**2 * delta**2) * k
 
 
 def dense_gram(case: Case) -> np.ndarray:
-    """G of Thm 5.27: values at the data first, slopes at the anchors after them, both data-major."""
+    """Return G of Thm 5.27: values at the data first, slopes at the anchors after them, both data-major."""
     nodes, slope_nodes = case.measure.nodes.numpy(), case.slope_nodes.numpy()
 
     def inputs(a, b):

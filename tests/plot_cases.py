@@ -14,7 +14,7 @@ JIT = "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
 
 
 def table(num_rows: int = 30, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """One input and two outputs with names of their own, of which some are missing."""
+    """One input and two outputs with column names; some entries are missing."""
     rng = np.random.default_rng(seed)
     t = np.sort(rng.uniform(10, 16, num_rows))
     Y = np.column_stack([100 + 20 * np.sin(t), np.cos(t)]) + rng.normal(size=(num_rows, 2)) * [2.0, 0.1]
@@ -54,7 +54,7 @@ def drawn():
 
 @cache
 def featured():
-    """Random features, which keep no rows."""
+    """Random features, which store no rows."""
     options = {"approximation": "orff", "num_frequencies": 40, "hyperparameters": "fixed", "random_state": 0}
     return ovkgp.GPRegressor("decomposable", **options).fit(*table())
 
@@ -71,14 +71,14 @@ def mixed_table(num_rows: int = 40, seed: int = 1) -> tuple[np.ndarray, np.ndarr
 
 @cache
 def mixed():
-    """A likelihood of its own for each output."""
+    """A separate likelihood per output."""
     likelihood = ["bernoulli", "poisson", "gaussian"]
     options = {"likelihood": likelihood, "num_frequencies": 8, "hyperparameters": "fixed", "random_state": 0}
     return ovkgp.GPRegressor("decomposable", **options).fit(*mixed_table())
 
 
 def field_table(num_rows: int = 40, seed: int = 2) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A drifting eddy far from the origin, in units of its own, with a component missing here and there."""
+    """A drifting eddy far from the origin, with some components missing."""
     rng = np.random.default_rng(seed)
     X = rng.uniform([300.0, -20.0], [500.0, 180.0], (num_rows, 2))
     Y = truth(X) + 0.05 * rng.normal(size=X.shape)

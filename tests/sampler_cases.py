@@ -1,4 +1,4 @@
-"""Densities with known moments, with the interface of `LogPosterior`, for tests of the samplers."""
+"""Densities with known moments, with the interface of `LogPosterior`, for tests of samplers."""
 
 import random
 
@@ -14,21 +14,21 @@ class KnownDensity(LogPosterior):
     """log π(u) from a function that gives value and gradient.
 
     Args:
-        function: u (k,) → value and gradient (k,); a value of −inf is a place that cannot be evaluated.
-        start: where the search for the mode begins.
+        function: u (k,) → value and gradient (k,); −inf where it cannot be evaluated.
+        initial: initial point of the search for the mode.
         interrupt_at: the number of the call at which Ctrl-C is pressed, or None.
     """
 
-    def __init__(self, function, start, interrupt_at=None):
-        self.function, self.begin, self.interrupt_at = function, np.asarray(start, dtype=float), interrupt_at
+    def __init__(self, function, initial, interrupt_at=None):
+        self.function, self.initial, self.interrupt_at = function, np.asarray(initial, dtype=float), interrupt_at
         self.evaluations = self.failures = 0
-        self.log_copies = 0.0
+        self.log_num_modes = 0.0
 
     def __len__(self):
-        return len(self.begin)
+        return len(self.initial)
 
-    def start(self):
-        return self.begin.copy()
+    def initial_point(self):
+        return self.initial.copy()
 
     def __call__(self, u):
         self.evaluations += 1
@@ -41,7 +41,7 @@ class KnownDensity(LogPosterior):
         return value, gradient
 
     def mode(self):
-        found = minimize(lambda u: tuple(-part for part in self.function(u)), self.begin, jac=True, tol=1e-12)
+        found = minimize(lambda u: tuple(-part for part in self.function(u)), self.initial, jac=True, tol=1e-12)
         return Mode(found.x, -float(found.fun), True)
 
     def raw(self, u):
@@ -49,7 +49,7 @@ class KnownDensity(LogPosterior):
 
 
 class Gaussian(KnownDensity):
-    """N(mean, covariance), normalised."""
+    """N(mean, covariance), normalized."""
 
     def __init__(self, mean, covariance, **options):
         self.mean, self.covariance = np.asarray(mean, dtype=float), np.asarray(covariance, dtype=float)
@@ -63,7 +63,7 @@ class Gaussian(KnownDensity):
 
 
 def correlated(size=3, **options):
-    """A Gaussian whose variables differ in scale and hang together."""
+    """A Gaussian with correlated variables of different scales."""
     root = np.random.default_rng(5).standard_normal((size, size)) + np.eye(size)
     covariance = np.diag(np.logspace(-1, 1, size)) @ (root @ root.T) @ np.diag(np.logspace(-1, 1, size))
     return Gaussian(np.arange(size) - 1.0, covariance, **options)
@@ -79,7 +79,7 @@ def half_plane(**options):
 
 
 class GlobalState:
-    """What a sampler must leave as it was found: generators, dtype, threads, Pyro's parameter store and validation."""
+    """State that a sampler must restore: generators, dtype, threads, Pyro's parameter store and validation."""
 
     def __init__(self):
         store = pyro.get_param_store()

@@ -1,4 +1,4 @@
-"""Small problems with streamed rows, and the same in memory, for the tests of their solvers."""
+"""Small problems with streamed rows, and the same problems in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ovkgp.losses import IntegralLoss, Loss, Pinball, gauss_legendre
 
 
 def sine(num_rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """X (n, 2) and y (n, 1), with more noise on one side."""
+    """Return X (n, 2) and y (n, 1), with more noise on one side."""
     X = normal(num_rows, 2, seed=seed)
     return X, torch.sin(2 * X[:, :1]) + (0.3 + 0.2 * X[:, 1:].sigmoid()) * normal(num_rows, 1, seed=seed + 1)
 
@@ -29,15 +29,17 @@ def streamed(
     seed: int = 0,
     **options,
 ) -> StreamedProblem:
-    """Random features of the inputs, an exact kernel of the tasks."""
+    """Build a problem with random features of the inputs and an exact kernel of the tasks."""
     X, y = sine(num_rows, seed)
     measure = gauss_legendre(num_tasks)
     features = FeatureFactor(ORFF(rbf(0.5), num_frequencies, num_dims=2, random_state=0))
     tasks = KernelFactor(rbf(3.0), measure.nodes[:, None]).anchor_rows
     options = {"targets": y, "random_state": 0} | options
-    return StreamedProblem.of(features, X, tasks, loss=IntegralLoss(loss or Pinball(), measure), lam=lam, **options)
+    return StreamedProblem.from_factor(
+        features, X, tasks, loss=IntegralLoss(loss or Pinball(), measure), lam=lam, **options
+    )
 
 
 def in_memory(problem: StreamedProblem) -> TaskProblem:
-    """All rows at once, in their own order."""
+    """Return the problem with all rows in memory, in their original order."""
     return problem.chunk(torch.arange(problem.num_rows))

@@ -1,4 +1,4 @@
-"""Small problems of task learning with every loss, and their dense algebra in NumPy from the formulas of LT §2.8."""
+"""Small task learning problems with every loss, and their dense algebra in NumPy from the formulas of LT §2.8."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ NAMES = [*LOSSES, *CURVES]
 
 
 def rbf(gamma: float) -> RBFKernel:
-    """exp(−γ d²) in float64."""
+    """Return the kernel exp(−γ d²) in float64."""
     kernel = RBFKernel().double().requires_grad_(False)
     kernel.lengthscale = torch.tensor((2 * gamma) ** -0.5, dtype=torch.float64)
     return kernel
 
 
 def gauss(gamma: float, a, b) -> np.ndarray:
-    """exp(−γ (a_i − b_j)²) of two vectors."""
+    """Return exp(−γ (a_i − b_j)²) of two vectors."""
     return np.exp(-gamma * (np.asarray(a)[:, None] - np.asarray(b)[None]) ** 2)
 
 
 def loss_on(name: str, measure: TaskMeasure) -> CurveLoss:
-    """A loss on nodes in [0, 1], which are moved to [−1, 1] for signed costs."""
+    """Build a loss on nodes in [0, 1], which are mapped to [−1, 1] for signed costs."""
     if name in CURVES:
         return CURVES[name](measure)
     loss = LOSSES[name]
@@ -80,12 +80,12 @@ def loss_on(name: str, measure: TaskMeasure) -> CurveLoss:
 
 
 def inputs(num_rows: int = N) -> Tensor:
-    """x (n,), sorted, in [0, 3]."""
+    """Return x (n,), sorted, in [0, 3]."""
     return 3 * torch.rand(num_rows, generator=torch.Generator().manual_seed(0), dtype=torch.float64).sort().values
 
 
 def targets(name: str, num_rows: int = N, num_nodes: int = M) -> Tensor:
-    """y: labels (n, 1) for a hinge, one number a row (n, 1) for a quantile, curves (n, m) else."""
+    """Return y: labels (n, 1) for a hinge, one number per row (n, 1) for a quantile, otherwise curves (n, m)."""
     x = inputs(num_rows)[:, None]
     y = torch.sin(2 * x) + normal(num_rows, 1, seed=1, scale=0.5)
     if "hinge" in name:
@@ -96,7 +96,7 @@ def targets(name: str, num_rows: int = N, num_nodes: int = M) -> Tensor:
 def case(
     name: str, measure: TaskMeasure | None = None, *, lam: float = 0.02, num_rows: int = N, row_weights=None
 ) -> TaskProblem:
-    """A problem on Gaussian kernels, exact on its data."""
+    """Build a problem with Gaussian kernels, exact on its data."""
     measure = gauss_legendre(M) if measure is None else measure
     loss = loss_on(name, measure)
     phi = KernelFactor(rbf(GAMMA_X), inputs(num_rows)[:, None], cutoff=1e-14)
@@ -106,12 +106,12 @@ def case(
 
 
 def own_nodes(num_rows: int = N, num_nodes: int = 3) -> TaskMeasure:
-    """Nodes of their own for each row."""
+    """Return separate nodes for each row."""
     return monte_carlo(num_nodes, num_rows=num_rows, random_state=0)
 
 
 def dense_gram(problem: TaskProblem) -> np.ndarray:
-    """K (nm, nm) of the pairs (x_i, θ_ij), data-major: ⟨φ_i, φ_k⟩ ⟨ψ_ij, ψ_kl⟩."""
+    """Return K (nm, nm) of the pairs (x_i, θ_ij), data-major: ⟨φ_i, φ_k⟩ ⟨ψ_ij, ψ_kl⟩."""
     n, m = problem.entry_weights.shape
     Phi, Psi = problem.inputs.numpy(), problem.tasks.expand(n, m, -1).numpy().reshape(n * m, -1)
     rows = np.repeat(np.arange(n), m)
@@ -119,12 +119,12 @@ def dense_gram(problem: TaskProblem) -> np.ndarray:
 
 
 def dense_values(problem: TaskProblem, dual: Tensor) -> np.ndarray:
-    """H = (1/(λn)) K (ω ∘ A), (n, m): the primal point of a dual one."""
-    spread = (problem.entry_weights * dual).numpy().ravel()
-    return (dense_gram(problem) @ spread).reshape(dual.shape) / (problem.lam * problem.num_rows)
+    """Return H = (1/(λn)) K (ω ∘ A), (n, m): the primal point of a dual one."""
+    weighted = (problem.entry_weights * dual).numpy().ravel()
+    return (dense_gram(problem) @ weighted).reshape(dual.shape) / (problem.lam * problem.num_rows)
 
 
 def dense_norm(problem: TaskProblem, dual: Tensor) -> float:
-    """⟨α̃, K α̃⟩/(λn)², the squared norm of the primal point."""
-    spread = (problem.entry_weights * dual).numpy().ravel() / (problem.lam * problem.num_rows)
-    return float(spread @ dense_gram(problem) @ spread)
+    """Return ⟨α̃, K α̃⟩/(λn)², the squared norm of the primal point."""
+    weighted = (problem.entry_weights * dual).numpy().ravel() / (problem.lam * problem.num_rows)
+    return float(weighted @ dense_gram(problem) @ weighted)

@@ -22,9 +22,9 @@ def test_an_experiment_runs_and_its_certain_claims_hold(benchmark_of, capsys, mo
     check_experiment(claims, capsys.readouterr().out, CERTAIN.get(name, []))
 
 
-def test_pictures_are_written_where_a_folder_is_given(benchmark_of, tmp_path, capsys):
+def test_figures_are_written_if_folder_is_given(benchmark_of, tmp_path, capsys):
     levels = benchmark_of("itl_levels")
     levels.lt141(num_rows=30, num_tasks=5, num_fresh=50, repeats=1, out=str(tmp_path / "new"))
     levels.bt105(gammas=(1.0,), share_of_rows=0.05, num_levels=3, out=str(tmp_path / "new"))
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"level_sets.png", "level_shares.png"}
-    assert capsys.readouterr().out.count("picture: ") == 2
+    assert capsys.readouterr().out.count("figure: ") == 2

@@ -23,7 +23,7 @@ def test_every_method_answers(peers):
 def test_scores(peers):
     truth = np.zeros((1000, 2))
     fresh = 0.5 * np.random.default_rng(0).standard_normal(truth.shape)
-    answer = peers.Answer(truth + 0.3, np.full(truth.shape, 0.1), np.full(truth.shape, 0.5))
+    answer = peers.FieldPrediction(truth + 0.3, np.full(truth.shape, 0.1), np.full(truth.shape, 0.5))
     rmse, density, coverage = peers.scores(answer, truth, fresh)
     assert rmse == pytest.approx(0.3) and coverage == 0.0
     # −log(σ√2π) − (1 + 0.3²/σ²)/2 on average, within 4 standard errors

@@ -55,7 +55,7 @@ def test_tasks_that_are_nearly_one_gain_from_being_tied(ridge, monkeypatch, tmp_
     (tmp_path / "sarcos").mkdir()
     np.savez(tmp_path / "sarcos" / "sarcos_test.npz", X=X, Y=Y)
     sarcos = importlib.import_module("ridge_sarcos")
-    monkeypatch.setattr(sarcos, "LEAST_FEATURES", 100)
+    monkeypatch.setattr(sarcos, "MIN_FEATURES", 100)
     X, Y, tuning = sarcos._load(tmp_path / "sarcos" / "sarcos_test.npz")
     apart = sarcos.Settings(4.0, 0.1)
     tied = apart._replace(output_matrix=sarcos._graph(tuning[1], gamma=1.0, ridge=0.03))

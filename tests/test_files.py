@@ -1,4 +1,4 @@
-"""Files that are not there, not files, not readable, or not what they were."""
+"""Files that are missing, not regular, not readable, or modified."""
 
 import os
 
@@ -8,31 +8,31 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.files import Snapshot
 
 
-def test_a_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no file '.*nothing\.csv'"):
+def test_snapshot_rejects_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.csv"):
         Snapshot.of(tmp_path / "nothing.csv")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(FileNotFoundError, match="there is no file"):
+    with pytest.raises(FileNotFoundError, match=r"inside\.csv"):
         Snapshot.of(tmp_path / "file" / "inside.csv")
 
 
-def test_a_folder(tmp_path):
-    with pytest.raises(OptionError, match="is a folder: name one file in it"):
+def test_snapshot_rejects_folder(tmp_path):
+    with pytest.raises(OptionError, match="folder"):
         Snapshot.of(tmp_path)
 
 
-def test_a_pipe(tmp_path):
+def test_snapshot_rejects_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(OptionError, match="is a pipe or a device"):
+    with pytest.raises(OptionError, match="pipe"):
         Snapshot.of(tmp_path / "pipe.csv")
 
 
-def test_a_file_without_permission(tmp_path):
+def test_snapshot_rejects_unreadable_file(tmp_path):
     path = tmp_path / "secret.csv"
     path.write_text("x,y\n1,2\n")
     path.chmod(0)
     user = os.geteuid()
-    if user == 0:  # who may read everything: ask as nobody
+    if user == 0:  # root may read everything: drop the privileges
         os.seteuid(65534)
     try:
         with pytest.raises(PermissionError, match=r"secret\.csv"):
@@ -41,22 +41,22 @@ def test_a_file_without_permission(tmp_path):
         os.seteuid(user)
 
 
-def test_the_home_folder_is_expanded(tmp_path, monkeypatch):
+def test_snapshot_expands_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "table.csv").write_text("x,y\n1,2\n")
     assert Snapshot.of("~/table.csv").size == 8
 
 
 @pytest.mark.parametrize("change", ["grow", "shrink", "touch"])
-def test_a_file_that_changed(tmp_path, change):
+def test_snapshot_detects_modified_file(tmp_path, change):
     path = tmp_path / "table.csv"
     path.write_text("x,y\n1,2\n")
     snapshot = Snapshot.of(path)
     with open(path, "rb+") as file:
         snapshot.check(file)
         if change == "touch":
-            os.utime(path, ns=(0, snapshot.changed + 1))
+            os.utime(path, ns=(0, snapshot.modified_ns + 1))
         else:
             file.truncate(20 if change == "grow" else 5)
-        with pytest.raises(InputError, match=r"was changed after the stream was made \(8 bytes then"):
+        with pytest.raises(InputError, match="8 bytes then"):
             snapshot.check(file)

@@ -1,4 +1,4 @@
-"""Every tutorial runs from top to bottom in an empty folder without an error or a warning, and what is stored in it is such a run."""
+"""Check that every tutorial runs in an empty folder without errors or warnings, and that its stored outputs come from one run."""
 
 import re
 import sys
@@ -13,19 +13,16 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "tutorials"
 PATHS = sorted(FOLDER.glob("*.ipynb"))
-LONGEST = 600
-"""Seconds after which a cell is a failure, on however busy a machine."""
-LARGEST = 600_000
-"""Bytes of a notebook with its pictures."""
-CLOSING = ["## Try this on your data", "## Where it comes from"]
-MACHINE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|usr|private|var)/|\b[A-Z]:\\|file://")
-"""What a path of somebody's machine looks like."""
+MAX_CELL_SECONDS = 600
+MAX_NOTEBOOK_BYTES = 600_000
+FINAL_HEADINGS = ["## Try this on your data", "## References"]
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|usr|private|var)/|\b[A-Z]:\\|file://")
 
-of_every_tutorial = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+for_every_tutorial = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 
 
-def run_in_time(path):
-    """The first two on every run, the others only with the slow tests."""
+def slow_after_second(path):
+    """Mark all tutorials but the first two as slow."""
     marks = () if path.stem[:2] in ("01", "02") else (pytest.mark.slow,)
     return pytest.param(path, id=path.stem, marks=marks)
 
@@ -42,13 +39,13 @@ def outputs(notebook):
     return [output for cell in code_cells(notebook) for output in cell.outputs]
 
 
-def complaints(notebook):
-    """What went to stderr: warnings, and bars of progress."""
+def stderr_texts(notebook):
+    """Return what was written to stderr: warnings and progress bars."""
     return [output.text for output in outputs(notebook) if output.output_type == "stream" and output.name == "stderr"]
 
 
-def texts(notebook):
-    """Everything in it that is read: text, code, and what was printed."""
+def visible_texts(notebook):
+    """Yield prose, code and printed outputs."""
     for cell in notebook.cells:
         yield cell.source
     for output in outputs(notebook):
@@ -57,67 +54,69 @@ def texts(notebook):
 
 
 def run(path, folder):
-    """The notebook after a run by *this* interpreter, whichever kernels the machine has."""
+    """Run a notebook with *this* interpreter, independent of the installed kernels, and return it."""
     notebook = read(path)
-    with TemporaryDirectory() as sockets:  # files, since two kernels may pick the same port; their names must be short
+    with TemporaryDirectory() as sockets:  # sockets as files: two kernels may pick the same port; paths must be short
         kernel = AsyncKernelManager(
             kernel_name="python3",
             kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),
             transport="ipc",
             connection_file=f"{sockets}/kernel.json",
         )
-        NotebookClient(notebook, km=kernel, timeout=LONGEST, resources={"metadata": {"path": str(folder)}}).execute()
+        NotebookClient(
+            notebook, km=kernel, timeout=MAX_CELL_SECONDS, resources={"metadata": {"path": str(folder)}}
+        ).execute()
     return notebook
 
 
-def test_the_kernel_is_this_interpreter_and_a_warning_is_noticed(tmp_path, monkeypatch):
+def test_run_uses_this_interpreter_and_captures_warnings(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    sources = ["import sys, warnings\nprint(sys.executable)", "warnings.warn('look here')"]
+    sources = ["import sys, warnings\nprint(sys.executable)", "warnings.warn('unexpected')"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    nbformat.write(notebook, tmp_path / "asks.ipynb")
-    found = run(tmp_path / "asks.ipynb", tmp_path)
+    nbformat.write(notebook, tmp_path / "probe.ipynb")
+    found = run(tmp_path / "probe.ipynb", tmp_path)
     assert outputs(found)[0].text.strip() == sys.executable
-    assert len(complaints(found)) == 1 and "look here" in complaints(found)[0]
+    assert len(stderr_texts(found)) == 1 and "unexpected" in stderr_texts(found)[0]
 
 
-@pytest.mark.parametrize("path", [run_in_time(path) for path in PATHS])
-def test_it_runs_without_a_warning(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))  # nobody's own settings and start-up files
-    found = run(path, tmp_path)  # an error in a cell is raised here
-    assert complaints(found) == []
-    pictures = [sum("image/png" in output.get("data", {}) for output in cell.outputs) for cell in code_cells(found)]
+@pytest.mark.parametrize("path", [slow_after_second(path) for path in PATHS])
+def test_tutorial_runs_without_warnings(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))  # without the user's settings and start-up files
+    found = run(path, tmp_path)  # raises errors of cells
+    assert stderr_texts(found) == []
+    figures = [sum("image/png" in output.get("data", {}) for output in cell.outputs) for cell in code_cells(found)]
     stored = [sum("image/png" in output.get("data", {}) for output in cell.outputs) for cell in code_cells(read(path))]
-    assert pictures == stored
+    assert figures == stored
 
 
 def test_tutorials_are_numbered_without_gaps():
     assert [int(path.stem[:2]) for path in PATHS] == list(range(1, 11))
 
 
-@of_every_tutorial
-def test_its_outputs_are_those_of_one_run_from_top_to_bottom(path):
+@for_every_tutorial
+def test_tutorial_outputs_come_from_one_run(path):
     cells = code_cells(read(path))
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    assert complaints(read(path)) == []
+    assert stderr_texts(read(path)) == []
     assert all(output.output_type != "error" for output in outputs(read(path)))
 
 
-@of_every_tutorial
-def test_it_has_pictures_and_is_not_heavy(path):
+@for_every_tutorial
+def test_tutorial_has_figures_and_limited_size(path):
     assert sum("image/png" in output.get("data", {}) for output in outputs(read(path))) >= 3
-    assert path.stat().st_size < LARGEST
+    assert path.stat().st_size < MAX_NOTEBOOK_BYTES
 
 
-@of_every_tutorial
-def test_it_ends_with_the_readers_data_and_the_papers(path):
+@for_every_tutorial
+def test_tutorial_ends_with_own_data_and_references(path):
     prose = [cell.source for cell in read(path).cells if cell.cell_type == "markdown"]
     headings = re.findall(r"^#{1,2} .+$", "\n".join(prose), flags=re.M)
     assert headings[0].startswith(f"# {int(path.stem[:2])}. ")
-    assert headings[-2:] == CLOSING
-    sources = prose[-1].split(CLOSING[-1])[1]
+    assert headings[-2:] == FINAL_HEADINGS
+    sources = prose[-1].split(FINAL_HEADINGS[-1])[1]
     assert re.search(r"\b(19|20)\d\d\b", sources)  # the year of a paper
 
 
-@of_every_tutorial
-def test_it_speaks_of_no_machine(path):
-    assert [text for text in texts(read(path)) if MACHINE.search(text)] == []
+@for_every_tutorial
+def test_tutorial_contains_no_machine_paths(path):
+    assert [text for text in visible_texts(read(path)) if MACHINE_PATH.search(text)] == []

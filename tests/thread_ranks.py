@@ -14,17 +14,17 @@ class ThreadRanks(Ranks):
         super().__init__(rank, size)
         self.board, self.barrier, self.num_sums = board, barrier, 0
 
-    def gather(self, value, doing="gathering"):
+    def gather(self, value, activity="gathering"):
         self.board[self.rank] = pickle.dumps(value)
         self.barrier.wait()
         values = [pickle.loads(entry) for entry in self.board]
         self.barrier.wait()
         return values
 
-    def broadcast(self, value, doing="receiving"):
+    def broadcast(self, value, activity="receiving"):
         return self.gather(value)[0]
 
-    def sum(self, tensor, doing="adding"):
+    def sum(self, tensor, activity="adding"):
         self.num_sums += 1
         return sum(self.gather(tensor))
 

@@ -1,4 +1,5 @@
-"""Feature maps of every kind, data for them, and the dense twin of weight space: explicit (n·p) × (n·p) matrices."""
+"""Feature maps of every kind, data for them, and the dense equivalent of weight space: explicit (n·p) × (n·p)
+matrices."""
 
 import math
 
@@ -8,7 +9,7 @@ from gpytorch.means import Mean
 from linear_operator import to_dense, to_linear_operator
 
 from ovkgp.features import ORFF, FeatureMap, Nystrom, SpectralPair
-from ovkgp.inference.model.mean_noise import OutputNoise, output_mean
+from ovkgp.inference.model.mean_noise import OutputNoise, make_output_mean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.kernels import (
     CurlFreeKernel,
@@ -43,7 +44,7 @@ class Delayed(torch.nn.Module):
 
 
 class Parabolas(FeatureMap):
-    """A map of one's own with two outputs, whose operator is none of ours and has a parameter."""
+    """A custom map with two outputs, a generic operator and a parameter."""
 
     kernel, num_outputs, num_features = None, 2, 4
 
@@ -81,7 +82,7 @@ MAPS = {
 }
 NUM_DIMS = {name: 2 for name in MAPS} | {"divergence-free": 3, "complex": 1}
 WHITENED = ("delays", "nystrom field", "own")
-"""Maps that are not made of waves and factors for p outputs."""
+"""Maps that do not consist of scalar features and factors for p outputs."""
 
 NOISES = ("shared", "per_output", "full", "known")
 
@@ -98,14 +99,14 @@ class Bumps(Mean):
 
 
 class Case:
-    """A feature map, a mean, a noise and data, with parameters away from their starts."""
+    """A feature map, a mean, a noise and data, with parameters away from their initial values."""
 
     def __init__(self, name, noise="per_output", missing=0.3, mean="constant", n=25, seed=0):
         self.features, d = MAPS[name](), NUM_DIMS[name]
         p = self.num_outputs = self.features.num_outputs
         generator = torch.Generator().manual_seed(seed)
-        self.mean = output_mean(Bumps() if mean == "bumps" else mean, p).double()
-        self.mean.see(d)
+        self.mean = make_output_mean(Bumps() if mean == "bumps" else mean, p).double()
+        self.mean.set_num_dims(d)
         self.noise = OutputNoise("shared" if noise == "known" else noise, p)
         with torch.no_grad():
             for parameter in (*self.mean.parameters(), *self.noise.parameters()):
@@ -125,17 +126,17 @@ class Case:
             del named["noise.log_scale"]
         return {name: tensor for name, tensor in named.items() if tensor.requires_grad}
 
-    # --- the dense twin ------------------------------------------------------------------------------------------
+    # --- the dense equivalent ---------------------------------------------------------------------------------------
 
     def noise_matrix(self):
-        """N between all entries, seen or not."""
+        """N between all entries, observed or not."""
         n, p = self.data.Y.shape
         if self.data.noise is not None:
             return torch.diag(self.data.noise.flatten())
         return torch.kron(torch.eye(n, dtype=torch.float64), self.noise.matrix().expand(p, p))
 
     def dense(self):
-        """Φ, N and y − m at the seen entries."""
+        """Φ, N and y − m at the observed entries."""
         observed = self.data.observed.flatten()
         residual = (self.data.Y - self.mean(self.data.X)).flatten()[observed]
         return to_dense(self.features(self.data.X))[observed], self.noise_matrix()[observed][:, observed], residual

@@ -1,7 +1,6 @@
 """The command line: ``ovkgp`` and ``python -m ovkgp``.
 
-Only typer is imported here; a command imports what it needs when it runs, so that
-``ovkgp --help`` answers at once and loads no torch.
+Each command imports what it needs when it runs, so that ``ovkgp --help`` is fast and loads no torch.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import typer
 
 from ovkgp import __version__
 from ovkgp.cli.arguments import Debug
-from ovkgp.cli.errors import one_sentence
+from ovkgp.cli.errors import report_errors
 from ovkgp.cli.features import features_command
 from ovkgp.cli.fit import fit_command
 from ovkgp.cli.models import models_command
@@ -24,12 +23,17 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # examples are not wrapped, and an error is one line
+    rich_markup_mode=None,  # keeps examples unwrapped and errors on one line
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def main() -> None:
+    """Run the command ``ovkgp``."""
+    app(prog_name="ovkgp")
+
+
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"ovkgp {__version__}")
         raise typer.Exit
 
@@ -41,13 +45,13 @@ def _options(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Gaussian processes with operator-valued kernels: fit a model to a table, predict with it, and look at it.
+    """Gaussian processes with operator-valued kernels: fit a model to a table, predict, and write a report.
 
     \b
-    ovkgp demo                   # five models of an ocean current, compared
-    ovkgp models                 # which recipes there are
+    ovkgp demo                   # compare five models of an ocean current
+    ovkgp models                 # list the recipes
     ovkgp fit vector_field drifters.csv --inputs east,north --outputs u,v --out currents.ovkgp
-    ovkgp predict currents.ovkgp places.csv --out currents.csv
+    ovkgp predict currents.ovkgp points.csv --out currents.csv
     ovkgp report currents.ovkgp --out currents.html
     """
 
@@ -55,19 +59,21 @@ def _options(
 @app.command("demo")
 def demo_command(
     context: typer.Context,
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where the results go; it is made if need be.")] = "demo",
-    seed: Annotated[int, typer.Option(help="The seed of all random numbers, 0 or more.")] = 0,
+    out: Annotated[
+        str, typer.Option(metavar="FOLDER", help="Folder for the results; created if it does not exist.")
+    ] = "demo",
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     debug: Debug = False,
 ) -> None:
-    """Compare models of an ocean current whose truth is known.
+    """Compare models of an ocean current with known ground truth.
 
     Examples:
 
     \b
     ovkgp demo
-    ovkgp demo --out here --seed 1
+    ovkgp demo --out results --seed 1
     """
-    with one_sentence(context, debug):
+    with report_errors(context, debug):
         from ovkgp.cli.arguments import check_seed, output_folder
 
         check_seed(seed)
@@ -82,8 +88,3 @@ app.command("predict")(predict_command)
 app.command("report")(report_command)
 app.command("models")(models_command)
 app.command("features")(features_command)
-
-
-def main() -> None:
-    """The entry point of the command ``ovkgp``."""
-    app(prog_name="ovkgp")

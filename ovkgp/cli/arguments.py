@@ -1,4 +1,4 @@
-"""Options of a recipe from the command line: ``--set key=value``, in the notation of the recipe's own file."""
+"""Arguments of the commands: shared declarations, checks of values and output paths, and ``--set key=value``."""
 
 from __future__ import annotations
 
@@ -16,88 +16,123 @@ import typer
 
 from ovkgp.exceptions import OptionError
 
-LARGEST_SEED = 2**32 - 1  # what NumPy and scikit-learn accept
+MAX_SEED = 2**32 - 1  # the largest that NumPy and scikit-learn accept
+
+Data = Annotated[
+    str, typer.Argument(metavar="DATA", help="A CSV, TSV or Parquet file with a header.", show_default=False)
+]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file written by `ovkgp fit`.", show_default=False)]
+Outputs = Annotated[
+    str | None,
+    typer.Option(metavar="u,v", help="The output columns; an empty cell is a missing output.", show_default=False),
+]
+Separator = Annotated[str, typer.Option(metavar="CHAR", help="Field separator of a text table (a tab in .tsv files).")]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Skip and count unreadable rows instead of stopping at the first.")
+]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="For a long table (one observation per row): the column that names the output whose value is in --outputs.",
+        show_default=False,
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and notes only.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def check_seed(seed: int) -> int:
-    """Return `seed` if it lies between 0 and 2³² − 1.
-
-    Example:
-        >>> check_seed(-1)
-        Traceback (most recent call last):
-        ...
-        ovkgp.exceptions.OptionError: --seed must lie between 0 and 4294967295, got -1.
-    """
-    if not 0 <= seed <= LARGEST_SEED:
-        raise OptionError(f"--seed must lie between 0 and {LARGEST_SEED}, got {seed}.")
+    """Check that `seed` lies between 0 and 2³² − 1, and return it."""
+    if not 0 <= seed <= MAX_SEED:
+        raise OptionError(f"--seed must lie between 0 and {MAX_SEED}, got {seed}.")
     return seed
 
 
-def numbers(text: str, option: str, low: float = -math.inf, high: float = math.inf) -> tuple[float, ...]:
-    """Numbers with commas between them, strictly between two ends.
+def parse_names(text: str | None) -> tuple[str, ...] | None:
+    """Parse comma-separated column names; a name that contains a comma is in double quotes."""
+    if text is None:
+        return None
+    return tuple(name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""]))
 
-    Example:
-        >>> numbers("0.05, 0.5", "--quantiles", 0, 1)
-        (0.05, 0.5)
-        >>> numbers("5,50", "--quantiles", 0, 1)
-        Traceback (most recent call last):
-        ...
-        ovkgp.exceptions.OptionError: --quantiles must be numbers between 0 and 1 with commas between them, got '5,50'.
-    """
+
+def parse_numbers(text: str, option: str, low: float = -math.inf, high: float = math.inf) -> tuple[float, ...]:
+    """Parse comma-separated distinct numbers strictly between `low` and `high`."""
     try:
         found = tuple(float(part) for part in text.split(","))
     except ValueError:
         found = ()
     if not found or not all(low < value < high for value in found):
-        between = f" between {low:g} and {high:g}" if math.isfinite(high) else ""
-        raise OptionError(f"{option} must be numbers{between} with commas between them, got {text!r}.")
+        raise OptionError(f"{option} must be comma-separated numbers{_describe_range(low, high)}, got {text!r}.")
     if len(set(found)) < len(found):
-        raise OptionError(f"{option} has a number twice, got {text!r}.")
+        raise OptionError(f"{option} must not repeat a number, got {text!r}.")
     return found
 
 
-def number(text: str, option: str, low: float = -math.inf, high: float = math.inf) -> float:
-    """One number, strictly between two ends.
-
-    Example:
-        >>> number("0.9", "--level", 0, 1)
-        0.9
-        >>> number("90", "--level", 0, 1)
-        Traceback (most recent call last):
-        ...
-        ovkgp.exceptions.OptionError: --level must be one number between 0 and 1, got '90'.
-    """
+def parse_number(text: str, option: str, low: float = -math.inf, high: float = math.inf) -> float:
+    """Parse one number strictly between `low` and `high`."""
     try:
-        (found,) = numbers(text, option, low, high)
-    except ValueError:  # an OptionError is one, and so is a number too many
-        between = f" between {low:g} and {high:g}" if math.isfinite(high) else ""
-        raise OptionError(f"{option} must be one number{between}, got {text!r}.") from None
+        (found,) = parse_numbers(text, option, low, high)
+    except ValueError:  # an OptionError, or more than one number
+        raise OptionError(f"{option} must be one number{_describe_range(low, high)}, got {text!r}.") from None
     return found
 
 
-def output_file(name: str, suffixes: tuple[str, ...] = (), sources: Iterable[str] = (), option: str = "--out") -> Path:
-    """The path of a file that will be written, once it is certain that it can be.
+def _describe_range(low: float, high: float) -> str:
+    return f" between {low:g} and {high:g}" if math.isfinite(high) else ""
 
-    Args:
-        name: as typed.
-        suffixes: those allowed, where it matters.
-        sources: files that are read and must not be replaced.
-        option: with which it was typed.
-    """
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
+    """Parse options of a recipe from texts ``key=value``: the value is TOML if it can be parsed, else a string."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise OptionError(f"--set must be key=value, such as --set rank=3, got {text!r}.")
+        _merge(found, _parse_override(key.strip(), value.strip()), text)
+    return found
+
+
+def _parse_override(key: str, value: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(f"{key} = {value}")
+    except tomllib.TOMLDecodeError:
+        pass
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    try:
+        return tomllib.loads(f'{key} = "{escaped}"')
+    except tomllib.TOMLDecodeError:
+        raise OptionError(f"--set must name an option before the sign =, got {key!r}.") from None
+
+
+def _merge(into: dict[str, Any], new: dict[str, Any], text: str) -> None:
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value, text)
+        elif key in into:
+            raise OptionError(f"--set sets {key} twice, the second time as {text!r}. Set it once.")
+        else:
+            into[key] = value
+
+
+def check_output_file(
+    name: str, suffixes: tuple[str, ...] = (), sources: Iterable[str] = (), option: str = "--out"
+) -> Path:
+    """Check that the file `name` of `option` can be written without replacing one of `sources`, and return its path."""
     if not name.strip():
         raise OptionError(f"{option} must name a file, got an empty name.")
     path = Path(name).expanduser()
     if path.is_dir():
-        raise OptionError(f"{option} must be a file, but '{path}' is a folder: name a file in it.")
+        raise OptionError(f"{option} must be a file, but '{path}' is a folder. Name a file in it.")
     if suffixes and path.suffix.lower() not in suffixes:
         raise OptionError(f"{option} must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}, got '{path}'.")
     if any(_is_same(path, Path(source).expanduser()) for source in sources):
-        raise OptionError(f"{option} would replace '{path}', which is read: give another name.")
+        raise OptionError(f"{option} would replace the input file '{path}'. Use another name.")
     if not path.parent.is_dir():
-        raise OptionError(f"there is no folder '{path.parent}' to write '{path.name}' into: make it first.")
-    _try_to_write(path.parent)
+        raise OptionError(f"The folder '{path.parent}' of {option} does not exist. Create it first.")
+    _check_writable(path.parent)
     if path.exists() and not os.access(path, os.W_OK):
-        raise OptionError(f"'{path}' may not be replaced (permission denied): give another name.")
+        raise OptionError(f"Cannot replace '{path}' (permission denied). Use another name.")
     return path
 
 
@@ -107,120 +142,45 @@ def _is_same(one: Path, other: Path) -> bool:
 
 @contextmanager
 def output_folder(name: str) -> Iterator[Path]:
-    """Make the folder `name`, prove that a file can be written into it, and give its path.
-
-    Where the work inside fails or is interrupted, the folders made here are removed again, unless something is in them.
-    """
+    """Create the folder `name` if needed and check that it is writable; remove new, empty folders if the work inside fails."""
     if not name.strip():
-        raise OptionError("--out must name a folder, got an empty name: say --out demo, or --out . for this one.")
+        raise OptionError(
+            "--out must name a folder, got an empty name. Use --out demo, or --out . for the current folder."
+        )
     path = Path(name).expanduser()
-    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    created = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
-        _make_writable(path)
+        _make_folder(path)
         yield path
     except BaseException:
-        for folder in made:
-            with suppress(OSError):  # not there, or not empty
+        for folder in created:
+            with suppress(OSError):  # it does not exist or is not empty
                 folder.rmdir()
         raise
 
 
-def _make_writable(path: Path) -> None:
+def _make_folder(path: Path) -> None:
     if path.exists() and not path.is_dir():
-        raise OptionError(f"--out must be a folder, but '{path}' is a file: name another one.")
+        raise OptionError(f"--out must be a folder, but '{path}' is a file. Use another name.")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OptionError(f"cannot write into the folder '{path}' ({reason(error)}): name another one.") from error
-    _try_to_write(path)
+        raise _not_writable(path, error) from error
+    _check_writable(path)
 
 
-def _try_to_write(folder: Path) -> None:
+def _check_writable(folder: Path) -> None:
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OptionError(f"cannot write into the folder '{folder}' ({reason(error)}): name another one.") from error
+        raise _not_writable(folder, error) from error
 
 
-def reason(error: OSError) -> str:
-    """The system's own words for an error, without its number and path."""
+def _not_writable(folder: Path, error: OSError) -> OptionError:
+    return OptionError(f"Cannot write into the folder '{folder}' ({os_error_reason(error)}). Use another folder.")
+
+
+def os_error_reason(error: OSError) -> str:
+    """Return the system's description of an error, without its number and path."""
     return (error.strerror or type(error).__name__).lower()
-
-
-Data = Annotated[
-    str, typer.Argument(metavar="DATA", help="A CSV, TSV or Parquet file with a header.", show_default=False)
-]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file that `ovkgp fit` wrote.", show_default=False)]
-Outputs = Annotated[
-    str | None,
-    typer.Option(metavar="u,v", help="The columns to learn; an empty cell is a missing output.", show_default=False),
-]
-Separator = Annotated[str, typer.Option(metavar="CHAR", help="Between the fields of a text table; of a .tsv, a tab.")]
-SkipBadRows = Annotated[
-    bool,
-    typer.Option("--skip-bad-rows", help="Leave out rows that cannot be read, and count them; else stop at the first."),
-]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="A long table, one observation a row: the column that names the output which --outputs holds a value of.",
-        show_default=False,
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and notes only.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-
-
-def names(text: str | None) -> tuple[str, ...] | None:
-    """The names in a text with commas between them; one that has a comma itself stands in double quotes.
-
-    Example:
-        >>> names("east, north"), names('"Cd (mg, kg)",Ni')
-        (('east', 'north'), ('Cd (mg, kg)', 'Ni'))
-    """
-    if text is None:
-        return None
-    return tuple(name.strip() for name in next(csv.reader([text], skipinitialspace=True), [""]))
-
-
-def settings(texts: Iterable[str]) -> dict[str, Any]:
-    """Options of a recipe from texts ``key=value``: a value of TOML where it is one, else a string.
-
-    Example:
-        >>> settings(["rank=3", "base_kernel=rbf", "sampling.draws=100", "sampling.chains=2"])
-        {'rank': 3, 'base_kernel': 'rbf', 'sampling': {'draws': 100, 'chains': 2}}
-    """
-    found: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            raise OptionError(f"--set takes key=value, such as --set rank=3; got {text!r}.")
-        _merge(found, _parsed(key.strip(), value.strip()), text)
-    return found
-
-
-def _parsed(key: str, value: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(f"{key} = {value}")
-    except tomllib.TOMLDecodeError:
-        pass
-    try:
-        return tomllib.loads(f"{key} = {_quoted(value)}")
-    except tomllib.TOMLDecodeError:
-        raise OptionError(f"--set takes the name of an option before the sign =, got {key!r}.") from None
-
-
-def _quoted(value: str) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _merge(into: dict[str, Any], new: dict[str, Any], text: str) -> None:
-    for key, value in new.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value, text)
-        elif key in into:
-            raise OptionError(f"--set gives {key} twice, the second time as {text!r}: give it once.")
-        else:
-            into[key] = value

@@ -1,7 +1,7 @@
-"""The picture of ``ovkgp demo``: the truth above, below it what the drifters tell; the current, and the two parts it is made of.
+"""Figure of ``ovkgp demo``: ground truth (top) and posterior (bottom) of the current and of its two Helmholtz parts.
 
-Every part lies over the scalar it comes from: its arrows climb the potential, and go round the hills of the stream function.
-Drawn through matplotlib's object interface on the Agg canvas: no global state, no window.
+Each part is drawn over its scalar: arrows follow the gradient of the potential and the contours of the stream function.
+Uses matplotlib's object interface on the Agg canvas: no global state, no window.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ovkgp import GPRegressor
-from ovkgp.cli.demo_models import Sea
-from ovkgp.plotting.axes import INK, LINE, OTHER
-from ovkgp.plotting.fields import GREYS, field_values, grid, opacity, scalar_behind
+from ovkgp.cli.demo_models import OceanData
+from ovkgp.plotting.axes import ACCENT_COLOR, INK_COLOR, LINE_COLOR
+from ovkgp.plotting.fields import LIGHT_GRAYS, compute_opacity, make_grid, predict_field, predict_scalar
 
 NUM_ARROWS, NUM_SHADES = 18, 81
-"""Points of arrows and of shades along the longer side."""
-METRES_A_SECOND_A_KM = 0.11
-"""The scale of all arrows: so long is 1 m/s that neighbours hardly meet."""
-SIGNED = ListedColormap(colormaps["RdBu_r"](np.linspace(0.2, 0.8, 256)), "light red and blue")
-"""Of numbers of either sign, without the darkest shades, on which arrows would be lost; contours below zero are dashed too."""
-BAR = {"location": "bottom", "shrink": 0.75, "aspect": 40}
+"""Number of arrows and of shaded points along the longer side."""
+ARROW_SCALE = 0.11
+"""Scale of all arrows, in m/s per km: neighbors hardly overlap."""
+SIGNED_COLORS = ListedColormap(colormaps["RdBu_r"](np.linspace(0.2, 0.8, 256)), "light red and blue")
+"""Diverging colors without the darkest shades, which would hide the arrows; contours below zero are also dashed."""
+COLORBAR_OPTIONS = {"location": "bottom", "shrink": 0.75, "aspect": 40}
 
 
 class Part(NamedTuple):
-    """A Helmholtz part: its title, the scalar behind it, its place in a posterior, and where the truth has both."""
+    """Helmholtz part: its title, its scalar, its key in `posterior.components()`, and the true scalar and part."""
 
     title: str
     scalar: str
@@ -41,44 +41,39 @@ class Part(NamedTuple):
     true_part: Callable
 
 
-def currents_figure(sea: Sea, name: str, model: GPRegressor, helmholtz: GPRegressor) -> Figure:
-    """Six panels: truth and posterior of the current, of its curl-free and of its divergence-free part.
+def currents_figure(ocean: OceanData, name: str, model: GPRegressor, helmholtz: GPRegressor) -> Figure:
+    """Draw six panels: ground truth and posterior of the current, of its curl-free and of its divergence-free part.
 
-    Args:
-        sea: data and truth.
-        name: of the model, in words.
-        model: the one to show.
-        helmholtz: a Helmholtz model, of which the parts are shown; `model` itself where it is one.
-
-    Cost: a prediction at 4000 points.
+    `name` describes `model`; the parts are those of the model `helmholtz`, which may be `model`. Cost: predictions at 4000
+    points.
     """
     figure = Figure(figsize=(12.0, 5.9), layout="constrained")
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 3, sharex=True, sharey=True)
-    _draw_truth(above[0], sea)
-    _draw_posterior(below[0], sea, model)
-    whose = "" if helmholtz is model else " of the Helmholtz model"
-    for column, part in enumerate(_parts(sea), start=1):
-        _draw_part(above[column], below[column], sea, part, helmholtz, whose)
+    _draw_truth(above[0], ocean)
+    _draw_posterior(below[0], ocean, model)
+    owner = "" if helmholtz is model else " of the Helmholtz model"
+    for column, part in enumerate(_parts(ocean), start=1):
+        _draw_part(above[column], below[column], ocean, part, helmholtz, owner)
     for axes in (*above, *below):
-        axes.set(xlim=sea.truth.extent[:2], ylim=sea.truth.extent[2:], aspect="equal")
+        axes.set(xlim=ocean.truth.extent[:2], ylim=ocean.truth.extent[2:], aspect="equal")
     for axes in below:
         axes.set_xlabel("east (km)")
-    _name_row(above[0], "truth")
-    _name_row(below[0], name)
+    _label_row(above[0], "ground truth")
+    _label_row(below[0], name)
     handles, labels = above[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False, fontsize="small")
     return figure
 
 
-def _name_row(axes: Axes, name: str) -> None:
+def _label_row(axes: Axes, name: str) -> None:
     axes.set_ylabel("north (km)")
-    place = {"xy": (-0.16, 0.5), "xycoords": "axes fraction", "ha": "right", "va": "center"}
-    axes.annotate(name, **place, rotation=90, fontweight="bold")
+    position = {"xy": (-0.16, 0.5), "xycoords": "axes fraction", "ha": "right", "va": "center"}
+    axes.annotate(name, **position, rotation=90, fontweight="bold")
 
 
-def _parts(sea: Sea) -> tuple[Part, Part]:
-    truth = sea.truth
+def _parts(ocean: OceanData) -> tuple[Part, Part]:
+    truth = ocean.truth
     return (
         Part("curl-free part over its potential", "potential", "curl", truth.potential, truth.upwelling),
         Part(
@@ -91,30 +86,30 @@ def _parts(sea: Sea) -> tuple[Part, Part]:
     )
 
 
-def _draw_truth(axes: Axes, sea: Sea) -> None:
-    points = _arrow_points(sea)
-    _draw_arrows(axes, points, sea.truth(points), INK)
-    _draw_drifters(axes, sea)
+def _draw_truth(axes: Axes, ocean: OceanData) -> None:
+    points = _arrow_points(ocean)
+    _draw_arrows(axes, points, ocean.truth(points), INK_COLOR)
+    _draw_drifters(axes, ocean)
     axes.set_title("current", fontsize="medium")
 
 
-def _draw_posterior(axes: Axes, sea: Sea, model: GPRegressor) -> None:
-    shaded, shape = _shaded_points(sea)
-    std = field_values(model, shaded).std.reshape(shape)
+def _draw_posterior(axes: Axes, ocean: OceanData, model: GPRegressor) -> None:
+    shaded, shape = _shaded_points(ocean)
+    std = predict_field(model, shaded).std.reshape(shape)
     drawn = axes.imshow(
-        std, GREYS, extent=sea.truth.extent, origin="lower", interpolation="bilinear", vmin=0.0, vmax=std.max()
+        std, LIGHT_GRAYS, extent=ocean.truth.extent, origin="lower", interpolation="bilinear", vmin=0.0, vmax=std.max()
     )
-    points = _arrow_points(sea)
-    values = field_values(model, points)
-    _draw_arrows(axes, points, values.mean, LINE, opacity(values))
-    _draw_drifters(axes, sea)
-    axes.figure.colorbar(drawn, ax=axes, label="standard deviation of the current (m/s)", **BAR)
+    points = _arrow_points(ocean)
+    values = predict_field(model, points)
+    _draw_arrows(axes, points, values.mean, LINE_COLOR, compute_opacity(values))
+    _draw_drifters(axes, ocean)
+    axes.figure.colorbar(drawn, ax=axes, label="standard deviation of the current (m/s)", **COLORBAR_OPTIONS)
 
 
-def _draw_part(above: Axes, below: Axes, sea: Sea, part: Part, model: GPRegressor, whose: str) -> None:
-    """Both with the same levels; a scalar is known up to a constant, and is shown about its mean."""
-    (shaded, shape), points = _shaded_points(sea), _arrow_points(sea)
-    true, found = part.true_scalar(shaded), scalar_behind(model, shaded, part.scalar, sea.points.mean(0))
+def _draw_part(above: Axes, below: Axes, ocean: OceanData, part: Part, model: GPRegressor, owner: str) -> None:
+    """Draw both with the same levels; a scalar is determined up to a constant, and its mean is subtracted."""
+    (shaded, shape), points = _shaded_points(ocean), _arrow_points(ocean)
+    true, found = part.true_scalar(shaded), predict_scalar(model, shaded, part.scalar, ocean.points.mean(0))
     true, found = true - true.mean(), found - found.mean()
     largest = max(abs(true).max(), abs(found).max())
     levels = MaxNLocator(nbins=14, symmetric=True).tick_values(-largest, largest)
@@ -123,46 +118,46 @@ def _draw_part(above: Axes, below: Axes, sea: Sea, part: Part, model: GPRegresso
     where = shaded.reshape(*shape, 2)
     _draw_contours(above, where, true, levels)
     drawn = _draw_contours(below, where, found, levels)
-    _draw_arrows(above, points, part.true_part(points), INK)
-    _draw_arrows(below, points, inferred, LINE)
+    _draw_arrows(above, points, part.true_part(points), INK_COLOR)
+    _draw_arrows(below, points, inferred, LINE_COLOR)
     above.set_title(part.title, fontsize="medium")
-    label = f"{part.scalar.replace('_', ' ')}{whose} (10³ m²/s)"
-    below.figure.colorbar(drawn, ax=below, label=label, ticks=MaxNLocator(6), **BAR)
+    label = f"{part.scalar.replace('_', ' ')}{owner} (10³ m²/s)"
+    below.figure.colorbar(drawn, ax=below, label=label, ticks=MaxNLocator(6), **COLORBAR_OPTIONS)
 
 
 def _draw_contours(axes: Axes, where: np.ndarray, values: np.ndarray, levels: np.ndarray):
     points, values = (where[..., 0], where[..., 1]), values.reshape(where.shape[:2])
-    drawn = axes.contourf(*points, values, levels, cmap=SIGNED)
-    axes.contour(*points, values, levels, colors="0.4", linewidths=0.5)  # those below zero are dashed
+    drawn = axes.contourf(*points, values, levels, cmap=SIGNED_COLORS)
+    axes.contour(*points, values, levels, colors="0.4", linewidths=0.5)  # negative ones are dashed
     return drawn
 
 
-def _draw_arrows(axes: Axes, points: np.ndarray, vectors: np.ndarray, colour: str, sure=None) -> None:
-    """Arrows of one scale; those that the model is not sure of, `sure` (m,) below 1, are faint."""
+def _draw_arrows(axes: Axes, points: np.ndarray, vectors: np.ndarray, color: str, alpha=None) -> None:
+    """Draw arrows of one scale; uncertain ones have an opacity `alpha` (m,) below 1."""
     head = {"headwidth": 3.5, "headlength": 4.0, "headaxislength": 3.6}
-    scale = {"angles": "xy", "scale_units": "xy", "scale": METRES_A_SECOND_A_KM}
-    axes.quiver(*points.T, *vectors.T, width=0.0045, color=colour, alpha=sure, zorder=3, **head, **scale)
+    scale = {"angles": "xy", "scale_units": "xy", "scale": ARROW_SCALE}
+    axes.quiver(*points.T, *vectors.T, width=0.0045, color=color, alpha=alpha, zorder=3, **head, **scale)
 
 
-def _draw_drifters(axes: Axes, sea: Sea) -> None:
-    """A dot where both components were measured, a white square where one was."""
-    X, observed = sea.X.to_numpy(), np.isfinite(sea.Y.to_numpy()).sum(1)
-    shared = {"linestyle": "none", "color": OTHER, "zorder": 2.5}
-    axes.plot(*X[observed == 2].T, marker="o", markersize=3.2, label="a drifter measured both components", **shared)
+def _draw_drifters(axes: Axes, ocean: OceanData) -> None:
+    """Draw a dot where both components were measured, a white square where one was."""
+    X, observed = ocean.X.to_numpy(), np.isfinite(ocean.Y.to_numpy()).sum(1)
+    shared = {"linestyle": "none", "color": ACCENT_COLOR, "zorder": 2.5}
+    axes.plot(*X[observed == 2].T, marker="o", markersize=3.2, label="both components measured", **shared)
     axes.plot(
         *X[observed == 1].T,
         marker="s",
         markersize=3.0,
         markerfacecolor="white",
         markeredgewidth=0.8,
-        label="one component",
+        label="one component measured",
         **shared,
     )
 
 
-def _arrow_points(sea: Sea) -> np.ndarray:
-    return grid(sea.truth.extent, NUM_ARROWS, inside=True)[0]
+def _arrow_points(ocean: OceanData) -> np.ndarray:
+    return make_grid(ocean.truth.extent, NUM_ARROWS, inside=True)[0]
 
 
-def _shaded_points(sea: Sea) -> tuple[np.ndarray, tuple[int, int]]:
-    return grid(sea.truth.extent, NUM_SHADES, inside=False)
+def _shaded_points(ocean: OceanData) -> tuple[np.ndarray, tuple[int, int]]:
+    return make_grid(ocean.truth.extent, NUM_SHADES, inside=False)

@@ -1,7 +1,7 @@
-"""The models of ``ovkgp demo``, and how good each is: by what the data say, and by the truth that no model saw.
+"""Models of ``ovkgp demo`` and their scores.
 
-The evidence is how likely all measurements were beforehand; LOO is the log density of each component given all others. Both
-are known to whoever has the data, and choose. Error, log density and coverage on a grid need the truth, and check the choice.
+The evidence (marginal likelihood) and LOO (sum of the log densities of each component given all others) need the data only;
+LOO selects the model. Error, log density and coverage on a grid use the ground truth and check the selection.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pandas as pd
 from ovkgp import GPRegressor
 from ovkgp.datasets import make_drifters
 from ovkgp.datasets.drifters import Currents
-from ovkgp.estimators.selection.compare_kernels import standard_error
-from ovkgp.estimators.selection.predictive_scores import left_out_entries, left_out_rows, smoothed_leave_one_out
+from ovkgp.estimators.selection.compare_kernels import compute_standard_error
+from ovkgp.estimators.selection.predictive_scores import compute_loo_densities, run_psis_loo, score_heldout_rows
 from ovkgp.exceptions import FitWarning
 
 KERNELS = {
@@ -28,134 +28,114 @@ KERNELS = {
     "ICM": "decomposable",
     "independent": "independent",
 }
-"""The models by the names that the table has."""
+"""Kernels by the name of the model in the table."""
 NUM_ROWS = 150
 NOISE = 0.05**2
 GRID = (41, 25)
-LEVEL = 0.9
+INTERVAL_LEVEL = 0.9
 SAMPLING = {"draws": 100, "tune": 75, "chains": 2, "max_draws": 25, "posterior_predictive": False}
-"""Of the fully Bayesian fit: short, since a minute is all there is."""
+"""Options of the fully Bayesian fit: short chains, since the demo should take about a minute."""
 
-regressor = partial(GPRegressor, base_kernel="rbf")
-"""Currents are smooth."""
+make_regressor = partial(GPRegressor, base_kernel="rbf")  # currents are smooth
 
 
 @dataclass(frozen=True)
-class Sea:
-    """What the drifters saw, and what is there.
+class OceanData:
+    """Measurements of the drifters, and the ground truth."""
 
-    Attributes:
-        X, Y: the tables with columns east and north in km, u and v in m/s.
-        truth: the currents.
-        points: (m, 2), a grid over the region.
-        current: (m, 2), the truth there.
-        fresh: (m, 2), measurements there that no model has seen, as noisy as those of the drifters.
-    """
-
-    X: pd.DataFrame
-    Y: pd.DataFrame
+    X: pd.DataFrame  # columns east, north in km
+    Y: pd.DataFrame  # columns u, v in m/s
     truth: Currents
-    points: np.ndarray
-    current: np.ndarray
-    fresh: np.ndarray
+    points: np.ndarray  # (m, 2), a grid over the region
+    current: np.ndarray  # (m, 2), the ground truth at `points`
+    fresh: np.ndarray  # (m, 2), held-out measurements at `points`, with the noise of the drifters
 
     @classmethod
-    def of(cls, seed: int) -> Sea:
-        """Everything random from one seed."""
+    def generate(cls, seed: int) -> OceanData:
+        """Generate everything from one seed."""
         X, Y, truth = make_drifters(NUM_ROWS, noise=NOISE, random_state=seed)
         west, east, south, north = truth.extent
         axes = np.linspace(west, east, GRID[0]), np.linspace(south, north, GRID[1])
         points = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 2)
         current = truth(points)
-        # a stream of its own: the generator's are numbered from 0
+        # a separate random stream: those of the generator are numbered from 0
         noise = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(100,))).standard_normal(current.shape)
         tables = pd.DataFrame(X, columns=["east", "north"]), pd.DataFrame(Y, columns=["u", "v"])
         return cls(*tables, truth, points, current, current + np.sqrt(NOISE) * noise)
 
     @property
     def num_measured(self) -> int:
-        """How many components the drifters measured."""
+        """Number of components that the drifters measured."""
         return int(np.isfinite(self.Y.to_numpy()).sum())
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A fitted model and its scores.
-
-    Attributes:
-        model: the estimator.
-        log_evidence: log p(Y); None where hyperparameters are averaged over.
-        left_out: log p(y_ij given all others), for each measured component.
-        rmse: of the posterior mean, against the truth on the grid, in m/s.
-        log_density: of fresh measurements on the grid, the mean of a component.
-        coverage: how much of the true current lies in its 90 % intervals.
-        seconds: of the fit.
-        khat: the largest Pareto shape behind `left_out`, where hyperparameters are averaged over by smoothed importance sampling.
-    """
+    """Fitted model and its scores."""
 
     model: GPRegressor
-    log_evidence: float | None
-    left_out: np.ndarray
-    rmse: float
-    log_density: float
-    coverage: float
+    log_evidence: float | None  # log p(Y); None if the hyperparameters are sampled
+    loo_log_densities: np.ndarray  # log p(y_ij | all others) of each measured component
+    rmse: float  # of the posterior mean against the ground truth on the grid, in m/s
+    log_density: float  # of held-out measurements on the grid, mean per component
+    coverage: float  # fraction of the true current inside its 90 % intervals
     seconds: float
-    khat: float = 0.0
+    khat: float = 0.0  # largest Pareto k̂ of the importance sampling behind `loo_log_densities`
 
     @property
     def elpd_loo(self) -> float:
-        """The sum of `left_out`."""
-        return float(self.left_out.sum())
+        """Sum of `loo_log_densities`."""
+        return float(self.loo_log_densities.sum())
 
 
-def try_model(name: str, sea: Sea, seed: int) -> Trial:
-    """Train one of `KERNELS` by evidence, and score it."""
+def evaluate_model(name: str, ocean: OceanData, seed: int) -> Trial:
+    """Train one of `KERNELS` by maximizing the evidence, and score it."""
     began = time.monotonic()
-    model = regressor(KERNELS[name], random_state=seed).fit(sea.X, sea.Y)
+    model = make_regressor(KERNELS[name], random_state=seed).fit(ocean.X, ocean.Y)
     seconds = time.monotonic() - began
-    left_out = left_out_entries(model, sea.X.to_numpy(), sea.Y.to_numpy())
-    return Trial(model, model.log_evidence_, left_out, *_against_truth(model, sea), seconds)
+    loo_log_densities = compute_loo_densities(model, ocean.X.to_numpy(), ocean.Y.to_numpy())
+    return Trial(model, model.log_evidence_, loo_log_densities, *_score_against_truth(model, ocean), seconds)
 
 
-def try_bayesian(name: str, sea: Sea, seed: int) -> Trial:
-    """The same with draws of the hyperparameters instead of one value each: predictions and LOO average over them."""
+def evaluate_bayesian(name: str, ocean: OceanData, seed: int) -> Trial:
+    """Fit one of `KERNELS` with sampled hyperparameters, over which predictions and LOO average, and score it."""
     began = time.monotonic()
-    model = regressor(KERNELS[name], hyperparameters="nuts", sampling=SAMPLING, random_state=seed)
+    model = make_regressor(KERNELS[name], hyperparameters="nuts", sampling=SAMPLING, random_state=seed)
     with warnings.catch_warnings():
-        # of short chains, and ArviZ's of their LOO: `mixing` and k̂ are said in any case
+        # short chains warn, and so does their LOO; the demo prints `sampler_diagnostics` and k̂ itself
         warnings.simplefilter("ignore", FitWarning)
         warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto distribution", UserWarning)
-        model.fit(sea.X, sea.Y)
+        model.fit(ocean.X, ocean.Y)
         seconds = time.monotonic() - began
-        left_out, khat = smoothed_leave_one_out(model.to_arviz())
-    return Trial(model, None, left_out, *_against_truth(model, sea), seconds, float(khat.max()))
+        loo_log_densities, khat = run_psis_loo(model.to_arviz())
+    return Trial(model, None, loo_log_densities, *_score_against_truth(model, ocean), seconds, float(khat.max()))
 
 
-def _against_truth(model: GPRegressor, sea: Sea) -> tuple[float, float, float]:
-    """Error of the mean, log density of fresh measurements, and coverage of the latent current."""
-    latent = model.posterior_.predict(model.scaling_.inputs(sea.points), "diag")
-    lower, upper = (model.scaling_.mean(end) for end in latent.interval(LEVEL))
-    error = model.scaling_.mean(latent.mean) - sea.current
-    inside = (lower <= sea.current) & (sea.current <= upper)
-    log_density, _ = left_out_rows(model, sea.points, sea.fresh)
+def _score_against_truth(model: GPRegressor, ocean: OceanData) -> tuple[float, float, float]:
+    """Compute the error of the mean, the log density of held-out measurements, and the coverage of the latent current."""
+    latent = model.posterior_.predict(model.scaling_.inputs(ocean.points), "diag")
+    lower, upper = (model.scaling_.mean(end) for end in latent.interval(INTERVAL_LEVEL))
+    error = model.scaling_.mean(latent.mean) - ocean.current
+    inside = (lower <= ocean.current) & (ocean.current <= upper)
+    log_density, _ = score_heldout_rows(model, ocean.points, ocean.fresh)
     return float(np.sqrt(np.mean(error**2))), float(log_density.mean()), float(inside.mean())
 
 
-def chosen(trials: dict[str, Trial]) -> str:
-    """The model that tells left-out components best: LOO asks less of a model than the evidence, which needs its prior to be right."""
+def select_best(trials: dict[str, Trial]) -> str:
+    """Return the name of the model with the best LOO, which is less sensitive to the prior than the evidence."""
     return max(trials, key=lambda name: trials[name].elpd_loo)
 
 
-def lead(trials: dict[str, Trial]) -> tuple[str, float, float]:
-    """Who follows the chosen one, by how much LOO, and the standard error of that."""
-    best = chosen(trials)
-    second = chosen({name: trial for name, trial in trials.items() if name != best})
-    difference = trials[best].left_out - trials[second].left_out
-    return second, float(difference.sum()), standard_error(difference)
+def compare_with_second(trials: dict[str, Trial]) -> tuple[str, float, float]:
+    """Return the name of the second-best model, its difference in LOO from the best, and the standard error of that."""
+    best = select_best(trials)
+    second = select_best({name: trial for name, trial in trials.items() if name != best})
+    difference = trials[best].loo_log_densities - trials[second].loo_log_densities
+    return second, float(difference.sum()), compute_standard_error(difference)
 
 
-def mixing(trial: Trial) -> dict[str, float]:
-    """How many draws there are, and how far they are to be trusted: R̂, their effective number, and divergences."""
+def sampler_diagnostics(trial: Trial) -> dict[str, float]:
+    """Return the number of chains and draws, R̂, the effective sample size and the number of divergences."""
     posterior = trial.model.draws_["posterior"]
     attrs = {name: posterior.attrs[name] for name in ("rhat_max", "ess_min", "num_divergences")}
     return attrs | {"chains": posterior.sizes["chain"], "draws": posterior.sizes["draw"]}

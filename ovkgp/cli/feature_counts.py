@@ -1,4 +1,4 @@
-"""The box around the inputs of a table, in one pass over it."""
+"""Work of ``ovkgp features``: the number of random frequencies D by a rule of thumb, by measurement and by a guarantee."""
 
 from __future__ import annotations
 
@@ -16,31 +16,21 @@ from rich.table import Table
 
 from ovkgp.datasets import TableStream
 from ovkgp.estimators.common.named_kernels import BASES, base_kernel
-from ovkgp.estimators.common.summary import count
+from ovkgp.estimators.common.summary import pluralize
 from ovkgp.exceptions import OptionError
 from ovkgp.features.bounds import measured_error, required_features, suggest_features
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
 
 STRUCTURES = ("decomposable", "curl_free", "divergence_free")
-SIZES = (30, 100, 300, 1000, 3000)
-"""Numbers of frequencies that are measured."""
-POINTS, REPEATS = 20, 5
-"""On how many points, and with how many maps."""
-DELTA = 0.05
-"""With which probability the guarantee may fail."""
+FREQUENCY_COUNTS = (30, 100, 300, 1000, 3000)
+"""Values of D at which the error is measured."""
+NUM_POINTS, NUM_REPEATS = 20, 5
+FAILURE_PROBABILITY = 0.05
 
 
 @dataclass(frozen=True)
 class FeatureProblem:
-    """What the features are for.
-
-    Args:
-        num_rows, num_dims, num_outputs: of the table.
-        kernel: a scalar kernel by name.
-        structure: "decomposable", "curl_free" or "divergence_free".
-        lengthscale, diameter: in the same units.
-        error: ε, as a part of ‖K(x, x)‖.
-    """
+    """Kernel and data that the features are for; `error` ε is a fraction of ‖K(x, x)‖, lengths are in one unit."""
 
     num_rows: int
     num_dims: int
@@ -52,7 +42,7 @@ class FeatureProblem:
     error: float
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         rows: int | None,
         dims: int | None,
@@ -64,134 +54,127 @@ class FeatureProblem:
         diameter: float | None,
         error: float,
     ) -> FeatureProblem:
-        """From what was typed, checked; None stands for the usual."""
+        """Check the options of the command; None stands for the default."""
         for option, value, allowed in (("--kernel", kernel, tuple(BASES)), ("--structure", structure, STRUCTURES)):
             if value not in allowed:
-                raise OptionError(f"{option} must be one of {', '.join(allowed)}; got {value!r}.")
+                raise OptionError(f"{option} must be one of {', '.join(allowed)}, got {value!r}.")
         for option, value in (("--lengthscale", lengthscale), ("--error", error)):
             if not 0 < value < math.inf:
                 raise OptionError(f"{option} must be a positive number, got {value:g}.")
         dims = 2 if dims is None else dims
         diameter = 2 * math.sqrt(dims) if diameter is None else diameter
-        shape = 10_000 if rows is None else rows, dims, _num_outputs(outputs, structure, dims)
+        shape = 10_000 if rows is None else rows, dims, _parse_num_outputs(outputs, structure, dims)
         return cls(*shape, kernel, structure, lengthscale, diameter, error)
 
-    def make(self, num_outputs: int) -> Kernel:
-        """The kernel, with variance 1."""
+    def make_kernel(self, num_outputs: int) -> Kernel:
+        """Make the kernel, with variance 1."""
         base = base_kernel(self.kernel, self.num_dims).double()
         base.lengthscale = self.lengthscale
         if self.structure == "decomposable":
             return DecomposableKernel(base, output_matrix=torch.eye(num_outputs, dtype=torch.float64))
         return CurlFreeKernel(base) if self.structure == "curl_free" else DivergenceFreeKernel(base)
 
-    def guarantee(self) -> int | float:
-        """Frequencies with which the error is below ε everywhere, with probability 0.95."""
-        kernel = self.make(self.num_outputs)
+    def guaranteed_count(self) -> int | float:
+        """Return a D at which the error is below ε everywhere, with probability 1 − FAILURE_PROBABILITY."""
+        kernel = self.make_kernel(self.num_outputs)
         size = torch.linalg.matrix_norm(kernel(torch.zeros(1, self.num_dims).double()).to_dense(), ord=2).item()
-        return required_features(kernel, self.error * size, DELTA, self.diameter)
+        return required_features(kernel, self.error * size, FAILURE_PROBABILITY, self.diameter)
 
-    def measure(self, seed: int) -> list[float]:
-        """The relative error at each of `SIZES`, on points of a box. That of a decomposable kernel is that of its scalar part."""
+    def measure_errors(self, seed: int) -> list[float]:
+        """Measure the relative error at each of `FREQUENCY_COUNTS`, on random points of a cube.
+
+        The error of a decomposable kernel is that of its scalar kernel.
+        """
         generator = torch.Generator().manual_seed(seed)
         side = self.diameter / math.sqrt(self.num_dims)
-        X = side * torch.rand(POINTS, self.num_dims, dtype=torch.float64, generator=generator)
-        kernel = self.make(1)
+        X = side * torch.rand(NUM_POINTS, self.num_dims, dtype=torch.float64, generator=generator)
+        kernel = self.make_kernel(1)
         console = Console(stderr=True)
-        sizes = track(SIZES, "measuring", transient=True, console=console, disable=not console.is_terminal)
-        return [measured_error(kernel, X, size, repeats=REPEATS, random_state=seed) for size in sizes]
+        counts = track(FREQUENCY_COUNTS, "measuring", transient=True, console=console, disable=not console.is_terminal)
+        return [measured_error(kernel, X, count, repeats=NUM_REPEATS, random_state=seed) for count in counts]
 
 
-def needed(errors: list[float], error: float) -> int:
-    """The number at which a line of slope −1/2 through measured errors meets an error.
-
-    Example:
-        >>> needed([1 / size**0.5 for size in SIZES], 0.1)
-        100
-    """
-    constant = math.exp(
-        np.mean([math.log(max(e, 1e-300)) + math.log(size) / 2 for e, size in zip(errors, SIZES, strict=True)])
-    )
-    return max(1, math.ceil(round((constant / error) ** 2, 6)))
-
-
-def show(problem: FeatureProblem, seed: int, plot: Path | None) -> None:
-    """Print the three answers, and draw the third."""
+def print_feature_counts(problem: FeatureProblem, seed: int, plot: Path | None) -> None:
+    """Print the three values of D and the measured errors, and plot the errors to the file `plot` unless None."""
     console = Console(highlight=False)
-    guarantee, errors = problem.guarantee(), problem.measure(seed)
-    console.print(_title(problem), soft_wrap=True)
+    guarantee, errors = problem.guaranteed_count(), problem.measure_errors(seed)
+    console.print(_describe(problem), soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_row(
         "rule of thumb",
         f"{suggest_features(problem.num_rows):,}",
-        "√n: ridge regression then errs no more than without features",
+        "√n: ridge regression then has the same error rate as without features",
     )
     table.add_row(
         "measured",
-        f"{needed(errors, problem.error):,}",
-        f"for an error of {problem.error:g}, on {POINTS} points in the box",
+        f"{estimate_count(errors, problem.error):,}",
+        f"for an error of {problem.error:g} on {NUM_POINTS} points in a cube",
     )
     table.add_row(
         "guarantee",
-        _count(guarantee),
-        f"for an error below {problem.error:g} everywhere, with probability {1 - DELTA:g}",
+        "none is known" if math.isinf(guarantee) else f"{guarantee:,}",
+        f"for an error below {problem.error:g} everywhere, with probability {1 - FAILURE_PROBABILITY:g}",
     )
     console.print(table)
     console.print()
     console.print(error_table(errors))
     if plot is not None:
-        _draw(problem, errors, plot)
-        console.print(f"\nPicture written to {plot}", soft_wrap=True)
+        _plot_errors(problem, errors, plot)
+        console.print(f"\nFigure written to {plot}", soft_wrap=True)
+
+
+def estimate_count(errors: list[float], error: float) -> int:
+    """Return the D at which a line of slope −1/2 through the measured errors, in log scales, reaches `error`."""
+    logs = [math.log(max(e, 1e-300)) + math.log(count) / 2 for e, count in zip(errors, FREQUENCY_COUNTS, strict=True)]
+    constant = math.exp(np.mean(logs))
+    return max(1, math.ceil(round((constant / error) ** 2, 6)))
 
 
 def error_table(errors: list[float]) -> Table:
-    """D by measured error."""
+    """Make a table of D and measured error."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("D", justify="right")
-    table.add_column(f"relative error (mean of {REPEATS} maps)", justify="right")
-    for size, value in zip(SIZES, errors, strict=True):
-        table.add_row(f"{size:,}", f"{value:.3g}")
+    table.add_column(f"relative error (mean of {NUM_REPEATS} maps)", justify="right")
+    for count, value in zip(FREQUENCY_COUNTS, errors, strict=True):
+        table.add_row(f"{count:,}", f"{value:.3g}")
     return table
 
 
-def _title(problem: FeatureProblem) -> str:
+def _describe(problem: FeatureProblem) -> str:
     sizes = (problem.num_rows, "row"), (problem.num_dims, "input"), (problem.num_outputs, "output")
-    words = ", ".join(count(number, noun) for number, noun in sizes)
-    words = f"{words}; {problem.structure} {problem.kernel} kernel"
-    return f"{words}, lengthscale {problem.lengthscale:g}, diameter {problem.diameter:.3g}\n"
+    shape = ", ".join(pluralize(number, noun) for number, noun in sizes)
+    kernel = f"{problem.structure} {problem.kernel} kernel, lengthscale {problem.lengthscale:g}"
+    return f"{shape}; {kernel}, diameter {problem.diameter:.3g}\n"
 
 
-def _count(number: int | float) -> str:
-    return "none is known" if math.isinf(number) else f"{number:,}"
-
-
-def _num_outputs(outputs: str | None, structure: str, dims: int) -> int:
+def _parse_num_outputs(outputs: str | None, structure: str, dims: int) -> int:
     is_field = structure != "decomposable"
     if outputs is None:
         return dims if is_field else 1
     if not outputs.strip().isdecimal() or int(outputs) < 1:
-        raise OptionError(f"--outputs must be a number of outputs, at least 1; got {outputs!r}.")
+        raise OptionError(f"--outputs must be a number of outputs, at least 1, got {outputs!r}.")
     if is_field and int(outputs) != dims:
-        raise OptionError(f"a {structure} field has as many outputs as inputs, {dims}; got --outputs {outputs}.")
+        raise OptionError(f"--outputs of a {structure} field must be the number of inputs, {dims}, got {outputs}.")
     return int(outputs)
 
 
-def _draw(problem: FeatureProblem, errors: list[float], path: Path) -> None:
+def _plot_errors(problem: FeatureProblem, errors: list[float], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     from ovkgp.plotting import plot_feature_error
 
     figure = Figure(figsize=(5.5, 4), layout="constrained")
-    FigureCanvasAgg(figure)  # a picture in a file, whatever the screen
-    axes = plot_feature_error(SIZES, {f"{problem.structure} {problem.kernel}": errors}, ax=figure.subplots())
-    axes.axhline(problem.error, color="0.6", linewidth=0.8, label="asked for")
+    FigureCanvasAgg(figure)  # no window
+    axes = plot_feature_error(FREQUENCY_COUNTS, {f"{problem.structure} {problem.kernel}": errors}, ax=figure.subplots())
+    axes.axhline(problem.error, color="0.6", linewidth=0.8, label="requested error")
     axes.set(xlabel="number of frequencies $D$", ylabel="relative error of the kernel")
     axes.legend()
     figure.savefig(path, dpi=150)
 
 
 class DataExtent(NamedTuple):
-    """Rows, inputs and outputs of a table, and the diagonal of the box around its inputs, each in its standard deviations."""
+    """Size of a table, and the diagonal of the bounding box of its inputs in standard deviations."""
 
     num_rows: int
     num_dims: int
@@ -199,29 +182,20 @@ class DataExtent(NamedTuple):
     diagonal: float
 
 
-def box_of(path: str, inputs: str | None, outputs: str | None, separator: str) -> DataExtent:
-    """Look at a table.
-
-    Args:
-        path: the file.
-        inputs: names of columns.
-        outputs: names of columns, a number of outputs, or None where it is not known.
-        separator: of a text table.
-
-    Cost: one pass, memory for a chunk.
-    """
+def measure_extent(path: str, inputs: str | None, outputs: str | None, separator: str) -> DataExtent:
+    """Measure a table in one pass, in memory for one chunk; `outputs` are columns, a number, or None if unknown."""
     if inputs is None:
-        raise OptionError("name the input columns of the table with --inputs.")
+        raise OptionError("--inputs is missing. Name the input columns of the table.")
     is_number = outputs is None or outputs.strip().isdecimal()
     rows = TableStream(
-        Path(path).expanduser(), inputs, None if is_number else outputs, bad="error", separator=separator
+        Path(path).expanduser(), inputs, None if is_number else outputs, on_bad_rows="error", separator=separator
     )
     count, origin, total, squares, low, high = 0, None, 0.0, 0.0, np.inf, -np.inf
     for X, _ in rows:
-        origin = X[0] if origin is None else origin  # sums of squares far from zero would lose their digits
+        origin = X[0] if origin is None else origin  # sums of squares far from zero would lose digits
         count, total, squares = count + len(X), total + (X - origin).sum(0), squares + np.square(X - origin).sum(0)
         low, high = np.minimum(low, X.min(0)), np.maximum(high, X.max(0))
     std = np.sqrt(np.maximum(squares / count - np.square(total / count), 0.0))
-    spread = np.divide(high - low, std, out=np.zeros_like(std), where=std > 0)  # a constant input has no extent
-    number = rows.num_outputs if not is_number else None if outputs is None else int(outputs)
-    return DataExtent(count, rows.num_inputs, number, float(np.linalg.norm(spread)))
+    sides = np.divide(high - low, std, out=np.zeros_like(std), where=std > 0)  # a constant input has side 0
+    num_outputs = rows.num_outputs if not is_number else None if outputs is None else int(outputs)
+    return DataExtent(count, rows.num_inputs, num_outputs, float(np.linalg.norm(sides)))

@@ -1,4 +1,4 @@
-"""``ovkgp features``: how many random features do I need?"""
+"""``ovkgp features``: the number of random features needed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ovkgp.cli.arguments import Debug, Separator
-from ovkgp.cli.errors import one_sentence
+from ovkgp.cli.errors import report_errors
 from ovkgp.exceptions import OptionError
 
 
@@ -15,22 +15,22 @@ def features_command(
     context: typer.Context,
     data: Annotated[
         str | None,
-        typer.Argument(metavar="DATA", help="A table to take rows, inputs and diameter from.", show_default=False),
+        typer.Argument(metavar="DATA", help="A table that provides rows, inputs and diameter.", show_default=False),
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many rows; 10000 by default.", show_default=False)
+        int | None, typer.Option(min=1, metavar="N", help="Number of rows (default: 10000).", show_default=False)
     ] = None,
     dims: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many inputs; 2 by default.", show_default=False)
+        int | None, typer.Option(min=1, metavar="N", help="Number of inputs (default: 2).", show_default=False)
     ] = None,
     inputs: Annotated[
-        str | None, typer.Option(metavar="a,b", help="With DATA: the columns of the inputs.", show_default=False)
+        str | None, typer.Option(metavar="a,b", help="With DATA: the input columns.", show_default=False)
     ] = None,
     outputs: Annotated[
         str | None,
         typer.Option(
             metavar="P",
-            help="How many outputs, or with DATA their columns; 1, or for a field as many as inputs.",
+            help="Number of outputs, or with DATA their columns (default: 1; for a field, the number of inputs).",
             show_default=False,
         ),
     ] = None,
@@ -39,34 +39,34 @@ def features_command(
         str, typer.Option(metavar="NAME", help="decomposable, curl_free or divergence_free.")
     ] = "decomposable",
     lengthscale: Annotated[
-        float,
-        typer.Option(metavar="LENGTH", help="In the units of the inputs; with DATA, in their standard deviations."),
+        float, typer.Option(metavar="LENGTH", help="In units of the inputs; with DATA, in their standard deviations.")
     ] = 1.0,
     diameter: Annotated[
         float | None,
         typer.Option(
             min=0,
             metavar="LENGTH",
-            help="The largest distance between two inputs; that of a box of side 2, or of DATA.",
+            help="Largest distance between two inputs (default: that of DATA, or of a cube of side 2).",
             show_default=False,
         ),
     ] = None,
     error: Annotated[
         float,
         typer.Option(
-            metavar="SHARE", help="The largest error of the kernel that you accept, as a part of its value at 0."
+            metavar="FRACTION", help="Acceptable error of the kernel, as a fraction of its value at zero distance."
         ),
     ] = 0.1,
     plot: Annotated[
-        str | None, typer.Option(metavar="PNG", help="Draw the measured errors into this file.", show_default=False)
+        str | None, typer.Option(metavar="PNG", help="Plot the measured errors to this file.", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the measurements.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     separator: Separator = ",",
     debug: Debug = False,
 ) -> None:
-    """Say how many random features are enough.
+    """Estimate the number of random features needed.
 
-    By a rule of thumb, measured, and by a guarantee. The number is the D of num_frequencies. Few are enough for smooth kernels, short distances and few inputs.
+    Prints a rule of thumb, a measured estimate and a theoretical guarantee for D, the option num_frequencies. Smooth kernels,
+    short distances and few inputs need few features.
 
     Examples:
 
@@ -75,22 +75,22 @@ def features_command(
     ovkgp features --dims 2 --structure curl_free --kernel matern52 --error 0.05 --plot errors.png
     ovkgp features table.csv --inputs east,north --outputs u,v --lengthscale 0.5
     """
-    with one_sentence(context, debug):
-        from ovkgp.cli.arguments import check_seed, output_file
+    with report_errors(context, debug):
+        from ovkgp.cli.arguments import check_output_file, check_seed
 
-        path = None if plot is None else output_file(plot, (".png", ".pdf", ".svg"), option="--plot")
+        path = None if plot is None else check_output_file(plot, (".png", ".pdf", ".svg"), option="--plot")
         check_seed(seed)
         if data is not None:
-            from ovkgp.cli.feature_counts import box_of
+            from ovkgp.cli.feature_counts import measure_extent
 
-            refuse("is taken from the table", rows=rows, dims=dims)
-            rows, dims, count, diagonal = box_of(data, inputs, outputs, separator)
+            reject_options("is taken from the table", rows=rows, dims=dims)
+            rows, dims, count, diagonal = measure_extent(data, inputs, outputs, separator)
             outputs, diameter = None if count is None else str(count), diagonal if diameter is None else diameter
         else:
-            refuse("goes with a table", inputs=inputs)
-        from ovkgp.cli.feature_counts import FeatureProblem, show
+            reject_options("needs a table", inputs=inputs)
+        from ovkgp.cli.feature_counts import FeatureProblem, print_feature_counts
 
-        problem = FeatureProblem.of(
+        problem = FeatureProblem.from_options(
             rows,
             dims,
             outputs,
@@ -100,11 +100,11 @@ def features_command(
             diameter=diameter,
             error=error,
         )
-        show(problem, seed, path)
+        print_feature_counts(problem, seed, path)
 
 
-def refuse(why: str, **options) -> None:
-    """Refuse options that were given."""
+def reject_options(reason: str, **options) -> None:
+    """Raise if one of the options was set."""
     for name, value in options.items():
         if value is not None:
-            raise OptionError(f"--{name} {why}: leave it out.")
+            raise OptionError(f"--{name} {reason}. Remove the option.")

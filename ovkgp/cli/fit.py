@@ -1,4 +1,4 @@
-"""``ovkgp fit``: a model from a recipe and a table."""
+"""``ovkgp fit``: fit a recipe to a table and write the model to a file."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from typing import Annotated
 
 import typer
 
-from ovkgp.cli.arguments import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, names
-from ovkgp.cli.errors import INTERRUPTED, one_sentence
+from ovkgp.cli.arguments import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, parse_names
+from ovkgp.cli.errors import EXIT_INTERRUPTED, report_errors
 
 
 def fit_command(
     context: typer.Context,
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="One of `ovkgp models`, or your own TOML file.", show_default=False)
+        str, typer.Argument(metavar="RECIPE", help="A name from `ovkgp models`, or a TOML file.", show_default=False)
     ],
     data: Data,
-    inputs: Annotated[str, typer.Option(metavar="a,b", help="The columns to learn from.", show_default=False)],
-    out: Annotated[str, typer.Option("--out", "-o", metavar="MODEL", help="Where the model goes.", show_default=False)],
+    inputs: Annotated[str, typer.Option(metavar="a,b", help="The input columns.", show_default=False)],
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="MODEL", help="The model file to write.", show_default=False)
+    ],
     outputs: Outputs = None,
     task: Task = None,
-    changes: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change an option of the recipe; repeatable.", show_default=False
+            "--set", metavar="KEY=VALUE", help="Override an option of the recipe; repeatable.", show_default=False
         ),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Of all random numbers, 0 or more; else the recipe's.", show_default=False)
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed (default: the recipe's).", show_default=False)] = None,
     separator: Separator = ",",
     skip_bad_rows: SkipBadRows = False,
     stream: Annotated[
         bool | None,
         typer.Option(
             "--stream/--no-stream",
-            help="Read the table in chunks, in memory that does not grow with it; recipes on random features can. Without "
-            "either, files over 256 MB are, where the recipe can.",
+            help="Read the table in chunks, in constant memory; only for recipes that can use random features. By default, files over "
+            "256 MB are streamed if the recipe supports it.",
             show_default=False,
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a fit that was interrupted, from the file MODEL.training.")
+        bool, typer.Option("--resume", help="Resume an interrupted fit from the file MODEL.training.")
     ] = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Fit a model to a table and write it to a file.
 
-    Rows are samples. An empty cell of an output is a missing output; an input may not be missing. Ctrl-C keeps the best
-    model so far, and --resume goes on from there. Started by torchrun, each process reads its share of the rows.
+    Each row is a sample. Outputs may be missing (empty cells), inputs may not. Ctrl-C keeps the best model so far, and
+    --resume continues from it. Under torchrun, each process reads its own part of the rows.
 
     Examples:
 
@@ -60,37 +60,37 @@ def fit_command(
     ovkgp fit vector_field drifters.csv --inputs east,north --outputs u,v --out currents.ovkgp
     ovkgp fit multitask long.csv --inputs x,y --task metal --outputs ppm --out soil.ovkgp --set rank=3
     ovkgp fit quantiles engel.csv --inputs income --outputs food --out engel.ovkgp
-    ovkgp fit level_sets sensors.parquet --inputs a,b,c --out usual.ovkgp
+    ovkgp fit level_sets sensors.parquet --inputs a,b,c --out normal.ovkgp
     torchrun --nproc_per_node=2 -m ovkgp fit large_scale table.csv --inputs a,b --outputs u,v --out big.ovkgp
     """
-    with one_sentence(context, debug):
-        from ovkgp.cli.arguments import check_seed, output_file, settings
+    with report_errors(context, debug):
+        from ovkgp.cli.arguments import check_output_file, check_seed, parse_overrides
         from ovkgp.recipes import load_recipe
 
-        chosen = load_recipe(recipe).with_options(**settings(changes or ()))
-        path = output_file(out, sources=[data])
+        chosen = load_recipe(recipe).with_options(**parse_overrides(overrides or ()))
+        path = check_output_file(out, sources=[data])
         if seed is not None:
             check_seed(seed)
-        from ovkgp.cli.fit_job import CheckpointFiles, FitJob, show
+        from ovkgp.cli.fit_job import CheckpointFiles, FitJob, print_fit_summary
         from ovkgp.cli.tables import TableFile
 
         verbose = int(not quiet and sys.stderr.isatty())
-        columns = names(inputs), names(outputs), task
+        columns = parse_names(inputs), parse_names(outputs), task
         table = TableFile(Path(data).expanduser(), *columns, not skip_bad_rows, separator, verbose)
-        fitted = FitJob(chosen, table, path, seed, stream, resume, verbose).run()
-        how = ["--task", task, "--outputs", outputs] if task else []
-        how += ["--separator", separator] if separator != "," else []
+        result = FitJob(chosen, table, path, seed, stream, resume, verbose).run()
+        read_options = ["--task", task, "--outputs", outputs] if task else []
+        read_options += ["--separator", separator] if separator != "," else []
         try:
-            show(fitted, path, shlex.join([data, *how]), quiet)
+            print_fit_summary(result, path, shlex.join([data, *read_options]), quiet)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(CheckpointFiles(path).kept(is_written=True)) from None
-        if fitted.interrupted:
-            _say_interrupted(out, fitted.checkpoint)
-            raise typer.Exit(INTERRUPTED)
+            raise KeyboardInterrupt(CheckpointFiles(path).describe(is_written=True)) from None
+        if result.interrupted:
+            _print_interrupted(out, result.checkpoint)
+            raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _say_interrupted(out: str, checkpoint: Path | None) -> None:
-    more = "it had no checkpoint to resume from"
+def _print_interrupted(out: str, checkpoint: Path | None) -> None:
+    more = "there is no checkpoint to resume from"
     if checkpoint is not None:
-        more = f"the same command with --resume goes on from '{checkpoint}'"
+        more = f"the same command with --resume continues from '{checkpoint}'"
     typer.echo(f"Interrupted; the best model so far is in {shlex.quote(out)}, and {more}.", err=True)

@@ -1,4 +1,4 @@
-"""``ovkgp models``: which recipes there are, and what they say."""
+"""``ovkgp models``: the list of recipes, or the file of one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ovkgp.cli.arguments import Debug
-from ovkgp.cli.errors import one_sentence
+from ovkgp.cli.errors import report_errors
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from ovkgp.recipes import Recipe
 
-WIDE = 120
-"""Columns of a terminal from which the estimators have a column of their own."""
+MIN_WIDE_COLUMNS = 120
+"""Terminal width from which the estimators have a separate column."""
 
 
 def models_command(
@@ -28,7 +28,7 @@ def models_command(
 ) -> None:
     """List the recipes, or print the file of one.
 
-    Copy it, edit it, and fit it by the name of your file.
+    Copy the file, edit it, and pass its path to `ovkgp fit`.
 
     Examples:
 
@@ -37,7 +37,7 @@ def models_command(
     ovkgp models multitask > mine.toml
     ovkgp fit mine.toml table.csv --inputs a,b --outputs u,v --out model.ovkgp
     """
-    with one_sentence(context, debug):
+    with report_errors(context, debug):
         if name is None:
             _print_table()
             return
@@ -52,12 +52,14 @@ def _print_table() -> None:
     from ovkgp.recipes import list_recipes, load_recipe
 
     console = Console(highlight=False)
-    console.print(recipe_table([load_recipe(name) for name in list_recipes()], is_wide=console.width >= WIDE))
-    console.print("\n`ovkgp models NAME` prints the file of a recipe, with its options.", markup=False)
+    console.print(
+        recipe_table([load_recipe(name) for name in list_recipes()], is_wide=console.width >= MIN_WIDE_COLUMNS)
+    )
+    console.print("\n`ovkgp models NAME` prints the file of a recipe with its options.", markup=False)
 
 
 def recipe_table(recipes: Iterable[Recipe], is_wide: bool) -> Table:
-    """Name, purpose and estimator; the estimator behind the purpose where there is little room."""
+    """Make a table of name, purpose and estimator; a narrow one has the estimator in parentheses after the purpose."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -1,9 +1,9 @@
-"""What a fitted model says of new inputs, as columns of a table.
+"""Predictions of a fitted model as named columns of a table.
 
-regressors           NAME_mean, NAME_sd, NAME_q05, … for each output; NAME_low and NAME_high with a level
-quantile regressors  NAME_q05, …, and NAME_low, NAME_high, an interval that was calibrated on rows left out
+regressors           NAME_mean, NAME_std, NAME_q05, … per output; NAME_low and NAME_high if a level is given
+quantile regressors  NAME_q05, …, and NAME_low, NAME_high, an interval calibrated by cross-validation
 classifiers          NAME_class, and NAME_decision or the probability NAME_p_LABEL of each class
-level sets           inlier, and the level up to which a row is one
+level sets           inlier, and the largest level whose set contains the row
 """
 
 from __future__ import annotations
@@ -17,149 +17,124 @@ from scipy.stats import norm
 from ovkgp.exceptions import OptionError
 
 PredictionColumns = dict[str, np.ndarray]
-QUANTILES = (0.05, 0.5, 0.95)
-"""Levels where none are asked for."""
-LEVEL = 0.9
-"""Of the interval of a quantile regressor, where none is asked for."""
+DEFAULT_QUANTILES = (0.05, 0.5, 0.95)
+DEFAULT_INTERVAL_LEVEL = 0.9
 
 
 @dataclass(frozen=True)
 class PredictionRequest:
-    """What is asked of a model.
-
-    Args:
-        quantiles: levels in (0, 1); None for the usual ones.
-        level: of the central interval, or None.
-        latent: whether the function behind the observations is meant, without their noise.
-        costs: of mistakes, for a classifier of all costs, or None.
-    """
+    """Options of a prediction: quantile levels in (0, 1), level of the central interval, latent function, costs."""
 
     quantiles: tuple[float, ...] | None = None
     level: float | None = None
     latent: bool = False
     costs: tuple[float, ...] | None = None
 
-    def refuse(self, kind: str, *names: str) -> None:
-        """Refuse options that mean nothing to a model of some kind."""
+    def reject_options(self, kind: str, *names: str) -> None:
+        """Raise if one of the named options is set, which models of this kind do not support."""
         for name in names:
             if getattr(self, name) not in (None, False):
-                raise OptionError(f"--{name} means nothing to {kind}: leave it out.")
+                raise OptionError(f"--{name} is not supported by {kind}. Remove the option.")
 
 
-def answers(estimator, X, question: PredictionRequest) -> PredictionColumns:
-    """The columns that a model fills for inputs X (m, d), a data frame or an array, in their order.
-
-    Example:
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> X = np.linspace(0, 6, 20)[:, None]
-        >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.hstack([np.sin(X), np.cos(X)]))
-        >>> list(answers(model, X, PredictionRequest(quantiles=(0.025,))))
-        ['y0_mean', 'y0_sd', 'y0_q02.5', 'y1_mean', 'y1_sd', 'y1_q02.5']
-    """
-    return ANSWERS.get(type(estimator).__name__, of_posterior)(estimator, X, question)
+def predict_columns(estimator, X, request: PredictionRequest) -> PredictionColumns:
+    """Predict for inputs X (m, d), a data frame or an array, and return the columns in their order."""
+    return COLUMN_BUILDERS.get(type(estimator).__name__, columns_from_posterior)(estimator, X, request)
 
 
-def quantile_name(level: float) -> str:
-    """How the quantile of a level is called.
-
-    Example:
-        >>> [quantile_name(level) for level in (0.05, 0.5, 0.025, 0.999)]
-        ['q05', 'q50', 'q02.5', 'q99.9']
-    """
-    whole, dot, rest = f"{round(100 * level, 10):.10f}".rstrip("0").rstrip(".").partition(".")
-    return f"q{whole.zfill(2)}{dot}{rest}"
-
-
-def of_posterior(estimator, X, question: PredictionRequest) -> PredictionColumns:
-    """A regressor with a posterior: all from one look at it."""
-    question.refuse("a regressor", "costs")
+def columns_from_posterior(estimator, X, request: PredictionRequest) -> PredictionColumns:
+    """Make the columns of a regressor with a posterior, from one prediction."""
+    request.reject_options("a regressor", "costs")
     scaling = estimator.scaling_
-    prediction = estimator.posterior_.predict(scaling.inputs(np.asarray(X)), "diag", noise=not question.latent)
-    levels = _levels(question)
-    found = scaling.mean(prediction.quantile(levels)) if levels else np.empty((0, *prediction.mean.shape))
-    return _columns(estimator, scaling.mean(prediction.mean), scaling.std(prediction.std), found, question)
+    prediction = estimator.posterior_.predict(scaling.inputs(np.asarray(X)), "diag", noise=not request.latent)
+    levels = _quantile_levels(request)
+    quantiles = scaling.mean(prediction.quantile(levels)) if levels else np.empty((0, *prediction.mean.shape))
+    return _regressor_columns(estimator, scaling.mean(prediction.mean), scaling.std(prediction.std), quantiles, request)
 
 
-def of_vectors(estimator, X, question: PredictionRequest) -> PredictionColumns:
-    """A regressor of vectors at tasks, whose predictions are Gaussian."""
-    question.refuse("a regressor", "costs")
-    found = estimator.predict(X, return_std=True, noise=not question.latent)
+def columns_from_vector_tasks(estimator, X, request: PredictionRequest) -> PredictionColumns:
+    """Make the columns of a `VectorTaskRegressor`, whose predictions are Gaussian."""
+    request.reject_options("a regressor", "costs")
+    found = estimator.predict(X, return_std=True, noise=not request.latent)
     mean, std = (values.reshape(len(values), -1) for values in found)
-    deviates = norm.ppf(_levels(question)).reshape(-1, 1, 1)
-    return _columns(estimator, mean, std, mean + deviates * std, question)
+    deviates = norm.ppf(_quantile_levels(request)).reshape(-1, 1, 1)
+    return _regressor_columns(estimator, mean, std, mean + deviates * std, request)
 
 
-def of_quantiles(estimator, X, question: PredictionRequest) -> PredictionColumns:
-    """A quantile regressor."""
-    question.refuse("a quantile regressor", "latent", "costs")
-    name, is_finite = _name(estimator), estimator.coupling != "infinite"
-    learned = tuple(np.unique(estimator.measure_.nodes).tolist()) if is_finite else QUANTILES
-    levels = learned if question.quantiles is None else question.quantiles
+def columns_from_quantiles(estimator, X, request: PredictionRequest) -> PredictionColumns:
+    """Make the columns of a quantile regressor."""
+    request.reject_options("a quantile regressor", "latent", "costs")
+    name, is_finite = _output_name(estimator), estimator.coupling != "infinite"
+    default = tuple(np.unique(estimator.measure_.nodes).tolist()) if is_finite else DEFAULT_QUANTILES
+    levels = default if request.quantiles is None else request.quantiles
     curves = estimator.predict(X, quantiles=list(levels))
-    found = {f"{name}_{quantile_name(level)}": curves[:, place] for place, level in enumerate(levels)}
-    if is_finite and question.level is None:
+    found = {f"{name}_{quantile_suffix(level)}": curves[:, j] for j, level in enumerate(levels)}
+    if is_finite and request.level is None:
         return found
-    lower, upper = estimator.predict_interval(X, question.level or LEVEL)
+    lower, upper = estimator.predict_interval(X, request.level or DEFAULT_INTERVAL_LEVEL)
     return found | {f"{name}_low": lower, f"{name}_high": upper}
 
 
-def of_costs(estimator, X, question: PredictionRequest) -> PredictionColumns:
-    """A classifier for all costs of mistakes, at some of them, or at equal prices."""
-    question.refuse("a classifier", "quantiles", "level", "latent")
-    name = _name(estimator)
+def columns_from_cost_classifier(estimator, X, request: PredictionRequest) -> PredictionColumns:
+    """Make the columns of a cost-sensitive classifier, at the requested costs or at equal costs."""
+    request.reject_options("a classifier", "quantiles", "level", "latent")
+    name = _output_name(estimator)
     found = {}
-    for cost, ending in [(None, "")] if question.costs is None else [(c, f"_at_{c:g}") for c in question.costs]:
-        found[f"{name}_class{ending}"] = estimator.predict(X, cost)
-        found[f"{name}_decision{ending}"] = estimator.decision_function(X, cost)
+    for cost, suffix in [(None, "")] if request.costs is None else [(c, f"_at_{c:g}") for c in request.costs]:
+        found[f"{name}_class{suffix}"] = estimator.predict(X, cost)
+        found[f"{name}_decision{suffix}"] = estimator.decision_function(X, cost)
     return found
 
 
-def of_classes(estimator, X, question: PredictionRequest) -> PredictionColumns:
-    """A classifier with probabilities."""
-    question.refuse("this classifier", "quantiles", "level", "latent", "costs")
-    name, probabilities = _name(estimator), estimator.predict_proba(X)
+def columns_from_classifier(estimator, X, request: PredictionRequest) -> PredictionColumns:
+    """Make the columns of a classifier with probabilities."""
+    request.reject_options("this classifier", "quantiles", "level", "latent", "costs")
+    name, probabilities = _output_name(estimator), estimator.predict_proba(X)
     found = {f"{name}_class": estimator.predict(X)}
     return found | {f"{name}_p_{label}": probabilities[:, k] for k, label in enumerate(estimator.classes_)}
 
 
-def of_level_sets(estimator, X, question: PredictionRequest) -> PredictionColumns:
-    """Level sets: a row is inside the set of every ν up to its level."""
-    question.refuse("level sets", "quantiles", "level", "latent", "costs")
+def columns_from_level_sets(estimator, X, request: PredictionRequest) -> PredictionColumns:
+    """Make the columns of level sets: a row is inside the set of every ν up to its level."""
+    request.reject_options("level sets", "quantiles", "level", "latent", "costs")
     level = estimator.level_score(X)
     return {"inlier": estimator.predict(X) == 1, "level": level}
 
 
-ANSWERS: dict[str, Callable] = {
-    "InfiniteCostSensitiveClassifier": of_costs,
-    "InfiniteOneClassSVM": of_level_sets,
-    "InfiniteQuantileRegressor": of_quantiles,
-    "SimplexClassifier": of_classes,
-    "VectorTaskRegressor": of_vectors,
+COLUMN_BUILDERS: dict[str, Callable] = {
+    "InfiniteCostSensitiveClassifier": columns_from_cost_classifier,
+    "InfiniteOneClassSVM": columns_from_level_sets,
+    "InfiniteQuantileRegressor": columns_from_quantiles,
+    "SimplexClassifier": columns_from_classifier,
+    "VectorTaskRegressor": columns_from_vector_tasks,
 }
-"""By the name of the estimator, what it says; all others have a posterior."""
+"""Functions by name of the estimator; all other estimators have a posterior."""
 
 
-def _name(estimator) -> str:
-    """The one output."""
+def quantile_suffix(level: float) -> str:
+    """Return the suffix of the column of a quantile: q05, q50, q02.5."""
+    percent, dot, decimals = f"{round(100 * level, 10):.10f}".rstrip("0").rstrip(".").partition(".")
+    return f"q{percent.zfill(2)}{dot}{decimals}"
+
+
+def _output_name(estimator) -> str:
     return estimator.output_names_[0]
 
 
-def _levels(question: PredictionRequest) -> list[float]:
-    """Levels of quantiles, and the two ends of the interval."""
-    levels = list(QUANTILES if question.quantiles is None else question.quantiles)
-    return levels if question.level is None else [*levels, (1 - question.level) / 2, (1 + question.level) / 2]
+def _quantile_levels(request: PredictionRequest) -> list[float]:
+    """Return the quantile levels, followed by both ends of the interval if there is one."""
+    levels = list(DEFAULT_QUANTILES if request.quantiles is None else request.quantiles)
+    return levels if request.level is None else [*levels, (1 - request.level) / 2, (1 + request.level) / 2]
 
 
-def _columns(
-    estimator, mean: np.ndarray, std: np.ndarray, quantiles: np.ndarray, question: PredictionRequest
+def _regressor_columns(
+    estimator, mean: np.ndarray, std: np.ndarray, quantiles: np.ndarray, request: PredictionRequest
 ) -> PredictionColumns:
-    """Mean and standard deviation (m, p) and quantiles (q, m, p), output by output."""
-    names = [quantile_name(level) for level in QUANTILES if question.quantiles is None]
-    names = names or [quantile_name(level) for level in question.quantiles]
-    names += [] if question.level is None else ["low", "high"]
+    """Name mean and standard deviation (m, p) and quantiles (q, m, p), output by output."""
+    levels = DEFAULT_QUANTILES if request.quantiles is None else request.quantiles
+    suffixes = [quantile_suffix(level) for level in levels] + ([] if request.level is None else ["low", "high"])
     found = {}
-    for place, output in enumerate(estimator.output_names_):
-        found |= {f"{output}_mean": mean[:, place], f"{output}_sd": std[:, place]}
-        found |= {f"{output}_{name}": quantiles[k, :, place] for k, name in enumerate(names)}
+    for j, output in enumerate(estimator.output_names_):
+        found |= {f"{output}_mean": mean[:, j], f"{output}_std": std[:, j]}
+        found |= {f"{output}_{suffix}": quantiles[k, :, j] for k, suffix in enumerate(suffixes)}
     return found

@@ -1,11 +1,6 @@
-"""Is the model right? Whether observations fall where its predictive distributions say.
+"""Checks of predictive distributions: probability integral transforms and coverage of intervals.
 
 Each name is loaded at its first use.
-
-Example:
-    >>> from ovkgp import criticism
-    >>> criticism.coverage.__name__
-    'coverage'
 """
 
 from __future__ import annotations
@@ -15,10 +10,10 @@ from ovkgp.lazy import lazy_names
 _NAMES = {
     "Coverage": "calibration",
     "coverage": "calibration",
-    "kept_rows": "predictive_distributions",
     "pit_values": "calibration",
+    "training_data": "predictive_distributions",
 }
-"""What is offered, and the module in which it lives."""
+"""Exported names and the modules that define them."""
 
 __all__ = [*_NAMES]
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -1,7 +1,7 @@
-"""Coverage: how often central intervals of each level hold the observation, and how often they should, within chance.
+"""Calibration of predictive distributions: probability integral transforms and coverage of central intervals.
 
-An interval of level q holds y where |u − ½| ≤ q/2 for its probability integral transform u. Of n entries that a right model predicts
-independently, Binomial(n, q) lie inside.
+An interval of level q contains y if |u − ½| ≤ q/2 for its probability integral transform u. If the model is right and n entries
+are predicted independently, the number of entries inside is Binomial(n, q).
 """
 
 from __future__ import annotations
@@ -14,56 +14,106 @@ from scipy.stats import binom
 from ovkgp.criticism.predictive_distributions import predictive
 from ovkgp.exceptions import InputError, OptionError
 
-
-def pit_values(estimator, X=None, Y=None) -> np.ndarray:
-    """u = P(y′ ≤ y) (m, p) under the prediction of each entry by itself; NaN where Y is missing.
-
-    They are uniform on [0, 1] where the model is right. Where it is too sure of itself they gather at 0 and 1, where it is not sure
-    enough around ½, and where its mean is off at one side. Labels, classes and counts have u = P(y′ < y) + v P(y′ = y) with v uniform, always the
-    same numbers, which is uniform too.
-
-    Args:
-        estimator: a fitted `GPRegressor`, `OVKRidge`, `ORFFRidge` or `InfiniteQuantileRegressor`.
-        X, Y: rows that were held out of the fit. Without them each entry that the model keeps, given all others, in closed form.
-
-    Raises:
-        OptionError: there are no rows, and the model keeps none or has no leave-one-out predictions.
-
-    Cost: one prediction, or one factorisation (one for each draw that predictions average over).
-
-    Example:
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> from ovkgp.criticism import pit_values
-        >>> rng = np.random.default_rng(0)
-        >>> X = np.linspace(0, 6, 200)[:, None]
-        >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.sin(X) + np.sqrt(0.1) * rng.normal(size=X.shape))
-        >>> u = pit_values(model)
-        >>> bool(abs(np.mean(u < 0.25) - 0.25) < 0.1), bool(abs(np.mean(u > 0.75) - 0.25) < 0.1)
-        (True, True)
-    """
-    return predictive(estimator, X, Y).pit()
-
-
 LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
 """5 %, 10 %, …, 95 %."""
 
 
+def pit_values(estimator, X=None, Y=None) -> np.ndarray:
+    """Compute the probability integral transforms u = P(y′ ≤ y) of observations.
+
+    They are uniform on [0, 1] if the model is right. They accumulate at 0 and 1 if the model is overconfident, around ½ if it is
+    underconfident, and on one side if its mean is biased. For labels, classes and counts u = P(y′ < y) + v P(y′ = y) with v
+    uniform, the same numbers at every call, is uniform too.
+
+    Parameters
+    ----------
+    estimator : GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor
+        Fitted estimator.
+    X, Y : array-like of shape (m, d) and (m, p), or None, default=None
+        Rows held out of the fit. If None, each stored training entry is predicted from all others, in closed form.
+
+    Returns
+    -------
+    ndarray of shape (m, p)
+        u, NaN where Y is missing.
+
+    Raises
+    ------
+    OptionError
+        If no rows are passed and the model stores none or has no closed-form leave-one-out predictions.
+
+    Notes
+    -----
+    Complexity: one prediction, or one factorization (one per draw that predictions average over).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> from ovkgp.criticism import pit_values
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.linspace(0, 6, 200)[:, None]
+    >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.sin(X) + np.sqrt(0.1) * rng.normal(size=X.shape))
+    >>> u = pit_values(model)
+    >>> bool(abs(np.mean(u < 0.25) - 0.25) < 0.1), bool(abs(np.mean(u > 0.75) - 0.25) < 0.1)
+    (True, True)
+    """
+    return predictive(estimator, X, Y).pit()
+
+
+def coverage(estimator, X=None, Y=None, levels=LEVELS) -> Coverage:
+    """Compute how often central predictive intervals contain the observation, for each level and output.
+
+    Parameters
+    ----------
+    estimator, X, Y
+        As for `pit_values`. The intervals of an `InfiniteQuantileRegressor` are those between its curves, before the calibration of
+        `predict_interval`.
+    levels : array-like of shape (k,), default=(0.05, 0.1, ..., 0.95)
+        Levels strictly between 0 and 1.
+
+    Returns
+    -------
+    Coverage
+        Counts by level and output.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> from ovkgp.criticism import coverage
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.linspace(0, 6, 200)[:, None]
+    >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.sin(X) + np.sqrt(0.1) * rng.normal(size=X.shape))
+    >>> found = coverage(model, levels=[0.5, 0.9])
+    >>> lower, upper = found.band(0.99)
+    >>> bool((lower < found.observed).all() and (found.observed < upper).all())
+    True
+    """
+    levels = check_levels(levels)
+    return Coverage.of(pit_values(estimator, X, Y), levels)
+
+
 @dataclass(frozen=True)
 class Coverage:
-    """How many observations lie in the intervals that a model predicts.
+    """Numbers of observations inside predictive intervals.
 
-    Attributes:
-        levels: (k,), increasing.
-        held: how many entries (k, p) of each output lie inside.
-        counts: how many entries (p,) of each output there are.
+    Attributes
+    ----------
+    levels : ndarray of shape (k,)
+        Levels, increasing.
+    held : ndarray of shape (k, p)
+        Number of entries of each output inside.
+    counts : ndarray of shape (p,)
+        Number of observed entries of each output.
 
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.criticism import Coverage
-        >>> found = Coverage.of(np.array([[0.5], [0.2], [0.9], [0.99]]), levels=[0.5, 0.9])
-        >>> found.observed.ravel().tolist(), found.overall.tolist(), found.counts.tolist()
-        ([0.25, 0.75], [0.25, 0.75], [4])
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ovkgp.criticism import Coverage
+    >>> found = Coverage.of(np.array([[0.5], [0.2], [0.9], [0.99]]), levels=[0.5, 0.9])
+    >>> found.observed.ravel().tolist(), found.overall.tolist(), found.counts.tolist()
+    ([0.25, 0.75], [0.25, 0.75], [4])
     """
 
     levels: np.ndarray
@@ -72,69 +122,44 @@ class Coverage:
 
     @classmethod
     def of(cls, pit: np.ndarray, levels=LEVELS) -> Coverage:
-        """From probability integral transforms (m, p), NaN where missing."""
+        """Count from probability integral transforms (m, p), NaN where missing."""
         levels, observed = check_levels(levels), np.isfinite(pit)
         counts = observed.sum(0)
         if not counts.any():
-            raise InputError("there is nothing to judge by: every entry of Y is missing.")
-        # u is rounded where it is near 1, and a level such as 0.95 is no binary fraction
+            raise InputError("Y has no observed values: every entry is missing. Pass at least one observation.")
+        # u is rounded near 1, and a level such as 0.95 is not a binary fraction
         inside = np.abs(pit - 0.5) <= levels[:, None, None] / 2 + 1e-12
         return cls(levels, (inside & observed).sum(1), counts)
 
     @property
     def observed(self) -> np.ndarray:
-        """The share (k, p) of the entries of each output inside; NaN where it has none."""
+        """Fraction (k, p) of the entries of each output inside; NaN for outputs without entries."""
         return np.where(self.counts > 0, self.held / np.maximum(self.counts, 1), np.nan)
 
     @property
     def overall(self) -> np.ndarray:
-        """The share (k,) of the entries of all outputs together."""
+        """Fraction (k,) of the entries of all outputs inside."""
         return self.held.sum(1) / self.counts.sum()
 
     def band(self, confidence: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """Between which shares (k, p) each of a right model lies with probability `confidence`, level by level.
+        """Compute the range (k, p) of each fraction under a right model with probability `confidence`, per level.
 
-        That is Binomial(n, level)/n. Entries near one another err together, so that shares of a right model leave it more often.
+        This is Binomial(n, level)/n. Errors of nearby entries are dependent, so fractions of a right model leave it more often.
         """
         if not 0 < confidence < 1:
-            raise OptionError(f"confidence lies strictly between 0 and 1, got {confidence}.")
+            raise OptionError(f"confidence must lie strictly between 0 and 1, got {confidence}.")
         number, level = np.maximum(self.counts, 1), self.levels[:, None]
         lower, upper = (binom.ppf(q, number, level) / number for q in ((1 - confidence) / 2, (1 + confidence) / 2))
         return lower, upper
 
 
-def coverage(estimator, X=None, Y=None, levels=LEVELS) -> Coverage:
-    """How often central predictive intervals hold the observation, for each level and output.
-
-    Args:
-        estimator, X, Y: as for `pit_values`: rows that were held out of the fit or, without, each entry given all others. The intervals
-            of an `InfiniteQuantileRegressor` are those between its curves, before `predict_interval` calibrates them.
-        levels: strictly between 0 and 1.
-
-    Cost: that of `pit_values`.
-
-    Example:
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> from ovkgp.criticism import coverage
-        >>> rng = np.random.default_rng(0)
-        >>> X = np.linspace(0, 6, 200)[:, None]
-        >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.sin(X) + np.sqrt(0.1) * rng.normal(size=X.shape))
-        >>> found = coverage(model, levels=[0.5, 0.9])
-        >>> lower, upper = found.band(0.99)
-        >>> bool((lower < found.observed).all() and (found.observed < upper).all())
-        True
-    """
-    levels = check_levels(levels)
-    return Coverage.of(pit_values(estimator, X, Y), levels)
-
-
 def check_levels(levels) -> np.ndarray:
-    """Levels as an increasing array (k,), each strictly between 0 and 1."""
+    """Return levels as an increasing array (k,), each strictly between 0 and 1."""
+    message = f"levels must be numbers strictly between 0 and 1, got {levels!r}."
     try:
         found = np.unique(np.atleast_1d(np.asarray(levels, dtype=np.float64)))
     except (TypeError, ValueError) as error:
-        raise OptionError(f"levels are numbers strictly between 0 and 1, got {levels!r}.") from error
+        raise OptionError(message) from error
     if not len(found) or not ((found > 0) & (found < 1)).all():
-        raise OptionError(f"levels are numbers strictly between 0 and 1, got {levels!r}.")
+        raise OptionError(message)
     return found

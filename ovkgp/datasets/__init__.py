@@ -1,11 +1,12 @@
-"""What can I try it on? The generators of the papers' experiments, and tables that are larger than memory.
+"""Generators of data with known ground truth, from the papers' experiments, and streams of tables larger than memory.
 
-Each name is loaded at its first use, so that streaming a table does not wait for torch.
+Each name is loaded at its first use, so that streaming a table does not import torch.
 
-Example:
-    >>> from ovkgp import datasets
-    >>> datasets.stream.__name__
-    'stream'
+Examples
+--------
+>>> from ovkgp import datasets
+>>> datasets.stream.__name__
+'stream'
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NAMES = {
     "make_two_moons": "semi_supervised",
     "stream": "streams",
 }
-"""What is offered, and the module in which it lives."""
+"""Public names and the modules that define them."""
 
 __all__ = [*_NAMES]
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)

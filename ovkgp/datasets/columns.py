@@ -1,8 +1,7 @@
-"""Rows that cannot be used: counted, named and told, never dropped in silence.
+"""Columns of a table, and the log of its rows that cannot be used.
 
-A pass over a table keeps a `BadRowLog`. It leaves bad rows out and warns once at the end (`bad="warn"`) or stops at the first
-of them (`bad="error"`), and ends in a `StreamReport`. Only the first `KEPT` bad rows are remembered, so that memory does
-not grow with the file.
+A pass over a table keeps a `BadRowLog`. It skips bad rows and warns once at the end (`on_bad_rows="warn"`) or stops at
+the first (`on_bad_rows="error"`), and ends in a `StreamReport`. Memory does not grow with the number of bad rows.
 """
 
 from __future__ import annotations
@@ -17,115 +16,36 @@ import numpy as np
 
 from ovkgp.exceptions import InputError
 
-LISTED = 20
-"""How many columns of a wide table a message names."""
+MAX_LISTED_COLUMNS = 20
+"""Number of columns of a wide table that a message lists."""
 
-
-@dataclass(frozen=True)
-class Columns:
-    """The names of the inputs (d of them) and of the outputs (p), in the order in which they are read.
-
-    Example:
-        >>> Columns.named("east, north", ["height"])
-        Columns(inputs=('east', 'north'), outputs=('height',))
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-    @classmethod
-    def named(cls, inputs: str | Iterable[str], outputs: str | Iterable[str] | None) -> Columns:
-        """From lists of names, or strings with commas between them; outputs=None for none."""
-        columns = cls(_names(inputs, "inputs"), () if outputs is None else _names(outputs, "outputs"))
-        shared = [name for name in columns.inputs if name in columns.outputs]
-        if shared:
-            raise InputError(f"{_listed(shared)} named both as input and as output: name each column once.")
-        return columns
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Inputs, then outputs."""
-        return self.inputs + self.outputs
-
-    def places(self, header: Sequence[str], source: str) -> tuple[int, ...]:
-        """Where each column stands in a header."""
-        unknown = [name for name in self.names if name not in header]
-        if unknown:
-            raise InputError(
-                f"{source} has no column {_listed(unknown)}{_suggestion(unknown[0], header)}; its columns are "
-                f"{_listed(header)}."
-            )
-        twice = [name for name in self.names if header.count(name) > 1]
-        if twice:
-            raise InputError(f"{source} has more than one column {_listed(twice)}: rename them in the file.")
-        return tuple(header.index(name) for name in self.names)
-
-    def is_bad(self, rows: np.ndarray) -> np.ndarray:
-        """Which rows (k, d + p) have an input that is not finite or an output that is infinite: (k,)."""
-        d = len(self.inputs)
-        return ~np.isfinite(rows[:, :d]).all(1) | np.isinf(rows[:, d:]).any(1)
-
-    def fault(self, row: Sequence[float]) -> str | None:
-        """What is wrong with a row of d + p numbers; None where it is good."""
-        for place, value in enumerate(row):
-            if math.isinf(value):
-                return f"{self.label(place)} is infinite"
-            if place < len(self.inputs) and math.isnan(value):
-                return f"{self.label(place)} is missing"
-        return None
-
-    def label(self, place: int) -> str:
-        """A column in words."""
-        kind = "input" if place < len(self.inputs) else "output"
-        return f"{kind} '{self.names[place]}'"
-
-
-def _names(names: str | Iterable[str], role: str) -> tuple[str, ...]:
-    names = names.split(",") if isinstance(names, str) else list(names)
-    if not names or not all(isinstance(name, str) and name.strip() for name in names):
-        raise InputError(f'{role} must be one or more names of columns, as in ["a", "b"] or "a,b"; got {names!r}.')
-    names = tuple(name.strip() for name in names)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputError(f"{role} names {_listed(twice)} more than once: name each column once.")
-    return names
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(f"'{name}'" for name in names[:LISTED]) + more
-
-
-def _suggestion(name: str, header: Sequence[str]) -> str:
-    if len(header) == 1:
-        return " (only one column was found: is the separator right?)"
-    lowered = {known.lower(): known for known in header}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1)
-    return f" (did you mean '{lowered[close[0]]}'?)" if close else ""
-
-
-KEPT = 100
-"""How many bad rows a report names."""
+MAX_STORED_BAD_ROWS = 100
+"""Number of bad rows that a report stores."""
 
 MAX_LISTED_BAD_ROWS = 5
-"""How many of them a message names."""
+"""Number of bad rows that a message lists."""
 
 
 class DataWarning(UserWarning):
-    """Some rows of a table could not be used and were left out; the message says which and why."""
+    """Warning that some rows of a table could not be used and were skipped."""
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that was left out.
+    """Row that was skipped.
 
-    Args:
-        line: its number as an editor shows it (the header of a CSV is line 1); of a Parquet file, the row from 1.
-        reason: what is wrong with it.
+    Parameters
+    ----------
+    line : int
+        Line number as an editor shows it (the header of a CSV is line 1); of a Parquet file, the row counted from 1.
+    reason : str
+        Description of the fault.
 
-    Example:
-        >>> BadRow(7, "input 'depth' is missing").reason
-        "input 'depth' is missing"
+    Examples
+    --------
+    >>> from ovkgp.datasets import BadRow
+    >>> BadRow(7, "input 'depth' is missing").reason
+    "input 'depth' is missing"
     """
 
     line: int
@@ -134,80 +54,141 @@ class BadRow:
 
 @dataclass(frozen=True)
 class StreamReport:
-    """What a pass over a table saw.
+    """Summary of one pass over a table.
 
-    Args:
-        num_rows: good rows given out.
-        num_bad: rows left out.
-        bad_rows: the first 100 of them.
-        num_observed: how many values of each output were observed.
-        finished: whether the pass came to the end of its part of the file.
-        unit: what `BadRow.line` counts: "line" or "row".
+    Parameters
+    ----------
+    num_rows : int
+        Number of good rows.
+    num_bad_rows : int
+        Number of skipped rows.
+    bad_rows : tuple of BadRow
+        First 100 of the skipped rows.
+    num_observed : tuple of int
+        Number of observed values per output.
+    finished : bool
+        Whether the pass reached the end of its part of the file.
+    unit : {"line", "row"}, default="line"
+        Unit of `BadRow.line`.
 
-    Example:
-        >>> print(StreamReport(9, 1, (BadRow(4, "input 'x' is missing"),), (9, 7), True))
-        9 rows, 1 left out: line 4 (input 'x' is missing)
+    Examples
+    --------
+    >>> from ovkgp.datasets import BadRow, StreamReport
+    >>> print(StreamReport(9, 1, (BadRow(4, "input 'x' is missing"),), (9, 7), True))
+    9 rows, 1 skipped: line 4 (input 'x' is missing)
     """
 
     num_rows: int
-    num_bad: int
+    num_bad_rows: int
     bad_rows: tuple[BadRow, ...]
     num_observed: tuple[int, ...]
     finished: bool
     unit: str = "line"
 
     def __str__(self) -> str:
-        rest = "" if self.finished else " (the pass was broken off)"
-        return f"{self.num_rows} rows, {self.num_bad} left out{self.first_reasons()}{rest}"
+        rest = "" if self.finished else " (the pass was interrupted)"
+        return f"{self.num_rows} rows, {self.num_bad_rows} skipped{self.first_reasons()}{rest}"
 
     def first_reasons(self) -> str:
-        """The first bad rows in words, after a colon; empty where there are none."""
+        """Describe the first bad rows, after a colon; return an empty string if there are none."""
         named = [f"{self.unit} {row.line} ({row.reason})" for row in self.bad_rows[:MAX_LISTED_BAD_ROWS]]
-        more = [f"and {self.num_bad - len(named)} more"] if self.num_bad > len(named) else []
+        more = [f"and {self.num_bad_rows - len(named)} more"] if self.num_bad_rows > len(named) else []
         return ": " + ", ".join(named + more) if named else ""
 
 
-class BadRowLog:
-    """The running account of one pass.
+@dataclass(frozen=True)
+class Columns:
+    """Names of the d inputs and the p outputs, in the order in which they are read."""
 
-    Args:
-        source: the file's name, for messages.
-        columns: the columns that are read.
-        unit: "line" or "row".
-        strict: stop at the first bad row.
-    """
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def from_names(cls, inputs: str | Iterable[str], outputs: str | Iterable[str] | None) -> Columns:
+        """Build from lists of names or comma-separated strings; outputs=None for no outputs."""
+        columns = cls(_parse_names(inputs, "inputs"), () if outputs is None else _parse_names(outputs, "outputs"))
+        shared = [name for name in columns.inputs if name in columns.outputs]
+        if shared:
+            raise InputError(f"{_list_names(shared)} is both an input and an output. Name each column once.")
+        return columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Inputs, then outputs."""
+        return self.inputs + self.outputs
+
+    def find_in(self, header: Sequence[str], source: str) -> tuple[int, ...]:
+        """Return the index of each column in a header."""
+        unknown = [name for name in self.names if name not in header]
+        if unknown:
+            message = (
+                f"{source} has no column {_list_names(unknown)}{_suggest_name(unknown[0], header)}; its columns are "
+            )
+            advice = {}
+            if len(header) == 1:
+                question = "Only one column was found: is {} right?"
+                advice = dict(advice=question.format("the separator"), cli_advice=question.format("--separator"))
+            raise InputError(f"{message}{_list_names(header)}.", **advice)
+        repeated = [name for name in self.names if header.count(name) > 1]
+        if repeated:
+            raise InputError(f"{source} has more than one column {_list_names(repeated)}. Rename them in the file.")
+        return tuple(header.index(name) for name in self.names)
+
+    def is_bad(self, rows: np.ndarray) -> np.ndarray:
+        """Return which rows (k, d + p) have an input that is not finite or an infinite output: (k,)."""
+        d = len(self.inputs)
+        return ~np.isfinite(rows[:, :d]).all(1) | np.isinf(rows[:, d:]).any(1)
+
+    def describe_fault(self, row: Sequence[float]) -> str | None:
+        """Describe the first fault in a row of d + p numbers; return None for a good row."""
+        for index, value in enumerate(row):
+            if math.isinf(value):
+                return f"{self.label(index)} is infinite"
+            if index < len(self.inputs) and math.isnan(value):
+                return f"{self.label(index)} is missing"
+        return None
+
+    def label(self, index: int) -> str:
+        """Describe a column in a message."""
+        kind = "input" if index < len(self.inputs) else "output"
+        return f"{kind} '{self.names[index]}'"
+
+
+class BadRowLog:
+    """Running count of the good and bad rows of one pass; if `strict`, the first bad row raises an error."""
 
     def __init__(self, source: str, columns: Columns, unit: str, strict: bool):
         self.source, self.columns, self.unit, self.strict = source, columns, unit, strict
-        self.num_rows, self.num_bad, self.finished = 0, 0, False
+        self.num_rows, self.num_bad_rows, self.finished = 0, 0, False
         self.bad_rows: list[BadRow] = []
         self.num_observed = np.zeros(len(columns.outputs), dtype=np.int64)
 
     def reject(self, line: Callable[[], int], reason: str) -> None:
-        """Count a bad row; `line` is asked for its number only where that is remembered."""
-        self.num_bad += 1
-        if len(self.bad_rows) < KEPT:
+        """Count a bad row; `line` is called for its number only if the row is stored."""
+        self.num_bad_rows += 1
+        if len(self.bad_rows) < MAX_STORED_BAD_ROWS:
             self.bad_rows.append(BadRow(line(), reason))
         if self.strict:
             raise InputError(
-                f"{self.source}, {self.unit} {self.bad_rows[-1].line}: {reason}. Correct it, or leave such rows out with "
-                'bad="warn".'
+                f"{self.source}, {self.unit} {self.bad_rows[-1].line}: {reason}.",
+                advice='Correct the row, or skip bad rows with on_bad_rows="warn".',
+                cli_advice="Correct the row, or skip bad rows with --skip-bad-rows.",
             )
 
-    def sift(self, rows: np.ndarray, line_of: Callable[[int], int]) -> np.ndarray:
-        """The good ones among rows (k, d + p) of numbers, NaN where missing; `line_of(i)` is the number of row i."""
+    def filter_rows(self, rows: np.ndarray, line_of: Callable[[int], int]) -> np.ndarray:
+        """Return the good rows of (k, d + p), NaN where missing, and log the others; `line_of(i)` numbers row i."""
         is_bad = self.columns.is_bad(rows)
         if not is_bad.any():
             return rows
-        places = np.flatnonzero(is_bad)
-        named = places[: max(KEPT - len(self.bad_rows), 1)]
-        for place in named.tolist():
-            self.reject(lambda place=place: line_of(place), self.columns.fault(rows[place].tolist()))
-        self.num_bad += len(places) - len(named)
+        bad = np.flatnonzero(is_bad)
+        stored = bad[: max(MAX_STORED_BAD_ROWS - len(self.bad_rows), 1)]
+        for index in stored.tolist():
+            self.reject(lambda index=index: line_of(index), self.columns.describe_fault(rows[index].tolist()))
+        self.num_bad_rows += len(bad) - len(stored)
         return rows[~is_bad]
 
     def accept(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Count good rows (k, d + p) and split them into X (k, d) and Y (k, p), each with memory of its own."""
+        """Count good rows (k, d + p) and copy them into X (k, d) and Y (k, p)."""
         d = len(self.columns.inputs)
         X, Y = rows[:, :d].copy(), rows[:, d:].copy()
         self.num_rows += len(rows)
@@ -215,13 +196,38 @@ class BadRowLog:
         return X, Y
 
     def report(self) -> StreamReport:
-        """The account so far."""
+        """Return the counts so far."""
         observed = tuple(self.num_observed.tolist())
-        return StreamReport(self.num_rows, self.num_bad, tuple(self.bad_rows), observed, self.finished, self.unit)
+        return StreamReport(self.num_rows, self.num_bad_rows, tuple(self.bad_rows), observed, self.finished, self.unit)
 
     def warn(self, stacklevel: int) -> None:
-        """One warning if rows were left out."""
-        if self.num_bad:
-            total = self.num_rows + self.num_bad
-            message = f"{self.source}: {self.num_bad} of {total} rows left out{self.report().first_reasons()}."
+        """Issue one warning if rows were skipped."""
+        if self.num_bad_rows:
+            total = self.num_rows + self.num_bad_rows
+            message = f"{self.source}: {self.num_bad_rows} of {total} rows skipped{self.report().first_reasons()}."
             warnings.warn(message, DataWarning, stacklevel=stacklevel + 1)
+
+
+def _parse_names(names: str | Iterable[str], role: str) -> tuple[str, ...]:
+    """Return distinct column names from a list or a comma-separated string."""
+    names = names.split(",") if isinstance(names, str) else list(names)
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise InputError(f'{role} must be one or more column names, such as ["a", "b"] or "a,b", got {names!r}.')
+    names = tuple(name.strip() for name in names)
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(f"{role} must not repeat a column, got {_list_names(repeated)} more than once.")
+    return names
+
+
+def _list_names(names: Sequence[str]) -> str:
+    """Quote the first names and count the rest."""
+    more = f" and {len(names) - MAX_LISTED_COLUMNS} more" if len(names) > MAX_LISTED_COLUMNS else ""
+    return ", ".join(f"'{name}'" for name in names[:MAX_LISTED_COLUMNS]) + more
+
+
+def _suggest_name(name: str, header: Sequence[str]) -> str:
+    """Suggest a similar column, if there is one."""
+    lowered = {known.lower(): known for known in header}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1)
+    return f" (did you mean '{lowered[close[0]]}'?)" if close else ""

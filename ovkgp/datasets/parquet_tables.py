@@ -1,6 +1,6 @@
-"""A Parquet file, or a range of its rows, as tables of numbers in constant memory.
+"""Parquet files, or ranges of their rows, as tables of numbers in constant memory.
 
-Row groups outside the range are not read. Nulls and NaN are both missing values.
+Row groups outside the range are not read. Nulls and NaN both mark missing values.
 """
 
 from __future__ import annotations
@@ -16,22 +16,16 @@ from ovkgp.datasets.columns import BadRowLog, Columns
 from ovkgp.exceptions import InputError
 from ovkgp.files import Snapshot
 
-BATCH = 65536
-"""Rows that are read at a time."""
+BATCH_ROWS = 65536
+"""Number of rows read at a time."""
 
-BUFFER = 2**20
-"""Bytes of each column that are read at a time, so that a huge row group does not come whole."""
+BUFFER_BYTES = 2**20
+"""Number of bytes read at a time per column, so that a large row group is not loaded as a whole."""
 
 
 @dataclass(frozen=True)
 class ParquetTable:
-    """A Parquet file whose schema was read.
-
-    Args:
-        snapshot: the file.
-        columns: what is read.
-        num_rows: in the whole file.
-    """
+    """Parquet file of `num_rows` rows whose schema was read."""
 
     snapshot: Snapshot
     columns: Columns
@@ -39,76 +33,73 @@ class ParquetTable:
     unit = "row"
 
     @classmethod
-    def look(cls, snapshot: Snapshot, columns: Columns) -> ParquetTable:
-        """Read the schema, find the columns in it and see that they hold numbers."""
-        with _opened(snapshot) as (_, table):
+    def open(cls, snapshot: Snapshot, columns: Columns) -> ParquetTable:
+        """Read the schema, find the columns in it and check that they are numeric."""
+        with _open_parquet(snapshot) as (_, table):
             schema, num_rows = table.schema_arrow, table.metadata.num_rows
-        places = columns.places(schema.names, f"'{snapshot.path}'")
-        for label, place in zip(map(columns.label, range(len(places))), places, strict=True):
-            if not _is_numeric(schema.field(place).type):
+        indices = columns.find_in(schema.names, f"'{snapshot.path}'")
+        for label, index in zip(map(columns.label, range(len(indices))), indices, strict=True):
+            if not _is_numeric(schema.field(index).type):
                 raise InputError(
-                    f"{label} of '{snapshot.path}' is of type {schema.field(place).type}, where numbers were expected: "
-                    "convert the column, or name another."
+                    f"{label} of '{snapshot.path}' must be numeric, got type {schema.field(index).type}. Convert the "
+                    "column or name another."
                 )
         if num_rows == 0:
             raise InputError(f"'{snapshot.path}' has columns and no rows.")
         return cls(snapshot, columns, num_rows)
 
-    def tables(self, part: tuple[int, int], tally: BadRowLog, verbose: int) -> Iterator[np.ndarray]:
-        """The good rows (k, d + p) of share `part` = (rank, world), in the order of the file.
+    def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[np.ndarray]:
+        """Yield the good rows (k, d + p) of `part` = (rank, world), in the order of the file.
 
-        Cost: O(rows of the share, and of the row groups it begins and ends in) time, memory for a batch.
+        Complexity: O(rows of the part, and of the row groups at its ends) time, memory for a batch.
         """
         rank, world = part
         first, last = self.num_rows * rank // world, self.num_rows * (rank + 1) // world
         with (
-            _opened(self.snapshot) as (file, table),
+            _open_parquet(self.snapshot) as (file, table),
             tqdm(total=last - first, unit="row", unit_scale=True, disable=not verbose) as bar,
         ):
-            groups, position = _groups(table.metadata, first, last)
-            batches = table.iter_batches(BATCH, groups, list(self.columns.names), use_threads=False)
+            groups, position = _find_row_groups(table.metadata, first, last)
+            batches = table.iter_batches(BATCH_ROWS, groups, list(self.columns.names), use_threads=False)
             for batch in batches:
                 self.snapshot.check(file)
                 skipped = max(first - position, 0)
                 inside = batch.slice(skipped, max(min(last - position, len(batch)) - skipped, 0))
                 begin = position + skipped + 1  # rows are counted from 1
                 position += len(batch)
-                yield tally.sift(self._numbers(inside), lambda place, begin=begin: begin + place)
+                yield log.filter_rows(self._to_numbers(inside), lambda index, begin=begin: begin + index)
                 bar.update(len(inside))
 
-    def _numbers(self, batch) -> np.ndarray:
+    def _to_numbers(self, batch) -> np.ndarray:
         from pyarrow import float64
 
         rows = np.empty((len(batch), len(self.columns.names)))
-        for place, name in enumerate(self.columns.names):  # integers beyond 2⁵³ are rounded, as those of a CSV are
-            rows[:, place] = batch.column(name).cast(float64(), safe=False).to_numpy(zero_copy_only=False)
+        for index, name in enumerate(self.columns.names):  # integers beyond 2⁵³ are rounded, as those of a CSV are
+            rows[:, index] = batch.column(name).cast(float64(), safe=False).to_numpy(zero_copy_only=False)
         return rows
 
 
 @contextmanager
-def _opened(snapshot: Snapshot) -> Iterator[tuple]:
-    """The file and what pyarrow makes of it, with its complaints as ours."""
+def _open_parquet(snapshot: Snapshot) -> Iterator[tuple]:
+    """Open the file and its pyarrow reader; errors of pyarrow become an InputError."""
     import pyarrow as pa
     from pyarrow import parquet
 
     with open(snapshot.path, "rb") as file:
         snapshot.check(file)
         try:
-            with parquet.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False) as table:
+            with parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as table:
                 yield file, table
         except (pa.ArrowException, OSError) as error:
             snapshot.check(file)  # a file that changes is the likelier reason
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise InputError(
-                f"'{snapshot.path}' cannot be read as Parquet ({_first_line(error)}): is it whole, and is it Parquet?"
+                f"'{snapshot.path}' cannot be read as Parquet ({reason}). Check that it is a complete Parquet file."
             ) from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _groups(metadata, first: int, last: int) -> tuple[list[int], int]:
-    """The row groups that hold some of the rows first..last − 1, and the row with which they begin."""
+def _find_row_groups(metadata, first: int, last: int) -> tuple[list[int], int]:
+    """Return the row groups with some of the rows first..last − 1, and the row at which they begin."""
     groups, begin, position = [], first, 0
     for group in range(metadata.num_row_groups):
         after = position + metadata.row_group(group).num_rows

@@ -1,7 +1,7 @@
-"""What every generator returns, and what the generators share: random streams, features, noise and checks.
+"""The sample that generators return, and their common parts: random streams, features, noise and checks.
 
-A sample is (X, Y, truth), with `truth` the noiseless function behind the outputs. Inputs, truth and noise each have a
-random stream of their own, so that one seed gives the same truth, and the same first rows, whatever the number of rows.
+Inputs, ground truth and noise of a sample have separate random streams, so that one seed gives the same ground truth
+and the same first rows for every number of rows.
 """
 
 from __future__ import annotations
@@ -19,25 +19,30 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
 
 INPUTS, TRUTH, FEATURES, NOISE, LABELS, REFERENCE, OUTPUT_MATRIX, COVARIANCE = range(8)
-"""The streams of a seed."""
+"""Independent random streams of a seed."""
 
-CHUNK = 2**22
-"""How many features, rows times columns, are in memory at once."""
+CHUNK_ENTRIES = 2**22
+"""Maximum number of features, rows times columns, in memory at once."""
 
 
 class Sample(NamedTuple):
     """Inputs, outputs and the function behind them.
 
-    Attributes:
-        X: (n, d), float64.
-        Y: (n, p), float64; NaN where an output is not observed.
-        truth: X (m, d) ↦ the noiseless outputs (m, p), for test sets and errors against the truth.
+    Attributes
+    ----------
+    X : ndarray of shape (n, d)
+        Inputs, float64.
+    Y : ndarray of shape (n, p)
+        Outputs, float64; NaN where an output is not observed.
+    truth : callable
+        Function from points (m, d) to the noiseless outputs (m, p), for test sets and errors against the ground truth.
 
-    Example:
-        >>> from ovkgp.datasets import make_gaussian_field
-        >>> X, Y, truth = make_gaussian_field(100, noise=0.01, random_state=0)
-        >>> X.shape, Y.shape, truth([[0.0, 0.5]]).shape
-        ((100, 2), (100, 2), (1, 2))
+    Examples
+    --------
+    >>> from ovkgp.datasets import make_gaussian_field
+    >>> X, Y, truth = make_gaussian_field(100, noise=0.01, random_state=0)
+    >>> X.shape, Y.shape, truth([[0.0, 0.5]]).shape
+    ((100, 2), (100, 2), (1, 2))
     """
 
     X: np.ndarray
@@ -45,87 +50,72 @@ class Sample(NamedTuple):
     truth: Callable[[ArrayLike], np.ndarray]
 
 
-def random_stream(seed: int, name: int) -> np.random.Generator:
-    """The generator of one stream (`INPUTS`, …) of a seed."""
+def make_rng(seed: int, name: int) -> np.random.Generator:
+    """Return the generator of one stream (`INPUTS`, …) of a seed."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(name,)))
 
 
-def child_seed(seed: int, name: int) -> int:
-    """A seed of its own for an object that takes one."""
-    return int(random_stream(seed, name).integers(2**31))
+def derive_seed(seed: int, name: int) -> int:
+    """Derive a separate seed for an object that takes one."""
+    return int(make_rng(seed, name).integers(2**31))
 
 
-def gaussian_kernel(num_dims: int, lengthscale: float) -> RBFKernel:
-    """A fixed Gaussian kernel on R^d, in float64."""
+def make_gaussian_kernel(num_dims: int, lengthscale: float) -> RBFKernel:
+    """Return a fixed Gaussian kernel on R^d, in float64."""
     kernel = RBFKernel(ard_num_dims=num_dims).double().requires_grad_(False)
     kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)  # a bare float would pass through float32
     return kernel
 
 
-def random_features(kernel: Kernel, num_frequencies: int, seed: int) -> ORFF:
-    """The features of a truth, unbounded: those of a curl-free kernel are then the gradients of its base kernel's.
+def make_features(kernel: Kernel, num_frequencies: int, seed: int) -> ORFF:
+    """Return the features of a ground truth, unbounded: those of a curl-free kernel are gradients of its base kernel's.
 
-    Their seed is not the user's own, which a model fitted with the same `random_state` draws its features from: it
-    would know part of the truth.
+    The seed differs from the user's: a model fitted with the same `random_state` must not share the frequencies.
     """
-    features = ORFF(kernel, num_frequencies, bounded=False, random_state=child_seed(seed, FEATURES))
+    features = ORFF(kernel, num_frequencies, bounded=False, random_state=derive_seed(seed, FEATURES))
     return features.double().block(0)  # drawn again in float64: the same under any default dtype
 
 
-def finite_rows(X: ArrayLike, num_dims: int) -> np.ndarray:
-    """X as a finite float64 copy (m, num_dims)."""
+def check_points(X: ArrayLike, num_dims: int) -> np.ndarray:
+    """Return X as a finite float64 copy (m, num_dims)."""
     X = np.array(np.asarray(X), dtype=np.float64, order="C")  # a tensor becomes an array first, or NumPy warns
     if X.ndim != 2 or X.shape[1] != num_dims:
-        raise InputError(f"X must have shape (m, {num_dims}), one row a point; got {X.shape}.")
+        raise InputError(f"X has shape {X.shape}, expected (m, {num_dims}) with one row per point.")
     if not np.isfinite(X).all():
-        raise InputError("X holds NaN or infinity; the truth is known at finite points only.")
+        raise InputError("X must be finite, got NaN or infinity.")
     return X
 
 
-def in_chunks(function: Callable[[Tensor], Tensor], X: np.ndarray, num_features: int) -> np.ndarray:
-    """`function` of the rows of X, a few at a time: O(CHUNK) memory for its features."""
-    parts = torch.from_numpy(X).split(max(1, CHUNK // num_features))
+def apply_in_chunks(function: Callable[[Tensor], Tensor], X: np.ndarray, num_features: int) -> np.ndarray:
+    """Apply `function` to a few rows of X at a time, with O(CHUNK_ENTRIES) memory for its features."""
+    parts = torch.from_numpy(X).split(max(1, CHUNK_ENTRIES // num_features))
     return torch.cat([function(part) for part in parts]).numpy()
 
 
-def with_noise(Y: np.ndarray, noise: ArrayLike, rng: np.random.Generator) -> np.ndarray:
-    """Y + ε, ε ~ N(0, Σ) for each row.
-
-    Args:
-        Y: (n, p).
-        noise: Σ as one variance, the p variances, or a covariance (p, p).
-        rng: where ε comes from.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.datasets.samples import with_noise
-        >>> with_noise(np.zeros((4, 2)), [0.0, 1.0], np.random.default_rng(0))[:, 0]
-        array([0., 0., 0., 0.])
-    """
+def add_noise(Y: np.ndarray, noise: ArrayLike, rng: np.random.Generator) -> np.ndarray:
+    """Return Y + ε with ε ~ N(0, Σ) per row; `noise` is Σ as one variance, p variances or a covariance (p, p)."""
     try:
         noise, epsilon = np.asarray(noise, dtype=np.float64), rng.standard_normal(Y.shape)
     except (TypeError, ValueError) as error:
-        raise OptionError(f"noise is a variance, some or a covariance, got {noise!r}.") from error
-    _require_variances(noise, Y.shape[1])
+        raise OptionError(f"noise must be a variance, p variances or a covariance matrix, got {noise!r}.") from error
+    _check_noise(noise, Y.shape[1])
     return Y + (epsilon @ _root(noise) if noise.ndim == 2 else epsilon * np.sqrt(noise))
 
 
-def _require_variances(noise: np.ndarray, p: int) -> None:
+def _check_noise(noise: np.ndarray, p: int) -> None:
     if noise.shape not in ((), (p,), (p, p)):
         raise OptionError(
-            f"noise is one variance, {p} variances or a covariance ({p}, {p}); got an array of shape {noise.shape}."
+            f"noise must be one variance, {p} variances or a covariance of shape ({p}, {p}), got shape {noise.shape}."
         )
     if not np.isfinite(noise).all() or (noise.ndim == 2 and not np.allclose(noise, noise.T)):
-        raise OptionError("noise must be finite, and symmetric where it is a covariance matrix.")
+        raise OptionError("noise must be finite, and symmetric if it is a covariance matrix.")
     if noise.ndim < 2 and (noise < 0).any():
-        raise OptionError(f"noise is a variance and must not be negative; got {noise.min():.3g}.")
+        raise OptionError(f"noise must not be negative, got the variance {noise.min():.3g}.")
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
-    """The symmetric root of Σ (p, p); by eigenvectors, as Σ may be singular."""
+    """Return the symmetric root of Σ (p, p), by eigenvectors since Σ may be singular."""
     values, vectors = np.linalg.eigh(covariance)
     if values[0] < -1e-10 * abs(values[-1]):
-        raise OptionError(
-            f"a noise covariance must not be indefinite or negative; it has an eigenvalue {values[0]:.3g}."
-        )
+        raise OptionError(f"noise must not have a negative eigenvalue, got {values[0]:.3g}.")
     return (vectors * np.sqrt(values.clip(min=0))) @ vectors.T

@@ -1,8 +1,8 @@
-"""Tables that are larger than memory, as chunks (X, Y) that can be read again and shared among processes.
+"""Tables larger than memory as chunks (X, Y), which can be read again and divided among processes.
 
-A pass reads the file once in blocks, leaves out what cannot be used and says so, and gives out chunks of the same number
-of rows. The parts (rank, world) of a stream are disjoint and together the whole, so that statistics which add up may be
-gathered on many machines.
+A pass reads the file once in blocks, skips and counts the rows it cannot use, and yields chunks of equal size. The
+shards (rank, world) of a stream are disjoint and cover the file, so additive statistics can be accumulated on several
+machines.
 """
 
 from __future__ import annotations
@@ -10,80 +10,110 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Iterator
-from operator import index
 from pathlib import Path
 
 import numpy as np
 
+from ovkgp.checks import check_integer, check_one_of
 from ovkgp.datasets.columns import BadRowLog, Columns, StreamReport
 from ovkgp.datasets.csv_tables import CsvTable
 from ovkgp.datasets.parquet_tables import ParquetTable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.files import Snapshot
 
-CSV, PARQUET = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
-BAD = ("warn", "error")
+CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
+ON_BAD_ROWS = ("warn", "error")
 
 
 def stream(
     path: str | os.PathLike,
     inputs: str | Iterable[str],
     outputs: str | Iterable[str] | None,
-    chunk: int = 65536,
+    chunk_rows: int = 65536,
     *,
     shard: tuple[int, int] | None = None,
-    bad: str = "warn",
+    on_bad_rows: str = "warn",
     verbose: int = 0,
     separator: str = ",",
 ) -> TableStream:
-    """A CSV or Parquet file as chunks X (k, d) and Y (k, p), k ≤ chunk, of float64; NaN in Y is a missing output.
+    """Read a CSV or Parquet file as chunks (X, Y) of float64 arrays.
 
-    Args:
-        path: a text table with a header (.csv, .tsv, .txt; UTF-8) or a Parquet file (.parquet, .pq).
-        inputs: the columns of X: a list of names, or one string with commas between them.
-        outputs: the columns of Y. A cell that is empty or NaN, nan, NA, N/A, null or None is missing. None reads inputs
-            alone, with Y (k, 0).
-        chunk: rows in a chunk; the last has fewer.
-        shard: (rank, world): read only part `rank` of `world`, counted from 0. A part may be empty.
-        bad: "warn" leaves out rows that cannot be used, with one `DataWarning` at the end of a pass; "error" raises an
-            `InputError` at the first. Bad are an input that is missing, infinite or no number, an output that is infinite
-            or no number, and a line with too few or too many fields or with a quoted field that goes on after its end.
-        verbose: 1 shows a progress bar.
-        separator: between the fields of a text table; of a .tsv, a tab unless another than "," is given.
+    Parameters
+    ----------
+    path : str or path-like
+        Text table with a header (.csv, .tsv, .txt; UTF-8) or Parquet file (.parquet, .pq).
+    inputs : str or iterable of str
+        Columns of X, as a list of names or one comma-separated string.
+    outputs : str, iterable of str or None
+        Columns of Y. A cell that is empty or NaN, nan, NA, N/A, null or None is missing (NaN in Y). If None, only
+        inputs are read and Y has shape (k, 0).
+    chunk_rows : int, default=65536
+        Number of rows per chunk; the last chunk may have fewer.
+    shard : tuple (rank, world) or None, default=None
+        Read only part `rank` of `world` parts, counted from 0. A part may be empty.
+    on_bad_rows : {"warn", "error"}, default="warn"
+        "warn" skips rows that cannot be used and issues one `DataWarning` at the end of a pass; "error" raises an
+        `InputError` at the first. A row is bad if an input is missing, infinite or not a number, if an output is
+        infinite or not a number, if the line has too few or too many fields, or if text follows a closing quote.
+    verbose : int, default=0
+        If 1, show a progress bar.
+    separator : str, default=","
+        Separator of a text table. A .tsv file uses a tab unless another separator than "," is given.
 
-    Cost: O(bytes) time a pass; memory for some blocks of 8 MB and one chunk, O(chunk (d + p)), whatever the size of the
-    file.
+    Returns
+    -------
+    TableStream
+        Iterable over chunks X of shape (k, d) and Y of shape (k, p) with k at most `chunk_rows`.
 
-    Example:
-        >>> import pathlib, tempfile
-        >>> from ovkgp.datasets import stream
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "wind.csv")
-        ...     _ = path.write_text("east,north,u,v\\n0,0,1.5,\\n0,1,1.0,0.5\\n1,1,NA,0.25\\n")
-        ...     for X, Y in stream(path, "east,north", "u,v", chunk=2):
-        ...         print(X.shape, Y.tolist())
-        (2, 2) [[1.5, nan], [1.0, 0.5]]
-        (1, 2) [[nan, 0.25]]
+    Notes
+    -----
+    Complexity: O(bytes) time per pass; memory for a few blocks of 8 MB and one chunk, O(chunk_rows (d + p)),
+    independent of the size of the file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from ovkgp.datasets import stream
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "wind.csv")
+    ...     _ = path.write_text("east,north,u,v\\n0,0,1.5,\\n0,1,1.0,0.5\\n1,1,NA,0.25\\n")
+    ...     for X, Y in stream(path, "east,north", "u,v", chunk_rows=2):
+    ...         print(X.shape, Y.tolist())
+    (2, 2) [[1.5, nan], [1.0, 0.5]]
+    (1, 2) [[nan, 0.25]]
     """
-    whole = TableStream(path, inputs, outputs, chunk, bad=bad, verbose=verbose, separator=separator)
-    return whole if shard is None else whole.shard(*_pair(shard))
+    whole = TableStream(
+        path, inputs, outputs, chunk_rows, on_bad_rows=on_bad_rows, verbose=verbose, separator=separator
+    )
+    if shard is None:
+        return whole
+    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
+        raise OptionError(f"shard must be (rank, world), got {shard!r}.")
+    return whole.shard(*shard)
 
 
 class TableStream:
-    """What `stream` returns: `for X, Y in table_stream` is a pass over the file, and may be done again.
+    """Table file that yields chunks (X, Y); each `for X, Y in table_stream` is one pass over the file.
 
-    Cost: see `stream`. A stream holds no open file between passes, and can be pickled and sent to other processes.
+    A stream holds no open file between passes; it can be pickled and
+    sent to other processes.
 
-    Example:
-        >>> import pathlib, tempfile
-        >>> from ovkgp.datasets import TableStream
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "depth.csv")
-        ...     _ = path.write_text("x,y\\n" + "".join(f"{i},{i * i}\\n" for i in range(10)))
-        ...     whole = TableStream(path, "x", "y")
-        ...     halves = [sum(len(X) for X, _ in whole.shard(rank, 2)) for rank in (0, 1)]
-        ...     sum(halves), sum(Y.sum() for _, Y in whole), whole.report.num_rows
-        (10, np.float64(285.0), 10)
+    Parameters
+    ----------
+    path, inputs, outputs, chunk_rows, on_bad_rows, verbose, separator
+        As in `stream`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from ovkgp.datasets import TableStream
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "depth.csv")
+    ...     _ = path.write_text("x,y\\n" + "".join(f"{i},{i * i}\\n" for i in range(10)))
+    ...     whole = TableStream(path, "x", "y")
+    ...     halves = [sum(len(X) for X, _ in whole.shard(rank, 2)) for rank in (0, 1)]
+    ...     sum(halves), sum(Y.sum() for _, Y in whole), whole.report.num_rows
+    (10, np.float64(285.0), 10)
     """
 
     def __init__(
@@ -91,99 +121,104 @@ class TableStream:
         path: str | os.PathLike,
         inputs: str | Iterable[str],
         outputs: str | Iterable[str] | None,
-        chunk: int = 65536,
+        chunk_rows: int = 65536,
         *,
-        bad: str = "warn",
+        on_bad_rows: str = "warn",
         verbose: int = 0,
         separator: str = ",",
     ):
-        if isinstance(chunk, bool) or _whole(chunk, "chunk") < 1:
-            raise OptionError(f"chunk must be a whole number of rows, at least 1; got {chunk!r}.")
-        if bad not in BAD:
-            raise OptionError(f'bad must be "warn" or "error", got {bad!r}.')
-        self.chunk, self.bad, self.verbose = index(chunk), bad, verbose
-        self._columns = Columns.named(inputs, outputs)
-        self._table = _look(Snapshot.of(path), self._columns, _separator(separator))
+        if isinstance(chunk_rows, bool):
+            raise OptionError(f"chunk_rows must be an integer, got {chunk_rows!r}.")
+        self.chunk_rows = check_integer("chunk_rows", chunk_rows)
+        self.on_bad_rows = check_one_of("on_bad_rows", on_bad_rows, ON_BAD_ROWS)
+        self.verbose = verbose
+        self._columns = Columns.from_names(inputs, outputs)
+        self._table = _open_table(Snapshot.of(path), self._columns, _check_separator(separator))
         self._part: tuple[int, int] = (0, 1)
         self._report: StreamReport | None = None
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self._table.snapshot.path
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The columns of X."""
+        """Columns of X."""
         return self._columns.inputs
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The columns of Y."""
+        """Columns of Y."""
         return self._columns.outputs
 
     @property
     def num_inputs(self) -> int:
-        """d."""
+        """Number d of inputs."""
         return len(self.inputs)
 
     @property
     def num_outputs(self) -> int:
-        """p."""
+        """Number p of outputs."""
         return len(self.outputs)
 
     @property
     def report(self) -> StreamReport | None:
-        """What the pass that ended last saw; None before there was one."""
+        """Report of the pass that ended last; None before the first."""
         return self._report
 
     def shard(self, rank: int, world: int) -> TableStream:
-        """Part `rank` of `world`, counted from 0: a stream over that part of the rows only.
+        """Return a stream over one part of the rows.
 
-        The parts are disjoint and together the whole, and in their order they give the rows in the order of the file. Of a
-        text table each reads its own bytes only; a part may be empty.
+        The parts are disjoint, cover the file, and in the order of their ranks yield the rows in the order of the file.
+        Of a text table, each part reads only its own bytes.
+
+        Parameters
+        ----------
+        rank : int
+            Index of the part, from 0 to `world` - 1.
+        world : int
+            Number of parts.
+
+        Returns
+        -------
+        TableStream
+            Stream over the part, which may be empty.
         """
-        rank, world = _whole(rank, "rank"), _whole(world, "world")
+        rank, world = check_integer("rank", rank, minimum=None), check_integer("world", world, minimum=None)
         if not 0 <= rank < world:
             raise OptionError(f"shard must be (rank, world) with 0 ≤ rank < world, got ({rank}, {world}).")
         if self._part != (0, 1):
-            raise OptionError("this stream is a part already: take the parts of the whole stream.")
+            raise OptionError("A shard cannot be divided again. Call shard on the whole stream.")
         part = copy.copy(self)
         part._part, part._report = (rank, world), None
         return part
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """A new pass over the file: X (k, d) and Y (k, p), which are the caller's to change."""
-        tally = BadRowLog(f"'{self.path}'", self._columns, self._table.unit, self.bad == "error")
+        """Iterate over chunks X (k, d) and Y (k, p) in a new pass; the arrays belong to the caller."""
+        log = BadRowLog(f"'{self.path}'", self._columns, self._table.unit, self.on_bad_rows == "error")
         try:
-            for rows in regroup(self._table.tables(self._part, tally, self.verbose), self.chunk):
-                yield tally.accept(rows)
-            tally.finished = True
-        except GeneratorExit:  # the loop was left early: what was left out until now is told all the same
-            tally.warn(stacklevel=2)
+            for rows in regroup(self._table.read_tables(self._part, log, self.verbose), self.chunk_rows):
+                yield log.accept(rows)
+            log.finished = True
+        except GeneratorExit:  # the caller stopped early: the rows skipped until now are reported all the same
+            log.warn(stacklevel=2)
             raise
         finally:
-            before, self._report = self._report, tally.report()
-        if self._part[1] == 1 and tally.num_rows == 0:
-            raise InputError(f"{tally.source}: none of its rows can be used{self._report.first_reasons()}.")
-        if self._report != before:  # a second pass has nothing new to tell
-            tally.warn(stacklevel=2)
+            before, self._report = self._report, log.report()
+        if self._part[1] == 1 and log.num_rows == 0:
+            raise InputError(f"{log.source} has no usable rows{self._report.first_reasons()}.")
+        if self._report != before:  # a second pass does not repeat the warning
+            log.warn(stacklevel=2)
 
     def __repr__(self) -> str:
         rank, world = self._part
         part = "" if world == 1 else f", shard=({rank}, {world})"
-        return f"TableStream('{self.path}', {list(self.inputs)}, {list(self.outputs)}, {self.chunk}{part})"
+        return f"TableStream('{self.path}', {list(self.inputs)}, {list(self.outputs)}, {self.chunk_rows}{part})"
 
 
 def regroup(tables: Iterable[np.ndarray], size: int) -> Iterator[np.ndarray]:
-    """Tables of any numbers of rows as tables of `size` rows; the last may have fewer.
-
-    Cost: each row is copied a bounded number of times; memory for one table more than is given out.
-
-    Example:
-        >>> [len(rows) for rows in regroup([np.ones((3, 1)), np.ones((0, 1)), np.ones((4, 1))], 2)]
-        [2, 2, 2, 1]
-    """
+    """Regroup tables of any numbers of rows into tables of `size` rows; the last may have fewer."""
     held, count = [], 0
     for table in tables:
         held.append(table)
@@ -199,32 +234,21 @@ def regroup(tables: Iterable[np.ndarray], size: int) -> Iterator[np.ndarray]:
         yield np.concatenate(held)
 
 
-def _look(snapshot: Snapshot, columns: Columns, separator: str) -> CsvTable | ParquetTable:
+def _open_table(snapshot: Snapshot, columns: Columns, separator: str) -> CsvTable | ParquetTable:
+    """Read the header or schema of a file of a known suffix."""
     suffix = snapshot.path.suffix.lower()
-    if suffix in PARQUET:
-        return ParquetTable.look(snapshot, columns)
-    if suffix not in CSV:
+    if suffix in PARQUET_SUFFIXES:
+        return ParquetTable.open(snapshot, columns)
+    if suffix not in CSV_SUFFIXES:
         raise OptionError(
-            f"'{snapshot.path}' must be a text table ({', '.join(CSV)}) or Parquet ({', '.join(PARQUET)}), got the suffix "
-            f"{suffix!r}: rename, unpack or convert it."
+            f"'{snapshot.path}' must be a text table ({', '.join(CSV_SUFFIXES)}) or Parquet "
+            f"({', '.join(PARQUET_SUFFIXES)}), got the suffix {suffix!r}. Rename, unpack or convert it."
         )
-    return CsvTable.look(snapshot, columns, "\t" if suffix == ".tsv" and separator == "," else separator)
+    return CsvTable.open(snapshot, columns, "\t" if suffix == ".tsv" and separator == "," else separator)
 
 
-def _separator(separator: str) -> str:
+def _check_separator(separator: str) -> str:
+    """Check that `separator` is one ASCII character other than a quote or a line end."""
     if not isinstance(separator, str) or len(separator) != 1 or not separator.isascii() or separator in '"\r\n\0':
         raise OptionError(f"separator must be one ASCII character other than a quote or a line end, got {separator!r}.")
     return separator
-
-
-def _pair(shard: tuple[int, int]) -> tuple[int, int]:
-    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
-        raise OptionError(f"shard must be (rank, world), got {shard!r}.")
-    return tuple(shard)
-
-
-def _whole(number: int, name: str) -> int:
-    try:
-        return index(number)
-    except TypeError:
-        raise OptionError(f"{name} must be a whole number, got {number!r}.") from None

@@ -1,7 +1,7 @@
-"""Rows of numbers with texts beside them: labels of classes and tasks, and columns that a prediction carries along.
+"""Rows of numbers with text columns beside them: labels of classes and tasks, and columns copied to predictions.
 
-`ovkgp.datasets.stream` reads numbers only. Here the same rules decide line by line what a number is and which rows are bad
-(`CsvRows.judge`), so that numbers and texts of a row stay together; it is some ten times slower.
+`ovkgp.datasets.stream` reads numbers only. Here the same rules (`CsvRows.parse_line`) are applied line by line, so that
+the numbers and texts of a row stay together; this is about ten times slower.
 """
 
 from __future__ import annotations
@@ -15,17 +15,25 @@ from typing import NamedTuple
 import numpy as np
 
 from ovkgp.datasets.columns import BadRowLog, Columns
-from ovkgp.datasets.csv_tables import MISSING, UNCLOSED, CsvRows, count_newlines, read_blocks, read_header
-from ovkgp.datasets.streams import PARQUET, TableStream
+from ovkgp.datasets.csv_tables import (
+    MISSING,
+    UNCLOSED,
+    CsvRows,
+    count_newlines,
+    read_blocks,
+    read_header,
+    unclosed_field,
+)
+from ovkgp.datasets.streams import PARQUET_SUFFIXES, TableStream
 from ovkgp.exceptions import InputError
 from ovkgp.files import Snapshot
 
-CHUNK = 8192
-"""Rows of a chunk."""
+CHUNK_ROWS = 8192
+"""Number of rows per chunk."""
 
 
 class TextChunk(NamedTuple):
-    """X (k, d), Y (k, p) and, by name, columns of k texts (arrays of pyarrow)."""
+    """X (k, d), Y (k, p) and, by name, pyarrow arrays of k texts."""
 
     X: np.ndarray
     Y: np.ndarray
@@ -34,25 +42,10 @@ class TextChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of which some columns are numbers and some are texts; every pass over it reads the file again.
+    """Table with numeric columns `inputs`, `outputs` and other columns `texts`; every pass reads the file again.
 
-    Args:
-        path: a text table or a Parquet file.
-        inputs, outputs: the columns of X and Y, as for `ovkgp.datasets.stream`; None for no outputs.
-        texts: other columns, of any kind.
-        strict: stop at the first row that cannot be used; else such rows are left out, with a warning.
-        separator: of a text table.
-        required: whether an empty text makes a row a bad one.
-
-    Cost: some 10 µs a row; memory for a chunk and a block of 8 MB.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "wind.csv")
-        ...     _ = path.write_text("place,x,kind\\nBern,1.5,wind\\nThun,2,rain\\n")
-        ...     [(chunk.X.tolist(), chunk.texts["kind"].to_pylist()) for chunk in TextTable(path, "x", None, ["kind"])]
-        [([[1.5], [2.0]], ['wind', 'rain'])]
+    If `strict`, the first row that cannot be used raises an error, else such rows are skipped with a warning. If
+    `required`, a row with an empty text is a bad row.
     """
 
     path: Path
@@ -63,59 +56,61 @@ class TextTable:
     separator: str = ","
     required: bool = True
 
-    def look(self) -> tuple[Snapshot, Columns]:
-        """See that the file is there and has the columns, without reading its rows."""
-        columns = Columns.named(self.inputs, self.outputs)
-        snapshot = Snapshot.of(
-            TableStream(self.path, columns.inputs, columns.outputs or None, separator=self.separator).path
-        )
-        header = (
-            self._schema(snapshot) if _is_parquet(snapshot) else read_header(snapshot, self._separator(snapshot))[0]
-        )
-        Columns.named(self.texts, None).places(header, f"'{snapshot.path}'")
+    def check_columns(self) -> tuple[Snapshot, Columns]:
+        """Check that the file exists and has the columns, without reading its rows."""
+        columns = Columns.from_names(self.inputs, self.outputs)
+        table = TableStream(self.path, columns.inputs, columns.outputs or None, separator=self.separator)
+        snapshot = Snapshot.of(table.path)
+        if _is_parquet(snapshot):
+            from pyarrow import parquet
+
+            header = parquet.read_schema(snapshot.path).names
+        else:
+            header, _ = read_header(snapshot, self._separator(snapshot))
+        Columns.from_names(self.texts, None).find_in(header, f"'{snapshot.path}'")
         return snapshot, columns
 
     def __iter__(self) -> Iterator[TextChunk]:
-        snapshot, columns = self.look()
-        unit, read = ("row", self._parquet) if _is_parquet(snapshot) else ("line", self._csv)
-        tally = BadRowLog(f"'{snapshot.path}'", columns, unit, self.strict)
-        for rows, texts in read(snapshot, columns, tally):
-            yield TextChunk(*tally.accept(rows), texts)
-        if tally.num_rows == 0:
-            raise InputError(f"{tally.source}: none of its rows can be used{tally.report().first_reasons()}.")
-        tally.warn(stacklevel=2)
+        snapshot, columns = self.check_columns()
+        unit, read = ("row", self._read_parquet) if _is_parquet(snapshot) else ("line", self._read_csv)
+        log = BadRowLog(f"'{snapshot.path}'", columns, unit, self.strict)
+        for rows, texts in read(snapshot, columns, log):
+            yield TextChunk(*log.accept(rows), texts)
+        if log.num_rows == 0:
+            raise InputError(f"{log.source} has no usable rows{log.report().first_reasons()}.")
+        log.warn(stacklevel=2)
 
     # --- text tables ------------------------------------------------------------------------------------------------
 
-    def _csv(self, snapshot: Snapshot, columns: Columns, tally: BadRowLog) -> Iterator[tuple[np.ndarray, dict]]:
+    def _read_csv(self, snapshot: Snapshot, columns: Columns, log: BadRowLog) -> Iterator[tuple[np.ndarray, dict]]:
         separator = self._separator(snapshot)
         header, start = read_header(snapshot, separator)
-        rows = CsvRows(columns, columns.places(header, tally.source), len(header), separator)
-        places = Columns.named(self.texts, None).places(header, tally.source)
+        rows = CsvRows(columns, columns.find_in(header, log.source), len(header), separator)
+        indices = Columns.from_names(self.texts, None).find_in(header, log.source)
         held: list[tuple[list[float], list[str]]] = []
-        for line, text in _lines(snapshot, start):
-            found = self._judged(rows, places, text)
-            if found == UNCLOSED:
-                raise InputError(f"{tally.source}, line {line}: {UNCLOSED}. Write the table without such fields.")
-            if isinstance(found, str):
-                tally.reject(lambda line=line: line, found)
-            elif found is not None:
-                held.append(found)
-            if len(held) == CHUNK:
-                yield self._chunk(held, columns)
+        for number, line in _read_lines(snapshot, start):
+            if rows.is_blank(line):
+                continue
+            parsed = self._parse_line(rows, indices, line)
+            if parsed == UNCLOSED:
+                raise unclosed_field(log.source, number)
+            if isinstance(parsed, str):
+                log.reject(lambda number=number: number, parsed)
+            else:
+                held.append(parsed)
+            if len(held) == CHUNK_ROWS:
+                yield self._make_chunk(held, columns)
                 held = []
         if held:
-            yield self._chunk(held, columns)
+            yield self._make_chunk(held, columns)
 
-    def _judged(self, rows: CsvRows, places: Sequence[int], text: str) -> tuple[list[float], list[str]] | str | None:
-        """The numbers and the texts of a line, what is wrong with it, or None where it is blank."""
-        if not text.strip(" \t".replace(rows.separator, "")):
-            return None
-        numbers = rows.judge(text)
+    def _parse_line(self, rows: CsvRows, indices: Sequence[int], line: str) -> tuple[list[float], list[str]] | str:
+        """Return the numbers and texts of a line, or a description of its fault."""
+        numbers = rows.parse_line(line)
         if isinstance(numbers, str):
             return numbers
-        fields = next(csv.reader([text], delimiter=rows.separator)) if '"' in text else text.split(rows.separator)
-        texts = [fields[place].strip() for place in places]
+        fields = next(csv.reader([line], delimiter=rows.separator)) if '"' in line else line.split(rows.separator)
+        texts = [fields[index].strip() for index in indices]
         for name, cell in zip(self.texts, texts, strict=True):
             if "\ufffd" in cell:
                 return f"'{name}' is not text in UTF-8"
@@ -123,7 +118,7 @@ class TextTable:
                 return f"'{name}' is missing"
         return numbers, texts
 
-    def _chunk(self, held: list, columns: Columns) -> tuple[np.ndarray, dict]:
+    def _make_chunk(self, held: list, columns: Columns) -> tuple[np.ndarray, dict]:
         import pyarrow as pa
 
         numbers, texts = zip(*held, strict=True)
@@ -136,49 +131,42 @@ class TextTable:
 
     # --- Parquet ----------------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _schema(snapshot: Snapshot) -> list[str]:
-        from pyarrow import parquet
-
-        return parquet.read_schema(snapshot.path).names
-
-    def _parquet(self, snapshot: Snapshot, columns: Columns, tally: BadRowLog) -> Iterator[tuple[np.ndarray, dict]]:
+    def _read_parquet(self, snapshot: Snapshot, columns: Columns, log: BadRowLog) -> Iterator[tuple[np.ndarray, dict]]:
         from pyarrow import parquet
 
         with parquet.ParquetFile(snapshot.path) as table:
             first = 1  # rows are counted from 1
-            for batch in table.iter_batches(CHUNK, columns=[*columns.names, *self.texts]):
-                rows, texts = self._sifted(batch, columns, tally, first)
-                if len(rows):  # estimators refuse a table without rows
+            for batch in table.iter_batches(CHUNK_ROWS, columns=[*columns.names, *self.texts]):
+                rows, texts = self._filter_batch(batch, columns, log, first)
+                if len(rows):  # estimators reject a table without rows
                     yield rows, texts
                 first += len(batch)
 
-    def _sifted(self, batch, columns: Columns, tally: BadRowLog, first: int) -> tuple[np.ndarray, dict]:
+    def _filter_batch(self, batch, columns: Columns, log: BadRowLog, first: int) -> tuple[np.ndarray, dict]:
         import pyarrow as pa
 
         numbers = [batch.column(name).cast(pa.float64(), safe=False) for name in columns.names]
         rows = np.stack([column.to_numpy(zero_copy_only=False) for column in numbers], axis=1)
         is_good = ~columns.is_bad(rows)
-        tally.sift(rows, lambda place: first + place)
+        log.filter_rows(rows, lambda index: first + index)
         for name in self.texts if self.required else ():
-            lacks = is_good & batch.column(name).is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-            for place in np.flatnonzero(lacks).tolist():
-                tally.reject(lambda place=place: first + place, f"'{name}' is missing")
-            is_good &= ~lacks
+            is_empty = is_good & batch.column(name).is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+            for index in np.flatnonzero(is_empty).tolist():
+                log.reject(lambda index=index: first + index, f"'{name}' is missing")
+            is_good &= ~is_empty
         return rows[is_good], {name: batch.column(name).filter(pa.array(is_good)) for name in self.texts}
 
 
 def _is_parquet(snapshot: Snapshot) -> bool:
-    return snapshot.path.suffix.lower() in PARQUET
+    return snapshot.path.suffix.lower() in PARQUET_SUFFIXES
 
 
-def _lines(snapshot: Snapshot, start: int) -> Iterator[tuple[int, str]]:
-    """The lines after the header with their numbers, as an editor shows them."""
+def _read_lines(snapshot: Snapshot, start: int) -> Iterator[tuple[int, str]]:
+    """Yield the lines after the header with their numbers, as an editor shows them."""
     with open(snapshot.path, "rb") as file:
         snapshot.check(file)
         number = 1 + count_newlines(file, start)
         for block in read_blocks(file, start, snapshot.size, snapshot):
-            lines = block.removesuffix(b"\n").split(b"\n")
-            for line in lines:
+            for line in block.removesuffix(b"\n").split(b"\n"):
                 yield number, line.removesuffix(b"\r").decode("utf-8", errors="replace")
                 number += 1

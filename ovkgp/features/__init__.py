@@ -1,4 +1,4 @@
-"""Kernels made finite-dimensional: spectral pairs, random Fourier and Nyström features, and how good they are.
+"""Finite-dimensional kernels: spectral pairs, random Fourier and Nyström features, and bounds on their errors.
 
 Codes such as BT-47, and "the thesis": see ``docs/references.md``.
 """

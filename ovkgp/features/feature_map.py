@@ -1,4 +1,4 @@
-"""What every feature map has in common."""
+"""The base class of feature maps."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from ovkgp.exceptions import InputError
 
 
 class FeatureMap(Module):
-    """A finite-dimensional kernel: `map(X)` is Φ, a linear operator of size (n·p) × `num_features` with ΦΦᵀ ≈ K.
+    """Finite-dimensional kernel: `map(X)` is Φ, a linear operator of size (n·p) × `num_features` with ΦΦᵀ ≈ K.
 
-    Subclasses keep the kernel at `kernel` (None where there is none) and give `num_outputs`, `num_features` and
-    `forward`. `ORFF` and `Nystrom` are the two in this package; `ORFFKernel` makes a GPyTorch kernel of any.
+    Subclasses store the kernel in `kernel` (None if there is none) and define `num_outputs`, `num_features` and
+    `forward`. `ORFF` and `Nystrom` are feature maps of this package; `ORFFKernel` makes a GPyTorch kernel of any
+    feature map.
 
-    Example:
-        >>> import torch
-        >>> from linear_operator import to_linear_operator
-        >>> from ovkgp.features import FeatureMap, ORFFKernel
-        >>> class Parabolas(FeatureMap):  # random functions a + b x + c x²
-        ...     kernel, num_outputs, num_features = None, 1, 3
-        ...     def forward(self, X):
-        ...         X = self.check(X)
-        ...         return to_linear_operator(torch.cat([X**0, X, X**2], -1))
-        >>> Parabolas()(torch.randn(5, 1)).shape, ORFFKernel(Parabolas())(torch.randn(5, 1)).shape
-        (torch.Size([5, 3]), torch.Size([5, 5]))
+    Examples
+    --------
+    >>> import torch
+    >>> from linear_operator import to_linear_operator
+    >>> from ovkgp.features import FeatureMap, ORFFKernel
+    >>> class Parabolas(FeatureMap):  # random functions a + b x + c x²
+    ...     kernel, num_outputs, num_features = None, 1, 3
+    ...     def forward(self, X):
+    ...         X = self.check(X)
+    ...         return to_linear_operator(torch.cat([X**0, X, X**2], -1))
+    >>> Parabolas()(torch.randn(5, 1)).shape, ORFFKernel(Parabolas())(torch.randn(5, 1)).shape
+    (torch.Size([5, 3]), torch.Size([5, 5]))
     """
 
     kernel: Kernel | None
@@ -40,24 +42,28 @@ class FeatureMap(Module):
 
     @property
     def batch_shape(self) -> torch.Size:
-        """That of the kernel; the batches share their base noise or landmarks."""
+        """Batch shape of the kernel; the batches share their base noise or landmarks."""
         return torch.Size() if self.kernel is None else self.kernel.batch_shape
+
+    def auxiliary_parameters(self) -> list[Tensor]:
+        """Return parameters that improve the approximation and have no prior, such as inducing points."""
+        return []
 
     def __getitem__(self, index) -> FeatureMap:
         return self.over(self.kernel[index]) if len(self.batch_shape) else self
 
     def expand_batch(self, *sizes) -> FeatureMap:
-        """The same map over the expanded kernel."""
+        """Return the same map over the expanded kernel."""
         return self.over(self.kernel.expand_batch(*sizes))
 
     def over(self, kernel: Kernel) -> FeatureMap:
-        """The same map, noise or landmarks and all, over another kernel of the same kind."""
+        """Return the same map, with the same noise or landmarks, over another kernel of the same kind."""
         other = self._sharing_copy()
         other.kernel = kernel
         return other
 
     def _sharing_copy(self) -> FeatureMap:
-        """A copy that shares tensors and kernel with this map, but can be given others without changing it."""
+        """Return a copy that shares tensors and kernel with this map, but whose entries can be replaced."""
         other = copy(self)
         for registry in ("_parameters", "_buffers", "_modules"):
             setattr(other, registry, dict(getattr(self, registry)))
@@ -65,12 +71,12 @@ class FeatureMap(Module):
 
     @staticmethod
     def check(X: Tensor, name: str = "X") -> Tensor:
-        """X as a finite floating (..., n, d) tensor; a vector is one column."""
+        """Return X as a finite floating-point tensor (..., n, d); a vector becomes one column."""
         if not torch.is_tensor(X):
             raise InputError(f"{name} must be a torch tensor of shape (n, d), got {type(X).__name__}.")
         if not X.is_floating_point():
-            raise InputError(f"{name} must be floating point, got {X.dtype}; use .double().")
+            raise InputError(f"{name} must be floating point, got {X.dtype}. Use .double().")
         X = X.unsqueeze(-1) if X.dim() == 1 else X
         if not torch.isfinite(X).all():
-            raise InputError(f"{name} holds NaN or infinity; inputs must be finite (only outputs may be missing).")
+            raise InputError(f"{name} must be finite, got NaN or infinity. Only outputs may be missing.")
         return X

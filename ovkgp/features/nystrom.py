@@ -1,9 +1,9 @@
-"""Nyström features: a kernel seen through landmarks (BT-07), for scalar and operator-valued kernels alike.
+"""Nyström features of a kernel from landmarks (BT-07), for scalar and operator-valued kernels.
 
     Φ(x) = K(x, Z) V L⁻ᵀ,   V Vᵀ ≈ I, L Lᵀ = Vᵀ K(Z, Z) V,      Φ(x) Φ(z)ᵀ = K(x, Z) K(Z, Z)† K(Z, z)
 
-Unlike random features they are exact at the landmarks; the matching GP posterior mean is that of the
-subset of regressors with the landmarks as inducing points.
+Unlike random features they are exact at the landmarks; the posterior mean of the GP is that of the subset of regressors
+with the landmarks as inducing points.
 """
 
 from __future__ import annotations
@@ -23,22 +23,28 @@ from ovkgp.kernels.outputs.roots import leading_subspace, thin_root
 class Nystrom(FeatureMap):
     """Nyström features of any kernel.
 
-    Args:
-        kernel: any kernel; its parameters are shared, not copied.
-        landmarks: Z (m, d). Directions of K(Z, Z) with eigenvalues below 1e-10 of the largest are dropped, so
-            duplicates do no harm.
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel
+        Any kernel; its parameters are shared, not copied.
+    landmarks : Tensor of shape (m, d)
+        Landmarks Z. Directions of K(Z, Z) with eigenvalues below 1e-10 of the largest are dropped, so duplicates are
+        allowed.
 
-    Cost: O(m³) to build and O(n m²) to featurise for a separable kernel with one component (Φ is then a Kronecker
-    product); m and n are multiplied by p otherwise.
+    Notes
+    -----
+    Complexity: O(m³) to build and O(n m²) to compute features for a separable kernel with one component (Φ is
+    then a Kronecker product); otherwise m and n are multiplied by p.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.features import Nystrom
-        >>> from ovkgp.kernels import DecomposableKernel
-        >>> kernel = DecomposableKernel(RBFKernel(), num_outputs=2)
-        >>> Nystrom(kernel, torch.randn(6, 1))(torch.randn(9, 1)).shape[0]
-        18
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.features import Nystrom
+    >>> from ovkgp.kernels import DecomposableKernel
+    >>> kernel = DecomposableKernel(RBFKernel(), num_outputs=2)
+    >>> Nystrom(kernel, torch.randn(6, 1))(torch.randn(9, 1)).shape[0]
+    18
     """
 
     def __init__(self, kernel: Kernel, landmarks: Tensor):
@@ -51,19 +57,19 @@ class Nystrom(FeatureMap):
 
     @property
     def num_outputs(self) -> int:
-        """p."""
+        """Number p of outputs."""
         return self.kernel.num_outputs_per_input(self.landmarks, self.landmarks)
 
     @property
     def num_features(self) -> int:
-        """The number of columns of Φ at the current hyperparameters: at most m·p."""
+        """Number of columns of Φ at the current hyperparameters, at most m·p."""
         return self(self.landmarks[:1]).shape[-1]
 
     def forward(self, X: Tensor) -> LinearOperator:
-        """Φ(X), of size (n·p) × num_features, for X (..., n, d)."""
+        """Return Φ(X), of size (n·p) × num_features, for X (..., n, d)."""
         X = self.check(X)
         if X.shape[-1] != self.landmarks.shape[-1]:
-            raise InputError(f"X has {X.shape[-1]} columns, the landmarks {self.landmarks.shape[-1]}.")
+            raise InputError(f"X has {X.shape[-1]} columns, expected {self.landmarks.shape[-1]} as the landmarks have.")
         parts = components(self.kernel)
         if parts is not None and len(parts) == 1 and num_outputs(self.kernel) > 1:
             (scalar, matrix) = parts[0]

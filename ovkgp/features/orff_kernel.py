@@ -1,7 +1,7 @@
-"""A feature map as a GPyTorch kernel that stays low-rank in training *and* in prediction.
+"""Feature maps as GPyTorch kernels that stay low-rank in training and prediction.
 
-`ORFFKernel` returns Φ Φᵀ as an operator; a Gaussian likelihood's noise turns it into a Woodbury solver
-(`covariance`), and its prediction strategy works with the r weights: with C = I + Φᵀ N⁻¹ Φ,
+`ORFFKernel` returns Φ Φᵀ as an operator; with the noise of a Gaussian likelihood it is solved by Woodbury's formula
+(`covariance`), and predictions use the r weights: with C = I + Φᵀ N⁻¹ Φ,
 
     mean  m_* + Φ_* C⁻¹ Φᵀ N⁻¹ (y − m),      covariance  Φ_* C⁻¹ Φ_*ᵀ.
 """
@@ -30,34 +30,39 @@ from ovkgp.kernels import OperatorValuedKernel
 
 
 class ORFFKernel(OperatorValuedKernel):
-    """The kernel Φ(x) Φ(z)ᵀ of a feature map, for GPyTorch models.
+    """Kernel Φ(x) Φ(z)ᵀ of a feature map, for GPyTorch models.
 
-    Args:
-        orff: an `ORFF` or any other `FeatureMap`. Its kernel's hyperparameters are this kernel's.
+    It works in an `ExactGP` with a Gaussian or multitask Gaussian likelihood of any rank, scaled by a `ScaleKernel`,
+    and in sums with other `ORFFKernel`s (see `FeatureSumKernel` for sums of scaled ones; a sum with a kernel that is
+    not low-rank is dense). Mean and variance condition on the observed outputs only; NaN marks a missing one.
 
-    Works in an `ExactGP` with a Gaussian or multitask Gaussian likelihood of any rank, scaled by a `ScaleKernel`, and
-    in sums with other `ORFFKernel`s (see `FeatureSumKernel` for sums of scaled ones; a sum with a kernel that is not
-    low-rank is dense, as it must be). Missing outputs (NaN) are left out of mean and variance alike.
+    Parameters
+    ----------
+    orff : FeatureMap
+        `ORFF` or another feature map. Its kernel's hyperparameters are those of this kernel.
 
-    Cost of the marginal likelihood and its gradient, with M = 2D scalar features: O(n M² + M³ + p³) time for a
-    decomposable kernel, O(n M² + r³) with r = `orff.num_features` for the others; memory O(n M + r²). No np × np matrix
-    is formed unless there are fewer observations than features. Where n·p is not much larger than M the exact kernel
-    is as fast, and does not understate its variance far from the data.
+    Notes
+    -----
+    Complexity of the marginal likelihood and its gradient, with M = 2D scalar features: O(n M² + M³ + p³) time
+    for a decomposable kernel, O(n M² + r³) with r = `orff.num_features` for the others; memory O(n M + r²). No np × np
+    matrix is formed unless there are fewer observations than features. If n·p is not much larger than M, the exact
+    kernel is as fast and does not underestimate the variance far from the data.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from ovkgp.features import ORFF, ORFFKernel
-        >>> from ovkgp.kernels import DecomposableKernel
-        >>> kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
-        >>> ORFFKernel(ORFF(kernel, num_frequencies=50, random_state=0))(torch.randn(4, 2)).shape
-        torch.Size([12, 12])
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+    >>> from ovkgp.features import ORFF, ORFFKernel
+    >>> from ovkgp.kernels import DecomposableKernel
+    >>> kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
+    >>> ORFFKernel(ORFF(kernel, num_frequencies=50, random_state=0))(torch.randn(4, 2)).shape
+    torch.Size([12, 12])
     """
 
     def __init__(self, orff: FeatureMap):
         super().__init__()
         if not isinstance(orff, FeatureMap):
-            raise KernelTypeError(f"ORFFKernel wraps a feature map such as ORFF(kernel), got {type(orff).__name__}.")
+            raise KernelTypeError(f"orff must be a feature map such as ORFF(kernel), got {type(orff).__name__}.")
         self.orff = orff
 
     @property
@@ -86,7 +91,7 @@ class ORFFKernel(OperatorValuedKernel):
 
 
 class DeferredFeatures(LinearOperator):
-    """Φ(X), computed when somebody multiplies by it: prediction in weight space never does for the training points."""
+    """Φ(X), computed at the first product: prediction in weight space never needs it for the training points."""
 
     def __init__(self, X: Tensor, feature_map: FeatureMap, num_columns: int, scale: float | Tensor = 1.0):
         super().__init__(X, feature_map=feature_map, num_columns=num_columns, scale=scale)
@@ -99,7 +104,7 @@ class DeferredFeatures(LinearOperator):
     @cached(name="features")
     def evaluate_kernel(self) -> LinearOperator:
         if self._versions != self._parameter_versions():
-            raise OptionError("the hyperparameters changed since this covariance was made: call the kernel again.")
+            raise OptionError("The hyperparameters changed since this covariance was computed. Call the kernel again.")
         return self.feature_map(self.X)._mul_constant(self.scale)
 
     def representation(self) -> tuple[Tensor, ...]:
@@ -129,7 +134,7 @@ class DeferredFeatures(LinearOperator):
         return DeferredFeatures(self.X, self.feature_map, self.num_columns, self.scale * other)
 
     def to(self, *args, **kwargs) -> LinearOperator:
-        return self.evaluate_kernel().to(*args, **kwargs)  # and never the map, which is the user's
+        return self.evaluate_kernel().to(*args, **kwargs)  # never the map, which belongs to the user
 
     def type(self, dtype: torch.dtype) -> LinearOperator:
         return self.evaluate_kernel().type(dtype)
@@ -139,24 +144,26 @@ class DeferredFeatures(LinearOperator):
 
 
 class FeatureSumKernel(AdditiveKernel):
-    """The sum of `ORFFKernel`s: one low-rank kernel with all their features.
+    """Sum of `ORFFKernel`s: one low-rank kernel with all their features.
 
-    ``orff_kernel + orff_kernel`` makes one. Scaled terms are given to the class itself,
-    ``FeatureSumKernel(ScaleKernel(a), ScaleKernel(b))``: ``ScaleKernel(a) + ScaleKernel(b)`` is GPyTorch's
-    `AdditiveKernel`, which gives the same answer through the same Woodbury solves, but forms the (m·p) × (n·p) matrix
-    between test and training points when it predicts.
+    ``orff_kernel + orff_kernel`` makes one. Pass scaled terms to the class, ``FeatureSumKernel(ScaleKernel(a),
+    ScaleKernel(b))``: ``ScaleKernel(a) + ScaleKernel(b)`` is GPyTorch's `AdditiveKernel`, which gives the same
+    predictions through the same Woodbury solves, but forms the (m·p) × (n·p) matrix between test and training points.
 
-    Args:
-        *kernels: `ORFFKernel`s, scaled or not.
+    Parameters
+    ----------
+    *kernels : Kernel
+        `ORFFKernel`s, scaled or not.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
-        >>> from ovkgp.features import ORFF, FeatureSumKernel, ORFFKernel
-        >>> smooth = ORFFKernel(ORFF(RBFKernel(ard_num_dims=2), 50, random_state=0))
-        >>> rough = ORFFKernel(ORFF(MaternKernel(ard_num_dims=2), 50, random_state=1))
-        >>> FeatureSumKernel(ScaleKernel(smooth), ScaleKernel(rough))(torch.randn(4, 2)).shape
-        torch.Size([4, 4])
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+    >>> from ovkgp.features import ORFF, FeatureSumKernel, ORFFKernel
+    >>> smooth = ORFFKernel(ORFF(RBFKernel(ard_num_dims=2), 50, random_state=0))
+    >>> rough = ORFFKernel(ORFF(MaternKernel(ard_num_dims=2), 50, random_state=1))
+    >>> FeatureSumKernel(ScaleKernel(smooth), ScaleKernel(rough))(torch.randn(4, 2)).shape
+    torch.Size([4, 4])
     """
 
     def __add__(self, other: Kernel) -> Kernel:
@@ -169,7 +176,7 @@ class FeatureSumKernel(AdditiveKernel):
 
 
 def _are_same(x1: Tensor, x2: Tensor) -> bool:
-    """Whether two inputs may share their features: never where a gradient would tell them apart."""
+    """Return whether two inputs may share their features: never if a gradient distinguishes them."""
     if x1 is x2:
         return True
     tracked = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad)
@@ -177,26 +184,26 @@ def _are_same(x1: Tensor, x2: Tensor) -> bool:
 
 
 class FeaturePredictionStrategy(DefaultPredictionStrategy):
-    """Exact prediction in weight space; anything that is not low-rank is left to GPyTorch's default."""
+    """Exact prediction in weight space; covariances that are not low-rank use GPyTorch's default."""
 
     @property
     @cached(name="noisy_features")
     def noisy(self) -> NoisyFeatureCovariance | None:
-        """The training covariance, where it is Φ Φᵀ + N."""
+        """Return the training covariance if it is Φ Φᵀ + N, else None."""
         covariance = self.lik_train_train_covar.evaluate_kernel()
         if not isinstance(covariance, NoisyFeatureCovariance):
             return None
         return covariance.detach() if settings.detach_test_caches.on() else covariance
 
     @property
-    def is_thin(self) -> bool:
-        """Whether weight space is the road to take: fewer features than observations, or some of those missing."""
+    def uses_weight_space(self) -> bool:
+        """Whether to predict in weight space: there are fewer features than observations, or missing observations."""
         return self.noisy is not None and (not self.noisy.is_wide or bool(self.train_labels.isnan().any()))
 
     @property
     @cached(name="weight_posterior")
     def weight_posterior(self) -> tuple[Tensor, DenseCapacitance | KroneckerCapacitance]:
-        """The mean C⁻¹ Φᵀ N⁻¹ (y − m), (..., r, 1), of the weights, and the inverse C of their covariance."""
+        """Return the mean C⁻¹ Φᵀ N⁻¹ (y − m), (..., r, 1), of the weights, and the inverse C of their covariance."""
         residual = (self.train_labels - self.train_prior_dist.loc).unsqueeze(-1)
         observed = ~residual.isnan()
         if observed.all():
@@ -205,7 +212,7 @@ class FeaturePredictionStrategy(DefaultPredictionStrategy):
 
     def exact_prediction(self, test_mean: Tensor, test_test_covar, test_train_covar):
         prior = to_linear_operator(test_test_covar).evaluate_kernel()
-        if not self.is_thin or not isinstance(prior, FeatureCovariance):
+        if not self.uses_weight_space or not isinstance(prior, FeatureCovariance):
             return super().exact_prediction(test_mean, test_test_covar, test_train_covar)
         weights, capacitance = self.weight_posterior
         features = prior.root

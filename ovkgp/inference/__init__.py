@@ -1,7 +1,7 @@
-"""What do the data say? Evidence and posteriors of Gaussian processes with operator-valued kernels.
+"""Evidence and posteriors of Gaussian processes with operator-valued kernels.
 
-`OperatorValuedGP` ties kernel, mean, noise and perhaps a feature map together; its `condition` gives a `Posterior`, whose
-`predict` gives a `Prediction`. `Statistics` are what a feature map keeps of data that stream by.
+`OperatorValuedGP` combines kernel, mean, noise and an optional feature map; its `condition` returns a `Posterior`,
+whose `predict` returns a `Prediction`. `Statistics` summarize streamed data for a feature map.
 """
 
 from __future__ import annotations

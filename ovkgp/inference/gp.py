@@ -1,7 +1,7 @@
-"""A Gaussian process with an operator-valued kernel: kernel + mean + noise (+ feature map), and three verbs.
+"""Gaussian process with an operator-valued kernel.
 
-`fit` trains the hyperparameters by evidence, `log_evidence` is that evidence, differentiable, and `condition` gives the
-posterior. The linear algebra is chosen from the structure at hand (`ovkgp.inference.strategies.selection`).
+`fit` trains the hyperparameters by maximizing the evidence, `log_evidence` computes it and `condition` returns the
+posterior.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch import Tensor
 
 from ovkgp.exceptions import FactorizationError, FitWarning, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
-from ovkgp.inference.model.mean_noise import Model, OutputNoise, output_mean
-from ovkgp.inference.model.observations import Observations, as_floating, observations
+from ovkgp.inference.model.mean_noise import Model, OutputNoise, make_output_mean
+from ovkgp.inference.model.observations import Observations, as_floating, validate_observations
 from ovkgp.inference.model.parameter_vector import hyperparameters as named_hyperparameters
-from ovkgp.inference.model.row_sample import training_subset
+from ovkgp.inference.model.row_sample import draw_training_subset
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.mixture import condition_on_draws
 from ovkgp.inference.posteriors.posterior import Posterior
@@ -37,55 +37,72 @@ from ovkgp.inference.strategies.selection import (
     streaming_strategy,
 )
 from ovkgp.inference.training.initialization import (
+    fingerprint_problem,
+    initial_states,
+    initialize_model,
     log_prior,
     parameter_bounds,
     parameter_scales,
-    problem_name,
-    start_from_data,
-    starting_points,
+    register_data_priors,
 )
-from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximise, train_independently
+from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximize, train_independently
 from ovkgp.kernels import ManifoldKernel, num_outputs
 
 VARIANCES = ("features", "guarded")
-GATHERED = (Statistics, OutputStatistics)
-WARM_ROWS, WARMED_TOLERANCE = 400, 3
-"""More than twice so many rows (observed entries, on the dense road) are preceded by a training on a quarter of them; the
-training on all then starts close to its end, and stops at a tolerance larger by this factor."""
+INITIALIZATIONS = ("auto", "data", "current")
+STATISTICS_TYPES = (Statistics, OutputStatistics)
+MIN_WARM_UP_ROWS, TOLERANCE_FACTOR_AFTER_WARM_UP = 400, 3
+"""Data with more than twice as many rows (observed entries, for the dense strategy) are first trained on a quarter of
+the rows. The training on all rows then begins near the optimum and stops at a tolerance larger by this factor."""
 
 
 class OperatorValuedGP(Module):
-    """A Gaussian process with p outputs.
+    """Gaussian process with p outputs.
 
-    Args:
-        kernel: any kernel of `ovkgp.kernels` or GPyTorch; copied, in float64.
-        mean: "zero", "constant" (one an output), "linear" or a GPyTorch mean.
-        noise: "shared", "per_output" or "full" (trained), or a variance, (p,) or (p, p) (fixed).
-        features: a feature map *of this kernel*, such as `ORFF(kernel)`, for data of any size; None for the exact kernel.
-        strategy: "auto", or one of "kronecker", "dense", "iterative", "features" to insist on.
+    Parameters
+    ----------
+    kernel : gpytorch.kernels.Kernel
+        Kernel of `ovkgp.kernels` or GPyTorch. Copied, in float64.
+    mean : {"zero", "constant", "linear"} or gpytorch.means.Mean, default="constant"
+        Prior mean. "constant" has one parameter per output.
+    noise : {"shared", "per_output", "full"}, float or array-like, default="per_output"
+        Noise covariance Σ. A string is trained; a variance, a vector (p,) of variances or a matrix (p, p) is fixed.
+        Variances known for each entry of Y are passed to `fit`, `condition` and `log_evidence` as `noise=` and replace
+        those of the model.
+    features : FeatureMap or None, default=None
+        Feature map of this kernel, such as `ORFF(kernel)`, for large data. If None, the exact kernel is used.
+    strategy : {"auto", "kronecker", "dense", "iterative", "features"}, default="auto"
+        Linear algebra. If "auto", it is selected from the structure (see `ovkgp.inference.strategies.selection`).
 
-    Trained and predicted values live in the units of the data as given. A noise known for each entry of Y is passed to
-    `fit`, `condition` and `log_evidence` as `noise=`, an (n, p) array of variances, and replaces the model's.
+    Attributes
+    ----------
+    fit_report_ : FitReport or None
+        Report of the last training.
 
-    Cost: see `ovkgp.inference.strategies.selection`; n³ + p³ for a separable kernel, (observed entries)³ for others, n M² for a feature
-    map with M waves.
+    Notes
+    -----
+    Values are trained and predicted in the units of the data. Complexity: O(n³ + p³) for a separable kernel, O(N³) for
+    N observed entries of another kernel, O(n M²) for a feature map with M scalar features.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.inference import OperatorValuedGP
-        >>> from ovkgp.kernels import DecomposableKernel
-        >>> X = torch.linspace(0, 6, 40, dtype=torch.float64).unsqueeze(-1)
-        >>> Y = torch.cat([X.sin(), X.cos()], -1)
-        >>> Y[5:15, 0] = torch.nan  # missing outputs
-        >>> gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2, rank=2)).fit(X, Y)
-        >>> prediction = gp.condition(X, Y).predict([[1.5], [2.0]])
-        >>> prediction.mean.shape, bool((prediction.std < 0.1).all())
-        (torch.Size([2, 2]), True)
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.inference import OperatorValuedGP
+    >>> from ovkgp.kernels import DecomposableKernel
+    >>> X = torch.linspace(0, 6, 40, dtype=torch.float64).unsqueeze(-1)
+    >>> Y = torch.cat([X.sin(), X.cos()], -1)
+    >>> Y[5:15, 0] = torch.nan  # missing outputs
+    >>> gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2, rank=2)).fit(X, Y)
+    >>> prediction = gp.condition(X, Y).predict([[1.5], [2.0]])
+    >>> prediction.mean.shape, bool((prediction.std < 0.1).all())
+    (torch.Size([2, 2]), True)
     """
 
     fit_report_: FitReport | None = None
-    """How the last training went."""
+    has_gaussian_evidence = True
+    """Whether `evidence` is log N(Y | m, K + Σ); a subclass must declare it again to be trained with NumPy gradients.
+    """
 
     def __init__(
         self,
@@ -97,62 +114,94 @@ class OperatorValuedGP(Module):
     ):
         super().__init__()
         if not isinstance(kernel, Kernel):
-            raise KernelTypeError(f"expected a kernel, got {type(kernel).__name__}.")
+            raise KernelTypeError(f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
         if features is not None and features.kernel is not kernel:
             raise OptionError(
-                "the feature map belongs to another kernel; make it from this one: "
+                "features belongs to another kernel. Make the feature map from this one: "
                 "OperatorValuedGP(kernel, features=ORFF(kernel))."
             )
         if len(kernel.batch_shape):
-            raise KernelTypeError(f"a kernel with batch shape {tuple(kernel.batch_shape)} is several models; give one.")
+            raise KernelTypeError(f"Batched kernels are not supported, got batch_shape={tuple(kernel.batch_shape)}.")
         self.kernel, self.features, mean = deepcopy((kernel, features, mean))
         self.num_outputs = num_outputs(self.kernel)
-        self.mean = output_mean(mean, self.num_outputs)
+        self.mean = make_output_mean(mean, self.num_outputs)
         self.noise_model = OutputNoise(noise, self.num_outputs)
         self.strategy = check_strategy(strategy)
         self.double()
 
     @property
     def noise(self) -> Tensor:
-        """Σ, as a tensor (), (p,) or (p, p)."""
+        """Noise covariance Σ, a tensor of shape (), (p,) or (p, p)."""
         return self.noise_model.value
 
     @property
     def model(self) -> Model:
-        """What the roads see."""
+        """Kernel, mean, noise and feature map, as the strategies use them."""
         return Model(self.kernel, self.mean, self.noise_model, self.features)
 
-    def adopt(self, other: OperatorValuedGP) -> None:
-        """Take the hyperparameters of another model of the same kernel structure, mean and noise."""
+    def copy_hyperparameters_from(self, other: OperatorValuedGP) -> None:
+        """Copy the hyperparameters of another model.
+
+        Parameters
+        ----------
+        other : OperatorValuedGP
+            Model with the same kernel structure, mean and noise.
+        """
         for part in ("kernel", "mean", "noise_model"):
             getattr(self, part).load_state_dict(getattr(other, part).state_dict())
 
     def frozen(self) -> OperatorValuedGP:
-        """A copy that nobody trains."""
+        """Copy the model without trainable parameters.
+
+        Returns
+        -------
+        OperatorValuedGP
+        """
         return deepcopy(self).requires_grad_(False)
 
     def log_evidence(self, X, Y=None, noise=None) -> Tensor:
-        """log p(Y) of the observed entries, differentiable in the hyperparameters.
+        """Compute log p(Y) of the observed entries, differentiable in the hyperparameters.
 
-        Args:
-            X: inputs (n, d), or `Statistics` (and no Y). Statistics hold for the frequencies at which they were gathered:
-                their evidence is differentiable in noise, mean and output matrix only.
-            Y: outputs (n, p), NaN where missing.
-            noise: known variances (n, p).
+        Parameters
+        ----------
+        X : array-like of shape (n, d) or Statistics
+            Inputs. Statistics are valid for the frequencies with which they were computed: their evidence is
+            differentiable in noise, mean and output matrix only.
+        Y : array-like of shape (n, p), optional
+            Outputs, NaN if missing. Must be None with statistics.
+        noise : array-like of shape (n, p), optional
+            Known noise variances.
+
+        Returns
+        -------
+        Tensor
+            A scalar.
         """
         return self.evidence(X, Y, noise)()
 
     def evidence(self, X, Y=None, noise=None) -> Callable[[], Tensor]:
-        """log p(Y) as a function of the present hyperparameters: data are checked and the road is chosen once, and every
-        call computes `log_evidence` anew."""
-        if isinstance(X, GATHERED):
-            _refuse_data_beside(Y, noise)
-            return lambda: strategy_for_statistics(X).log_evidence_of(self.model, X)
+        """Return a function that computes `log_evidence` at the current hyperparameters.
+
+        Data are validated and the strategy is selected once; every call computes the evidence again.
+
+        Parameters
+        ----------
+        X, Y, noise
+            See `log_evidence`.
+
+        Returns
+        -------
+        Callable
+            Function without arguments that returns a scalar tensor.
+        """
+        if isinstance(X, STATISTICS_TYPES):
+            _reject_data_with_statistics(Y, noise)
+            return lambda: strategy_for_statistics(X).log_evidence_from_statistics(self.model, X)
         data = self.observe(X, Y, noise).double()
         strategy = select_strategy(self.model, data, self.strategy)
 
         def log_evidence() -> Tensor:
-            with self.naming_failures():
+            with self.report_hyperparameters_on_failure():
                 return strategy.log_evidence(self.model, data)
 
         return log_evidence
@@ -168,18 +217,31 @@ class OperatorValuedGP(Module):
         num_landmarks: int = 1000,
         max_draws: int = 200,
     ) -> Posterior:
-        """The posterior given data, at the present hyperparameters or averaged over draws of them.
+        """Compute the posterior given data, at the current hyperparameters or averaged over draws of them.
 
-        Args:
-            X: inputs (n, d), or `Statistics` (and no Y).
-            Y: outputs (n, p), NaN where missing.
-            hyperparameters: None, for the present ones; or draws, as `sample_hyperparameters` returns them or as a dictionary
-                from names of raw parameters to arrays (draws, *shape). The answer is then a `MixturePosterior`, at a cost
-                of one conditioning for each draw. Statistics allow draws of what they do not depend on.
-            noise: known variances (n, p).
-            variance: with a feature map, "features" for the variance of its weights alone, "guarded" for one that never
-                falls below the exact kernel's given `num_landmarks` of the inputs (`ovkgp.inference.posteriors.weight_posterior`).
-            max_draws: more draws of hyperparameters are thinned to so many, evenly over the chains.
+        Parameters
+        ----------
+        X : array-like of shape (n, d) or Statistics
+            Inputs.
+        Y : array-like of shape (n, p), optional
+            Outputs, NaN if missing. Must be None with statistics.
+        hyperparameters : optional
+            Draws returned by `sample_hyperparameters`, or a dictionary from names of raw parameters to arrays (draws,
+            *shape). The result is then a `MixturePosterior`, at the cost of one conditioning per draw. Statistics allow
+            draws of parameters on which they do not depend. If None, the current hyperparameters are used.
+        noise : array-like of shape (n, p), optional
+            Known noise variances.
+        variance : {"features", "guarded"}, default="features"
+            Variance with a feature map. "features" is the variance of its weights; "guarded" is never below that of the
+            exact kernel given `num_landmarks` inputs. Ignored without a feature map.
+        num_landmarks : int, default=1000
+            Number of inputs for `variance="guarded"`.
+        max_draws : int, default=200
+            Maximum number of draws. More draws are thinned evenly over the chains.
+
+        Returns
+        -------
+        Posterior
         """
         if hyperparameters is not None:
             options = {"variance": variance, "num_landmarks": num_landmarks}
@@ -187,56 +249,73 @@ class OperatorValuedGP(Module):
         if variance not in VARIANCES:
             raise OptionError(f"variance must be one of {', '.join(map(repr, VARIANCES))}, got {variance!r}.")
         landmarks = num_landmarks if variance == "guarded" else 0
-        with torch.no_grad(), self.naming_failures():
-            if isinstance(X, GATHERED):
-                _refuse_data_beside(Y, noise)
-                return strategy_for_statistics(X).condition_on(self.frozen().model, X, landmarks)
+        with torch.no_grad(), self.report_hyperparameters_on_failure():
+            if isinstance(X, STATISTICS_TYPES):
+                _reject_data_with_statistics(Y, noise)
+                return strategy_for_statistics(X).condition_on_statistics(self.frozen().model, X, landmarks)
             data = self.observe(X, Y, noise)
             model = self.frozen().model
             return select_strategy(model, data, self.strategy).condition(model, data, landmarks)
 
     def _condition_on_draws(self, X, Y, noise, draws, max_draws: int, options: dict) -> Posterior:
-        if not isinstance(X, GATHERED):
-            data = self.observe(X, Y, noise).double().clone()  # posteriors made anew see what was given
+        if not isinstance(X, STATISTICS_TYPES):
+            data = self.observe(X, Y, noise).double().clone()  # posteriors may be recomputed after the arrays change
             condition = partial(OperatorValuedGP.condition, X=data.X, Y=data.Y, noise=data.noise, **options)
             model = deepcopy(self)
-            if data.noise is not None:  # known for each entry, so that nobody draws the model's
+            if data.noise is not None:  # the model's noise is not used: no draws of it are needed
                 model.noise_model.requires_grad_(False)
             return condition_on_draws(model, draws, condition, max_draws=max_draws)
-        _refuse_data_beside(Y, noise)
+        _reject_data_with_statistics(Y, noise)
         condition = partial(OperatorValuedGP.condition, X=X, **options)
         try:
             return condition_on_draws(self, draws, condition, max_draws=max_draws, allow_missing=True)
         except InputError as error:
             raise InputError(
-                f"these draws do not go with these statistics, which hold for one value of the lengthscales: {error} Draw with "
-                "sample_hyperparameters(gp, statistics), or condition on X and Y."
+                "hyperparameters do not match the statistics, which are valid for one value of the lengthscales: "
+                f"{error} Draw with sample_hyperparameters(gp, statistics), or condition on X and Y."
             ) from error
 
     def statistics(
         self, X, Y, noise=None, *, into: Statistics | OutputStatistics | None = None
     ) -> Statistics | OutputStatistics:
-        """What the feature map needs to know of the data, in one pass and in memory that does not grow with n.
+        """Compute the statistics of the data for the feature map, in one pass and in memory independent of n.
 
-        Statistics add up: `gp.statistics(X1, Y1) + gp.statistics(X2, Y2)` are those of all rows, in any order. They hold
-        for the present hyperparameters of the kernel; `condition` and `log_evidence` take them in place of data.
+        Statistics add up: `gp.statistics(X1, Y1) + gp.statistics(X2, Y2)` are those of all rows, in any order. They are
+        valid for the current hyperparameters of the kernel; `condition` and `log_evidence` accept them instead of data.
 
-        Args:
-            X, Y, noise: as for `condition`; outputs that nobody observed here may be observed elsewhere.
-            into: statistics to add to.
+        Parameters
+        ----------
+        X, Y, noise
+            See `condition`. Outputs without observed values are allowed.
+        into : Statistics or OutputStatistics, optional
+            Statistics to which those of the data are added.
+
+        Returns
+        -------
+        Statistics or OutputStatistics
         """
         if self.features is None:
-            raise OptionError("statistics need a feature map: OperatorValuedGP(kernel, features=ORFF(kernel)).")
+            raise OptionError("Statistics need a feature map. Use OperatorValuedGP(kernel, features=ORFF(kernel)).")
         data = self.observe(X, Y, noise, every_output=False)
         with torch.no_grad():
             return streaming_strategy(self.model).statistics(self.model, data, into)
 
     def leave_one_out(self, X, Y, noise=None) -> LeaveOneOut:
-        """The predictive density of each observed entry given all the others, in closed form."""
+        """Compute the predictive density of each observed entry given all others, in closed form.
+
+        Parameters
+        ----------
+        X, Y, noise
+            See `condition`.
+
+        Returns
+        -------
+        LeaveOneOut
+        """
         with torch.no_grad():
             data = self.observe(X, Y, noise)
             kept = ~torch.isnan(as_floating(Y, "Y").reshape(len(Y), -1)).all(1)
-            return select_strategy(self.model, data, self.strategy).leave_one_out(self.model, data).spread(kept)
+            return select_strategy(self.model, data, self.strategy).leave_one_out(self.model, data).expand_rows(kept)
 
     def fit(
         self,
@@ -245,7 +324,7 @@ class OperatorValuedGP(Module):
         noise=None,
         *,
         training_rows: int | None = 10_000,
-        start: str = "auto",
+        init: str = "auto",
         restarts: int = 1,
         max_iter: int = 200,
         tolerance: float = 1e-5,
@@ -253,114 +332,168 @@ class OperatorValuedGP(Module):
         random_state=None,
         verbose: int = 0,
     ) -> OperatorValuedGP:
-        """Train the hyperparameters, in place, to the largest evidence (plus log-priors, where priors are registered).
-
-        Args:
-            X, Y, noise: as for `condition`.
-            training_rows: beyond so many rows, a random subset of this size is used; None uses all.
-            start: "data" starts from the data (median distances, principal components of Y), "current" from the
-                present values, "auto" from the better of the two.
-            restarts: how many runs; the later ones start from random perturbations.
-            max_iter, tolerance: of L-BFGS; the tolerance is per observed entry.
-            checkpoint: a file to which progress is saved; a later call with the same file goes on from there.
-            random_state: of the subset and the restarts.
-            verbose: 0 is quiet, 1 shows a progress bar.
+        """Train the hyperparameters in place by maximizing the evidence, plus log priors if priors are registered.
 
         Ctrl-C keeps the best values so far, sets `fit_report_.interrupted`, warns and returns.
+
+        Parameters
+        ----------
+        X, Y, noise
+            See `condition`.
+        training_rows : int or None, default=10_000
+            Maximum number of rows used to train. If the data have more rows, a random subset is used. If None, all rows
+            are used.
+        init : {"auto", "data", "current"}, default="auto"
+            Initial hyperparameters. "data" derives them from the data (median distances, principal components of Y),
+            "current" uses the current values, "auto" the better of the two.
+        restarts : int, default=1
+            Number of optimization runs. Runs after the first begin at random perturbations.
+        max_iter : int, default=200
+            Maximum number of L-BFGS iterations per run.
+        tolerance : float, default=1e-5
+            Convergence tolerance of L-BFGS, per observed entry.
+        checkpoint : path-like, optional
+            File to which progress is saved. A later call with the same file resumes from it.
+        random_state : int, numpy.random.Generator or None, default=None
+            Seed of the subset and the restarts.
+        verbose : int, default=0
+            If 1, a progress bar is shown.
+
+        Returns
+        -------
+        OperatorValuedGP
+            The model itself.
         """
-        if start not in ("auto", "data", "current"):
-            raise OptionError(f'start must be "auto", "data" or "current", got {start!r}.')
+        if init not in INITIALIZATIONS:
+            raise OptionError(f'init must be "auto", "data" or "current", got {init!r}.')
         if checkpoint is not None and random_state is None:
-            random_state = 0  # a resumed training must find the same subset of the rows
-        data = training_subset(self.observe(X, Y, noise), training_rows, random_state).double()
+            random_state = 0  # a resumed training must use the same subset of the rows
+        data = draw_training_subset(self.observe(X, Y, noise), training_rows, random_state).double()
         strategy = select_strategy(self.model, data, self.strategy)
         began, is_resumed = time.monotonic(), checkpoint is not None and Path(checkpoint).exists()
         options = {"restarts": restarts, "max_iter": max_iter, "tolerance": tolerance, "verbose": verbose}
-        if start == "auto" and not is_resumed and self._warm(strategy, data, random_state=random_state, **options):
+        if init == "auto" and not is_resumed and self._warm_up(strategy, data, random_state=random_state, **options):
             if self.fit_report_.interrupted:
                 return self
-            restarts, start, tolerance = 1, "current", WARMED_TOLERANCE * tolerance
+            restarts, init, tolerance = 1, "current", TOLERANCE_FACTOR_AFTER_WARM_UP * tolerance
 
-        warming = time.monotonic() - began
+        warm_up_seconds = time.monotonic() - began
 
         def objective() -> Tensor:
             return strategy.log_evidence(self.model, data) + log_prior(self)
 
-        self.fit_report_ = maximise(
+        self.fit_report_ = maximize(
             self,
             objective,
             bounds=parameter_bounds(self, data),
-            sizes=parameter_scales(self, data),
-            starts=starting_points(self, data, start),
+            scales=parameter_scales(self, data),
+            initial_states=initial_states(self, data, init),
             restarts=restarts,
             max_iter=max_iter,
             tolerance=tolerance,
             scale=data.num_observed,
             checkpoint=checkpoint,
-            signature="" if checkpoint is None else problem_name(self, data, objective),
+            signature="" if checkpoint is None else fingerprint_problem(self, data, objective),
             random_state=random_state,
             verbose=verbose,
         )
         self.fit_report_.num_rows, self.fit_report_.num_observed = data.num_rows, data.num_observed
-        self.fit_report_.seconds += warming
+        self.fit_report_.seconds += warm_up_seconds
         with torch.no_grad():
             self.fit_report_.log_evidence = float(strategy.log_evidence(self.model, data))
         return self
 
-    def _warm(self, strategy, data: Observations, **options) -> bool:
-        """Whether there was something cheaper to do first: outputs that share nothing one by one, or fewer rows."""
+    def _warm_up(self, strategy, data: Observations, **options) -> bool:
+        """Train independent outputs one by one, or large data on fewer rows first; return whether either was done."""
         size = data.num_observed if strategy.name in ("dense", "iterative") else data.num_rows
-        apart = can_train_independently(self)
-        if not apart and size <= 2 * WARM_ROWS:
+        is_independent = can_train_independently(self)
+        if not is_independent and size <= 2 * MIN_WARM_UP_ROWS:
             return False
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "training stopped", FitWarning)  # it goes on with all rows
-            if apart:
+            warnings.filterwarnings("ignore", "training stopped", FitWarning)  # the training on all rows follows
+            if is_independent:
                 train_independently(self, data, **options)
             else:
-                fewer = max(WARM_ROWS * data.num_rows // size, data.num_rows // 4)
-                few = training_subset(data, fewer, options["random_state"])
-                self.fit(few.X, few.Y, few.noise, **options)
+                num_rows = max(MIN_WARM_UP_ROWS * data.num_rows // size, data.num_rows // 4)
+                subset = draw_training_subset(data, num_rows, options["random_state"])
+                self.fit(subset.X, subset.Y, subset.noise, **options)
         return True
 
-    def start(self, X, Y, *, kernel: bool = True) -> OperatorValuedGP:
-        """Set mean, noise and (unless `kernel` is False) kernel hyperparameters from the data, without training."""
-        start_from_data(self, self.observe(X, Y, None).double(), kernel)
+    def initialize(self, X=None, Y=None, *, kernel: bool = True, **values) -> OperatorValuedGP:
+        """Set hyperparameters from the data, without training, or to given values as GPyTorch's modules do.
+
+        Parameters
+        ----------
+        X, Y
+            See `condition`.
+        kernel : bool, default=True
+            Whether to set the hyperparameters of the kernel, in addition to mean and noise.
+        **values
+            Values by qualified name, as for `gpytorch.Module.initialize`, if X and Y are omitted.
+
+        Returns
+        -------
+        OperatorValuedGP
+            The model itself.
+        """
+        if X is None:
+            return super().initialize(**values)
+        initialize_model(self, self.observe(X, Y, None).double(), kernel)
         return self
 
+    def register_priors(self, data: Observations) -> None:
+        """Register a weakly informative prior on each trained parameter that has none, in the units of the data."""
+        register_data_priors(self, data.X, data.Y)
+
     @contextmanager
-    def naming_failures(self):
-        """A failed factorisation says at which hyperparameters it failed."""
+    def report_hyperparameters_on_failure(self):
+        """Add the current hyperparameters to the message of a failed factorization."""
         try:
             yield
         except FactorizationError as error:
             values = {**named_hyperparameters(self.kernel), "noise": self.noise.detach()}
-            listed = "; ".join(f"{name} = {value.squeeze().tolist()}" for name, value in values.items())
-            raise FactorizationError(f"{error} This was at {listed}.") from error
+            text = "; ".join(f"{name} = {value.squeeze().tolist()}" for name, value in values.items())
+            failure = FactorizationError(f"{error} The hyperparameters were {text}.")
+            failure.problem, failure.hyperparameters = str(error), values
+            raise failure from error
 
     def observe(self, X, Y, noise=None, every_output: bool = True) -> Observations:
-        """Data for this model, checked; see `ovkgp.inference.model.observations.observations`."""
-        data = observations(X, Y, self.num_outputs, noise, every_output=every_output)
+        """Validate data for this model.
+
+        Parameters
+        ----------
+        X, Y, noise
+            See `condition`.
+        every_output : bool, default=True
+            Whether each output must have at least one observed value.
+
+        Returns
+        -------
+        Observations
+        """
+        data = validate_observations(X, Y, self.num_outputs, noise, every_output=every_output)
         self.to(data.X.device)
-        self.mean.see(data.X.shape[1])
+        self.mean.set_num_dims(data.X.shape[1])
         check_inputs(self, data.X)
         return data
 
 
 def check_inputs(model, X: Tensor) -> None:
-    """Refuse inputs that the kernel of a model cannot take, in words."""
-    is_dear = model.features is not None and isinstance(model.kernel, ManifoldKernel)  # made of all its points
-    kernel = model.kernel.base_kernel if is_dear else model.kernel
+    """Check that the kernel of a model can be evaluated at inputs X (n, d)."""
+    is_expensive = model.features is not None and isinstance(
+        model.kernel, ManifoldKernel
+    )  # evaluated at all its points
+    kernel = model.kernel.base_kernel if is_expensive else model.kernel
     try:
         with torch.no_grad():
             kernel(X[:1].double(), diag=True)
     except (RuntimeError, IndexError) as error:
         raise InputError(
-            f"the kernel {type(model.kernel).__name__} cannot be evaluated at inputs with {X.shape[1]} columns ({error}): "
-            "check its ard_num_dims and active_dims."
+            f"X has {X.shape[1]} columns, at which the kernel {type(model.kernel).__name__} cannot be evaluated "
+            f"({error}). Check its ard_num_dims and active_dims."
         ) from error
 
 
-def _refuse_data_beside(Y, noise) -> None:
+def _reject_data_with_statistics(Y, noise) -> None:
     if Y is not None or noise is not None:
-        raise InputError("statistics stand for all data, Y and noise included: give them alone, or X and Y.")
+        raise InputError("Y and noise must be None with statistics, which include them. Pass statistics, or X and Y.")

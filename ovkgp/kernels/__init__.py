@@ -1,7 +1,4 @@
-"""Operator-valued kernels as GPyTorch covariance modules, and the scalar kernels and groups they are built from.
-
-Codes such as BT-27: see ``docs/references.md``.
-"""
+"""Operator-valued kernels as GPyTorch modules, and the scalar kernels, groups and output matrices that they use."""
 
 from __future__ import annotations
 

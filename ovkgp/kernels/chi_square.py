@@ -1,9 +1,4 @@
-"""Two χ² kernels for histograms and other positive inputs.
-
-The skewed χ² kernel Π_k 2√((x_k + c_k)(z_k + c_k)) / (x_k + z_k + 2c_k) is the shift-invariant kernel
-Π_k sech(t_k / 2), t_k = log(x_k + c_k) − log(z_k + c_k), of the skewed multiplicative group (BT-14).
-The exponentiated χ² kernel is exp(−γ Σ_k (x_k − z_k)² / (x_k + z_k)) (LT-40).
-"""
+"""χ² kernels for histograms and other positive inputs."""
 
 from __future__ import annotations
 
@@ -13,34 +8,51 @@ from gpytorch.kernels import Kernel
 from gpytorch.priors import Prior
 from torch import Tensor
 
-from ovkgp.kernels.groups import column_names, require
+from ovkgp.kernels.groups import check_domain, list_columns
 from ovkgp.kernels.protocol import BatchIndexMixin
 from ovkgp.kernels.stationary import sum_over_coordinates
 
 
 class SkewedChi2Kernel(BatchIndexMixin, Kernel):
-    """The skewed χ² kernel: k(x, z) = Π_k 2√((x_k + c_k)(z_k + c_k)) / (x_k + z_k + 2c_k).
+    """Skewed χ² kernel, k(x, z) = Π_k 2√((x_k + c_k)(z_k + c_k)) / (x_k + z_k + 2c_k), with trained skews c.
 
-    The matrix at x (..., n, d) and z (..., m, d) is (..., n, m), in O(n·m·d) operations and O(n·m)
-    memory (O(n·m·d) while autograd records); its diagonal costs O(n·d). k(x, x) = 1 exactly.
-    `c` is trained; with inputs ≥ 0 every c > 0 is allowed, otherwise keep it above −min x with a
-    ``GreaterThan`` constraint.
+    If inputs are nonnegative, every c > 0 is valid. Otherwise keep c above −min x with a ``GreaterThan`` constraint.
 
-    Args:
-        ard_num_dims: the number d of skews c_k, one a coordinate; None is one for all.
-        c: the skew to start from, a float or a tensor (d,); None is that of a zero raw parameter.
-        c_prior, c_constraint: prior and constraint (`Positive`) of c.
-        batch_shape, active_dims: as in any GPyTorch kernel.
+    Parameters
+    ----------
+    ard_num_dims : int or None, default=None
+        Number d of skews, one per column. If None, all columns share one skew.
+    c : float, Tensor of shape (d,) or None, default=None
+        Initial skew. If None, that of a zero raw parameter.
+    c_prior : Prior or None, default=None
+        Prior of c.
+    c_constraint : Interval or None, default=None
+        Constraint of c. If None, `Positive`.
+    **kwargs
+        Arguments of `gpytorch.kernels.Kernel`, such as `batch_shape` and `active_dims`.
 
-    Raises:
-        DomainError: on a call with some x_k ≤ −c_k.
+    Raises
+    ------
+    DomainError
+        If the kernel is called with some x_k ≤ −c_k.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import SkewedChi2Kernel
-        >>> kernel = SkewedChi2Kernel(c=1.0)
-        >>> round(kernel(torch.tensor([[0.0]]), torch.tensor([[3.0]])).to_dense().item(), 6)
-        0.8
+    Notes
+    -----
+    This is the shift-invariant kernel Π_k sech(t_k / 2), t_k = log(x_k + c_k) − log(z_k + c_k), of the skewed
+    multiplicative group.
+    Complexity: O(n m d) operations and O(n m) memory (O(n m d) with gradients); O(n d) for the diagonal.
+
+    References
+    ----------
+    BT-14
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import SkewedChi2Kernel
+    >>> kernel = SkewedChi2Kernel(c=1.0)
+    >>> round(kernel(torch.tensor([[0.0]]), torch.tensor([[3.0]])).to_dense().item(), 6)
+    0.8
     """
 
     def __init__(
@@ -52,7 +64,7 @@ class SkewedChi2Kernel(BatchIndexMixin, Kernel):
         **kwargs,
     ):
         super().__init__(ard_num_dims=ard_num_dims, **kwargs)
-        self.columns = column_names(self.active_dims)
+        self.columns = list_columns(self.active_dims)
         self.register_parameter("raw_c", torch.nn.Parameter(torch.zeros(*self.batch_shape, 1, ard_num_dims or 1)))
         self.register_constraint("raw_c", Positive() if c_constraint is None else c_constraint)
         if c_prior is not None:
@@ -62,7 +74,7 @@ class SkewedChi2Kernel(BatchIndexMixin, Kernel):
 
     @property
     def c(self) -> Tensor:
-        """The skew, (*batch_shape, 1, d) or (*batch_shape, 1, 1)."""
+        """Skew c, (*batch_shape, 1, d) or (*batch_shape, 1, 1)."""
         return self.raw_c_constraint.transform(self.raw_c)
 
     @c.setter
@@ -71,9 +83,9 @@ class SkewedChi2Kernel(BatchIndexMixin, Kernel):
         self.initialize(raw_c=self.raw_c_constraint.inverse_transform(value))
 
     def shift(self, x: Tensor) -> Tensor:
-        """x + c, of the shape of x (..., n, d), after the check that it is positive."""
+        """Return x + c, (..., n, d); raise DomainError unless it is positive."""
         shifted = x + self.c
-        require(shifted > 0, x, "must be greater than −c; give the kernel a larger c", self.columns)
+        check_domain(shifted > 0, x, "must be greater than −c; increase c", self.columns)
         return shifted
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params) -> Tensor:
@@ -84,24 +96,41 @@ class SkewedChi2Kernel(BatchIndexMixin, Kernel):
 
 
 class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
-    """The exponentiated χ² kernel: k(x, z) = exp(−γ Σ_k (x_k − z_k)² / (x_k + z_k)), for inputs ≥ 0.
+    """Exponentiated χ² kernel, k(x, z) = exp(−γ Σ_k (x_k − z_k)² / (x_k + z_k)), for nonnegative inputs.
 
-    A term with x_k + z_k = 0 is 0, and so is its gradient. Shapes and costs are those of `SkewedChi2Kernel`.
+    A term with x_k + z_k = 0 is 0, and so is its gradient.
 
-    Args:
-        gamma: the rate γ to start from; None is that of a zero raw parameter.
-        gamma_prior, gamma_constraint: prior and constraint (`Positive`) of γ.
-        batch_shape, active_dims: as in any GPyTorch kernel.
+    Parameters
+    ----------
+    gamma : float, Tensor or None, default=None
+        Initial rate γ. If None, that of a zero raw parameter.
+    gamma_prior : Prior or None, default=None
+        Prior of γ.
+    gamma_constraint : Interval or None, default=None
+        Constraint of γ. If None, `Positive`.
+    **kwargs
+        Arguments of `gpytorch.kernels.Kernel`, such as `batch_shape` and `active_dims`.
 
-    Raises:
-        DomainError: on a call with a negative input.
+    Raises
+    ------
+    DomainError
+        If the kernel is called with a negative input.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import ExponentiatedChi2Kernel
-        >>> kernel = ExponentiatedChi2Kernel(gamma=0.25)
-        >>> round(kernel(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 3.0]])).to_dense().log().item(), 6)
-        -0.25
+    Notes
+    -----
+    Complexity: O(n m d) operations and O(n m) memory (O(n m d) with gradients); O(n d) for the diagonal.
+
+    References
+    ----------
+    LT-40
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import ExponentiatedChi2Kernel
+    >>> kernel = ExponentiatedChi2Kernel(gamma=0.25)
+    >>> round(kernel(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.0, 3.0]])).to_dense().log().item(), 6)
+    -0.25
     """
 
     def __init__(
@@ -112,7 +141,7 @@ class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.columns = column_names(self.active_dims)
+        self.columns = list_columns(self.active_dims)
         self.register_parameter("raw_gamma", torch.nn.Parameter(torch.zeros(*self.batch_shape, 1, 1)))
         self.register_constraint("raw_gamma", Positive() if gamma_constraint is None else gamma_constraint)
         if gamma_prior is not None:
@@ -122,7 +151,7 @@ class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
 
     @property
     def gamma(self) -> Tensor:
-        """The rate γ, (*batch_shape, 1, 1)."""
+        """Rate γ, (*batch_shape, 1, 1)."""
         return self.raw_gamma_constraint.transform(self.raw_gamma)
 
     @gamma.setter
@@ -132,7 +161,7 @@ class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params) -> Tensor:
         for x in (x1, x2):
-            require(x >= 0, x, "must be at least 0 in a χ² kernel; shift the inputs", self.columns)
+            check_domain(x >= 0, x, "must be at least 0 in a χ² kernel; shift the inputs", self.columns)
         gamma = self.gamma.squeeze(-1) if diag else self.gamma
         if last_dim_is_batch:
             x1, x2, gamma = x1.mT.unsqueeze(-1), x2.mT.unsqueeze(-1), gamma.unsqueeze(-2 if diag else -3)
@@ -140,13 +169,13 @@ class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
 
 
 def _skewed_log_term(root_x: Tensor, root_z: Tensor) -> Tensor:
-    # (a + b) / 2√(ab) = 1 + (√a − √b)² / 2√(ab): no cancellation where a is close to b
+    # (a + b) / 2√(ab) = 1 + (√a − √b)² / 2√(ab) avoids cancellation if a is close to b
     return torch.log1p((root_x - root_z).square() / (2 * root_x * root_z))
 
 
 def _chi2_term(x: Tensor, z: Tensor) -> Tensor:
     total = x + z
-    safe = torch.where(total > 0, total, 1)  # the second `where` alone would leave 0/0 in the gradient
+    safe = torch.where(total > 0, total, 1)  # avoids 0/0 in the gradient of the next `where`
     return torch.where(total > 0, (x - z).square() / safe, 0)
 
 

@@ -1,8 +1,6 @@
 """Kernels between curves sampled on a grid: averages over the grid of a kernel between values.
 
-k(x, z) = Σ_l w_l exp(−‖x(t_l) − z(t_l)‖² / 2ℓ²), or exp(−‖x(t_l) − z(t_l)‖ / ℓ), for curves in R^q seen
-at m points (LT-39 with γ = 1/2ℓ², BO-06 with σ² = 2ℓ²). The sum visits one grid point at a time, forwards
-and backwards, so that no tensor of n × n × m is ever made.
+The sum visits one grid point at a time, also in the backward pass, so that no tensor of size n × n × m is needed.
 """
 
 from __future__ import annotations
@@ -17,6 +15,8 @@ from ovkgp.kernels.protocol import BatchIndexMixin
 
 
 class _CurveKernel(BatchIndexMixin, Kernel):
+    """Σ_l w_l f(‖x(t_l) − z(t_l)‖² / ℓ²) with a profile f."""
+
     has_lengthscale = True
     profile: str
 
@@ -25,7 +25,7 @@ class _CurveKernel(BatchIndexMixin, Kernel):
         if weights is not None:
             weights = torch.as_tensor(weights, dtype=torch.get_default_dtype()).clone()
             if weights.dim() != 1 or not bool((weights >= 0).all()):
-                raise OptionError("weights must be a vector of non-negative numbers, one a grid point.")
+                raise OptionError("weights must be a vector of nonnegative numbers, one per grid point.")
         self.num_channels = check_integer("num_channels", num_channels)
         self.register_buffer("weights", weights)
 
@@ -34,12 +34,12 @@ class _CurveKernel(BatchIndexMixin, Kernel):
         given = num_points if self.weights is None else len(self.weights)
         if rest or num_points != given:
             expected = "a multiple of" if self.weights is None else f"{given} grid points times"
-            raise InputError(f"a row of {x.shape[-1]} columns is not {expected} {self.num_channels} channel(s).")
+            raise InputError(f"Expected {expected} {self.num_channels} channel(s) as columns, got {x.shape[-1]}.")
         return x.new_full((num_points,), 1 / num_points) if self.weights is None else self.weights.to(x)
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params) -> Tensor:
         if last_dim_is_batch:
-            raise OptionError("last_dim_is_batch has no meaning for curves: their columns are one object.")
+            raise OptionError("last_dim_is_batch is not supported by curve kernels.")
         weights = self._grid_weights(x1)
         x1, x2 = (
             x.unflatten(-1, (len(weights), self.num_channels)) for x in (x1 / self.lengthscale, x2 / self.lengthscale)
@@ -50,51 +50,70 @@ class _CurveKernel(BatchIndexMixin, Kernel):
 
 
 class GaussianCurveKernel(_CurveKernel):
-    """The integrated Gaussian kernel on curves: k(x, z) = Σ_l w_l exp(−‖x(t_l) − z(t_l)‖² / 2ℓ²).
+    """Integrated Gaussian kernel on curves, k(x, z) = Σ_l w_l exp(−‖x(t_l) − z(t_l)‖² / 2ℓ²).
 
-    A row of X is one curve, its values at m grid points of q channels flattened as (m, q). The matrix
-    at x (..., n, m·q) and z (..., n', m·q) is (..., n, n'), in O(n·n'·m·q) operations and O(n·n' + (n + n')·m·q)
-    memory, gradients included; its diagonal costs O(n·m·q).
+    A row of X is one curve: its values at m grid points and q channels, flattened as (m, q).
 
-    Args:
-        num_channels: the number q of values at a grid point.
-        weights: the quadrature weights (m,) of the grid; None is 1/m.
-        ard_num_dims: m·q for one lengthscale a column; None is one for all.
-        batch_shape, active_dims, lengthscale_prior, lengthscale_constraint: as in any GPyTorch kernel.
+    Parameters
+    ----------
+    num_channels : int, default=1
+        Number q of values per grid point.
+    weights : Tensor of shape (m,) or None, default=None
+        Quadrature weights of the grid. If None, 1/m.
+    **kwargs
+        Arguments of `gpytorch.kernels.Kernel`; `ard_num_dims` is m·q for one lengthscale per column.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import GaussianCurveKernel
-        >>> curves = torch.randn(5, 20 * 3)  # five curves in R³ at twenty times
-        >>> GaussianCurveKernel(num_channels=3)(curves).shape
-        torch.Size([5, 5])
+    Notes
+    -----
+    Complexity: O(n n' m q) operations and O(n n' + (n + n') m q) memory with gradients; O(n m q) for the diagonal.
+
+    References
+    ----------
+    LT-39 with γ = 1/2ℓ², BO-06 with σ² = 2ℓ²
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import GaussianCurveKernel
+    >>> curves = torch.randn(5, 20 * 3)  # five curves in R³ at twenty times
+    >>> GaussianCurveKernel(num_channels=3)(curves).shape
+    torch.Size([5, 5])
     """
 
     profile = "gaussian"
 
 
 class LaplaceCurveKernel(_CurveKernel):
-    """The integrated Laplace kernel on curves: k(x, z) = Σ_l w_l exp(−‖x(t_l) − z(t_l)‖ / ℓ).
+    """Integrated Laplace kernel on curves in R^q, k(x, z) = Σ_l w_l exp(−‖x(t_l) − z(t_l)‖ / ℓ).
 
-    Shapes and costs are those of `GaussianCurveKernel`. Where two curves cross, the gradient of that grid point is the
-    subgradient 0.
+    At a grid point where two curves cross, the gradient is the subgradient 0.
 
-    Args:
-        num_channels, weights, ard_num_dims: as for `GaussianCurveKernel`.
-        batch_shape, active_dims, lengthscale_prior, lengthscale_constraint: as in any GPyTorch kernel.
+    Parameters
+    ----------
+    num_channels : int, default=1
+        Number q of values per grid point.
+    weights : Tensor of shape (m,) or None, default=None
+        Quadrature weights of the grid. If None, 1/m.
+    **kwargs
+        Arguments of `gpytorch.kernels.Kernel`; `ard_num_dims` is m·q for one lengthscale per column.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import LaplaceCurveKernel
-        >>> LaplaceCurveKernel(weights=torch.tensor([0.25, 0.5, 0.25]))(torch.randn(4, 3)).shape
-        torch.Size([4, 4])
+    See Also
+    --------
+    GaussianCurveKernel : Shapes and complexity are the same.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import LaplaceCurveKernel
+    >>> LaplaceCurveKernel(weights=torch.tensor([0.25, 0.5, 0.25]))(torch.randn(4, 3)).shape
+    torch.Size([4, 4])
     """
 
     profile = "laplace"
 
 
 class _GridSum(torch.autograd.Function):
-    """Σ_l w_l f(‖x_l − z_l‖²) for x (..., n, m, q) and z (..., n', m, q): the slices are made again on the way back."""
+    """Σ_l w_l f(‖x_l − z_l‖²) of x (..., n, m, q) and z (..., n', m, q), one grid point at a time in both passes."""
 
     generate_vmap_rule = True
 
@@ -115,18 +134,18 @@ class _GridSum(torch.autograd.Function):
         x, z, weights = ctx.saved_tensors
         grad_x, grad_z = [], []
         for xl, zl, weight in zip(x.unbind(-2), z.unbind(-2), weights.unbind(), strict=True):
-            centre = xl.mean(-2, keepdim=True)  # the difference of two large products would lose digits
-            xl, zl = xl - centre, zl - centre
+            center = xl.mean(-2, keepdim=True)  # avoids cancellation between two large products
+            xl, zl = xl - center, zl - center
             # d f(r²) / dx = 2 f'(r²) (x − z), contracted with the incoming gradient
-            pull = grad * (2 * weight * _slopes(ctx.profile, _squared_distances(xl, zl)))
-            grad_x.append(pull.sum(-1, keepdim=True) * xl - pull @ zl)
-            grad_z.append(pull.mT.sum(-1, keepdim=True) * zl - pull.mT @ xl)
+            factor = grad * (2 * weight * _slopes(ctx.profile, _squared_distances(xl, zl)))
+            grad_x.append(factor.sum(-1, keepdim=True) * xl - factor @ zl)
+            grad_z.append(factor.mT.sum(-1, keepdim=True) * zl - factor.mT @ xl)
         grad_x, grad_z = torch.stack(grad_x, -2), torch.stack(grad_z, -2)
         return grad_x.sum_to_size(x.shape), grad_z.sum_to_size(z.shape), None, None
 
 
 def _squared_distances(x: Tensor, z: Tensor) -> Tensor:
-    """‖x_i − z_j‖², (..., n, n') from (..., n, q) and (..., n', q), a channel at a time: exactly 0 at coincidence."""
+    """Return ‖x_i − z_j‖², (..., n, n'), of (..., n, q) and (..., n', q); exactly 0 for equal points."""
     return sum((a.unsqueeze(-1) - b.unsqueeze(-2)).square() for a, b in zip(x.unbind(-1), z.unbind(-1), strict=True))
 
 
@@ -135,7 +154,7 @@ def _values(profile: str, squared: Tensor) -> Tensor:
 
 
 def _slopes(profile: str, squared: Tensor) -> Tensor:
-    """f'(r²), with 0 for the Laplace profile at r = 0."""
+    """Return f'(r²), with 0 for the Laplace profile at r = 0."""
     if profile == "gaussian":
         return (squared / -2).exp() / -2
     root = _root(squared)
@@ -143,6 +162,6 @@ def _slopes(profile: str, squared: Tensor) -> Tensor:
 
 
 def _root(squared: Tensor) -> Tensor:
-    """√r², whose gradient at 0 is 0 and not infinite."""
+    """Return √r² with gradient 0, rather than infinite, at 0."""
     positive = squared > 0
     return torch.where(positive, torch.where(positive, squared, 1).sqrt(), 0)

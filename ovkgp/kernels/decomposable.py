@@ -1,7 +1,7 @@
-"""Independent outputs: K(x, z) = diag(k_1(x, z), …, k_p(x, z)), a scalar kernel for each output.
+"""Separable kernels, whose matrices are stored as Kronecker products or as blocks and are never dense.
 
-Nothing is shared between the outputs. The matrix is kept as its p blocks of n × m numbers: a product costs O(n·m·p)
-and a Cholesky factorisation O(n³p), against O(n·m·p²) and O(n³p³) for the dense matrix.
+Decomposable kernels are k(x, z) Γ, blockwise products k(x, z) K(x, z), independent kernels diag(k_1(x, z), …, k_p(x,
+z)).
 """
 
 from __future__ import annotations
@@ -21,51 +21,33 @@ from ovkgp.kernels.outputs.matrices import FreeMatrix, KnownMatrix, OutputMatrix
 from ovkgp.kernels.protocol import Component, OperatorValuedKernel, components, is_operator_valued, num_outputs
 
 
-def kronecker(scalar: LinearOperator | Tensor, matrix: Tensor) -> LinearOperator:
-    """The data-major operator with blocks k(x_i, z_j) Γ from k (..., n, m) and Γ (..., p, p)."""
-    scalar = to_linear_operator(scalar).evaluate_kernel()
-    matrix = matrix.to(scalar.dtype)
-    batch_shape = torch.broadcast_shapes(scalar.batch_shape, matrix.shape[:-2])
-    if 0 in scalar.matrix_shape:  # a Kronecker product of linear_operator cannot be empty
-        rows, columns = (size * matrix.shape[-1] for size in scalar.matrix_shape)
-        return to_linear_operator(matrix.new_zeros(*batch_shape, rows, columns))
-    matrix = to_linear_operator(matrix.expand(*batch_shape, *matrix.shape[-2:]))
-    return KroneckerProductLinearOperator(scalar.expand(*batch_shape, *scalar.matrix_shape), matrix)
-
-
-def kronecker_diagonal(scalar: Tensor, matrix: Tensor) -> Tensor:
-    """The diagonal (..., n·p) of `kronecker`, from the scalar diagonal (..., n)."""
-    diagonal = to_dense(scalar).unsqueeze(-1) * matrix.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
-    return diagonal.flatten(-2)
-
-
-def check_scalar(kernel: Kernel, role: str) -> None:
-    """Raise unless `kernel` is a GPyTorch kernel with one output."""
-    if not isinstance(kernel, Kernel):
-        raise KernelTypeError(f"the {role} must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
-    if is_operator_valued(kernel):
-        raise KernelTypeError(f"the {role} must be a scalar kernel; {type(kernel).__name__} has several outputs.")
-
-
 class DecomposableKernel(OperatorValuedKernel):
-    """K(x, z) = k(x, z) Γ with a scalar kernel k and an output matrix Γ (p, p).
+    """Decomposable kernel K(x, z) = k(x, z) Γ with a scalar kernel k and an output matrix Γ (p, p).
 
-    Args:
-        base_kernel: k, any scalar GPyTorch kernel; batch shapes, ARD and `active_dims` are its own.
-        num_outputs: p; taken from `output_matrix` where that is given.
-        rank: of the free part of Γ, where `output_matrix` is None; 1 by default.
-        output_matrix: an `OutputMatrix` module, a (p, p) tensor (kept fixed), or None for a trained
-            low-rank-plus-diagonal matrix `FreeMatrix(num_outputs, rank)`.
+    Parameters
+    ----------
+    base_kernel : Kernel
+        Scalar GPyTorch kernel k, with any batch shape, ARD and `active_dims`.
+    num_outputs : int or None, default=None
+        Number p of outputs. If None, it is taken from `output_matrix`.
+    rank : int or None, default=None
+        Rank of the low-rank part of Γ. If None, 1. Must be None if `output_matrix` is given.
+    output_matrix : OutputMatrix, Tensor of shape (p, p) or None, default=None
+        Output matrix Γ; a tensor is not trained. If None, a trained low-rank-plus-diagonal matrix
+        `FreeMatrix(num_outputs, rank)`.
 
-    Cost: O(n²d + p²) to build, O(n²p + np²) a product; the np × np matrix is never formed.
+    Notes
+    -----
+    Complexity: O(n²d + p²) to build, O(n²p + np²) per product; the np × np matrix is never formed.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.kernels import DecomposableKernel
-        >>> kernel = DecomposableKernel(RBFKernel(), num_outputs=3, rank=2)
-        >>> kernel(torch.randn(5, 2)).shape
-        torch.Size([15, 15])
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.kernels import DecomposableKernel
+    >>> kernel = DecomposableKernel(RBFKernel(), num_outputs=3, rank=2)
+    >>> kernel(torch.randn(5, 2)).shape
+    torch.Size([15, 15])
     """
 
     def __init__(
@@ -76,9 +58,9 @@ class DecomposableKernel(OperatorValuedKernel):
         output_matrix: OutputMatrix | Tensor | None = None,
     ):
         super().__init__()
-        check_scalar(base_kernel, "base kernel")
+        check_scalar_kernel(base_kernel, "base_kernel")
         self.base_kernel = base_kernel
-        self.output_module = _output_module(output_matrix, num_outputs, rank, base_kernel.batch_shape)
+        self.output_module = _make_output_module(output_matrix, num_outputs, rank, base_kernel.batch_shape)
 
     @property
     def num_outputs(self) -> int:
@@ -86,7 +68,7 @@ class DecomposableKernel(OperatorValuedKernel):
 
     @property
     def output_matrix(self) -> Tensor:
-        """Γ (..., p, p)."""
+        """Output matrix Γ (..., p, p)."""
         return self.output_module()
 
     @property
@@ -94,7 +76,7 @@ class DecomposableKernel(OperatorValuedKernel):
         return torch.broadcast_shapes(super().batch_shape, self.output_module.batch_shape)
 
     @batch_shape.setter
-    def batch_shape(self, value: torch.Size) -> None:  # GPyTorch sets it when samples of hyperparameters are loaded
+    def batch_shape(self, value: torch.Size) -> None:  # set by GPyTorch when samples of hyperparameters are loaded
         self._batch_shape = value
 
     @property
@@ -110,43 +92,49 @@ class DecomposableKernel(OperatorValuedKernel):
         return (kronecker_diagonal if diag else kronecker)(scalar, self.output_matrix)
 
 
-def _output_module(given, num_outputs: int | None, rank: int | None, batch_shape: torch.Size) -> OutputMatrix:
-    if given is None:
+def _make_output_module(matrix, num_outputs: int | None, rank: int | None, batch_shape: torch.Size) -> OutputMatrix:
+    if matrix is None:
         if num_outputs is None:
-            raise OptionError("say how many outputs there are: DecomposableKernel(base_kernel, num_outputs=p).")
+            raise OptionError("num_outputs must be given if output_matrix is None.")
         return FreeMatrix(num_outputs, 1 if rank is None else rank, batch_shape)
     if rank is not None:
-        raise OptionError("rank describes the free output matrix; leave it out when output_matrix is given.")
-    module = given if isinstance(given, OutputMatrix) else KnownMatrix(given)
+        raise OptionError("rank is not supported together with output_matrix. Omit rank.")
+    module = matrix if isinstance(matrix, OutputMatrix) else KnownMatrix(matrix)
     if num_outputs is not None and num_outputs != module.num_outputs:
-        raise OptionError(f"num_outputs={num_outputs} contradicts the {module.num_outputs} outputs of output_matrix.")
+        raise OptionError(f"num_outputs must be {module.num_outputs}, the size of output_matrix, got {num_outputs}.")
     return module
 
 
 class BlockwiseProductKernel(OperatorValuedKernel):
-    """k(x, z) K(x, z): what ``operator_valued * scalar`` makes. Kronecker products stay Kronecker products.
+    """Product k(x, z) K(x, z) of a scalar and an operator-valued kernel, the result of ``operator_valued * scalar``.
 
-    Args:
-        base_kernel: K, with p outputs.
-        scalar_kernel: k.
+    The product with a separable kernel is separable.
 
-    Cost: that of the two kernels, and O(n·m·p²) for a base kernel that is not separable.
+    Parameters
+    ----------
+    base_kernel : Kernel
+        Kernel K with p outputs.
+    scalar_kernel : Kernel
+        Scalar kernel k.
 
-    Example:
-        >>> from gpytorch.kernels import PeriodicKernel, RBFKernel
-        >>> from ovkgp.kernels import DecomposableKernel
-        >>> kernel = DecomposableKernel(RBFKernel(), num_outputs=2) * PeriodicKernel()
-        >>> len(kernel.components)
-        1
+    Notes
+    -----
+    Complexity: that of the two kernels, plus O(n m p²) if the base kernel is not separable.
+
+    Examples
+    --------
+    >>> from gpytorch.kernels import PeriodicKernel, RBFKernel
+    >>> from ovkgp.kernels import DecomposableKernel
+    >>> kernel = DecomposableKernel(RBFKernel(), num_outputs=2) * PeriodicKernel()
+    >>> len(kernel.components)
+    1
     """
 
     def __init__(self, base_kernel: Kernel, scalar_kernel: Kernel):
         super().__init__()
         if not isinstance(base_kernel, Kernel):
-            raise KernelTypeError(
-                f"the first factor must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}."
-            )
-        check_scalar(scalar_kernel, "second factor")
+            raise KernelTypeError(f"base_kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}.")
+        check_scalar_kernel(scalar_kernel, "scalar_kernel")
         self.base_kernel = base_kernel
         self.scalar_kernel = scalar_kernel
 
@@ -163,63 +151,77 @@ class BlockwiseProductKernel(OperatorValuedKernel):
 
     @property
     def components(self) -> list[Component] | None:
-        parts = components(self.base_kernel)
-        return None if parts is None else [(ProductKernel(k, self.scalar_kernel), matrix) for k, matrix in parts]
+        pairs = components(self.base_kernel)
+        return None if pairs is None else [(ProductKernel(k, self.scalar_kernel), matrix) for k, matrix in pairs]
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
-        parts = components(self.base_kernel)
-        if diag or parts is None:
+        pairs = components(self.base_kernel)
+        if diag or pairs is None:
             p = self.num_outputs_per_input(x1, x2)
             scalar = to_dense(self.scalar_kernel(x1, x2, diag=diag, **params))
             for dim in (-1,) if diag else (-1, -2):
                 scalar = scalar.repeat_interleave(p, dim)
             return scalar * to_dense(self.base_kernel(x1, x2, diag=diag, **params))
         scalar = to_dense(self.scalar_kernel(x1, x2, **params))
-        first, *rest = (kronecker(scalar * to_dense(k(x1, x2, **params)), matrix) for k, matrix in parts)
+        first, *rest = (kronecker(scalar * to_dense(k(x1, x2, **params)), matrix) for k, matrix in pairs)
         return sum(rest, first)
 
 
 class IndependentKernel(OperatorValuedKernel):
-    """K(x, z) = diag(k_1(x, z), …, k_p(x, z)): p scalar kernels, each with hyperparameters of its own.
+    """Kernel of independent outputs, K(x, z) = diag(k_1(x, z), …, k_p(x, z)), with separate hyperparameters.
 
-    Args:
-        kernels: k_1, …, k_p, scalar GPyTorch kernels; batch shapes, ARD and `active_dims` are their own.
+    Parameters
+    ----------
+    kernels : iterable of Kernel
+        Scalar GPyTorch kernels k_1, …, k_p, with any batch shape, ARD and `active_dims`.
 
-    Cost: O(n·m·p) to build (plus the scalar kernels themselves) and for a product; the matrix at x (..., n, d) and
-    z (..., m, d) is (..., n·p, m·p), and its off-diagonal zeros are not stored.
+    Notes
+    -----
+    Only the p blocks of size n × m are stored. Complexity: O(n m p) to build and per product, O(n³p) for a Cholesky
+    factorization, instead of O(n m p²) and O(n³p³) for the dense matrix.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import MaternKernel, RBFKernel
-        >>> from ovkgp.kernels import IndependentKernel, block
-        >>> kernel = IndependentKernel([RBFKernel(), MaternKernel(nu=1.5)])
-        >>> kernel(torch.randn(5, 2)).shape
-        torch.Size([10, 10])
-        >>> block(kernel, torch.zeros(2), torch.zeros(2)).tolist()
-        [[1.0, 0.0], [0.0, 1.0]]
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import MaternKernel, RBFKernel
+    >>> from ovkgp.kernels import IndependentKernel, block
+    >>> kernel = IndependentKernel([RBFKernel(), MaternKernel(nu=1.5)])
+    >>> kernel(torch.randn(5, 2)).shape
+    torch.Size([10, 10])
+    >>> block(kernel, torch.zeros(2), torch.zeros(2)).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
     """
 
     def __init__(self, kernels: Iterable[Kernel]):
         super().__init__()
         if not isinstance(kernels, Iterable) or len(kernels := list(kernels)) < 1:
-            raise OptionError("independent outputs need a list of scalar kernels, one for each output.")
-        for place, kernel in enumerate(kernels):
-            check_scalar(kernel, f"kernel of output {place}")
+            raise OptionError("kernels must be a list of scalar kernels, one per output.")
+        for output, kernel in enumerate(kernels):
+            check_scalar_kernel(kernel, f"kernels[{output}]")
         self.kernels = torch.nn.ModuleList(kernels)
 
     @classmethod
     def copies(cls, base_kernel: Kernel, num_outputs: int) -> IndependentKernel:
-        """p copies of one kernel, which then go their own ways.
+        """Return a kernel of p copies of a scalar kernel, which are trained separately.
 
-        Args:
-            base_kernel: where each starts; itself left alone.
-            num_outputs: p.
+        Parameters
+        ----------
+        base_kernel : Kernel
+            Scalar kernel to copy; it is not modified.
+        num_outputs : int
+            Number p of outputs.
 
-        Example:
-            >>> from gpytorch.kernels import RBFKernel
-            >>> from ovkgp.kernels import IndependentKernel
-            >>> IndependentKernel.copies(RBFKernel(), num_outputs=3).num_outputs
-            3
+        Returns
+        -------
+        IndependentKernel
+            The kernel with p copies.
+
+        Examples
+        --------
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from ovkgp.kernels import IndependentKernel
+        >>> IndependentKernel.copies(RBFKernel(), num_outputs=3).num_outputs
+        3
         """
         return cls(deepcopy(base_kernel) for _ in range(check_integer("num_outputs", num_outputs)))
 
@@ -244,10 +246,10 @@ class IndependentKernel(OperatorValuedKernel):
 
 
 class OutputBlocks(BlockInterleavedLinearOperator):
-    """The data-major (..., n·p, m·p) operator of p blocks (..., p, n, m), one an output, zero between outputs.
+    """Data-major operator (..., n·p, m·p) of p blocks (..., p, n, m), one per output, and zeros between outputs.
 
-    GPyTorch's operator for the same matrix makes it dense by a product with the identity, O(n·m·p) times m·p, and
-    takes a batch of constants for one constant a block; both are mended here.
+    GPyTorch's operator computes the dense matrix by a product with the identity, O(n m p) times m p, and applies a
+    batch of constants as one constant per block; this class corrects both.
     """
 
     def to_dense(self) -> Tensor:
@@ -258,3 +260,29 @@ class OutputBlocks(BlockInterleavedLinearOperator):
         if torch.is_tensor(other) and other.dim():
             other = other[..., None, None, None]
         return self.__class__(to_linear_operator(to_dense(self.base_linear_op) * other))
+
+
+def kronecker(scalar: LinearOperator | Tensor, matrix: Tensor) -> LinearOperator:
+    """Return the data-major operator with blocks k(x_i, z_j) Γ from k (..., n, m) and Γ (..., p, p)."""
+    scalar = to_linear_operator(scalar).evaluate_kernel()
+    matrix = matrix.to(scalar.dtype)
+    batch_shape = torch.broadcast_shapes(scalar.batch_shape, matrix.shape[:-2])
+    if 0 in scalar.matrix_shape:  # linear_operator does not support empty Kronecker products
+        rows, columns = (size * matrix.shape[-1] for size in scalar.matrix_shape)
+        return to_linear_operator(matrix.new_zeros(*batch_shape, rows, columns))
+    matrix = to_linear_operator(matrix.expand(*batch_shape, *matrix.shape[-2:]))
+    return KroneckerProductLinearOperator(scalar.expand(*batch_shape, *scalar.matrix_shape), matrix)
+
+
+def kronecker_diagonal(scalar: Tensor, matrix: Tensor) -> Tensor:
+    """Return the diagonal (..., n·p) of `kronecker` from the scalar diagonal (..., n)."""
+    diagonal = to_dense(scalar).unsqueeze(-1) * matrix.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
+    return diagonal.flatten(-2)
+
+
+def check_scalar_kernel(kernel: Kernel, name: str) -> None:
+    """Raise KernelTypeError unless `kernel` is a GPyTorch kernel with one output."""
+    if not isinstance(kernel, Kernel):
+        raise KernelTypeError(f"{name} must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+    if is_operator_valued(kernel):
+        raise KernelTypeError(f"{name} must be a scalar kernel, got {type(kernel).__name__} with several outputs.")

@@ -19,45 +19,43 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
-from ovkgp.kernels.decomposable import check_scalar
-from ovkgp.kernels.protocol import OperatorValuedKernel, known_dims
+from ovkgp.kernels.decomposable import check_scalar_kernel
+from ovkgp.kernels.protocol import OperatorValuedKernel, infer_num_dims
 from ovkgp.kernels.radial_derivatives import lag_jet
 
 
 class FieldKernel(OperatorValuedKernel):
-    """Base of the kernels that are made of second derivatives: as many outputs as input dimensions.
+    """Kernel of second derivatives of a stationary scalar kernel, with as many outputs as input dimensions d.
 
-    Args:
-        base_kernel: k, a stationary scalar kernel with two derivatives at zero lag.
-        num_dims: d; from ARD or `active_dims` where those are set. Left open otherwise: the kernel then takes
-            inputs of any dimension, but `num_outputs` is not known.
+    If d is neither given nor implied by ARD or `active_dims`, inputs of any dimension are accepted and `num_outputs` is
+    unknown.
     """
 
-    least_dims = 1
+    min_dims = 1
 
     def __init__(self, base_kernel: Kernel, num_dims: int | None = None):
         super().__init__()
-        check_scalar(base_kernel, "base kernel")
+        check_scalar_kernel(base_kernel, "base_kernel")
         self.base_kernel = base_kernel
-        self.num_dims = _known_dims(base_kernel, num_dims)
-        dims = max(self.least_dims, _reach(base_kernel)) if self.num_dims is None else self.num_dims
-        self._require_dims(dims)
+        self.num_dims = _resolve_num_dims(base_kernel, num_dims)
+        dims = max(self.min_dims, _count_required_columns(base_kernel)) if self.num_dims is None else self.num_dims
+        self._check_dims(dims)
         lag = torch.zeros(1, 1, dims, dtype=base_kernel.dtype, device=base_kernel.device)
-        lag_jet(base_kernel, lag)  # refuse a rough kernel at once
+        lag_jet(base_kernel, lag)  # raises if the kernel is not smooth enough
 
-    def _require_dims(self, num_dims: int) -> None:
-        if num_dims < self.least_dims:
+    def _check_dims(self, num_dims: int) -> None:
+        if num_dims < self.min_dims:
             raise OptionError(
-                f"{type(self).__name__} needs at least {self.least_dims} input dimensions, got {num_dims}: in one "
-                "dimension only constants are divergence-free, and the kernel is identically zero."
+                f"{type(self).__name__} needs at least {self.min_dims} input dimensions, got {num_dims}; in one "
+                "dimension only constants are divergence-free."
             )
 
     @property
     def num_outputs(self) -> int:
         if self.num_dims is None:
             raise KernelTypeError(
-                f"{type(self).__name__} has as many outputs as input dimensions, and those are not known yet: "
-                "set ard_num_dims on the base kernel or pass num_dims."
+                f"The number of input dimensions, and thus of outputs, of {type(self).__name__} is unknown. "
+                "Set ard_num_dims on base_kernel or pass num_dims."
             )
         return self.num_dims
 
@@ -71,15 +69,15 @@ class FieldKernel(OperatorValuedKernel):
 
     @abstractmethod
     def from_hessian(self, hessian: Tensor) -> Tensor:
-        """The block K(x, z) from ∇∇ᵀk (..., d, d)."""
+        """Return the blocks K(x, z) from ∇∇ᵀk (..., d, d)."""
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> Tensor:
         if self.base_kernel.active_dims is not None:
             x1, x2 = (x.index_select(-1, self.base_kernel.active_dims) for x in (x1, x2))
         d = x1.shape[-1]
         if self.num_dims is not None and d != self.num_dims:
-            raise InputError(f"{type(self).__name__} of {self.num_dims} dimensions got inputs with {d} columns.")
-        self._require_dims(d)
+            raise InputError(f"Inputs of {type(self).__name__} must have {self.num_dims} columns, got {d}.")
+        self._check_dims(d)
         lag = (x1 - x2).unsqueeze(-2) if diag else x1.unsqueeze(-2) - x2.unsqueeze(-3)
         blocks = self.from_hessian(lag_jet(self.base_kernel, lag).hessian)  # (..., n, m or 1, d, d)
         if diag:
@@ -87,47 +85,61 @@ class FieldKernel(OperatorValuedKernel):
         return blocks.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
 
-def _reach(kernel: Kernel) -> int:
-    """The least number of columns in which the terms and factors of a kernel find all their `active_dims`."""
+def _count_required_columns(kernel: Kernel) -> int:
+    """Return the smallest number of columns that contains the `active_dims` of all terms and factors of a kernel."""
     if isinstance(kernel, ScaleKernel):
-        return _reach(kernel.base_kernel)
-    parts = kernel.kernels if isinstance(kernel, (AdditiveKernel, ProductKernel)) else []
-    reaches = (_reach(part) if part.active_dims is None else int(part.active_dims.max()) + 1 for part in parts)
-    return max(reaches, default=1)
+        return _count_required_columns(kernel.base_kernel)
+    children = kernel.kernels if isinstance(kernel, (AdditiveKernel, ProductKernel)) else []
+    counts = (
+        _count_required_columns(child) if child.active_dims is None else int(child.active_dims.max()) + 1
+        for child in children
+    )
+    return max(counts, default=1)
 
 
-def _known_dims(base_kernel: Kernel, num_dims: int | None) -> int | None:
-    known = known_dims(base_kernel)
+def _resolve_num_dims(base_kernel: Kernel, num_dims: int | None) -> int | None:
+    """Return the number of dimensions of the base kernel or else `num_dims`; raise if they disagree."""
+    known = infer_num_dims(base_kernel)
     num_dims = None if num_dims is None else check_integer("num_dims", num_dims)
     if num_dims is not None and known is not None and num_dims != known:
-        raise OptionError(f"num_dims={num_dims} contradicts the {known} dimensions of the base kernel.")
+        raise OptionError(f"num_dims must be {known}, the number of dimensions of base_kernel, got {num_dims}.")
     dims = num_dims if known is None else known
-    if dims is not None and dims < (reach := _reach(base_kernel)):
-        raise OptionError(f"a part of the base kernel looks at column {reach - 1}, but there are only {dims} columns.")
+    if dims is not None and dims < (required := _count_required_columns(base_kernel)):
+        raise OptionError(f"A part of base_kernel uses column {required - 1}, but there are only {dims} columns.")
     return dims
 
 
 class CurlFreeKernel(FieldKernel):
-    """K(x, z) = −∇∇ᵀk(x − z): fields that are gradients (BT-27). For the RBF kernel with lengthscale ℓ,
+    """Curl-free kernel K(x, z) = −∇∇ᵀk(x − z), whose draws are gradients of a potential.
 
-    K(δ) = exp(−‖δ‖²/2ℓ²)/ℓ² · (I − δδᵀ/ℓ²).
+    The prior variance depends on the lengthscale (1/ℓ² for the RBF kernel): wrap the kernel in GPyTorch's `ScaleKernel`
+    to learn both.
 
-    The variance of a draw is then 1/ℓ² and changes with the lengthscale: wrap the kernel in GPyTorch's `ScaleKernel`
-    where both are to be learned.
+    Parameters
+    ----------
+    base_kernel : Kernel
+        Stationary scalar kernel k with two derivatives at zero lag: RBF, Matérn-3/2 or -5/2, RQ, Cauchy, Periodic,
+        SpectralMixture, Sobolev of order 2, a scaling, sum or product of these, or a kernel added with
+        `lag_jet.register`.
+    num_dims : int or None, default=None
+        Number d of inputs and outputs. If None, it is inferred from the ARD or `active_dims` of the base kernel.
 
-    Args:
-        base_kernel: RBF (with ARD or not), Matérn-3/2 or -5/2, RQ, Cauchy, Periodic, SpectralMixture, Sobolev of
-            order 2, or a scaling, sum or product of such; others through `lag_jet.register`.
-        num_dims: d = p, where the base kernel does not know it.
+    Notes
+    -----
+    For the RBF kernel with lengthscale ℓ, K(δ) = exp(−‖δ‖²/2ℓ²)/ℓ² · (I − δδᵀ/ℓ²).
+    Complexity: O(n m d²) time and memory.
 
-    Cost: O(n m d²) time and memory.
+    References
+    ----------
+    BT-27
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.kernels import CurlFreeKernel
-        >>> CurlFreeKernel(RBFKernel(ard_num_dims=2))(torch.randn(5, 2)).shape
-        torch.Size([10, 10])
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.kernels import CurlFreeKernel
+    >>> CurlFreeKernel(RBFKernel(ard_num_dims=2))(torch.randn(5, 2)).shape
+    torch.Size([10, 10])
     """
 
     def from_hessian(self, hessian: Tensor) -> Tensor:
@@ -135,26 +147,37 @@ class CurlFreeKernel(FieldKernel):
 
 
 class DivergenceFreeKernel(FieldKernel):
-    """K(x, z) = (∇∇ᵀ − Δ I) k(x − z): incompressible fields, d ≥ 2 (BT-28). For the RBF kernel with lengthscale ℓ,
+    """Divergence-free kernel K(x, z) = (∇∇ᵀ − Δ I) k(x − z), d ≥ 2, whose draws are incompressible.
 
-    K(δ) = exp(−‖δ‖²/2ℓ²)/ℓ² · (δδᵀ/ℓ² + (d − 1 − ‖δ‖²/ℓ²) I).
+    The prior variance depends on the lengthscale ((d − 1)/ℓ² for the RBF kernel): wrap the kernel in GPyTorch's
+    `ScaleKernel` to learn both.
 
-    The variance of a draw is then (d − 1)/ℓ²: see `CurlFreeKernel` for the remedy.
+    Parameters
+    ----------
+    base_kernel : Kernel
+        Stationary scalar kernel k with two derivatives at zero lag, see `CurlFreeKernel`.
+    num_dims : int or None, default=None
+        Number d of inputs and outputs. If None, it is inferred from the ARD or `active_dims` of the base kernel.
 
-    Args:
-        base_kernel, num_dims: as for `CurlFreeKernel`.
+    Notes
+    -----
+    For the RBF kernel with lengthscale ℓ, K(δ) = exp(−‖δ‖²/2ℓ²)/ℓ² · (δδᵀ/ℓ² + (d − 1 − ‖δ‖²/ℓ²) I).
+    Complexity: O(n m d²) time and memory.
 
-    Cost: O(n m d²) time and memory.
+    References
+    ----------
+    BT-28
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.kernels import DivergenceFreeKernel
-        >>> DivergenceFreeKernel(RBFKernel(ard_num_dims=3)).num_outputs
-        3
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.kernels import DivergenceFreeKernel
+    >>> DivergenceFreeKernel(RBFKernel(ard_num_dims=3)).num_outputs
+    3
     """
 
-    least_dims = 2
+    min_dims = 2
 
     def from_hessian(self, hessian: Tensor) -> Tensor:
         laplacian = hessian.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -162,42 +185,56 @@ class DivergenceFreeKernel(FieldKernel):
 
 
 class HelmholtzKernel(OperatorValuedKernel, AdditiveKernel):
-    """s_c K_curl + s_d K_div: any smooth field, split into a gradient and a swirl, each with its own scale (BT-29).
+    """Helmholtz kernel s_c K_curl + s_d K_div, a scaled sum of a curl-free and a divergence-free kernel.
 
-    Args:
-        curl_base: the scalar kernel of the curl-free part.
-        div_base: that of the divergence-free part; a copy of `curl_base`, trained on its own, where it is None.
-        num_dims: d, where the base kernels do not know it.
+    Parameters
+    ----------
+    curl_base : Kernel
+        Scalar kernel of the curl-free part.
+    div_base : Kernel or None, default=None
+        Scalar kernel of the divergence-free part. If None, a copy of `curl_base` that is trained separately.
+    num_dims : int or None, default=None
+        Number d of inputs and outputs. If None, it is inferred from the base kernels.
 
-    The two terms are GPyTorch `ScaleKernel`s, at `kernel.curl` and `kernel.div`.
+    Attributes
+    ----------
+    curl, div : ScaleKernel
+        The two scaled terms.
 
-    Cost: O(n m d²) time and memory, as for its terms.
+    Notes
+    -----
+    Complexity: O(n m d²) time and memory.
 
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.kernels import HelmholtzKernel, num_outputs
-        >>> kernel = HelmholtzKernel(RBFKernel(ard_num_dims=2))
-        >>> kernel.curl.outputscale = 2.0
-        >>> num_outputs(kernel)
-        2
+    References
+    ----------
+    BT-29
+
+    Examples
+    --------
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.kernels import HelmholtzKernel, num_outputs
+    >>> kernel = HelmholtzKernel(RBFKernel(ard_num_dims=2))
+    >>> kernel.curl.outputscale = 2.0
+    >>> num_outputs(kernel)
+    2
     """
 
     def __init__(self, curl_base: Kernel, div_base: Kernel | None = None, num_dims: int | None = None):
         div_base = deepcopy(curl_base) if div_base is None else div_base
-        for base in (curl_base, div_base):  # the dimension that one of them knows holds for both
-            check_scalar(base, "base kernel")
-            num_dims = _known_dims(base, num_dims)
-        parts = CurlFreeKernel(curl_base, num_dims), DivergenceFreeKernel(div_base, num_dims)
-        AdditiveKernel.__init__(self, *(ScaleKernel(part, batch_shape=part.batch_shape) for part in parts))
+        for name, base in (("curl_base", curl_base), ("div_base", div_base)):  # both have the same dimension
+            check_scalar_kernel(base, name)
+            num_dims = _resolve_num_dims(base, num_dims)
+        terms = CurlFreeKernel(curl_base, num_dims), DivergenceFreeKernel(div_base, num_dims)
+        AdditiveKernel.__init__(self, *(ScaleKernel(term, batch_shape=term.batch_shape) for term in terms))
 
     @property
     def curl(self) -> ScaleKernel:
-        """The scaled curl-free term."""
+        """Scaled curl-free term."""
         return self.kernels[0]
 
     @property
     def div(self) -> ScaleKernel:
-        """The scaled divergence-free term."""
+        """Scaled divergence-free term."""
         return self.kernels[1]
 
     @property

@@ -1,13 +1,9 @@
-"""Value, gradient and Hessian of a stationary scalar kernel with respect to the lag δ = x − z.
+"""Value, gradient and Hessian of stationary scalar kernels with respect to the lag δ = x − z, in closed form.
 
-Vector-field kernels are second derivatives of a scalar kernel. Automatic differentiation through a
-distance gives 0 or raises where two points coincide, so every kernel brings its derivatives in closed
-form: radial kernels k = κ(s), s = Σ δ_i²/ℓ_i², through κ, κ', κ'' with their limits at 0,
+Vector-field kernels are second derivatives of a scalar kernel, and automatic differentiation through a distance fails
+where two points coincide. For radial kernels k = κ(s), s = Σ δ_i²/ℓ_i², with Λ = diag(ℓ⁻²),
 
-    ∇k = 2 κ'(s) Λδ,   ∇∇ᵀk = 2 κ'(s) Λ + 4 κ''(s) Λδ(Λδ)ᵀ,   Λ = diag(ℓ⁻²),
-
-kernels that are products over coordinates through the one-dimensional derivatives, and sums, products
-and scalings by the rules of calculus. ``@lag_jet.register(MyKernel)`` adds a kernel of one's own.
+    ∇k = 2 κ'(s) Λδ,   ∇∇ᵀk = 2 κ'(s) Λ + 4 κ''(s) Λδ(Λδ)ᵀ.
 """
 
 from __future__ import annotations
@@ -36,25 +32,28 @@ from ovkgp.exceptions import SmoothnessError
 from ovkgp.kernels.records import KernelDispatcher
 from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, SobolevKernel
 
-SMOOTH_ADVICE = "use gpytorch.kernels.RBFKernel or MaternKernel(nu=2.5)"
+SMOOTH_ADVICE = "Use gpytorch.kernels.RBFKernel or MaternKernel(nu=2.5)"
 
 
 class Jet(NamedTuple):
-    """k (...), ∇k (..., d) and ∇∇ᵀk (..., d, d) at lags (..., d): what `lag_jet` gives.
+    """Value, gradient and Hessian of a function, which add and multiply like functions.
 
-    Jets are added and multiplied like the functions they belong to.
+    Parameters
+    ----------
+    value : Tensor of shape (...)
+        Value k.
+    gradient : Tensor of shape (..., d)
+        Gradient ∇k.
+    hessian : Tensor of shape (..., d, d)
+        Hessian ∇∇ᵀk.
 
-    Args:
-        value: k.
-        gradient: ∇k.
-        hessian: ∇∇ᵀk.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import Jet
-        >>> linear = Jet(torch.tensor(3.0), torch.tensor([1.0]), torch.zeros(1, 1))  # f(t) = t at t = 3
-        >>> (linear * linear).hessian.item()  # of t²
-        2.0
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import Jet
+    >>> linear = Jet(torch.tensor(3.0), torch.tensor([1.0]), torch.zeros(1, 1))  # f(t) = t at t = 3
+    >>> (linear * linear).hessian.item()  # of t²
+    2.0
     """
 
     value: Tensor
@@ -62,7 +61,7 @@ class Jet(NamedTuple):
     hessian: Tensor
 
     def __mul__(self, other):
-        """The product with another jet, by Leibniz' rule."""
+        """Return the product with another jet, by the product rule."""
         cross = self.gradient.unsqueeze(-1) * other.gradient.unsqueeze(-2)
         return Jet(
             self.value * other.value,
@@ -77,87 +76,105 @@ class Jet(NamedTuple):
         return Jet(*(a + b for a, b in zip(self, other, strict=True)))
 
     def scaled(self, scale: Tensor) -> Jet:
-        """The jet of s · k, for a scale s of shape (...)."""
+        """Return the jet of s · k for a scale s of shape (...)."""
         return Jet(scale * self.value, scale[..., None] * self.gradient, scale[..., None, None] * self.hessian)
 
 
-class JetTable(KernelDispatcher):
-    """`lag_jet(kernel, lag)`: value, gradient and Hessian of a stationary scalar kernel with respect to the lag.
+class JetDispatcher(KernelDispatcher):
+    """Compute value, gradient and Hessian of a stationary scalar kernel: `lag_jet(kernel, lag)`.
 
-    `lag_jet` is the one table of this class. It knows GPyTorch's RBF, Matérn, RQ, Periodic, Cosine and SpectralMixture
-    kernels, the stationary ones of this package, and scalings, sums and products of them; curl- and divergence-free
-    kernels are made of what it returns.
+    `lag_jet` supports GPyTorch's RBF, Matérn, RQ, Periodic, Cosine and SpectralMixture kernels, the stationary kernels
+    of this package, and scalings, sums and products of them. To add a stationary, twice differentiable kernel, register
+    a function of the kernel and the lags that returns a `Jet`, for example with `radial_jet` or `separable_jet`. Use
+    derivatives in closed form: automatic differentiation through a distance is wrong where two points coincide.
 
-    Args:
-        kernel: the kernel, at its current hyperparameters; its own `active_dims` are ignored.
-        lag: x − z, of shape (*batch, n, m, d).
+    Parameters
+    ----------
+    kernel : Kernel
+        Stationary scalar kernel. Its `active_dims` are ignored.
+    lag : Tensor of shape (*batch, n, m, d)
+        Lags x − z.
 
-    Returns:
-        A `Jet` of shapes (*batch, n, m), (*batch, n, m, d) and (*batch, n, m, d, d). Cost: O(n·m·d²).
+    Returns
+    -------
+    Jet
+        Tensors of shapes (*batch, n, m), (*batch, n, m, d) and (*batch, n, m, d, d).
 
-    Raises:
-        SmoothnessError: the kernel has no second derivative at zero lag, or no rule.
+    Raises
+    ------
+    SmoothnessError
+        If the kernel has no second derivative at zero lag, or is not registered.
 
-    Register a kernel of your own, stationary and twice differentiable, with a function of the kernel and the lags
-    (*batch, n, m, d) that returns a `Jet`; `radial_jet` and `separable_jet` make one from fewer derivatives. Autograd through a distance is wrong where two points coincide: give the
-    derivatives in closed form.
+    Notes
+    -----
+    Complexity: O(n m d²).
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import Kernel
-        >>> from ovkgp.kernels import CurlFreeKernel, Jet, lag_jet
-        >>> class Gauss(Kernel):  # exp(−‖δ‖²/2)
-        ...     def forward(self, x1, x2, diag=False, **params):
-        ...         return self.covar_dist(x1, x2, diag=diag, square_dist=True).div(-2).exp()
-        >>> @lag_jet.register(Gauss)
-        ... def gauss_jet(kernel, lag):
-        ...     k = lag.square().sum(-1).div(-2).exp()
-        ...     outer = lag.unsqueeze(-1) * lag.unsqueeze(-2)
-        ...     return Jet(k, -lag * k[..., None], (outer - torch.eye(lag.shape[-1])) * k[..., None, None])
-        >>> lag_jet(Gauss(), torch.zeros(1, 1, 2)).value.item()
-        1.0
-        >>> CurlFreeKernel(Gauss(), num_dims=2)(torch.randn(3, 2)).shape
-        torch.Size([6, 6])
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import Kernel
+    >>> from ovkgp.kernels import CurlFreeKernel, Jet, lag_jet
+    >>> class Gauss(Kernel):  # exp(−‖δ‖²/2)
+    ...     def forward(self, x1, x2, diag=False, **params):
+    ...         return self.covar_dist(x1, x2, diag=diag, square_dist=True).div(-2).exp()
+    >>> @lag_jet.register(Gauss)
+    ... def gauss_jet(kernel, lag):
+    ...     k = lag.square().sum(-1).div(-2).exp()
+    ...     outer = lag.unsqueeze(-1) * lag.unsqueeze(-2)
+    ...     return Jet(k, -lag * k[..., None], (outer - torch.eye(lag.shape[-1])) * k[..., None, None])
+    >>> lag_jet(Gauss(), torch.zeros(1, 1, 2)).value.item()
+    1.0
+    >>> CurlFreeKernel(Gauss(), num_dims=2)(torch.randn(3, 2)).shape
+    torch.Size([6, 6])
     """
 
     def __call__(self, kernel: Kernel, lag: Tensor) -> Jet:
-        """The jet of a stationary scalar kernel at lags (*batch, n, m, d); the kernel's own `active_dims` are ignored."""
         rule = self.find(kernel)
         if rule is None:
             name = type(kernel).__name__
             raise SmoothnessError(
-                f"no derivatives are known for {name}. If it is twice differentiable and stationary, register them with "
-                f"@ovkgp.kernels.lag_jet.register({name}); otherwise {SMOOTH_ADVICE}."
+                f"Derivatives of {name} are not registered. {SMOOTH_ADVICE}, or register them with "
+                f"@ovkgp.kernels.lag_jet.register({name}) if the kernel is stationary and twice differentiable."
             )
         return rule(kernel, lag)
 
 
-lag_jet = JetTable()
+lag_jet = JetDispatcher()
 
 
 def _per_pair(parameter: Tensor) -> Tensor:
-    """A parameter (*batch, 1, d) against lags (*batch, n, m, d)."""
+    """Reshape a parameter (*batch, 1, d) to broadcast against lags (*batch, n, m, d)."""
     return parameter.unsqueeze(-2)
 
 
 def radial_jet(lag: Tensor, lengthscale: Tensor, profile: Callable) -> Jet:
-    """The jet of a radial kernel k = κ(s), s = Σ δ_i²/ℓ_i², from the derivatives of κ in s.
+    """Compute the jet of a radial kernel k = κ(s), s = Σ δ_i²/ℓ_i², from the derivatives of κ.
 
-    Args:
-        lag: δ, of shape (*batch, n, m, d).
-        lengthscale: ℓ, of shape (*batch, 1, d) or (*batch, 1, 1), as GPyTorch's kernels have it.
-        profile: s (*batch, n, m) ↦ (κ, κ', κ''), finite at s = 0; κ'' is only ever multiplied by something that vanishes
-            there, so where it diverges more slowly than 1/s its value at 0 may be set to 0.
+    Parameters
+    ----------
+    lag : Tensor of shape (*batch, n, m, d)
+        Lags δ.
+    lengthscale : Tensor of shape (*batch, 1, d) or (*batch, 1, 1)
+        Lengthscales ℓ, as in GPyTorch's kernels.
+    profile : callable
+        Function of s (*batch, n, m) that returns κ, κ' and κ'', finite at s = 0. If κ'' diverges there more slowly than
+        1/s, it may be set to 0, since it is multiplied by a factor that vanishes.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import radial_jet
-        >>> def inverse_quadratic(s):  # κ = 1 / (1 + s)
-        ...     k = 1 / (1 + s)
-        ...     return k, -(k**2), 2 * k**3
-        >>> radial_jet(torch.zeros(1, 1, 2), torch.ones(1, 1), inverse_quadratic).hessian.squeeze()
-        tensor([[-2.,  0.],
-                [ 0., -2.]])
+    Returns
+    -------
+    Jet
+        Value, gradient and Hessian of the kernel.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import radial_jet
+    >>> def inverse_quadratic(s):  # κ = 1 / (1 + s)
+    ...     k = 1 / (1 + s)
+    ...     return k, -(k**2), 2 * k**3
+    >>> radial_jet(torch.zeros(1, 1, 2), torch.ones(1, 1), inverse_quadratic).hessian.squeeze()
+    tensor([[-2.,  0.],
+            [ 0., -2.]])
     """
     precision = _per_pair(lengthscale).pow(-2)
     direction = lag * precision
@@ -169,17 +186,25 @@ def radial_jet(lag: Tensor, lengthscale: Tensor, profile: Callable) -> Jet:
 
 
 def separable_jet(value: Tensor, first: Tensor, second: Tensor) -> Jet:
-    """The jet of a product over coordinates k = Π_i f_i(δ_i), from the one-dimensional derivatives.
+    """Compute the jet of a product over coordinates k = Π_i f_i(δ_i) from the one-dimensional derivatives.
 
-    Args:
-        value, first, second: f_i, f_i' and f_i'' at δ_i, each of shape (..., d).
+    Parameters
+    ----------
+    value, first, second : Tensor of shape (..., d)
+        f_i, f_i' and f_i'' at δ_i.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import separable_jet
-        >>> t = torch.tensor([0.0, 0.5])  # cos δ_1 · cos δ_2
-        >>> separable_jet(t.cos(), -t.sin(), -t.cos()).value == t.cos().prod()
-        tensor(True)
+    Returns
+    -------
+    Jet
+        Value, gradient and Hessian of the kernel.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import separable_jet
+    >>> t = torch.tensor([0.0, 0.5])  # cos δ_1 · cos δ_2
+    >>> separable_jet(t.cos(), -t.sin(), -t.cos()).value == t.cos().prod()
+    tensor(True)
     """
     axes = torch.eye(value.shape[-1], dtype=value.dtype, device=value.device)
     jets = (
@@ -205,12 +230,12 @@ def _(kernel: RBFKernel, lag: Tensor) -> Jet:
 @lag_jet.register(MaternKernel)
 def _(kernel: MaternKernel, lag: Tensor) -> Jet:
     if kernel.nu < 1.5:
-        raise SmoothnessError(f"MaternKernel(nu={kernel.nu}) has no second derivative at zero lag; {SMOOTH_ADVICE}.")
+        raise SmoothnessError(f"MaternKernel(nu={kernel.nu}) has no second derivative at zero lag. {SMOOTH_ADVICE}.")
     return radial_jet(lag, kernel.lengthscale, _matern32 if kernel.nu == 1.5 else _matern52)
 
 
 def _safe_radius(s: Tensor) -> tuple[Tensor, Tensor]:
-    """r = √s and the mask of s = 0, where r is replaced by 1 so that no gradient is infinite."""
+    """Return √s and the mask of s = 0, where the root is replaced by 1 to keep gradients finite."""
     zero = s == 0
     return torch.where(zero, 1.0, s).sqrt(), zero
 
@@ -252,7 +277,7 @@ def _(kernel: PeriodicKernel, lag: Tensor) -> Jet:
 def _(kernel: CosineKernel, lag: Tensor) -> Jet:
     if lag.shape[-1] != 1:
         raise SmoothnessError(
-            f"CosineKernel is a covariance in one input dimension only, got {lag.shape[-1]}; {SMOOTH_ADVICE}."
+            f"CosineKernel is only supported in 1 input dimension, got {lag.shape[-1]}. {SMOOTH_ADVICE}."
         )
     rate = math.pi / _per_pair(kernel.period_length)
     value = torch.cos(rate * lag)
@@ -261,7 +286,7 @@ def _(kernel: CosineKernel, lag: Tensor) -> Jet:
 
 @lag_jet.register(SpectralMixtureKernel)
 def _(kernel: SpectralMixtureKernel, lag: Tensor) -> Jet:
-    """GPyTorch's mixture is a product over coordinates of one-dimensional mixtures."""
+    """Return the jet of a product over coordinates of one-dimensional mixtures."""
     lag = lag.unsqueeze(-4)  # the mixture dimension: parameters are (*batch, Q, 1, d)
     mean, scale = 2 * math.pi * _per_pair(kernel.mixture_means), 2 * math.pi * _per_pair(kernel.mixture_scales)
     envelope = kernel.mixture_weights[..., None, None, None] * torch.exp(-((scale * lag) ** 2) / 2)
@@ -283,26 +308,25 @@ def _(kernel: CauchyKernel, lag: Tensor) -> Jet:
 
 @lag_jet.register(LaplaceKernel)
 def _(kernel: LaplaceKernel, lag: Tensor) -> Jet:
-    raise SmoothnessError(f"LaplaceKernel has a kink at zero lag; {SMOOTH_ADVICE}.")
+    raise SmoothnessError(f"LaplaceKernel has a kink at zero lag. {SMOOTH_ADVICE}.")
 
 
 @lag_jet.register(SobolevKernel)
 def _(kernel: SobolevKernel, lag: Tensor) -> Jet:
     if kernel.order < 2:
-        raise SmoothnessError(f"SobolevKernel(order=1) has a kink at zero lag; {SMOOTH_ADVICE}, or order=2.")
+        raise SmoothnessError(f"SobolevKernel(order=1) has a kink at zero lag. {SMOOTH_ADVICE}, or order=2.")
     if kernel.periodic:
         return separable_jet(*_periodic_sobolev(lag, kernel.order))
     lengthscale = _per_pair(kernel.lengthscale)
     t, sign = (lag / lengthscale).abs(), lag.sign()
     decay = torch.exp(-math.sqrt(3) / 2 * t) / math.sqrt(3)
-    scalar_features = (torch.sin(t / 2 + phase) for phase in (math.pi / 6, math.pi * 5 / 6))
-    value, second = (decay * wave for wave in scalar_features)
+    value, second = (decay * torch.sin(t / 2 + phase) for phase in (math.pi / 6, math.pi * 5 / 6))
     first = decay * torch.cos(t / 2 + math.pi / 2)
     return separable_jet(value, sign * first / lengthscale, -second / lengthscale**2)
 
 
 def _periodic_sobolev(lag: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
-    """1 + (−1)^{s−1} B_{2s}(u) / (2s)! and its derivatives, through B_k' = k B_{k−1}; u is the fractional part."""
+    """Return 1 + (−1)^{s−1} B_{2s}(u) / (2s)!, u the fractional part of the lag, and two derivatives."""
     u = lag - lag.floor()
     w = u * (1 - u)
     if order == 2:
@@ -326,9 +350,9 @@ def _(kernel: ProductKernel, lag: Tensor) -> Jet:
 
 
 def _child_jet(kernel: Kernel, lag: Tensor) -> Jet:
-    """The jet of a kernel inside a sum or product, in all coordinates of `lag` although it may see only some."""
+    """Return the jet of a term or factor in all coordinates of `lag`, also if its `active_dims` select some."""
     if kernel.active_dims is None:
         return lag_jet(kernel, lag)
     jet = lag_jet(kernel, lag.index_select(-1, kernel.active_dims))
-    place = torch.eye(lag.shape[-1], dtype=jet.value.dtype, device=lag.device)[kernel.active_dims]
-    return Jet(jet.value, jet.gradient @ place, place.mT @ jet.hessian @ place)
+    selection = torch.eye(lag.shape[-1], dtype=jet.value.dtype, device=lag.device)[kernel.active_dims]
+    return Jet(jet.value, jet.gradient @ selection, selection.mT @ jet.hessian @ selection)

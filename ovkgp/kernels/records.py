@@ -1,7 +1,7 @@
-"""A table from kernel classes to rules, for what only the formula of a kernel can tell.
+"""Dispatch of rules by kernel class.
 
-A rule holds for a class and for those subclasses that keep its `forward`: one that computes something
-else, as `RBFKernelGrad` does, needs a rule of its own, and never inherits a wrong one.
+A rule applies to a class and to the subclasses that inherit its `forward`. A subclass with another formula, such as
+`RBFKernelGrad`, needs a separate rule.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ovkgp.exceptions import KernelTypeError
 
 
 class KernelDispatcher:
-    """Rules by kernel class, with a `register` decorator."""
+    """Table of rules by kernel class, filled with the decorator `register`."""
 
     def __init__(self):
         self._rules: dict[type, Callable] = {}
 
     def register(self, kernel_class: type) -> Callable[[Callable], Callable]:
-        """Decorate the rule for `kernel_class`: ``@table.register(MyKernel)``."""
+        """Register the decorated function as the rule for `kernel_class`."""
         if not isinstance(kernel_class, type):
-            raise KernelTypeError(f"name the kernel class: @register(MyKernel); got {kernel_class!r}.")
+            raise KernelTypeError(f"kernel_class must be a class, as in @register(MyKernel), got {kernel_class!r}.")
 
         def decorate(rule: Callable) -> Callable:
             self._rules[kernel_class] = rule
@@ -31,13 +31,13 @@ class KernelDispatcher:
         return decorate
 
     def find(self, kernel: Kernel) -> Callable | None:
-        """The rule for this kernel, or None."""
+        """Return the rule for a kernel, or None."""
         for parent in type(kernel).__mro__:
             if parent in self._rules:
                 return self._rules[parent] if type(kernel).forward is parent.forward else None
         return None
 
     @property
-    def known(self) -> str:
-        """The names of the classes with a rule, for messages."""
+    def known_classes(self) -> str:
+        """Names of the classes with a rule, for messages."""
         return ", ".join(sorted(kernel_class.__name__ for kernel_class in self._rules))

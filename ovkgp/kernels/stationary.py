@@ -1,9 +1,4 @@
-"""Kernels whose reproducing norm is a Sobolev norm (BO-04), as products over coordinates.
-
-On R, with Δ = (x − z) / ℓ: ½e^{−|Δ|} has the norm ∫v² + ∫v'² and (√3/3) e^{−√3|Δ|/2} sin(|Δ|/2 + π/6) has
-∫v² + ∫v'² + ∫v''². On the circle [0, 1): 1 + (−1)^{s−1} B_{2s}({x − z}) / (2s)! with the Bernoulli polynomial
-B_{2s} has (∫v)² + ∫(v^{(s)})² (BO-E-09: and not ∫v² + ∫(v^{(s)})², as printed).
-"""
+"""Stationary scalar kernels that GPyTorch lacks, all products over coordinates: Laplace, Cauchy and Sobolev."""
 
 from __future__ import annotations
 
@@ -18,23 +13,29 @@ from ovkgp.kernels.protocol import BatchIndexMixin
 
 
 class LaplaceKernel(BatchIndexMixin, Kernel):
-    """The ℓ1 Laplace kernel: k(x, z) = exp(−Σ_k |x_k − z_k| / ℓ_k).
+    """ℓ1 Laplace kernel, k(x, z) = exp(−Σ_k |x_k − z_k| / ℓ_k).
 
-    The matrix at x (..., n, d) and z (..., m, d) is (..., n, m), in O(n·m·d) operations and O(n·m)
-    memory, gradients included; its diagonal costs O(n·d). At coincident points the gradient in x is
-    the subgradient 0.
+    At coincident points the gradient in x is the subgradient 0.
 
-    Args:
-        ard_num_dims: the number d of lengthscales, one a coordinate; None is one for all.
-        batch_shape, active_dims, lengthscale_prior, lengthscale_constraint: as in any GPyTorch kernel.
+    Parameters
+    ----------
+    ard_num_dims : int or None, default=None
+        Number d of lengthscales, one per column. If None, all columns share one lengthscale.
+    **kwargs
+        Arguments of `gpytorch.kernels.Kernel`, such as `batch_shape`, `active_dims` and `lengthscale_prior`.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import LaplaceKernel
-        >>> kernel = LaplaceKernel(ard_num_dims=2)
-        >>> kernel.lengthscale = torch.tensor([1.0, 2.0])
-        >>> kernel(torch.zeros(1, 2), torch.ones(1, 2)).to_dense().log().item()
-        -1.5
+    Notes
+    -----
+    Complexity: O(n m d) operations and O(n m) memory, including gradients; O(n d) for the diagonal.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import LaplaceKernel
+    >>> kernel = LaplaceKernel(ard_num_dims=2)
+    >>> kernel.lengthscale = torch.tensor([1.0, 2.0])
+    >>> kernel(torch.zeros(1, 2), torch.ones(1, 2)).to_dense().log().item()
+    -1.5
     """
 
     has_lengthscale = True
@@ -47,28 +48,32 @@ class LaplaceKernel(BatchIndexMixin, Kernel):
 
 
 def l1_distance(x1: Tensor, x2: Tensor, diag: bool = False) -> Tensor:
-    """Σ_k |x_k − z_k| between all rows of x1 (..., n, d) and x2 (..., m, d), or between rows of equal index."""
+    """Return Σ_k |x_k − z_k| between all rows of x1 (..., n, d) and x2 (..., m, d), or between rows of equal index."""
     return (x1 - x2).abs().sum(-1) if diag else torch.cdist(x1, x2, p=1)
 
 
 class CauchyKernel(BatchIndexMixin, Kernel):
-    """The product Cauchy kernel: k(x, z) = Π_k 1 / (1 + (x_k − z_k)² / ℓ_k²).
+    """Product Cauchy kernel, k(x, z) = Π_k 1 / (1 + (x_k − z_k)² / ℓ_k²).
 
-    The matrix at x (..., n, d) and z (..., m, d) is (..., n, m). Coordinates are visited one after
-    another: O(n·m·d) operations and O(n·m) memory (O(n·m·d) while autograd records); its diagonal
-    costs O(n·d).
+    Parameters
+    ----------
+    ard_num_dims : int or None, default=None
+        Number d of lengthscales, one per column. If None, all columns share one lengthscale.
+    **kwargs
+        Arguments of `gpytorch.kernels.Kernel`, such as `batch_shape`, `active_dims` and `lengthscale_prior`.
 
-    Args:
-        ard_num_dims: the number d of lengthscales, one a coordinate; None is one for all.
-        batch_shape, active_dims, lengthscale_prior, lengthscale_constraint: as in any GPyTorch kernel.
+    Notes
+    -----
+    Complexity: O(n m d) operations and O(n m) memory (O(n m d) with gradients); O(n d) for the diagonal.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import CauchyKernel
-        >>> kernel = CauchyKernel()
-        >>> kernel.lengthscale = 1.0
-        >>> round(kernel(torch.zeros(1, 2), torch.ones(1, 2)).to_dense().item(), 6)
-        0.25
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import CauchyKernel
+    >>> kernel = CauchyKernel()
+    >>> kernel.lengthscale = 1.0
+    >>> round(kernel(torch.zeros(1, 2), torch.ones(1, 2)).to_dense().item(), 6)
+    0.25
     """
 
     has_lengthscale = True
@@ -86,16 +91,7 @@ def _log_term(x: Tensor, z: Tensor) -> Tensor:
 
 
 def sum_over_coordinates(term, x1: Tensor, x2: Tensor, diag: bool = False) -> Tensor:
-    """Σ_k term(x_k, z_k), one coordinate at a time, so that no (n, m, d) tensor is made.
-
-    Args:
-        term: a function of two tensors that broadcast.
-        x1, x2: (..., n, d) and (..., m, d).
-        diag: only the pairs of rows with equal index, all coordinates at once.
-
-    Returns:
-        (..., n, m), or (..., n) for the diagonal.
-    """
+    """Return Σ_k term(x_k, z_k), (..., n, m), or (..., n) if diag, without a tensor of shape (n, m, d)."""
     if diag:
         return term(x1, x2).sum(-1)
     total = 0
@@ -105,34 +101,47 @@ def sum_over_coordinates(term, x1: Tensor, x2: Tensor, diag: bool = False) -> Te
 
 
 class SobolevKernel(BatchIndexMixin, Kernel):
-    """The reproducing kernel of a Sobolev space, multiplied over the coordinates.
+    """Reproducing kernel of a Sobolev space, as a product over coordinates.
 
-    The matrix at x (..., n, d) and z (..., m, d) is (..., n, m), in O(n·m·d) operations. Order 1 on R needs
-    O(n·m) memory, gradients included; the others O(n·m), and O(n·m·d) while autograd records. The diagonal costs
-    O(n·d). The kernel is *not* normalised: k(x, x) is `value_at_zero` to the power d, as the norm demands.
+    The kernel is *not* normalized: k(x, x) is `value_at_zero` to the power d.
 
-    Args:
-        order: the number s of derivatives in the norm: 1 or 2 on R; 1, 2 or 3 on the circle.
-        periodic: the functions on [0, 1] whose derivatives up to s − 1 agree at the ends; there is no lengthscale then.
-        ard_num_dims: the number d of lengthscales, one a coordinate; None is one for all.
-        batch_shape, active_dims, lengthscale_prior, lengthscale_constraint: as in any GPyTorch kernel.
+    Parameters
+    ----------
+    order : int, default=1
+        Number s of derivatives in the norm: 1 or 2 on R; 1, 2 or 3 on the circle.
+    periodic : bool, default=False
+        Whether functions live on the circle [0, 1), with equal derivatives up to s − 1 at both ends. There is no
+        lengthscale then.
+    **kwargs
+        Arguments of `gpytorch.kernels.Kernel`, such as `ard_num_dims`, `active_dims` and `lengthscale_prior`.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import SobolevKernel
-        >>> SobolevKernel(order=1)(torch.zeros(1, 1)).to_dense().item()
-        0.5
-        >>> kernel = SobolevKernel(order=2, periodic=True)
-        >>> torch.allclose(kernel(torch.zeros(1, 1), torch.ones(1, 1)).to_dense(), kernel(torch.zeros(1, 1)).to_dense())
-        True
+    Notes
+    -----
+    On R, with Δ = (x − z) / ℓ: ½ e^{−|Δ|} has the norm ∫v² + ∫v'², and (√3/3) e^{−√3|Δ|/2} sin(|Δ|/2 + π/6) has
+    ∫v² + ∫v'² + ∫v''². On the circle: 1 + (−1)^{s−1} B_{2s}({x − z}) / (2s)!, with the Bernoulli polynomial B_{2s}, has
+    (∫v)² + ∫(v^{(s)})².
+    Complexity: O(n m d) operations and O(n m) memory (O(n m d) with gradients, except order 1 on R).
+
+    References
+    ----------
+    BO-04; BO-E-09 for the norm on the circle
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import SobolevKernel
+    >>> SobolevKernel(order=1)(torch.zeros(1, 1)).to_dense().item()
+    0.5
+    >>> kernel = SobolevKernel(order=2, periodic=True)
+    >>> torch.allclose(kernel(torch.zeros(1, 1), torch.ones(1, 1)).to_dense(), kernel(torch.zeros(1, 1)).to_dense())
+    True
     """
 
     def __init__(self, order: int = 1, periodic: bool = False, **kwargs):
         allowed = (1, 2, 3) if periodic else (1, 2)
         if order not in allowed:
-            where = "on the circle" if periodic else "on R"
-            raise OptionError(f"a Sobolev kernel {where} has order {', '.join(map(str, allowed))}; got {order}.")
-        self.has_lengthscale = not periodic  # the parent's constructor reads it
+            raise OptionError(f"order must be one of {allowed} if periodic={periodic}, got {order!r}.")
+        self.has_lengthscale = not periodic  # read by the parent's constructor
         super().__init__(**kwargs)
         self.order = order
         self.periodic = periodic
@@ -143,7 +152,7 @@ class SobolevKernel(BatchIndexMixin, Kernel):
 
     @property
     def value_at_zero(self) -> float:
-        """k(x, x) in one dimension."""
+        """Value k(x, x) in one dimension."""
         if self.periodic:
             return 1 + {1: 1 / 12, 2: 1 / 720, 3: 1 / 30240}[self.order]
         return {1: 0.5, 2: math.sqrt(3) / 6}[self.order]
@@ -163,7 +172,7 @@ class SobolevKernel(BatchIndexMixin, Kernel):
         return product
 
     def _profile(self, distance: Tensor) -> Tensor:
-        """The one-dimensional kernel at |Δ|, except order 1 on R."""
+        """Return the one-dimensional kernel at |Δ|, except for order 1 on R."""
         if self.periodic:
             return 1 + _scaled_bernoulli(distance, self.order)
         decay = (distance * (-math.sqrt(3) / 2)).exp()
@@ -171,7 +180,7 @@ class SobolevKernel(BatchIndexMixin, Kernel):
 
 
 def _scaled_bernoulli(distance: Tensor, order: int) -> Tensor:
-    """(−1)^{s−1} B_{2s}({t}) / (2s)!, written in t(1 − t): the symmetry t → 1 − t is exact."""
+    """Return (−1)^{s−1} B_{2s}({t}) / (2s)! as a function of t(1 − t), which makes the symmetry t → 1 − t exact."""
     fraction = distance - distance.floor()
     w = fraction * (1 - fraction)
     if order == 1:

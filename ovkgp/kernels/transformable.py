@@ -1,8 +1,7 @@
-"""Transformable kernels: output a at x is one scalar process looked at in ψ_a(x) (BT-30).
+"""Transformable kernels: output a at x is a scalar process at the transformed point ψ_a(x) (BT-30).
 
-K_ab(x, z) = k(ψ_a(x), ψ_b(z)). The np × np matrix is the Gram matrix of k at the np transformed
-points, hence positive semi-definite whatever the transforms. Shifts ψ_a(x) = x − τ_a give delayed
-copies of one process, the kernel whose signature is not even (BT-E-15).
+K_ab(x, z) = k(ψ_a(x), ψ_b(z)) is the Gram matrix of k at np transformed points, hence positive semi-definite for all
+transforms. Shifts ψ_a(x) = x − τ_a give delayed copies of one process, a kernel whose signature is not even (BT-E-15).
 """
 
 from __future__ import annotations
@@ -15,21 +14,24 @@ from linear_operator import LinearOperator
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.kernels.decomposable import check_scalar
+from ovkgp.kernels.decomposable import check_scalar_kernel
 from ovkgp.kernels.protocol import OperatorValuedKernel
 
 
 class Delay(torch.nn.Module):
-    """ψ(x) = x − τ with a trained delay τ: one transform of a `TransformableKernel`.
+    """Transform ψ(x) = x − τ of a `TransformableKernel`, with a trained delay τ.
 
-    Args:
-        delay: where τ starts, a number, or (d,) for one a column.
+    Parameters
+    ----------
+    delay : float or Tensor of shape (d,)
+        Initial value of τ, one for all columns or one per column.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import Delay
-        >>> Delay(0.5)(torch.tensor([[1.0], [2.0]])).tolist()
-        [[0.5], [1.5]]
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import Delay
+    >>> Delay(0.5)(torch.tensor([[1.0], [2.0]])).tolist()
+    [[0.5], [1.5]]
     """
 
     def __init__(self, delay: float | Tensor):
@@ -41,33 +43,43 @@ class Delay(torch.nn.Module):
 
 
 class TransformableKernel(OperatorValuedKernel):
-    """K_ab(x, z) = k(ψ_a(x), ψ_b(z)).
+    """Kernel K_ab(x, z) = k(ψ_a(x), ψ_b(z)) with a transform ψ_a per output.
 
-    Args:
-        base_kernel: k, a scalar kernel on the transformed points; `active_dims` select their columns.
-        transforms: ψ_1, …, ψ_p, each from x (..., n, d) to (..., n, q). Modules are trained with the kernel; plain
-            functions must live at the top level of a module if the kernel is to be pickled.
+    Parameters
+    ----------
+    base_kernel : Kernel
+        Scalar kernel k of the transformed points; its `active_dims` select their columns.
+    transforms : sequence of callable
+        Transforms ψ_1, …, ψ_p, each from x (..., n, d) to (..., n, q). Modules are trained with the kernel; functions
+        must be defined at the top level of a module if the kernel is pickled.
 
-    Cost: that of k at n·p points.
+    Notes
+    -----
+    Complexity: that of k at n p points.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.kernels import Delay, TransformableKernel
-        >>> kernel = TransformableKernel(RBFKernel(), [Delay(0.0), Delay(0.5)])
-        >>> kernel(torch.randn(4, 1)).shape
-        torch.Size([8, 8])
+    References
+    ----------
+    BT-30, BT-E-15
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.kernels import Delay, TransformableKernel
+    >>> kernel = TransformableKernel(RBFKernel(), [Delay(0.0), Delay(0.5)])
+    >>> kernel(torch.randn(4, 1)).shape
+    torch.Size([8, 8])
     """
 
     def __init__(self, base_kernel: Kernel, transforms: Sequence[Callable[[Tensor], Tensor]]):
         super().__init__()
-        check_scalar(base_kernel, "base kernel")
+        check_scalar_kernel(base_kernel, "base_kernel")
         if not isinstance(transforms, Iterable) or len(transforms := list(transforms)) < 1:
-            raise OptionError("a transformable kernel needs a list of at least one transform, one for each output.")
-        for place, transform in enumerate(transforms):
+            raise OptionError("transforms must be a list of at least one transform, one per output.")
+        for output, transform in enumerate(transforms):
             if not callable(transform):
                 raise OptionError(
-                    f"transform {place} must be a function of x, or a module such as Delay(0.5); got {transform!r}."
+                    f"transforms[{output}] must be a function of x or a module such as Delay(0.5), got {transform!r}."
                 )
         self.base_kernel = base_kernel
         self.transforms = tuple(transforms)
@@ -78,12 +90,12 @@ class TransformableKernel(OperatorValuedKernel):
         return len(self.transforms)
 
     def points(self, x: Tensor) -> Tensor:
-        """The transformed points ψ_a(x_i), (..., n, p, q)."""
+        """Return the transformed points ψ_a(x_i), (..., n, p, q)."""
         points = [transform(x) for transform in self.transforms]
         if any(point.shape[:-1] != x.shape[:-1] or point.shape[-1] != points[0].shape[-1] for point in points):
             raise InputError(
-                f"every transform must send x {tuple(x.shape)} to (..., n, q) with one q for all; "
-                f"got {[tuple(point.shape) for point in points]}."
+                f"All transforms must map x of shape {tuple(x.shape)} to (..., n, q) with the same q, "
+                f"got shapes {[tuple(point.shape) for point in points]}."
             )
         return torch.stack(points, dim=-2)
 

@@ -1,8 +1,4 @@
-"""Shift-invariant kernels on a group, as kernels of warped inputs: K(x, z) = K_0(w(x), w(z)) (BT-18).
-
-The warp w is the group's `embed` and K_0 any kernel on R^q, scalar or operator-valued, so that everything
-written for R^q is reused: features, separable structure, derivatives in the hyperparameters.
-"""
+"""Shift-invariant kernels on a group, as kernels of warped inputs: K(x, z) = K_0(w(x), w(z)) (BT-18)."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from ovkgp.exceptions import KernelTypeError
-from ovkgp.kernels.groups import AdditiveGroup, check_group, column_names
+from ovkgp.kernels.groups import AdditiveGroup, check_group, list_columns
 from ovkgp.kernels.protocol import (
     BatchIndexMixin,
     Component,
@@ -22,30 +18,44 @@ from ovkgp.kernels.protocol import (
 
 
 class WarpedKernel(BatchIndexMixin, Kernel):
-    """A kernel on a group: K(x, z) = K_0(w(x), w(z)), w = `group.embed`.
+    """Kernel on a group: K(x, z) = K_0(w(x), w(z)) with the warp w = `group.embed` from R^d to R^q.
 
-    The matrix at x (..., n, d) and z (..., m, d) is that of the base kernel at (..., n, q) and (..., m, q),
-    q = `group.embedding_dim`; the warp adds O((n + m)·d). The base kernel's ARD and `active_dims` refer to the q
-    warped columns, those of this kernel to the inputs. If K_0 is stationary, K(x ⋆ t, z ⋆ t) = K(x, z) (with a
-    cyclic group: if K_0 also depends on its column pairs through their distances alone). If K_0 has p outputs, so has
-    this kernel: the constructor then returns an `OperatorValuedWarpedKernel`.
+    If K_0 is stationary, K is shift-invariant, K(x ⋆ t, z ⋆ t) = K(x, z); with a cyclic group K_0 must also depend on
+    pairs of warped columns only through their distance. If K_0 has p outputs, the constructor returns an
+    `OperatorValuedWarpedKernel`, which has p outputs too.
 
-    Args:
-        base_kernel: the kernel on R^q.
-        group: an `AdditiveGroup`, `MultiplicativeGroup`, `SkewedMultiplicativeGroup`, `CyclicGroup` or `ProductGroup`.
-        active_dims: the columns of the inputs that the group sees; None is all.
+    Parameters
+    ----------
+    base_kernel : Kernel
+        Kernel K_0 on R^q, scalar or operator-valued. Its ARD and `active_dims` refer to the q warped columns.
+    group : AdditiveGroup
+        An `AdditiveGroup`, `MultiplicativeGroup`, `SkewedMultiplicativeGroup`, `CyclicGroup` or `ProductGroup`.
+    active_dims : tuple of int or Tensor or None, default=None
+        Input columns passed to the group. If None, all columns.
 
-    Raises:
-        KernelTypeError, OptionError: the first argument is no kernel, or the second no group.
-        DomainError: on a call with an input outside the group.
+    Raises
+    ------
+    KernelTypeError, OptionError
+        If `base_kernel` is not a kernel or `group` is not a group.
+    DomainError
+        If the kernel is called with an input outside the group.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.kernels import CyclicGroup, WarpedKernel
-        >>> kernel = WarpedKernel(RBFKernel(), CyclicGroup(24.0))
-        >>> round(kernel(torch.tensor([[1.0]]), torch.tensor([[25.0]])).to_dense().item(), 4)
-        1.0
+    Notes
+    -----
+    Complexity: that of the base kernel, plus O((n + m) d) for the warp.
+
+    References
+    ----------
+    BT-18
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.kernels import CyclicGroup, WarpedKernel
+    >>> kernel = WarpedKernel(RBFKernel(), CyclicGroup(24.0))
+    >>> round(kernel(torch.tensor([[1.0]]), torch.tensor([[25.0]])).to_dense().item(), 4)
+    1.0
     """
 
     def __new__(
@@ -61,11 +71,9 @@ class WarpedKernel(BatchIndexMixin, Kernel):
     def __init__(self, base_kernel: Kernel, group: AdditiveGroup, active_dims: Tensor | tuple[int, ...] | None = None):
         super().__init__(active_dims=active_dims)
         if not isinstance(base_kernel, Kernel):
-            raise KernelTypeError(
-                f"the base kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}."
-            )
+            raise KernelTypeError(f"base_kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}.")
         check_group(group)
-        self.columns = column_names(self.active_dims)
+        self.columns = list_columns(self.active_dims)
         self.base_kernel = base_kernel
         self.group = group
 
@@ -80,23 +88,16 @@ class WarpedKernel(BatchIndexMixin, Kernel):
 
 
 class OperatorValuedWarpedKernel(WarpedKernel, OperatorValuedKernel):
-    """What `WarpedKernel` makes of a base kernel with p outputs; it has the same arguments.
-
-    Example:
-        >>> from gpytorch.kernels import MultitaskKernel, RBFKernel
-        >>> from ovkgp.kernels import MultiplicativeGroup, WarpedKernel
-        >>> WarpedKernel(MultitaskKernel(RBFKernel(), num_tasks=3), MultiplicativeGroup()).num_outputs
-        3
-    """
+    """`WarpedKernel` of a base kernel with p outputs."""
 
     @property
     def num_outputs(self) -> int:
-        """The number p of outputs of the base kernel."""
+        """Number p of outputs of the base kernel."""
         return num_outputs(self.base_kernel)
 
     @property
     def components(self) -> list[Component] | None:
-        """Those of the base kernel, each scalar kernel warped; None where the base kernel is not separable."""
+        """Components of the base kernel with warped scalar kernels; None if the base kernel is not separable."""
         inner = components(self.base_kernel)
         if inner is None:
             return None

@@ -1,4 +1,4 @@
-"""What does an error cost? Losses, their conjugates and proximal operators, and measures on tasks."""
+"""Losses with their conjugates and proximal operators, and measures on tasks over which they are integrated."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Robust and sparse losses of whole curves: ½‖·‖² of L²(η) convolved with a norm or a ball of L^p(η) (LT-57..62, BO-70..72).
+"""Robust and sparse losses of curves: ½‖·‖² of L²(η) convolved with a norm or a ball of L^p(η) (LT-57..62, BO-70..72).
 
-Huber bounds how much a curve may pull: p = 2 the norm of its pull, p = 1 each of its values, p = ∞ their mean size. The insensitive
-losses forgive: p = 2 curves of small norm, p = ∞ small values, p = 1 values of a small mean size.
-In all cases the conjugate is ⟨a, y⟩ + ½‖a‖² + g*(a), and everything follows from the projection on one ball (`ovkgp.losses.balls`).
+Huber losses bound the gradient: its norm for p = 2, each of its values for p = 1, their mean size for p = ∞.
+Insensitive losses ignore curves of small norm for p = 2, small values for p = ∞, values of small mean size for p = 1.
+The conjugate is ⟨a, y⟩ + ½‖a‖² + g*(a), and all operators follow from the projection on one ball.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from ovkgp.checks import check_positive
+from ovkgp.checks import check_nonnegative, check_positive
 from ovkgp.losses.balls import dual_order, norm, project, project_product, shrink
 from ovkgp.losses.base import SLACK
 from ovkgp.losses.integral import MeasuredLoss
@@ -20,7 +20,7 @@ from ovkgp.losses.measures import TaskMeasure
 
 
 class ConvolvedLoss(MeasuredLoss):
-    """½‖·‖² □ g of u − y, with g even (BO-70): its gradient is 1-Lipschitz."""
+    """Infimal convolution ½‖·‖² □ g of u − y with an even g (BO-70); its gradient is 1-Lipschitz."""
 
     def __init__(self, p: float, measure: TaskMeasure):
         super().__init__(measure)
@@ -37,7 +37,7 @@ class ConvolvedLoss(MeasuredLoss):
 
     @abstractmethod
     def _dual_term(self, a: Tensor) -> Tensor:
-        """g*(a), (n,)."""
+        """Return g*(a), (n,)."""
 
     def lipschitz(self) -> float:
         return 1.0
@@ -45,37 +45,47 @@ class ConvolvedLoss(MeasuredLoss):
     def _error(self, u: Tensor, y: Tensor) -> Tensor:
         return self._without_missing(u - y)
 
-    def _pulled(self, a: Tensor, y: Tensor, step: float | Tensor) -> Tensor:
-        """The step of ⟨·, y⟩ + ½‖·‖² from a."""
+    def _linear_quadratic_prox(self, a: Tensor, y: Tensor, step: float | Tensor) -> Tensor:
+        """Return the proximal point of ⟨·, y⟩ + ½‖·‖² at a."""
         return self._without_missing((a - step * y) / (1 + step))
 
 
 class CurveHuber(ConvolvedLoss):
-    """½‖·‖² □ κ‖·‖_p of u − y (LT-57, LT-58, BO-71).
+    """Huber loss of curves, ½‖·‖² □ κ‖·‖_p of u − y.
 
-    Its gradient is the projection of u − y on ‖·‖_q ≤ κ, 1/p + 1/q = 1. p = 1 is `IntegralLoss(Huber(kappa), measure)`; p = 2 is
-    Huber's function of the norm ‖u − y‖ in L²(η).
+    Its gradient is the projection of u − y on ‖·‖_q ≤ κ, 1/p + 1/q = 1. With p = 1 it is
+    `IntegralLoss(Huber(kappa), measure)`, with p = 2 the Huber function of the norm ‖u − y‖ in L²(η).
 
-    Args:
-        kappa: κ > 0.
-        p: 1, 2 or math.inf.
-        measure: nodes and weights.
+    Parameters
+    ----------
+    kappa : float
+        Bound κ on the dual norm of the gradient. Must be greater than 0.
+    p : {1, 2, math.inf}
+        Order of the norm.
+    measure : TaskMeasure
+        Nodes and weights.
 
-    Cost: O(n m) each method, O(n m log m) for p = ∞.
+    Notes
+    -----
+    Complexity: O(n m) per method, O(n m log m) for p = ∞.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.losses import CurveHuber, gauss_legendre
-        >>> loss = CurveHuber(1.0, 2, gauss_legendre(5))
-        >>> u = torch.tensor([[0.5], [3.0]], dtype=torch.float64).expand(2, 5)
-        >>> loss.value(u, torch.zeros(2, 1, dtype=torch.float64))
-        tensor([0.1250, 2.5000], dtype=torch.float64)
+    References
+    ----------
+    LT-57, LT-58, BO-71
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.losses import CurveHuber, gauss_legendre
+    >>> loss = CurveHuber(1.0, 2, gauss_legendre(5))
+    >>> u = torch.tensor([[0.5], [3.0]], dtype=torch.float64).expand(2, 5)
+    >>> loss.value(u, torch.zeros(2, 1, dtype=torch.float64))
+    tensor([0.1250, 2.5000], dtype=torch.float64)
     """
 
     def __init__(self, kappa: float, p: float, measure: TaskMeasure):
-        check_positive("kappa", kappa)
+        self.kappa = check_positive("kappa", kappa)
         super().__init__(p, measure)
-        self.kappa = kappa
 
     def __repr__(self) -> str:
         return f"CurveHuber(kappa={self.kappa!r}, p={self.p!r}, {self.nodes.shape[-1]} nodes)"
@@ -86,7 +96,7 @@ class CurveHuber(ConvolvedLoss):
         return self.mean(slope * (d - slope / 2)), slope
 
     def curvature_product(self, u: Tensor, y: Tensor, direction: Tensor) -> Tensor:
-        """The derivative of the gradient along a direction (n, m), (n, m), almost everywhere."""
+        """Return the derivative (n, m) of the gradient along a direction (n, m), almost everywhere."""
         direction = self._without_missing(direction)
         return project_product(self._error(u, y), direction, self.kappa, self.q, self.weights)
 
@@ -101,48 +111,58 @@ class CurveHuber(ConvolvedLoss):
         return self._project(self._without_missing(a))
 
     def conjugate_prox(self, a: Tensor, y: Tensor, step: float | Tensor) -> Tensor:
-        return self._project(self._pulled(a, y, step))
+        return self._project(self._linear_quadratic_prox(a, y, step))
 
     def _project(self, x: Tensor) -> Tensor:
         return project(x, self.kappa, self.q, self.weights)
 
 
 class CurveInsensitive(ConvolvedLoss):
-    """½ dist(u − y, {‖·‖_p ≤ ε})² in L²(η) (LT-59..61, BO-72).
+    """Insensitive loss of curves, ½ dist(u − y, {‖·‖_p ≤ ε})² in L²(η).
 
-    p = 2 is ½ max(‖u − y‖ − ε, 0)², p = ∞ is `IntegralLoss(EpsilonInsensitive(epsilon), measure)`; the ½ belongs there (LT-E-08).
-    Dual variables are exact zeros: whole curves for p = 2, single values for p = ∞.
+    With p = 2 it is ½ max(‖u − y‖ − ε, 0)², with p = ∞ `IntegralLoss(EpsilonInsensitive(epsilon), measure)`. Dual
+    variables are sparse: zero for whole curves if p = 2, for single values if p = ∞.
 
-    Args:
-        epsilon: ε ≥ 0.
-        p: 1, 2 or math.inf.
-        measure: nodes and weights.
+    Parameters
+    ----------
+    epsilon : float
+        Radius ε of the ball in which errors cost nothing. Must be at least 0.
+    p : {1, 2, math.inf}
+        Order of the norm.
+    measure : TaskMeasure
+        Nodes and weights.
 
-    Cost: O(n m) each method, O(n m log m) for p = 1.
+    Notes
+    -----
+    Complexity: O(n m) per method, O(n m log m) for p = 1.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.losses import CurveInsensitive, gauss_legendre
-        >>> loss = CurveInsensitive(1.0, 2, gauss_legendre(5))
-        >>> u = torch.tensor([[0.5], [3.0]], dtype=torch.float64).expand(2, 5)
-        >>> loss.value(u, torch.zeros(2, 1, dtype=torch.float64))
-        tensor([0.0000, 2.0000], dtype=torch.float64)
+    References
+    ----------
+    LT-59..61, BO-72; LT-E-08 for the factor ½
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.losses import CurveInsensitive, gauss_legendre
+    >>> loss = CurveInsensitive(1.0, 2, gauss_legendre(5))
+    >>> u = torch.tensor([[0.5], [3.0]], dtype=torch.float64).expand(2, 5)
+    >>> loss.value(u, torch.zeros(2, 1, dtype=torch.float64))
+    tensor([0.0000, 2.0000], dtype=torch.float64)
     """
 
     def __init__(self, epsilon: float, p: float, measure: TaskMeasure):
-        check_positive("epsilon", epsilon, or_zero=True)
+        self.epsilon = check_nonnegative("epsilon", epsilon)
         super().__init__(p, measure)
-        self.epsilon = epsilon
 
     def __repr__(self) -> str:
         return f"CurveInsensitive(epsilon={self.epsilon!r}, p={self.p!r}, {self.nodes.shape[-1]} nodes)"
 
     def value_and_derivative(self, u: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        slope = self._outside(self._error(u, y))
+        slope = self._shrink(self._error(u, y))
         return self.mean(slope.square() / 2), slope
 
     def curvature_product(self, u: Tensor, y: Tensor, direction: Tensor) -> Tensor:
-        """The derivative of the gradient along a direction (n, m), (n, m), almost everywhere."""
+        """Return the derivative (n, m) of the gradient along a direction (n, m), almost everywhere."""
         direction = self._without_missing(direction)
         return direction - project_product(self._error(u, y), direction, self.epsilon, self.p, self.weights)
 
@@ -150,13 +170,13 @@ class CurveInsensitive(ConvolvedLoss):
         return self.epsilon * norm(a, self.q, self.weights)
 
     def prox(self, u: Tensor, y: Tensor, step: float | Tensor) -> Tensor:
-        return u - step / (1 + step) * self._outside(self._error(u, y))
+        return u - step / (1 + step) * self._shrink(self._error(u, y))
 
     def nearest_slope(self, a: Tensor, y: Tensor) -> Tensor:
         return self._without_missing(a)
 
     def conjugate_prox(self, a: Tensor, y: Tensor, step: float | Tensor) -> Tensor:
-        return shrink(self._pulled(a, y, step), step * self.epsilon / (1 + step), self.q, self.weights)
+        return shrink(self._linear_quadratic_prox(a, y, step), step * self.epsilon / (1 + step), self.q, self.weights)
 
-    def _outside(self, d: Tensor) -> Tensor:
+    def _shrink(self, d: Tensor) -> Tensor:
         return shrink(d, self.epsilon, self.q, self.weights)

@@ -1,7 +1,7 @@
-"""Moreau envelopes: any convex loss made smooth, e_κ(u) = min_v L(v) + ‖v − u‖²/(2κ) (LT-11).
+"""Moreau envelopes, which smooth any convex loss L: e_κ(u) = min_v L(v) + ‖v − u‖²/(2κ) (LT-11).
 
-The gradient is (u − prox_{κL}(u))/κ = prox_{L*/κ}(u/κ), the conjugate gains κ/2 ‖a‖², and every slope of the envelope is a slope of
-L: the dual variable of the smoothed problem is feasible for the first one. L − κ/2 · sup‖slope‖² ≤ e_κ ≤ L.
+The gradient is (u − prox_{κL}(u))/κ = prox_{L*/κ}(u/κ), the conjugate is L* + κ/2 ‖·‖², and slopes of the envelope are
+slopes of L, so that a dual variable of the smoothed problem is feasible for that of L. L − κ/2 · sup‖slope‖² ≤ e_κ ≤ L.
 """
 
 from __future__ import annotations
@@ -16,25 +16,34 @@ _SAME_SLOPE = 1e-9
 
 
 class Envelope(Loss):
-    """e_κ of a loss in one number.
+    """Moreau envelope e_κ of a loss of one number.
 
-    Args:
-        loss: ℓ.
-        kappa: κ > 0, in the units of u² over those of ℓ.
+    Parameters
+    ----------
+    loss : Loss
+        Loss ℓ to smooth.
+    kappa : float
+        Smoothing parameter κ, in the units of u² divided by those of ℓ. Must be greater than 0.
 
-    Cost: that of the `conjugate_prox` of ℓ.
+    Notes
+    -----
+    Complexity: that of `loss.conjugate_prox`.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.losses import CostSensitiveHinge, Envelope
-        >>> smooth = Envelope(CostSensitiveHinge(costs="unit"), kappa=0.5)
-        >>> smooth.value(torch.tensor([[0.0, 0.8]]), torch.ones(1, 1), torch.tensor([0.8]))
-        tensor([[0.6400, 0.0400]])
+    References
+    ----------
+    LT-11
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.losses import CostSensitiveHinge, Envelope
+    >>> smooth = Envelope(CostSensitiveHinge(costs="unit"), kappa=0.5)
+    >>> smooth.value(torch.tensor([[0.0, 0.8]]), torch.ones(1, 1), torch.tensor([0.8]))
+    tensor([[0.6400, 0.0400]])
     """
 
     def __init__(self, loss: Loss, kappa: float):
-        check_positive("kappa", kappa)
-        self.loss, self.kappa = loss, kappa
+        self.loss, self.kappa = loss, check_positive("kappa", kappa)
 
     @property
     def name(self) -> str:
@@ -45,7 +54,7 @@ class Envelope(Loss):
         return self.loss.slope_scale
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        # sup_a a u − ℓ*(a) − κ/2 a², reached at the slope: autograd need not look into that
+        # sup_a a u − ℓ*(a) − κ/2 a² is attained at the slope, which therefore needs no gradient
         slope = self.derivative(u.detach(), y, tasks)
         return slope * (u - self.kappa / 2 * slope) - self.loss.finite_conjugate(slope, y, tasks)
 
@@ -56,7 +65,7 @@ class Envelope(Loss):
         slope = self.derivative(u, y, tasks)
         nearest = u - self.kappa * slope
         inner = self.loss.curvature(nearest, y, tasks)
-        # at a kink of ℓ the nearest point stays while u moves: the slope is then none of the two beside the kink
+        # at a kink of ℓ the nearest point is constant in u, and the slope is neither of the two beside the kink
         smooth = (slope - self.loss.derivative(nearest, y, tasks)).abs() <= _SAME_SLOPE * (1 + inner)
         return torch.where(smooth, inner / (1 + self.kappa * inner), 1 / self.kappa)
 
@@ -64,8 +73,8 @@ class Envelope(Loss):
         return self.loss.finite_conjugate(a, y, tasks) + self.kappa / 2 * a.square()
 
     def prox(self, u: Tensor, y: Tensor, tasks: Tensor, step: float | Tensor) -> Tensor:
-        whole = step + self.kappa
-        return u + step / whole * (self.loss.prox(u, y, tasks, whole) - u)
+        total = step + self.kappa
+        return u + step / total * (self.loss.prox(u, y, tasks, total) - u)
 
     def slope_range(self, y: Tensor, tasks: Tensor) -> tuple[float | Tensor, float | Tensor] | None:
         return self.loss.slope_range(y, tasks)
@@ -74,8 +83,8 @@ class Envelope(Loss):
         return self.loss.nearest_slope(a, y, tasks)
 
     def conjugate_prox(self, a: Tensor, y: Tensor, tasks: Tensor, step: float | Tensor) -> Tensor:
-        part = 1 / (1 + step * self.kappa)
-        return self.loss.conjugate_prox(part * a, y, tasks, part * step)
+        factor = 1 / (1 + step * self.kappa)
+        return self.loss.conjugate_prox(factor * a, y, tasks, factor * step)
 
     def lipschitz(self, tasks: Tensor) -> Tensor:
         return 1 / (1 / self.loss.lipschitz(tasks) + self.kappa)
@@ -88,27 +97,36 @@ class Envelope(Loss):
 
 
 class CurveEnvelope(CurveLoss):
-    """e_κ of a loss between curves.
+    """Moreau envelope e_κ of a loss between curves.
 
-    Args:
-        loss: L.
-        kappa: κ > 0.
+    For an `IntegralLoss` it equals the integral of the `Envelope` of ℓ, which also provides the curvature.
 
-    Of an `IntegralLoss` this is the integral of the `Envelope` of ℓ, which knows its curvature as well.
+    Parameters
+    ----------
+    loss : CurveLoss
+        Loss L to smooth.
+    kappa : float
+        Smoothing parameter κ. Must be greater than 0.
 
-    Cost: that of the `conjugate_prox` and `conjugate` of L.
+    Notes
+    -----
+    Complexity: that of `loss.conjugate_prox` and `loss.conjugate`.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.losses import CurveEnvelope, IntegralLoss, Pinball, gauss_legendre
-        >>> smooth = CurveEnvelope(IntegralLoss(Pinball(), gauss_legendre(20)), kappa=0.1)
-        >>> smooth.value(torch.zeros(1, 20, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))  # 1/2 − κ/6
-        tensor([0.4833], dtype=torch.float64)
+    References
+    ----------
+    LT-11
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.losses import CurveEnvelope, IntegralLoss, Pinball, gauss_legendre
+    >>> smooth = CurveEnvelope(IntegralLoss(Pinball(), gauss_legendre(20)), kappa=0.1)
+    >>> smooth.value(torch.zeros(1, 20, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))  # 1/2 − κ/6
+    tensor([0.4833], dtype=torch.float64)
     """
 
     def __init__(self, loss: CurveLoss, kappa: float):
-        check_positive("kappa", kappa)
-        self.loss, self.kappa = loss, kappa
+        self.loss, self.kappa = loss, check_positive("kappa", kappa)
 
     def __repr__(self) -> str:
         return f"CurveEnvelope({self.loss!r}, kappa={self.kappa!r})"
@@ -136,15 +154,15 @@ class CurveEnvelope(CurveLoss):
         return self.loss.conjugate(a, y) + self.kappa / 2 * (self.weights * a.square()).sum(-1)
 
     def prox(self, u: Tensor, y: Tensor, step: float | Tensor) -> Tensor:
-        whole = step + self.kappa
-        return u + step / whole * (self.loss.prox(u, y, whole) - u)
+        total = step + self.kappa
+        return u + step / total * (self.loss.prox(u, y, total) - u)
 
     def nearest_slope(self, a: Tensor, y: Tensor) -> Tensor:
         return self.loss.nearest_slope(a, y)
 
     def conjugate_prox(self, a: Tensor, y: Tensor, step: float | Tensor) -> Tensor:
-        part = 1 / (1 + step * self.kappa)
-        return self.loss.conjugate_prox(part * a, y, part * step)
+        factor = 1 / (1 + step * self.kappa)
+        return self.loss.conjugate_prox(factor * a, y, factor * step)
 
     def lipschitz(self) -> float:
         return 1 / (1 / self.loss.lipschitz() + self.kappa)

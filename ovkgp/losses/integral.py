@@ -1,4 +1,4 @@
-"""A loss summed over a continuum of tasks: L(u, y) = ∫ ℓ(θ, u(θ), y(θ)) dμ(θ) ≈ Σ_j η_j ℓ(θ_j, u_j, y_j) (LT-07)."""
+"""Losses integrated over a measure of tasks: L(u, y) = ∫ ℓ(θ, u(θ), y(θ)) dμ(θ) ≈ Σ_j η_j ℓ(θ_j, u_j, y_j) (LT-07)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from ovkgp.losses.measures import TaskMeasure
 
 
 class MeasuredLoss(CurveLoss):
-    """A loss between curves that keeps its measure, and knows how to leave out the entries of weight 0.
-
-    Args:
-        measure: anything with `nodes` θ (m,) or (n, m) and `weights` η ≥ 0, (m,) or (n, m).
-    """
+    """Loss between curves that stores its task measure and ignores entries of weight 0."""
 
     def __init__(self, measure: TaskMeasure):
         if not bool((measure.weights >= 0).all()):
-            raise InputError("a weight of the task measure is negative or NaN: clip it, or the loss is not convex.")
+            raise InputError("The weights of measure must be at least 0, got a negative weight or NaN. Clip them.")
         self.measure = measure
         missing = measure.weights == 0
         self._missing = missing if bool(missing.any()) else None
@@ -33,35 +29,47 @@ class MeasuredLoss(CurveLoss):
         return self.measure.weights
 
     def mean(self, values: Tensor) -> Tensor:
-        """Σ_j η_j values_j, (n,); an entry without weight counts for nothing even where it is infinite or NaN."""
+        """Return Σ_j η_j values_j, (n,); entries of weight 0 are ignored even if they are infinite or NaN."""
         values = self._without_missing(values)
         return values @ self.weights if self.weights.dim() == 1 else (self.weights * values).sum(-1)
 
     def _without_missing(self, x: Tensor) -> Tensor:
-        """x (n, m) with 0 where the weight is 0."""
+        """Return x (n, m) with 0 where the weight is 0."""
         return x if self._missing is None else x.masked_fill(self._missing, 0.0)
 
     def _keep_missing(self, x: Tensor, u: Tensor) -> Tensor:
-        """x with the entries of u where the weight is 0."""
+        """Return x with the entries of u where the weight is 0."""
         return x if self._missing is None else torch.where(self._missing, u, x)
 
 
 class IntegralLoss(MeasuredLoss):
-    """∫ ℓ dμ on the nodes of a measure. In its inner product everything but the sums is entry by entry (LT-87).
+    """Integral ∫ ℓ dμ of a loss over a task measure.
 
-    Args:
-        loss: ℓ.
-        measure: nodes θ (m,) or (n, m), and their weights η; an entry of weight 0 is missing.
+    In the inner product of the measure, slopes and proximal operators act entry by entry.
 
-    Cost: O(n m) time and memory, each method.
+    Parameters
+    ----------
+    loss : Loss
+        Loss ℓ of one number.
+    measure : TaskMeasure
+        Nodes θ and weights η, (m,) or (n, m). An entry of weight 0 is missing.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.losses import IntegralLoss, Pinball, gauss_legendre
-        >>> loss = IntegralLoss(Pinball(), gauss_legendre(20))
-        >>> u, y = torch.zeros(2, 20, dtype=torch.float64), torch.tensor([[1.0], [-3.0]], dtype=torch.float64)
-        >>> loss.value(u, y)  # ∫ θ dθ = 1/2 a unit of error
-        tensor([0.5000, 1.5000], dtype=torch.float64)
+    Notes
+    -----
+    Complexity: O(n m) time and memory per method.
+
+    References
+    ----------
+    LT-07, LT-87
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.losses import IntegralLoss, Pinball, gauss_legendre
+    >>> loss = IntegralLoss(Pinball(), gauss_legendre(20))
+    >>> u, y = torch.zeros(2, 20, dtype=torch.float64), torch.tensor([[1.0], [-3.0]], dtype=torch.float64)
+    >>> loss.value(u, y)  # ∫ θ dθ = 1/2 per unit of error
+    tensor([0.5000, 1.5000], dtype=torch.float64)
     """
 
     def __init__(self, loss: Loss, measure: TaskMeasure):
@@ -79,11 +87,11 @@ class IntegralLoss(MeasuredLoss):
         return self._without_missing(self.loss.derivative(u, y, self.nodes))
 
     def curvature(self, u: Tensor, y: Tensor) -> Tensor:
-        """ℓ'' at each node, (n, m)."""
+        """Return ℓ'' at each node, (n, m)."""
         return self._without_missing(self.loss.curvature(u, y, self.nodes))
 
     def curvature_product(self, u: Tensor, y: Tensor, direction: Tensor) -> Tensor:
-        """The derivative of the gradient along a direction (n, m), (n, m)."""
+        """Return the derivative (n, m) of the gradient along a direction (n, m)."""
         return self.curvature(u, y) * direction
 
     def conjugate(self, a: Tensor, y: Tensor) -> Tensor:
@@ -102,4 +110,4 @@ class IntegralLoss(MeasuredLoss):
         return self.loss.lipschitz(self.nodes).max().item()
 
     def check_targets(self, y: Tensor) -> None:
-        self.loss.check_targets(self._present(y))
+        self.loss.check_targets(self._observed_targets(y))

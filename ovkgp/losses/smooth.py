@@ -1,23 +1,32 @@
-"""The log-cosh loss: the absolute error with its kink rounded by an analytic function (BO-76)."""
+"""Symmetric losses of the error r = y − u: square, Huber, ε-insensitive and log-cosh."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ovkgp.checks import check_positive
+from ovkgp.checks import check_nonnegative, check_positive
 from ovkgp.losses.balls import soft_threshold
 from ovkgp.losses.base import Loss
 
+_MAX_SLOPE = 1 - torch.finfo(torch.float64).eps / 2
+_NEWTON_TOLERANCE = 1e-9
+"""Relative size of the last Newton step; convergence is quadratic, so that the next step would be rounding."""
+
 
 class Square(Loss):
-    """½ (y − u)² (LT-50): the mean of y minimises its mean.
+    """Square loss ½ (y − u)², whose expectation is minimized by the mean of y.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.losses import Square
-        >>> Square().value(torch.tensor([[1.0, 4.0]]), torch.tensor([[2.0]]), torch.zeros(2))
-        tensor([[0.5000, 2.0000]])
+    References
+    ----------
+    LT-50
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.losses import Square
+    >>> Square().value(torch.tensor([[1.0, 4.0]]), torch.tensor([[2.0]]), torch.zeros(2))
+    tensor([[0.5000, 2.0000]])
     """
 
     name = "square"
@@ -45,23 +54,29 @@ class Square(Loss):
 
 
 class Huber(Square):
-    """½ r² for |r| ≤ κ, κ(|r| − κ/2) beyond, r = y − u: an outlier pulls with κ and no more (LT-56, LT-58).
+    """Huber loss: ½ r² for |r| ≤ κ, else κ(|r| − κ/2), with r = y − u.
 
-    Args:
-        kappa: κ > 0, in the units of y. The square loss at κ → ∞.
+    Parameters
+    ----------
+    kappa : float
+        Largest slope κ, in the units of y. Must be greater than 0. The limit κ → ∞ is the square loss.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.losses import Huber
-        >>> Huber(1.0).value(torch.tensor([[1.0, 4.0]]), torch.tensor([[2.0]]), torch.zeros(2))
-        tensor([[0.5000, 1.5000]])
+    References
+    ----------
+    LT-56, LT-58
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.losses import Huber
+    >>> Huber(1.0).value(torch.tensor([[1.0, 4.0]]), torch.tensor([[2.0]]), torch.zeros(2))
+    tensor([[0.5000, 1.5000]])
     """
 
     name = "huber"
 
     def __init__(self, kappa: float):
-        check_positive("kappa", kappa)
-        self.kappa = kappa
+        self.kappa = check_positive("kappa", kappa)
 
     @property
     def slope_scale(self) -> float:
@@ -89,25 +104,31 @@ class Huber(Square):
 
 
 class EpsilonInsensitive(Square):
-    """½ max(|y − u| − ε, 0)²: errors up to ε are free, and their dual variables exact zeros (LT-61).
+    """Squared ε-insensitive loss ½ max(|y − u| − ε, 0)².
 
-    The ½ belongs there (LT-E-08), and soft thresholding takes a step's whole γε off (LT-E-09).
+    The dual variables of errors up to ε are exactly 0.
 
-    Args:
-        epsilon: ε ≥ 0, in the units of y. The square loss at 0.
+    Parameters
+    ----------
+    epsilon : float
+        Largest error ε without cost, in the units of y. Must be at least 0; 0 is the square loss.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.losses import EpsilonInsensitive
-        >>> EpsilonInsensitive(1.0).value(torch.tensor([[1.5, 4.0]]), torch.tensor([[2.0]]), torch.zeros(2))
-        tensor([[0.0000, 0.5000]])
+    References
+    ----------
+    LT-61; LT-E-08 for the factor ½, LT-E-09 for soft thresholding
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.losses import EpsilonInsensitive
+    >>> EpsilonInsensitive(1.0).value(torch.tensor([[1.5, 4.0]]), torch.tensor([[2.0]]), torch.zeros(2))
+    tensor([[0.0000, 0.5000]])
     """
 
     name = "epsilon_insensitive"
 
     def __init__(self, epsilon: float):
-        check_positive("epsilon", epsilon, or_zero=True)
-        self.epsilon = epsilon
+        self.epsilon = check_nonnegative("epsilon", epsilon)
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         return self.derivative(u, y, tasks).square() / 2
@@ -128,37 +149,41 @@ class EpsilonInsensitive(Square):
         return soft_threshold(a - step * y, step * self.epsilon) / (1 + step)
 
 
-_ALMOST_ONE = 1 - torch.finfo(torch.float64).eps / 2
-_LAST_STEP = 1e-9
-"""Newton's steps square: after one of this relative size the next would be rounding."""
-
-
 class LogCosh(Loss):
-    """(1/ν) log cosh(ν r), r = y − u: about ν r²/2 near 0 and |r| − log(2)/ν far from it (BO-64, BO-76).
+    """Log-cosh loss (1/ν) log cosh(ν r), r = y − u, an analytic smoothing of the absolute error.
 
+    It is about ν r²/2 near 0 and |r| − log(2)/ν far from it.
+
+    Parameters
+    ----------
+    nu : float
+        Inverse width ν of the smoothing, in the inverse units of y. Must be greater than 0.
+
+    Notes
+    -----
     The conjugate is a y + [(1 + a) log(1 + a) + (1 − a) log(1 − a)]/(2ν) for |a| ≤ 1.
+    Complexity: O(n m); `prox` takes up to about ten Newton steps.
 
-    Args:
-        nu: ν > 0, one over the width of the rounding, in one over the units of y.
+    References
+    ----------
+    BO-64, BO-76
 
-    Cost: O(n m); `prox` takes up to about ten Newton steps.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.losses import LogCosh
-        >>> LogCosh(25.0).value(torch.tensor([[0.0, 1.0]]), torch.zeros(1, 1), torch.zeros(2))
-        tensor([[0.0000, 0.9723]])
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.losses import LogCosh
+    >>> LogCosh(25.0).value(torch.tensor([[0.0, 1.0]]), torch.zeros(1, 1), torch.zeros(2))
+    tensor([[0.0000, 0.9723]])
     """
 
     name = "log_cosh"
 
     def __init__(self, nu: float):
-        check_positive("nu", nu)
-        self.nu = nu
+        self.nu = check_positive("nu", nu)
 
     def value(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
         size = (u - y).abs()
-        # log cosh z = z + log((1 + e^{−2z})/2), which overflows nowhere and keeps the digits of a small z
+        # log cosh z = z + log((1 + e^{−2z})/2), which never overflows and is accurate for small z
         return size + torch.log1p(torch.expm1(-2 * self.nu * size) / 2) / self.nu
 
     def derivative(self, u: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
@@ -168,27 +193,28 @@ class LogCosh(Loss):
         return self.nu * (1 - self.derivative(u, y, tasks).square())
 
     def finite_conjugate(self, a: Tensor, y: Tensor, tasks: Tensor) -> Tensor:
-        b = a.clamp(-_ALMOST_ONE, _ALMOST_ONE)  # 0 log 0 would be NaN
+        b = a.clamp(-_MAX_SLOPE, _MAX_SLOPE)  # 0 log 0 would be NaN
         entropy = (1 + b) * torch.log1p(b) + (1 - b) * torch.log1p(-b)
         return a * y + entropy / (2 * self.nu)
 
     def prox(self, u: Tensor, y: Tensor, tasks: Tensor, step: float | Tensor) -> Tensor:
         d = u - y
-        return y + torch.copysign(self._shrunk(d.abs(), step), d)
+        return y + torch.copysign(self._shrink(d.abs(), step), d)
 
-    def _shrunk(self, size: Tensor, step: float | Tensor) -> Tensor:
-        """The root v ≥ 0 of v + γ tanh(ν v) = size, by Newton.
+    def _shrink(self, size: Tensor, step: float | Tensor) -> Tensor:
+        """Return the root v ≥ 0 of v + step · tanh(ν v) = size by Newton's method.
 
-        The left side is concave in v, so that Newton's steps from below never pass the root; tanh z ≤ min(z, 1) gives where to begin.
+        The left side is concave in v, so that steps from below never pass the root; tanh z ≤ min(z, 1) gives the
+        initial v.
         """
-        steep = 1 + step * self.nu
-        v = torch.maximum(size / steep, size - step)
+        max_slope = 1 + step * self.nu
+        v = torch.maximum(size / max_slope, size - step)
         for _ in range(100):
             tanh = torch.mul(v, self.nu).tanh_()
-            slope = steep - (steep - 1) * tanh.square()
-            ahead = (size - v).sub_(tanh.mul_(step)).div_(slope)
-            v = v.add_(ahead)
-            if not bool((ahead > _LAST_STEP * size).any()):
+            slope = max_slope - (max_slope - 1) * tanh.square()
+            change = (size - v).sub_(tanh.mul_(step)).div_(slope)
+            v = v.add_(change)
+            if not bool((change > _NEWTON_TOLERANCE * size).any()):
                 break
         return v
 

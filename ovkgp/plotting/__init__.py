@@ -1,12 +1,13 @@
-"""What does it look like? Pictures of a fitted model and of how far it can be trusted, and a report of all of them.
+"""Figures of fitted models and of their calibration, and an HTML report that contains them.
 
-Every function that draws takes `ax=` and gives back the Axes it drew on, or an array of them where there are several panels. Each name is
-loaded at its first use, so that neither matplotlib nor torch is loaded before.
+Every plotting function takes `ax=` and returns the Axes it drew on, or an array of Axes if there are several panels.
+Names are imported on first use, so importing this package loads neither matplotlib nor torch.
 
-Example:
-    >>> from ovkgp import plotting
-    >>> plotting.plot_field.__name__
-    'plot_field'
+Examples
+--------
+>>> from ovkgp import plotting
+>>> plotting.plot_field.__name__
+'plot_field'
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NAMES = {
     "plot_traces": "traces",
     "write_report": "report",
 }
-"""What is offered, and the module in which it lives."""
+"""Exported names and their modules."""
 
 __all__ = [*_NAMES]
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -1,4 +1,4 @@
-"""The user's names of inputs and outputs, as they stand at an axis, and the columns that they mean."""
+"""Panels, colors, labels and column selection shared by all plots."""
 
 from __future__ import annotations
 
@@ -11,51 +11,68 @@ from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from ovkgp.exceptions import InputError, OptionError
 
-PANEL = (4.4, 3.0)
-"""Inches of a panel among several."""
-ALONE = (5.6, 3.8)
-"""Inches of the only panel."""
-GAP, BAR = 0.1, 0.16
-"""Inches between axes and their colour bar, and of its width."""
-NAME = 1.85
-"""Inches of an entry of a legend."""
+PANEL_INCHES = (4.4, 3.0)
+"""Size of each panel of a figure with several."""
+SINGLE_PANEL_INCHES = (5.6, 3.8)
+"""Size of a figure with one panel."""
+COLORBAR_GAP_INCHES, COLORBAR_WIDTH_INCHES = 0.1, 0.16
+LEGEND_ENTRY_INCHES = 1.85
+"""Width of a legend entry."""
+MAX_LABEL_CHARACTERS, MAX_LABEL_LINES = 30, 3
+"""Characters per line of a label, and number of lines."""
+
+INK_COLOR = "#1a1a1a"
+"""Data."""
+LINE_COLOR = "#08306b"
+"""Model predictions (dark blue)."""
+BAND_COLOR = "#c6dbef"
+"""Predictive intervals (light blue)."""
+MIDTONE_COLOR = "#6baed6"
+"""Between lines and bands."""
+ACCENT_COLOR = "#d94801"
+"""Highlights (orange, half as light as a band); always combined with another marker, never the only distinction."""
+GUIDE_COLOR = "0.55"
+"""Reference lines."""
+FADED_OPACITY = 0.35
+"""Opacity of background elements."""
+LINE_STYLES = (
+    (LINE_COLOR, "-", "o"),
+    (ACCENT_COLOR, "--", "s"),
+    ("#238b45", "-.", "^"),
+    ("#6a51a3", ":", "D"),
+    (INK_COLOR, (0, (6, 1, 1, 1, 1, 1)), "v"),
+    ("0.5", (0, (3, 1)), "P"),
+)
+"""Color, dash and marker of the curves of one panel."""
 
 
 @dataclass(frozen=True)
 class Panels:
-    """Some axes, and whether the figure is ours: then a legend has room outside."""
+    """Axes to draw on; `is_new` marks a figure made here, which has room for a legend outside of the axes."""
 
     axes: list[Axes]
-    is_ours: bool
+    is_new: bool
 
     @classmethod
-    def of(cls, ax, count: int, what: str = "one for each output", columns: int | None = None, size=None) -> Panels:
-        """The `count` axes given, or those of a new figure.
-
-        Args:
-            ax: None, an Axes, or an array or list of them.
-            count: how many are needed.
-            what: what they are for, in words.
-            columns: of a new figure; up to three where None.
-            size: of one panel, in inches.
-
-        Raises:
-            InputError: they are not so many, or not Axes at all.
-        """
+    def create(
+        cls, ax, count: int, purpose: str = "one for each output", columns: int | None = None, size=None
+    ) -> Panels:
+        """Check that `ax` has `count` Axes, or make a figure with panels of `size` inches if it is None."""
         if ax is None:
-            return cls(_new_axes(count, columns or _columns(count), size or (ALONE if count == 1 else PANEL)), True)
+            size = size or (SINGLE_PANEL_INCHES if count == 1 else PANEL_INCHES)
+            return cls(_make_axes(count, columns or _count_columns(count), size), True)
         given = list(np.array(ax, dtype=object).ravel())
         if not all(isinstance(one, Axes) for one in given):
-            raise InputError(f"ax must be matplotlib Axes, or an array of them, got {type(ax).__name__}.")
+            raise InputError(f"ax must be matplotlib Axes or an array of Axes, got {type(ax).__name__}.")
         if len(given) != count:
             raise InputError(
-                f"ax has {len(given)} Axes, and {count} are needed, {what}: make them with plt.subplots, or leave ax out."
+                f"ax has {len(given)} Axes, expected {count} ({purpose}). Create them with plt.subplots or omit ax."
             )
         return cls(given, False)
 
     @property
-    def answer(self) -> Axes | np.ndarray:
-        """What a plot gives back: the Axes itself where there is one, else an array (count,) of them."""
+    def result(self) -> Axes | np.ndarray:
+        """Return value of a plot: the Axes if there is one, else an array (count,)."""
         if len(self.axes) == 1:
             return self.axes[0]
         array = np.empty(len(self.axes), dtype=object)
@@ -63,37 +80,29 @@ class Panels:
         return array
 
     def legend(self) -> None:
-        """Name what the panels show, each thing once: above a figure of ours, inside the first of panels that were given."""
-        named = {}
+        """Add one legend without repetitions: above a new figure, inside the first panel of given axes."""
+        handles = {}
         for one in self.axes:
-            named |= {
-                text: handle for handle, text in zip(*one.get_legend_handles_labels(), strict=True) if text not in named
-            }
-        if not named:
+            for handle, text in zip(*one.get_legend_handles_labels(), strict=True):
+                handles.setdefault(text, handle)
+        if not handles:
             return
-        if self.is_ours:
+        if self.is_new:
             figure = self.axes[0].figure
-            columns = min(len(named), max(1, int(figure.get_figwidth() / NAME)))
+            columns = min(len(handles), max(1, int(figure.get_figwidth() / LEGEND_ENTRY_INCHES)))
             options = {"loc": "outside upper center", "ncols": columns, "frameon": False}
-            figure.legend([*named.values()], [*named], **options)
+            figure.legend([*handles.values()], [*handles], **options)
         else:
-            self.axes[0].legend([*named.values()], [*named], fontsize="small", framealpha=0.8)
+            self.axes[0].legend([*handles.values()], [*handles], fontsize="small", framealpha=0.8)
 
 
-def colour_bar(axes: Axes, drawn, text: str) -> None:
-    """A scale beside the axes, as high as they are whatever their aspect, with its meaning in words."""
-    beside = axes.figure.dpi_scale_trans + ScaledTranslation(1.0, 0.0, axes.transAxes)  # inches from the right edge
-    inset = axes.inset_axes((GAP, 0.0, BAR, 1.0), transform=blended_transform_factory(beside, axes.transAxes))
-    axes.figure.colorbar(drawn, cax=inset, label=text)
-
-
-def _columns(count: int) -> int:
-    """Of a grid that is wider than high; two by two for four."""
+def _count_columns(count: int) -> int:
+    """Choose the columns of a grid that is wider than high; four panels are two by two."""
     return min(count, 3) if count != 4 else 2
 
 
-def _new_axes(count: int, columns: int, size: tuple[float, float]) -> list[Axes]:
-    import matplotlib.pyplot as plt  # here: axes that are given need no window and no pyplot
+def _make_axes(count: int, columns: int, size: tuple[float, float]) -> list[Axes]:
+    import matplotlib.pyplot as plt  # here: given axes need neither a window nor pyplot
 
     rows = -(-count // columns)
     figure, axes = plt.subplots(
@@ -105,102 +114,50 @@ def _new_axes(count: int, columns: int, size: tuple[float, float]) -> list[Axes]
     return list(axes.ravel()[:count])
 
 
-INK = "#1a1a1a"
-"""Data."""
-LINE = "#08306b"
-"""What the model says: the darkest blue."""
-BAND = "#c6dbef"
-"""Where the model expects observations: the lightest."""
-MIDDLE = "#6baed6"
-"""Between the two."""
-OTHER = "#d94801"
-"""What is to be noticed, or is not the model's: half as light as a band, and never told by colour alone."""
-GUIDE = "0.55"
-"""Lines to read a picture by."""
-
-LINES = (
-    (LINE, "-", "o"),
-    (OTHER, "--", "s"),
-    ("#238b45", "-.", "^"),
-    ("#6a51a3", ":", "D"),
-    (INK, (0, (6, 1, 1, 1, 1, 1)), "v"),
-    ("0.5", (0, (3, 1)), "P"),
-)
-"""Colour, dash and marker of several curves in one panel."""
-
-FADED = 0.35
-"""The opacity of what stands in the background."""
+def add_colorbar(axes: Axes, mappable, text: str) -> None:
+    """Add a colorbar with a label, as high as the axes whatever their aspect."""
+    beside = axes.figure.dpi_scale_trans + ScaledTranslation(1.0, 0.0, axes.transAxes)  # inches from the right edge
+    bounds = (COLORBAR_GAP_INCHES, 0.0, COLORBAR_WIDTH_INCHES, 1.0)
+    inset = axes.inset_axes(bounds, transform=blended_transform_factory(beside, axes.transAxes))
+    axes.figure.colorbar(mappable, cax=inset, label=text)
 
 
-def line_style(index: int) -> dict:
-    """Colour, dash and marker of curve number `index`, as keywords of `Axes.plot`; they come again after six.
-
-    Example:
-        >>> from ovkgp.plotting.axes import line_style
-        >>> line_style(1)
-        {'color': '#d94801', 'linestyle': '--', 'marker': 's'}
-    """
-    colour, dash, marker = LINES[index % len(LINES)]
-    return {"color": colour, "linestyle": dash, "marker": marker}
+def get_line_style(index: int) -> dict:
+    """Return color, dash and marker of curve number `index` as keywords of `Axes.plot`, with period six."""
+    color, dash, marker = LINE_STYLES[index % len(LINE_STYLES)]
+    return {"color": color, "linestyle": dash, "marker": marker}
 
 
-WIDTH, NAMES_LINES = 30, 3
-"""Characters in a line of a label, and how many lines it may have."""
-
-
-def input_names(estimator) -> list[str]:
-    """The names of the input columns of a fitted estimator; "input 0", … where it was fitted to an array.
-
-    Example:
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> from ovkgp.plotting.axes import input_names, output_names
-        >>> model = ovkgp.OVKRidge().fit(np.eye(3), np.eye(3)[:, :2])
-        >>> input_names(model)[2], output_names(model)
-        ('input 2', ['output 0', 'output 1'])
-    """
+def get_input_names(estimator) -> list[str]:
+    """Return the input columns of a fitted estimator; "input 0", … if it was fitted to an array."""
     numbered = [f"input {i}" for i in range(estimator.n_features_in_)]
     return [str(name) for name in getattr(estimator, "feature_names_in_", numbered)]
 
 
-def output_names(estimator) -> list[str]:
-    """The names of the outputs of a fitted estimator; "output 0", … where it was fitted to an array."""
+def get_output_names(estimator) -> list[str]:
+    """Return the output columns of a fitted estimator; "output 0", … if it was fitted to an array."""
     if getattr(estimator, "_has_names", hasattr(estimator, "output_names_")):
         return list(estimator.output_names_)
-    return [f"output {a}" for a in range(num_outputs(estimator))]
+    return [f"output {a}" for a in range(getattr(estimator, "n_outputs_", 1))]
 
 
-def num_outputs(estimator) -> int:
-    """p; one for an estimator that does not count its outputs."""
-    return getattr(estimator, "n_outputs_", 1)
-
-
-def chosen_outputs(estimator, output) -> list[int]:
-    """The columns to draw: all for None, else those of that name or number, or of a list of them."""
-    names = output_names(estimator)
+def select_outputs(estimator, output) -> list[int]:
+    """Return the indices of the outputs to draw: all if None, else those of one name or number or a list of them."""
+    names = get_output_names(estimator)
     if output is None:
         return list(range(len(names)))
     is_list = isinstance(output, list | tuple | range) and len(output) > 0
     wanted = output if is_list else [output]
-    return [column(one, names, "output") for one in wanted]
+    return [find_column(one, names, "output") for one in wanted]
 
 
-def chosen_input(estimator, along) -> int:
-    """The input column to draw along: the first for None, else the one of that name or number."""
-    return 0 if along is None else column(along, input_names(estimator), "along")
+def select_input(estimator, along) -> int:
+    """Return the index of the input to draw along: the first if None, else the one of that name or number."""
+    return 0 if along is None else find_column(along, get_input_names(estimator), "along")
 
 
-def column(wanted, names: list[str], option: str) -> int:
-    """The place of a name, or of a number that may count from the end.
-
-    Raises:
-        OptionError: there is none.
-
-    Example:
-        >>> from ovkgp.plotting.axes import column
-        >>> column("v", ["u", "v"], "output"), column(-1, ["u", "v"], "output")
-        (1, 1)
-    """
+def find_column(wanted, names: list[str], option: str) -> int:
+    """Return the index of a column given by name, or by a number that may count from the end."""
     if isinstance(wanted, str):
         if wanted in names:
             return names.index(wanted)
@@ -211,26 +168,17 @@ def column(wanted, names: list[str], option: str) -> int:
     )
 
 
-def label(name: str, width: int = WIDTH) -> str:
-    """A name as text at an axis: long ones in at most three lines, and a dollar sign is a dollar sign and no formula.
-
-    Example:
-        >>> from ovkgp.plotting.axes import label
-        >>> print(label("price in $ of a very long column name"))
-        price in \\$ of a very long
-        column name
-    """
+def format_label(name: str, width: int = MAX_LABEL_CHARACTERS) -> str:
+    """Wrap a name to at most three lines, shorten it in the middle if longer, and escape dollar signs."""
     text = str(name)
-    if len(textwrap.wrap(text, width)) > NAMES_LINES:
-        half = (
-            NAMES_LINES * width // 2 - width // 4
-        )  # names that begin alike often differ at their ends: the middle goes
+    if len(textwrap.wrap(text, width)) > MAX_LABEL_LINES:
+        half = MAX_LABEL_LINES * width // 2 - width // 4  # names that begin alike often differ at their ends
         text = f"{text[:half].rstrip()} … {text[-half:].lstrip()}"
-    lines = textwrap.wrap(text, width, max_lines=NAMES_LINES, placeholder=" …") or [""]
+    lines = textwrap.wrap(text, width, max_lines=MAX_LABEL_LINES, placeholder=" …") or [""]
     return "\n".join(lines).replace("$", r"\$")
 
 
-def legend_label(name: str) -> str:
-    """The same in a legend, where matplotlib hides names that begin with an underscore."""
-    text = label(name)
+def format_legend_label(name: str) -> str:
+    """Format a name for a legend; matplotlib hides labels that begin with an underscore."""
+    text = format_label(name)
     return f"\N{ZERO WIDTH SPACE}{text}" if text.startswith("_") else text

@@ -1,4 +1,4 @@
-"""How fast does an error fall with the number of random features? On log-log axes, beside the Monte-Carlo rate D^(−1/2)."""
+"""Errors of random features against their number, on log-log axes with the Monte Carlo rate D^(−1/2)."""
 
 from __future__ import annotations
 
@@ -9,48 +9,61 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
 from ovkgp.exceptions import InputError
-from ovkgp.plotting.axes import GUIDE, Panels, legend_label, line_style
+from ovkgp.plotting.axes import GUIDE_COLOR, Panels, format_legend_label, get_line_style
 
-ABOVE = 1.6
-"""How far above the largest error the guide begins."""
-FEW = 8
-"""So many sizes have a mark each."""
+GUIDE_OFFSET = 1.6
+"""Ratio of the reference line to the largest error."""
+MAX_TICKS = 8
+"""Up to this number of sizes, each has a tick."""
 
 
 def plot_feature_error(sizes: Sequence[int], errors: Mapping[str, Sequence[float]], *, ax: Axes | None = None) -> Axes:
-    """Errors against numbers of features, with the line D^(−1/2) to compare slopes by.
+    """Plot errors against the number of features, with a reference line of slope D^(−1/2).
 
-    Args:
-        sizes: numbers of features or frequencies (k,), positive and increasing.
-        errors: by name, the errors (k,) at these sizes, positive; NaN where one is not known.
-        ax: where to draw.
+    Parameters
+    ----------
+    sizes : array-like of shape (k,)
+        Numbers of features or frequencies, positive and increasing.
+    errors : dict of array-like of shape (k,)
+        Positive errors at these sizes by name, NaN where unknown.
+    ax : Axes, default=None
+        Axes to draw on. If None, a new figure is made.
 
-    Raises:
-        InputError: nothing to draw, or lengths or signs that do not fit.
+    Returns
+    -------
+    Axes
+        The Axes.
 
-    Example:
-        >>> from matplotlib.figure import Figure
-        >>> from ovkgp.plotting import plot_feature_error
-        >>> ax = plot_feature_error([100, 400], {"iid": [0.2, 0.1], "orthogonal": [0.1, 0.04]}, ax=Figure().subplots())
-        >>> [line.get_label() for line in ax.get_lines()]
-        ['iid', 'orthogonal', 'slope $D^{-1/2}$']
+    Raises
+    ------
+    InputError
+        If `errors` is empty, or lengths or signs are invalid.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from ovkgp.plotting import plot_feature_error
+    >>> ax = plot_feature_error([100, 400], {"iid": [0.2, 0.1], "orthogonal": [0.1, 0.04]}, ax=Figure().subplots())
+    >>> [line.get_label() for line in ax.get_lines()]
+    ['iid', 'orthogonal', 'slope $D^{-1/2}$']
     """
-    sizes, curves = _checked(sizes, errors)
-    panels = Panels.of(ax, 1, "one for all curves")
+    sizes, curves = _check_curves(sizes, errors)
+    panels = Panels.create(ax, 1, "one for all curves")
     (axes,) = panels.axes
     for i, (name, values) in enumerate(curves.items()):
-        axes.loglog(sizes, values, **line_style(i), markersize=5, label=legend_label(name))
-    top = ABOVE * max(np.nanmax(values * np.sqrt(sizes / sizes[0])) for values in curves.values())
-    axes.loglog(sizes, top * np.sqrt(sizes[0] / sizes), color=GUIDE, linestyle=(0, (1, 2)), label="slope $D^{-1/2}$")
+        axes.loglog(sizes, values, **get_line_style(i), markersize=5, label=format_legend_label(name))
+    top = GUIDE_OFFSET * max(np.nanmax(values * np.sqrt(sizes / sizes[0])) for values in curves.values())
+    guide = {"color": GUIDE_COLOR, "linestyle": (0, (1, 2)), "label": "slope $D^{-1/2}$"}
+    axes.loglog(sizes, top * np.sqrt(sizes[0] / sizes), **guide)
     axes.set(xlabel="number of features $D$", ylabel="error")
-    _mark(axes, sizes)
+    _format_ticks(axes, sizes)
     panels.legend()
     return axes
 
 
-def _mark(axes: Axes, sizes: np.ndarray) -> None:
-    """Plain numbers: at the sizes where these are few, at 2 and 5 beside the powers of ten where errors span little."""
-    if len(sizes) <= FEW:
+def _format_ticks(axes: Axes, sizes: np.ndarray) -> None:
+    """Label few sizes by their values; add ticks at 2 and 5 if the errors span less than a factor of 100."""
+    if len(sizes) <= MAX_TICKS:
         axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
         axes.set_xticks([], minor=True)
     low, high = axes.get_ylim()
@@ -61,19 +74,19 @@ def _mark(axes: Axes, sizes: np.ndarray) -> None:
     axes.set_axisbelow(True)
 
 
-def _checked(sizes, errors) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _check_curves(sizes, errors) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     try:
         sizes = np.asarray(sizes, dtype=np.float64)
         curves = {str(name): np.asarray(values, dtype=np.float64) for name, values in dict(errors).items()}
     except (TypeError, ValueError) as error:
-        raise InputError(f"sizes are numbers, and errors a dictionary from names to numbers: {error}.") from error
+        raise InputError(f"sizes must be numbers and errors a dictionary from names to numbers: {error}.") from error
     if sizes.ndim != 1 or not len(sizes) or not (sizes > 0).all() or not (np.diff(sizes) > 0).all():
         raise InputError(f"sizes must be positive and increasing, got {sizes.tolist()}.")
     if not curves:
-        raise InputError("errors is empty: give at least one curve, such as {'iid': [0.2, 0.1]}.")
+        raise InputError("errors is empty. Give at least one curve, such as {'iid': [0.2, 0.1]}.")
     for name, values in curves.items():
         if values.shape != sizes.shape:
-            raise InputError(f"errors[{name!r}] has shape {values.shape}; there are {len(sizes)} sizes.")
+            raise InputError(f"errors[{name!r}] has shape {values.shape}, expected {sizes.shape} as sizes.")
         if not np.isfinite(values).any() or (values <= 0).any() or np.isinf(values).any():
-            raise InputError(f"errors[{name!r}] must be positive numbers, for logarithmic axes; got {values.tolist()}.")
+            raise InputError(f"errors[{name!r}] must be positive (for logarithmic axes), got {values.tolist()}.")
     return sizes, curves

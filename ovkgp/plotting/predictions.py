@@ -1,4 +1,4 @@
-"""Quantile curves as a fan: the closer two levels are to the median, the darker the band between them."""
+"""Predictions along one input: mean with interval, or quantile curves as a fan chart."""
 
 from __future__ import annotations
 
@@ -8,11 +8,25 @@ from matplotlib.colors import to_rgb
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.criticism.calibration import check_levels
-from ovkgp.criticism.predictive_distributions import as_inputs
 from ovkgp.estimators import InfiniteQuantileRegressor
+from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.exceptions import OptionError
-from ovkgp.plotting.axes import BAND, FADED, INK, LINE, MIDDLE, Panels, chosen_outputs, label, output_names
-from ovkgp.plotting.slices import PROBABILITIES, Bands, Data, InputSlice, check_posterior
+from ovkgp.plotting.axes import (
+    BAND_COLOR,
+    FADED_OPACITY,
+    INK_COLOR,
+    LINE_COLOR,
+    MIDTONE_COLOR,
+    Panels,
+    format_label,
+    get_output_names,
+    select_outputs,
+)
+from ovkgp.plotting.slices import PROBABILITY_KINDS, Bands, InputSlice, PlotData, check_posterior_regressor
+
+DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+DASHES = (":", "--", "-.", (0, (6, 1, 1, 1, 1, 1)))
+"""Line styles from the outermost quantile curves inwards; the median is solid."""
 
 
 def plot_prediction(
@@ -28,145 +42,162 @@ def plot_prediction(
     num_points: int = 200,
     ax=None,
 ) -> Axes | np.ndarray:
-    """Mean and interval of each output along one input, the other inputs at their medians.
+    """Plot mean and interval of each output along one input, with the other inputs at their medians.
 
-    Args:
-        estimator: a fitted `GPRegressor`, `OVKRidge` or `ORFFRidge`.
-        X, Y: rows to show as dots (n, d) and (n, p), NaN where missing. X alone says only where to draw; without both they are the
-            rows that the model keeps. A model that keeps none is drawn two standard deviations around the mean of its inputs.
-        output: the name or number of one output, or a list of them; None draws a panel for each.
-        along: the name or number of the input that runs; None is the first.
-        level: of the interval, between 0 and 1.
-        num_draws: random latent functions to draw as well.
-        noise: whether the interval is of a new observation or of the latent function. That of a label or a class is of its probability.
-        num_points: of the curves.
-        ax: where to draw: an Axes, or as many as there are panels.
+    Parameters
+    ----------
+    estimator : GPRegressor, OVKRidge or ORFFRidge
+        Fitted estimator.
+    X, Y : array-like of shape (n, d) and (n, p), default=None
+        Data to show as dots, NaN in Y where missing. If only X is given, it sets the range. If both are None, the
+        stored training data are shown; without stored data, the range is the mean input plus and minus two standard
+        deviations.
+    output : str, int or list, default=None
+        Name or index of one output, or a list of them. If None, every output gets a panel.
+    along : str or int, default=None
+        Name or index of the input on the horizontal axis. If None, the first.
+    level : float, default=0.9
+        Level of the interval, strictly between 0 and 1.
+    num_draws : int, default=0
+        Number of latent functions to sample and draw.
+    noise : bool, default=True
+        Whether the interval is that of a new observation or of the latent function. For a label or class, it is the
+        interval of its probability.
+    num_points : int, default=200
+        Number of points of the curves. Must be at least 2.
+    ax : Axes or array of Axes, default=None
+        Axes to draw on, one per output. If None, a new figure is made.
 
-    Returns:
-        The Axes, or an array (p,) of them where there are several outputs.
+    Returns
+    -------
+    Axes or ndarray of shape (p,)
+        The Axes, or an array of them if there are several outputs.
 
-    Where there are several inputs, dots are all rows, and not only those whose other inputs are near their medians.
+    Notes
+    -----
+    If there are several inputs, all rows are shown, whatever the values of their other inputs.
 
-    Cost: a prediction of mean and interval at `num_points` points.
-
-    Example:
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> from matplotlib.figure import Figure
-        >>> X = np.linspace(0, 6, 30)[:, None]
-        >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.hstack([np.sin(X), np.cos(X)]))
-        >>> ax = ovkgp.plotting.plot_prediction(model, output=1, ax=Figure().subplots())
-        >>> ax.get_xlabel(), ax.get_ylabel()
-        ('input 0', 'output 1')
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> from matplotlib.figure import Figure
+    >>> X = np.linspace(0, 6, 30)[:, None]
+    >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.hstack([np.sin(X), np.cos(X)]))
+    >>> ax = ovkgp.plotting.plot_prediction(model, output=1, ax=Figure().subplots())
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('input 0', 'output 1')
     """
     check_is_fitted(estimator)
-    check_posterior(estimator, "plot_prediction")
-    level = check_level(level)
-    outputs, data = chosen_outputs(estimator, output), Data.of(estimator, X, Y)
-    cut = InputSlice.of(estimator, data, along, num_points)
-    bands = Bands.of(estimator, cut.points, level, bool(noise), num_draws)
-    panels = Panels.of(ax, len(outputs))  # last, so that a mistake leaves no empty figure behind
+    check_posterior_regressor(estimator, "plot_prediction")
+    level = _check_level(level)
+    outputs, data = select_outputs(estimator, output), PlotData.resolve(estimator, X, Y)
+    input_slice = InputSlice.create(estimator, data, along, num_points)
+    bands = Bands.predict(estimator, input_slice.points, level, bool(noise), num_draws)
+    panels = Panels.create(ax, len(outputs))  # last: errors leave no empty figure
+    band_label = f"{100 * level:g} % interval" + ("" if noise else " of the function")
+    names = get_output_names(estimator)
     for axes, a in zip(panels.axes, outputs, strict=True):
-        _draw_band(axes, cut.axis, bands, a, _band_name(level, bool(noise)))
+        _draw_band(axes, input_slice.axis, bands, a, band_label)
         if data.Y is not None and (noise or bands.kinds[a] == "real"):
-            draw_dots(axes, data, cut.along, a)
-        axes.set(xlabel=cut.name, ylabel=_output_name(output_names(estimator)[a], bands.kinds[a], bool(noise)))
+            _draw_data(axes, data, input_slice.along, a)
+        axes.set(xlabel=input_slice.name, ylabel=_format_output(names[a], bands.kinds[a], bool(noise)))
         axes.margins(x=0.01)
     panels.legend()
-    return panels.answer
+    return panels.result
 
 
-def check_level(level) -> float:
-    """Refuse a level that is not strictly between 0 and 1."""
+def _check_level(level) -> float:
     if isinstance(level, bool) or not isinstance(level, (int, float, np.number)) or not 0 < level < 1:
-        raise OptionError(f"level must be a number strictly between 0 and 1, such as 0.9; got {level!r}.")
+        raise OptionError(f"level must be a number strictly between 0 and 1, such as 0.9, got {level!r}.")
     return float(level)
 
 
-def draw_dots(axes: Axes, data: Data, along: int, output: int) -> None:
-    """The observed values of one output; faint where other inputs differ too, so that a cut does not explain them."""
+def _draw_band(axes: Axes, x: np.ndarray, bands: Bands, a: int, name: str) -> None:
+    axes.fill_between(x, bands.lower[:, a], bands.upper[:, a], color=BAND_COLOR, linewidth=0, label=name)
+    for i, draw in enumerate(bands.draws):
+        axes.plot(x, draw[:, a], color=MIDTONE_COLOR, linewidth=0.8, label="function draws" if i == 0 else None)
+    axes.plot(x, bands.mean[:, a], color=LINE_COLOR, linewidth=1.8, label="mean")
+
+
+def _draw_data(axes: Axes, data: PlotData, along: int, output: int) -> None:
+    """Draw the observed values of one output, faint if other inputs vary as well."""
     observed = np.isfinite(data.Y[:, output])
-    alpha = {} if data.X.shape[1] == 1 else {"alpha": FADED}
+    alpha = {} if data.X.shape[1] == 1 else {"alpha": FADED_OPACITY}
     axes.plot(
         *(data.X[observed, along], data.Y[observed, output]),
-        **{"linestyle": "none", "marker": "o", "markersize": 3.5, "markerfacecolor": "none", "markeredgecolor": INK},
-        **{"markeredgewidth": 0.8, "label": "data", "zorder": 2.5, **alpha},
+        **{"linestyle": "none", "marker": "o", "markersize": 3.5, "markerfacecolor": "none", "markeredgewidth": 0.8},
+        **{"markeredgecolor": INK_COLOR, "label": "data", "zorder": 2.5, **alpha},
     )
 
 
-def _draw_band(axes: Axes, x: np.ndarray, bands: Bands, a: int, name: str) -> None:
-    axes.fill_between(x, bands.lower[:, a], bands.upper[:, a], color=BAND, linewidth=0, label=name)
-    for i, draw in enumerate(bands.draws):
-        axes.plot(x, draw[:, a], color=MIDDLE, linewidth=0.8, label="random functions" if i == 0 else None)
-    axes.plot(x, bands.mean[:, a], color=LINE, linewidth=1.8, label="mean")
-
-
-def _band_name(level: float, noise: bool) -> str:
-    return f"{100 * level:g} % interval" + ("" if noise else " of the function")
-
-
-def _output_name(name: str, kind: str, noise: bool) -> str:
-    if kind in PROBABILITIES:
-        return label(f"probability of {name}" if noise else f"log-odds of {name}")
+def _format_output(name: str, kind: str, noise: bool) -> str:
+    if kind in PROBABILITY_KINDS:
+        return format_label(f"probability of {name}" if noise else f"log-odds of {name}")
     if kind == "count" and not noise:
-        return label(f"log of expected {name}")
-    return label(name)
-
-
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-DASHES = (":", "--", "-.", (0, (6, 1, 1, 1, 1, 1)))
-"""Of the outermost curves and those next to them; the median is solid."""
+        return format_label(f"log of expected {name}")
+    return format_label(name)
 
 
 def plot_quantiles(
-    estimator, X=None, y=None, *, levels=LEVELS, along=None, output=None, num_points: int = 200, ax=None
+    estimator, X=None, y=None, *, levels=DEFAULT_LEVELS, along=None, output=None, num_points: int = 200, ax=None
 ) -> Axes | np.ndarray:
-    """Quantiles of a new observation along one input, the other inputs at their medians.
+    """Plot quantiles of a new observation along one input, with the other inputs at their medians.
 
-    Args:
-        estimator: a fitted `InfiniteQuantileRegressor`, or a regressor with `predict_quantiles`, such as `GPRegressor`.
-        X, y: rows to show as dots; X alone says only where to draw. Without both they are the rows that the model keeps.
-        levels: of the curves, strictly between 0 and 1; of a regressor with finite coupling those that it learned.
-        along: the name or number of the input that runs; None is the first.
-        output: the name or number of one output, or a list of them; None draws a panel for each.
-        num_points: of the curves.
-        ax: where to draw: an Axes, or as many as there are panels.
+    Parameters
+    ----------
+    estimator : InfiniteQuantileRegressor, GPRegressor, OVKRidge or ORFFRidge
+        Fitted estimator.
+    X, y : array-like of shape (n, d) and (n,) or (n, p), default=None
+        Data to show as dots. If only X is given, it sets the range. If both are None, the stored training data are
+        shown.
+    levels : array-like, default=(0.05, 0.25, 0.5, 0.75, 0.95)
+        Levels of the curves, strictly between 0 and 1. For a regressor with finite coupling, its training levels.
+    along : str or int, default=None
+        Name or index of the input on the horizontal axis. If None, the first.
+    output : str, int or list, default=None
+        Name or index of one output, or a list of them. If None, every output gets a panel.
+    num_points : int, default=200
+        Number of points of the curves. Must be at least 2.
+    ax : Axes or array of Axes, default=None
+        Axes to draw on, one per output. If None, a new figure is made.
 
-    Returns:
-        The Axes, or an array (p,) of them where there are several outputs.
+    Returns
+    -------
+    Axes or ndarray of shape (p,)
+        The Axes, or an array of them if there are several outputs.
 
-    Cost: a prediction of all levels at `num_points` points.
-
-    Example:
-        >>> import ovkgp
-        >>> from matplotlib.figure import Figure
-        >>> from ovkgp.datasets import make_sine_quantiles
-        >>> X, y, _ = make_sine_quantiles(100, random_state=0)
-        >>> model = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-3).fit(X, y)
-        >>> ax = ovkgp.plotting.plot_quantiles(model, levels=[0.1, 0.5, 0.9], ax=Figure().subplots())
-        >>> ax.get_legend_handles_labels()[1]
-        ['10 %, 90 %', '50 %', 'data']
+    Examples
+    --------
+    >>> import ovkgp
+    >>> from matplotlib.figure import Figure
+    >>> from ovkgp.datasets import make_sine_quantiles
+    >>> X, y, _ = make_sine_quantiles(100, random_state=0)
+    >>> model = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-3).fit(X, y)
+    >>> ax = ovkgp.plotting.plot_quantiles(model, levels=[0.1, 0.5, 0.9], ax=Figure().subplots())
+    >>> ax.get_legend_handles_labels()[1]
+    ['10 %, 90 %', '50 %', 'data']
     """
     check_is_fitted(estimator)
     if not isinstance(estimator, InfiniteQuantileRegressor):
-        check_posterior(estimator, "plot_quantiles")
-    levels, outputs = check_levels(levels), chosen_outputs(estimator, output)
-    data = Data.of(estimator, X, y)
-    cut = InputSlice.of(estimator, data, along, num_points)
-    curves = quantile_curves(estimator, cut.points, levels)
-    panels = Panels.of(ax, len(outputs))
+        check_posterior_regressor(estimator, "plot_quantiles")
+    levels, outputs = check_levels(levels), select_outputs(estimator, output)
+    data = PlotData.resolve(estimator, X, y)
+    input_slice = InputSlice.create(estimator, data, along, num_points)
+    curves = _predict_quantiles(estimator, input_slice.points, levels)
+    panels = Panels.create(ax, len(outputs))
     for axes, a in zip(panels.axes, outputs, strict=True):
-        _draw_fan(axes, cut.axis, curves[:, a], levels)
+        _draw_fan(axes, input_slice.axis, curves[:, a], levels)
         if data.Y is not None:
-            draw_dots(axes, data, cut.along, a)
-        axes.set(xlabel=cut.name, ylabel=label(output_names(estimator)[a]))
+            _draw_data(axes, data, input_slice.along, a)
+        axes.set(xlabel=input_slice.name, ylabel=format_label(get_output_names(estimator)[a]))
         axes.margins(x=0.01)
     panels.legend()
-    return panels.answer
+    return panels.result
 
 
-def quantile_curves(estimator, points: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Quantiles (m, p, q) at points (m, d), whichever way the estimator is asked for them."""
+def _predict_quantiles(estimator, points: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Predict quantiles (m, p, q) at points (m, d)."""
     X = as_inputs(estimator, points)
     if isinstance(estimator, InfiniteQuantileRegressor):
         return estimator.predict(X, levels)[:, None]
@@ -174,19 +205,20 @@ def quantile_curves(estimator, points: np.ndarray, levels: np.ndarray) -> np.nda
 
 
 def _draw_fan(axes: Axes, x: np.ndarray, curves: np.ndarray, levels: np.ndarray) -> None:
-    pairs = len(levels) // 2
-    for i in range(pairs):
-        shade = _between(BAND, MIDDLE, i / max(pairs - 1, 1))
-        axes.fill_between(x, curves[:, i], curves[:, -1 - i], color=shade, linewidth=0)
+    """Draw bands between symmetric levels, darker towards the median, and a curve per level."""
+    num_pairs = len(levels) // 2
+    for i in range(num_pairs):
+        color = _interpolate_color(BAND_COLOR, MIDTONE_COLOR, i / max(num_pairs - 1, 1))
+        axes.fill_between(x, curves[:, i], curves[:, -1 - i], color=color, linewidth=0)
     depths = np.round(np.minimum(levels, 1 - levels), 9)
     for i, depth in enumerate(np.unique(depths)):
-        places = np.flatnonzero(depths == depth)
-        style = {"color": LINE, "linestyle": "-" if depth == 0.5 else DASHES[i % len(DASHES)]}
-        name = ", ".join(f"{100 * level:.4g} %" for level in levels[places])
-        axes.plot(x, curves[:, places[0]], linewidth=1.8 if depth == 0.5 else 1.1, label=name, **style)
-        for other in places[1:]:
+        indices = np.flatnonzero(depths == depth)
+        style = {"color": LINE_COLOR, "linestyle": "-" if depth == 0.5 else DASHES[i % len(DASHES)]}
+        name = ", ".join(f"{100 * level:.4g} %" for level in levels[indices])
+        axes.plot(x, curves[:, indices[0]], linewidth=1.8 if depth == 0.5 else 1.1, label=name, **style)
+        for other in indices[1:]:
             axes.plot(x, curves[:, other], linewidth=1.1, **style)
 
 
-def _between(first, second, part: float) -> np.ndarray:
-    return (1 - part) * np.array(to_rgb(first)) + part * np.array(to_rgb(second))
+def _interpolate_color(first, second, fraction: float) -> np.ndarray:
+    return (1 - fraction) * np.array(to_rgb(first)) + fraction * np.array(to_rgb(second))

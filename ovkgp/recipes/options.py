@@ -1,4 +1,4 @@
-"""The options of the estimators of a continuum of tasks that a recipe may set."""
+"""Options that a recipe may set for each estimator, as pydantic models, and descriptions of their types for messages."""
 
 from __future__ import annotations
 
@@ -12,99 +12,89 @@ from pydantic_core import PydanticCustomError
 
 
 @dataclass(frozen=True)
-class Says:
-    """How a kind of value is called in an error."""
+class ValueDescription:
+    """Description of a type of values in error messages."""
 
-    phrase: str
+    text: str
 
 
 class Options(BaseModel):
-    """A table of a recipe: nothing but its fields, and no value of another kind."""
+    """Table of a recipe: unknown keys and values of other types are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def _none_where(word: str) -> BeforeValidator:
+def _none_if(word: str) -> BeforeValidator:
     return BeforeValidator(lambda value: None if isinstance(value, str) and value == word else value)
 
 
-Count = Annotated[int, Field(ge=1), Says("a whole number, at least 1")]
-Several = Annotated[int, Field(ge=2), Says("a whole number, at least 2")]
-Seed = Annotated[int, Field(ge=0, lt=2**32), Says("a whole number from 0 to 2³² − 1")]
-Switch = Annotated[bool, Says("true or false")]
-Verbosity = Annotated[int, Field(ge=0, le=1), Says("0 or 1")]
-Number = Annotated[float, Field(allow_inf_nan=False), Says("a number")]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), Says("a positive number")]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), Says("a number, at least 0")]
-Share = Annotated[float, Field(gt=0, lt=1), Says("a number between 0 and 1")]
-Positives = Annotated[list[Positive], Field(min_length=1), Says("a list of positive numbers")]
-Numbers = Annotated[list[Number], Field(min_length=1), Says("a list of numbers")]
-Rows = Annotated[list[Numbers], Field(min_length=1), Says("a list of rows of numbers")]
-Shares = Annotated[list[Share], Field(min_length=1), Says("a list of numbers between 0 and 1")]
+Count = Annotated[int, Field(ge=1), ValueDescription("an integer of at least 1")]
+AtLeastTwo = Annotated[int, Field(ge=2), ValueDescription("an integer of at least 2")]
+Seed = Annotated[int, Field(ge=0, lt=2**32), ValueDescription("an integer from 0 to 2³² − 1")]
+Switch = Annotated[bool, ValueDescription("true or false")]
+Verbosity = Annotated[int, Field(ge=0, le=1), ValueDescription("0 or 1")]
+Number = Annotated[float, Field(allow_inf_nan=False), ValueDescription("a number")]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), ValueDescription("a positive number")]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), ValueDescription("a number of at least 0")]
+Fraction = Annotated[float, Field(gt=0, lt=1), ValueDescription("a number between 0 and 1")]
+Positives = Annotated[list[Positive], Field(min_length=1), ValueDescription("a list of positive numbers")]
+Numbers = Annotated[list[Number], Field(min_length=1), ValueDescription("a list of numbers")]
+Rows = Annotated[list[Numbers], Field(min_length=1), ValueDescription("a list of rows of numbers")]
+Fractions = Annotated[list[Fraction], Field(min_length=1), ValueDescription("a list of numbers between 0 and 1")]
 Costs = Annotated[
-    list[Annotated[float, Field(ge=-1, le=1)]], Field(min_length=1), Says("a list of numbers from −1 to 1")
+    list[Annotated[float, Field(ge=-1, le=1)]], Field(min_length=1), ValueDescription("a list of numbers from −1 to 1")
 ]
-Nothing = Annotated[None, _none_where("none"), Says("'none'")]
-AllRows = Annotated[None, _none_where("all"), Says("'all'")]
+NoneWord = Annotated[None, _none_if("none"), ValueDescription("'none'")]
+AllRows = Annotated[None, _none_if("all"), ValueDescription("'all'")]
 
 
-def allowed_words(field: FieldInfo) -> tuple[str, ...]:
-    """The words that an option may be, where it may be words.
-
-    Example:
-        >>> from typing import Literal
-        >>> from pydantic.fields import FieldInfo
-        >>> from ovkgp.recipes.options import Count, allowed_words
-        >>> allowed_words(FieldInfo.from_annotation(Literal["auto", "exact"] | Count))
-        ('auto', 'exact')
-    """
-    return tuple(word for word in _words(field.annotation) if isinstance(word, str))
+def allowed_strings(field: FieldInfo) -> tuple[str, ...]:
+    """Return the strings that an option may be."""
+    return tuple(value for value in _literals(field.annotation) if isinstance(value, str))
 
 
-def described(field: FieldInfo) -> str:
-    """What an option may be, in words.
-
-    Example:
-        >>> from typing import Literal
-        >>> from pydantic.fields import FieldInfo
-        >>> from ovkgp.recipes.options import Count, described
-        >>> described(FieldInfo.from_annotation(Literal["auto"] | Count))
-        "'auto' or a whole number, at least 1"
-    """
-    said = next((mark.phrase for mark in field.metadata if isinstance(mark, Says)), None)
-    phrases = [said] if said else _phrases(field.annotation)
-    if len(phrases) > 1 and len(phrases) == len(_words(field.annotation)):
-        return f"one of {', '.join(phrases)}"
-    return f"{', '.join(phrases[:-1])} or {phrases[-1]}" if len(phrases) > 1 else phrases[0]
+def describe_field(field: FieldInfo) -> str:
+    """Describe the values that an option may have."""
+    own = next((mark.text for mark in field.metadata if isinstance(mark, ValueDescription)), None)
+    texts = [own] if own else _descriptions(field.annotation)
+    if len(texts) > 1 and len(texts) == len(_literals(field.annotation)):
+        return f"one of {', '.join(texts)}"
+    return f"{', '.join(texts[:-1])} or {texts[-1]}" if len(texts) > 1 else texts[0]
 
 
-def _words(kind) -> tuple:
+def _literals(kind) -> tuple:
     if get_origin(kind) is Literal:
         return get_args(kind)
     if _is_union(kind):
-        return tuple(word for part in get_args(kind) for word in _words(part))
+        return tuple(value for part in get_args(kind) for value in _literals(part))
     return ()
 
 
-def _phrases(kind) -> list[str]:
+def _descriptions(kind) -> list[str]:
     if get_origin(kind) is Annotated:
-        said = next((mark.phrase for mark in get_args(kind) if isinstance(mark, Says)), None)
-        return [said] if said else _phrases(get_args(kind)[0])
+        own = next((mark.text for mark in get_args(kind) if isinstance(mark, ValueDescription)), None)
+        return [own] if own else _descriptions(get_args(kind)[0])
     if get_origin(kind) is Literal:
-        return [repr(word) for word in get_args(kind)]
+        return [repr(value) for value in get_args(kind)]
     if _is_union(kind):
-        return [phrase for part in get_args(kind) for phrase in _phrases(part)]
+        return [text for part in get_args(kind) for text in _descriptions(part)]
     if isinstance(kind, type) and issubclass(kind, Options):
         return [f"a table with {', '.join(kind.model_fields)}"]
-    if kind is NoneType:  # cannot be written in a file
+    if kind is NoneType:  # TOML has no null
         return []
-    return [{str: "a text in quotes", dict: "a table"}.get(get_origin(kind) or kind, "another value")]
+    return [{str: "a string in quotes", dict: "a table"}.get(get_origin(kind) or kind, "another value")]
 
 
 def _is_union(kind) -> bool:
     return get_origin(kind) is Union or type(kind).__name__ == "UnionType"
 
 
+def incompatible_options(field: str, message: str) -> PydanticCustomError:
+    """Make an error about options that exclude each other; `field` is the one whose line is named."""
+    return PydanticCustomError("incompatible_options", "{message}", {"message": message, "field": field})
+
+
+Convention = Literal["sum", "mean", "mean_unhalved", "penalty_unhalved", "samples", "stability", "var"]
 Base = Literal["rbf", "matern12", "matern32", "matern52", "rq"]
 Likelihood = Literal[
     "gaussian",
@@ -120,12 +110,14 @@ Likelihood = Literal[
 OneLikelihood = Literal[
     "gaussian", "student_t", "laplace", "asymmetric_laplace", "huber", "bernoulli", "poisson", "negative_binomial"
 ]
-"""Those of a single output: softmax is of all."""
+"""Likelihoods of a single output; softmax is joint over all outputs."""
 LikelihoodList = Annotated[
-    list[OneLikelihood], Field(min_length=1), Says("a list with one of them (but 'softmax') for each output")
+    list[OneLikelihood], Field(min_length=1), ValueDescription("a list with one of them (except 'softmax') per output")
 ]
-LikelihoodTable = Annotated[dict[str, OneLikelihood], Says("a table from columns to one of them (but 'softmax')")]
-Node = Annotated[str | Annotated[int, Field(ge=0)], Says("the name or the number of a column")]
+LikelihoodTable = Annotated[
+    dict[str, OneLikelihood], ValueDescription("a table from columns to one of them (except 'softmax')")
+]
+Node = Annotated[str | Annotated[int, Field(ge=0)], ValueDescription("the name or the index of a column")]
 Edge = Annotated[
     tuple[Node, Node] | tuple[Node, Node, Positive],
     BeforeValidator(lambda edge: tuple(edge) if isinstance(edge, list) else edge),
@@ -134,22 +126,22 @@ EDGES = '\'chain\', \'complete\' or a list of edges, such as [["a", "b"], ["b", 
 
 
 class Sampling(Options):
-    """How hyperparameters are drawn: options of `ovkgp.inference.sample_hyperparameters`, and `max_draws`."""
+    """Options of `ovkgp.inference.sample_hyperparameters`, and `max_draws`."""
 
     draws: Count = 500
     tune: Count = 500
     chains: Count = 4
     guide: Literal["normal", "multivariate", "low_rank"] = "multivariate"
-    batch_size: Count | Nothing = None
-    target_accept: Share = 0.8
-    prior_draws: Annotated[int, Field(ge=0), Says("a whole number, at least 0")] = 500
+    batch_size: Count | NoneWord = None
+    target_accept: Fraction = 0.8
+    prior_draws: Annotated[int, Field(ge=0), ValueDescription("an integer of at least 0")] = 500
     log_likelihood: Literal["auto"] | Switch = "auto"
     posterior_predictive: Literal["auto"] | Switch = "auto"
     max_draws: Count = 50
 
 
 class GPOptions(Options):
-    """The constructor of `GPRegressor`, for values that can be written in a file."""
+    """Constructor arguments of `GPRegressor` that TOML can express."""
 
     kernel: Literal["auto", "independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"] = "auto"
     base_kernel: Base = "matern52"
@@ -161,62 +153,54 @@ class GPOptions(Options):
     likelihood: Likelihood | Literal["by_values"] | LikelihoodList | LikelihoodTable = "gaussian"
     training_rows: Count | AllRows = 10_000
     variance: Literal["features", "guarded"] = "guarded"
-    random_state: Seed | Nothing = None
+    random_state: Seed | NoneWord = None
     verbose: Verbosity = 0
     distributed: Switch = False
-    sampling: Sampling | Nothing = None
+    sampling: Sampling | NoneWord = None
 
     @model_validator(mode="after")
-    def _sampling_is_read(self) -> GPOptions:
+    def _check_sampling(self) -> GPOptions:
         if self.sampling is not None and self.hyperparameters not in ("laplace", "svi", "nuts"):
-            raise misfit(
+            raise incompatible_options(
                 "sampling",
-                "sampling is for hyperparameters = 'laplace', 'svi' or 'nuts'; with "
-                f"{self.hyperparameters!r} nothing is drawn: leave it out, or say 'none'",
+                "sampling must be 'none' unless hyperparameters is 'laplace', 'svi' or 'nuts', got hyperparameters = "
+                f"{self.hyperparameters!r}",
             )
         return self
 
     @model_validator(mode="after")
-    def _likelihood_is_variational(self) -> GPOptions:
+    def _check_likelihood(self) -> GPOptions:
         if self.likelihood not in ("gaussian", "by_values") and self.approximation not in ("auto", "variational"):
-            raise misfit(
+            raise incompatible_options(
                 "approximation",
-                f"approximation = {self.approximation!r} is for the likelihood 'gaussian'; others need 'auto' or 'variational'",
+                f"approximation must be 'auto' or 'variational' unless likelihood is 'gaussian', got {self.approximation!r}",
             )
         return self
 
 
 class Graph(Options):
-    """Which outputs are neighbours, and what keeps their common mean free (`ovkgp.kernels.GraphMatrix`)."""
+    """Graph of the outputs: arguments of `ovkgp.kernels.GraphMatrix`."""
 
-    edges: Annotated[
-        Literal["chain", "complete"] | Annotated[list[Edge], Field(min_length=1)],
-        Says(EDGES),
-    ]
-    mean_variance: Positive | Nothing = None
-    ridge: Positive | Nothing = None
+    edges: Annotated[Literal["chain", "complete"] | Annotated[list[Edge], Field(min_length=1)], ValueDescription(EDGES)]
+    mean_variance: Positive | NoneWord = None
+    ridge: Positive | NoneWord = None
 
     @model_validator(mode="after")
-    def _one_remedy(self) -> Graph:
+    def _check_mean_variance(self) -> Graph:
         if (self.mean_variance is None) == (self.ridge is None):
-            raise misfit(
-                "ridge", "give mean_variance or ridge, one of the two: each gives the mean of all outputs a variance"
+            raise incompatible_options(
+                "ridge",
+                "exactly one of mean_variance and ridge must be set: each defines the variance of the mean of all outputs",
             )
         return self
 
 
-def misfit(field: str, sentence: str) -> PydanticCustomError:
-    """An error about options that do not go together; `field` is the one whose line is named."""
-    return PydanticCustomError("misfit", "{sentence}", {"sentence": sentence, "field": field})
-
-
-Convention = Literal["sum", "mean", "mean_unhalved", "penalty_unhalved", "samples", "stability", "var"]
 Solver = Literal["auto", "eigen", "closed_form", "cg", "lbfgs"]
 Structure = Literal["auto", "independent", "decomposable", "curl_free", "divergence_free", "helmholtz"]
 
 
 class OVKRidgeOptions(Options):
-    """The constructor of `OVKRidge`, for values that can be written in a file."""
+    """Constructor arguments of `OVKRidge` that TOML can express."""
 
     kernel: Structure = "auto"
     lam: Positive | Positives = 1.0
@@ -224,83 +208,83 @@ class OVKRidgeOptions(Options):
     solver: Solver = "auto"
     base_kernel: Base = "rbf"
     lengthscale: Literal["median"] | Positive = "median"
-    output_matrix: Rows | Nothing = None
-    output_metric: Positives | Rows | Nothing = None
+    output_matrix: Rows | NoneWord = None
+    output_metric: Positives | Rows | NoneWord = None
     fit_intercept: Switch = False
     selection: Literal["loo", "evidence"] = "loo"
     scale: Literal["given", "evidence"] = "given"
     tolerance: Positive = 1e-9
-    max_iter: Count | Nothing = None
+    max_iter: Count | NoneWord = None
     verbose: Verbosity = 0
 
 
 class ORFFRidgeOptions(OVKRidgeOptions):
-    """The constructor of `ORFFRidge`, for values that can be written in a file."""
+    """Constructor arguments of `ORFFRidge` that TOML can express."""
 
     solver: Literal["auto", "eigen", "closed_form", "cg", "lbfgs", "doubly_sgd"] = "auto"
     num_frequencies: Count = 500
     variance: Literal["features", "guarded"] = "guarded"
-    block_size: Count | Nothing = None
-    batch_size: Count | Nothing = None
+    block_size: Count | NoneWord = None
+    batch_size: Count | NoneWord = None
     learning_rate: Positive = 1.0
     preconditioned: Switch = True
-    random_state: Seed | Nothing = None
+    random_state: Seed | NoneWord = None
     distributed: Switch = False
 
 
 class SimplexOptions(Options):
-    """The constructor of `SimplexClassifier`, for values that can be written in a file."""
+    """Constructor arguments of `SimplexClassifier` that TOML can express."""
 
     kernel: Literal["auto"] = "auto"
     lam: Positive | Positives = 1.0
     convention: Convention = "sum"
     coding: Literal["codes", "one_hot"] = "codes"
-    num_frequencies: Count | Nothing = None
+    num_frequencies: Count | NoneWord = None
     solver: Solver = "auto"
     base_kernel: Base = "rbf"
     lengthscale: Literal["median"] | Positive = "median"
-    cv: Several = 5
-    random_state: Seed | Nothing = None
+    cv: AtLeastTwo = 5
+    random_state: Seed | NoneWord = None
     verbose: Verbosity = 0
 
 
 TaskKernel = Literal["rbf", "matern12", "matern32", "matern52", "rq", "laplace"]
 Median = Literal["median"] | Positive | Positives
-Convention_task_options = Literal["samples", "stability"]
+TaskConvention = Literal["samples", "stability"]
 Measure = Literal["gauss_legendre", "sobol", "monte_carlo"]
 
 
 class QuantileOptions(Options):
-    """The constructor of `InfiniteQuantileRegressor`, for values that can be written in a file."""
+    """Constructor arguments of `InfiniteQuantileRegressor` that TOML can express."""
 
     kernel: TaskKernel = "rbf"
     lengthscale: Literal["auto", "median"] | Positive | Positives = "auto"
-    trend: Literal["auto", "linear", "quadratic"] | Nothing = "auto"
+    trend: Literal["auto", "linear", "quadratic"] | NoneWord = "auto"
     task_kernel: TaskKernel = "rbf"
     task_lengthscale: Median = 0.3
     lam: Literal["auto"] | Positive = "auto"
-    convention: Convention_task_options = "samples"
+    convention: TaskConvention = "samples"
     coupling: Literal["infinite", "joint", "independent"] = "infinite"
-    levels: Shares | Nothing = None
+    levels: Fractions | NoneWord = None
     num_tasks: Literal["auto"] | Count = "auto"
     measure: Measure = "gauss_legendre"
     loss: Literal["pinball", "smoothed_pinball"] = "pinball"
-    kappa: Positive | Nothing = None
-    noncrossing: Literal["rearrange", "penalty", "exact"] | Nothing = "rearrange"
+    kappa: Positive | NoneWord = None
+    noncrossing: Literal["rearrange", "penalty", "exact"] | NoneWord = "rearrange"
     lam_nc: NonNegative = 1.0
-    num_frequencies: Count | Nothing = None
+    num_frequencies: Count | NoneWord = None
     uncertainty: Literal["sandwich", "bootstrap"] = "sandwich"
     num_replicates: Count = 50
     prior_mean: Literal["gaussian", "zero"] = "gaussian"
     intercept: Switch = True
     tol: Positive = 1e-4
     max_iter: Count = 5000
-    random_state: Seed | Nothing = None
+    random_state: Seed | NoneWord = None
     verbose: Verbosity = 0
 
 
 class CostOptions(Options):
-    """The constructor of `InfiniteCostSensitiveClassifier`, for values that can be written in a file."""
+    """Constructor arguments of `InfiniteCostSensitiveClassifier` that TOML can express."""
 
     costs: Literal["signed", "unit"] = "signed"
     kernel: TaskKernel = "rbf"
@@ -308,24 +292,24 @@ class CostOptions(Options):
     task_kernel: TaskKernel = "rbf"
     task_lengthscale: Median = 0.1**0.5
     lam: Positive = 1e-4
-    convention: Convention_task_options = "samples"
+    convention: TaskConvention = "samples"
     coupling: Literal["infinite", "independent"] = "infinite"
-    levels: Costs | Nothing = None
+    levels: Costs | NoneWord = None
     measure: Measure = "sobol"
     num_tasks: Count = 20
-    kappa: Positive | Nothing = None
-    num_frequencies: Count | Nothing = None
+    kappa: Positive | NoneWord = None
+    num_frequencies: Count | NoneWord = None
     num_replicates: Count = 20
     tol: Positive = 1e-3
     max_iter: Count = 5000
-    random_state: Seed | Nothing = None
+    random_state: Seed | NoneWord = None
     verbose: Verbosity = 0
 
 
 class LevelSetOptions(Options):
-    """The constructor of `InfiniteOneClassSVM`, for values that can be written in a file."""
+    """Constructor arguments of `InfiniteOneClassSVM` that TOML can express."""
 
-    nu: Annotated[float, Field(gt=0, le=1), Says("a number above 0 and at most 1")] = 0.1
+    nu: Annotated[float, Field(gt=0, le=1), ValueDescription("a number above 0 and at most 1")] = 0.1
     kernel: TaskKernel = "rbf"
     lengthscale: Literal["local", "median"] | Positive | Positives = "local"
     task_kernel: TaskKernel = "matern52"
@@ -336,28 +320,28 @@ class LevelSetOptions(Options):
     measure: Measure = "gauss_legendre"
     num_tasks: Count = 20
     density: Literal["uniform", "linear"] = "uniform"
-    lowest: Share = 0.01
+    min_nu: Fraction = 0.01
     calibrate: Switch = True
     nested: Switch = True
-    num_frequencies: Count | Nothing = None
+    num_frequencies: Count | NoneWord = None
     num_replicates: Count = 20
     scale_inputs: Switch = True
-    random_state: Seed | Nothing = None
+    random_state: Seed | NoneWord = None
     verbose: Verbosity = 0
 
 
 class VectorTaskOptions(Options):
-    """The constructor of `VectorTaskRegressor`, for values that can be written in a file."""
+    """Constructor arguments of `VectorTaskRegressor` that TOML can express."""
 
-    tasks: Numbers | Rows | Nothing = None
+    tasks: Numbers | Rows | NoneWord = None
     kernel: TaskKernel = "rbf"
     lengthscale: Median = "median"
     task_kernel: TaskKernel = "rbf"
     task_lengthscale: Median = "median"
     output_matrix: Literal["identity"] | Count | Rows = "identity"
     lam: Positive = 1e-3
-    convention: Literal["sum", "mean", "mean_unhalved", "penalty_unhalved", "samples", "stability", "var"] = "samples"
-    normalisation: Literal["fixed", "pooled", "per_sample"] = "fixed"
+    convention: Convention = "samples"
+    normalization: Literal["fixed", "pooled", "per_sample"] = "fixed"
     fit_intercept: Switch = False
     scale: Literal["evidence", "given"] = "evidence"
     hyperparameters: Literal["fixed", "evidence"] = "fixed"

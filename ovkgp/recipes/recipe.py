@@ -1,4 +1,4 @@
-"""A recipe: an estimator and its options from a TOML file, checked, and the way from there to a fitted model."""
+"""Recipes: an estimator with validated options from a TOML file, which can be changed, built and fitted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ovkgp.exceptions import OptionError
-from ovkgp.recipes.schemas import Place, checked_document, checked_model
+from ovkgp.recipes.schemas import SourceLocation, validate_document, validate_model
 from ovkgp.recipes.toml_reader import SUFFIX, list_recipes, read_toml, recipe_path
 
 if TYPE_CHECKING:  # scikit-learn is slow to load, and reading a recipe does not need it
@@ -17,26 +17,34 @@ if TYPE_CHECKING:  # scikit-learn is slow to load, and reading a recipe does not
 
 
 class Recipe(BaseModel):
-    """A ready model: what it is for, and an estimator with its options.
+    """Named estimator with its options, read from a TOML file.
 
-    Attributes:
-        name: of the file, without its ending.
-        title, purpose, data, paper: what it is, what it is for, what data it wants, and where it comes from.
-        estimator: the name of a class in `ovkgp`.
-        options: what its constructor is given; the others have their defaults.
-        graph: for outputs that are coupled by a graph, its edges and what keeps the mean over the outputs free.
-        source: the file.
+    Attributes
+    ----------
+    name : str
+        Name of the file without its suffix.
+    title, purpose, data, paper : str
+        Description of the model, its purpose, the data it expects and the paper it comes from.
+    estimator : str
+        Name of a class in `ovkgp`.
+    options : dict
+        Arguments of its constructor; all others have their defaults.
+    graph : dict or None
+        Edges and variance of the mean, if the outputs are coupled by a graph.
+    source : pathlib.Path or None
+        File that the recipe was read from.
 
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.recipes import load_recipe
-        >>> recipe = load_recipe("multitask").with_options(rank=1)
-        >>> recipe.options["rank"]
-        1
-        >>> X = np.linspace(0, 6, 30)[:, None]
-        >>> model = recipe.fit(X, np.hstack([np.sin(X), np.sin(X + 0.3)]), base_kernel="rbf")
-        >>> model.predict(X).shape
-        (30, 2)
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ovkgp.recipes import load_recipe
+    >>> recipe = load_recipe("multitask").with_options(rank=1)
+    >>> recipe.options["rank"]
+    1
+    >>> X = np.linspace(0, 6, 30)[:, None]
+    >>> model = recipe.fit(X, np.hstack([np.sin(X), np.sin(X + 0.3)]), base_kernel="rbf")
+    >>> model.predict(X).shape
+    (30, 2)
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,41 +60,67 @@ class Recipe(BaseModel):
     source: Path | None = None
 
     def with_options(self, **changes) -> Recipe:
-        """The same recipe with other options, which are checked as those of a file are.
+        """Return a copy with other options, which are validated like those of a file.
 
-        Args:
-            changes: options of the estimator by name, and `graph`. A dictionary changes the entries that it names and
-                leaves the others; None, or the word "none", is None.
+        Parameters
+        ----------
+        **changes : Any
+            Options of the estimator by name, and `graph`. A dictionary changes the entries that it names and keeps the
+            others. The string "none" means None.
 
-        Raises:
-            OptionError: there is no such option, or it may not have that value.
+        Returns
+        -------
+        Recipe
+            Recipe with the changed options.
+
+        Raises
+        ------
+        OptionError
+            If there is no such option, or its value is invalid.
         """
-        changes = {name: _plain(value) for name, value in changes.items()}
-        graph = _merged(self.graph, changes.pop("graph")) if "graph" in changes else self.graph
-        options = {**self.options, **{name: _merged(self.options.get(name), new) for name, new in changes.items()}}
+        changes = {name: _to_builtin(value) for name, value in changes.items()}
+        graph = _merge(self.graph, changes.pop("graph")) if "graph" in changes else self.graph
+        options = {**self.options, **{name: _merge(self.options.get(name), new) for name, new in changes.items()}}
         values = {"estimator": self.estimator, "options": options, "graph": graph}
-        return self.model_copy(update=checked_model(values, Place(f"recipe {self.name}")))
+        return self.model_copy(update=validate_model(values, SourceLocation(f"Recipe {self.name}")))
 
     def build(self, Y=None, X=None, **changes) -> BaseEstimator:
-        """The estimator, not yet fitted.
+        """Make the estimator, not yet fitted.
 
-        Args:
-            Y: outputs (n, p), an array or a data frame, where options depend on them: a graph between columns,
-                likelihood = "by_values" or by column.
-            X: inputs (n, d), where there is a graph: each column then has a lengthscale of its own.
-            changes: as for `with_options`.
+        Parameters
+        ----------
+        Y : array-like of shape (n, p) or None, default=None
+            Outputs. Required if options depend on them: a graph between columns, or a likelihood by values or by column.
+        X : array-like of shape (n, d) or None, default=None
+            Inputs. If there is a graph, each input then has a separate lengthscale.
+        **changes : Any
+            As for `with_options`.
+
+        Returns
+        -------
+        sklearn.base.BaseEstimator
+            Unfitted estimator.
         """
         from ovkgp.recipes.factory import make_estimator  # loads torch
 
         return make_estimator(self.with_options(**changes), X, Y)
 
     def fit(self, X, Y=None, **changes) -> BaseEstimator:
-        """The estimator fitted to X (n, d) and Y (n, p), (n,) or, for level sets, None.
+        """Make the estimator and fit it.
 
-        Args:
-            changes: as for `with_options`.
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        Y : array-like of shape (n, p) or (n,) or None, default=None
+            Outputs; None for level sets.
+        **changes : Any
+            As for `with_options`.
 
-        Cost: that of the estimator's own `fit`.
+        Returns
+        -------
+        sklearn.base.BaseEstimator
+            Fitted estimator.
         """
         from ovkgp.recipes.factory import fit_estimator  # loads torch
 
@@ -101,30 +135,41 @@ class Recipe(BaseModel):
 
 
 def load_recipe(name: str | os.PathLike) -> Recipe:
-    """A recipe that comes with the package, by its name, or one of your own, by the path of its TOML file.
+    """Load a recipe of the package by name, or a custom one by the path of its TOML file.
 
-    Args:
-        name: one of `list_recipes`, or a path.
+    Parameters
+    ----------
+    name : str or os.PathLike
+        One of `list_recipes`, or a path.
 
-    Raises:
-        OptionError: there is no such recipe, or what it says is wrong; the message names the line and what is allowed.
-        InputError: the file cannot be read.
+    Returns
+    -------
+    Recipe
+        Validated recipe.
 
-    Example:
-        >>> from ovkgp.recipes import load_recipe
-        >>> load_recipe("vector_feild")
-        Traceback (most recent call last):
-        ...
-        ovkgp.exceptions.OptionError: there is no recipe 'vector_feild' (did you mean 'vector_field'?); there are ...
+    Raises
+    ------
+    OptionError
+        If there is no such recipe, or its content is invalid; the message names the line.
+    InputError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> from ovkgp.recipes import load_recipe
+    >>> load_recipe("vector_feild")
+    Traceback (most recent call last):
+    ...
+    ovkgp.exceptions.OptionError: Unknown recipe 'vector_feild' (did you mean 'vector_field'?). Available are ...
     """
-    path = _path_of(name)
+    path = _resolve_path(name)
     values, lines = read_toml(path)
-    return Recipe(name=path.stem, source=path, **checked_document(values, Place(str(path), lines)))
+    return Recipe(name=path.stem, source=path, **validate_document(values, SourceLocation(str(path), lines)))
 
 
-def _path_of(name: str | os.PathLike) -> Path:
+def _resolve_path(name: str | os.PathLike) -> Path:
     if not isinstance(name, (str, os.PathLike)):
-        raise OptionError(f"a recipe is given by its name or by the path of a TOML file, got {name!r}.")
+        raise OptionError(f"name must be the name of a recipe or the path of a TOML file, got {name!r}.")
     text = os.path.expanduser(os.fspath(name))
     is_path = isinstance(name, os.PathLike) or text.endswith(SUFFIX) or "/" in text or os.sep in text
     if is_path or (text not in list_recipes() and os.path.isfile(text)):
@@ -132,15 +177,15 @@ def _path_of(name: str | os.PathLike) -> Path:
     return recipe_path(text)
 
 
-def _merged(old, new):
-    """A dictionary changes the entries that it names; anything else takes the place of the old value."""
+def _merge(old, new):
+    """Update a dictionary by the entries of another; replace any other value."""
     return {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
 
 
-def _plain(value):
-    """NumPy's numbers and arrays, and tuples, as the plain values that a file would hold."""
+def _to_builtin(value):
+    """Convert NumPy numbers and arrays, and tuples, to values that a TOML file could hold."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: _to_builtin(one) for name, one in value.items()}
+    return [_to_builtin(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -1,4 +1,4 @@
-"""The parts of a recipe against their schemas: first the tables of the file, then the options by the name of the estimator."""
+"""Validation of recipes: the tables of a file, then the options of its estimator; errors name the line in the file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ovkgp.recipes.options import (
     QuantileOptions,
     SimplexOptions,
     VectorTaskOptions,
-    allowed_words,
-    described,
+    allowed_strings,
+    describe_field,
 )
-from ovkgp.recipes.toml_reader import KeyPath, did_you_mean
+from ovkgp.recipes.toml_reader import KeyPath, suggest_name
 
 SCHEMAS: dict[str, type[Options]] = {
     "GPRegressor": GPOptions,
@@ -36,11 +36,11 @@ SCHEMAS: dict[str, type[Options]] = {
     "SimplexClassifier": SimplexOptions,
     "VectorTaskRegressor": VectorTaskOptions,
 }
-"""By the name of the estimator, the options that a recipe may set."""
+"""Options that a recipe may set, by name of the estimator."""
 
 
 class About(Options):
-    """The table [recipe]: what the model is for, what data it wants, and the paper behind it."""
+    """Table [recipe]: description of the model, its purpose, its data and its paper."""
 
     title: str = ""
     purpose: str = ""
@@ -49,7 +49,7 @@ class About(Options):
 
 
 class Model(Options):
-    """The table [model]: the estimator by name; its options are checked by the schema of that name."""
+    """Table [model]: name of the estimator, and options that are validated by its schema."""
 
     estimator: str
     options: dict[str, Any] = Field(default_factory=dict)
@@ -57,82 +57,106 @@ class Model(Options):
 
 
 class Document(Options):
-    """A whole file."""
+    """Complete file."""
 
     recipe: About = About()
     model: Model
 
 
-MISSING = object()
-
-
 @dataclass(frozen=True)
-class Place:
-    """Where values come from, for an error to say.
-
-    Args:
-        source: how the recipe is called: its path, or "recipe multitask".
-        lines: the line of each key; empty where values came from Python.
-        path: the table that is being checked.
-    """
+class SourceLocation:
+    """Origin of the values of a table, for messages: a file or recipe, the line of each key if known, and a key path."""
 
     source: str
     lines: dict[KeyPath, int] = field(default_factory=dict)
     path: KeyPath = ()
 
-    def error(self, sentence: str, path: KeyPath = ()) -> OptionError:
-        """An error about the value at a path below this place, or about the nearest table that has a line."""
-        whole = (*self.path, *path)
-        near = (self.lines[whole[:k]] for k in range(len(whole), 0, -1) if whole[:k] in self.lines)
-        line = next(near, None)
-        return OptionError(f"{self.source}{'' if line is None else f', line {line}'}: {sentence}.")
+    def error(self, message: str, path: KeyPath = ()) -> OptionError:
+        """Make an error about the value at a path below this location, or about the nearest table that has a line."""
+        full = (*self.path, *path)
+        lines = (self.lines[full[:k]] for k in range(len(full), 0, -1) if full[:k] in self.lines)
+        line = next(lines, None)
+        return OptionError(f"{self.source}{'' if line is None else f', line {line}'}: {message}.")
 
-    def within(self, *keys: str) -> Place:
-        """A table inside this one."""
-        return Place(self.source, self.lines, (*self.path, *keys))
+    def within(self, *keys: str) -> SourceLocation:
+        """Return the location of a table inside this one."""
+        return SourceLocation(self.source, self.lines, (*self.path, *keys))
 
 
-def check(schema: type[Options], values: dict[str, Any], place: Place, owner: str) -> Options:
-    """Values as a table of a schema, or an `OptionError` about the first that is wrong.
+def validate_document(values: dict[str, Any], location: SourceLocation) -> dict[str, Any]:
+    """Validate the values of a file and return the fields of a `Recipe`."""
+    document = validate(Document, values, location, "a table or key of a recipe")
+    return {**document.recipe.model_dump(), **_validate_options(document.model, location.within("model"))}
 
-    Args:
-        owner: what the table is called, where a key is unknown: "an option of GPRegressor".
+
+def validate_model(values: dict[str, Any], location: SourceLocation) -> dict[str, Any]:
+    """Validate `estimator`, `options` and `graph`, and return them with only those options that were set."""
+    return _validate_options(validate(Model, values, location, "a part of a model"), location)
+
+
+def _validate_options(model: Model, location: SourceLocation) -> dict[str, Any]:
+    if model.estimator not in SCHEMAS:
+        suggestion = suggest_name(model.estimator, SCHEMAS)
+        message = f"estimator must be one of {', '.join(SCHEMAS)}, got {model.estimator!r}{suggestion}"
+        raise location.error(message, ("estimator",))
+    owner, inside = f"an option of {model.estimator}", location.within("options")
+    options = validate(SCHEMAS[model.estimator], model.options, inside, owner).model_dump(exclude_unset=True)
+    return {"estimator": model.estimator, "options": options, "graph": _validate_graph(model, location)}
+
+
+def _validate_graph(model: Model, location: SourceLocation) -> dict[str, Any] | None:
+    if model.graph is None:
+        return None
+    if model.estimator != "GPRegressor":
+        raise location.error(f"graph is only supported by GPRegressor, not by {model.estimator}", ("graph",))
+    graph = validate(Graph, model.graph, location.within("graph"), "a key of [model.graph]")
+    for name, allowed in (("kernel", "decomposable"), ("rank", None)):
+        if model.options.get(name, allowed) != allowed:
+            message = f"{name} is not supported with a graph, which defines the output matrix. Remove the option"
+            raise location.error(message, ("options", name))
+    return graph.model_dump(exclude_unset=True)
+
+
+def validate(schema: type[Options], values: dict[str, Any], location: SourceLocation, owner: str) -> Options:
+    """Return values as a table of a schema, or raise about the first invalid one.
+
+    `owner` describes the keys of the table in the message about an unknown key, such as "an option of GPRegressor".
     """
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        raise _first_complaint(schema, values, place, owner, error) from None
+        raise _first_error(schema, values, location, owner, error) from None
 
 
-def _first_complaint(schema, values, place: Place, owner: str, error: ValidationError) -> OptionError:
+def _first_error(schema, values, location: SourceLocation, owner: str, error: ValidationError) -> OptionError:
     found = [(_path_in(values, item["loc"]), item) for item in error.errors()]
-    found.sort(key=lambda pair: (place.lines.get((*place.path, *pair[0][:1]), 0), -len(pair[0])))
+    found.sort(key=lambda pair: (location.lines.get((*location.path, *pair[0][:1]), 0), -len(pair[0])))
     path, item = found[0]
-    if item["type"] == "misfit":
+    if item["type"] == "incompatible_options":
         context = item["ctx"]
-        return place.error(context["sentence"], (*path, context["field"]))
-    inner, name, kind = _field_of(schema, item["loc"])
+        return location.error(context["message"], (*path, context["field"]))
+    inner, name, kind = _field_at(schema, item["loc"])
     if item["type"] == "extra_forbidden":
         owner = owner if kind is None else f"a key of {name}"
-        return place.error(_unknown(item["loc"][-1], inner, owner), path)
+        return location.error(_unknown_key(item["loc"][-1], inner, owner), path)
     if item["type"] == "missing" and item["loc"][-1] == name:
-        return place.error(f"{name} is missing; it must be {described(kind)}", path)
-    return place.error(_wrong(name, kind, _value_of(values, path, name)), path)
+        return location.error(f"{name} is missing; it must be {describe_field(kind)}", path)
+    return location.error(_invalid_value(name, kind, _value_at(values, path, name)), path)
 
 
-def _unknown(key, schema: type[Options], owner: str) -> str:
+def _unknown_key(key, schema: type[Options], owner: str) -> str:
     names = tuple(schema.model_fields)
-    return f"{key!r} is not {owner}{did_you_mean(key, names)}; there are {', '.join(names)}"
+    return f"{key!r} is not {owner}{suggest_name(key, names)}. Allowed are {', '.join(names)}"
 
 
-def _wrong(name: str, kind: FieldInfo | None, given) -> str:
-    near = did_you_mean(given, allowed_words(kind)) if kind and isinstance(given, str) else ""
-    expected = described(kind) if kind else "a table"
-    return f"{name} must be {expected}; got {reprlib.repr(given)}{near}"
+def _invalid_value(name: str, kind: FieldInfo | None, given) -> str:
+    suggestion = suggest_name(given, allowed_strings(kind)) if kind and isinstance(given, str) else ""
+    expected = describe_field(kind) if kind else "a table"
+    return f"{name} must be {expected}, got {reprlib.repr(given)}{suggestion}"
 
 
 def _path_in(values, location: tuple) -> KeyPath:
-    """The part of pydantic's location that is a path in the values: it also names members of unions."""
+    """Return the entries of pydantic's location that are a path in the values; others name members of unions."""
     path: list = []
     for part in location:
         is_inside = part in values if isinstance(values, dict) else isinstance(values, (list, tuple))
@@ -142,69 +166,26 @@ def _path_in(values, location: tuple) -> KeyPath:
     return tuple(path)
 
 
-def _field_of(schema: type[Options], location: tuple) -> tuple[type[Options], str, FieldInfo | None]:
-    """The innermost table and field that a location is about."""
+def _field_at(schema: type[Options], location: tuple) -> tuple[type[Options], str, FieldInfo | None]:
+    """Return the innermost table and field of a location."""
     name, kind = "the table", None
     for part in location:
-        inner = _table_of(kind) if kind is not None else schema
+        inner = _table_in(kind) if kind is not None else schema
         if inner is not None and part in inner.model_fields:
             schema, name, kind = inner, str(part), inner.model_fields[part]
-    inner = _table_of(kind) if kind is not None else None
+    inner = _table_in(kind) if kind is not None else None
     return inner or schema, name, kind
 
 
-def _table_of(kind: FieldInfo) -> type[Options] | None:
+def _table_in(kind: FieldInfo) -> type[Options] | None:
     parts = getattr(kind.annotation, "__args__", (kind.annotation,))
     tables = (part for part in parts if isinstance(part, type) and issubclass(part, Options))
     return next(tables, None)
 
 
-def _value_of(values, path: KeyPath, name: str):
+def _value_at(values, path: KeyPath, name: str):
     for part in path:
         values = values[part]
         if part == name:
             break
     return values
-
-
-def checked_document(values: dict[str, Any], place: Place) -> dict[str, Any]:
-    """The fields of a `Recipe` from the values of a file.
-
-    Example:
-        >>> from ovkgp.recipes.schemas import checked_document
-        >>> from ovkgp.recipes.schemas import Place
-        >>> checked_document({"model": {"estimator": "OVKRidge", "options": {"lam": 0.1}}}, Place("mine.toml"))["options"]
-        {'lam': 0.1}
-    """
-    document = check(Document, values, place, "a table or key of a recipe")
-    return {**document.recipe.model_dump(), **_checked(document.model, place.within("model"))}
-
-
-def checked_model(values: dict[str, Any], place: Place) -> dict[str, Any]:
-    """`estimator`, `options` and `graph` as the estimator's schema reads them; only those options that were set."""
-    return _checked(check(Model, values, place, "a part of a model"), place)
-
-
-def _checked(model: Model, place: Place) -> dict[str, Any]:
-    if model.estimator not in SCHEMAS:
-        near = did_you_mean(model.estimator, SCHEMAS)
-        sentence = f"estimator must be one of {', '.join(SCHEMAS)}; got {model.estimator!r}{near}"
-        raise place.error(sentence, ("estimator",))
-    owner, inside = f"an option of {model.estimator}", place.within("options")
-    options = check(SCHEMAS[model.estimator], model.options, inside, owner).model_dump(exclude_unset=True)
-    return {"estimator": model.estimator, "options": options, "graph": _checked_graph(model, place)}
-
-
-def _checked_graph(model: Model, place: Place) -> dict[str, Any] | None:
-    if model.graph is None:
-        return None
-    if model.estimator != "GPRegressor":
-        raise place.error(f"a graph between outputs is for GPRegressor, not for {model.estimator}", ("graph",))
-    graph = check(Graph, model.graph, place.within("graph"), "a key of [model.graph]")
-    for name, only in (("kernel", "decomposable"), ("rank", None)):
-        if model.options.get(name, only) != only:
-            sentence = (
-                f"{name} cannot be set beside a graph, which is the matrix of a decomposable kernel: leave it out"
-            )
-            raise place.error(sentence, ("options", name))
-    return graph.model_dump(exclude_unset=True)

@@ -10,13 +10,21 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ovkgp.cli.errors import ENVIRONMENT, Interrupts, is_first_rank, is_launched, note, one_sentence
+from ovkgp.cli.errors import (
+    ENVIRONMENT,
+    InterruptCounter,
+    is_first_rank,
+    is_launched,
+    print_note,
+    report_errors,
+    use_cli_options,
+)
 from ovkgp.exceptions import DistributedError, InputError
 from ovkgp.inference.statistics import distributed
 
 
 def run(work, *arguments):
-    """A program with one command, which does `work`."""
+    """Run a program with one command, which calls `work`."""
     app = typer.Typer(pretty_exceptions_enable=False)
 
     @app.callback()
@@ -25,7 +33,7 @@ def run(work, *arguments):
 
     @app.command()
     def work_command(context: typer.Context, debug: bool = False):
-        with one_sentence(context, debug):
+        with report_errors(context, debug):
             work()
 
     return CliRunner().invoke(app, [*arguments])
@@ -39,7 +47,7 @@ def raising(error):
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "sentence"),
+    ("error", "code", "line"),
     [
         (InputError("the table is empty."), 2, "Error: the table is empty.\n"),
         (FileNotFoundError("there is no file 'x'."), 2, "Error: there is no file 'x'.\n"),
@@ -50,40 +58,48 @@ def raising(error):
         (
             ZeroDivisionError("division by zero\nand more"),
             1,
-            "Error: ZeroDivisionError: division by zero (this was not foreseen: ovkgp --debug shows where).\n",
+            "Error: ZeroDivisionError: division by zero (unexpected; run with --debug for the traceback).\n",
         ),
-        (AssertionError(), 1, "Error: AssertionError (this was not foreseen: ovkgp --debug shows where).\n"),
+        (AssertionError(), 1, "Error: AssertionError (unexpected; run with --debug for the traceback).\n"),
     ],
 )
-def test_an_error_is_one_sentence_and_a_code(error, code, sentence):
+def test_error_prints_one_line_and_sets_code(error, code, line):
     result = run(raising(error), "work-command")
-    assert (result.exit_code, result.stderr, result.stdout) == (code, sentence, "")
+    assert (result.exit_code, result.stderr, result.stdout) == (code, line, "")
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "work-command"], ["work-command", "--debug"]])
 @pytest.mark.parametrize("error", [InputError("the table is empty."), ZeroDivisionError("division by zero")])
-def test_debug_shows_the_traceback_and_keeps_the_code(arguments, error):
+def test_debug_shows_traceback_and_keeps_code(arguments, error):
     result = run(raising(error), *arguments)
     assert result.exit_code == run(raising(error), "work-command").exit_code
     assert "Traceback (most recent call last)" in result.stderr and "in work" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
-def test_an_exit_is_left_alone():
+def test_exit_passes_through():
     assert run(raising(typer.Exit(7)), "work-command").exit_code == 7
 
 
-def test_a_closed_pipe_is_no_error_to_talk_about():
+def test_closed_pipe_prints_no_error():
     result = run(raising(BrokenPipeError(errno.EPIPE, "Broken pipe")), "work-command")
     assert "Error" not in result.output
 
 
-def test_advice_is_in_the_words_of_the_shell():
-    result = run(raising(InputError('Correct it, or leave such rows out with bad="warn".')), "work-command")
-    assert result.stderr == "Error: Correct it, or leave such rows out with --skip-bad-rows.\n"
+def test_error_prints_cli_advice():
+    error = InputError("line 7 is bad.", advice='Pass on_bad_rows="warn".', cli_advice="Pass --skip-bad-rows.")
+    assert str(error) == 'line 7 is bad. Pass on_bad_rows="warn".'
+    assert run(raising(error), "work-command").stderr == "Error: line 7 is bad. Pass --skip-bad-rows.\n"
 
 
-def test_warnings_are_notes_and_each_is_told_once():
+def test_error_prints_options_in_cli_notation():
+    message = 'Streams need a feature map. Use approximation="orff".'
+    assert use_cli_options(message) == "Streams need a feature map. Use --set approximation=orff."
+    result = run(raising(InputError(message, advice='Or use kernel="lmc".')), "work-command")
+    assert result.stderr.endswith("Use --set approximation=orff. Or use --set kernel=lmc.\n")
+
+
+def test_warnings_are_printed_once_as_notes():
     def work():
         for _ in range(3):
             warnings.warn("training stopped\n  after 3 iterations.", stacklevel=1)
@@ -103,9 +119,9 @@ def second_rank(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def test_only_the_first_rank_speaks_but_of_its_own_errors(second_rank):
+def test_other_ranks_print_only_their_own_errors(second_rank):
     def work():
-        note("something.")
+        print_note("something.")
         warnings.warn("something else.", stacklevel=1)
         raise DistributedError("rank 0 failed")
 
@@ -114,20 +130,20 @@ def test_only_the_first_rank_speaks_but_of_its_own_errors(second_rank):
     assert run(raising(InputError("line 7 is bad.")), "work-command").output == "Error: line 7 is bad.\n"
 
 
-def test_a_signal_that_was_swallowed_is_known():
-    interrupts, before = Interrupts(), signal.getsignal(signal.SIGINT)
-    with interrupts.listening():
+def test_interrupt_counter_counts_caught_signals():
+    interrupts, before = InterruptCounter(), signal.getsignal(signal.SIGINT)
+    with interrupts.listen():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.count == 1
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_other_threads_hear_nothing():
-    interrupts, done = Interrupts(), []
+def test_interrupt_counter_ignores_other_threads():
+    interrupts, done = InterruptCounter(), []
 
     def work():
-        with interrupts.listening():
+        with interrupts.listen():
             done.append(True)
 
     thread = threading.Thread(target=work)
@@ -136,14 +152,14 @@ def test_other_threads_hear_nothing():
     assert done == [True] and interrupts.count == 0
 
 
-def test_the_names_are_those_that_the_group_looks_for():
+def test_environment_equals_that_of_process_group():
     assert ENVIRONMENT == distributed.ENVIRONMENT
 
 
 @pytest.mark.parametrize(
     ("rank", "size", "launched", "first"), [("0", "2", True, True), ("1", "2", True, False), ("0", "1", False, True)]
 )
-def test_ranks(monkeypatch, rank, size, launched, first):
+def test_rank_predicates(monkeypatch, rank, size, launched, first):
     for name, value in zip(ENVIRONMENT, (rank, size, "localhost", "1"), strict=True):
         monkeypatch.setenv(name, value)
     assert (is_launched(), is_first_rank()) == (launched, first)

@@ -8,20 +8,27 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import LONGEST, SCRIPTS, assert_one_sentence, invoke, scalar_features, shell, succeed
+from cli_cases import MAX_SECONDS, SCRIPTS, assert_error, invoke, make_table, start_process, succeed
 from launching import environment, free_port
 
 import ovkgp
-from ovkgp.cli.fit_job import CANDIDATES, CheckpointFiles, facts, facts_table, has_checkpoints, why_whole
-from ovkgp.estimators.common import named_kernels as structures
+from ovkgp.cli.fit_job import (
+    CANDIDATES,
+    CheckpointFiles,
+    collect_facts,
+    facts_table,
+    has_checkpoints,
+    reason_not_streamable,
+)
+from ovkgp.estimators.common import named_kernels
 from ovkgp.exceptions import OptionError
 from ovkgp.recipes import list_recipes, load_recipe
 
 
-def test_which_recipes_can_be_resumed_and_streamed():
+def test_recipes_that_support_checkpoints_and_streaming():
     recipes = [load_recipe(name) for name in list_recipes()]
     resumed = {r.name for r in recipes if has_checkpoints(r.estimator, r.options)}
-    streamed = {r.name for r in recipes if why_whole(r) is None}
+    streamed = {r.name for r in recipes if reason_not_streamable(r) is None}
     fields = {"vector_field", "curl_free_field", "divergence_free_field"}
     assert resumed == fields | {
         *("multitask", "multitask_lmc", "graph_tasks", "large_scale", "bayesian_multitask", "mixed_outputs")
@@ -30,95 +37,94 @@ def test_which_recipes_can_be_resumed_and_streamed():
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"likelihood": ["poisson", "gaussian"]}, {"hyperparameters": "fixed"}, {"approximation": "variational"}],
+    "options", [{"likelihood": ["poisson", "gaussian"]}, {"hyperparameters": "fixed"}, {"approximation": "variational"}]
 )
-def test_options_without_a_checkpoint(options):
+def test_has_checkpoints_depends_on_options(options):
     assert has_checkpoints("GPRegressor", {}) and not has_checkpoints("GPRegressor", options)
     assert not has_checkpoints("ORFFRidge", {})
 
 
-def test_ridge_on_random_features_learns_from_chunks_with_one_solver(tmp_path):
+def test_reason_not_streamable_of_orff_ridge(tmp_path):
     (tmp_path / "ridge.toml").write_text('[model]\nestimator = "ORFFRidge"\n')
     ridge = load_recipe(tmp_path / "ridge.toml")
-    assert why_whole(ridge) is None
-    assert "solver=auto" in why_whole(ridge.with_options(solver="cg"))
+    assert reason_not_streamable(ridge) is None
+    assert "solver=auto" in reason_not_streamable(ridge.with_options(solver="cg"))
 
 
-def test_candidates_are_those_of_the_regressor():
-    assert CANDIDATES == structures.CANDIDATES
+def test_candidates_equal_those_of_regressor():
+    assert CANDIDATES == named_kernels.CANDIDATES
 
 
-def test_files_of_the_fit_and_of_its_candidates(tmp_path, capsys):
+def test_checkpoint_files_include_candidates(tmp_path, capsys):
     files = CheckpointFiles(tmp_path / "m.ovkgp")
-    with pytest.raises(OptionError, match="there is nothing to resume"):
-        files.require()
+    with pytest.raises(OptionError, match="no checkpoint"):
+        files.check_present()
     files.clear()
     others = tmp_path / "m.ovkgp.training.csv", tmp_path / "m.ovkgp"
     for path in (*others, *(tmp_path / f"m.ovkgp.training{end}" for end in ("", ".independent", ".decomposable"))):
         path.write_text("")
     assert len(files.present) == 3
-    files.require()
+    files.check_present()
     assert capsys.readouterr().err == ""
     files.clear()
-    assert "is replaced; --resume would have gone on from it" in capsys.readouterr().err
+    assert "of an earlier fit is replaced" in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == sorted(others)
 
 
-FRAME = scalar_features()
+FRAME = make_table()
 X = FRAME[["a", "b"]]
 
 
-def test_facts_of_a_classifier():
-    found = facts(ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, FRAME["label"]))
+def test_collect_facts_of_classifier():
+    found = collect_facts(ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, FRAME["label"]))
     assert found["inputs"] == "a, b" and found["outputs"] == "label" and found["classes"] == "high, low"
     assert found["rows"] == "30" and found["training"] and float(found["λ"]) == 1e-4
 
 
-def test_many_outputs_are_shortened():
+def test_collect_facts_shortens_long_lists():
     Y = pd.DataFrame(np.outer(FRAME["a"], np.arange(40)), columns=[f"y{i}" for i in range(40)])
-    found = facts(ovkgp.VectorTaskRegressor().fit(X, Y))
-    assert found["outputs"].endswith("y11, … (40 in all)")
+    found = collect_facts(ovkgp.VectorTaskRegressor().fit(X, Y))
+    assert found["outputs"].endswith("y11, … (40 in total)")
 
 
-def test_a_table_has_a_row_for_each_fact():
+def test_facts_table_has_one_row_per_fact():
     model = ovkgp.InfiniteOneClassSVM(random_state=0).fit(X.to_numpy())
-    assert facts(model)["inputs"] == "0, 1"
-    assert facts_table(model).row_count == len(facts(model))
+    assert collect_facts(model)["inputs"] == "0, 1"
+    assert facts_table(model).row_count == len(collect_facts(model))
 
 
 def hard_table(path, num_rows=80):
-    """Three outputs with gaps of which four waves are mixed: some fifty iterations for an LMC model."""
+    """Write three outputs, mixtures of four sines with missing values: an LMC model needs about fifty iterations."""
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 10, (num_rows, 2))
-    scalar_features = np.stack([np.sin(X @ rng.standard_normal(2) * speed) for speed in (0.5, 1, 2, 3)], 1)
-    Y = scalar_features @ rng.standard_normal((4, 3)) + 0.3 * rng.standard_normal((num_rows, 3))
+    sines = np.stack([np.sin(X @ rng.standard_normal(2) * speed) for speed in (0.5, 1, 2, 3)], 1)
+    Y = sines @ rng.standard_normal((4, 3)) + 0.3 * rng.standard_normal((num_rows, 3))
     Y[rng.random(Y.shape) < 0.1] = np.nan
     pd.DataFrame(np.hstack([X, Y]), columns=["a", "b", "u", "v", "w"]).to_csv(path, index=False)
     return path
 
 
-def changed(path):
+def modification_time(path):
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def slowly(*arguments):
-    return shell(*arguments, program=[SCRIPTS / "slow_training.py"])
+def start_slow_fit(*arguments):
+    return start_process(*arguments, program=[SCRIPTS / "slow_training.py"])
 
 
-def when_it_trains(process, checkpoint, number):
-    """Send a signal once the checkpoint is written again, and wait for the end."""
-    before = changed(checkpoint)
+def send_signal_in_training(process, checkpoint, number):
+    """Send a signal once the checkpoint was written again, and wait for the end."""
+    before = modification_time(checkpoint)
     with process:
-        while changed(checkpoint) == before:
+        while modification_time(checkpoint) == before:
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
         process.send_signal(number)
-        out, errors = process.communicate(timeout=LONGEST)
+        out, errors = process.communicate(timeout=MAX_SECONDS)
     return process.returncode, out, errors
 
 
-def test_killed_interrupted_and_resumed(tmp_path):
+def test_fit_is_resumed_after_kill_and_interrupt(tmp_path):
     table, model, checkpoint = hard_table(tmp_path / "t.csv"), tmp_path / "m", tmp_path / "m.training"
     command = [
         "fit",
@@ -134,23 +140,23 @@ def test_killed_interrupted_and_resumed(tmp_path):
         "rank=3",
     ]
 
-    code, _, _ = when_it_trains(slowly(*command), checkpoint, signal.SIGKILL)
+    code, _, _ = send_signal_in_training(start_slow_fit(*command), checkpoint, signal.SIGKILL)
     assert code == -signal.SIGKILL and checkpoint.is_file() and not model.exists()
 
-    code, out, errors = when_it_trains(slowly(*command, "--resume"), checkpoint, signal.SIGINT)
+    code, out, errors = send_signal_in_training(start_slow_fit(*command, "--resume"), checkpoint, signal.SIGINT)
     assert code == 130 and checkpoint.is_file()
     *notes, last = errors.strip().splitlines()
-    assert last.startswith("Interrupted; the best model so far is in") and "--resume goes on from" in last
+    assert last.startswith("Interrupted; the best model so far is in") and "--resume continues from" in last
     assert any("interrupted" in note for note in notes) and "Traceback" not in errors
     assert f"Model written to {model}" in out and "Next:" not in out
     half = ovkgp.load(model)
     assert half.fit_report_.interrupted and half.fit_report_.resumed
 
     result = invoke(*command, "--resume", "--set", "base_kernel=rbf")
-    assert_one_sentence(result, "belongs to another training", "Leave --resume out to begin anew")
+    assert_error(result, "another training", "Remove --resume")
     hard_table(tmp_path / "other.csv", num_rows=70)
     other = [tmp_path / "other.csv" if part == table else part for part in command]
-    assert_one_sentence(invoke(*other, "--resume"), "its data are not these")
+    assert_error(invoke(*other, "--resume"), "its data differ")
 
     succeed(*command, "--resume")
     whole = ovkgp.load(model)
@@ -169,7 +175,7 @@ def small_table(path):
     return path
 
 
-def test_ctrl_c_before_and_after_the_training(tmp_path, monkeypatch):
+def test_fit_interrupted_before_and_after_training(tmp_path, monkeypatch):
     command = [
         "fit",
         "multitask",
@@ -189,9 +195,9 @@ def test_ctrl_c_before_and_after_the_training(tmp_path, monkeypatch):
         patch.setattr(ovkgp.GPRegressor, "_condition", interrupt)
         result = invoke(*command)
     assert result.exit_code == 130
-    assert "the training so far is in" in result.output and "--resume goes on from there" in result.output
-    said = succeed(*command)  # without --resume
-    assert "m.training' of an earlier fit is replaced" in said
+    assert "the training so far is in" in result.output and "--resume continues" in result.output
+    output = succeed(*command)  # without --resume
+    assert "m.training' of an earlier fit is replaced" in output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m", "t.csv"]
 
 
@@ -199,44 +205,42 @@ def small_fit(folder, recipe="multitask"):
     return ["fit", recipe, small_table(folder / "t.csv"), "--inputs", "a", "--outputs", "u", "--out", folder / "m"]
 
 
-def test_ctrl_c_while_the_model_is_saved(tmp_path, monkeypatch):
+def test_fit_interrupted_while_saving(tmp_path, monkeypatch):
     monkeypatch.setattr(ovkgp.GPRegressor, "save", interrupt)
     result = invoke(*small_fit(tmp_path))
     assert result.exit_code == 130 and not (tmp_path / "m").exists()
-    words = (
-        f"Interrupted; the training so far is in '{tmp_path / 'm.training'}': the same command with --resume goes on"
-    )
-    assert result.output.strip().startswith(words)
+    assert result.output.startswith(f"Interrupted; the training so far is in '{tmp_path / 'm.training'}'")
+    assert "--resume" in result.output
 
 
-def test_ctrl_c_while_a_model_without_checkpoints_is_saved(tmp_path, monkeypatch):
+def test_fit_interrupted_while_saving_without_checkpoint(tmp_path, monkeypatch):
     (tmp_path / "m").write_text("an older model")
     monkeypatch.setattr(ovkgp.GPRegressor, "save", interrupt)
     result = invoke(*small_fit(tmp_path), "--set", "hyperparameters=fixed")
     assert (result.exit_code, result.output) == (130, "Interrupted; nothing was written.\n")
 
 
-@pytest.mark.parametrize("later", ["ovkgp.cli.fit_job.CheckpointFiles.remove", "ovkgp.cli.fit_job.show"])
-def test_ctrl_c_when_the_model_is_written(tmp_path, monkeypatch, later):
+@pytest.mark.parametrize("later", ["ovkgp.cli.fit_job.CheckpointFiles.remove", "ovkgp.cli.fit_job.print_fit_summary"])
+def test_fit_interrupted_after_saving(tmp_path, monkeypatch, later):
     monkeypatch.setattr(later, interrupt)
     result = invoke(*small_fit(tmp_path))
     assert result.exit_code == 130
     assert result.output.startswith(f"Interrupted; the model was written to '{tmp_path / 'm'}'")
-    assert ("--resume goes on" in result.output) == (tmp_path / "m.training").exists() == later.endswith("remove")
+    assert ("--resume continues" in result.output) == (tmp_path / "m.training").exists() == later.endswith("remove")
     assert ovkgp.load(tmp_path / "m").predict(pd.DataFrame({"a": [1.0]})).shape == (1, 1)
 
 
-def test_a_checkpoint_is_not_passed_over_in_silence(tmp_path):
-    """Which likelihood it is, and so whether there are checkpoints, is known when the outputs are read."""
+def test_fit_rejects_resume_if_likelihood_has_no_checkpoint(tmp_path):
+    """Whether a likelihood chosen by values supports checkpoints is known only when the outputs are read."""
     (tmp_path / "m.training").write_text("of an earlier fit")
     (tmp_path / "t.csv").write_text("a,u\n" + "".join(f"{i / 4},{i % 2}\n" for i in range(20)))
     command = ["fit", "mixed_outputs", tmp_path / "t.csv", "--inputs", "a", "--outputs", "u", "--out", tmp_path / "m"]
-    assert_one_sentence(invoke(*command, "--resume"), "keeps no checkpoints, and cannot be resumed: leave --resume out")
+    assert_error(invoke(*command, "--resume"), "does not support --resume")
     assert (tmp_path / "m.training").is_file() and not (tmp_path / "m").exists()
 
 
-def test_ctrl_c_that_an_estimator_keeps_to_itself(tmp_path, monkeypatch):
-    """Fitted on, whatever the estimator says: the model is kept and the code tells."""
+def test_fit_keeps_model_if_estimator_caught_interrupt(tmp_path, monkeypatch):
+    """The model is written, and the exit code reports the interrupt."""
     fit = ovkgp.InfiniteOneClassSVM.fit
 
     def interrupted(self, X, y=None):
@@ -248,11 +252,11 @@ def test_ctrl_c_that_an_estimator_keeps_to_itself(tmp_path, monkeypatch):
     monkeypatch.setattr(ovkgp.InfiniteOneClassSVM, "fit", interrupted)
     result = invoke("fit", "level_sets", small_table(tmp_path / "t.csv"), "--inputs", "a", "--out", tmp_path / "m")
     assert result.exit_code == 130
-    assert "the best model so far is in" in result.output and "it had no checkpoint" in result.output
+    assert "the best model so far is in" in result.output and "there is no checkpoint" in result.output
     assert ovkgp.load(tmp_path / "m").predict(pd.DataFrame({"a": [1.0]})).shape == (1,)
 
 
-def test_ctrl_c_while_intervals_are_calibrated_keeps_the_curves(tmp_path, monkeypatch):
+def test_fit_interrupted_in_calibration_keeps_model(tmp_path, monkeypatch):
     def stop(*args):
         signal.raise_signal(signal.SIGINT)
 
@@ -263,11 +267,11 @@ def test_ctrl_c_while_intervals_are_calibrated_keeps_the_curves(tmp_path, monkey
     assert result.exit_code == 130 and (tmp_path / "m").is_file()
 
 
-def test_intervals_are_calibrated_once_and_kept(tmp_path, monkeypatch):
+def test_fit_stores_calibration_of_intervals(tmp_path, monkeypatch):
     quick = ["--set", "lam=0.01", "--set", "lengthscale=1.0", "--set", "num_tasks=5"]
     table = small_table(tmp_path / "t.csv")
     succeed("fit", "quantiles", table, "--inputs", "a", "--outputs", "u", "--out", tmp_path / "m", *quick)
-    monkeypatch.setattr("ovkgp.estimators.quantiles.regressor.fold_fits", interrupt)
+    monkeypatch.setattr("ovkgp.estimators.quantiles.regressor.fit_folds", interrupt)
     lower, upper = ovkgp.load(tmp_path / "m").predict_interval(pd.DataFrame({"a": [1.0]}), 0.8)
     assert lower < upper
 
@@ -278,7 +282,7 @@ def test_intervals_are_calibrated_once_and_kept(tmp_path, monkeypatch):
 def torchrun(*arguments):
     options = ["--nproc_per_node=2", "--master_addr=127.0.0.1", f"--master_port={free_port()}"]
     command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", "ovkgp", *map(str, arguments)]
-    return subprocess.run(command, env=environment(), timeout=LONGEST, capture_output=True, text=True)
+    return subprocess.run(command, env=environment(), timeout=MAX_SECONDS, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -291,10 +295,10 @@ def large_scale(table, out, *more):
     return ["fit", "large_scale", table, "--inputs", "a,b", "--outputs", "u,v,w", "--out", out, *quick, *more]
 
 
-def test_two_processes_make_the_model_of_one(rows, tmp_path):
+def test_distributed_fit_equals_single_process(rows, tmp_path):
     done = torchrun(*large_scale(rows, tmp_path / "two"))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Model written to") == 1  # only the first speaks
+    assert done.stdout.count("Model written to") == 1  # only the first rank prints
     succeed(*large_scale(rows, tmp_path / "one", "--stream"))
     for name in ("one", "two"):
         succeed("predict", tmp_path / name, rows, "--out", tmp_path / f"{name}.csv")
@@ -306,18 +310,18 @@ def test_two_processes_make_the_model_of_one(rows, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_bad_row_on_one_of_two_processes(rows, tmp_path):
+def test_distributed_fit_reports_bad_row(rows, tmp_path):
     lines = rows.read_text().splitlines(keepends=True)
     lines[550] = "1,red,2,3,4\n"
     (tmp_path / "t.csv").write_text("".join(lines))
     done = torchrun(*large_scale(tmp_path / "t.csv", tmp_path / "m"))
     assert done.returncode != 0
-    assert "line 551: input 'b' is not a number: 'red'" in done.stderr and "--skip-bad-rows" in done.stderr
+    assert "line 551" in done.stderr and "'red'" in done.stderr and "--skip-bad-rows" in done.stderr
     assert not (tmp_path / "m").exists()
 
 
-def test_recipes_that_cannot_be_divided(rows, tmp_path, monkeypatch):
+def test_distributed_fit_rejects_unsupported_recipe(rows, tmp_path, monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     result = invoke("fit", "quantiles", rows, "--inputs", "a", "--outputs", "u", "--out", tmp_path / "m")
-    assert_one_sentence(result, "torchrun divides the rows", "needs all rows at once")
+    assert_error(result, "torchrun", "quantiles")

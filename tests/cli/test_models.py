@@ -3,7 +3,7 @@
 import tomllib
 
 import pytest
-from cli_cases import assert_one_sentence, invoke, succeed
+from cli_cases import assert_error, invoke, succeed
 from rich.console import Console
 
 from ovkgp.cli.models import recipe_table
@@ -19,7 +19,7 @@ def printed(width):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
-def test_every_recipe_is_listed_at_every_width(width):
+def test_recipe_table_lists_every_recipe(width):
     text = printed(width)
     squeezed = "".join(text.split())
     for name in list_recipes():
@@ -29,17 +29,17 @@ def test_every_recipe_is_listed_at_every_width(width):
     assert ("estimator" in text.splitlines()[0].split()) == (width >= 120)
 
 
-def test_the_command_lists_them():
-    said = succeed("models")
-    assert all(name in said for name in list_recipes()) and "ovkgp models NAME" in said
+def test_models_command_lists_recipes():
+    output = succeed("models")
+    assert all(name in output for name in list_recipes()) and "ovkgp models NAME" in output
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_the_file_of_a_recipe_is_printed_as_it_is(name, tmp_path):
-    said = succeed("models", name)
-    assert said == recipe_path(name).read_text(encoding="utf-8")
-    assert tomllib.loads(said)["model"]["estimator"] == load_recipe(name).estimator
+def test_models_command_prints_file(name, tmp_path):
+    output = succeed("models", name)
+    assert output == recipe_path(name).read_text(encoding="utf-8")
+    assert tomllib.loads(output)["model"]["estimator"] == load_recipe(name).estimator
 
 
-def test_a_recipe_that_there_is_not():
-    assert_one_sentence(invoke("models", "vector_feild"), "did you mean 'vector_field'?", "there are")
+def test_models_command_rejects_unknown_recipe():
+    assert_error(invoke("models", "vector_feild"), "did you mean 'vector_field'?", "multitask")

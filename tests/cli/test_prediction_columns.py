@@ -1,18 +1,18 @@
-"""The columns of predictions: what each kind of model is asked, equal to what Python says."""
+"""Columns of predictions for each kind of model, equal to those of the Python interface."""
 
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import scalar_features
+from cli_cases import make_table
 from scipy.stats import norm
 
 import ovkgp
-from ovkgp.cli.prediction_columns import PredictionRequest, answers, quantile_name
+from ovkgp.cli.prediction_columns import PredictionRequest, predict_columns, quantile_suffix
 from ovkgp.exceptions import InputError, OptionError
 
-FRAME = scalar_features()
+FRAME = make_table()
 X = FRAME[["a", "b"]]
 
 
@@ -24,54 +24,54 @@ def regressor():
 @pytest.mark.parametrize(
     ("level", "name"), [(0.05, "q05"), (0.5, "q50"), (0.1, "q10"), (0.025, "q02.5"), (0.999, "q99.9"), (1e-3, "q00.1")]
 )
-def test_names_of_quantiles(level, name):
-    assert quantile_name(level) == name
+def test_quantile_suffix(level, name):
+    assert quantile_suffix(level) == name
 
 
-def test_a_regressor(regressor):
-    found = answers(regressor, X, PredictionRequest())
-    assert list(found) == [f"{y}_{what}" for y in ("u", "v") for what in ("mean", "sd", "q05", "q50", "q95")]
+def test_columns_of_regressor(regressor):
+    found = predict_columns(regressor, X, PredictionRequest())
+    assert list(found) == [f"{y}_{what}" for y in ("u", "v") for what in ("mean", "std", "q05", "q50", "q95")]
     mean, std = regressor.predict(X, return_std=True)
     quantiles = regressor.predict_quantiles(X, [0.05, 0.5, 0.95])
-    for place, name in enumerate(("u", "v")):
-        np.testing.assert_array_equal(found[f"{name}_mean"], mean[:, place])
-        np.testing.assert_array_equal(found[f"{name}_sd"], std[:, place])
-        np.testing.assert_array_equal(found[f"{name}_q95"], quantiles[:, place, 2])
+    for j, name in enumerate(("u", "v")):
+        np.testing.assert_array_equal(found[f"{name}_mean"], mean[:, j])
+        np.testing.assert_array_equal(found[f"{name}_std"], std[:, j])
+        np.testing.assert_array_equal(found[f"{name}_q95"], quantiles[:, j, 2])
 
 
-def test_an_interval_and_the_latent_function(regressor):
-    found = answers(regressor, X, PredictionRequest(quantiles=(0.3,), level=0.8, latent=True))
-    assert list(found)[:5] == ["u_mean", "u_sd", "u_q30", "u_low", "u_high"]
+def test_columns_of_interval_and_latent_function(regressor):
+    found = predict_columns(regressor, X, PredictionRequest(quantiles=(0.3,), level=0.8, latent=True))
+    assert list(found)[:5] == ["u_mean", "u_std", "u_q30", "u_low", "u_high"]
     lower, upper = regressor.predict_interval(X, 0.8, noise=False)
     np.testing.assert_allclose(found["u_low"], lower[:, 0], rtol=1e-12)
     np.testing.assert_allclose(found["v_high"], upper[:, 1], rtol=1e-12)
-    np.testing.assert_array_equal(found["u_sd"], regressor.predict(X, return_std=True, noise=False)[1][:, 0])
+    np.testing.assert_array_equal(found["u_std"], regressor.predict(X, return_std=True, noise=False)[1][:, 0])
 
 
-def test_a_model_fitted_from_arrays_with_one_output():
+def test_columns_of_model_fitted_to_arrays():
     model = ovkgp.OVKRidge(lam=0.1).fit(X.to_numpy(), FRAME["u"].to_numpy())
-    found = answers(model, X.to_numpy(), PredictionRequest(quantiles=(0.5,)))
-    assert list(found) == ["y0_mean", "y0_sd", "y0_q50"]
+    found = predict_columns(model, X.to_numpy(), PredictionRequest(quantiles=(0.5,)))
+    assert list(found) == ["y0_mean", "y0_std", "y0_q50"]
     np.testing.assert_array_equal(found["y0_mean"], model.predict(X.to_numpy()))
 
 
-def test_counts_have_whole_quantiles():
+def test_columns_of_counts_have_integer_quantiles():
     model = ovkgp.GPRegressor("independent", likelihood="poisson", num_frequencies=8, random_state=0)
     model.fit(X, FRAME[["n"]])
-    found = answers(model, X, PredictionRequest(quantiles=(0.9,)))
+    found = predict_columns(model, X, PredictionRequest(quantiles=(0.9,)))
     np.testing.assert_array_equal(found["n_q90"], np.round(found["n_q90"]))
     assert (found["n_mean"] > 0).all()
 
 
-def test_vectors_at_tasks():
+def test_columns_of_vector_tasks():
     Y = pd.DataFrame(
         {"left_x": FRAME["u"], "left_y": FRAME["n"], "right_x": FRAME["u"] + 1, "right_y": 2.0 * FRAME["n"]}
     )
     model = ovkgp.VectorTaskRegressor(tasks=[0.0, 1.0]).fit(X, Y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = answers(model, X, PredictionRequest(quantiles=(0.1,), level=0.5, latent=True))
-    assert list(found)[:5] == ["left_x_mean", "left_x_sd", "left_x_q10", "left_x_low", "left_x_high"]
+        found = predict_columns(model, X, PredictionRequest(quantiles=(0.1,), level=0.5, latent=True))
+    assert list(found)[:5] == ["left_x_mean", "left_x_std", "left_x_q10", "left_x_low", "left_x_high"]
     mean, std = model.predict(X, return_std=True, noise=False)
     np.testing.assert_array_equal(found["right_y_mean"], mean[:, 3])
     np.testing.assert_allclose(found["right_x_q10"], mean[:, 2] + norm.ppf(0.1) * std[:, 2], rtol=1e-12)
@@ -82,62 +82,62 @@ def quantile_regressor(**options):
     return ovkgp.InfiniteQuantileRegressor(lam=0.01, lengthscale=1.0, num_tasks=5, **options).fit(X, FRAME["u"])
 
 
-def test_quantiles_and_their_calibrated_interval():
+def test_columns_of_quantile_regressor():
     model = quantile_regressor()
-    found = answers(model, X, PredictionRequest(quantiles=(0.9, 0.2)))
+    found = predict_columns(model, X, PredictionRequest(quantiles=(0.9, 0.2)))
     assert list(found) == ["u_q90", "u_q20", "u_low", "u_high"]
     np.testing.assert_allclose(found["u_q20"], model.predict(X, quantiles=0.2), rtol=1e-12)
     np.testing.assert_array_equal(found["u_low"], model.predict_interval(X, 0.9)[0])
     np.testing.assert_array_equal(
-        answers(model, X, PredictionRequest(level=0.5))["u_high"], model.predict_interval(X, 0.5)[1]
+        predict_columns(model, X, PredictionRequest(level=0.5))["u_high"], model.predict_interval(X, 0.5)[1]
     )
 
 
-def test_finitely_many_quantiles():
+def test_columns_of_finite_quantile_regressor():
     model = quantile_regressor(coupling="joint", levels=[0.25, 0.75])
-    assert list(answers(model, X, PredictionRequest())) == ["u_q25", "u_q75"]
-    assert list(answers(model, X, PredictionRequest(level=0.5))) == ["u_q25", "u_q75", "u_low", "u_high"]
-    with pytest.raises(InputError, match="were learned"):
-        answers(model, X, PredictionRequest(quantiles=(0.5,)))
+    assert list(predict_columns(model, X, PredictionRequest())) == ["u_q25", "u_q75"]
+    assert list(predict_columns(model, X, PredictionRequest(level=0.5))) == ["u_q25", "u_q75", "u_low", "u_high"]
+    with pytest.raises(InputError, match="level"):
+        predict_columns(model, X, PredictionRequest(quantiles=(0.5,)))
 
 
-def test_classes_at_costs():
+def test_columns_of_cost_classifier():
     model = ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, FRAME["label"])
-    found = answers(model, X, PredictionRequest())
+    found = predict_columns(model, X, PredictionRequest())
     assert list(found) == ["label_class", "label_decision"]
     assert found["label_class"].tolist() == model.predict(X).tolist()
-    found = answers(model, X, PredictionRequest(costs=(-0.9, 0.9)))
+    found = predict_columns(model, X, PredictionRequest(costs=(-0.9, 0.9)))
     assert list(found) == [f"label_{w}_at_{c}" for c in ("-0.9", "0.9") for w in ("class", "decision")]
     np.testing.assert_array_equal(found["label_decision_at_0.9"], model.decision_function(X, 0.9))
-    # of two classes the first is "high", and a large cost finds every "low"
+    # the first of the two classes is "high", and a large cost finds every "low"
     assert (found["label_class_at_0.9"] == "low").sum() >= (found["label_class_at_-0.9"] == "low").sum()
 
 
-def test_classes_with_probabilities():
+def test_columns_of_classifier():
     model = ovkgp.SimplexClassifier(cv=2).fit(X, FRAME["label"])
-    found = answers(model, X, PredictionRequest())
+    found = predict_columns(model, X, PredictionRequest())
     assert list(found) == ["label_class", "label_p_high", "label_p_low"]
     np.testing.assert_allclose(found["label_p_high"] + found["label_p_low"], 1)
 
 
-def test_level_sets():
+def test_columns_of_level_sets():
     model = ovkgp.InfiniteOneClassSVM(nu=0.2, random_state=0).fit(X)
-    found = answers(model, X, PredictionRequest())
+    found = predict_columns(model, X, PredictionRequest())
     assert list(found) == ["inlier", "level"] and found["inlier"].dtype == bool
     np.testing.assert_array_equal(found["inlier"], model.predict(X) == 1)
-    far = answers(model, X.iloc[:1] + 99.0, PredictionRequest())
+    far = predict_columns(model, X.iloc[:1] + 99.0, PredictionRequest())
     assert not far["inlier"][0] and far["level"][0] == 0.0
 
 
-def test_questions_that_mean_nothing(regressor):
+def test_predict_columns_rejects_unsupported_options(regressor):
     classifier = ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, FRAME["label"])
     level_sets = ovkgp.InfiniteOneClassSVM(random_state=0).fit(X)
-    for model, question, option in [
+    for model, request, option in [
         (regressor, PredictionRequest(costs=(0.5,)), "--costs"),
         (quantile_regressor(), PredictionRequest(latent=True), "--latent"),
         (classifier, PredictionRequest(level=0.9), "--level"),
         (classifier, PredictionRequest(quantiles=(0.5,)), "--quantiles"),
         (level_sets, PredictionRequest(latent=True), "--latent"),
     ]:
-        with pytest.raises(OptionError, match=f"{option} means nothing to"):
-            answers(model, X, question)
+        with pytest.raises(OptionError, match=f"{option} is not supported"):
+            predict_columns(model, X, request)

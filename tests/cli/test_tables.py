@@ -6,16 +6,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from cli_cases import scalar_features, write_waves
+from cli_cases import make_table, write_table
 
-from ovkgp.cli.tables import SUFFIXES, TableFile, as_labels, in_order, table_file, target_of
+from ovkgp.cli.tables import WRITABLE_SUFFIXES, TableFile, open_table_writer, parse_labels, sort_labels, target_kind
 from ovkgp.exceptions import InputError, OptionError
 
 
-def test_targets_of_all_recipes():
+def test_target_kind_of_recipes():
     from ovkgp.recipes import list_recipes, load_recipe
 
-    found = {name: target_of(load_recipe(name).estimator) for name in list_recipes()}
+    found = {name: target_kind(load_recipe(name).estimator) for name in list_recipes()}
     assert {name: kind for name, kind in found.items() if kind != "many"} == {
         "quantiles": "one",
         "cost_sensitive": "label",
@@ -24,48 +24,48 @@ def test_targets_of_all_recipes():
 
 
 @pytest.mark.parametrize("name", ["table.csv", "table.tsv", "table.parquet"])
-def test_many_outputs(tmp_path, name):
-    X, Y = TableFile(write_waves(tmp_path, name), ("b", "a"), ("v", "u")).read("many")
-    pd.testing.assert_frame_equal(X, scalar_features()[["b", "a"]])
-    pd.testing.assert_frame_equal(Y, scalar_features()[["v", "u"]])
+def test_table_file_reads_many_outputs(tmp_path, name):
+    X, Y = TableFile(write_table(tmp_path, name), ("b", "a"), ("v", "u")).read("many")
+    pd.testing.assert_frame_equal(X, make_table()[["b", "a"]])
+    pd.testing.assert_frame_equal(Y, make_table()[["v", "u"]])
 
 
-def test_one_output_leaves_rows_out_that_say_nothing(tmp_path, capsys):
-    X, y = TableFile(write_waves(tmp_path), ("a",), ("v",)).read("one")
-    expected = scalar_features().dropna()
+def test_table_file_skips_rows_with_missing_single_output(tmp_path, capsys):
+    X, y = TableFile(write_table(tmp_path), ("a",), ("v",)).read("one")
+    expected = make_table().dropna()
     assert y.name == "v" and y.tolist() == expected["v"].tolist() and X["a"].tolist() == expected["a"].tolist()
-    assert capsys.readouterr().err == "Note: 5 of 30 rows are left out, where 'v' is missing.\n"
+    assert capsys.readouterr().err == "Note: 5 of 30 rows were skipped because 'v' is missing.\n"
 
 
-def test_nobody_observed_the_one_output(tmp_path):
+def test_table_file_rejects_output_without_values(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("x,y\n1,\n2,NA\n")
-    with pytest.raises(InputError, match="nobody observed output 'y'"):
+    with pytest.raises(InputError, match="'y' has no observed values"):
         TableFile(path, ("x",), ("y",)).read("one")
 
 
 @pytest.mark.parametrize("name", ["table.csv", "table.parquet"])
-def test_labels(tmp_path, name):
-    X, y = TableFile(write_waves(tmp_path, name), ("a", "b"), ("label",)).read("label")
-    assert y.name == "label" and y.tolist() == scalar_features()["label"].tolist()
+def test_table_file_reads_labels(tmp_path, name):
+    X, y = TableFile(write_table(tmp_path, name), ("a", "b"), ("label",)).read("label")
+    assert y.name == "label" and y.tolist() == make_table()["label"].tolist()
     assert list(X.columns) == ["a", "b"]
 
 
-def test_labels_that_are_numbers(tmp_path):
-    y = TableFile(write_waves(tmp_path), ("a",), ("n",)).read("label")[1]
+def test_table_file_reads_integer_labels_only(tmp_path):
+    y = TableFile(write_table(tmp_path), ("a",), ("n",)).read("label")[1]
     assert y.dtype.kind == "i"
-    with pytest.raises(InputError, match=r"'u' holds numbers such as .* and no classes"):
-        TableFile(write_waves(tmp_path), ("a",), ("u",)).read("label")
+    with pytest.raises(InputError, match="'u' must hold class labels"):
+        TableFile(write_table(tmp_path), ("a",), ("u",)).read("label")
 
 
-def test_inputs_alone(tmp_path):
-    X, y = TableFile(write_waves(tmp_path), ("a", "b"), None).read("none")
+def test_table_file_reads_inputs_alone(tmp_path):
+    X, y = TableFile(write_table(tmp_path), ("a", "b"), None).read("none")
     assert y is None and X.shape == (30, 2)
 
 
 @pytest.mark.parametrize("name", ["long.csv", "long.parquet"])
-def test_a_long_table_becomes_wide(tmp_path, name):
-    wide = scalar_features()[["a", "b", "u", "v"]]
+def test_table_file_reads_long_table(tmp_path, name):
+    wide = make_table()[["a", "b", "u", "v"]]
     long = wide.melt(["a", "b"], var_name="what", value_name="value").sample(frac=1, random_state=0)
     path = tmp_path / name
     long.to_csv(path, index=False) if name.endswith("csv") else long.to_parquet(path)
@@ -75,37 +75,37 @@ def test_a_long_table_becomes_wide(tmp_path, name):
     pd.testing.assert_frame_equal(back, wide.sort_values("a", ignore_index=True))
 
 
-def test_tasks_that_are_numbers_have_names(tmp_path):
+def test_table_file_sorts_numeric_tasks(tmp_path):
     path = tmp_path / "long.csv"
     path.write_text("x,day,y\n0,10,1\n0,9,2\n1,9,\n")
     X, Y = TableFile(path, ("x",), ("y",), "day").read("many")
     assert list(Y.columns) == ["9", "10"] and X.to_numpy().tolist() == [[0.0]] and Y.to_numpy().tolist() == [[2.0, 1.0]]
 
 
-def test_a_long_table_without_values(tmp_path):
+def test_table_file_rejects_long_table_without_values(tmp_path):
     path = tmp_path / "long.csv"
     path.write_text("x,day,y\n0,10,\n0,9,NA\n")
-    with pytest.raises(InputError, match="no observed value in column 'y'"):
+    with pytest.raises(InputError, match="'y'"):
         TableFile(path, ("x",), ("y",), "day").read("many")
 
 
-def test_outputs_that_an_estimator_does_not_learn(tmp_path):
-    path = write_waves(tmp_path)
+def test_check_target_rejects_unsupported_outputs(tmp_path):
+    path = write_table(tmp_path)
     for outputs, task, target, message in [
         (("u",), None, "none", "learns from inputs alone"),
         (None, "label", "none", "learns from inputs alone"),
         (None, None, "many", "needs outputs"),
         (("u", "v"), None, "one", "takes one output column"),
         (("u",), "label", "label", "takes one output column"),
-        (("u", "v"), "label", "many", "--task goes with one column of values"),
+        (("u", "v"), "label", "many", "--task needs one column"),
     ]:
         with pytest.raises(OptionError, match=message):
-            TableFile(path, ("a",), outputs, task).check_target(target, "recipe x")
-    TableFile(path, ("a",), ("u", "v")).check_target("many", "recipe x")
+            TableFile(path, ("a",), outputs, task).check_target(target, "Recipe x")
+    TableFile(path, ("a",), ("u", "v")).check_target("many", "Recipe x")
 
 
-def test_a_look_finds_missing_columns_of_all_kinds(tmp_path):
-    path = write_waves(tmp_path)
+def test_check_columns_rejects_missing_columns(tmp_path):
+    path = write_table(tmp_path)
     for table, target in [
         (TableFile(path, ("aa",), ("u",)), "many"),
         (TableFile(path, ("a",), ("uu",)), "one"),
@@ -113,16 +113,16 @@ def test_a_look_finds_missing_columns_of_all_kinds(tmp_path):
         (TableFile(path, ("a",), ("u",), "tasks"), "many"),
         (TableFile(path, ("aa",), None), "none"),
     ]:
-        with pytest.raises(InputError, match="has no column"):
-            table.look(target)
+        with pytest.raises(InputError, match="column"):
+            table.check_columns(target)
 
 
-def test_progress_is_for_large_files(tmp_path, monkeypatch):
+def test_table_file_shows_progress_for_large_files(tmp_path, monkeypatch):
     from ovkgp.cli import tables
 
-    table = TableFile(write_waves(tmp_path), ("a",), ("u",), verbose=1)
+    table = TableFile(write_table(tmp_path), ("a",), ("u",), verbose=1)
     assert table.stream().verbose == 0
-    monkeypatch.setattr(tables, "SHOWN", 100)
+    monkeypatch.setattr(tables, "MIN_PROGRESS_BYTES", 100)
     assert table.stream().verbose == 1
     assert np.concatenate([X for X, _ in table.stream()]).shape == (30, 1)
 
@@ -140,15 +140,15 @@ def test_progress_is_for_large_files(tmp_path, monkeypatch):
         ([3, 4], "i", [3, 4]),
     ],
 )
-def test_texts_become_numbers_only_where_nothing_is_lost(texts, kind, values):
-    found = as_labels(texts)
+def test_parse_labels_converts_only_without_loss(texts, kind, values):
+    found = parse_labels(texts)
     assert found.dtype.kind == kind and found.tolist() == values
 
 
-def test_order():
-    assert in_order(["10", "2", "-1", "2"]) == ["-1", "2", "10"]
-    assert in_order(["b", "a", "10", "9"]) == ["10", "9", "a", "b"]
-    assert in_order(np.array(["b", "a"]).tolist()) == ["a", "b"]
+def test_sort_labels():
+    assert sort_labels(["10", "2", "-1", "2"]) == ["-1", "2", "10"]
+    assert sort_labels(["b", "a", "10", "9"]) == ["10", "9", "a", "b"]
+    assert sort_labels(np.array(["b", "a"]).tolist()) == ["a", "b"]
 
 
 NUMBERS = np.array([1.0, -0.1, 1 / 3, 1e300, 5e-324, 2003.0])
@@ -156,7 +156,7 @@ TEXTS = ["a", "b c", "", "ü", "x", "y"]
 
 
 def write(path, *tables):
-    with table_file(path, tables[0].schema) as writer:
+    with open_table_writer(path, tables[0].schema) as writer:
         for table in tables:
             writer.write_table(table)
 
@@ -167,8 +167,8 @@ def read(path):
     return pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",", keep_default_na=False)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_chunks_are_one_table_equal_to_the_bit(tmp_path, suffix):
+@pytest.mark.parametrize("suffix", WRITABLE_SUFFIXES)
+def test_table_writer_is_exact(tmp_path, suffix):
     table = pa.table({"x": NUMBERS, "name": TEXTS, "is_in": [True, False] * 3})
     write(tmp_path / f"table{suffix}", table.slice(0, 2), table.slice(2, 4))
     found = read(tmp_path / f"table{suffix}")
@@ -177,13 +177,13 @@ def test_chunks_are_one_table_equal_to_the_bit(tmp_path, suffix):
     assert [file.name for file in tmp_path.iterdir()] == [f"table{suffix}"]
 
 
-def test_all_texts_of_a_chunk_have_quotes_where_one_needs_them(tmp_path):
+def test_csv_writer_quotes_whole_chunks(tmp_path):
     chunks = [["a", "b"], ["c", "d, e"]]
     write(tmp_path / "table.csv", *(pa.table({"x": [1, 2], "name": names}) for names in chunks))
     assert (tmp_path / "table.csv").read_text() == 'x,name\n1,a\n2,b\n1,"c"\n2,"d, e"\n'
 
 
-def test_quotes_only_where_they_are_needed(tmp_path):
+def test_csv_writer_quotes_only_if_needed(tmp_path):
     path, names = tmp_path / "table.csv", ["x, y", 'the "z"']
     write(path, pa.table(dict(zip(names, [["a"], ["b"]], strict=True))))
     assert path.read_text() == '"x, y","the ""z"""\na,b\n'
@@ -194,17 +194,17 @@ def test_quotes_only_where_they_are_needed(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_failure_keeps_the_old_file_and_leaves_no_other(tmp_path, suffix):
+def test_table_writer_keeps_old_file_on_failure(tmp_path, suffix):
     path = tmp_path / f"table{suffix}"
     path.write_text("old")
     table = pa.table({"x": [1.0]})
-    with pytest.raises(KeyboardInterrupt), table_file(path, table.schema) as writer:
+    with pytest.raises(KeyboardInterrupt), open_table_writer(path, table.schema) as writer:
         writer.write_table(table)
         raise KeyboardInterrupt
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(f"table{suffix}", "old")]
 
 
-def test_the_file_behind_a_link_is_replaced(tmp_path):
+def test_table_writer_follows_links(tmp_path):
     (tmp_path / "real").write_text("old")
     (tmp_path / "link.csv").symlink_to(tmp_path / "real")
     write(tmp_path / "link.csv", pa.table({"x": [1.5]}))

@@ -1,8 +1,8 @@
-"""The command line with a training that takes its time, so that there is time for a signal.
+"""The command line with slow training, so that a test can send a signal in time.
 
     python slow_training.py fit RECIPE DATA …
 
-Each iteration waits a tenth of a second, and every fifth is written to the checkpoint.
+Each iteration waits a tenth of a second, and checkpoints are written without delay.
 """
 
 import time
@@ -10,15 +10,15 @@ import time
 from ovkgp.cli import main
 from ovkgp.inference.training import maximize as training
 
-after_iteration = training._Training.after_iteration
+on_iteration = training._Training.on_iteration
 
 
-def wait(self, climb):
+def wait(self, run):
     time.sleep(0.1)
-    after_iteration(self, climb)
+    on_iteration(self, run)
 
 
 if __name__ == "__main__":
-    training._Training.after_iteration = wait
+    training._Training.on_iteration = wait
     training.CHECKPOINT_SECONDS = 0.0
     main()

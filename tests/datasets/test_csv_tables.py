@@ -8,10 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ovkgp.datasets import csv_tables as csv_blocks
-from ovkgp.datasets import csv_tables as csv_rows
+from ovkgp.datasets import csv_tables
 from ovkgp.datasets.columns import BadRowLog, Columns
-from ovkgp.datasets.csv_tables import CsvRows, count_newlines, pieces, read_blocks, read_header, share
+from ovkgp.datasets.csv_tables import CsvRows, byte_range, count_newlines, read_blocks, read_header, split_block
 from ovkgp.exceptions import InputError
 from ovkgp.files import Snapshot
 
@@ -36,13 +35,13 @@ def snapshot(folder, content):
         b"\xef\xbb\xbf\na,b c,d\n",
     ],
 )
-def test_headers(tmp_path, header):
+def test_header_names_and_start(tmp_path, header):
     names, start = read_header(snapshot(tmp_path, header + b"1,2,3"), ",")
     assert names == ("a", "b c", "d")
     assert start == len(header)
 
 
-def test_quoted_names_may_hold_separators_and_quotes(tmp_path):
+def test_header_accepts_quoted_separators_and_quotes(tmp_path):
     names, _ = read_header(snapshot(tmp_path, b'"a,1","say ""b""",\xc3\xa9\n1,2,3\n'), ",")
     assert names == ("a,1", 'say "b"', "é")
 
@@ -60,32 +59,32 @@ def test_quoted_names_may_hold_separators_and_quotes(tmp_path):
         ("a,b\n1,2\n".encode("utf-16-le"), "in UTF-8"),
         ("a,b\n1,2\n".encode("utf-16"), "UTF-8"),
         (b"caf\xe9,b\n1,2\n", "cannot be read .*utf-8"),
-        (b'a,"b\nc"\n1,2\n', "do not go over several lines"),
+        (b'a,"b\nc"\n1,2\n', "over several lines"),
     ],
 )
-def test_headers_that_are_none(tmp_path, content, message):
+def test_header_rejects_invalid_content(tmp_path, content, message):
     with pytest.raises(InputError, match=message):
         read_header(snapshot(tmp_path, content), ",")
 
 
-def test_a_header_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_blocks, "BLOCK", 64)
+def test_header_rejects_an_endless_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_tables, "BLOCK_BYTES", 64)
     with pytest.raises(InputError, match="does not begin with a header"):
         read_header(snapshot(tmp_path, b"a," * 100), ",")
 
 
 def read_all(table, start, parts):
     with open(table.path, "rb") as file:
-        ranges = [share(file, start, table.size, (rank, parts)) for rank in range(parts)]
+        ranges = [byte_range(file, start, table.size, (rank, parts)) for rank in range(parts)]
         return ranges, [list(read_blocks(file, *span, table)) for span in ranges]
 
 
 @given(lines=LINES, ends=st.booleans(), parts=st.integers(1, 40), block=st.integers(14, 60))
-def test_shares_are_disjoint_whole_and_cut_at_lines(tmp_path_factory, lines, ends, parts, block):
+def test_byte_ranges_are_disjoint_and_cover_whole_lines(tmp_path_factory, lines, ends, parts, block):
     content = b"\n".join(lines) + b"\n" * ends
     table = snapshot(tmp_path_factory.mktemp("shares"), b"h\n" + content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_blocks, "BLOCK", block)
+        patch.setattr(csv_tables, "BLOCK_BYTES", block)
         ranges, blocks = read_all(table, 2, parts)
     assert ranges[0][0] == 2 and ranges[-1][1] == table.size
     assert all(before[1] == after[0] for before, after in pairwise(ranges))
@@ -95,16 +94,16 @@ def test_shares_are_disjoint_whole_and_cut_at_lines(tmp_path_factory, lines, end
 
 
 @given(lines=LINES, size=st.integers(1, 40))
-def test_pieces_are_whole_lines(lines, size):
+def test_split_block_cuts_at_line_ends(lines, size):
     block = b"\n".join(lines)
-    cut = list(pieces(block, size))
+    cut = list(split_block(block, size))
     assert b"".join(cut) == block
-    assert all(piece.endswith(b"\n") for piece in cut[:-1])
-    assert all(len(piece) >= size for piece in cut[:-1])
+    assert all(chunk.endswith(b"\n") for chunk in cut[:-1])
+    assert all(len(chunk) >= size for chunk in cut[:-1])
 
 
-def test_newlines_before_a_byte(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_blocks, "BLOCK", 7)
+def test_count_newlines_before_a_byte(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_tables, "BLOCK_BYTES", 7)
     content = b"a,b\n1,2\n\n3,4\r\n" * 5
     table = snapshot(tmp_path, content)
     with open(table.path, "rb") as file:
@@ -112,13 +111,13 @@ def test_newlines_before_a_byte(tmp_path, monkeypatch):
             assert count_newlines(file, stop) == content[:stop].count(b"\n")
 
 
-def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_blocks, "BLOCK", 32)
+def test_read_blocks_rejects_an_endless_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_tables, "BLOCK_BYTES", 32)
     table = snapshot(tmp_path, b"a,b\n1,2\n" + b"3" * 200 + b"\n5,6\n")
-    with open(table.path, "rb") as file, pytest.raises(InputError, match="has a line of more than"):
+    with open(table.path, "rb") as file, pytest.raises(InputError, match="line of more than"):
         list(read_blocks(file, 4, table.size, table))
-    with open(table.path, "rb") as file, pytest.raises(InputError, match="has a line of more than"):
-        share(file, 4, table.size, (1, 4))
+    with open(table.path, "rb") as file, pytest.raises(InputError, match="line of more than"):
+        byte_range(file, 4, table.size, (1, 4))
 
 
 COLUMNS = Columns(("x",), ("y",))
@@ -129,19 +128,19 @@ def number(line):
     return line + 2
 
 
-def read(block, rows=ROWS, piece=csv_rows.PIECE):
-    """The good rows and the bad ones, by the road that the package takes."""
-    tally = BadRowLog("file", COLUMNS, "line", False)
+def read(block, rows=ROWS, chunk_bytes=csv_tables.CHUNK_BYTES):
+    """Return the good rows and the bad ones as the package parses them."""
+    log = BadRowLog("file", COLUMNS, "line", False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_rows, "PIECE", piece)
-        tables = list(rows.tables(block, tally, number))
-    return np.concatenate([np.empty((0, 2)), *tables]), tally.bad_rows
+        patch.setattr(csv_tables, "CHUNK_BYTES", chunk_bytes)
+        tables = list(rows.parse_block(block, log, number))
+    return np.concatenate([np.empty((0, 2)), *tables]), log.bad_rows
 
 
-def read_slowly(block, rows=ROWS):
-    """The same line by line: the definition."""
-    tally = BadRowLog("file", COLUMNS, "line", False)
-    return rows._slow(block, tally, number), tally.bad_rows
+def read_by_line(block, rows=ROWS):
+    """Return the rows parsed line by line, which is the definition."""
+    log = BadRowLog("file", COLUMNS, "line", False)
+    return rows._parse_by_line(block, log, number), log.bad_rows
 
 
 @pytest.mark.parametrize(
@@ -159,8 +158,8 @@ def read_slowly(block, rows=ROWS):
         ("1e-400", 0.0),
     ],
 )
-def test_numbers(cell, value):
-    assert ROWS.judge(f"{cell},3,t") == [3.0, value]
+def test_numeric_cells(cell, value):
+    assert ROWS.parse_line(f"{cell},3,t") == [3.0, value]
     good, bad = read(f"{cell},3,t\n".encode())
     np.testing.assert_array_equal(good, [[3.0, value]])
     assert not bad
@@ -170,7 +169,7 @@ MISSING = ["", "NaN", "nan", "NA", "N/A", "null", "None", '""', '"NA"', " ", " N
 
 
 @pytest.mark.parametrize("cell", MISSING)
-def test_missing_outputs_are_nan_and_missing_inputs_are_bad(cell):
+def test_missing_cells_are_nan_outputs_and_bad_inputs(cell):
     good, bad = read(f"{cell},3,t\n3,{cell},t\n".encode())
     np.testing.assert_array_equal(good, [[3.0, np.nan]])
     assert [(row.line, row.reason) for row in bad] == [(3, "input 'x' is missing")]
@@ -186,7 +185,7 @@ def test_infinite_cells_are_bad(cell):
 @pytest.mark.parametrize(
     "cell", ["red", "1_000", "١٢", "0x10", "1 2", "true", "--1", "1e", ".", "1\0", "\u00a01", "1d3"]
 )
-def test_text_is_bad(cell):
+def test_text_cells_are_bad(cell):
     good, bad = read(f"{cell},3,t\n3,{cell},t\n1,1,1\n".encode())
     assert len(good) == 1
     assert [row.line for row in bad] == [2, 3]
@@ -194,7 +193,7 @@ def test_text_is_bad(cell):
     assert bad[1].reason == f"input 'x' is not a number: {cell!r}"
 
 
-def test_long_text_is_cut():
+def test_bad_cell_reason_is_abbreviated():
     (row,) = read(b"1," + b"a" * 1000 + b",t\n")[1]
     assert len(row.reason) < 80
 
@@ -212,7 +211,7 @@ def test_long_text_is_cut():
         ("1,2,t\r3,4,t", "a carriage return inside the line"),  # two rows, says pyarrow
     ],
 )
-def test_lines_that_cannot_be_read(line, reason):
+def test_malformed_lines_are_bad(line, reason):
     for block in (f"{line}\n5,6,7\n", f"5,6,7\n{line}\n", f"5,6,7\n{line}"):
         good, bad = read(block.encode())
         np.testing.assert_array_equal(good, [[6.0, 5.0]])
@@ -221,25 +220,25 @@ def test_lines_that_cannot_be_read(line, reason):
 
 
 @pytest.mark.parametrize("block", [b'1,2,"a\nb"\n3,4,"c"\n', b'1,"2\n', b'1,2,"see\n9,999,note"\n'])
-def test_after_a_quote_that_is_not_closed_no_line_can_be_trusted(block):
+def test_unclosed_quote_raises(block):
     """Also in a column that is not read: the next line might be text that looks like a row."""
     with pytest.raises(InputError, match=r"line 2: .*several lines are not supported"):
         read(block)
 
 
-def test_quotes_inside_text_are_text():
+def test_quotes_inside_text_are_kept():
     good, bad = read(b'1,2,5" pipe\n3,4,"say ""hi"", you"\n')
     np.testing.assert_array_equal(good, [[2.0, 1.0], [4.0, 3.0]])
     assert not bad
 
 
-def test_blank_lines_count_as_lines_and_not_as_rows():
+def test_blank_lines_are_counted_but_are_not_rows():
     good, bad = read(b"\n1,2,t\r\n\r\n  \n,,t\n\n3,x,t\n\n")
     np.testing.assert_array_equal(good, [[2.0, 1.0]])
     assert [row.line for row in bad] == [6, 8]
 
 
-def test_tabs_and_spaces_as_separators():
+def test_other_separators():
     for separator in ("\t", " ", ";", "|", "^", "]"):
         rows = CsvRows(COLUMNS, (1, 0), 3, separator)
         text = "\n".join(separator.join(cells) for cells in (["1", "2", "t"], ["", "3", ""], ['"4"', "", ""]))
@@ -248,23 +247,23 @@ def test_tabs_and_spaces_as_separators():
         assert [row.line for row in bad] == [4]
 
 
-def test_a_clean_block_does_not_take_the_slow_road(monkeypatch):
-    monkeypatch.setattr(CsvRows, "_slow", lambda *_: pytest.fail("line by line"))
+def test_clean_block_is_not_parsed_by_line(monkeypatch):
+    monkeypatch.setattr(CsvRows, "_parse_by_line", lambda *_: pytest.fail("line by line"))
     good, _ = read(b'1,2,"t"\r\n,"3",t\r\n' * 1000)
     assert len(good) == 2000
     good, bad = read(b"1,2,t\n1,,t\n" * 10)  # nor do missing inputs, where no line is blank
     assert len(good) == 10 and [row.line for row in bad] == list(range(3, 23, 2))
 
 
-def test_only_pieces_with_a_bad_line_take_the_slow_road(monkeypatch):
+def test_only_chunks_with_a_bad_line_are_parsed_by_line(monkeypatch):
     lengths = []
-    slow = CsvRows._slow
+    parse = CsvRows._parse_by_line
     monkeypatch.setattr(
-        CsvRows, "_slow", lambda self, block, *rest: lengths.append(len(block)) or slow(self, block, *rest)
+        CsvRows, "_parse_by_line", lambda self, block, *rest: lengths.append(len(block)) or parse(self, block, *rest)
     )
     lines = [b"1,2,t"] * 5000
     lines[3000] = b"1,red,t"
-    good, bad = read(b"\n".join(lines), piece=600)
+    good, bad = read(b"\n".join(lines), chunk_bytes=600)
     assert len(good) == 4999 and [row.line for row in bad] == [3002]
     assert len(lengths) == 1 and lengths[0] < 700
 
@@ -280,40 +279,43 @@ LINE = st.one_of(
 )
 
 
-def same_on_both_roads(block, piece):
-    """The same rows, good and bad, or the same error."""
+def check_against_lines(block, chunk_bytes):
+    """Check that both parsers give the same rows, good and bad, or the same error."""
     try:
-        expected, expected_bad = read_slowly(block)
+        expected, expected_bad = read_by_line(block)
     except InputError as error:
         with pytest.raises(InputError, match=re.escape(str(error))):
-            read(block, piece=piece)
+            read(block, chunk_bytes=chunk_bytes)
         return
-    good, bad = read(block, piece=piece)
+    good, bad = read(block, chunk_bytes=chunk_bytes)
     np.testing.assert_array_equal(good, expected)
     assert bad == expected_bad
 
 
 @settings(max_examples=400, deadline=None)
 @given(
-    lines=st.lists(LINE, max_size=8), end=st.sampled_from(["\n", "\r\n"]), ends=st.booleans(), piece=st.integers(1, 60)
+    lines=st.lists(LINE, max_size=8),
+    end=st.sampled_from(["\n", "\r\n"]),
+    ends=st.booleans(),
+    chunk_bytes=st.integers(1, 60),
 )
-@example(lines=["1,2,3", '4,5,"open'], end="\n", ends=True, piece=9)
-@example(lines=['4,5,"open', '6,7,close"', "1,2,3"], end="\n", ends=True, piece=9)
-@example(lines=["\ufeff1,2,3"], end="\n", ends=True, piece=9)
-def test_the_fast_road_is_the_slow_one(lines, end, ends, piece):
-    same_on_both_roads((end.join(lines) + end * ends).encode(), piece)
+@example(lines=["1,2,3", '4,5,"open'], end="\n", ends=True, chunk_bytes=9)
+@example(lines=['4,5,"open', '6,7,close"', "1,2,3"], end="\n", ends=True, chunk_bytes=9)
+@example(lines=["\ufeff1,2,3"], end="\n", ends=True, chunk_bytes=9)
+def test_block_parser_matches_line_parser(lines, end, ends, chunk_bytes):
+    check_against_lines((end.join(lines) + end * ends).encode(), chunk_bytes)
 
 
 @settings(max_examples=300, deadline=None)
 @given(text=st.text('01.-+eE,," \n\r\tnaifNAx', max_size=40))
-def test_the_fast_road_is_the_slow_one_on_any_text(text):
-    same_on_both_roads(text.encode(), 8)
+def test_block_parser_matches_line_parser_on_any_text(text):
+    check_against_lines(text.encode(), 8)
 
 
 @settings(max_examples=300, deadline=None)
 @given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=20))
-def test_both_roads_round_as_python_does(values):
+def test_both_parsers_round_as_python(values):
     block = "".join(f"1,{value!r},\n" for value in values).encode()
-    for good, bad in (read(block), read_slowly(block)):
+    for good, bad in (read(block), read_by_line(block)):
         np.testing.assert_array_equal(good[:, 0], values)
         assert not bad

@@ -32,7 +32,7 @@ def test_bt_83_only_the_first_five_inputs_matter():
         assert abs(truth(moved) - Y).max() > 1e-3
 
 
-def test_bt_83_law_of_inputs_and_weights():
+def test_bt_83_distribution_of_inputs_and_weights():
     X, _, truth = make_quadratic_tasks(4000, num_tasks=4000, random_state=0)
     assert X.min() >= 0 and X.max() <= 1
     np.testing.assert_allclose(X.mean(0), 0.5, atol=0.02)  # standard error .0046
@@ -59,10 +59,10 @@ def test_rescaled_inputs_keep_the_outputs():
     np.testing.assert_allclose(rescaled.truth(rescaled.X), plain.truth(plain.X), atol=1e-13)
 
 
-def test_sizes_of_quadratic_tasks():
+def test_quadratic_tasks_shapes_and_limits():
     X, Y, _ = make_quadratic_tasks(6, num_tasks=1, num_dims=5, random_state=0)
     assert X.shape == (6, 5) and Y.shape == (6, 1)
-    with pytest.raises(OptionError, match="num_dims must be at least 5"):
+    with pytest.raises(OptionError, match="num_dims"):
         make_quadratic_tasks(6, num_dims=4)
     with pytest.raises(OptionError, match="num_tasks"):
         make_quadratic_tasks(6, num_tasks=0)
@@ -92,7 +92,7 @@ def test_ba_13_noise_covariance_is_full_with_the_standard_deviation_of_the_outpu
     np.testing.assert_allclose(sigma, sigma.T, atol=1e-15)
     assert np.linalg.eigvalsh(sigma)[0] > 0 and np.linalg.matrix_rank(sigma) == 20
     assert np.count_nonzero(sigma) == 400
-    # The standard deviation is measured on 1000 points of its own: these are 2000 others.
+    # The standard deviation is measured on 1000 separate points: these are 2000 others.
     others = np.random.default_rng(5).uniform(-1, 1, (2000, 20))
     deviation = np.sqrt(low_rank.truth(others).var(0).mean())
     np.testing.assert_allclose(np.linalg.norm(sigma, 2), deviation, rtol=0.1)
@@ -130,15 +130,15 @@ def test_ba_13_noise_of_a_sample_has_the_covariance_in_the_truth():
 
 
 @pytest.mark.parametrize("rank", [1, 3, 5])
-def test_other_ranks(rank):
+def test_low_rank_outputs_of_other_ranks(rank):
     X, _, truth = make_low_rank_outputs(40, num_outputs=5, num_dims=3, rank=rank, num_frequencies=60, random_state=1)
     np.testing.assert_allclose(np.linalg.norm(truth.output_matrix, 2), 1, rtol=1e-12)
     assert np.linalg.matrix_rank(truth.output_matrix, tol=1e-9) == rank
     assert np.linalg.matrix_rank(truth(X), tol=1e-9) == rank
 
 
-def test_law_of_low_rank_outputs():
-    """Over seeds, E y(x) y(z)ᵀ given A is k(x, z) A/3, as θ has variance 1/3; its trace has tr A = ‖A‖ = 1 at rank one."""
+def test_low_rank_outputs_distribution():
+    """Over seeds, E y(x) y(z)ᵀ given A is k(x, z) A/3, as θ has variance 1/3; tr A = ‖A‖ = 1 at rank one."""
     points = np.array([[0.0, 0.0], [0.5, 0.5]])
     options = {"num_dims": 2, "num_outputs": 3, "num_frequencies": 100, "lengthscale": 1.0}
     draws = np.stack([make_low_rank_outputs(1, **options, random_state=i).truth(points) for i in range(400)])
@@ -147,9 +147,9 @@ def test_law_of_low_rank_outputs():
     np.testing.assert_allclose(traces, kernel / 3, atol=4 * np.sqrt(2 / 400) / 3)
 
 
-def test_impossible_low_rank_outputs_are_refused():
+def test_low_rank_outputs_reject_invalid_options():
     for option in ({"rank": 21}, {"rank": 0}, {"num_outputs": 0}, {"lengthscale": -1.0}, {"num_frequencies": 0}):
         with pytest.raises(OptionError, match=next(iter(option))):
             make_low_rank_outputs(5, **option)
-    with pytest.raises(OptionError, match='noise must be "full"'):
+    with pytest.raises(OptionError, match="noise"):
         make_low_rank_outputs(5, noise="shared")

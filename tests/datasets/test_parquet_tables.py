@@ -1,4 +1,4 @@
-"""Parquet files: types, nulls, row groups, and files that are none."""
+"""Tests of `ovkgp.datasets.parquet_tables`: types, nulls, row groups and invalid files."""
 
 import decimal
 
@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from ovkgp.datasets import DataWarning, parquet_tables, stream
-from ovkgp.datasets.parquet_tables import _groups
+from ovkgp.datasets.parquet_tables import _find_row_groups
 from ovkgp.exceptions import InputError
 
 
@@ -17,15 +17,15 @@ def write(folder, columns, name="table.parquet", **options):
     return folder / name
 
 
-def read(path, inputs, outputs, chunk=1000, **options):
-    chunks = list(stream(path, inputs, outputs, chunk, **options))
+def read(path, inputs, outputs, chunk_rows=1000, **options):
+    chunks = list(stream(path, inputs, outputs, chunk_rows, **options))
     return np.concatenate([X for X, _ in chunks]), np.concatenate([Y for _, Y in chunks])
 
 
 @pytest.mark.parametrize(
     "kind", [pa.float64(), pa.float32(), pa.int64(), pa.int8(), pa.uint16(), pa.decimal128(9, 2)], ids=str
 )
-def test_numbers_of_every_type_with_nulls(tmp_path, kind):
+def test_parquet_reads_every_numeric_type_with_nulls(tmp_path, kind):
     numbers = [decimal.Decimal(3), None, decimal.Decimal(7)] if pa.types.is_decimal(kind) else [3, None, 7]
     path = write(tmp_path, {"x": [1.0, 2.0, 4.0], "y": pa.array(numbers, kind), "text": ["a", "b", "c"]})
     X, Y = read(path, "x", "y")
@@ -34,7 +34,7 @@ def test_numbers_of_every_type_with_nulls(tmp_path, kind):
     np.testing.assert_array_equal(Y, [[3.0], [np.nan], [7.0]])
 
 
-def test_a_column_without_values_is_an_unobserved_output(tmp_path):
+def test_null_column_is_an_unobserved_output(tmp_path):
     path = write(tmp_path, {"x": [1.0, 2.0], "y": pa.nulls(2)})
     assert np.isnan(read(path, "x", "y")[1]).all()
 
@@ -45,27 +45,27 @@ def test_nan_and_null_are_both_missing(tmp_path):
 
 
 @pytest.mark.parametrize("values", [["a", "b"], [True, False], [[1.0], [2.0]]])
-def test_columns_that_are_not_numbers(tmp_path, values):
+def test_parquet_rejects_columns_that_are_not_numeric(tmp_path, values):
     path = write(tmp_path, {"x": [1.0, 2.0], "y": values})
-    with pytest.raises(InputError, match=r"output 'y' of .* is of type .* where numbers were expected"):
+    with pytest.raises(InputError, match=r"output 'y' of .* numeric"):
         stream(path, "x", "y")
 
 
-def test_names_with_dots_and_unknown_names(tmp_path):
+def test_parquet_column_names_may_contain_dots(tmp_path):
     path = write(tmp_path, {"x.1": [1.0], "y": [2.0]})
     np.testing.assert_array_equal(read(path, ["x.1"], "y")[0], [[1.0]])
     with pytest.raises(InputError, match=r"no column 'x1' \(did you mean 'x.1'\?\)"):
         stream(path, "x1", "y")
 
 
-def test_bad_rows_are_counted_from_one_in_every_share(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_tables, "BATCH", 7)
+def test_bad_rows_are_numbered_from_one_in_every_shard(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_tables, "BATCH_ROWS", 7)
     x, y = np.arange(50.0), np.ones(50)
     x[[0, 23]], y[[31, 49]] = [np.nan, np.inf], [np.inf, -np.inf]
     path = write(tmp_path, {"x": x, "y": y}, row_group_size=9)
     table = stream(path, "x", "y", 4)
     with pytest.warns(
-        DataWarning, match=r"4 of 50 rows left out: row 1 \(input 'x' is missing\), row 24 \(input 'x' is inf"
+        DataWarning, match=r"4 of 50 rows skipped: row 1 \(input 'x' is missing\), row 24 \(input 'x' is inf"
     ):
         whole = np.concatenate([X for X, _ in table])
     assert [row.line for row in table.report.bad_rows] == [1, 24, 32, 50]
@@ -77,19 +77,19 @@ def test_bad_rows_are_counted_from_one_in_every_share(tmp_path, monkeypatch):
         np.testing.assert_array_equal(np.concatenate(rows), whole)
         assert [row.line for part in parts for row in part.report.bad_rows] == [1, 24, 32, 50]
     with pytest.raises(InputError, match="row 1: input 'x' is missing"):
-        list(stream(path, "x", "y", bad="error"))
+        list(stream(path, "x", "y", on_bad_rows="error"))
 
 
-def test_row_groups_outside_the_share_are_not_read(tmp_path):
+def test_row_groups_outside_the_shard_are_not_read(tmp_path):
     path = write(tmp_path, {"x": np.arange(50.0), "y": np.ones(50)}, row_group_size=10)
     metadata = parquet.ParquetFile(path).metadata
-    assert _groups(metadata, 0, 50) == ([0, 1, 2, 3, 4], 0)
-    assert _groups(metadata, 10, 20) == ([1], 10)
-    assert _groups(metadata, 19, 31) == ([1, 2, 3], 10)
-    assert _groups(metadata, 20, 20)[0] == []
+    assert _find_row_groups(metadata, 0, 50) == ([0, 1, 2, 3, 4], 0)
+    assert _find_row_groups(metadata, 10, 20) == ([1], 10)
+    assert _find_row_groups(metadata, 19, 31) == ([1, 2, 3], 10)
+    assert _find_row_groups(metadata, 20, 20)[0] == []
 
 
-def test_files_that_are_not_parquet(tmp_path):
+def test_invalid_parquet_files_raise(tmp_path):
     path = tmp_path / "table.pq"
     for content in (b"", b"x,y\n1,2\n", b"PAR1" * 10):
         path.write_bytes(content)
@@ -97,7 +97,7 @@ def test_files_that_are_not_parquet(tmp_path):
             stream(path, "x", "y")
 
 
-def test_a_damaged_page_is_an_error(tmp_path):
+def test_damaged_page_raises(tmp_path):
     path = write(tmp_path, {"x": np.random.default_rng(0).random(5000), "y": np.ones(5000)}, compression="gzip")
     content = bytearray(path.read_bytes())
     content[100:20000] = bytes(19900)
@@ -106,15 +106,15 @@ def test_a_damaged_page_is_an_error(tmp_path):
         list(stream(path, "x", "y"))
 
 
-def test_no_rows(tmp_path):
+def test_parquet_without_rows_raises(tmp_path):
     path = write(tmp_path, {"x": pa.array([], pa.float64()), "y": pa.array([], pa.float64())})
     with pytest.raises(InputError, match="has columns and no rows"):
         stream(path, "x", "y")
 
 
 @pytest.mark.parametrize("size", [1000, 100_000])
-def test_a_file_that_changes_in_the_middle(tmp_path, monkeypatch, size):
-    monkeypatch.setattr(parquet_tables, "BATCH", 10)
+def test_parquet_changed_during_a_pass_raises(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(parquet_tables, "BATCH_ROWS", 10)
     path = write(tmp_path, {"x": np.arange(500.0), "y": np.ones(500)}, row_group_size=50)
     chunks = iter(stream(path, "x", "y", 10))
     next(chunks)

@@ -1,4 +1,4 @@
-"""What all generators promise: shapes, dtypes, seeds, streams that do not touch each other, and refusals."""
+"""Tests of `ovkgp.datasets.samples`, on all generators: shapes, dtypes, seeds, independent streams and errors."""
 
 import pickle
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ovkgp import datasets
-from ovkgp.datasets.samples import in_chunks, with_noise
+from ovkgp.datasets.samples import add_noise, apply_in_chunks
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF
 
@@ -29,7 +29,7 @@ def make(name, num_rows=40, **options):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_sample_has_rows_of_float64_and_a_truth_of_the_same_shape(name):
+def test_sample_is_float64_with_a_truth_of_the_same_shape(name):
     *_, d, p = MAKERS[name]
     X, Y, truth = sample = make(name)
     assert isinstance(sample, datasets.Sample)
@@ -39,7 +39,7 @@ def test_a_sample_has_rows_of_float64_and_a_truth_of_the_same_shape(name):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_seed_reproduces_bit_for_bit_and_another_does_not(name):
+def test_sample_is_reproducible_bit_for_bit(name):
     a, b, other = make(name), make(name), make(name, random_state=1)
     np.testing.assert_array_equal(a.X, b.X)
     np.testing.assert_array_equal(a.Y, b.Y)
@@ -51,7 +51,7 @@ def test_a_seed_reproduces_bit_for_bit_and_another_does_not(name):
 
 
 @pytest.mark.parametrize("name", NOISY)
-def test_more_rows_keep_the_truth_and_the_first_rows(name):
+def test_sample_of_more_rows_keeps_truth_and_first_rows(name):
     few, many = make(name, 10), make(name, 25)
     np.testing.assert_array_equal(few.X, many.X[:10])
     np.testing.assert_allclose(few.Y, many.Y[:10], rtol=0, atol=1e-12)  # matrix products of other sizes round otherwise
@@ -69,7 +69,7 @@ def test_noise_changes_outputs_only(name):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_global_state_is_neither_used_nor_changed(name):
+def test_sample_does_not_use_global_state(name):
     before = make(name)
     dtype, random, numpy = torch.get_default_dtype(), torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     try:
@@ -85,21 +85,21 @@ def test_global_state_is_neither_used_nor_changed(name):
 
 
 @pytest.mark.parametrize("name", ["curl free", "low rank"])
-def test_a_model_with_the_same_seed_does_not_share_the_frequencies_of_the_truth(name):
+def test_truth_frequencies_differ_from_a_model_with_the_same_seed(name):
     truth = make(name).truth
-    features = truth._waves if name == "curl free" else truth._features
+    features = truth._scalar_features if name == "curl free" else truth._features
     drawn = ORFF(features.kernel, 50, random_state=0).double().frequencies
     assert not torch.isclose(features.frequencies, drawn, rtol=1e-3).all(-1).any()
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_truth_survives_pickling(name):
+def test_truth_can_be_pickled(name):
     X, _, truth = make(name)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(truth))(X), truth(X))
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_truth_takes_tensors_lists_and_single_precision(name):
+def test_truth_accepts_tensors_lists_and_single_precision(name):
     X, _, truth = make(name)
     single = X.astype(np.float32)
     expected = truth(single.astype(np.float64))
@@ -111,10 +111,10 @@ def test_a_truth_takes_tensors_lists_and_single_precision(name):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_truth_refuses_bad_points(name):
+def test_truth_rejects_invalid_points(name):
     X, _, truth = make(name)
     for bad in (X[0], X[:, :-1], X[None]):
-        with pytest.raises(InputError, match="must have shape"):
+        with pytest.raises(InputError, match="shape"):
             truth(bad)
     for value in (np.nan, np.inf):
         with pytest.raises(InputError, match="NaN or infinity"):
@@ -123,53 +123,53 @@ def test_a_truth_refuses_bad_points(name):
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("rows", [0, -3, 2.5, "many"])
-def test_the_number_of_rows_is_a_positive_whole_number(name, rows):
+def test_sample_rejects_invalid_num_rows(name, rows):
     with pytest.raises(OptionError, match="num_rows"):
         make(name, rows)
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_negative_seed_is_refused(name):
+def test_sample_rejects_negative_seed(name):
     with pytest.raises(OptionError, match="random_state"):
         make(name, random_state=-1)
 
 
 @pytest.mark.parametrize("name", NOISY)
-def test_one_row_is_a_sample(name):
+def test_sample_of_one_row(name):
     assert len(make(name, 1).Y) == 1
 
 
 @pytest.mark.parametrize("name", NOISY)
 @pytest.mark.parametrize("noise", [-0.1, [0.1] * 7, np.nan, np.eye(3)])
-def test_impossible_noise_is_refused(name, noise):
+def test_sample_rejects_invalid_noise(name, noise):
     with pytest.raises(OptionError, match="noise"):
         make(name, noise=noise)
 
 
-def test_noise_has_the_covariance_asked_for():
+def test_noise_has_the_requested_covariance():
     covariance = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.0]])  # singular
-    drawn = with_noise(np.ones((200_000, 3)), covariance, np.random.default_rng(0)) - 1
+    drawn = add_noise(np.ones((200_000, 3)), covariance, np.random.default_rng(0)) - 1
     # The standard error of an entry is at most √(2·2²/200 000) = .0063
     np.testing.assert_allclose(drawn.T @ drawn / len(drawn), covariance, atol=0.03)
     np.testing.assert_allclose(drawn.mean(0), 0, atol=0.015)
     np.testing.assert_allclose(drawn[:, 2], 0, atol=1e-15)
-    per_output = with_noise(np.zeros((200_000, 2)), [4.0, 0.25], np.random.default_rng(0))
+    per_output = add_noise(np.zeros((200_000, 2)), [4.0, 0.25], np.random.default_rng(0))
     np.testing.assert_allclose(per_output.std(0), [2.0, 0.5], rtol=0.01)
 
 
-def test_noise_that_is_no_covariance_is_refused():
+def test_noise_rejects_invalid_covariance():
     rng, Y = np.random.default_rng(0), np.zeros((4, 2))
     for noise, reason in (([[1.0, 0.5], [0.0, 1.0]], "symmetric"), ([[1.0, 2.0], [2.0, 1.0]], "negative")):
         with pytest.raises(OptionError, match=reason):
-            with_noise(Y, noise, rng)
+            add_noise(Y, noise, rng)
 
 
-def test_chunks_give_what_the_whole_gives():
+def test_apply_in_chunks_equals_one_call():
     X, sizes = np.random.default_rng(0).random((50, 3)), []
 
     def halves(part):
         sizes.append(len(part))
         return part / 2
 
-    np.testing.assert_array_equal(in_chunks(halves, X, num_features=2**18), X / 2)  # 16 rows at a time
+    np.testing.assert_array_equal(apply_in_chunks(halves, X, num_features=2**18), X / 2)  # 16 rows at a time
     assert sizes == [16, 16, 16, 2]

@@ -4,24 +4,24 @@ import numpy as np
 import pytest
 
 from ovkgp.datasets import make_circles_and_moons, make_two_moons
-from ovkgp.datasets.semi_supervised import CIRCLES, CIRCLES_AT, MOONS, Arc
+from ovkgp.datasets.semi_supervised import CIRCLES, CIRCLES_CENTER, MOONS, Arc
 from ovkgp.exceptions import OptionError
 from ovkgp.kernels import simplex_code
 
 
-def labelled(Y):
+def labeled(Y):
     return np.isfinite(Y).all(1)
 
 
 @pytest.mark.parametrize("num_labels", [1, 3, 20])
-def test_two_moons_keep_as_many_labels_a_class_as_asked(num_labels):
+def test_two_moons_keep_the_requested_labels_per_class(num_labels):
     X, Y, _ = make_two_moons(101, num_labels=num_labels, random_state=0)
     assert X.shape == (101, 2) and Y.shape == (101, 1)
     assert (Y == 1).sum() == (Y == -1).sum() == num_labels
     assert np.isnan(Y).sum() == 101 - 2 * num_labels
 
 
-def test_every_row_may_be_labelled():
+def test_every_row_may_be_labeled():
     _, Y, _ = make_two_moons(40, num_labels=20, random_state=0)
     assert np.isfinite(Y).all()
 
@@ -33,7 +33,7 @@ def test_labels_agree_with_the_truth():
     np.testing.assert_array_equal(truth(X)[:, 0], 2 * truth.classes(X) - 1)
 
 
-def test_points_lie_about_their_moon():
+def test_points_lie_near_their_moon():
     X = make_two_moons(4000, spread=0.05, random_state=0).X
     distances = np.min([moon.distances(X) for moon in MOONS], axis=0)
     np.testing.assert_allclose(np.sqrt((distances**2).mean()), 0.05, rtol=0.05)
@@ -42,7 +42,7 @@ def test_points_lie_about_their_moon():
 
 
 def test_another_seed_labels_other_rows():
-    choices = [labelled(make_two_moons(200, random_state=seed).Y) for seed in range(2)]
+    choices = [labeled(make_two_moons(200, random_state=seed).Y) for seed in range(2)]
     assert not np.array_equal(*choices)
 
 
@@ -50,7 +50,7 @@ def test_another_seed_labels_other_rows():
 def test_four_classes_with_few_labels(coding):
     X, Y, truth = make_circles_and_moons(403, num_labels=5, coding=coding, random_state=0)
     codes = simplex_code(4).numpy().T if coding == "simplex" else np.eye(4)
-    kept = labelled(Y)
+    kept = labeled(Y)
     assert X.shape == (403, 2) and Y.shape == (403, codes.shape[1])
     assert kept.sum() == 20 and np.isnan(Y[~kept]).all()
     np.testing.assert_array_equal(Y[kept], codes[truth.classes(X[kept])])
@@ -61,7 +61,7 @@ def test_four_classes_are_of_equal_size_and_mixed():
     X, _, truth = make_circles_and_moons(400, random_state=0)
     np.testing.assert_array_equal(np.bincount(truth.classes(X)), [100, 100, 100, 100])
     assert len(set(truth.classes(X[:50]))) == 4
-    radii = np.linalg.norm(X - CIRCLES_AT, axis=1)
+    radii = np.linalg.norm(X - CIRCLES_CENTER, axis=1)
     np.testing.assert_allclose(np.median(radii[truth.classes(X) == 2]), 1.0, atol=0.03)
     np.testing.assert_allclose(np.median(radii[truth.classes(X) == 3]), 0.5, atol=0.03)
 
@@ -75,15 +75,15 @@ def test_simplex_codes_decode_to_the_classes():
 def test_distance_to_an_arc_is_the_least_over_points_along_it(arc):
     angles = {0: (0, 2 * np.pi), 1: (0, np.pi), -1: (-np.pi, 0)}[arc.side]
     t = np.linspace(*angles, 20_001)
-    along = np.stack([np.cos(t), np.sin(t)], axis=1) * arc.radius + arc.centre
+    along = np.stack([np.cos(t), np.sin(t)], axis=1) * arc.radius + arc.center
     X = np.random.default_rng(0).uniform(-4, 3, (60, 2))
     expected = [np.linalg.norm(along - x, axis=1).min() for x in X]
     np.testing.assert_allclose(arc.distances(X), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("make", [make_two_moons, make_circles_and_moons])
-def test_impossible_options_are_refused(make):
-    with pytest.raises(OptionError, match="smallest class has 10 of the"):
+def test_semi_supervised_data_reject_invalid_options(make):
+    with pytest.raises(OptionError, match="num_labels"):
         make(20 if make is make_two_moons else 40, num_labels=11)
     for option in ({"num_labels": 0}, {"spread": -0.1}, {"spread": np.nan}):
         with pytest.raises(OptionError, match=next(iter(option))):
@@ -92,6 +92,6 @@ def test_impossible_options_are_refused(make):
         make(1)
 
 
-def test_unknown_codings_are_refused():
-    with pytest.raises(OptionError, match="coding must be one of 'simplex', 'one_hot'"):
+def test_circles_and_moons_reject_unknown_coding():
+    with pytest.raises(OptionError, match="coding"):
         make_circles_and_moons(40, coding="binary")

@@ -132,7 +132,7 @@ def fit_files(rank, size):
         frame.to_csv(paths[0], index=False)
         frame.to_parquet(paths[1])
         for path in paths:
-            rows = stream(path, inputs="a,b", outputs="u,v,w", chunk=16, shard=(rank, size))
+            rows = stream(path, inputs="a,b", outputs="u,v,w", chunk_rows=16, shard=(rank, size))
             options = {"lam": 0.05, "num_frequencies": 20, "random_state": 0, "distributed": True}
             ridge = ovkgp.ORFFRidge(decomposable(), **options).fit_stream(rows)
             found[f"file, {path.suffix}/mean"], found[f"file, {path.suffix}/std"] = ridge.predict(

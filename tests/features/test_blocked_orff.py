@@ -1,4 +1,4 @@
-"""Blocks of random features: one block is the plain map, many are its average, and nothing is kept of them."""
+"""Blocks of random features: one block is the map of `ORFF`, many are its average, and none is stored."""
 
 import pickle
 from copy import deepcopy
@@ -39,7 +39,7 @@ def points(name, n=9):
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("sampler", ["iid", "qmc"])
-def test_one_block_is_the_plain_map_bit_for_bit(name, sampler):
+def test_one_block_equals_orff_bit_for_bit(name, sampler):
     kernel, X = KERNELS[name](), points(name)
     plain = ORFF(kernel, 12, sampler=sampler, random_state=5)
     blocked = BlockedORFF(kernel, 12, 12, sampler=sampler, random_state=5)
@@ -54,8 +54,8 @@ def test_the_columns_of_a_block_are_its_map(name, size):
     blocked, X = BlockedORFF(KERNELS[name](), 6, size, random_state=0), points(name)
     Phi = to_dense(blocked(X))
     columns = [blocked.columns(i) for i in range(blocked.num_blocks)]
-    for i, places in enumerate(columns):
-        torch.testing.assert_close(to_dense(blocked.block(i)(X)), Phi[:, places], rtol=0, atol=1e-14)
+    for i, indices in enumerate(columns):
+        torch.testing.assert_close(to_dense(blocked.block(i)(X)), Phi[:, indices], rtol=0, atol=1e-14)
     assert torch.equal(torch.cat(columns).sort().values, torch.arange(blocked.num_features))
 
 
@@ -133,16 +133,16 @@ def test_extending_adds_blocks_and_keeps_the_old_ones():
     kernel, X = KERNELS["curl-free"](), points("curl-free")
     longer = BlockedORFF(kernel, 6, 3, random_state=0).extend(3)
     assert torch.equal(to_dense(longer(X)), to_dense(BlockedORFF(kernel, 9, 3, random_state=0)(X)))
-    with pytest.raises(OptionError, match="nearest are 3 or 6"):
+    with pytest.raises(OptionError, match="3 or 6"):
         longer.extend(4)
 
 
-def test_sizes_that_do_not_fit_name_those_that_do():
-    with pytest.raises(OptionError, match="multiple of block_size=30, got 100: the nearest are 90 or 120"):
+def test_blocked_orff_rejects_invalid_sizes():
+    with pytest.raises(OptionError, match="block_size=30, such as 90 or 120, got 100"):
         BlockedORFF(rbf(), 100, 30)
-    with pytest.raises(OptionError, match="nearest are 30"):
+    with pytest.raises(OptionError, match="such as 30"):
         BlockedORFF(rbf(), 10, 30)
-    with pytest.raises(OptionError, match="block_size must be at least 1"):
+    with pytest.raises(OptionError, match="block_size"):
         BlockedORFF(rbf(), 10, 0)
-    with pytest.raises(OptionError, match="there are 5 blocks"):
+    with pytest.raises(OptionError, match="number of blocks, 5"):
         BlockedORFF(rbf(), 10, 2).block(5)

@@ -72,7 +72,7 @@ def test_posterior_root_keeps_the_gradient():
 
 
 @pytest.mark.parametrize("name", ["generic", "repeated"])
-def test_second_derivatives_are_right(name):
+def test_kronecker_capacitance_second_derivatives(name):
     """Symmetric directions only: S and T are Gram matrices."""
     S, T = CASES[name]()
     rhs = torch.randn(S.shape[-1] * T.shape[-1], 1, dtype=torch.float64)

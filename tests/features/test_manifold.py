@@ -66,7 +66,7 @@ KERNELS = {
     "delays": lambda: TransformableKernel(RBFKernel(ard_num_dims=2), [Delay(0.0), Delay(0.5)]),
 }
 SEPARABLE = ("scalar", "icm, rank 1", "icm, identity", "icm, simplex", "a point an output", "delays")
-"""Those whose features stay scalar features times one factor under a penalty (n, n)."""
+"""Kernels whose features stay scalar features times one factor under a penalty (n, n)."""
 
 LAM, STRENGTH, N = 0.1, 0.75, 6
 
@@ -135,8 +135,8 @@ def test_primal_dual_and_both_gps_agree(name, penalty):
     features, kernel, X, M = problem(name, penalty)
     p, test = features.num_outputs, points(5, 1)
     Y = points(N, 3, d=p)
-    labelled, everywhere, new = (matrix(features.features, x) for x in (X[:N], X, test))
-    weights = primal_weights(labelled, everywhere, np.eye(p), M, Y.numpy(), LAM, STRENGTH * LAM)
+    labeled, everywhere, new = (matrix(features.features, x) for x in (X[:N], X, test))
+    weights = primal_weights(labeled, everywhere, np.eye(p), M, Y.numpy(), LAM, STRENGTH * LAM)
     u = dual_coefficients(everywhere @ everywhere.T, np.eye(p), M, Y.numpy(), LAM, STRENGTH * LAM)
     expected = (new @ weights).reshape(5, p)
     np.testing.assert_allclose((new @ everywhere.T @ u).reshape(5, p), expected, atol=1e-8)
@@ -152,8 +152,8 @@ def test_primal_dual_and_both_gps_agree(name, penalty):
 def test_bt_115_primal_with_an_observation_operator(penalty):
     features, _, X, M = problem("icm", penalty)
     V, Y, test = np.array([[0.5, 0.5], [1.0, 0.0], [0.0, 2.0]]), points(N, 3, d=3).numpy(), points(5, 1)
-    labelled, everywhere, new = (matrix(features.features, x) for x in (X[:N], X, test))
-    weights = primal_weights(labelled, everywhere, V, M, Y, LAM, STRENGTH * LAM)
+    labeled, everywhere, new = (matrix(features.features, x) for x in (X[:N], X, test))
+    weights = primal_weights(labeled, everywhere, V, M, Y, LAM, STRENGTH * LAM)
     at_labels, at_test = matrix(features, X[:N]), matrix(features, test)
     found = gp_mean(at_test @ at_labels.T, at_labels @ at_labels.T, V, Y, N * LAM)
     np.testing.assert_allclose(found, new @ weights, atol=1e-8)
@@ -161,7 +161,7 @@ def test_bt_115_primal_with_an_observation_operator(penalty):
 
 def test_figure_b_1_two_moons_primal_equals_dual():
     X, labels = make_moons(60, noise=0.05, random_state=0)
-    order = np.argsort(np.arange(60) % 10 > 0, kind="stable")  # six labelled points first
+    order = np.argsort(np.arange(60) % 10 > 0, kind="stable")  # six labeled points first
     X, y = torch.from_numpy(X[order]), 2.0 * labels[order, None] - 1
     base = RBFKernel(ard_num_dims=2).double()
     base.lengthscale = 0.4
@@ -177,7 +177,7 @@ def test_figure_b_1_two_moons_primal_equals_dual():
     assert (np.sign(found) == y).mean() > 0.95
 
 
-def test_no_strength_is_the_map_itself_and_plain_ridge():
+def test_zero_strength_is_the_base_map_and_ridge():
     features, kernel, X, _ = problem("curl-free", strength=0.0)
     x = points(5, 1)
     np.testing.assert_array_equal(matrix(features, x), matrix(features.features, x))
@@ -189,7 +189,7 @@ def test_no_strength_is_the_map_itself_and_plain_ridge():
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_separable_features_stay_separable_where_they_can(name):
+def test_separable_features_stay_separable_if_possible(name):
     features, _, _, _ = problem(name)
     Phi = features(points(5, 1))
     assert isinstance(Phi, FeatureOperator)
@@ -200,7 +200,7 @@ def test_separable_features_stay_separable_where_they_can(name):
         assert prior.chol.shape[-1] == Phi.features.shape[-1]
 
 
-def test_no_matrix_with_a_row_and_a_column_for_each_value_is_formed():
+def test_manifold_features_form_no_matrix_of_all_values():
     """40 000 points and 2 outputs: n × n in float64 would be 13 GB."""
     X = points(40_000)
     base = DecomposableKernel(RBFKernel(ard_num_dims=2), output_matrix=LOADINGS.outer(LOADINGS)).double()
@@ -218,7 +218,7 @@ def test_no_matrix_with_a_row_and_a_column_for_each_value_is_formed():
 
 @pytest.mark.parametrize("name", ["icm, rank 1", "icm", "lmc", "a point an output"])
 @pytest.mark.parametrize("penalty", ["laplacian", "full"])
-def test_chunks_change_nothing(name, penalty, monkeypatch):
+def test_manifold_features_do_not_depend_on_chunks(name, penalty, monkeypatch):
     whole = matrix(problem(name, penalty)[0], points(4, 1))
     monkeypatch.setattr(module, "CHUNK_ENTRIES", 100)
     chunked = matrix(problem(name, penalty)[0], points(4, 1))
@@ -227,7 +227,7 @@ def test_chunks_change_nothing(name, penalty, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["orff", "nystrom"])
 @pytest.mark.parametrize("name", ["icm", "curl-free"])
-def test_over_nystrom_features_too(name, kind):
+def test_manifold_features_over_nystrom_features(name, kind):
     features, _, X, M = problem(name, kind=kind)
     x = points(5, 1)
     Phi, everywhere = matrix(features.features, x), matrix(features.features, X)
@@ -237,7 +237,7 @@ def test_over_nystrom_features_too(name, kind):
 
 
 class Parabolas(FeatureMap):
-    """A map of one's own, whose operator knows nothing of waves."""
+    """Custom map whose operator has no scalar features."""
 
     num_outputs, num_features = 1, 3
 
@@ -251,7 +251,7 @@ class Parabolas(FeatureMap):
 
 
 class Complex(FeatureMap):
-    """Waves with a complex factor, as of a kernel that is not even."""
+    """Map with a complex factor, as of a kernel that is not even."""
 
     num_outputs, num_features = 2, 12
 
@@ -266,7 +266,7 @@ class Complex(FeatureMap):
 
 
 @pytest.mark.parametrize("make", [Parabolas, Complex])
-def test_over_a_map_of_ones_own(make):
+def test_manifold_features_over_a_custom_map(make):
     X, p = points(9), make.num_outputs
     base = RBFKernel().double() if p == 1 else KERNELS["icm"]().double()
     L = neighbor_laplacian(X, 2)
@@ -284,7 +284,7 @@ def test_gradients_in_the_hyperparameters(name):
     features, _, _, _ = problem(name, n=7)
     X, weights = points(3, 1), points(3 * features.num_outputs, 2, d=1)
 
-    def value():  # of Φ_M Φ_Mᵀ, as the root itself is anybody's
+    def value():  # of Φ_M Φ_Mᵀ, as the root itself is not unique
         return (weights.mT @ to_dense(features(X))).square().sum()
 
     with torch.no_grad():
@@ -325,25 +325,25 @@ def test_evidence_statistics_and_training_in_a_gp(name):
             sides.append(gp.log_evidence(X, Y).item())
             parameter.view(-1)[0] -= step
     assert gradient == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-4)
-    gp.fit(X, Y, start="current", max_iter=5)
+    gp.fit(X, Y, init="current", max_iter=5)
     assert gp.fit_report_.log_evidence > before.item()
 
 
-def test_many_chunks_of_labelled_rows(monkeypatch):
-    from ovkgp.inference.statistics import accumulation as gathering
+def test_many_chunks_of_labeled_rows(monkeypatch):
+    from ovkgp.inference.statistics import accumulation
 
     features, kernel, X, _ = problem("curl-free", n=60)
     Y = points(60, 4)
     gp = OperatorValuedGP(kernel, "zero", 0.05, features=features)
     whole = torch.autograd.grad(gp.log_evidence(X, Y), list(gp.kernel.parameters()))
-    monkeypatch.setattr(gathering, "CHUNK_ENTRIES", 1)
-    monkeypatch.setattr(gathering, "MIN_ROWS", 25)
+    monkeypatch.setattr(accumulation, "CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(accumulation, "MIN_CHUNK_ROWS", 25)
     chunked = torch.autograd.grad(gp.log_evidence(X, Y), list(gp.kernel.parameters()))
     for one, other in zip(whole, chunked, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
 
 
-def test_kernel_and_features_copied_together_stay_tied():
+def test_kernel_and_features_copied_together_stay_consistent():
     features, kernel, _, _ = problem("icm")
     twin, twin_features = deepcopy((kernel, features))
     assert twin_features.kernel is twin is not kernel
@@ -357,10 +357,10 @@ def test_kernel_and_features_copied_together_stay_tied():
     np.testing.assert_allclose(matrix(read, x), matrix(features, x), atol=1e-12)
 
 
-def test_prior_of_the_weights_is_factorised_once(monkeypatch):
+def test_weight_prior_is_factorized_once(monkeypatch):
     features, kernel, _, _ = problem("icm")
-    count, factor = [], module._factor
-    monkeypatch.setattr(module, "_factor", lambda *arguments: count.append(1) or factor(*arguments))
+    count, factorize = [], module._factorize
+    monkeypatch.setattr(module, "_factorize", lambda *arguments: count.append(1) or factorize(*arguments))
     first = matrix(features, points(3, 1))
     matrix(features, points(5, 2))
     assert len(count) == 1
@@ -390,11 +390,11 @@ def test_single_precision():
     np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-4)
 
 
-def test_bad_arguments():
+def test_manifold_features_reject_invalid_arguments():
     features, kernel, _, _ = problem("icm")
-    with pytest.raises(OptionError, match=r"belongs to another kernel.*ManifoldFeatures\(ORFF\(kernel\.base_kernel\)"):
+    with pytest.raises(OptionError, match=r"another kernel.*ManifoldFeatures\(ORFF\(kernel\.base_kernel\)"):
         ManifoldFeatures(ORFF(KERNELS["icm"](), 5), kernel)
-    with pytest.raises(KernelTypeError, match="belong to a ManifoldKernel, got DecomposableKernel"):
+    with pytest.raises(KernelTypeError, match="kernel must be a ManifoldKernel"):
         ManifoldFeatures(features.features, kernel.base_kernel)
-    with pytest.raises(KernelTypeError, match="expected a feature map"):
+    with pytest.raises(KernelTypeError, match="feature map"):
         ManifoldFeatures("orff", kernel)

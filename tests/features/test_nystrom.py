@@ -85,7 +85,7 @@ def test_gradients_in_the_hyperparameters(name):
             assert gradient.view(-1)[i].item() == pytest.approx((up - down) / 2e-6, rel=1e-4, abs=1e-6)
 
 
-def test_more_landmarks_never_hurt():
+def test_nystrom_error_decreases_with_landmarks():
     """The residual K − ΦΦᵀ is positive semi-definite and shrinks as landmarks are added."""
     kernel, X, Z = CurlFreeKernel(RBFKernel(), num_dims=2).double(), inputs(8, 1), inputs(12, 0)
     K = kernel(X).to_dense().detach()
@@ -98,13 +98,13 @@ def test_more_landmarks_never_hurt():
     assert traces == sorted(traces, reverse=True)
 
 
-def test_bad_inputs():
+def test_nystrom_rejects_invalid_arguments():
     kernel = RBFKernel()
     with pytest.raises(InputError, match="non-empty"):
         Nystrom(kernel, torch.zeros(0, 2))
-    with pytest.raises(InputError, match="landmarks holds NaN"):
+    with pytest.raises(InputError, match="landmarks"):
         Nystrom(kernel, torch.tensor([[torch.nan]]))
-    with pytest.raises(InputError, match="3 columns, the landmarks 2"):
+    with pytest.raises(InputError, match="3 columns"):
         Nystrom(kernel, torch.zeros(4, 2))(torch.zeros(5, 3))
 
 

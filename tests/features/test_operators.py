@@ -23,7 +23,7 @@ from ovkgp.features.operators import (
     ReflectedFeatureOperator,
     SelfGram,
     StackedFeatures,
-    stacked,
+    stack_features,
 )
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
 
@@ -135,7 +135,7 @@ class TestDivergenceFreeMap(TestSeparable):
 
 
 class TestNoisySharedVariance(LinearOperatorTestCase, unittest.TestCase):
-    """ΦΦᵀ + σ² I with fewer features than observations: the Woodbury road."""
+    """ΦΦᵀ + σ² I with fewer features than observations, solved by Woodbury's formula."""
 
     seed = 0
     should_test_sample = True
@@ -159,7 +159,7 @@ class TestNoisySharedVariance(LinearOperatorTestCase, unittest.TestCase):
             super().test_sqrt_inv_matmul_no_lhs()
 
     def distinct_eigenvalues(self):
-        """Their check differentiates through `eigh`, whose derivative at repeated eigenvalues is NaN or not, as rounding goes."""
+        """Use distinct eigenvalues: the check differentiates `eigh`, which depends on rounding at repeated ones."""
         return mock.patch.object(self, "features", lambda: separable(n=6, m=6, p=2, r=2))
 
     def create_linear_op(self):
@@ -174,7 +174,7 @@ class TestNoisySharedVariance(LinearOperatorTestCase, unittest.TestCase):
 
 
 class TestNoisyWide(TestNoisySharedVariance):
-    """More features than observations: the dense road."""
+    """More features than observations, solved densely."""
 
     def features(self):
         return separable(n=3, m=8, p=2, r=2)
@@ -243,13 +243,13 @@ class TestCrossCovariance(RectangularLinearOperatorTestCase, unittest.TestCase):
         return dense_twin(op.left) @ dense_twin(op.right).mT
 
 
-def test_stacking_is_flat():
+def test_stack_features_is_flat():
     parts = separable(), per_frequency(), complex_factor()
-    assert len(stacked(stacked(*parts[:2]), parts[2]).parts) == 3
-    assert stacked(parts[0]) is parts[0]
+    assert len(stack_features(stack_features(*parts[:2]), parts[2]).parts) == 3
+    assert stack_features(parts[0]) is parts[0]
 
 
-def test_products_never_hold_an_n_p_d_tensor():
+def test_products_form_no_n_p_d_tensor():
     """The largest tensor in Φθ and Φᵀy has n·2D entries, not n·p·2D."""
     n, d, D = 300, 10, 50
     orff = ORFF(DivergenceFreeKernel(RBFKernel(ard_num_dims=d)), D, random_state=0)
@@ -270,7 +270,7 @@ def test_products_never_hold_an_n_p_d_tensor():
     assert max(sizes) <= n * 2 * D
 
 
-def test_waves_are_twice_differentiable():
+def test_cos_sin_features_are_twice_differentiable():
     angles = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(CosSinFeatures.apply(angles), torch.cat([angles.cos(), angles.sin()], -1))
     assert torch.autograd.gradcheck(CosSinFeatures.apply, angles)

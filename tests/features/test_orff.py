@@ -48,7 +48,7 @@ SAMPLERS = ["iid", "orthogonal", "qmc"]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_random_state_reproduces_bit_for_bit_and_leaves_global_generators_alone(sampler):
+def test_random_state_reproduces_bit_for_bit_without_global_state(sampler):
     numpy_state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
     first, again, other = small(sampler=sampler), small(sampler=sampler), small(sampler=sampler, random_state=1)
     assert torch.equal(first.frequencies, again.frequencies)
@@ -64,7 +64,7 @@ def test_random_state_none_differs_and_a_random_state_object_advances():
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_extend_keeps_the_old_frequencies_and_renormalises(sampler):
+def test_extend_keeps_the_old_frequencies_and_renormalizes(sampler):
     """BT-08: appended frequencies are those a larger map would have had."""
     orff, larger = small(sampler=sampler), small(sampler=sampler).extend(15)
     assert larger.num_frequencies == 25
@@ -84,7 +84,7 @@ def test_extend_keeps_learned_frequencies():
     assert isinstance(orff.raw_frequencies_0, torch.nn.Parameter)
 
 
-def test_blocks_are_regenerated_from_their_seed_and_stored_nowhere():
+def test_blocks_are_regenerated_from_their_seed():
     """BT-93: block i is a function of (random_state, i), independent of the others, over the same kernel."""
     orff = small()
     memory = sum(b.numel() for b in orff.buffers())
@@ -191,7 +191,7 @@ def field_jacobian(name, bounded, seed=0):
 @pytest.mark.parametrize("name", CURL)
 def test_every_draw_of_curl_free_features_is_curl_free(name, bounded):
     if not bounded and "matern32" in name:
-        bounded = True  # the unbounded ones are refused
+        bounded = True  # unbounded ones are rejected
     for J in field_jacobian(name, bounded):
         assert (J - J.mT).abs().max() < 1e-11 * J.abs().max()
 
@@ -268,7 +268,7 @@ def test_bt_55_spectral_form_of_the_rkhs_norm(field):
     assert draws.mean().item() == pytest.approx(exact.item(), abs=error)
 
 
-def test_bad_inputs_say_what_is_wrong():
+def test_orff_rejects_invalid_arguments():
     orff = small()
     with pytest.raises(InputError, match="NaN or infinity"):
         orff(torch.tensor([[0.0, torch.nan]]))
@@ -282,9 +282,9 @@ def test_bad_inputs_say_what_is_wrong():
         orff(np.zeros((4, 2)))
     with pytest.raises(OptionError, match="at least 1"):
         ORFF(RBFKernel(ard_num_dims=1), 0)
-    with pytest.raises(OptionError, match="iid, orthogonal, qmc"):
+    with pytest.raises(OptionError, match="sampler"):
         ORFF(RBFKernel(ard_num_dims=1), 5, sampler="halton")
-    with pytest.raises(OptionError, match="negative"):
+    with pytest.raises(OptionError, match="random_state"):
         small(random_state=-1)
     with pytest.raises(OptionError):
         small().extend(-1)
@@ -348,17 +348,17 @@ def test_delays_times_a_scalar_kernel():
     torch.testing.assert_close(Phi @ Phi.mT, kernel(x).to_dense(), atol=0.03, rtol=0)  # 4/√20 000
 
 
-def test_sums_of_kernels_with_different_outputs_are_refused():
-    with pytest.raises(KernelTypeError, match="different numbers of outputs"):
+def test_sums_of_kernels_with_different_outputs_are_rejected():
+    with pytest.raises(KernelTypeError, match="outputs"):
         ORFF(AdditiveKernel(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), RBFKernel(ard_num_dims=2)), 4)
 
 
-def test_a_product_in_the_wrong_order_is_told_the_right_one():
+def test_product_in_the_wrong_order_raises():
     with pytest.raises(KernelTypeError, match="first"):
         ORFF(RBFKernel(ard_num_dims=2) * DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), 4)
 
 
-def test_quantiles_of_the_gamma_law_are_twice_differentiable():
+def test_gamma_quantiles_are_twice_differentiable():
     """Also where second derivatives are asked of a rational quadratic kernel's α."""
     shape = torch.tensor([0.4, 1.3, 7.0], dtype=torch.float64, requires_grad=True)
     uniforms = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64, requires_grad=True)
@@ -367,15 +367,15 @@ def test_quantiles_of_the_gamma_law_are_twice_differentiable():
 
 
 @pytest.mark.parametrize("count", [2.7, "many", None])
-def test_counts_are_whole_numbers(count):
-    with pytest.raises(OptionError, match="whole number"):
+def test_orff_rejects_num_frequencies_that_is_not_an_integer(count):
+    with pytest.raises(OptionError, match="num_frequencies"):
         ORFF(RBFKernel(ard_num_dims=1), count)
 
 
-def test_more_bad_inputs():
+def test_orff_rejects_invalid_shapes_and_dimensions():
     with pytest.raises(OptionError, match="at least 0"):
         small().block(-1)
-    with pytest.raises(OptionError, match="contradicts the 2 dimensions"):
+    with pytest.raises(OptionError, match="num_dims must be 2"):
         ORFF(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), 3, num_dims=3)
     with pytest.raises(InputError, match="column 4"):
         ORFF(RBFKernel(active_dims=[4]), 3)(X)

@@ -1,4 +1,4 @@
-"""ORFFKernel in plain GPyTorch models: equal to dense algebra, low-rank in training and in prediction."""
+"""ORFFKernel in GPyTorch models: equal to dense algebra, low-rank in training and in prediction."""
 
 import unittest
 
@@ -196,7 +196,7 @@ def test_single_output_with_a_gaussian_likelihood():
         torch.testing.assert_close(model(Xs).mean, kernel(Xs, X).to_dense() @ torch.linalg.solve(K, y))
 
 
-def test_more_features_than_observations_is_right_too():
+def test_prediction_with_more_features_than_observations():
     model, X, Y, Xs = build("decomposable", 1, n=4)
     K, Ks, Kss, noise = dense_parts(model, X, Xs)
     assert model.covar_module.orff.num_features > 4 * P
@@ -255,7 +255,7 @@ def test_missing_outputs_of_a_single_output_model_with_fixed_noise():
         torch.testing.assert_close(model(Xs).variance, expected)
 
 
-def test_training_improves_the_evidence_and_hyperparameters_are_the_kernels_own():
+def test_training_improves_the_evidence():
     model, X, Y, _ = build("decomposable", 0)
     mll = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
@@ -279,16 +279,16 @@ def test_samples_of_the_posterior_have_its_covariance():
         samples = posterior.rsample(torch.Size([20_000])).flatten(1)
         covariance = posterior.covariance_matrix
     error = (torch.cov(samples.mT) - covariance).abs()
-    spread = (covariance.diagonal()[:, None] * covariance.diagonal() + covariance**2).sqrt() / 20_000**0.5
-    assert (error < 5 * spread).all()
+    error_std = (covariance.diagonal()[:, None] * covariance.diagonal() + covariance**2).sqrt() / 20_000**0.5
+    assert (error < 5 * error_std).all()
 
 
-def test_only_feature_maps_are_wrapped():
+def test_orff_kernel_rejects_other_objects():
     with pytest.raises(KernelTypeError, match="feature map"):
         ORFFKernel(RBFKernel())
 
 
-def test_unlike_maps_add_in_either_order():
+def test_different_maps_add_in_either_order():
     """Nyström features of a kernel that is not separable have a row for each output, random ones a block."""
     orff = ORFFKernel(ORFF(CurlFreeKernel(RBFKernel(ard_num_dims=3)), 4, random_state=0)).double()
     nystrom = ORFFKernel(Nystrom(orff.orff.kernel, torch.rand(5, 3).double()))
@@ -301,7 +301,7 @@ def test_unlike_maps_add_in_either_order():
         torch.testing.assert_close(ours.solve(rhs), torch.linalg.solve(dense, rhs))
 
 
-def test_gradients_tell_equal_inputs_apart():
+def test_gradients_distinguish_equal_inputs():
     """K(a, x) with a = x in value: row 1 of a does not enter K(a_0, x_1)."""
     kernel = decomposable().double()
     x = torch.randn(3, 2).double()
@@ -316,7 +316,7 @@ def test_mixed_precision_is_promoted():
     assert kernel(x.double(), x).to_dense().dtype == torch.float64
 
 
-def test_converting_a_cross_covariance_leaves_the_map_alone():
+def test_converting_a_cross_covariance_does_not_change_the_map():
     kernel = decomposable()
     x = torch.randn(3, 2)
     cross = kernel(x, x + 1).evaluate_kernel()
@@ -324,17 +324,17 @@ def test_converting_a_cross_covariance_leaves_the_map_alone():
     assert kernel.orff.raw_frequencies_0.dtype == torch.float32
 
 
-def test_a_cross_covariance_does_not_outlive_its_hyperparameters():
-    """Its right half is made when it is needed; with other hyperparameters than the left it would be no covariance."""
+def test_cross_covariance_raises_if_hyperparameters_changed():
+    """The right factor is computed when needed; with other hyperparameters than the left there is no covariance."""
     kernel, x = decomposable(), torch.randn(3, 2)
     cross = kernel(x, x + 1).evaluate_kernel()
     with torch.no_grad():
         kernel.orff.kernel.base_kernel.raw_lengthscale.add_(1.0)
-    with pytest.raises(OptionError, match="call the kernel again"):
+    with pytest.raises(OptionError, match="Call the kernel again"):
         cross.to_dense()
 
 
-def test_hyperparameters_are_reached_through_gpytorch_names():
+def test_hyperparameters_have_gpytorch_names():
     kernel = decomposable()
     kernel.initialize(**{"orff.kernel.base_kernel.lengthscale": 2.0})
     assert torch.equal(kernel.orff.kernel.base_kernel.lengthscale, torch.full((1, 2), 2.0))
@@ -342,7 +342,7 @@ def test_hyperparameters_are_reached_through_gpytorch_names():
     assert not ORFFKernel(Nystrom(RBFKernel(), torch.rand(3, 2))).is_stationary
 
 
-def test_sum_stays_a_feature_sum_and_a_dense_partner_makes_it_dense():
+def test_feature_sum_is_dense_only_with_a_dense_term():
     assert isinstance(decomposable() + decomposable(1) + decomposable(2), FeatureSumKernel)
     assert isinstance(decomposable() + (decomposable(1) + decomposable(2)), FeatureSumKernel)
     mixed = (decomposable() + DecomposableKernel(RBFKernel(), num_outputs=P)).double()

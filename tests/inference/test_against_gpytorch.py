@@ -15,7 +15,7 @@ from oracles import OUTPUTS, dense, operator_valued, randomise
 from posterior_oracle import DensePosterior, diagonal_parts, noise_matrix
 
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.model.observations import observations
+from ovkgp.inference.model.observations import validate_observations
 from ovkgp.inference.strategies.selection import select_strategy
 from ovkgp.kernels import DecomposableKernel
 
@@ -38,7 +38,7 @@ class Multitask(gpytorch.models.ExactGP):
 
 
 class Single(gpytorch.models.ExactGP):
-    """The same with one output, which GPyTorch does not call multitask."""
+    """Equivalent model with one output, which is not multitask in GPyTorch."""
 
     def __init__(self, X, Y, likelihood, kernel, constants):
         super().__init__(X, Y.squeeze(-1), likelihood)
@@ -102,12 +102,12 @@ def compare(kernel, p, rank=0):
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_every_kernel_drops_into_an_exact_gp(name):
+def test_kernel_works_in_gpytorch_exact_gp(name):
     compare(randomise(operator_valued(name).double(), 1), OUTPUTS[name])
 
 
 @pytest.mark.parametrize("name, rank", [("decomposable", 1), ("lmc", 2), ("curl_free", 2)])
-def test_id_8_correlated_noise_is_the_full_task_noise_of_a_multitask_likelihood(name, rank):
+def test_id_8_correlated_noise_equals_task_noise_of_multitask_likelihood(name, rank):
     compare(randomise(operator_valued(name).double(), 1), OUTPUTS[name], rank)
 
 
@@ -121,7 +121,7 @@ def kernels():
 
 
 @pytest.mark.parametrize("which", ["our kernel", "MultitaskKernel"])
-def test_with_missing_outputs_our_variance_is_right_where_gpytorch_is_not(which):
+def test_variance_is_correct_with_missing_outputs_unlike_gpytorch(which):
     X, Y, test, constants = data(3)
     Y[torch.rand(Y.shape, generator=torch.Generator().manual_seed(2)) < 0.3] = torch.nan
     kernel = kernels()[which]
@@ -134,7 +134,7 @@ def test_with_missing_outputs_our_variance_is_right_where_gpytorch_is_not(which)
 
     gp = OperatorValuedGP(kernel, "constant", noise)
     gp.mean.constant.data.copy_(constants)
-    assert select_strategy(gp.model, observations(X, Y, 3)).name == "dense"
+    assert select_strategy(gp.model, validate_observations(X, Y, 3)).name == "dense"
     prediction = gp.condition(X, Y).predict(test, "full")
     close(prediction.mean, mean)
     close(prediction.cov, covariance)

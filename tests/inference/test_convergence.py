@@ -1,4 +1,4 @@
-"""Posteriors of random features: how fast they come to the exact ones (ID-6), and what the guard does far from the data.
+"""Posteriors of random features: convergence to the exact ones (ID-6), and the variance floor far from the data.
 
 With D frequencies the kernel is off by O(D^{−½}), and so are mean and covariance at fixed noise.
 """
@@ -35,7 +35,7 @@ def slope(sizes, errors):
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("name", ["decomposable", "curl-free"])
-def test_id_6_the_error_decays_like_one_over_the_root_of_the_number_of_frequencies(name, missing):
+def test_id_6_error_decays_with_root_of_num_frequencies(name, missing):
     """The slope of the root-mean-square error over 10 seeds against D, on log scales, is −½ up to 0.15."""
     kernel, X, Y = problem(name, missing)
     test = X[:4] + 0.3
@@ -55,10 +55,10 @@ def test_id_6_the_error_decays_like_one_over_the_root_of_the_number_of_frequenci
     assert by_mean[-1] < 0.15 * exact.mean.abs().max() and by_covariance[-1] < 0.15 * exact.cov.abs().max()
 
 
-# --- the guard: few features, many data ----------------------------------------------------------------------------------
+# --- variance floor: few features, many data ----------------------------------------------------------------------------------
 
 
-def starved(name, missing, **options):
+def posteriors_with_few_features(name, missing, **options):
     """A posterior whose 10 frequencies are all fixed by 80 rows, as it is and guarded, and the exact kernel's prior."""
     kernel, X, Y = problem(name, missing, n=80)
     gp = OperatorValuedGP(kernel, "zero", 0.01, features=ORFF(kernel, 10, random_state=0))
@@ -76,18 +76,18 @@ CASES = [(name, missing) for name in KERNELS for missing in (0.0, 0.3)]
 
 
 @pytest.mark.parametrize("name, missing", CASES)
-def test_far_from_the_data_the_guarded_variance_is_the_priors(name, missing):
-    _, bare, guarded, prior = starved(name, missing)
+def test_guarded_variance_equals_prior_far_from_data(name, missing):
+    _, bare, guarded, prior = posteriors_with_few_features(name, missing)
     far = torch.tensor([[12.0, -9.0], [-30.0, 2.0], [100.0, 100.0]], dtype=torch.float64)
-    assert (bare.predict(far).std < 0.7 * prior).any()  # what the guard is for
+    assert (bare.predict(far).std < 0.7 * prior).any()  # the reason for the variance floor
     assert (guarded.predict(far).std >= 0.95 * prior).all()
     blocks = guarded.predict(far, "output").cov.diagonal(dim1=-2, dim2=-1)
     assert (blocks.sqrt() >= 0.95 * prior).all()
 
 
 @pytest.mark.parametrize("name, missing", CASES)
-def test_the_guard_never_lowers_a_variance_and_leaves_the_mean_alone(name, missing):
-    X, bare, guarded, _ = starved(name, missing)
+def test_guarded_variance_is_never_lower_at_unchanged_mean(name, missing):
+    X, bare, guarded, _ = posteriors_with_few_features(name, missing)
     points = everywhere(X)
     a, b = bare.predict(points), guarded.predict(points)
     assert torch.equal(a.mean, b.mean)
@@ -97,13 +97,13 @@ def test_the_guard_never_lowers_a_variance_and_leaves_the_mean_alone(name, missi
 
 
 @pytest.mark.parametrize("name, missing", CASES)
-def test_the_guarded_covariance_is_one_and_its_forms_agree(name, missing):
-    X, _, guarded, _ = starved(name, missing)
+def test_guarded_covariance_is_positive_and_consistent_between_forms(name, missing):
+    X, _, guarded, _ = posteriors_with_few_features(name, missing)
     points = everywhere(X)[60:]
     whole, blocks, variances = (guarded.predict(points, form) for form in ("full", "output", "diag"))
     close(whole.variance, variances.variance)
     close(blocks.variance, variances.variance)
-    # a block has the guard's own correlations within a point, as the whole does
+    # a block has the correlations of the floor within a point, as the full covariance does
     inside = whole.cov.unflatten(1, (-1, 2)).unflatten(0, (-1, 2)).diagonal(dim1=0, dim2=2).movedim(-1, 0)
     close(blocks.cov, inside)
     values = torch.linalg.eigvalsh(whole.cov)
@@ -114,20 +114,20 @@ def test_the_guarded_covariance_is_one_and_its_forms_agree(name, missing):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_at_the_data_the_guard_adds_next_to_nothing(name):
-    X, bare, guarded, prior = starved(name, 0.0)
+def test_guarded_variance_is_nearly_unchanged_at_data(name):
+    X, bare, guarded, prior = posteriors_with_few_features(name, 0.0)
     lifted = guarded.predict(X).variance - bare.predict(X).variance
     assert lifted.max() < 1e-4 * prior.max() ** 2
 
 
-def test_few_landmarks_still_guard():
-    X, bare, guarded, prior = starved("decomposable", 0.3, num_landmarks=5)
+def test_guarded_variance_works_with_few_landmarks():
+    X, bare, guarded, prior = posteriors_with_few_features("decomposable", 0.3, num_landmarks=5)
     points = everywhere(X)
     assert (guarded.predict(points).std >= bare.predict(points).std * (1 - 1e-12)).all()
     assert (guarded.predict(points[-3:]).std >= 0.95 * prior).all()
 
 
-def test_exact_posteriors_need_no_guard():
+def test_exact_posterior_ignores_guarded_variance():
     kernel, X, Y = problem("decomposable", 0.3)
     gp = OperatorValuedGP(kernel, "zero", 0.1)
     a, b = (gp.condition(X, Y, variance=variance).predict(X + 1) for variance in ("features", "guarded"))

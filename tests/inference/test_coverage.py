@@ -1,4 +1,4 @@
-"""Do intervals hold what they promise? At the true hyperparameters, over data drawn from each road's own prior.
+"""Coverage of intervals at the true hyperparameters, over data drawn from the prior of each strategy.
 
 200 data sets with 50 test points each; entries of one data set are dependent, so that the standard error of a coverage is
 taken between data sets. Every coverage must lie within three of them of its level.
@@ -15,7 +15,7 @@ from linear_operator import to_dense
 
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.model.observations import observations
+from ovkgp.inference.model.observations import validate_observations
 from ovkgp.inference.strategies.selection import select_strategy
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
@@ -61,7 +61,7 @@ def prior_draws(gp, X, generator):
 
 @cache
 def coverage(strategy):
-    """The share of entries inside, (SETS,), by level and by whether noise is added."""
+    """Fraction of entries inside, (SETS,), by level and by whether noise is added."""
     kernel, missing, *rest = STRATEGIES[strategy].values()
     gp, generator = model(kernel(), *rest), torch.Generator().manual_seed(1)
     X = 3 * torch.rand(N + M, 2, generator=generator, dtype=torch.float64)
@@ -77,14 +77,14 @@ def coverage(strategy):
             for level in LEVELS:
                 lower, upper = prediction.interval(level)
                 inside[level, noise].append(((lower < truth) & (truth < upper)).double().mean().item())
-    taken = select_strategy(gp.model, observations(X[:N], mask, 2)).name
+    taken = select_strategy(gp.model, validate_observations(X[:N], mask, 2)).name
     return taken, {key: np.array(value) for key, value in inside.items()}
 
 
 @pytest.mark.parametrize("noise", [False, True])
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_intervals_cover_what_they_promise(strategy, level, noise):
+def test_intervals_have_nominal_coverage(strategy, level, noise):
     taken, shares = coverage(strategy)
     assert taken == strategy.split(",")[0]
     found = shares[level, noise]

@@ -38,7 +38,7 @@ def icm(matrix=GAMMA, lengthscale=0.9):
 
 
 @pytest.mark.parametrize("strategy", ["auto", "dense", "iterative"])
-def test_a_separable_kernel_from_its_formula(strategy):
+def test_posterior_equals_formula_for_separable_kernel(strategy):
     (X, Y, test), kernel = data(), icm()
     lengthscale = kernel.base_kernel.lengthscale[0, 0].item()  # GPyTorch rounds what it is given to float32
     posterior = OperatorValuedGP(kernel, "zero", 0.1, strategy=strategy).condition(X, Y)
@@ -52,7 +52,7 @@ def test_a_separable_kernel_from_its_formula(strategy):
     close(prediction.cov, oracle.covariance(cross, prior), rtol)
 
 
-def test_a_curl_free_field_from_its_formula():
+def test_posterior_equals_formula_for_curl_free_field():
     X, Y, test = data(p=2)
     kernel = CurlFreeKernel(RBFKernel(), num_dims=2).double()
     kernel.base_kernel.lengthscale = 0.8
@@ -86,7 +86,7 @@ def fields():
 
 
 @pytest.mark.parametrize("make", [icm, fields])
-def test_id_1_the_mean_is_ridge_regression_on_the_features(make):
+def test_id_1_mean_equals_ridge_regression_on_features(make):
     """Algorithm 3: (ΦᵀΦ / n + λI) θ = Φᵀy / n, with noise nλ."""
     n, lam = 12, 0.03
     gp, X, Y, test, Phi, Phi_test = feature_model(n * lam, make())
@@ -97,7 +97,7 @@ def test_id_1_the_mean_is_ridge_regression_on_the_features(make):
 
 
 @pytest.mark.parametrize("make", [icm, fields])
-def test_id_2_the_covariance_in_weight_space_is_that_in_function_space(make):
+def test_id_2_covariance_in_weight_space_equals_function_space(make):
     noise = 0.05
     gp, X, Y, test, Phi, Phi_test = feature_model(noise, make())
     found = gp.condition(X, Y).predict(test, "full").cov
@@ -107,7 +107,7 @@ def test_id_2_the_covariance_in_weight_space_is_that_in_function_space(make):
 
 
 @pytest.mark.parametrize("num_frequencies", [2, 30])
-def test_id_3_the_evidence_in_weight_space(num_frequencies):
+def test_id_3_evidence_in_weight_space_equals_function_space(num_frequencies):
     """With fewer and with more features than data; and for a separable kernel from the eigenvalues of its two sides."""
     noise, n, p = 0.05, 12, 3
     gp, X, Y, _, Phi, _ = feature_model(noise, num_frequencies=num_frequencies)
@@ -144,7 +144,7 @@ def test_id_5_representer_and_norm(make):
     close(exact.predict(test).mean, (dense(make(), test, X) @ u).reshape(5, -1))
 
 
-def test_id_8_correlated_noise_is_ridge_with_a_mahalanobis_loss():
+def test_id_8_correlated_noise_equals_ridge_with_mahalanobis_loss():
     """(ΦᵀWΦ / n + λI) θ = ΦᵀWy / n, W = I ⊗ Σ⁻¹, with noise nλΣ."""
     n, lam = 12, 0.03
     sigma = np.array([[1.0, 0.5, 0.1], [0.5, 0.9, -0.2], [0.1, -0.2, 0.7]])
@@ -159,7 +159,7 @@ def test_id_8_correlated_noise_is_ridge_with_a_mahalanobis_loss():
 
 
 @pytest.mark.parametrize("features", [False, True])
-def test_id_9_one_task_a_row_is_the_hadamard_process(features):
+def test_id_9_one_task_per_row_equals_hadamard_process(features):
     """Covariance k(x_i, x_j) Γ_{t_i t_j} between observations (x_i, t_i), some inputs and some pairs being repeated."""
     generator = torch.Generator().manual_seed(0)
     x = normal(generator, 9, 2)[torch.tensor([0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8])]
@@ -168,7 +168,7 @@ def test_id_9_one_task_a_row_is_the_hadamard_process(features):
     kernel = icm()
     gp = OperatorValuedGP(kernel, "zero", 0.2, features=ORFF(kernel, 5, random_state=0) if features else None)
     X, Y = ovkgp.to_wide(x, task, y)
-    assert len(X) == 10 and int((~torch.isnan(Y)).sum()) == 12  # (x_6, 0) was seen twice
+    assert len(X) == 10 and int((~torch.isnan(Y)).sum()) == 12  # (x_6, 0) was observed twice
     posterior = gp.condition(X, Y)
 
     def scalar(a, b):
@@ -189,7 +189,7 @@ def test_id_9_one_task_a_row_is_the_hadamard_process(features):
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_id_10_a_graph_of_tasks_sums_to_zero_and_has_the_norm_of_its_edges(missing):
+def test_id_10_task_graph_sums_to_zero_and_has_edge_norm(missing):
     W = np.array([[0.0, 1.0, 0.5], [1.0, 0.0, 0.0], [0.5, 0.0, 0.0]])
     kernel = icm(GraphMatrix(torch.from_numpy(W), mean_variance=0))
     X, Y, test = data()
@@ -211,7 +211,7 @@ def test_id_10_a_graph_of_tasks_sums_to_zero_and_has_the_norm_of_its_edges(missi
     assert norm == pytest.approx((W * squares).sum() / 2, rel=1e-9)
 
 
-def test_id_20_nystrom_has_the_mean_of_the_deterministic_training_conditional():
+def test_id_20_nystrom_mean_equals_deterministic_training_conditional():
     """K_*z (σ² K_zz + K_zx K_xz)⁻¹ K_zx y, the subset of regressors with the landmarks as inducing points."""
     X, Y, test = data()
     for make in (icm, fields):
@@ -255,14 +255,14 @@ def scores(samples, expected):
 
 
 def check_scores(found):
-    """Standard normal, as far as a few tens of correlated ones can tell."""
+    """Standard normal, up to the error of a few tens of correlated values."""
     assert np.abs(found).max() < 5
     assert np.sqrt(np.mean(found**2)) < 1.8
 
 
 @pytest.mark.parametrize("case", DRAWN)
 @pytest.mark.parametrize("noise", [False, True])
-def test_joint_samples_have_the_moments_of_the_posterior(case, noise):
+def test_samples_have_posterior_moments(case, noise):
     problem = drawn(case)
     posterior = problem.condition()
     samples = posterior.sample(problem.test, 4000, noise=noise, random_state=0)
@@ -276,8 +276,8 @@ def test_joint_samples_have_the_moments_of_the_posterior(case, noise):
 
 
 @pytest.mark.parametrize("case", DRAWN)
-def test_function_draws_have_the_moments_of_the_posterior(case):
-    """Prior features are unbiased, so that over seeds, each with features of its own, Matheron's rule has exactly the
+def test_function_draws_have_posterior_moments(case):
+    """Prior features are unbiased, so that over seeds, each with its own features, Matheron's rule has exactly the
     posterior's mean and covariance. Draws of one seed share their features: a seed is one sample, of 30 draws."""
     problem = drawn(case)
     posterior = problem.condition()
@@ -294,7 +294,7 @@ def test_function_draws_have_the_moments_of_the_posterior(case):
 
 
 @pytest.mark.parametrize("case", DRAWN)
-def test_function_draws_are_the_same_functions_at_every_call(case):
+def test_function_draws_keep_their_values_over_calls(case):
     problem = drawn(case)
     posterior = problem.condition()
     draws = posterior.sample_functions(4, random_state=0)
@@ -307,7 +307,7 @@ def test_function_draws_are_the_same_functions_at_every_call(case):
     close(draws[-1](problem.test), together[3], 1e-12)
     assert [f(problem.test).shape for f in draws[1:3]] == [together.shape[1:]] * 2
     assert len(list(draws)) == 4
-    with pytest.raises(IndexError, match="4 draws"):
+    with pytest.raises(IndexError, match="index"):
         draws[4]
     close(posterior.sample_functions(4, random_state=0)(problem.test), together, 1e-12)
     assert not torch.allclose(posterior.sample_functions(4, random_state=1)(problem.test), together)
@@ -315,7 +315,7 @@ def test_function_draws_are_the_same_functions_at_every_call(case):
 
 
 @pytest.mark.parametrize("features", [False, True])
-def test_draws_of_independent_outputs_are_independent(features):
+def test_function_draws_of_independent_outputs_are_independent(features):
     """Also where the outputs have one and the same kernel, and so the same feature maps but for their random numbers."""
     X, Y, _ = data(p=2)
     kernel = IndependentKernel.copies(RBFKernel(ard_num_dims=2), 2)
@@ -329,7 +329,7 @@ def test_draws_of_independent_outputs_are_independent(features):
 @pytest.mark.parametrize(
     "case", ["kronecker", "dense, missing", "dense, missing, full noise", "iterative", "independent"]
 )
-def test_function_draws_go_through_data_without_noise(case):
+def test_function_draws_interpolate_data_without_noise(case):
     problem = drawn(case, level=1e-9)
     values = problem.condition().sample_functions(3, random_state=0)(problem.X)
     observed = ~torch.isnan(problem.Y)
@@ -337,7 +337,7 @@ def test_function_draws_go_through_data_without_noise(case):
     assert problem.num_outputs == 1 or observed.all() or (values[0] - values[1])[~observed].abs().max() > 1e-2
 
 
-def test_draws_from_a_kernel_without_features_are_refused_with_advice():
+def test_function_draws_reject_kernel_without_features():
     X, Y, test = data()
     posterior = OperatorValuedGP(DecomposableKernel(LinearKernel(), num_outputs=3)).condition(X, Y)
     with pytest.raises(OptionError, match=r"sample\(X, k\)"):
@@ -346,7 +346,7 @@ def test_draws_from_a_kernel_without_features_are_refused_with_advice():
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, "two"])
-def test_a_number_of_draws_is_a_whole_number(k):
+def test_sample_rejects_invalid_number_of_draws(k):
     for case in ("kronecker", "features", "independent"):
         posterior = drawn(case).condition()
         with pytest.raises(OptionError, match="number of draws"):
@@ -359,7 +359,7 @@ def test_a_number_of_draws_is_a_whole_number(k):
 
 
 @pytest.mark.parametrize("case", DRAWN)
-def test_one_row_of_data(case):
+def test_posterior_with_one_row(case):
     problem = drawn(case, n=1, missing=0.0)
     posterior, (mean, covariance, evidence) = problem.condition(), problem.expected()
     prediction = posterior.predict(problem.test, "full")
@@ -369,7 +369,7 @@ def test_one_row_of_data(case):
 
 
 @pytest.mark.parametrize("case", DRAWN)
-def test_repeated_rows(case):
+def test_posterior_with_repeated_rows(case):
     problem = drawn(case)
     problem.X[4:] = problem.X[:4]
     posterior, (mean, covariance, evidence) = problem.condition(), problem.expected()
@@ -381,7 +381,7 @@ def test_repeated_rows(case):
 
 
 @pytest.mark.parametrize("case", DRAWN)
-def test_rows_in_which_nothing_was_seen_are_ignored(case):
+def test_posterior_ignores_rows_without_outputs(case):
     problem = drawn(case)
     expected = problem.condition().predict(problem.test, "full")
     evidence = problem.log_evidence()
@@ -397,7 +397,7 @@ def test_rows_in_which_nothing_was_seen_are_ignored(case):
 
 
 @pytest.mark.parametrize("case", ["kronecker", "dense, missing", "features"])
-def test_data_of_any_type_and_precision(case):
+def test_posterior_accepts_data_of_any_type_and_precision(case):
     """Everything is worked out in float64, whatever the data came in; float32 numbers are taken at their value."""
     problem = drawn(case)
     problem.X, problem.Y, problem.test = problem.X.float(), problem.Y.float(), problem.test.float()
@@ -412,7 +412,7 @@ def test_data_of_any_type_and_precision(case):
     assert whole.mean.dtype == torch.float64
 
 
-def test_one_column_may_be_a_vector():
+def test_posterior_accepts_vectors_as_one_column():
     gp = OperatorValuedGP(RBFKernel(), noise=0.1)
     X, Y = torch.linspace(0, 1, 6), torch.linspace(0, 2, 6)
     posterior = gp.condition(X, Y, noise=torch.full((6,), 0.2))
@@ -422,7 +422,7 @@ def test_one_column_may_be_a_vector():
 
 
 @pytest.mark.parametrize("features", [False, True])
-def test_an_output_matrix_may_lie_in_memory_by_columns(features):
+def test_posterior_accepts_output_matrix_in_column_order(features):
     """As LAPACK leaves its inverses, and `torch.from_numpy` a Fortran array."""
     (X, Y, test), found = data(), []
     for matrix in (GAMMA, GAMMA.mT):
@@ -434,14 +434,14 @@ def test_an_output_matrix_may_lie_in_memory_by_columns(features):
         close(a, b, 1e-12)
 
 
-def test_no_test_points_give_an_empty_prediction():
+def test_predict_without_points_is_empty():
     for case in ("kronecker", "dense, missing", "features", "independent"):
         problem = drawn(case)
         prediction = problem.condition().predict(torch.zeros(0, 2), "diag")
         assert prediction.mean.shape == prediction.std.shape == (0, problem.num_outputs)
 
 
-def test_the_posterior_is_frozen_and_the_given_kernel_left_alone():
+def test_posterior_is_frozen_and_kernel_unchanged():
     kernel = icm()
     gp = OperatorValuedGP(kernel)
     X, Y, test = data()
@@ -475,7 +475,7 @@ def spoiled(tensor, index, value):
 
 X, Y, _ = data()
 BAD = {
-    "X of other length": (X[:-1], Y, None, "11 rows and Y has 12"),
+    "X of other length": (X[:-1], Y, None, "rows, got 11 and 12"),
     "X with a third dimension": (X[None], Y, None, r"shape \(n, d\)"),
     "X without columns": (X[:, :0], Y, None, r"d ≥ 1"),
     "X with NaN": (spoiled(X, (3, 1), torch.nan), Y, None, "NaN or infinity.*row 3, column 1"),
@@ -483,12 +483,12 @@ BAD = {
     "X of words": ([["a", "b"]], Y, None, "array of numbers"),
     "complex X": (X + 0j, Y, None, "complex"),
     "Y of words": (X, [["a", "b", "c"]] * 12, None, "array of numbers"),
-    "Y a number": (X, 1.0, None, r"\(n, 3\).*\(\)"),
-    "Y with too few columns": (X, Y[:, :2], None, r"\(n, 3\).*\(12, 2\)"),
-    "Y a vector": (X, Y[:, 0], None, r"\(n, 3\).*\(12,\)"),
+    "Y a number": (X, 1.0, None, r"shape \(\).*\(n, 3\)"),
+    "Y with too few columns": (X, Y[:, :2], None, r"\(12, 2\).*\(n, 3\)"),
+    "Y a vector": (X, Y[:, 0], None, r"\(12,\).*\(n, 3\)"),
     "Y with infinity": (X, spoiled(Y, (5, 2), torch.inf), None, "infinity.*row 5, column 2"),
     "Y all missing": (X, torch.full_like(Y, torch.nan), None, "every entry of Y is missing"),
-    "noise of other shape": (X, Y, torch.ones(12), r"\(12, 3\).*\(12,\)"),
+    "noise of other shape": (X, Y, torch.ones(12), r"\(12,\).*\(12, 3\)"),
     "noise of zero": (X, Y, spoiled(torch.ones(12, 3), (1, 1), 0.0), "positive"),
     "noise of NaN": (X, Y, spoiled(torch.ones(12, 3), (1, 1), torch.nan), "positive"),
     "negative noise": (X, Y, -torch.ones(12, 3), "positive"),
@@ -497,7 +497,7 @@ BAD = {
 
 @pytest.mark.parametrize("features", [False, True])
 @pytest.mark.parametrize("bad", BAD)
-def test_bad_data_are_refused(bad, features):
+def test_condition_rejects_invalid_data(bad, features):
     kernel = icm()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5) if features else None)
     *given, message = BAD[bad]
@@ -506,28 +506,28 @@ def test_bad_data_are_refused(bad, features):
             ask()
 
 
-def test_an_output_that_nobody_observed_is_named():
+def test_condition_names_output_without_observations():
     kernel = icm()
     unobserved = spoiled(Y, (slice(None), 1), torch.nan)
     gp = OperatorValuedGP(kernel)
     for ask in ask_everything(gp, X, unobserved):
-        with pytest.raises(InputError, match="output 1 "):
+        with pytest.raises(InputError, match="output 1"):
             ask()
     streaming = OperatorValuedGP(kernel, features=ORFF(kernel, 5, random_state=0))
     part = streaming.statistics(X, unobserved)  # it may be observed in another part
     streaming.condition(part + streaming.statistics(X, Y))
 
 
-def test_an_output_that_nobody_observed_in_a_whole_stream_is_named():
+def test_condition_names_output_without_observations_in_statistics():
     kernel = icm()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5, random_state=0))
     statistics = gp.statistics(X, spoiled(Y, (slice(None), 1), torch.nan))
     for ask in (gp.condition, gp.log_evidence):
-        with pytest.raises(InputError, match="output 1 "):
+        with pytest.raises(InputError, match="output 1"):
             ask(statistics)
 
 
-def test_noise_that_is_not_looked_at_may_be_anything():
+def test_known_noise_of_missing_entries_is_ignored():
     noise = torch.where(torch.arange(12)[:, None] == 4, torch.nan, torch.full((12, 3), 0.1))
     gp = OperatorValuedGP(icm(), "zero")
     a = gp.condition(X, spoiled(Y, 4, torch.nan), noise=noise).predict(X)
@@ -536,7 +536,7 @@ def test_noise_that_is_not_looked_at_may_be_anything():
 
 
 @pytest.mark.parametrize("features", [False, True])
-def test_bad_test_points_are_refused(features):
+def test_predict_rejects_invalid_points(features):
     kernel = icm()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5) if features else None)
     posterior = gp.condition(X, Y)
@@ -551,7 +551,7 @@ def test_bad_test_points_are_refused(features):
                 ask(given)
 
 
-def test_unknown_options_are_refused():
+def test_gp_rejects_unknown_options():
     kernel = icm()
     for options, message in (
         ({"mean": "quadratic"}, "'quadratic'"),
@@ -563,7 +563,7 @@ def test_unknown_options_are_refused():
             OperatorValuedGP(kernel, **options)
     with pytest.raises(KernelTypeError, match="str"):
         OperatorValuedGP("rbf")
-    with pytest.raises(KernelTypeError, match="batch shape"):
+    with pytest.raises(KernelTypeError, match="batch_shape"):
         OperatorValuedGP(RBFKernel(batch_shape=torch.Size([2])))
     gp = OperatorValuedGP(kernel)
     with pytest.raises(OptionError, match="variance"):
@@ -573,7 +573,7 @@ def test_unknown_options_are_refused():
     with pytest.raises(OptionError, match="feature map"):
         gp.statistics(X, Y)
     with pytest.raises(OptionError, match="random"):
-        gp.fit(X, Y, start="random")
+        gp.fit(X, Y, init="random")
 
 
 @pytest.mark.parametrize(
@@ -582,26 +582,26 @@ def test_unknown_options_are_refused():
         (-0.1, "positive"),
         (0.0, "positive"),
         (math.nan, "positive"),
-        ([0.1, 0.2], r"\(3,\).*\(2,\)"),
+        ([0.1, 0.2], r"\(2,\).*\(3,\)"),
         (torch.ones(12, 3), "noise="),
         (-torch.eye(3), "positive definite"),
         (torch.tensor([[1.0, 0.5, 0], [0, 1, 0], [0, 0, 1]]), "symmetric"),
         (None, "number"),
     ],
 )
-def test_bad_noise_is_refused(noise, message):
+def test_gp_rejects_invalid_noise(noise, message):
     with pytest.raises(InputError, match=message):
         OperatorValuedGP(icm(), noise=noise)
 
 
-def test_a_linear_mean_remembers_the_number_of_columns():
+def test_linear_mean_rejects_other_number_of_columns():
     gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=3), "linear")
     gp.condition(X, Y)
     with pytest.raises(InputError, match=r"3 columns.*2"):
         gp.condition(torch.zeros(12, 3), Y)
 
 
-def test_a_mean_of_the_wrong_shape_is_refused():
+def test_gp_rejects_mean_of_wrong_shape():
     class Wide(Mean):
         def forward(self, x):
             return x.new_zeros(len(x), 2)
@@ -610,17 +610,17 @@ def test_a_mean_of_the_wrong_shape_is_refused():
         OperatorValuedGP(icm(), Wide()).condition(X, Y)
 
 
-def test_no_data_at_all_are_refused():
+def test_condition_rejects_empty_data():
     kernel = icm()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5))
-    with pytest.raises(InputError, match="no data"):
+    with pytest.raises(InputError, match="empty"):
         gp.condition(Statistics.empty())
     for ask in (gp.condition, gp.log_evidence):
         with pytest.raises(InputError, match="Y"):
             ask(X)
 
 
-def test_statistics_leave_no_room_for_further_data():
+def test_condition_rejects_data_with_statistics():
     """Y, or a known noise, beside statistics would be ignored without a word."""
     kernel = icm()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5))
@@ -630,6 +630,11 @@ def test_statistics_leave_no_room_for_further_data():
                 ask(gp.statistics(X, Y), **extra)
 
 
-def test_kernels_of_the_host_library_need_no_wrapping():
+def test_gpytorch_kernels_need_no_wrapping():
     gp = OperatorValuedGP(MaternKernel(), noise=0.1)
     assert gp.num_outputs == 1 and gp.condition(X, Y[:, 0]).predict(X).mean.shape == (12, 1)
+
+
+def test_initialize_without_data_sets_values_by_name():
+    gp = OperatorValuedGP(RBFKernel()).initialize(**{"kernel.lengthscale": 2.0})
+    assert gp.kernel.lengthscale.item() == pytest.approx(2.0)

@@ -23,7 +23,7 @@ def icm(base=None):
 
 
 @pytest.mark.parametrize("strategy", ["kronecker", "dense", "iterative"])
-def test_a_posterior_outlives_the_arrays(strategy):
+def test_posterior_is_independent_of_changed_arrays(strategy):
     X, Y = (part.numpy().copy() for part in table())
     points = X[:3].copy()
     posterior = OperatorValuedGP(icm(), strategy=strategy).condition(X, Y)
@@ -33,7 +33,7 @@ def test_a_posterior_outlives_the_arrays(strategy):
     assert torch.equal(before.mean, after.mean) and torch.equal(before.std, after.std)
 
 
-def test_a_posterior_outlives_the_training():
+def test_posterior_is_independent_of_later_training():
     X, Y = table()
     gp = OperatorValuedGP(icm())
     posterior = gp.condition(X, Y)
@@ -42,7 +42,7 @@ def test_a_posterior_outlives_the_training():
     assert torch.equal(posterior.predict(X[:3]).mean, before)
 
 
-def test_statistics_know_a_mean_that_they_have_subtracted():
+def test_statistics_reject_changed_mean_without_basis():
     X, Y = table()
     gp = OperatorValuedGP(
         kernel := icm(), mean=gpytorch.means.ConstantMean(), features=ORFF(kernel, 20, random_state=0)
@@ -51,20 +51,20 @@ def test_statistics_know_a_mean_that_they_have_subtracted():
     gp.condition(statistics)
     with torch.no_grad():
         gp.mean.mean.constant.fill_(3.0)
-    with pytest.raises(InputError, match="gather them again"):
+    with pytest.raises(InputError, match="Compute them again"):
         gp.condition(statistics)
 
 
-def test_statistics_know_their_landmarks_kernel_anywhere():
+def test_statistics_reject_changed_nystrom_kernel_far_from_origin():
     X, Y = table(shift=1000.0)
     gp = OperatorValuedGP(kernel := icm(), features=Nystrom(kernel, X[:8]))
     statistics = gp.statistics(X, Y)
     gp.kernel.base_kernel.lengthscale = 0.1
-    with pytest.raises(InputError, match="gather them again"):
+    with pytest.raises(InputError, match="Compute them again"):
         gp.log_evidence(statistics)
 
 
-def test_statistics_let_noise_mean_and_output_matrix_change():
+def test_statistics_allow_changed_noise_mean_and_output_matrix():
     X, Y = table()
     gp = OperatorValuedGP(kernel := icm(), features=ORFF(kernel, 20, random_state=0))
     statistics = gp.statistics(X, Y)
@@ -82,8 +82,8 @@ def test_statistics_let_noise_mean_and_output_matrix_change():
         torch.testing.assert_close(streamed, direct, rtol=1e-8, atol=1e-9)
 
 
-def test_statistics_of_a_field_give_no_part_of_a_gradient():
-    """The factors of a field move with its lengthscale, as the waves do: half of a derivative would be a wrong one."""
+def test_statistics_of_field_have_no_partial_gradient():
+    """The factors of a field depend on its lengthscale, as the scalar features do: a partial derivative would be wrong."""
     X, Y = table()
     kernel = ScaleKernel(DivergenceFreeKernel(RBFKernel(ard_num_dims=2)))
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 20, random_state=0))
@@ -92,17 +92,17 @@ def test_statistics_of_a_field_give_no_part_of_a_gradient():
     assert gp.noise_model.log_scale.grad is not None
 
 
-def test_statistics_need_the_feature_map_and_stand_alone():
+def test_statistics_need_feature_map_and_no_data():
     X, Y = table()
     gp = OperatorValuedGP(kernel := icm(), features=ORFF(kernel, 20, random_state=0))
     statistics = gp.statistics(X, Y)
     with pytest.raises(OptionError, match="feature map"):
         OperatorValuedGP(icm()).condition(statistics)
-    with pytest.raises(InputError, match="stand for all data"):
+    with pytest.raises(InputError, match="Y and noise must be None"):
         gp.condition(statistics, Y)
 
 
-def test_neighbouring_seeds_share_nothing():
+def test_neighboring_seeds_are_independent():
     """Far from the data a draw is its prior: no output of one seed may be an output of another."""
     X, Y = table()
     gp = OperatorValuedGP(IndependentKernel([ScaleKernel(RBFKernel(ard_num_dims=2)) for _ in range(2)]))
@@ -114,7 +114,7 @@ def test_neighbouring_seeds_share_nothing():
 
 
 @pytest.mark.parametrize("features", [False, True])
-def test_the_noise_path_is_the_evidence_at_each_noise(features):
+def test_noise_path_equals_evidence_at_each_noise(features):
     X, Y = table()
     kernel = icm()
     gp = OperatorValuedGP(
@@ -127,7 +127,7 @@ def test_the_noise_path_is_the_evidence_at_each_noise(features):
         assert value.item() == pytest.approx(gp.log_evidence(X, Y).item(), rel=1e-9)
 
 
-def test_the_weights_on_the_noise_path():
+def test_path_weights_equal_weights_at_each_noise():
     X, Y = table()
     gp = OperatorValuedGP(kernel := icm(), mean="zero", noise=0.2, features=ORFF(kernel, 20, random_state=0))
     weights = gp.condition(X, Y).path_weights(3.0)
@@ -135,7 +135,7 @@ def test_the_weights_on_the_noise_path():
     torch.testing.assert_close(weights, gp.condition(X, Y).weights, rtol=1e-8, atol=1e-10)
 
 
-def test_a_checkpoint_of_another_kernel_is_refused(tmp_path):
+def test_checkpoint_of_another_kernel_is_rejected(tmp_path):
     X, Y = table()
     path = tmp_path / "progress"
     OperatorValuedGP(icm(MaternKernel(nu=0.5, ard_num_dims=2))).fit(X, Y, checkpoint=path)
@@ -143,7 +143,7 @@ def test_a_checkpoint_of_another_kernel_is_refused(tmp_path):
         OperatorValuedGP(icm(MaternKernel(nu=2.5, ard_num_dims=2))).fit(X, Y, checkpoint=path)
 
 
-def test_a_failed_factorisation_names_the_hyperparameters():
+def test_failed_factorization_reports_hyperparameters():
     X, Y = table()
     gp = OperatorValuedGP(icm(), strategy="dense")
     gp.kernel.base_kernel.raw_lengthscale.data.fill_(torch.nan)

@@ -38,12 +38,12 @@ class TestExponentiatedChi2Protocol(_PositiveData, BaseKernelTestCase, unittest.
         return ExponentiatedChi2Kernel(**kwargs)
 
 
-def positive(n, d, seed=0):
+def positive_inputs(n, d, seed=0):
     return np.random.default_rng(seed).gamma(1.0, size=(n, d))
 
 
-def test_skewed_equals_the_dense_oracle():
-    x, z, c = positive(7, 3), positive(5, 3, 1), np.array([0.1, 1.0, 4.0])
+def test_skewed_kernel_matches_dense_formula():
+    x, z, c = positive_inputs(7, 3), positive_inputs(5, 3, 1), np.array([0.1, 1.0, 4.0])
     kernel = SkewedChi2Kernel(ard_num_dims=3).double()
     kernel.c = torch.tensor(c)
     a, b = x[:, None] + c, z[None] + c
@@ -54,8 +54,8 @@ def test_skewed_equals_the_dense_oracle():
 
 
 def test_bt_e_10_skewed_is_sech_of_half_the_difference_of_log_x_plus_c():
-    """BT-E-10: the substitution is t = log(δ + c), and not its printed t = 1 / (δ + c)."""
-    x, z, c = positive(6, 2), positive(6, 2, 1), 0.7
+    """BT-E-10: the substitution is t = log(δ + c), not the printed t = 1 / (δ + c)."""
+    x, z, c = positive_inputs(6, 2), positive_inputs(6, 2, 1), 0.7
     kernel = SkewedChi2Kernel().double()
     kernel.c = c
     value = kernel(torch.tensor(x), torch.tensor(z)).to_dense().detach().numpy()
@@ -67,8 +67,8 @@ def test_bt_e_10_skewed_is_sech_of_half_the_difference_of_log_x_plus_c():
     assert np.abs(value - signature(lambda t: 1 / (t + c))).max() > 0.05
 
 
-def test_exponentiated_equals_the_dense_oracle_with_zero_over_zero_as_zero():
-    x, z = positive(7, 3), positive(5, 3, 1)
+def test_exponentiated_kernel_matches_dense_formula_with_zero_over_zero_as_zero():
+    x, z = positive_inputs(7, 3), positive_inputs(5, 3, 1)
     x[:3, 0] = 0
     z[:2, 0] = 0
     kernel = ExponentiatedChi2Kernel().double()
@@ -82,9 +82,9 @@ def test_exponentiated_equals_the_dense_oracle_with_zero_over_zero_as_zero():
 
 
 @pytest.mark.parametrize("make, name", [(SkewedChi2Kernel, "raw_c"), (ExponentiatedChi2Kernel, "raw_gamma")])
-def test_first_and_second_gradients_also_at_coincident_points(make, name):
-    x = torch.tensor(positive(3, 2)).requires_grad_()
-    z = torch.tensor(np.concatenate([positive(3, 2)[:2], positive(2, 2, 5)])).requires_grad_()
+def test_chi_square_kernels_gradients_at_coincident_points(make, name):
+    x = torch.tensor(positive_inputs(3, 2)).requires_grad_()
+    z = torch.tensor(np.concatenate([positive_inputs(3, 2)[:2], positive_inputs(2, 2, 5)])).requires_grad_()
     kernel = make().double()
 
     def value(x, z, raw):
@@ -95,7 +95,7 @@ def test_first_and_second_gradients_also_at_coincident_points(make, name):
     assert torch.autograd.gradgradcheck(value, inputs)
 
 
-def test_exponentiated_gradient_is_finite_where_both_are_zero():
+def test_exponentiated_kernel_gradient_is_finite_at_zero():
     x = torch.zeros(2, 3, requires_grad=True)
     kernel = ExponentiatedChi2Kernel()
     kernel(x).to_dense().sum().backward()
@@ -103,7 +103,7 @@ def test_exponentiated_gradient_is_finite_where_both_are_zero():
     assert torch.isfinite(kernel.raw_gamma.grad).all()
 
 
-def test_skewed_outside_its_domain_names_the_column_and_the_smallest_value():
+def test_skewed_kernel_domain_error_names_column_and_smallest_value():
     kernel = SkewedChi2Kernel(c=1.0)
     x = torch.tensor([[0.0, -0.5, 3.0], [0.0, -2.5, -7.0]])
     with pytest.raises(DomainError, match=r"column 1 .* smallest value is -2\.5"):
@@ -115,20 +115,20 @@ def test_skewed_outside_its_domain_names_the_column_and_the_smallest_value():
 
 
 @pytest.mark.parametrize("bad", [-0.1, float("nan")])
-def test_exponentiated_refuses_negative_and_nan_inputs(bad):
+def test_exponentiated_kernel_rejects_negative_and_nan_inputs(bad):
     with pytest.raises(DomainError, match="column 1"):
         ExponentiatedChi2Kernel()(torch.tensor([[1.0, bad]])).to_dense()
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.floats(0.01, 50), st.integers(0, 1000))
-def test_positive_semidefinite(parameter, seed):
-    x = torch.tensor(positive(20, 2, seed))
+def test_chi_square_kernels_are_positive_semidefinite(parameter, seed):
+    x = torch.tensor(positive_inputs(20, 2, seed))
     for kernel in (SkewedChi2Kernel(c=parameter), ExponentiatedChi2Kernel(gamma=parameter)):
         assert torch.linalg.eigvalsh(kernel.double()(x).to_dense()).min() > -1e-10
 
 
-def test_prior_constraint_setter_and_pickle():
+def test_chi_square_kernels_prior_constraint_setter_and_pickle():
     kernel = SkewedChi2Kernel(ard_num_dims=2, c=0.5, c_prior=GammaPrior(2.0, 1.0), c_constraint=GreaterThan(0.1))
     kernel = pickle.loads(pickle.dumps(kernel))
     _, module, _, closure, setter = next(kernel.named_priors())

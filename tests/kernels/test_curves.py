@@ -27,7 +27,7 @@ class TestLaplaceCurveProtocol(BaseKernelTestCase, unittest.TestCase):
 
 
 def oracle(make, x, z, lengthscale, weights, channels):
-    """The (n, n', m) tensor the kernel never makes."""
+    """Compute the kernel with a tensor of shape (n, n', m)."""
     x, z = (a.reshape(len(a), -1, channels) for a in (x, z))
     distance = np.linalg.norm(x[:, None] - z[None], axis=-1) / lengthscale
     return (np.exp(-(distance**2) / 2) if make is GaussianCurveKernel else np.exp(-distance)) @ weights
@@ -35,7 +35,7 @@ def oracle(make, x, z, lengthscale, weights, channels):
 
 @BOTH
 @pytest.mark.parametrize("channels", [1, 3])
-def test_equals_the_dense_oracle(make, channels):
+def test_curve_kernels_match_dense_formula(make, channels):
     rng = np.random.default_rng(0)
     x, z, weights = rng.normal(size=(6, 12)), rng.normal(size=(4, 12)), rng.uniform(size=12 // channels)
     for given_weights in (None, torch.tensor(weights)):
@@ -44,7 +44,7 @@ def test_equals_the_dense_oracle(make, channels):
         if given_weights is None:
             used = np.full(len(weights), 1 / len(weights))
         else:
-            used = kernel.weights.numpy()  # kernels are born in single precision
+            used = kernel.weights.numpy()  # kernels have single precision by default
         expected = oracle(make, x, z, 1.7, used, channels)
         np.testing.assert_allclose(kernel(torch.tensor(x), torch.tensor(z)).to_dense().detach(), expected, rtol=1e-6)
         diagonal = kernel(torch.tensor(x[:4]), torch.tensor(z), diag=True).detach()
@@ -53,7 +53,7 @@ def test_equals_the_dense_oracle(make, channels):
 
 @BOTH
 @pytest.mark.parametrize("shapes", [((3, 6), (4, 6)), ((2, 3, 6), (4, 6))])
-def test_gradients_with_broadcast_batches(make, shapes):
+def test_curve_kernels_gradients_with_broadcast_batches(make, shapes):
     torch.manual_seed(0)
     x, z = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
     kernel = make(num_channels=2).double()
@@ -66,7 +66,7 @@ def test_gradients_with_broadcast_batches(make, shapes):
 
 
 @BOTH
-def test_gradient_at_coincident_points(make):
+def test_curve_kernels_gradients_at_coincident_points(make):
     x = torch.ones(3, 4, dtype=torch.float64, requires_grad=True)
     kernel = make().double()
     for diag in (False, True):
@@ -76,7 +76,7 @@ def test_gradient_at_coincident_points(make):
 
 
 @BOTH
-def test_gradient_keeps_its_digits_far_from_the_origin(make):
+def test_curve_kernels_gradients_are_accurate_far_from_origin(make):
     torch.manual_seed(0)
     x, z = torch.randn(5, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     gradients = []
@@ -88,8 +88,8 @@ def test_gradient_keeps_its_digits_far_from_the_origin(make):
 
 
 @BOTH
-def test_backward_keeps_no_slice_a_grid_point(make):
-    """What autograd holds between the passes stays far below n × n × m."""
+def test_curve_kernels_backward_stores_no_slice_per_grid_point(make):
+    """Autograd stores far fewer than n × n × m numbers between the passes."""
     n, m = 60, 40
     held = []
     x = torch.randn(n, m, requires_grad=True)
@@ -108,7 +108,7 @@ def test_vmap_and_func_grad():
 
 @settings(max_examples=15, deadline=None)
 @given(st.floats(0.05, 20), st.integers(0, 1000))
-def test_positive_semidefinite(lengthscale, seed):
+def test_curve_kernels_are_positive_semidefinite(lengthscale, seed):
     x = torch.randn(15, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     for make in (GaussianCurveKernel, LaplaceCurveKernel):
         kernel = make(num_channels=2).double()
@@ -116,15 +116,15 @@ def test_positive_semidefinite(lengthscale, seed):
         assert torch.linalg.eigvalsh(kernel(x).to_dense()).min() > -1e-10
 
 
-def test_batch_indexing_leaves_the_weights_alone():
+def test_curve_kernels_batch_indexing_keeps_weights():
     kernel = GaussianCurveKernel(weights=torch.tensor([0.2, 0.3, 0.5]), batch_shape=torch.Size([2]))
     x = torch.randn(4, 3)
     torch.testing.assert_close(kernel[1](x).to_dense(), kernel(x).to_dense()[1])
     assert kernel[1].weights.shape == (3,)
 
 
-def test_wrong_widths_weights_and_options():
-    with pytest.raises(InputError, match="5 columns is not a multiple of 2"):
+def test_curve_kernels_reject_invalid_widths_weights_and_options():
+    with pytest.raises(InputError, match="a multiple of 2"):
         GaussianCurveKernel(num_channels=2)(torch.zeros(1, 5)).to_dense()
     with pytest.raises(InputError, match="3 grid points times 1"):
         GaussianCurveKernel(weights=torch.ones(3))(torch.zeros(1, 5)).to_dense()
@@ -136,6 +136,6 @@ def test_wrong_widths_weights_and_options():
 
 
 @BOTH
-def test_channels_are_whole_numbers(make):
-    with pytest.raises(OptionError, match="num_channels must be a whole number"):
+def test_curve_kernels_reject_noninteger_num_channels(make):
+    with pytest.raises(OptionError, match="num_channels"):
         make(num_channels=1.5)

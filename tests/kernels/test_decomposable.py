@@ -52,12 +52,12 @@ def test_bt_24_blocks_are_the_scalar_kernel_times_the_output_matrix():
     np.testing.assert_allclose(dense(kernel, x, z), expected, rtol=1e-12, atol=1e-14)
 
 
-def test_matrix_stays_a_kronecker_product():
+def test_decomposable_matrix_is_kronecker_product():
     kernel = DecomposableKernel(RBFKernel(), num_outputs=3)
     assert isinstance(kernel(points(4, 2)).evaluate_kernel(), KroneckerProductLinearOperator)
 
 
-def test_kernel_need_not_be_stationary():
+def test_decomposable_kernel_accepts_nonstationary_base():
     kernel = DecomposableKernel(LinearKernel(), output_matrix=torch.eye(2)).double()
     x = points(3, 2)
     expected = np.kron(dense(kernel.base_kernel, x), np.eye(2))
@@ -79,13 +79,13 @@ def test_bt_26_bt_e_14_squared_norm_weighs_inner_products_by_the_pseudo_inverse(
     assert u.flatten() @ dense(kernel, x) @ u.flatten() == pytest.approx(squared_norm, rel=1e-9)
 
 
-def test_bt_26_functions_under_a_singular_matrix_are_tied():
+def test_bt_26_functions_of_singular_matrix_are_dependent():
     kernel = DecomposableKernel(RBFKernel(), output_matrix=torch.ones(2, 2)).double()
     f = (dense(kernel, points(5, 2), points(3, 2, seed=1)) @ points(6, seed=2).numpy()).reshape(5, 2)
     np.testing.assert_allclose(f[:, 0], f[:, 1], rtol=1e-12)
 
 
-def test_output_matrix_module_is_used_as_it_is():
+def test_output_matrix_module_is_not_copied():
     module = MeanRegularizedMatrix(3)
     kernel = DecomposableKernel(RBFKernel(), output_matrix=module)
     assert kernel.output_module is module and kernel.num_outputs == 3
@@ -115,24 +115,24 @@ def test_batch_of_matrices_broadcasts_against_one_base_kernel():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"say how many outputs there are.*num_outputs=p"),
-        ({"rank": 2, "output_matrix": torch.eye(2)}, "leave it out when output_matrix is given"),
-        ({"num_outputs": 3, "output_matrix": torch.eye(2)}, "contradicts the 2 outputs"),
+        ({}, "num_outputs"),
+        ({"rank": 2, "output_matrix": torch.eye(2)}, "rank"),
+        ({"num_outputs": 3, "output_matrix": torch.eye(2)}, "num_outputs must be 2"),
         ({"num_outputs": 3, "rank": 4}, "between 1 and num_outputs = 3"),
         ({"num_outputs": 0}, "at least 1"),
     ],
 )
-def test_contradictory_options_are_refused(options, message):
+def test_decomposable_kernel_rejects_inconsistent_options(options, message):
     with pytest.raises(OptionError, match=message):
         DecomposableKernel(RBFKernel(), **options)
 
 
-def test_output_matrix_that_is_no_covariance_is_refused():
+def test_decomposable_kernel_rejects_indefinite_output_matrix():
     with pytest.raises(InputError, match="negative eigenvalue"):
         DecomposableKernel(RBFKernel(), output_matrix=-torch.eye(2))
 
 
-def test_base_kernel_must_be_a_kernel():
+def test_decomposable_kernel_rejects_base_that_is_not_a_kernel():
     with pytest.raises(KernelTypeError, match=r"must be a gpytorch.kernels.Kernel, got str"):
         DecomposableKernel("rbf", num_outputs=2)
 
@@ -141,24 +141,24 @@ def test_base_kernel_must_be_a_kernel():
     "base",
     [CurlFreeKernel(RBFKernel()), DecomposableKernel(RBFKernel(), 2), ScaleKernel(DecomposableKernel(RBFKernel(), 2))],
 )
-def test_base_kernel_must_be_scalar(base):
+def test_decomposable_kernel_rejects_operator_valued_base(base):
     with pytest.raises(KernelTypeError, match="must be a scalar kernel"):
         DecomposableKernel(base, num_outputs=2)
 
 
 @pytest.mark.parametrize("options", [{"num_outputs": 2.5}, {"num_outputs": "2"}, {"num_outputs": 2, "rank": 1.5}])
-def test_sizes_are_whole_numbers(options):
-    with pytest.raises(OptionError, match="must be a whole number"):
+def test_decomposable_kernel_rejects_noninteger_sizes(options):
+    with pytest.raises(OptionError, match=r"rank|num_outputs"):
         DecomposableKernel(RBFKernel(), **options)
 
 
-def test_sizes_may_be_integers_of_numpy_and_torch():
+def test_decomposable_kernel_accepts_numpy_and_torch_integers():
     kernel = DecomposableKernel(RBFKernel(), np.int64(3), rank=torch.tensor(2))
     assert kernel.num_outputs == 3 and kernel.output_module.rank == 2
 
 
 @pytest.mark.parametrize("make", [lambda k: k, lambda k: k * RBFKernel(), lambda k: k + k, ScaleKernel])
-def test_no_points_give_an_empty_matrix(make):
+def test_separable_kernels_without_points_give_empty_matrix(make):
     kernel, x = make(DecomposableKernel(RBFKernel(), num_outputs=2)), torch.randn(3, 1)
     assert kernel(x[:0]).to_dense().shape == (0, 0)
     assert kernel(x[:0], x).to_dense().shape == (0, 6)
@@ -184,7 +184,7 @@ class TestBlockwiseProtocolOfAField(BaseKernelTestCase, unittest.TestCase):
         return CurlFreeKernel(RBFKernel(**ard)) * RQKernel(**ard)
 
 
-def test_blocks_of_a_curl_free_kernel_times_a_scalar_one():
+def test_blockwise_product_of_curl_free_kernel():
     field, scalar = CurlFreeKernel(RBFKernel()).double(), RBFKernel().double()
     field.base_kernel.lengthscale, scalar.lengthscale = 0.8, 1.7
     generator = torch.Generator().manual_seed(0)
@@ -193,12 +193,12 @@ def test_blocks_of_a_curl_free_kernel_times_a_scalar_one():
     np.testing.assert_allclose(dense(field * scalar, x, z), expected, rtol=1e-6, atol=1e-9)  # lengthscales set in float
 
 
-def test_kronecker_product_stays_one():
+def test_blockwise_product_of_kronecker_product_is_kronecker_product():
     product = DecomposableKernel(RBFKernel(), num_outputs=2) * RQKernel()
     assert isinstance(product(torch.randn(4, 2)).evaluate_kernel(), KroneckerProductLinearOperator)
 
 
-def test_products_can_be_chained():
+def test_blockwise_products_can_be_chained():
     kernel = DecomposableKernel(RBFKernel(), num_outputs=2).double()
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     scalar = RQKernel().double()
@@ -207,14 +207,14 @@ def test_products_can_be_chained():
 
 
 @pytest.mark.parametrize(("first", "second"), [("rbf", RBFKernel()), (DecomposableKernel(RBFKernel(), 2), "rbf")])
-def test_factors_must_be_kernels(first, second):
-    with pytest.raises(KernelTypeError, match=r"factor must be a gpytorch.kernels.Kernel, got str"):
+def test_blockwise_product_rejects_factors_that_are_not_kernels(first, second):
+    with pytest.raises(KernelTypeError, match="got str"):
         BlockwiseProductKernel(first, second)
 
 
-def test_second_factor_must_be_scalar():
+def test_blockwise_product_rejects_operator_valued_scalar_kernel():
     kernel = DecomposableKernel(RBFKernel(), 2)
-    with pytest.raises(KernelTypeError, match="second factor must be a scalar kernel"):
+    with pytest.raises(KernelTypeError, match="scalar_kernel"):
         BlockwiseProductKernel(kernel, kernel)
 
 
@@ -234,7 +234,7 @@ def three():
     return randomise(kernel.double(), 0)
 
 
-def test_blocks_are_diagonal():
+def test_independent_kernel_has_diagonal_blocks():
     kernel = IndependentKernel.copies(RBFKernel(), 3).double()
     for scale, part in zip((0.5, 1.0, 2.0), kernel.kernels, strict=True):
         part.lengthscale = torch.tensor(scale, dtype=torch.float64)
@@ -243,7 +243,7 @@ def test_blocks_are_diagonal():
     np.testing.assert_allclose(dense(kernel, x, z), expected, rtol=1e-12, atol=1e-15)
 
 
-def test_products_with_matrices_and_their_gradients_agree_with_dense_algebra():
+def test_independent_kernel_products_match_dense_algebra():
     kernel, x, z, rhs = three(), points(5, 2), points(4, 2, seed=1), points(12, 2, seed=2)
     weight = points(15, 2, seed=3)
     parameters = list(kernel.parameters())
@@ -255,7 +255,7 @@ def test_products_with_matrices_and_their_gradients_agree_with_dense_algebra():
     torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_solve_and_log_determinant_agree_with_dense_algebra():
+def test_independent_kernel_solve_and_log_determinant_match_dense_algebra():
     kernel, x, rhs = three(), points(6, 2), points(18, 1, seed=2)
     lazy = kernel(x).evaluate_kernel()
     matrix = lazy.to_dense()
@@ -266,8 +266,8 @@ def test_solve_and_log_determinant_agree_with_dense_algebra():
 
 
 @pytest.mark.parametrize("batched", [True, False])
-def test_a_batch_of_scales_scales_whole_matrices(batched):
-    """As many scales as outputs: GPyTorch's own operator would give each output one of them."""
+def test_independent_kernel_with_batch_of_scales(batched):
+    """As many scales as outputs: GPyTorch's operator would apply one of them to each output."""
     batch = torch.Size([2])
     inner = IndependentKernel.copies(RBFKernel(batch_shape=batch if batched else torch.Size()), 2)
     kernel = randomise(ScaleKernel(inner, batch_shape=batch).double(), 1)
@@ -279,20 +279,20 @@ def test_a_batch_of_scales_scales_whole_matrices(batched):
     )
 
 
-def test_kernels_may_have_different_batch_shapes():
+def test_independent_kernel_broadcasts_batch_shapes():
     kernel = IndependentKernel([RBFKernel(batch_shape=torch.Size([2])), RQKernel()]).double()
     x = points(3, 2)
     assert kernel.batch_shape == (2,)
     np.testing.assert_array_equal(dense(kernel, x)[0], dense(kernel[0], x))
 
 
-def test_no_points():
+def test_independent_kernel_without_points():
     kernel = IndependentKernel.copies(RBFKernel(), 2)
     assert kernel(torch.randn(0, 3), torch.randn(4, 3)).to_dense().shape == (0, 8)
     assert kernel(torch.randn(0, 3), diag=True).shape == (0,)
 
 
-def test_copies_are_independent_of_each_other_and_of_the_original():
+def test_copies_are_independent_of_each_other_and_of_the_base():
     base = RBFKernel()
     kernel = IndependentKernel.copies(base, 3)
     kernel.kernels[0].lengthscale = 5.0
@@ -300,19 +300,19 @@ def test_copies_are_independent_of_each_other_and_of_the_original():
     assert base.lengthscale.item() == kernel.kernels[1].lengthscale.item() != kernel.kernels[0].lengthscale.item()
 
 
-def test_stationary_if_every_part_is():
+def test_independent_kernel_is_stationary_if_all_kernels_are():
     assert IndependentKernel([RBFKernel(), RQKernel()]).is_stationary
     assert not IndependentKernel([RBFKernel(), LinearKernel()]).is_stationary
 
 
-def test_bad_arguments():
-    with pytest.raises(OptionError, match="one for each output"):
+def test_independent_kernel_rejects_invalid_arguments():
+    with pytest.raises(OptionError, match="kernels"):
         IndependentKernel([])
-    with pytest.raises(OptionError, match="a list of scalar kernels"):
+    with pytest.raises(OptionError, match="kernels"):
         IndependentKernel(3)
-    with pytest.raises(KernelTypeError, match="kernel of output 1 must be a scalar kernel"):
+    with pytest.raises(KernelTypeError, match=r"kernels\[1\]"):
         IndependentKernel([RBFKernel(), CurlFreeKernel(RBFKernel(ard_num_dims=2))])
-    with pytest.raises(KernelTypeError, match="kernel of output 0 must be a gpytorch"):
+    with pytest.raises(KernelTypeError, match=r"kernels\[0\]"):
         IndependentKernel("rbf")
     with pytest.raises(OptionError, match="num_outputs"):
         IndependentKernel.copies(RBFKernel(), 0)
@@ -321,7 +321,7 @@ def test_bad_arguments():
 # --- features ---------------------------------------------------------------------------------------------------
 
 
-def test_terms_of_the_spectral_pair():
+def test_independent_kernel_spectral_pair_terms():
     pair = spectral_pair(three(), num_dims=2)
     assert len(pair.terms) == 4  # the second kernel is a sum
     for term, output in zip(pair.terms, (0, 1, 1, 2), strict=True):
@@ -331,7 +331,7 @@ def test_terms_of_the_spectral_pair():
 
 
 @pytest.mark.parametrize("learn", [True, False])
-def test_parts_of_the_features_are_the_blocks_of_the_whole(learn):
+def test_feature_parts_are_blocks_of_the_features(learn):
     kernel, x = three(), points(5, 2)
     orff = ORFF(kernel, 7, num_dims=2, learn_frequencies=learn, random_state=0).double()
     Phi = orff(x).to_dense().reshape(5, 3, -1)
@@ -347,7 +347,7 @@ def test_parts_of_the_features_are_the_blocks_of_the_whole(learn):
 
 
 @pytest.mark.parametrize("learn", [True, False])
-def test_parts_share_their_parameters_with_the_whole(learn):
+def test_feature_parts_share_parameters(learn):
     kernel, x = three(), points(5, 2)
     orff = ORFF(kernel, 7, num_dims=2, learn_frequencies=learn, random_state=0)
     part = orff.part(1, kernel.kernels[1])
@@ -360,10 +360,10 @@ def test_parts_share_their_parameters_with_the_whole(learn):
     for name, parameter in kernel.kernels[1].named_parameters():
         torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-12, atol=0)
     assert kernel.kernels[0].raw_lengthscale.grad.abs().max() == 0
-    assert orff.num_outputs == 3 and len(orff.frequencies) == 4  # the whole is as it was
+    assert orff.num_outputs == 3 and len(orff.frequencies) == 4  # the features are unchanged
 
 
-def test_parts_grow_and_are_drawn_again_as_the_whole_is():
+def test_feature_parts_grow_and_resample_with_the_features():
     kernel, x = three(), points(5, 2)
     orff = ORFF(kernel, 7, num_dims=2, random_state=0).double()
     part = pickle.loads(pickle.dumps(orff.part(2)))
@@ -372,7 +372,7 @@ def test_parts_grow_and_are_drawn_again_as_the_whole_is():
     assert torch.equal(longer, orff.extend(4).part(2)(x).to_dense())
 
 
-def test_parts_of_a_sum_of_separable_kernels():
+def test_feature_parts_of_sum_of_separable_kernels():
     """Φ = [φ_1 ⊗ B_1, φ_2 ⊗ B_2]."""
     kernel = DecomposableKernel(RBFKernel(), num_outputs=2) + DecomposableKernel(MaternKernel(), num_outputs=2)
     orff = ORFF(randomise(kernel.double(), 0), 6, num_dims=2, random_state=0).double()
@@ -382,13 +382,13 @@ def test_parts_of_a_sum_of_separable_kernels():
     torch.testing.assert_close(orff(x).to_dense(), torch.cat(expected, -1), rtol=1e-12, atol=1e-14)
 
 
-def test_parts_that_are_not_there():
+def test_feature_parts_reject_invalid_index_and_kernel():
     orff = ORFF(three(), 5, num_dims=2, random_state=0)
-    with pytest.raises(OptionError, match="there are 3 parts, counted from 0; got index 3"):
+    with pytest.raises(OptionError, match="3"):
         orff.part(3)
-    with pytest.raises(OptionError, match="index of a part"):
+    with pytest.raises(OptionError, match="index"):
         orff.part(-1)
-    with pytest.raises(KernelTypeError, match="RBFKernel is not the kernel of part 1"):
+    with pytest.raises(KernelTypeError, match="RBFKernel"):
         orff.part(1, RBFKernel())
     with pytest.raises(KernelTypeError, match="separable"):
         ORFF(CurlFreeKernel(RBFKernel(ard_num_dims=2)), 5).part(0)

@@ -27,8 +27,8 @@ class TestFunctionValuedProtocolOnPairs(BaseKernelTestCase, unittest.TestCase):
     def create_kernel_ard(self, num_dims, **kwargs):
         return FunctionValuedKernel(RBFKernel(ard_num_dims=num_dims - 1, **kwargs), MaternKernel(ard_num_dims=1))
 
-    # The last column is the task, whatever the active_dims of the input kernel are: selecting columns of the whole
-    # input, as GPyTorch's check does, would make another column the task.
+    # The last column is the task for all active_dims of the input kernel; GPyTorch's check selects columns of the whole
+    # input, so that another column would become the task.
     def test_active_dims_list(self, active_dims=(0, 2, 4, 6)):
         x = self.create_data_no_batch()
         kernel = self.create_kernel_no_ard(active_dims=list(active_dims))
@@ -44,7 +44,7 @@ def points(*shape, seed=0):
 
 
 def pairs(x, tasks):
-    """(x_i, θ_t) with the tasks running fastest, (n·m, d + t)."""
+    """Return the pairs (x_i, θ_t), tasks varying fastest, (n·m, d + t)."""
     rows = [torch.cat([a, t]) for a in x for t in tasks]
     return torch.stack(rows)
 
@@ -68,7 +68,7 @@ def test_bt_32_pairs_are_the_product_kernel_on_inputs_and_tasks():
 
 
 @pytest.mark.parametrize("t", [1, 2])
-def test_grid_and_pairs_are_one_process(t):
+def test_grid_and_pairs_have_the_same_covariance(t):
     tasks, x = points(4, t, seed=2), points(3, 2)
     parts = (randomise(RBFKernel().double(), 1), randomise(MaternKernel(nu=1.5, ard_num_dims=t).double(), 2))
     on_grid, on_pairs = FunctionValuedKernel(*parts, tasks=tasks), FunctionValuedKernel(*parts)
@@ -99,7 +99,7 @@ def test_input_kernel_may_be_an_lmc():
     assert len(components(kernel)) == 2 and num_outputs(kernel) == 6
 
 
-def test_batches_of_both_kernels_are_matched_one_to_one():
+def test_batches_of_both_kernels_are_broadcast():
     batch = {"batch_shape": torch.Size([2])}
     inner = DecomposableKernel(RBFKernel(**batch), num_outputs=2)
     kernel = FunctionValuedKernel(inner, RBFKernel(**batch), tasks=points(3, seed=2))
@@ -108,29 +108,29 @@ def test_batches_of_both_kernels_are_matched_one_to_one():
         np.testing.assert_allclose(dense(kernel, x)[i], dense(kernel[i], x), rtol=1e-12, atol=1e-14)
 
 
-def test_grid_stays_a_kronecker_product():
+def test_grid_matrix_is_kronecker_product():
     kernel = FunctionValuedKernel(RBFKernel(), RBFKernel(), tasks=torch.rand(3))
     assert isinstance(kernel(torch.randn(4, 2)).evaluate_kernel(), KroneckerProductLinearOperator)
 
 
-def test_grid_may_hold_integers():
+def test_grid_accepts_integers():
     kernel = FunctionValuedKernel(RBFKernel(), RBFKernel(), tasks=torch.arange(3))
     assert kernel(torch.randn(2, 1)).to_dense().shape == (6, 6)
 
 
-def test_pairs_without_an_input_column_are_refused():
-    with pytest.raises(InputError, match=r"the task in the last 1 column\(s\); got only 1"):
+def test_pairs_reject_missing_input_column():
+    with pytest.raises(InputError, match="last 1 column"):
         FunctionValuedKernel(RBFKernel(), RBFKernel())(torch.randn(4, 1)).to_dense()
 
 
 @pytest.mark.parametrize("tasks", [torch.zeros(0), torch.zeros(2, 2, 2), torch.tensor([0.0, float("nan")])])
-def test_bad_grids_are_refused(tasks):
+def test_function_valued_kernel_rejects_invalid_grids(tasks):
     with pytest.raises(InputError, match=r"finite grid of shape \(m,\) or \(m, t\)"):
         FunctionValuedKernel(RBFKernel(), RBFKernel(), tasks=tasks)
 
 
-def test_grid_must_have_as_many_columns_as_the_task_kernel_has_lengthscales():
-    with pytest.raises(OptionError, match="2 lengthscales, but tasks have 1 column"):
+def test_function_valued_kernel_rejects_wrong_number_of_task_lengthscales():
+    with pytest.raises(OptionError, match="2 lengthscales, expected 1"):
         FunctionValuedKernel(RBFKernel(), RBFKernel(ard_num_dims=2), tasks=torch.rand(3))
 
 
@@ -140,16 +140,16 @@ def test_grid_must_have_as_many_columns_as_the_task_kernel_has_lengthscales():
         (CurlFreeKernel(RBFKernel(), num_dims=2), RBFKernel(), "scalar or separable, got CurlFreeKernel"),
         (ScaleKernel(CurlFreeKernel(RBFKernel(), num_dims=2)), RBFKernel(), "scalar or separable"),
         ("rbf", RBFKernel(), "got str"),
-        (RBFKernel(), "rbf", "task kernel must be a"),
-        (RBFKernel(), DecomposableKernel(RBFKernel(), 2), "task kernel must be a scalar kernel"),
+        (RBFKernel(), "rbf", "task_kernel"),
+        (RBFKernel(), DecomposableKernel(RBFKernel(), 2), "task_kernel must be a scalar kernel"),
     ],
 )
-def test_kernels_of_the_wrong_kind_are_refused(input_kernel, task_kernel, message):
+def test_function_valued_kernel_rejects_invalid_kernels(input_kernel, task_kernel, message):
     with pytest.raises(KernelTypeError, match=message):
         FunctionValuedKernel(input_kernel, task_kernel)
 
 
-def test_pairs_are_a_scalar_kernel_that_goes_into_a_decomposable_one():
+def test_pairs_are_a_scalar_kernel_for_decomposable_kernel():
     """LT-34: the product kernel on (x, task) pairs, times a matrix for vector outputs."""
     pairs = FunctionValuedKernel(RBFKernel(ard_num_dims=1), RBFKernel(ard_num_dims=1))
     matrix = torch.tensor([[1.0, 0.3], [0.3, 2.0]])

@@ -1,4 +1,4 @@
-"""The kernel of manifold regularisation against the thesis' dual system and the dense identity (BT-111, BT-113, ID-7)."""
+"""The manifold kernel against the dual system of the thesis and the dense identity (BT-111, BT-113, ID-7)."""
 
 import inspect
 import pickle
@@ -46,7 +46,7 @@ PENALTIES = ("laplacian", "laplacian, invertible", "full", "full, invertible")
 
 
 def penalty_of(name, X, p):
-    """M as it is given to the kernel, and as an (n·p, n·p) matrix."""
+    """Return M as passed to the kernel, and as an (n·p, n·p) matrix."""
     n, rng = len(X), np.random.default_rng(5)
     if name.startswith("laplacian"):
         M = neighbor_laplacian(X, 3) + (0.1 * np.eye(n) if "invertible" in name else 0)
@@ -112,7 +112,7 @@ class TestOperatorValuedManifoldProtocol(TestManifoldProtocol):
 
 
 @EVERY
-def test_id_7_covariance_is_the_warped_one(base, penalty):
+def test_id_7_covariance_matches_dense_identity(base, penalty):
     kernel, X, M, _ = problem(base, penalty)
     x, z, K = points(5, 1), points(4, 2), kernel.base_kernel
     expected = warped(dense(K, x, z), dense(K, x, X), dense(K, X), dense(K, X, z), M, 0.75)
@@ -124,7 +124,7 @@ def test_id_7_covariance_is_the_warped_one(base, penalty):
 
 
 @EVERY
-def test_id_7_it_is_the_prior_given_pseudo_observations_of_zero(base, penalty):
+def test_id_7_kernel_is_prior_given_pseudo_observations_of_zero(base, penalty):
     """Conditioning on Rᵀ f(X) = 0 with variance 1/s, by the textbook formula for a joint Gaussian."""
     kernel, X, M, _ = problem(base, penalty)
     x, K = points(5, 1), kernel.base_kernel
@@ -139,7 +139,7 @@ def test_id_7_it_is_the_prior_given_pseudo_observations_of_zero(base, penalty):
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_bt_113_dual_system_is_the_gp_with_this_kernel(base):
+def test_bt_113_dual_system_is_gp_with_manifold_kernel(base):
     for penalty in PENALTIES:
         kernel, X, M, p = problem(base, penalty)
         lam, N, test = 0.1, 6, points(5, 1)
@@ -177,7 +177,7 @@ def test_bt_115_with_an_observation_operator(penalty):
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_no_strength_is_the_base_kernel_and_plain_ridge(base):
+def test_zero_strength_gives_base_kernel_and_ridge(base):
     kernel, X, _, p = problem(base, "laplacian", strength=0.0)
     x = points(5, 1)
     np.testing.assert_array_equal(dense(kernel, x, X), dense(kernel.base_kernel, x, X))
@@ -196,7 +196,7 @@ def test_no_strength_is_the_base_kernel_and_plain_ridge(base):
     st.sampled_from([1e-6, 1.0, 1e3, 1e6]),
     st.integers(0, 1000),
 )
-def test_positive_semidefinite_and_below_the_base_kernel(case, strength, seed):
+def test_manifold_kernel_is_positive_semidefinite_and_below_base_kernel(case, strength, seed):
     kernel, X, _, _ = problem(*case, strength=strength)
     x = torch.cat([X[:4], points(5, seed)])
     K, K_M = dense(kernel.base_kernel, x), dense(kernel, x)
@@ -206,7 +206,7 @@ def test_positive_semidefinite_and_below_the_base_kernel(case, strength, seed):
     assert np.linalg.eigvalsh(K - K_M)[0] > -1e-9 * size
 
 
-def test_a_stronger_penalty_leaves_less_variance():
+def test_variance_decreases_with_strength():
     kernel, X, M, _ = problem("curl-free", "laplacian")
     variances, energies = [], []
     for strength in (0.0, 0.1, 1.0, 10.0, 100.0):
@@ -218,7 +218,7 @@ def test_a_stronger_penalty_leaves_less_variance():
     assert energies[-1] < 0.05 * energies[0]
 
 
-def test_constants_on_each_part_of_the_graph_are_not_penalised():
+def test_constants_on_connected_components_are_not_penalized():
     """The null space of a Laplacian: the mean over a connected part keeps its prior variance as the strength grows."""
     kernel, X, _, _ = problem("scalar", "laplacian", strength=1e5)
     ones = np.ones(len(X)) / len(X)
@@ -226,36 +226,36 @@ def test_constants_on_each_part_of_the_graph_are_not_penalised():
     assert ones @ dense(kernel, X) @ ones == pytest.approx(free, rel=1e-3)  # variance of c in f = c on all of X
 
 
-def test_variance_shrinks_along_the_moons():
+def test_variance_decreases_along_the_moons():
     X, labels = make_moons(80, noise=0.03, random_state=0)
     X = torch.from_numpy(X)
-    labelled = [int(np.flatnonzero(labels == c)[0]) for c in (0, 1)]
+    labeled = [int(np.flatnonzero(labels == c)[0]) for c in (0, 1)]
     base = RBFKernel().double()
     base.lengthscale = 0.4
     kernel = ManifoldKernel(base, X, neighbor_laplacian(X, 6), strength=5.0)
     y = torch.tensor([[-1.0], [1.0]]).double()
     with_penalty, without = (
-        OperatorValuedGP(k, mean="zero", noise=1e-2).condition(X[labelled], y).predict(X) for k in (kernel, base)
+        OperatorValuedGP(k, mean="zero", noise=1e-2).condition(X[labeled], y).predict(X) for k in (kernel, base)
     )
-    unlabelled = np.setdiff1d(np.arange(80), labelled)
-    assert (with_penalty.std[unlabelled] < without.std[unlabelled]).all()
+    unlabeled = np.setdiff1d(np.arange(80), labeled)
+    assert (with_penalty.std[unlabeled] < without.std[unlabeled]).all()
     right, right_without = (((p.mean.squeeze(-1) > 0).numpy() == labels).mean() for p in (with_penalty, without))
     assert right > 0.95 > right_without
 
 
-# --- gradients and what is remembered -----------------------------------------------------------------------------------
+# --- gradients and cache -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("base", ["scalar", "curl-free"])
-def test_gradients_in_inputs_and_hyperparameters(base, penalty):
+def test_gradients_match_finite_differences(base, penalty):
     fixed, X, _, _ = problem(base, penalty, n=6)
     kernel = ManifoldKernel(fixed.base_kernel, X, fixed.penalty, 0.75, learn_strength=True).double()
     kernel.requires_grad_(True)
     x, z, parameters = points(2, 1).requires_grad_(), points(3, 2).requires_grad_(), list(kernel.parameters())
     assert len(parameters) == (3 if base == "scalar" else 2)
     with torch.no_grad():
-        kernel(x, z).to_dense()  # what is remembered from here must not be used below
+        kernel(x, z).to_dense()  # the value cached here must not be used below
 
     def value(x, z, *_):  # the parameters are those of the kernel, and perturbed in place
         return kernel(x, z).to_dense()
@@ -280,21 +280,21 @@ def test_evidence_is_differentiable_and_trains_the_strength():
                 sides.append(gp.log_evidence(X[:20], y[:20]).item())
                 parameter.sub_(step)
         assert gradient.item() == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-5)
-    gp.fit(X[:20], y[:20], start="current", max_iter=20)
+    gp.fit(X[:20], y[:20], init="current", max_iter=20)
     assert gp.fit_report_.log_evidence > before.item()
     assert gp.kernel.strength.item() != pytest.approx(0.5, rel=1e-3)
 
 
-def test_factorised_once_while_the_hyperparameters_stay(monkeypatch):
+def test_factorization_is_cached_until_hyperparameters_change(monkeypatch):
     kernel, X, _, _ = problem("decomposable", "laplacian")
     count = []
-    factorise = ManifoldKernel._factorise
+    factorize = ManifoldKernel._factorize
 
     def counted(self, *arguments):
         count.append(1)
-        return factorise(self, *arguments)
+        return factorize(self, *arguments)
 
-    monkeypatch.setattr(ManifoldKernel, "_factorise", counted)
+    monkeypatch.setattr(ManifoldKernel, "_factorize", counted)
     x = points(3, 1)
     first = dense(kernel, x)
     np.testing.assert_array_equal(dense(kernel, x), first)
@@ -314,17 +314,17 @@ def test_factorised_once_while_the_hyperparameters_stay(monkeypatch):
 # --- the protocol ---------------------------------------------------------------------------------------------------
 
 
-def test_protocol_of_a_scalar_base():
+def test_manifold_kernel_of_scalar_base_is_scalar():
     kernel, _, _, _ = problem("scalar", "laplacian")
     assert type(kernel) is ManifoldKernel and not is_operator_valued(kernel) and num_outputs(kernel) == 1
-    [(scalar, matrix)] = components(kernel)  # as every scalar kernel, it is its own component
+    [(scalar, matrix)] = components(kernel)  # a scalar kernel is its single component
     assert scalar is kernel and matrix.tolist() == [[1.0]]
     assert not kernel.is_stationary
     assert block(kernel, torch.zeros(2).double(), torch.ones(2).double()).shape == (1, 1)
 
 
 @pytest.mark.parametrize("base", ["decomposable", "curl-free"])
-def test_protocol_of_an_operator_valued_base(base):
+def test_manifold_kernel_of_operator_valued_base(base):
     kernel, X, _, p = problem(base, "laplacian")
     assert isinstance(kernel, OperatorValuedManifoldKernel) and is_operator_valued(kernel)
     assert kernel.num_outputs == num_outputs(kernel) == p and components(kernel) is None
@@ -344,8 +344,8 @@ def test_copies_pickles_and_dtypes(base):
     np.testing.assert_allclose(single.numpy(), expected, atol=1e-4 * np.abs(expected).max())
 
 
-def test_born_in_single_precision_with_double_points():
-    """A kernel in torch's default dtype keeps the points and the penalty as they were given."""
+def test_single_precision_kernel_with_double_precision_points():
+    """A kernel in torch's default dtype keeps the dtype of the points and of the penalty."""
     X = points(10)
     L = neighbor_laplacian(X, 3)
     born = ManifoldKernel(RBFKernel(), X, L, strength=0.3)
@@ -371,8 +371,8 @@ def test_batches_of_hyperparameters():
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_few_points_duplicates_and_an_empty_penalty(n):
-    X = torch.zeros(n, 2).double()  # all at one place
+def test_manifold_kernel_with_few_or_duplicate_points(n):
+    X = torch.zeros(n, 2).double()  # all points are equal
     base = CurlFreeKernel(RBFKernel(), num_dims=2).double()
     base.base_kernel.lengthscale = 1.0
     nothing = ManifoldKernel(base, X, neighbor_laplacian(X), strength=2.0)  # differences between duplicates are zero
@@ -381,13 +381,13 @@ def test_few_points_duplicates_and_an_empty_penalty(n):
     np.testing.assert_allclose(dense(ridge, X[:1]), np.eye(2) / (1 + 2 * n), atol=1e-12)
 
 
-def test_columns_of_numbers_are_read():
+def test_points_may_be_one_dimensional():
     kernel = ManifoldKernel(RBFKernel(), [0, 1, 3], [[1, -1, 0], [-1, 2, -1], [0, -1, 1]], strength=1)
     assert kernel.X.shape == (3, 1) and kernel.X.dtype == torch.float32
     assert kernel(torch.zeros(2, 1)).shape == (2, 2)
 
 
-def test_signature():
+def test_repr_shows_the_penalty():
     names = list(inspect.signature(ManifoldKernel).parameters)
     assert names == ["base_kernel", "X", "penalty", "strength", "learn_strength"]
 
@@ -396,20 +396,20 @@ def test_signature():
     ("options", "error", "message"),
     [
         ({"base_kernel": "rbf"}, KernelTypeError, "got str"),
-        ({"X": torch.full((4, 2), torch.nan)}, InputError, "X holds NaN"),
+        ({"X": torch.full((4, 2), torch.nan)}, InputError, "X must be finite"),
         ({"X": torch.zeros(0, 2)}, InputError, "non-empty"),
         ({"X": torch.zeros(2, 2, 2)}, InputError, r"got shape \(2, 2, 2\)"),
         ({"X": [["a"]]}, InputError, "array of numbers"),
         ({"X": np.array([[1j]])}, InputError, "real numbers"),
-        ({"penalty": np.eye(5)}, InputError, "5 × 5; with 4 points and 2 outputs it must be 4 × 4.*or 8 × 8"),
+        ({"penalty": np.eye(5)}, InputError, r"\(5, 5\), expected \(4, 4\) or \(8, 8\)"),
         ({"penalty": -np.eye(4)}, InputError, "negative eigenvalue"),
-        ({"strength": -1.0}, OptionError, "not negative, got -1"),
+        ({"strength": -1.0}, OptionError, "strength"),
         ({"strength": np.inf}, OptionError, "finite"),
         ({"strength": "strong"}, OptionError, "must be a number"),
-        ({"strength": 0.0, "learn_strength": True}, OptionError, "positive where it is learned"),
+        ({"strength": 0.0, "learn_strength": True}, OptionError, "greater than 0"),
     ],
 )
-def test_bad_input(options, error, message):
+def test_manifold_kernel_rejects_invalid_arguments(options, error, message):
     good = {
         "base_kernel": CurlFreeKernel(RBFKernel(), num_dims=2),
         "X": points(4),
@@ -420,9 +420,9 @@ def test_bad_input(options, error, message):
         ManifoldKernel(**{**good, **options})
 
 
-def test_a_system_that_overflows_says_so():
+def test_overflow_raises_factorization_error():
     kernel = ManifoldKernel(LinearKernel().double(), 1e200 * points(4), np.eye(4), strength=1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(FactorizationError, match=r"strength 1\.0"):
+        with pytest.raises(FactorizationError, match=r"strength=1\.0"):
             kernel(points(2)).to_dense()

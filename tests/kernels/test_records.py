@@ -1,4 +1,4 @@
-"""Rule tables: inheritance only where the formula is inherited."""
+"""Dispatch by kernel class: rules are inherited only with the formula."""
 
 import pytest
 from gpytorch.kernels import RBFKernel, RBFKernelGrad
@@ -11,14 +11,14 @@ class Renamed(RBFKernel):
     pass
 
 
-def test_a_subclass_with_the_same_forward_inherits_and_another_does_not():
+def test_dispatcher_inherits_rules_only_with_forward():
     table = KernelDispatcher()
     table.register(RBFKernel)(lambda kernel: "rbf")
     assert table.find(Renamed())(None) == "rbf"
     assert table.find(RBFKernelGrad()) is None
-    assert table.known == "RBFKernel"
+    assert table.known_classes == "RBFKernel"
 
 
-def test_register_needs_a_class():
+def test_register_rejects_other_types():
     with pytest.raises(KernelTypeError, match="MyKernel"):
         KernelDispatcher().register(lambda kernel: None)

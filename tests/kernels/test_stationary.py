@@ -25,7 +25,7 @@ class TestCauchyKernelProtocol(BaseKernelTestCase, unittest.TestCase):
         return CauchyKernel(ard_num_dims=num_dims, **kwargs)
 
 
-def test_equals_the_dense_oracle():
+def test_cauchy_kernel_matches_dense_formula():
     rng = np.random.default_rng(0)
     x, z, lengthscale = rng.normal(size=(7, 3)), rng.normal(size=(5, 3)), np.array([0.5, 1.0, 2.5])
     kernel = CauchyKernel(ard_num_dims=3).double()
@@ -36,13 +36,13 @@ def test_equals_the_dense_oracle():
     np.testing.assert_allclose(diagonal, np.diag(expected), rtol=1e-13)
 
 
-def test_many_far_coordinates_do_not_overflow_in_single_precision():
+def test_cauchy_kernel_does_not_overflow_in_single_precision():
     kernel = CauchyKernel()
     value = kernel(torch.zeros(1, 40), torch.full((1, 40), 30.0)).to_dense()
     assert torch.isfinite(value).all() and value.item() >= 0
 
 
-def test_first_and_second_gradients_also_at_coincident_points():
+def test_cauchy_kernel_gradients_at_coincident_points():
     x = torch.randn(3, 2, dtype=torch.float64)
     z = torch.cat([x[:2], torch.randn(2, 2, dtype=torch.float64)])
     x, z = x.requires_grad_(), z.detach().requires_grad_()
@@ -57,7 +57,7 @@ def test_first_and_second_gradients_also_at_coincident_points():
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0.05, 20), min_size=2, max_size=2), st.integers(0, 1000))
-def test_positive_semidefinite(lengthscale, seed):
+def test_cauchy_kernel_is_positive_semidefinite(lengthscale, seed):
     kernel = CauchyKernel(ard_num_dims=2).double()
     kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -83,19 +83,19 @@ def kernel():
     return kernel
 
 
-def test_equals_the_dense_oracle_laplace(kernel):
+def test_laplace_kernel_matches_dense_formula(kernel):
     rng = np.random.default_rng(0)
     x, z = rng.normal(size=(7, 3)), rng.normal(size=(5, 3))
     ours = kernel(torch.tensor(x), torch.tensor(z)).to_dense().detach().numpy()
     np.testing.assert_allclose(ours, oracle(x, z, [0.5, 1.0, 2.5]), rtol=1e-13)
 
 
-def test_diagonal_between_different_points(kernel):
+def test_laplace_kernel_diagonal_between_different_points(kernel):
     x, z = torch.randn(6, 3).double(), torch.randn(6, 3).double()
     torch.testing.assert_close(kernel(x, z, diag=True), kernel(x, z).to_dense().diagonal())
 
 
-def test_last_dim_is_batch_gives_one_matrix_a_coordinate(kernel):
+def test_last_dim_is_batch_gives_one_matrix_per_coordinate(kernel):
     x = torch.randn(4, 3).double()
     with pytest.warns(DeprecationWarning):
         parts = kernel(x, last_dim_is_batch=True).to_dense()
@@ -103,7 +103,7 @@ def test_last_dim_is_batch_gives_one_matrix_a_coordinate(kernel):
     torch.testing.assert_close(parts.prod(0), kernel(x).to_dense())
 
 
-def test_gradient_in_inputs_and_lengthscale():
+def test_laplace_kernel_gradients_in_inputs_and_lengthscale():
     x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     z = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
     kernel = LaplaceKernel(ard_num_dims=2).double()
@@ -114,7 +114,7 @@ def test_gradient_in_inputs_and_lengthscale():
     assert torch.autograd.gradcheck(value, (x, z, kernel.raw_lengthscale))
 
 
-def test_gradient_at_coincident_points_is_zero_in_x_and_right_in_lengthscale(kernel):
+def test_laplace_kernel_gradients_at_coincident_points(kernel):
     x = torch.ones(3, 3, dtype=torch.float64, requires_grad=True)
     kernel(x, x.detach().clone()).to_dense().sum().backward()
     assert torch.equal(x.grad, torch.zeros_like(x))
@@ -123,14 +123,14 @@ def test_gradient_at_coincident_points_is_zero_in_x_and_right_in_lengthscale(ker
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0.05, 20), min_size=2, max_size=2), st.integers(0, 1000))
-def test_positive_semidefinite_laplace(lengthscale, seed):
+def test_laplace_kernel_is_positive_semidefinite(lengthscale, seed):
     kernel = LaplaceKernel(ard_num_dims=2).double()
     kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
     x = torch.randn(20, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     assert torch.linalg.eigvalsh(kernel(x).to_dense()).min() > -1e-10
 
 
-def test_prior_constraint_pickle_and_batch_indexing():
+def test_laplace_kernel_prior_constraint_pickle_and_batch_indexing():
     kernel = LaplaceKernel(
         batch_shape=torch.Size([2]),
         active_dims=[0, 2],
@@ -162,7 +162,7 @@ class TestPeriodicSobolevProtocol(BaseKernelTestCase, unittest.TestCase):
         return SobolevKernel(order=1, periodic=True, **kwargs)
 
     def test_kernel_dtype_device(self):
-        """Without a parameter there is nothing to convert: the results follow the inputs."""
+        """The kernel has no parameter to convert, so the dtype of the results is that of the inputs."""
         for dtype in (torch.float32, torch.float64):
             self.assertEqual(self.create_kernel_no_ard()(torch.rand(2, 1, dtype=dtype)).to_dense().dtype, dtype)
 
@@ -172,7 +172,7 @@ def evaluate(kernel, delta):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_on_the_line_is_the_inverse_fourier_transform_of_the_norm(order):
+def test_sobolev_kernel_on_line_is_inverse_fourier_transform_of_norm(order):
     kernel = SobolevKernel(order=order).double()
     kernel.lengthscale = 1.0
     delta = np.array([0.3, 1.0, 2.7])
@@ -181,14 +181,14 @@ def test_on_the_line_is_the_inverse_fourier_transform_of_the_norm(order):
         return 1 / (1 + w**2) if order == 1 else 1 / (1 + w**2 + w**4)
 
     expected = [quad(density, 0, np.inf, weight="cos", wvar=d)[0] / np.pi for d in delta]
-    np.testing.assert_allclose(evaluate(kernel, delta), expected, atol=1e-7)  # what the quadrature promises
+    np.testing.assert_allclose(evaluate(kernel, delta), expected, atol=1e-7)  # accuracy of the quadrature
     at_zero = quad(density, 0, np.inf)[0] / np.pi
     np.testing.assert_allclose([evaluate(kernel, [0.0])[0], kernel.value_at_zero], at_zero, rtol=1e-9)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_bo_e_09_bernoulli_kernel_reproduces_its_own_norm_and_not_the_printed_one(order):
-    """The norm (∫v)² + ∫(v^(s))² weighs cos 2πkt by (2πk)^{2s}; the printed ∫v² + ∫(v^(s))² by 1 + (2πk)^{2s}."""
+    """The norm (∫v)² + ∫(v^(s))² weights cos 2πkt by (2πk)^{2s}; the printed ∫v² + ∫(v^(s))² by 1 + (2πk)^{2s}."""
     kernel = SobolevKernel(order=order, periodic=True).double()
     delta = np.linspace(-1.3, 1.6, 30)
     k = np.arange(1, 200_001)[:, None]
@@ -212,7 +212,7 @@ def test_bo_e_09_bernoulli_kernel_reproduces_its_own_norm_and_not_the_printed_on
 
 
 @pytest.mark.parametrize("order, periodic", ALL)
-def test_product_over_coordinates_and_diagonal(order, periodic):
+def test_sobolev_kernel_is_product_over_coordinates(order, periodic):
     kernel = SobolevKernel(order=order, periodic=periodic).double()
     x, z = torch.rand(5, 3).double(), torch.rand(5, 3).double()
     parts = [kernel(x[:, k : k + 1], z[:, k : k + 1]).to_dense() for k in range(3)]
@@ -223,7 +223,7 @@ def test_product_over_coordinates_and_diagonal(order, periodic):
 
 
 @pytest.mark.parametrize("order, periodic", ALL)
-def test_gradients_and_zero_at_coincident_points(order, periodic):
+def test_sobolev_kernel_gradients_at_coincident_points(order, periodic):
     torch.manual_seed(0)
     x = torch.rand(3, 2, dtype=torch.float64, requires_grad=True)
     z = torch.rand(4, 2, dtype=torch.float64, requires_grad=True)
@@ -241,7 +241,7 @@ def test_gradients_and_zero_at_coincident_points(order, periodic):
 
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from(ALL), st.floats(0.05, 20), st.integers(0, 1000))
-def test_positive_semidefinite_sobolev(which, lengthscale, seed):
+def test_sobolev_kernel_is_positive_semidefinite(which, lengthscale, seed):
     kernel = SobolevKernel(*which).double()
     if kernel.has_lengthscale:
         kernel.lengthscale = lengthscale
@@ -249,7 +249,7 @@ def test_positive_semidefinite_sobolev(which, lengthscale, seed):
     assert torch.linalg.eigvalsh(kernel(x).to_dense()).min() > -1e-10
 
 
-def test_orders_and_the_lengthscale_of_the_circle():
+def test_sobolev_kernel_orders_and_periodic_lengthscale():
     for order, periodic in ((3, False), (0, False), (4, True)):
         with pytest.raises(OptionError, match="order"):
             SobolevKernel(order=order, periodic=periodic)

@@ -14,7 +14,7 @@ ETA = MEASURE.weights
 
 
 def bisected(x, radius, weights):
-    """The projection on the weighted 1-ball by bisection of its threshold, one row at a time."""
+    """Project on the weighted 1-ball by bisection of the threshold, row by row."""
     rows = []
     for row in x:
         low, high = 0.0, row.abs().max().item()
@@ -30,38 +30,38 @@ def bisected(x, radius, weights):
     return torch.stack(rows)
 
 
-def test_projection_on_the_weighted_one_ball_agrees_with_bisection():
+def test_projection_on_weighted_one_ball_matches_bisection():
     x = normal(30, 4, scale=2.0)
     for radius in (0.01, 0.5, 2.0, 50.0):
         torch.testing.assert_close(project(x, radius, 1, ETA), bisected(x, radius, ETA), rtol=0, atol=1e-13)
 
 
-def test_projection_on_the_one_ball_with_weights_a_row():
+def test_projection_on_one_ball_accepts_weights_per_row():
     x, weights = normal(6, 4, scale=2.0), torch.rand(6, 4, generator=torch.Generator().manual_seed(1)).double()
     rows = [bisected(x[i : i + 1], 0.3, weights[i]) for i in range(6)]
     torch.testing.assert_close(project(x, 0.3, 1, weights), torch.cat(rows), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("p", ORDERS)
-def test_projection_is_feasible_and_nearest(p):
+def test_projection_is_feasible_and_optimal(p):
     x, others = normal(40, 4, scale=2.0), normal(500, 1, 4, seed=1)
     near = project(x, 0.6, p, ETA)
     assert bool((norm(near, p, ETA) <= 0.6 * (1 + 1e-12)).all())
     inside = 0.6 * others / norm(others, p, ETA)[..., None]
-    # the angle between x − Px and anything in the ball is obtuse
+    # the angle between x − Px and y − Px is obtuse for y in the ball
     assert bool(((ETA * (x - near) * (inside - near)).sum(-1) <= 1e-12).all())
 
 
 @pytest.mark.parametrize("p", ORDERS)
 @pytest.mark.parametrize("step", [0.1, 1.0, 10.0])
-def test_moreau_pairs_of_norm_and_dual_ball(p, step):
+def test_shrink_and_project_satisfy_moreau_identity(p, step):
     x = normal(40, 4, scale=3.0)
     parts = shrink(x, step, dual_order(p), ETA) + step * project(x / step, 1.0, p, ETA)
     torch.testing.assert_close(parts, x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("q", ORDERS)
-def test_shrink_is_the_prox_of_the_norm(q):
+def test_shrink_is_prox_of_norm(q):
     x, moves = normal(40, 4, scale=2.0), normal(300, 1, 4, seed=1, scale=0.3)
 
     def cost(v):
@@ -81,7 +81,7 @@ def test_lt_e_09_soft_threshold_takes_the_whole_threshold_off():
     assert not torch.allclose(printed, right)
 
 
-def test_norms_of_the_zero_curve_and_zero_radius():
+def test_norms_and_projections_at_zero():
     zero = torch.zeros(2, 4, dtype=torch.float64)
     for p in ORDERS:
         torch.testing.assert_close(project(zero, 0.5, p, ETA), zero)
@@ -89,20 +89,20 @@ def test_norms_of_the_zero_curve_and_zero_radius():
         torch.testing.assert_close(project(normal(2, 4), 0.0, p, ETA), zero, rtol=0, atol=1e-15)
 
 
-def test_the_greatest_value_without_weight_does_not_count():
+def test_maximum_norm_ignores_entries_without_weight():
     x, weights = torch.tensor([[9.0, 1.0, -2.0]]).double(), torch.tensor([0.0, 0.5, 0.5]).double()
     assert norm(x, math.inf, weights).item() == 2.0
     assert project(x, 0.25, 1, weights)[0, 1:].tolist() == project(x[:, 1:], 0.25, 1, weights[1:])[0].tolist()
 
 
 @pytest.mark.parametrize("p", ORDERS)
-def test_product_is_the_derivative_of_the_projection(p):
+def test_project_product_matches_finite_differences(p):
     x, direction, h = normal(40, 4, scale=1.5), normal(40, 4, seed=1), 1e-6
     ahead, behind = (project(x + move * direction, 0.6, p, ETA) for move in (h, -h))
     product = project_product(x, direction, 0.6, p, ETA)
     torch.testing.assert_close((ahead - behind) / (2 * h), product, rtol=0, atol=1e-7)
 
 
-def test_unknown_order():
-    with pytest.raises(OptionError, match=r"1, 2 or math\.inf"):
+def test_dual_order_rejects_other_orders():
+    with pytest.raises(OptionError, match="p must be"):
         dual_order(3)

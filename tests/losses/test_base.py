@@ -1,4 +1,4 @@
-"""What holds for every loss in one number: conjugates by brute force, Moreau's identity, proximal operators, derivatives."""
+"""Properties of all losses of one number: conjugates, Moreau's identity, proximal operators, derivatives."""
 
 import math
 
@@ -38,13 +38,13 @@ def brute_conjugate(case, a, y, width, points=40_001):
 
 
 @every_loss
-def test_conjugate_is_the_supremum_and_infinite_outside_the_slopes(case):
+def test_conjugate_is_supremum_and_infinite_outside_slope_range(case):
     for y in case.targets:
         a = slopes(case, y[None])
         closed, brute = case.loss.conjugate(a, y, case.tasks), brute_conjugate(case, a, y, 8.0)
         finite = torch.isfinite(closed)
         torch.testing.assert_close(closed[finite], brute[finite], rtol=0, atol=1e-6)
-        # outside the domain the supremum has no end: it grows with the grid
+        # outside the domain the supremum is infinite: it grows with the grid
         grown = brute_conjugate(case, a, y, 80.0, 2001) - brute
         assert bool((grown[~finite] > 0.5).all())
         assert bool((closed[~finite] == math.inf).all())
@@ -52,7 +52,7 @@ def test_conjugate_is_the_supremum_and_infinite_outside_the_slopes(case):
 
 
 @every_loss
-def test_a_slope_outside_by_rounding_counts_as_inside(case):
+def test_conjugate_accepts_slopes_outside_by_rounding(case):
     for y in case.targets:
         bounds = case.loss.slope_range(y, case.tasks)
         if bounds is None:
@@ -84,10 +84,10 @@ def test_prox_is_optimal_and_firmly_nonexpansive(case, step):
 
     best = loss.prox(u, y, tasks, step)
     for move in (-1.0, -1e-2, -1e-4, 1e-4, 1e-2, 1.0):
-        # ½-strong convexity: to move by δ costs at least δ²/2
+        # ½-strong convexity: a move by δ costs at least δ²/2
         assert bool((cost(best + move) - cost(best) >= move**2 / 2 - 1e-12).all())
-    apart = best - loss.prox(w, y, tasks, step)
-    assert bool((apart.square() <= apart * (u - w) + 1e-12).all())
+    difference = best - loss.prox(w, y, tasks, step)
+    assert bool((difference.square() <= difference * (u - w) + 1e-12).all())
 
 
 @every_loss
@@ -106,7 +106,7 @@ def test_conjugate_prox_is_optimal_and_feasible(case, step):
 
 
 @every_loss
-def test_a_step_may_differ_from_row_to_row(case):
+def test_prox_accepts_a_step_per_row(case):
     u, y = many(case, count=4)
     steps = torch.linspace(0.1, 3.0, len(u), dtype=torch.float64)[:, None]
     for method in (case.loss.prox, case.loss.conjugate_prox):
@@ -117,7 +117,7 @@ def test_a_step_may_differ_from_row_to_row(case):
 
 
 @every_loss
-def test_derivative_is_that_of_the_value(case):
+def test_derivative_matches_autograd(case):
     u, y = many(case)
     u.requires_grad_()
     (by_autograd,) = torch.autograd.grad(case.loss.value(u, y, case.tasks).sum(), u)
@@ -139,7 +139,7 @@ def test_derivative_at_a_kink_is_a_subgradient(case):
 
 
 @every_loss
-def test_curvature_is_the_slope_of_the_derivative(case):
+def test_curvature_matches_finite_differences(case):
     u, y = many(case)
     h = 1e-6
     ahead, behind = (case.loss.derivative(u + move, y, case.tasks) for move in (h, -h))
@@ -149,7 +149,7 @@ def test_curvature_is_the_slope_of_the_derivative(case):
 
 
 @every_loss
-def test_lipschitz_constant_is_reached_and_not_passed(case):
+def test_lipschitz_constant_is_tight(case):
     grid = torch.linspace(-3.0, 3.0, 6001, dtype=torch.float64)[:, None].expand(-1, len(case.levels))
     steepest = torch.stack(
         [case.loss.derivative(grid, y[None], case.tasks).diff(dim=0).amax(0) / 1e-3 for y in case.targets]
@@ -164,7 +164,7 @@ def test_lipschitz_constant_is_reached_and_not_passed(case):
 
 
 @every_loss
-def test_fenchel_young_is_an_equality_at_the_slope(case):
+def test_fenchel_young_equality_at_derivative(case):
     u, y = many(case)
     a = case.loss.derivative(u, y, case.tasks)
     gap = case.loss.value(u, y, case.tasks) + case.loss.conjugate(a, y, case.tasks) - a * u
@@ -172,7 +172,7 @@ def test_fenchel_young_is_an_equality_at_the_slope(case):
 
 
 @every_loss
-def test_nearest_slope_moves_only_what_is_no_slope(case):
+def test_nearest_slope_keeps_slopes(case):
     u, y = many(case)
     inside = case.loss.derivative(u, y, case.tasks)
     torch.testing.assert_close(case.loss.nearest_slope(inside, y, case.tasks), inside, rtol=0, atol=1e-15)
@@ -181,7 +181,7 @@ def test_nearest_slope_moves_only_what_is_no_slope(case):
 
 
 @every_loss
-def test_the_arguments_are_left_as_they_are(case):
+def test_methods_do_not_modify_arguments(case):
     u, y = many(case, count=3)
     kept = u.clone(), y.clone()
     for method in ("value", "derivative", "curvature", "conjugate", "nearest_slope"):
@@ -190,8 +190,8 @@ def test_the_arguments_are_left_as_they_are(case):
     torch.testing.assert_close((u, y), kept, rtol=0, atol=0)
 
 
-def test_targets_must_be_finite():
-    with pytest.raises(InputError, match="NaN or infinite"):
+def test_checks_reject_nonfinite_targets_and_tasks():
+    with pytest.raises(InputError, match="Targets"):
         Pinball().check_targets(torch.tensor([0.0, math.nan]))
-    with pytest.raises(InputError, match="finite numbers"):
+    with pytest.raises(InputError, match="tasks"):
         CASES[0].loss.check_tasks(torch.tensor([math.nan]))

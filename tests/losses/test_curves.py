@@ -1,4 +1,4 @@
-"""Huber and insensitive losses of curves: infimal convolutions, conjugates, projections, and the trap of √m."""
+"""Huber and insensitive losses of curves: infimal convolutions, conjugates, projections and the factor √m."""
 
 import math
 
@@ -24,7 +24,7 @@ def inner(a, b):
 
 
 @every_order
-def test_huber_is_the_infimal_convolution(p):
+def test_huber_is_infimal_convolution(p):
     loss, d = CurveHuber(0.7, p, MEASURE), U - Y
     value, slope = loss.value_and_derivative(U, Y)
     torch.testing.assert_close(value, inner(slope, slope) / 2 + 0.7 * norm(d - slope, p, ETA))
@@ -33,7 +33,7 @@ def test_huber_is_the_infimal_convolution(p):
 
 
 @every_order
-def test_insensitive_is_half_the_squared_distance_to_the_ball(p):
+def test_insensitive_is_half_squared_distance_to_ball(p):
     loss, d = CurveInsensitive(0.4, p, MEASURE), U - Y
     value, slope = loss.value_and_derivative(U, Y)
     assert bool((norm(d - slope, p, ETA) <= 0.4 * (1 + 1e-12)).all())
@@ -44,7 +44,7 @@ def test_insensitive_is_half_the_squared_distance_to_the_ball(p):
 
 @every_order
 @pytest.mark.parametrize("kind", [CurveHuber, CurveInsensitive])
-def test_conjugate_is_the_supremum(p, kind):
+def test_conjugate_is_supremum(p, kind):
     loss, y = kind(0.5, p, MEASURE), normal(1, 4, seed=4)
     slopes = loss.derivative(normal(20, 4, seed=5, scale=1.5), y) * torch.linspace(0.3, 0.999, 20).double()[:, None]
     for a in slopes:
@@ -59,7 +59,7 @@ def test_conjugate_is_the_supremum(p, kind):
 
 
 @every_order
-def test_conjugate_of_huber_is_infinite_outside_the_dual_ball(p):
+def test_huber_conjugate_is_infinite_outside_dual_ball(p):
     loss, q = CurveHuber(0.5, p, MEASURE), {1: math.inf, 2: 2, math.inf: 1}[p]
     a = normal(20, 4)
     a = 0.5 * a / norm(a, q, ETA)[:, None]
@@ -86,8 +86,8 @@ def test_prox_is_optimal_and_firmly_nonexpansive(loss, step):
         move = normal(40, 4, seed=7, scale=scale)
         assert bool((cost(best + move) - cost(best) >= inner(move, move) / 2 - 1e-11).all())
     other = normal(40, 4, seed=8, scale=1.5)
-    apart = best - loss.prox(other, Y, step)
-    assert bool((inner(apart, apart) <= inner(apart, U - other) + 1e-12).all())
+    difference = best - loss.prox(other, Y, step)
+    assert bool((inner(difference, difference) <= inner(difference, U - other) + 1e-12).all())
 
 
 @every_loss
@@ -105,7 +105,7 @@ def test_conjugate_prox_is_optimal_and_feasible(loss, step):
 
 
 @every_loss
-def test_derivative_is_that_of_the_value_in_the_inner_product(loss):
+def test_derivative_matches_autograd_in_inner_product(loss):
     u = U.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss.value(u, Y).sum(), u)
     torch.testing.assert_close(gradient, ETA * loss.derivative(U, Y), rtol=0, atol=1e-12)
@@ -115,16 +115,16 @@ def test_derivative_is_that_of_the_value_in_the_inner_product(loss):
 
 
 @every_loss
-def test_lipschitz_constant_is_not_passed(loss):
+def test_lipschitz_constant_bounds_gradient_differences(loss):
     other = U + normal(40, 4, seed=3, scale=0.05)
-    apart = loss.derivative(U, Y) - loss.derivative(other, Y)
-    ratio = (inner(apart, apart) / inner(U - other, U - other)).sqrt().max().item()
+    difference = loss.derivative(U, Y) - loss.derivative(other, Y)
+    ratio = (inner(difference, difference) / inner(U - other, U - other)).sqrt().max().item()
     assert ratio <= loss.lipschitz() * (1 + 1e-9)
 
 
 @every_order
 @pytest.mark.parametrize("kind", [CurveHuber, CurveInsensitive])
-def test_curvature_product_is_the_derivative_of_the_slope(p, kind):
+def test_curvature_product_matches_finite_differences(p, kind):
     loss, direction, h = kind(0.5, p, MEASURE), normal(40, 4, seed=3), 1e-6
     ahead, behind = (loss.derivative(U + move * direction, Y) for move in (h, -h))
     product = loss.curvature_product(U, Y, direction)
@@ -136,7 +136,7 @@ def test_curvature_product_is_the_derivative_of_the_slope(p, kind):
     [(CurveHuber(0.7, 1, MEASURE), Huber(0.7)), (CurveInsensitive(0.4, math.inf, MEASURE), EpsilonInsensitive(0.4))],
     ids=["huber", "insensitive"],
 )
-def test_the_integral_losses_are_one_case_each(curve, entry):
+def test_curve_losses_include_integral_losses(curve, entry):
     integral = IntegralLoss(entry, MEASURE)
     slope = integral.derivative(U, Y)
     torch.testing.assert_close(curve.value_and_derivative(U, Y), integral.value_and_derivative(U, Y))
@@ -145,17 +145,17 @@ def test_the_integral_losses_are_one_case_each(curve, entry):
         torch.testing.assert_close(getattr(curve, method)(U, Y, 0.3), getattr(integral, method)(U, Y, 0.3))
 
 
-def test_vectorial_losses_are_functions_of_the_norm():
+def test_curve_losses_with_p_2_are_functions_of_the_norm():
     size = norm(U - Y, 2, ETA)
     huber = torch.where(size <= 0.7, size**2 / 2, 0.7 * (size - 0.35))
     torch.testing.assert_close(CurveHuber(0.7, 2, MEASURE).value(U, Y), huber)
-    # LT-E-08: with its half
+    # LT-E-08: with the factor ½
     torch.testing.assert_close(CurveInsensitive(0.4, 2, MEASURE).value(U, Y), (size - 0.4).clamp_min(0).square() / 2)
 
 
 @pytest.mark.parametrize("m", [4, 100])
-def test_the_ball_has_euclidean_radius_kappa_root_m(m):
-    """The trap of vectorial losses on sampled curves (LT-57, LT-60): with η = 1/m the row norm is the Euclidean one over √m, and so are radius and threshold times √m."""
+def test_ball_has_euclidean_radius_kappa_root_m(m):
+    """With η = 1/m the norm is the Euclidean one over √m, so radius and threshold scale with √m (LT-57, LT-60)."""
     measure = TaskMeasure(torch.linspace(0.01, 0.99, m))
     u, y = normal(10, m, scale=3.0), torch.zeros(10, 1, dtype=torch.float64)
     size = u.norm(dim=1, keepdim=True)
@@ -169,7 +169,7 @@ def test_the_ball_has_euclidean_radius_kappa_root_m(m):
 
 
 @every_order
-def test_limits_are_the_square_loss(p):
+def test_curve_losses_have_square_loss_as_limit(p):
     square = IntegralLoss(Square(), MEASURE)
     for loss in (CurveHuber(1e6, p, MEASURE), CurveInsensitive(0.0, p, MEASURE)):
         torch.testing.assert_close(loss.value_and_derivative(U, Y), square.value_and_derivative(U, Y))
@@ -177,7 +177,7 @@ def test_limits_are_the_square_loss(p):
         torch.testing.assert_close(loss.prox(U, Y, 0.3), square.prox(U, Y, 0.3))
 
 
-def test_sparsity_of_the_dual():
+def test_insensitive_slopes_are_sparse():
     u = torch.cat([0.1 * U, 3 * U])
     y = torch.zeros(80, 1, dtype=torch.float64)
     rows = (CurveInsensitive(0.4, 2, MEASURE).derivative(u, y) == 0).all(1)
@@ -186,9 +186,9 @@ def test_sparsity_of_the_dual():
     assert 0 < values[40:].double().mean().item() < 1
 
 
-def test_what_is_refused():
+def test_curve_losses_reject_invalid_parameters():
     for kind in (CurveHuber, CurveInsensitive):
         with pytest.raises(OptionError, match="p must be"):
             kind(0.5, 3, MEASURE)
-        with pytest.raises(OptionError, match="must be finite"):
+        with pytest.raises(OptionError, match=r"kappa|epsilon"):
             kind(-0.5, 2, MEASURE)

@@ -1,4 +1,4 @@
-"""Moreau envelopes, of numbers and of curves."""
+"""Moreau envelopes of losses of numbers and of curves."""
 
 import math
 
@@ -20,7 +20,7 @@ U, Y = normal(30, 4, scale=1.5), normal(30, 1, seed=1)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_envelope_is_the_least_of_loss_plus_distance(case):
+def test_envelope_minimizes_loss_plus_squared_distance(case):
     kappa, y = 0.3, case.targets
     u = y + normal(len(y), len(case.levels))
     v = y + torch.linspace(-8, 8, 40_001, dtype=torch.float64)[:, None, None]
@@ -31,7 +31,7 @@ def test_the_envelope_is_the_least_of_loss_plus_distance(case):
 
 @every_curve
 @pytest.mark.parametrize("kappa", [1e-3, 0.3, 10.0])
-def test_value_and_slope_come_from_the_nearest_point(loss, kappa):
+def test_curve_envelope_value_and_derivative_match_prox(loss, kappa):
     smooth, near = CurveEnvelope(loss, kappa), loss.prox(U, Y, kappa)
     value, slope = smooth.value_and_derivative(U, Y)
     distance = (MEASURE.weights * (near - U).square()).sum(-1)
@@ -41,20 +41,20 @@ def test_value_and_slope_come_from_the_nearest_point(loss, kappa):
 
 
 @every_curve
-def test_autograd_finds_the_weighted_slope(loss):
+def test_curve_envelope_derivative_matches_autograd(loss):
     smooth, u = CurveEnvelope(loss, 0.3), U.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(smooth.value(u, Y).sum(), u)
     torch.testing.assert_close(gradient, MEASURE.weights * smooth.derivative(U, Y), rtol=0, atol=1e-12)
 
 
 @every_curve
-def test_slopes_of_a_sharp_envelope_are_feasible(loss):
+def test_envelope_slopes_are_feasible_for_small_kappa(loss):
     # (u − prox)/κ as written would miss the domain by 1e-16/κ
     slope = CurveEnvelope(loss, 1e-10).derivative(U, Y)
     assert bool(torch.isfinite(loss.conjugate(slope, Y)).all())
 
 
-def test_bracket_of_the_pinball_loss():
+def test_envelope_bounds_pinball_loss():
     sharp = IntegralLoss(Pinball(), MEASURE)
     for kappa in (1e-1, 1e-2, 1e-3, 1e-4):
         value = CurveEnvelope(sharp, kappa).value(U, Y)
@@ -62,7 +62,7 @@ def test_bracket_of_the_pinball_loss():
         assert bool((sharp.value(U, Y) <= value + kappa / 2).all())
 
 
-def test_envelope_of_an_integral_is_the_integral_of_envelopes():
+def test_envelope_of_integral_is_integral_of_envelopes():
     for inner in (Pinball(), LogCosh(2.0)):
         curve, entry = CurveEnvelope(IntegralLoss(inner, MEASURE), 0.3), IntegralLoss(Envelope(inner, 0.3), MEASURE)
         slope = entry.derivative(U, Y)
@@ -74,12 +74,12 @@ def test_envelope_of_an_integral_is_the_integral_of_envelopes():
         assert curve.lipschitz() == pytest.approx(entry.lipschitz())
 
 
-def test_lipschitz_constants_add_like_resistances():
+def test_envelope_lipschitz_constant():
     assert CurveEnvelope(IntegralLoss(Pinball(), MEASURE), 0.1).lipschitz() == pytest.approx(10.0)
     assert CurveEnvelope(CurveHuber(1.0, 2, MEASURE), 0.25).lipschitz() == pytest.approx(0.8)
 
 
-def test_what_is_refused():
+def test_envelopes_reject_invalid_kappa():
     for build in (lambda: Envelope(Pinball(), 0.0), lambda: CurveEnvelope(CURVES[0], -1.0)):
         with pytest.raises(OptionError, match="kappa"):
             build()

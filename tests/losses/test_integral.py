@@ -1,4 +1,4 @@
-"""Losses integrated over tasks, and entries that are missing."""
+"""Losses integrated over tasks, with missing entries."""
 
 import math
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ NODE_LEFT_OUT = TaskMeasure([0.1, 0.3, 0.5, 0.9], [0.1, 0.0, 0.6, 0.3])
 
 
 def outcomes(loss, u, y):
-    """All that a solver asks for: sums (n,) and curves (n, m)."""
+    """Return all results that a solver uses: sums (n,) and curves (n, m)."""
     slope = loss.nearest_slope(loss.derivative(u, y), y)
     sums = {"value": loss.value(u, y), "conjugate": loss.conjugate(slope, y)}
     curves = {
@@ -30,7 +30,7 @@ def outcomes(loss, u, y):
 
 
 @pytest.mark.parametrize("index", range(len(curve_losses())))
-def test_missing_entries_cost_nothing_and_never_give_nan(index):
+def test_missing_entries_are_ignored_and_give_no_nan(index):
     loss = curve_losses(WITH_HOLES)[index]
     sums, curves = outcomes(loss, U, torch.where(MASK, Y, math.nan))
     loss.check_targets(torch.where(MASK, Y, math.nan))
@@ -50,7 +50,7 @@ def test_missing_entries_cost_nothing_and_never_give_nan(index):
 
 
 @pytest.mark.parametrize("loss", curve_losses(NODE_LEFT_OUT), ids=repr)
-def test_a_node_without_weight_is_missing_in_every_row(loss):
+def test_node_without_weight_is_missing_in_every_row(loss):
     y = Y.clone()
     y[:, 1] = math.nan
     sums, curves = outcomes(loss, U, y)
@@ -60,7 +60,7 @@ def test_a_node_without_weight_is_missing_in_every_row(loss):
 
 
 @pytest.mark.parametrize("index", range(len(curve_losses())))
-def test_a_node_given_twice_with_half_its_weight_changes_nothing(index):
+def test_curve_loss_is_invariant_to_splitting_a_node(index):
     once = curve_losses()[index]
     twice = curve_losses(TaskMeasure(MEASURE.nodes.repeat_interleave(2), MEASURE.weights.repeat_interleave(2) / 2))[
         index
@@ -73,7 +73,7 @@ def test_a_node_given_twice_with_half_its_weight_changes_nothing(index):
         torch.testing.assert_close(doubled_curves[name], value.repeat_interleave(2, 1), rtol=0, atol=1e-12, msg=name)
 
 
-def test_the_integral_is_the_weighted_sum():
+def test_integral_loss_is_weighted_sum():
     loss = IntegralLoss(Pinball(), MEASURE)
     by_hand = (MEASURE.weights * Pinball().value(U, Y, MEASURE.nodes)).sum(1)
     torch.testing.assert_close(loss.value(U, Y), by_hand)
@@ -81,21 +81,21 @@ def test_the_integral_is_the_weighted_sum():
     torch.testing.assert_close(IntegralLoss(Pinball(), by_row).value(U, Y), by_hand)
 
 
-def test_nodes_of_their_own_for_each_row():
+def test_integral_loss_accepts_nodes_per_row():
     nodes = torch.rand(12, 4, generator=torch.Generator().manual_seed(0)).double()
     loss = IntegralLoss(Pinball(), TaskMeasure(nodes))
     rows = [Pinball().value(U[i], Y[i], nodes[i]).mean() for i in range(12)]
     torch.testing.assert_close(loss.value(U, Y), torch.stack(rows))
 
 
-def test_one_slope_outside_makes_the_conjugate_infinite():
+def test_conjugate_is_infinite_if_one_slope_is_outside():
     loss = IntegralLoss(Pinball(), MEASURE)
     slope = loss.derivative(U, Y)
     slope[3, 2] = 0.51
     assert loss.conjugate(slope, Y).isinf().nonzero().flatten().tolist() == [3]
 
 
-def test_curvature_and_lipschitz():
+def test_curvature_and_lipschitz_constant():
     loss = IntegralLoss(SmoothedHinge(0.5, "unit"), MEASURE)
     y = Y.sign()
     torch.testing.assert_close(loss.curvature(U, y), SmoothedHinge(0.5, "unit").curvature(U, y, MEASURE.nodes))
@@ -103,14 +103,14 @@ def test_curvature_and_lipschitz():
     assert loss.lipschitz() == pytest.approx(0.9 / 0.5)
 
 
-def test_what_is_refused():
+def test_integral_loss_rejects_invalid_weights_tasks_and_targets():
     with pytest.raises(InputError, match="negative"):
         IntegralLoss(Pinball(), SimpleNamespace(nodes=MEASURE.nodes, weights=-MEASURE.weights))
-    with pytest.raises(InputError, match="levels of quantiles"):
+    with pytest.raises(InputError, match="levels"):
         IntegralLoss(Pinball(), gauss_legendre(3, -1.0, 1.0))
-    with pytest.raises(InputError, match="masses"):
+    with pytest.raises(InputError, match="mass"):
         IntegralLoss(OneClass(), TaskMeasure([0.0, 0.5]))
-    with pytest.raises(InputError, match="labels"):
+    with pytest.raises(InputError, match="Labels"):
         IntegralLoss(CostSensitiveHinge(), MEASURE).check_targets(torch.tensor([[0.0]]))
     for loss in curve_losses():
         with pytest.raises(InputError, match="NaN"):

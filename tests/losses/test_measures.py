@@ -50,7 +50,7 @@ def error(measure, distribution=None):
 
 
 @pytest.mark.parametrize("distribution", LAWS.values(), ids=LAWS)
-def test_weights_are_a_probability_and_integrals_are_right(distribution):
+def test_measure_weights_sum_to_one_and_integrals_are_accurate(distribution):
     for measure, bound in (
         (gauss_legendre(20, distribution=distribution), 1e-10),
         (sobol(512, distribution, random_state=0), 2e-3),
@@ -65,7 +65,7 @@ def test_gauss_legendre_is_exact_for_polynomials():
     assert measure.integral(measure.nodes**7).item() == pytest.approx((3**8 - 1) / 8 / 4, rel=1e-14)
 
 
-def test_rates_are_spectral_one_and_a_half():
+def test_quadrature_error_rates():
     """LT B-23: log-log slopes of the error over several random states."""
     sizes = np.array([16, 64, 256, 1024])
 
@@ -79,12 +79,12 @@ def test_rates_are_spectral_one_and_a_half():
     assert error(gauss_legendre(12)) < 1e-8 < 1e-4 < error(sobol(12, random_state=0))
 
 
-def test_lt_e_23_points_spread_by_the_law_have_equal_weights_or_even_points_its_density():
+def test_lt_e_23_quantile_nodes_have_equal_weights_and_even_nodes_density_weights():
     distribution = beta(2, 1)
-    spread, weighted = sobol(256, distribution, scramble=False), gauss_legendre(30, distribution=distribution)
-    assert torch.equal(spread.weights, torch.full((256,), 1 / 256, dtype=torch.float64))
-    assert error(spread, distribution) < 5e-3 and error(weighted, distribution) < 1e-12
-    # as printed, η_j ∝ F⁻¹(θ_j) = √θ_j at even nodes: the mean of the law, 2/3, would be 3/5
+    equal, weighted = sobol(256, distribution, scramble=False), gauss_legendre(30, distribution=distribution)
+    assert torch.equal(equal.weights, torch.full((256,), 1 / 256, dtype=torch.float64))
+    assert error(equal, distribution) < 5e-3 and error(weighted, distribution) < 1e-12
+    # as printed, η_j ∝ F⁻¹(θ_j) = √θ_j at even nodes: the mean of the distribution, 2/3, would be 3/5
     even = gauss_legendre(30)
     printed = grid(even.nodes, even.weights * torch.from_numpy(distribution.ppf(even.nodes.numpy())))
     assert weighted.integral(weighted.nodes).item() == pytest.approx(2 / 3, abs=1e-12)
@@ -110,19 +110,19 @@ def test_lt_e_33_star_discrepancy_is_computed():
         )
         assert star_discrepancy(TaskMeasure(nodes)) == pytest.approx(formula, abs=1e-12)
         assert formula == pytest.approx(value, abs=6e-4)
-    # log(m)/m with constant 1, as printed, is no bound for m ≤ 2
+    # log(m)/m with constant 1, as printed, is not a bound for m ≤ 2
     assert star_discrepancy(sobol(1, scramble=False)) == 0.5 > np.log(1)
     assert star_discrepancy(TaskMeasure([0.9, 0.95])) > np.log(2) / 2
 
 
-def test_koksma_and_hlawka():
+def test_koksma_hlawka_inequality():
     """|∫f − Σηf| ≤ V(f) D*."""
     variation = quad(lambda t: abs(3 * np.cos(3 * t) * smooth(t)), 0, 1)[0]
     for measure in (sobol(33, random_state=3), monte_carlo(33, random_state=3), gauss_legendre(6)):
         assert error(measure) <= variation * star_discrepancy(measure)
 
 
-def test_nodes_of_their_own_for_each_row():
+def test_monte_carlo_draws_nodes_per_row():
     measure = monte_carlo(3, num_rows=7, random_state=0)
     assert measure.nodes.shape == (7, 3) and not measure.is_shared and len(measure) == 3
     y, u = torch.randn(7, 1).double(), torch.randn(7, 3).double()
@@ -131,13 +131,13 @@ def test_nodes_of_their_own_for_each_row():
     assert values[4].item() == pytest.approx(one.item(), abs=1e-15)
 
 
-def test_importance_weights():
+def test_grid_computes_importance_weights():
     nodes = torch.from_numpy(norm.rvs(0.5, 0.3, size=60_000, random_state=0))
     measure = grid(nodes, density=beta(2, 3).pdf, proposal=norm(0.5, 0.3).pdf)
     assert error(measure, beta(2, 3)) < 0.01
 
 
-def test_samples_repeat_from_their_random_state():
+def test_samples_are_reproducible():
     for rule in (monte_carlo, sobol):
         assert torch.equal(rule(5, random_state=3).nodes, rule(5, random_state=3).nodes)
         assert not torch.equal(rule(5, random_state=3).nodes, rule(5, random_state=4).nodes)
@@ -150,7 +150,7 @@ def gaussian_gram(nodes, lengthscale):
     return torch.exp(-((nodes[:, None] - nodes) ** 2) / (2 * lengthscale**2))
 
 
-def test_gaussian_embedding_is_the_integral():
+def test_gaussian_embedding_matches_numerical_integral():
     nodes = torch.tensor([0.0, 0.3, 0.95], dtype=torch.float64)
     z, total = gaussian_embedding(nodes, 0.2)
     for node, value in zip(nodes.tolist(), z.tolist(), strict=True):
@@ -160,7 +160,7 @@ def test_gaussian_embedding_is_the_integral():
 
 
 def test_kernel_rule_is_bayesian_quadrature():
-    """G-17: weights are the posterior mean, the squared error the posterior variance, of ∫f for a GP known at the nodes."""
+    """G-17: weights and squared error give the posterior mean and variance of ∫f for a GP observed at the nodes."""
     nodes = torch.tensor([0.1, 0.35, 0.6, 0.9], dtype=torch.float64)
     kernel = RBFKernel().double()
     kernel.lengthscale = torch.tensor(0.3, dtype=torch.float64)
@@ -175,7 +175,7 @@ def test_kernel_rule_is_bayesian_quadrature():
     assert rule.error**2 == pytest.approx(variance, abs=1e-8)
 
 
-def test_worst_case_error_is_reached_by_no_function_of_the_ball():
+def test_kernel_rule_error_bounds_functions_of_the_unit_ball():
     nodes, fine = torch.tensor([0.2, 0.5, 0.7], dtype=torch.float64), gauss_legendre(80)
     rule = kernel_rule(gaussian_gram(nodes, 0.3), *gaussian_embedding(nodes, 0.3))
     rng = torch.Generator().manual_seed(0)
@@ -191,7 +191,7 @@ def test_worst_case_error_is_reached_by_no_function_of_the_ball():
         assert abs(fine.integral(f(fine.nodes)) - rule.weights @ f(nodes)).item() <= rule.error * (1 + 1e-9)
 
 
-def test_negative_kernel_weights_are_refused_or_clipped():
+def test_kernel_quadrature_rejects_or_clips_negative_weights():
     nodes = torch.linspace(0.3, 0.4, 5, dtype=torch.float64)
     gram, z = gaussian_gram(nodes, 0.05), gaussian_embedding(nodes, 0.05)[0]
     assert bool((kernel_rule(gram, z, 1.0).weights < 0).any())
@@ -208,16 +208,16 @@ def test_negative_kernel_weights_are_refused_or_clipped():
     [
         (lambda: TaskMeasure([]), "not empty"),
         (lambda: TaskMeasure([0.1, np.nan]), "finite"),
-        (lambda: TaskMeasure([0.1, 0.2], [1.0]), "one each"),
+        (lambda: TaskMeasure([0.1, 0.2], [1.0]), "weights"),
         (lambda: TaskMeasure([0.1, 0.2], [1.5, -0.5]), "convex"),
         (lambda: TaskMeasure([0.1, 0.2], [0.5, 0.6]), "sum to 1"),
         (lambda: grid([0.1, 0.2], [0.0, 0.0]), "positive sum"),
-        (lambda: trapezoid([0.5, 0.4]), "grow strictly"),
-        (lambda: kernel_rule(torch.eye(3), torch.ones(2), 1.0), "2 nodes"),
-        (lambda: star_discrepancy(monte_carlo(2, num_rows=2)), "its own"),
+        (lambda: trapezoid([0.5, 0.4]), "strictly increasing"),
+        (lambda: kernel_rule(torch.eye(3), torch.ones(2), 1.0), "gram"),
+        (lambda: star_discrepancy(monte_carlo(2, num_rows=2)), "shared"),
     ],
 )
-def test_bad_measures_are_refused(make, message):
+def test_measures_reject_invalid_input(make, message):
     with pytest.raises(InputError, match=message):
         make()
 
@@ -233,10 +233,10 @@ def test_bad_measures_are_refused(make, message):
         lambda: kernel_quadrature([0.5], torch.eye(1), torch.ones(1), negative="hope"),
     ],
 )
-def test_bad_options_are_refused(make):
+def test_measures_reject_invalid_options(make):
     with pytest.raises(OptionError):
         make()
 
 
-def test_coordinates_weigh_one_each():
+def test_coordinates_have_unit_weights():
     assert Coordinates(4).weights.sum().item() == 4 and len(Coordinates(4)) == 4

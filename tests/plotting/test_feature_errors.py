@@ -1,4 +1,4 @@
-"""Errors against numbers of features, and a guide with the right slope."""
+"""Tests of `ovkgp.plotting.feature_errors`."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from ovkgp.plotting import plot_feature_error
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def test_curves_and_the_guide():
+def test_plot_feature_error_shows_curves_and_reference_slope():
     sizes, errors = [50, 100, 400], {"iid": [0.2, 0.15, 0.08], "_qmc": [0.1, np.nan, 0.01]}
     axes = plot_feature_error(sizes, errors)
     first, second, guide = axes.get_lines()
@@ -25,7 +25,7 @@ def test_curves_and_the_guide():
     axes.figure.canvas.draw()
 
 
-def test_the_given_axes_are_used():
+def test_plot_feature_error_uses_given_axes():
     axes = Figure().subplots()
     assert plot_feature_error(np.arange(1, 12), {"iid": np.ones(11)}, ax=axes) is axes
 
@@ -45,6 +45,6 @@ def test_the_given_axes_are_used():
         ("many", {"iid": [1.0]}),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(sizes, errors):
+def test_plot_feature_error_rejects_invalid_input(sizes, errors):
     with pytest.raises(InputError, match=r"sizes|errors"):
         plot_feature_error(sizes, errors)

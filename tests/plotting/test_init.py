@@ -1,4 +1,4 @@
-"""Names are loaded when they are used, and no earlier."""
+"""Tests of `ovkgp.plotting` and of its lazy names."""
 
 import subprocess
 import sys
@@ -15,12 +15,12 @@ assert not {"torch", "matplotlib", "arviz"} & set(sys.modules), "loaded too earl
 """
 
 
-def test_importing_the_packages_loads_neither_torch_nor_matplotlib():
+def test_import_loads_neither_torch_nor_matplotlib():
     subprocess.run([sys.executable, "-c", SILENT], check=True)
 
 
 @pytest.mark.parametrize("package", [ovkgp.plotting, ovkgp.criticism])
-def test_every_name_that_is_offered_is_there(package):
+def test_exported_names_exist(package):
     for name in package.__all__:
         assert getattr(package, name).__name__ == name
         assert name in dir(package)

@@ -28,7 +28,7 @@ def band(axes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("make", [plot_cases.two_outputs, plot_cases.drawn, plot_cases.featured])
-def test_a_panel_for_each_output_with_its_mean_and_its_interval(make):
+def test_plot_prediction_shows_mean_interval_and_data_per_output(make):
     model, (X, Y) = make(), plot_cases.table()
     panels = plot_prediction(model, X, Y, level=0.8, num_points=25)
     assert panels.shape == (2,) and len(panels[0].figure.axes) == 2
@@ -47,27 +47,27 @@ def test_a_panel_for_each_output_with_its_mean_and_its_interval(make):
     panels[0].figure.canvas.draw()
 
 
-def test_one_output_is_one_axes_and_the_given_one():
+def test_plot_prediction_of_one_output_uses_given_axes():
     axes = Figure().subplots()
     assert plot_prediction(plot_cases.two_outputs(), output="_load", num_points=9, ax=axes) is axes
     assert axes.get_ylabel() == "_load" and axes.get_legend() is not None and not plt.get_fignums()
     assert isinstance(plot_prediction(plot_cases.one_output(), num_points=9), Axes)
 
 
-def test_rows_that_the_model_keeps_are_its_data():
+def test_plot_prediction_shows_stored_training_data():
     axes = plot_prediction(plot_cases.one_output(), num_points=9)
     assert len(lines(axes)["data"].get_xdata()) == np.isfinite(plot_cases.table()[1].iloc[8:, 0]).sum()
     X = np.array([[0.0], [1.0]])
     assert set(lines(plot_prediction(plot_cases.one_output(), X, num_points=9))) == {"mean"}
 
 
-def test_the_function_has_a_narrower_band_than_an_observation():
+def test_plot_prediction_latent_band_is_narrower():
     options = {"output": 0, "num_points": 9}
     wide, narrow = (band(plot_prediction(plot_cases.two_outputs(), noise=noise, **options)) for noise in (True, False))
     assert ((narrow[1] > wide[1]) & (narrow[2] < wide[2])).all()
 
 
-def test_random_functions_are_drawn_the_same_every_time():
+def test_plot_prediction_function_draws_are_reproducible():
     options = {"output": 0, "num_draws": 3, "num_points": 9}
     first, second = (plot_prediction(plot_cases.two_outputs(), **options).get_lines() for _ in range(2))
     assert len(first) == 3 + 2
@@ -77,7 +77,7 @@ def test_random_functions_are_drawn_the_same_every_time():
         np.testing.assert_array_equal(first[i].get_ydata(), second[i].get_ydata())
 
 
-def test_labels_are_probabilities_and_counts_are_counts():
+def test_plot_prediction_shows_probabilities_of_labels():
     X, Y = plot_cases.mixed_table()
     panels = plot_prediction(plot_cases.mixed(), X, Y, num_draws=2, num_points=15)
     assert [axes.get_ylabel() for axes in panels] == ["probability of output 0", "output 1", "output 2"]
@@ -90,13 +90,13 @@ def test_labels_are_probabilities_and_counts_are_counts():
         assert ((line.get_ydata() > 0) & (line.get_ydata() < 1)).all()
 
 
-def test_latent_functions_of_labels_and_counts_say_what_they_are():
+def test_plot_prediction_labels_latent_functions():
     panels = plot_prediction(plot_cases.mixed(), *plot_cases.mixed_table(), noise=False, num_points=9)
     assert [axes.get_ylabel() for axes in panels] == ["log-odds of output 0", "log of expected output 1", "output 2"]
     assert ["data" in lines(axes) for axes in panels] == [False, False, True]
 
 
-def test_classes_have_the_interval_of_their_probability():
+def test_plot_prediction_shows_intervals_of_class_probabilities():
     X = np.linspace(0, 1, 30)[:, None]
     Y = np.eye(3)[np.digitize(X[:, 0], [0.3, 0.7])]
     options = {"likelihood": "softmax", "num_frequencies": 6, "hyperparameters": "fixed", "random_state": 0}
@@ -107,39 +107,39 @@ def test_classes_have_the_interval_of_their_probability():
         assert ((lower > 0) & (lower < mean) & (mean < upper) & (upper < 1)).all()
 
 
-def test_a_cut_through_several_inputs_says_where_the_others_stay():
+def test_plot_prediction_axis_label_lists_other_inputs():
     X = plot_cases.pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
     axes = plot_prediction(ovkgp.OVKRidge().fit(X, X["a"]), along="b", num_points=9)
     assert axes.get_xlabel() == f"b\n(a = {X['a'].median():.3g})"
     assert lines(axes)["data"].get_alpha() < 1
 
 
-def test_bad_input_says_what_to_do():
+def test_plot_prediction_rejects_invalid_input():
     model, (X, Y) = plot_cases.two_outputs(), plot_cases.table()
     with pytest.raises(NotFittedError):
         plot_prediction(ovkgp.GPRegressor())
-    with pytest.raises(OptionError, match="drawn by plot_quantiles"):
+    with pytest.raises(OptionError, match="plot_quantiles"):
         plot_prediction(plot_cases.quantile_model())
-    with pytest.raises(OptionError, match="output must be one of"):
+    with pytest.raises(OptionError, match="output"):
         plot_prediction(model, output="u")
-    with pytest.raises(InputError, match="2 are needed"):
+    with pytest.raises(InputError, match="ax has"):
         plot_prediction(model, ax=Figure().subplots())
-    with pytest.raises(InputError, match="fitted with 2"):
+    with pytest.raises(InputError, match="2 columns"):
         plot_prediction(model, X, Y.iloc[:, 0])
     for level in (0, 1, 90, "high", True):
-        with pytest.raises(OptionError, match="level must be a number strictly between 0 and 1"):
+        with pytest.raises(OptionError, match="level"):
             plot_prediction(model, level=level)
     with pytest.raises(OptionError, match="num_draws"):
         plot_prediction(model, num_draws=-1)
-    assert not plt.get_fignums()  # none was opened for nothing
+    assert not plt.get_fignums()  # errors leave no empty figure
 
 
 def curves(axes) -> np.ndarray:
-    """The quantiles (m, q), sorted at each point; dots are left out."""
+    """The quantiles (m, q), sorted at each point, without the data."""
     return np.sort([line.get_ydata() for line in axes.get_lines() if line.get_label() != "data"], axis=0).T
 
 
-def test_curves_of_all_quantiles():
+def test_plot_quantiles_shows_curves_of_quantile_regressor():
     model, levels = plot_cases.quantile_model(), [0.9, 0.5, 0.1]
     axes = plot_quantiles(model, levels=levels, num_points=15)
     x = axes.get_lines()[0].get_xdata()
@@ -151,7 +151,7 @@ def test_curves_of_all_quantiles():
 
 
 @pytest.mark.parametrize("make", [plot_cases.two_outputs, plot_cases.drawn])
-def test_curves_of_a_posterior_one_panel_an_output(make):
+def test_plot_quantiles_shows_panel_per_output(make):
     panels = plot_quantiles(make(), num_points=15)
     x = panels[0].get_lines()[0].get_xdata()
     wanted = make().predict_quantiles(plot_cases.pd.DataFrame({"hour of the day": x}), [0.05, 0.25, 0.5, 0.75, 0.95])
@@ -159,7 +159,7 @@ def test_curves_of_a_posterior_one_panel_an_output(make):
         np.testing.assert_allclose(curves(axes), wanted[:, a])
 
 
-def test_the_median_is_the_only_solid_line_and_bands_darken_inwards():
+def test_plot_quantiles_highlights_median():
     axes = plot_quantiles(plot_cases.one_output(), num_points=9)
     styles = {line.get_label(): line.get_linestyle() for line in axes.get_lines()}
     assert [name for name, dash in styles.items() if dash == "-"] == ["50 %"]
@@ -167,20 +167,20 @@ def test_the_median_is_the_only_solid_line_and_bands_darken_inwards():
     assert inner < outer
 
 
-def test_the_given_axes_are_used_for_one_output():
+def test_plot_quantiles_uses_given_axes():
     axes = Figure().subplots()
     assert plot_quantiles(plot_cases.two_outputs(), output=1, num_points=9, ax=axes) is axes
 
 
-def test_bad_input_says_what_to_do_quantiles():
+def test_plot_quantiles_rejects_invalid_input():
     with pytest.raises(NotFittedError):
         plot_quantiles(ovkgp.InfiniteQuantileRegressor())
     for levels in ([0.0, 0.5], [1.5], []):
-        with pytest.raises(OptionError, match="strictly between 0 and 1"):
+        with pytest.raises(OptionError, match="levels"):
             plot_quantiles(plot_cases.quantile_model(), levels=levels)
-    with pytest.raises(OptionError, match="plot_quantiles draws"):
+    with pytest.raises(OptionError, match="plot_quantiles"):
         plot_quantiles(ovkgp.InfiniteOneClassSVM(nu=0.2).fit(np.linspace(0, 1, 9)[:, None]))
     X = np.linspace(0, 1, 20)[:, None]
     finite = ovkgp.InfiniteQuantileRegressor(coupling="joint", lengthscale=0.5, lam=0.1, tol=1e-2).fit(X, X[:, 0])
-    with pytest.raises(InputError, match="only the levels"):
+    with pytest.raises(InputError, match="levels"):
         plot_quantiles(finite, levels=[0.2])

@@ -1,4 +1,4 @@
-"""Densities and traces of draws, chain by chain, in the user's units."""
+"""Tests of `ovkgp.plotting.traces`."""
 
 import numpy as np
 import plot_cases
@@ -9,15 +9,15 @@ from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.sampling.arviz_data import dataset, to_arviz_object
+from ovkgp.inference.sampling.arviz_data import make_dataset, to_arviz_object
 from ovkgp.plotting import plot_traces
-from ovkgp.plotting.traces import Entry, chosen, drawn_entries, worst
+from ovkgp.plotting.traces import Entry, list_entries, select_entries, select_worst
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.filterwarnings(plot_cases.JIT)]
 
 
 def draws(seed: int = 0):
-    """Two chains of a number for each output, a matrix between them, and a number that nobody moved."""
+    """Two chains of a number for each output, a matrix between them, and a number that does not vary."""
     rng = np.random.default_rng(seed)
     matrix = rng.normal(size=(2, 40, 2, 2))
     values = {
@@ -27,11 +27,11 @@ def draws(seed: int = 0):
     }
     names = ("chain", "draw")
     dims = {"noise": (*names, "output"), "output_matrix": (*names, "output", "output_bis"), "df": names}
-    return dataset(values, dims, {"output": ["u", "v"], "output_bis": ["u", "v"]})
+    return make_dataset(values, dims, {"output": ["u", "v"], "output_bis": ["u", "v"]})
 
 
 @pytest.mark.parametrize("kind", ["inference_data", "datatree", "dataset"])
-def test_a_row_for_each_number_that_moved_with_a_line_for_each_chain(kind):
+def test_plot_traces_shows_row_per_entry_and_line_per_chain(kind):
     group = draws()
     axes = plot_traces(group if kind == "dataset" else to_arviz_object({"posterior": group}, kind))
     names = ["noise[u]", "noise[v]", "output_matrix[u, u]", "output_matrix[u, v]", "output_matrix[v, v]"]
@@ -45,58 +45,56 @@ def test_a_row_for_each_number_that_moved_with_a_line_for_each_chain(kind):
     assert axes[-1, 1].get_xlabel() == "draw"
 
 
-def test_draws_of_a_model_are_in_the_users_units():
+def test_plot_traces_of_model_is_in_original_units():
     model = plot_cases.drawn()
     axes = plot_traces(model, names="lengthscale")
     wanted = model.to_arviz()["posterior"]["lengthscale"].values.ravel()
     np.testing.assert_allclose(axes[0, 1].get_lines()[0].get_ydata(), wanted)
     assert not np.allclose(wanted, model.draws_["posterior"]["lengthscale"].values.ravel())
     assert len(plot_traces(model)) == len(
-        [entry for entry in drawn_entries(model.to_arviz()["posterior"]) if np.ptp(entry.draws)]
+        [entry for entry in list_entries(model.to_arviz()["posterior"]) if np.ptp(entry.draws)]
     )
 
 
-def test_drawing_it_raises_no_warning():
+def test_plot_traces_does_not_warn():
     plot_traces(draws(), names="noise")[0, 0].figure.canvas.draw()
 
 
-def test_names_choose_variables_and_entries_in_their_order():
-    entries = drawn_entries(draws())
-    assert [e.name for e in chosen(entries, ["output_matrix[u, v]", "noise"])] == [
+def test_select_entries_by_variable_or_entry_name():
+    entries = list_entries(draws())
+    assert [e.name for e in select_entries(entries, ["output_matrix[u, v]", "noise"])] == [
         "output_matrix[u, v]",
         "noise[u]",
         "noise[v]",
     ]
-    with pytest.raises(
-        OptionError, match="nothing of the name 'sigma' was drawn; there are 'noise', 'output_matrix', 'df'"
-    ):
-        chosen(entries, ["sigma"])
+    with pytest.raises(OptionError, match="'noise', 'output_matrix', 'df', got 'sigma'"):
+        select_entries(entries, ["sigma"])
 
 
-def test_of_many_the_worst_are_drawn():
+def test_select_worst_keeps_largest_rhat():
     rng = np.random.default_rng(0)
     entries = [Entry(f"e{i}", "e", rng.normal(size=(2, 50))) for i in range(6)]
-    entries[3] = Entry("e3", "e", rng.normal([[0.0], [5.0]], size=(2, 50)))  # chains in two places
+    entries[3] = Entry("e3", "e", rng.normal([[0.0], [5.0]], size=(2, 50)))  # two modes
     entries.append(Entry("fixed", "fixed", np.ones((2, 50))))
-    assert [entry.name for entry in worst(entries, most=1)] == ["e3"]
-    assert len(worst(entries, most=6)) == 6
+    assert [entry.name for entry in select_worst(entries, max_entries=1)] == ["e3"]
+    assert len(select_worst(entries, max_entries=6)) == 6
 
 
-def test_few_draws_are_marks_and_no_density():
-    group = dataset({"noise": np.array([[1.0, 2.0, 3.0]])}, {"noise": ("chain", "draw")})
+def test_plot_traces_of_few_draws_shows_marks():
+    group = make_dataset({"noise": np.array([[1.0, 2.0, 3.0]])}, {"noise": ("chain", "draw")})
     axes = plot_traces(group, ax=Figure().subplots(1, 2))
     assert axes[0, 0].get_lines()[0].get_marker() == "|"
 
 
-def test_bad_input_says_what_to_do():
+def test_plot_traces_rejects_invalid_input():
     with pytest.raises(NotFittedError):
         plot_traces(ovkgp.GPRegressor())
     with pytest.raises(OptionError, match='hyperparameters="nuts"'):
         plot_traces(plot_cases.two_outputs())
     for data in ({}, 3, np.ones(3)):
-        with pytest.raises(InputError, match="an ArviZ object with a posterior"):
+        with pytest.raises(InputError, match="ArviZ"):
             plot_traces(data)
-    with pytest.raises(OptionError, match="nothing was drawn"):
+    with pytest.raises(OptionError, match="no draws"):
         plot_traces(draws()[["df"]])
-    with pytest.raises(InputError, match="4 are needed, a density and a trace for each"):
+    with pytest.raises(InputError, match="expected 4"):
         plot_traces(draws(), names="noise", ax=Figure().subplots(1, 3))

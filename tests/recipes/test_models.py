@@ -1,4 +1,4 @@
-"""Each recipe of `models/` is fitted to small data whose truth is known, and kept in a file."""
+"""Each recipe of `models/`, fitted to small data with known ground truth, saved and loaded."""
 
 import warnings
 
@@ -31,29 +31,29 @@ NAMES = (
 GRID = np.linspace(0.2, 5.8, 60)[:, None]
 
 
-def test_these_are_the_recipes():
+def test_list_recipes():
     assert list_recipes() == NAMES
 
 
-def two_waves(X):
+def true_outputs(X):
     return np.hstack([np.sin(X), 2 + 3 * np.sin(X + 0.3)])
 
 
-def scalar_features(num_rows, seed=0, noise=0.1):
+def make_data(num_rows, seed=0, noise=0.1):
     rng = np.random.default_rng(seed)
     X = rng.uniform(0, 6, (num_rows, 1))
-    return X, two_waves(X) + noise * rng.standard_normal((num_rows, 2))
+    return X, true_outputs(X) + noise * rng.standard_normal((num_rows, 2))
 
 
-def explained(model, X, truth):
-    """R² of the prediction of each output, the worst of them."""
+def lowest_r2(model, X, truth):
+    """Return the smallest R² of the outputs."""
     return (1 - np.square(model.predict(X) - truth).mean(0) / truth.var(0)).min()
 
 
-def kept(model, path, *args, ask="predict"):
-    """Whether the model says the same when it comes back from a file."""
+def is_restored(model, path, *args):
+    """Whether the model predicts the same after it is saved and loaded."""
     model.save(path)
-    return np.array_equal(getattr(ovkgp.load(path), ask)(*args), getattr(model, ask)(*args))
+    return np.array_equal(ovkgp.load(path).predict(*args), model.predict(*args))
 
 
 @pytest.fixture
@@ -62,14 +62,14 @@ def file(tmp_path):
 
 
 def test_multitask_fills_in_missing_outputs(file):
-    X, Y = scalar_features(40)
-    Y[X[:, 0] < 2, 0] = np.nan  # the other output shows the way
+    X, Y = make_data(40)
+    Y[X[:, 0] < 2, 0] = np.nan  # predicted from the other output
     model = load_recipe("multitask").fit(X, Y)
-    assert explained(model, GRID, two_waves(GRID)) > 0.95
-    assert kept(model, file, GRID)
+    assert lowest_r2(model, GRID, true_outputs(GRID)) > 0.95
+    assert is_restored(model, file, GRID)
 
 
-def test_multitask_lmc_takes_two_lengthscales(file):
+def test_multitask_lmc_finds_two_lengthscales(file):
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 6, (70, 1))
 
@@ -79,8 +79,8 @@ def test_multitask_lmc_takes_two_lengthscales(file):
     model = load_recipe("multitask_lmc").fit(X, truth(X) + 0.05 * rng.standard_normal((70, 3)))
     first, second = sorted(part.base_kernel.lengthscale.item() for part in model.gp_.kernel.kernels)
     assert second > 3 * first
-    assert explained(model, GRID, truth(GRID)) > 0.9
-    assert kept(model, file, GRID)
+    assert lowest_r2(model, GRID, truth(GRID)) > 0.9
+    assert is_restored(model, file, GRID)
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_multitask_lmc_takes_two_lengthscales(file):
         ("divergence_free_field", "divergence_free"),
     ],
 )
-def test_fields_are_found_from_scattered_vectors(name, kind, file):
+def test_field_recipes_recover_field(name, kind, file):
     field = make_gaussian_field(110, kind=kind, noise=0.01, random_state=0)
     Y = field.Y[:80].copy()
     Y[::7, 1] = np.nan
     model = load_recipe(name).fit(field.X[:80], Y)
-    assert explained(model, field.X[80:], field.truth(field.X[80:])) > 0.85
-    assert kept(model, file, field.X)
+    assert lowest_r2(model, field.X[80:], field.truth(field.X[80:])) > 0.85
+    assert is_restored(model, file, field.X)
 
 
-def test_the_helmholtz_recipe_sees_that_there_is_no_gradient():
+def test_vector_field_finds_no_gradient_in_divergence_free_field():
     field = make_gaussian_field(80, kind="divergence_free", noise=0.01, random_state=0)
     model = load_recipe("vector_field").fit(field.X, field.Y)
     parts = model.posterior_.components()
@@ -109,19 +109,19 @@ def test_the_helmholtz_recipe_sees_that_there_is_no_gradient():
     assert size["curl"] < 0.05 * size["div"]
 
 
-def test_graph_tasks_draws_neighbours_to_each_other(file):
+def test_graph_tasks_uses_neighbors(file):
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 6, (40, 1))
     shifts = 0.25 * np.arange(6)
     Y = pd.DataFrame(np.sin(X + shifts) + 0.1 * rng.standard_normal((40, 6)), columns=list("abcdef"))
-    Y.loc[X[:, 0] > 3, "c"] = np.nan  # its neighbours know
+    Y.loc[X[:, 0] > 3, "c"] = np.nan  # predicted from its neighbors
     model = load_recipe("graph_tasks").fit(X, Y)
-    assert explained(model, GRID, np.sin(GRID + shifts)) > 0.95
-    assert kept(model, file, GRID)
+    assert lowest_r2(model, GRID, np.sin(GRID + shifts)) > 0.95
+    assert is_restored(model, file, GRID)
 
 
 def test_large_scale_takes_a_stream(file):
-    X, Y = scalar_features(600)
+    X, Y = make_data(600)
     Y[::5, 0] = np.nan
     recipe = load_recipe("large_scale").with_options(num_frequencies=50, training_rows=200)
     whole = recipe.fit(X, Y)
@@ -129,30 +129,30 @@ def test_large_scale_takes_a_stream(file):
     streamed = recipe.build().fit_stream(chunks)
     assert (whole.approximation_, streamed.approximation_) == ("orff", "orff")
     for model in (whole, streamed):
-        assert explained(model, GRID, two_waves(GRID)) > 0.99
-    assert kept(streamed, file, GRID)
+        assert lowest_r2(model, GRID, true_outputs(GRID)) > 0.99
+    assert is_restored(streamed, file, GRID)
 
 
 def test_bayesian_multitask_averages_over_draws(file):
-    X, Y = scalar_features(20)
+    X, Y = make_data(20)
     sampling = {"draws": 20, "tune": 20, "chains": 1, "max_draws": 10}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ovkgp.exceptions.FitWarning)  # so few draws are not enough, and it says so
+        warnings.simplefilter("ignore", ovkgp.exceptions.FitWarning)  # too few draws
         model = load_recipe("bayesian_multitask").fit(X, Y, sampling=sampling)
-    assert model.sampling["target_accept"] == 0.9  # what is not changed stays
+    assert model.sampling["target_accept"] == 0.9  # unchanged
     assert len({float(value) for value in model.to_arviz()["posterior"]["lengthscale"].values.ravel()}) > 5
     lower, upper = model.predict_interval(GRID, level=0.95, noise=False)
-    assert ((lower < two_waves(GRID)) & (two_waves(GRID) < upper)).mean() > 0.8
-    assert kept(model, file, GRID)
+    assert ((lower < true_outputs(GRID)) & (true_outputs(GRID) < upper)).mean() > 0.8
+    assert is_restored(model, file, GRID)
 
 
-def test_robust_is_not_bent_by_outliers(file):
-    X, Y = scalar_features(60)
+def test_robust_resists_outliers(file):
+    X, Y = make_data(60)
     Y[::10] += 10
     model = load_recipe("robust").fit(X, Y, num_frequencies=20)
-    assert explained(model, GRID, two_waves(GRID)) > 0.98
-    assert explained(load_recipe("multitask").fit(X, Y), GRID, two_waves(GRID)) < 0.5
-    assert kept(model, file, GRID)
+    assert lowest_r2(model, GRID, true_outputs(GRID)) > 0.98
+    assert lowest_r2(load_recipe("multitask").fit(X, Y), GRID, true_outputs(GRID)) < 0.5
+    assert is_restored(model, file, GRID)
 
 
 def test_mixed_outputs_chooses_likelihoods_by_values(file):
@@ -168,20 +168,20 @@ def test_mixed_outputs_chooses_likelihoods_by_values(file):
     assert np.corrcoef(visits, rate[:, 0])[0, 1] > 0.95
     assert ((bought > 0.5) == (chance[:, 0] > 0.5)).mean() > 0.9
     assert np.corrcoef(found, level[:, 0])[0, 1] > 0.99
-    assert kept(model, file, X)
+    assert is_restored(model, file, X)
 
 
-def test_quantiles_has_intervals_that_hold(file):
+def test_quantiles_has_calibrated_intervals(file):
     rows, fresh = make_sine_quantiles(100, random_state=0), make_sine_quantiles(2000, random_state=1)
     model = load_recipe("quantiles").fit(rows.X, rows.y[:, None])
     lower, upper = model.predict_interval(fresh.X, level=0.8)
     assert abs(((lower < fresh.y) & (fresh.y < upper)).mean() - 0.8) < 0.06
     curves = model.predict(fresh.X, quantiles=[0.1, 0.5, 0.9])
     assert (np.diff(curves, axis=1) >= 0).all()
-    assert kept(model, file, fresh.X)
+    assert is_restored(model, file, fresh.X)
 
 
-def test_cost_sensitive_misses_fewer_where_a_miss_costs_more(file):
+def test_cost_sensitive_misses_fewer_cases_at_higher_cost(file):
     X, y = make_moons(300, noise=0.25, random_state=0)
     labels = np.array(["no", "yes"])[y]
     model = load_recipe("cost_sensitive").fit(X[::2], pd.DataFrame({"ill": labels[::2]}))
@@ -189,29 +189,29 @@ def test_cost_sensitive_misses_fewer_where_a_miss_costs_more(file):
     assert (model.predict(rows) == truth).mean() > 0.85
     found = [(model.predict(rows, cost)[truth == "yes"] == "yes").mean() for cost in (-0.9, 0.0, 0.9)]
     assert found[0] < found[1] < found[2] and found[2] > 0.97
-    assert kept(model, file, rows)
+    assert is_restored(model, file, rows)
 
 
-def test_level_sets_leave_the_share_outside_that_is_asked_for(file):
+def test_level_sets_exclude_requested_fraction(file):
     rng = np.random.default_rng(0)
     rows, fresh = rng.normal(size=(150, 2)), rng.normal(size=(2000, 2))
     model = load_recipe("level_sets").fit(rows, None)
     for nu in (0.1, 0.5):
         assert abs((model.predict(fresh, nu) == -1).mean() - nu) < 0.08
     assert model.level_score([[9.0, 9.0]]) == 0
-    assert kept(model, file, fresh[:20])
+    assert is_restored(model, file, fresh[:20])
 
 
-def test_style_transfer_reaches_styles_that_were_never_seen(file):
+def test_style_transfer_predicts_unobserved_styles(file):
     faces, tasks, people, truth = make_landmarks(70, random_state=0)
     recipe = load_recipe("style_transfer")
     assert np.allclose(recipe.options["tasks"], emotion_tasks(), atol=1e-6)
     assert np.allclose(recipe.options["tasks"], tasks, atol=1e-6)
     neutral, Y, _ = single_rows(faces, task=0)
     known = people < 52
-    model = recipe.fit(neutral[known], Y[known].reshape(known.sum(), -1))  # as a table would hold them
+    model = recipe.fit(neutral[known], Y[known].reshape(known.sum(), -1))  # as in a table
     between = [[0.5, 0.05], [-0.4, 0.3]]
     new = truth(between)[~known]
     error = np.sqrt(np.square(model.predict(neutral[~known], between) - new).mean())
-    assert error < 0.5 * np.sqrt(np.square(neutral[~known, None] - new).mean())  # than to leave the face as it is
-    assert kept(model, file, neutral[~known])
+    assert error < 0.5 * np.sqrt(np.square(neutral[~known, None] - new).mean())  # error of the unchanged face
+    assert is_restored(model, file, neutral[~known])

@@ -1,4 +1,4 @@
-"""Kinds of values in words."""
+"""Descriptions and bounds of option values."""
 
 from typing import Any, Literal
 
@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from ovkgp.recipes import options as v
-from ovkgp.recipes.options import Options, allowed_words, described
+from ovkgp.recipes.options import Options, allowed_strings, describe_field
 
 
 class Table(Options):
@@ -16,45 +16,45 @@ class Table(Options):
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "text"),
     [
-        (v.Count, "a whole number, at least 1"),
+        (v.Count, "an integer of at least 1"),
         (Literal["a"], "'a'"),
         (Literal["a", "b"], "one of 'a', 'b'"),
-        (Literal["a"] | v.Count, "'a' or a whole number, at least 1"),
-        (v.Positive | v.Positives | v.Nothing, "a positive number, a list of positive numbers or 'none'"),
-        (v.Count | v.AllRows, "a whole number, at least 1 or 'all'"),
-        (Table | v.Nothing, "a table with one, two or 'none'"),
+        (Literal["a"] | v.Count, "'a' or an integer of at least 1"),
+        (v.Positive | v.Positives | v.NoneWord, "a positive number, a list of positive numbers or 'none'"),
+        (v.Count | v.AllRows, "an integer of at least 1 or 'all'"),
+        (Table | v.NoneWord, "a table with one, two or 'none'"),
         (dict[str, Any] | None, "a table"),
-        (str, "a text in quotes"),
+        (str, "a string in quotes"),
     ],
 )
-def test_what_is_allowed_is_said_in_words(kind, words):
-    assert described(FieldInfo.from_annotation(kind)) == words
+def test_describe_field(kind, text):
+    assert describe_field(FieldInfo.from_annotation(kind)) == text
 
 
-def test_words_of_a_union():
-    assert allowed_words(FieldInfo.from_annotation(Literal["a", "b"] | v.Count | Literal["c"])) == ("a", "b", "c")
-    assert allowed_words(FieldInfo.from_annotation(v.Count)) == ()
+def test_allowed_strings_of_union():
+    assert allowed_strings(FieldInfo.from_annotation(Literal["a", "b"] | v.Count | Literal["c"])) == ("a", "b", "c")
+    assert allowed_strings(FieldInfo.from_annotation(v.Count)) == ()
 
 
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [
         (v.Count, [1, 10**9], [0, -1]),
-        (v.Several, [2], [1]),
+        (v.AtLeastTwo, [2], [1]),
         (v.Seed, [0, 2**32 - 1], [-1, 2**32]),
         (v.Positive, [1, 1e-300], [0, -1.0, float("inf"), float("nan")]),
         (v.NonNegative, [0, 1.5], [-1e-9, float("nan")]),
-        (v.Share, [0.5], [0, 1, float("nan")]),
-        (v.Shares, [[0.1, 0.9]], [[], [0.1, 2]]),
+        (v.Fraction, [0.5], [0, 1, float("nan")]),
+        (v.Fractions, [[0.1, 0.9]], [[], [0.1, 2]]),
         (v.Costs, [[-1, 0.5, 1]], [[], [2]]),
         (v.Rows, [[[1, 2], [3, 4]]], [[], [[]], [1], [["a"]]]),
-        (v.Nothing, [None, "none"], ["None", ""]),
+        (v.NoneWord, [None, "none"], ["None", ""]),
         (v.AllRows, [None, "all"], ["none"]),
     ],
 )
-def test_bounds(kind, good, bad):
+def test_value_types_enforce_bounds(kind, good, bad):
     adapter = TypeAdapter(kind)
     for value in good:
         adapter.validate_python(value)

@@ -9,33 +9,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.recipes import list_recipes, recipe_path
-from ovkgp.recipes import toml_reader as finding
-from ovkgp.recipes.toml_reader import key_lines, read_toml
+from ovkgp.recipes import list_recipes, recipe_path, toml_reader
+from ovkgp.recipes.toml_reader import find_key_lines, read_toml
 
 
-def test_each_name_has_a_file():
+def test_recipe_path_exists_for_every_name():
     assert all(recipe_path(name).is_file() for name in list_recipes())
 
 
-def test_recipes_of_an_installed_package_are_beside_the_module(tmp_path, monkeypatch):
+def test_installed_recipes_are_beside_module(tmp_path, monkeypatch):
     (tmp_path / "mine.toml").write_text("")
     (tmp_path / "notes.txt").write_text("")
-    monkeypatch.setattr(finding, "INSTALLED", tmp_path)
+    monkeypatch.setattr(toml_reader, "INSTALLED", tmp_path)
     assert list_recipes() == ("mine",)
     assert recipe_path("mine") == tmp_path / "mine.toml"
 
 
-def test_no_folder_at_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(finding, "INSTALLED", tmp_path / "one")
-    monkeypatch.setattr(finding, "REPOSITORY", tmp_path / "two")
-    with pytest.raises(OptionError, match="the recipes are not installed"):
+def test_list_recipes_without_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(toml_reader, "INSTALLED", tmp_path / "one")
+    monkeypatch.setattr(toml_reader, "REPOSITORY", tmp_path / "two")
+    with pytest.raises(OptionError, match="not installed"):
         list_recipes()
 
 
 @pytest.mark.parametrize("name", ["", "..", "no/such", "multitask.toml"])
-def test_names_that_are_none(name):
-    with pytest.raises(OptionError, match="there is no recipe"):
+def test_recipe_path_rejects_unknown_names(name):
+    with pytest.raises(OptionError, match="Unknown recipe"):
         recipe_path(name)
 
 
@@ -44,86 +43,82 @@ def path(tmp_path):
     return tmp_path / "mine.toml"
 
 
-def test_values_come_with_their_lines(path):
+def test_read_toml_returns_values_and_lines(path):
     path.write_bytes(b"[model]\r\n\r\nestimator = 'GPRegressor'\r\n")
     values, lines = read_toml(path)
     assert values == {"model": {"estimator": "GPRegressor"}}
     assert lines == {("model",): 1, ("model", "estimator"): 3}
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text(path):
+def test_read_toml_ignores_byte_order_mark(path):
     path.write_text("[model]\n", encoding="utf-8-sig")
     assert read_toml(path)[0] == {"model": {}}
 
 
-def test_a_missing_file(path):
-    with pytest.raises(InputError, match=r"^there is no file .*mine\.toml\.$"):
+def test_read_toml_rejects_missing_file(path):
+    with pytest.raises(InputError, match=r"mine\.toml does not exist"):
         read_toml(path)
 
 
-def test_a_folder(tmp_path):
-    with pytest.raises(InputError, match=r"is a folder; a recipe is a TOML file\.$"):
+def test_read_toml_rejects_folder(tmp_path):
+    with pytest.raises(InputError, match="is a folder"):
         read_toml(tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(path):
+def test_read_toml_rejects_unreadable_file(path):
     path.write_text("[model]")
     path.chmod(0)
-    with pytest.raises(InputError, match="permission was denied"):
+    with pytest.raises(InputError, match="permission denied"):
         read_toml(path)
 
 
-def test_a_denied_permission_is_said_in_a_sentence(path, monkeypatch):
+def test_read_toml_reports_permission_error(path, monkeypatch):
     def denied(self):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(type(path), "read_bytes", denied)
-    with pytest.raises(InputError, match=r"mine\.toml may not be read: permission was denied\.$"):
+    with pytest.raises(InputError, match=r"mine\.toml cannot be read: permission denied"):
         read_toml(path)
 
 
-def test_a_name_that_no_file_can_have(path):
+def test_read_toml_rejects_invalid_file_name(path):
     with pytest.raises(InputError, match="cannot be read: "):
         read_toml(path.with_name("a\0b"))
 
 
-def test_bytes_that_are_no_text(path):
+def test_read_toml_rejects_binary_file(path):
     path.write_bytes(b"title = \xff\xfe")
-    with pytest.raises(InputError, match=r"is not a text in UTF-8 \(byte 9\); save it as UTF-8\.$"):
+    with pytest.raises(InputError, match=r"UTF-8 text \(byte 9\)"):
         read_toml(path)
 
 
-def test_syntax_errors_name_the_line(path):
+def test_syntax_error_names_line(path):
     path.write_text("[model]\nkernel = lmc\n")
-    with pytest.raises(
-        OptionError, match=r"mine\.toml, line 2: this is not TOML: invalid value \(column 10\); text stands"
-    ):
+    with pytest.raises(OptionError, match=r"mine\.toml, line 2: .* invalid value \(column 10\)\. Put strings"):
         read_toml(path)
 
 
-def test_a_key_that_is_set_twice(path):
+def test_repeated_key_error_names_line(path):
     path.write_text("a = 1\n\na = 2\n")
-    with pytest.raises(OptionError, match=r"mine\.toml, line 3: this is not TOML: cannot overwrite a value"):
+    with pytest.raises(OptionError, match=r"mine\.toml, line 3: .* cannot overwrite a value"):
         read_toml(path)
 
 
-def test_a_document_that_ends_too_early(path):
+def test_truncated_document_error_names_line(path):
     path.write_text("a = 1\nb = [1,\n\n")
-    with pytest.raises(
-        OptionError, match=r"mine\.toml, line 2: this is not TOML: .* where the file ends; is a quote or"
-    ):
+    with pytest.raises(OptionError, match=r"mine\.toml, line 2: .* at the end of the file"):
         read_toml(path)
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 5000 + "]" * 5000, "a = " + "9" * 5000])
-def test_documents_that_are_too_much(path, text):
+def test_read_toml_rejects_oversized_documents(path, text):
     path.write_text(text)
     with pytest.raises(OptionError, match=r"mine\.toml cannot be read as TOML: "):
         read_toml(path)
 
 
-ODD = '''
+UNUSUAL = '''
 # a comment with [brackets] = "and quotes
 "quoted key" = 1 # and a tail = 2
 dotted . "ke.y" .last = """
@@ -161,16 +156,16 @@ y = 6
 
 
 def paths(tree, path=()):
-    """All paths of keys and positions in a tree."""
+    """Yield all paths of keys and indices in a tree."""
     children = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, child in children:
         yield (*path, key)
         yield from paths(child, (*path, key))
 
 
-def test_every_key_of_an_odd_document_has_a_line():
-    lines = key_lines(ODD)
-    assert set(lines) == set(paths(tomllib.loads(ODD)))
+def test_find_key_lines_of_unusual_document():
+    lines = find_key_lines(UNUSUAL)
+    assert set(lines) == set(paths(tomllib.loads(UNUSUAL)))
 
 
 @pytest.mark.parametrize(
@@ -195,13 +190,13 @@ def test_every_key_of_an_odd_document_has_a_line():
         (("table", "sub", "é"), "'é'"),
     ],
 )
-def test_the_line_is_that_of_the_key(path, start):
-    line = ODD.split("\n")[key_lines(ODD)[path] - 1]
+def test_find_key_lines_returns_line_of_key(path, start):
+    line = UNUSUAL.split("\n")[find_key_lines(UNUSUAL)[path] - 1]
     assert line.strip().startswith(start)
 
 
-def test_an_empty_document_has_no_keys():
-    assert key_lines("") == {} and key_lines("# nothing\n\n") == {}
+def test_find_key_lines_of_empty_document():
+    assert find_key_lines("") == {} and find_key_lines("# nothing\n\n") == {}
 
 
 KEYS = st.text(string.ascii_letters + " .='#[]é\n\\", max_size=5)
@@ -211,34 +206,34 @@ VALUES = st.recursive(
 )
 
 
-def quoted(text):
+def quote(text):
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
     return '"' + "".join(escapes.get(letter, letter) for letter in text) + '"'
 
 
-def written(value):
-    """A value in TOML, with lists over several lines."""
+def to_toml(value):
+    """Format a value in TOML, with lists over several lines."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{quoted(key)} = {written(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{quote(key)} = {to_toml(one)}" for key, one in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + "".join(f"\n  {written(one)}, # ]" for one in value) + "\n]"
+        return "[" + "".join(f"\n  {to_toml(one)}, # ]" for one in value) + "\n]"
     if isinstance(value, str):
-        return quoted(value)
+        return quote(value)
     return str(value).lower()
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_every_key_of_any_document_has_a_line(tree):
-    text = "".join(f"# comment\n{quoted(key)} = {written(value)}\n" for key, value in tree.items())
-    assert set(key_lines(text)) == set(paths(tomllib.loads(text)))
+def test_find_key_lines_of_any_document(tree):
+    text = "".join(f"# comment\n{quote(key)} = {to_toml(value)}\n" for key, value in tree.items())
+    assert set(find_key_lines(text)) == set(paths(tomllib.loads(text)))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text("ab.=\"'\\#[]{},\n \t1", max_size=40))
-def test_the_scanner_ends_on_any_text(text):
+def test_find_key_lines_terminates_on_any_text(text):
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
-    assert set(key_lines(text)) == set(paths(tree))
+    assert set(find_key_lines(text)) == set(paths(tree))

@@ -1,9 +1,11 @@
-"""What every estimator with a posterior can be asked: means, standard deviations, draws and scores.
+"""Base classes of the regressors: predictions, draws, scores and training data in original units.
 
-A subclass fits `posterior_` in the units of `scaling_`; this class speaks in the user's units.
+A subclass fits `posterior_` in the standardized units of `scaling_`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -11,41 +13,70 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
+from ovkgp.criticism.predictive_distributions import EntryPredictions, PredictiveDistribution, combine_leave_one_out
 from ovkgp.estimators.common.scaling import ScaledDraws
-from ovkgp.estimators.common.validation import input_table, output_table
+from ovkgp.estimators.common.validation import check_observed, check_rows, input_table, output_table
+from ovkgp.estimators.storage.storage import SavableMixin
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.posteriors.exact import ExactPosterior, IndependentPosterior
+from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.mixture import MixturePosterior
+from ovkgp.inference.posteriors.posterior import Posterior
+from ovkgp.inference.posteriors.prediction import Prediction
 
-KEPT = {"n_features_in_", "feature_names_in_"}
-"""Fitted attributes that the check of X has just set."""
+POSTERIOR_ATTRIBUTES = (
+    "n_features_in_",
+    "n_outputs_",
+    "output_names_",
+    "kernel_",
+    "scaling_",
+    "_is_flat",
+    "_has_names",
+)
+"""Fitted attributes of every regressor with a `posterior_`, for model files."""
+INPUT_ATTRIBUTES = {"n_features_in_", "feature_names_in_"}
+"""Fitted attributes that the validation of X sets."""
 
 
-class TableRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """The common part of all regressors.
-
-    Attributes:
-        output_names_, n_outputs_, n_features_in_, feature_names_in_: of the data.
-    """
+class TableRegressor(SavableMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Base class of regressors with tables X (n, d) and Y (n, p)."""
 
     def score(self, X, y, sample_weight=None) -> float:
-        """R² over the observed entries of each output, averaged over the outputs."""
+        """Return R² over the observed entries of each output, averaged over the outputs.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        y : array-like of shape (m, p) or (m,)
+            Outputs, NaN where missing.
+        sample_weight : array-like of shape (m,) or None, default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            Mean R².
+        """
         predicted = np.reshape(self.predict(X), (-1, self.n_outputs_))
         Y = self._outputs(y, predicted)
         weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
         observed = np.isfinite(Y)
         columns = [a for a in range(Y.shape[1]) if observed[:, a].any()]
         if not columns:
-            raise InputError("there is nothing to score: every entry of y is missing.")
+            raise InputError("y has no observed values. Pass at least one observation.")
         scores = [
             r2_score(Y[s, a], predicted[s, a], sample_weight=weight[s]) for a in columns for s in [observed[:, a]]
         ]
         return float(np.mean(scores))
 
     def _enter(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
-        """X (n, d) and Y (n, p) checked and remembered; what was fitted before is forgotten."""
+        """Check X (n, d) and Y (n, p), store their columns, and remove the attributes of an earlier fit."""
         X = input_table(self, X, reset=True)
         Y, names, self._is_flat = output_table(Y, X)
-        _check_observed(Y, names)
-        for fitted in [name for name in vars(self) if name.endswith("_") and name not in KEPT]:
+        check_observed(np.isfinite(Y).sum(0), names)
+        for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
             delattr(self, fitted)
         self.n_outputs_ = Y.shape[1]
         self.output_names_ = names or [f"y{a}" for a in range(Y.shape[1])]
@@ -53,14 +84,12 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return X, Y
 
     def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
-        """Further outputs (n, p), whose names must be those of the fit where both have names."""
+        """Check further outputs (n, p); if named, their names must be those of the fit."""
         table, names, _ = output_table(Y, X)
         if table.shape[1] != self.n_outputs_:
-            raise InputError(f"Y has {table.shape[1]} columns; the model was fitted with {self.n_outputs_}.")
+            raise InputError(f"Y must have {self.n_outputs_} columns, as in fit, got {table.shape[1]}.")
         if names is not None and self._has_names and names != self.output_names_:
-            raise InputError(
-                f"the columns of Y are {names}; the model was fitted with {self.output_names_}, in this order."
-            )
+            raise InputError(f"Y must have the columns {self.output_names_}, in this order, got {names}.")
         return table
 
     def _flat(self, values: np.ndarray) -> np.ndarray:
@@ -72,32 +101,38 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return tags
 
 
-def _check_observed(Y: np.ndarray, names: list[str] | None) -> None:
-    unobserved = np.flatnonzero(~np.isfinite(Y).any(0))
-    if len(unobserved):
-        column = names[unobserved[0]] if names else int(unobserved[0])
-        raise InputError(f"nobody observed output {column!r} of Y (all NaN): leave that column out, or add data.")
-
-
 class PosteriorRegressor(TableRegressor):
-    """The common part of regressors with a `posterior_` and its `scaling_`."""
+    """Base class of regressors with a `posterior_` and a `scaling_`."""
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- predictions -----------------------------------------------------------------------------------------------------
 
     def predict(self, X, return_std=False, return_cov=False, noise=True):
-        """The posterior mean at X (m, d), (m, p) or, where Y was one-dimensional, (m,).
+        """Predict at X.
 
-        With a likelihood of labels, classes or counts that is the probability of each, or the expected count.
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        return_std : bool, default=False
+            Whether to return the standard deviation.
+        return_cov : bool or "full", default=False
+            Whether to return the covariance between outputs at each point, (m, p, p), or, for "full", between all entries,
+            (m·p, m·p), data-major. Not available for new labels, classes and counts.
+        noise : bool, default=True
+            Whether to predict a new observation, or the latent function. For labels and classes the latent function is a
+            log-odds, for counts the logarithm of the expected count.
 
-        Args:
-            return_std: also the standard deviation, of the same shape.
-            return_cov: also the covariance between outputs at each point (m, p, p), or, for "full", between everything,
-                (m·p, m·p), data-major. Not of new labels, classes and counts, which are not the latent function plus noise.
-            noise: of a new observation (True), or of the latent function (False), which for labels and classes is a log-odds and
-                for counts the logarithm of the expected count.
+        Returns
+        -------
+        mean : ndarray of shape (m, p), or (m,) if Y was one-dimensional
+            Posterior mean; for labels, classes and counts, the probability or the expected count.
+        std or cov : ndarray
+            Only if requested.
         """
         if return_std and return_cov:
-            raise OptionError("ask for return_std or return_cov, not both: the std is the root of cov's diagonal.")
+            raise OptionError(
+                "return_std and return_cov cannot both be set. The standard deviation is the square root of the diagonal of cov."
+            )
         if return_cov not in (False, True, "full"):
             raise OptionError(f'return_cov must be False, True or "full", got {return_cov!r}.')
         form = "full" if return_cov == "full" else "output" if return_cov else "diag" if return_std else "none"
@@ -105,8 +140,8 @@ class PosteriorRegressor(TableRegressor):
         prediction = self.posterior_.predict(X, form, noise=bool(noise))
         if return_cov and prediction.form == "diag":
             raise OptionError(
-                "new labels, classes and counts are not the latent function plus noise, so that only their variances are known: ask for "
-                "return_std, for the covariance of the latent function (noise=False), or take that of sample_y."
+                "return_cov is not supported for new labels, classes and counts. Use return_std, noise=False for the latent "
+                "function, or the covariance of sample_y."
             )
         mean = self._flat(self.scaling_.mean(prediction.mean))
         if return_std:
@@ -114,46 +149,68 @@ class PosteriorRegressor(TableRegressor):
         return (mean, self.scaling_.cov(prediction.cov)) if return_cov else mean
 
     def predict_quantiles(self, X, quantiles=None, noise=True) -> np.ndarray:
-        """Quantiles at X (m, d); those of the mixture where predictions average over draws of the hyperparameters, or where
-        outputs are not Gaussian: of a count the smallest value that is not exceeded with the probability asked for.
+        """Predict quantiles at X.
 
-        Args:
-            quantiles: a level strictly between 0 and 1, for an answer (m, p), or (m,) where Y was one-dimensional; q levels,
-                for (m, p, q) or (m, q), in their order; None for the median.
-            noise: of a new observation (True), or of the latent function (False).
+        They are those of the mixture if predictions average over hyperparameter draws, and those of the likelihood if outputs
+        are not Gaussian: for a count, the smallest value that is not exceeded with the given probability.
 
-        Example:
-            >>> import numpy as np
-            >>> import ovkgp
-            >>> X = np.linspace(0, 6, 30)[:, None]
-            >>> model = ovkgp.GPRegressor(random_state=0).fit(X, np.sin(X[:, 0]))
-            >>> model.predict_quantiles(X[:3], [0.05, 0.5, 0.95]).shape
-            (3, 3)
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        quantiles : float, array-like of shape (q,) or None, default=None
+            Levels strictly between 0 and 1. If None, the median.
+        noise : bool, default=True
+            Whether to predict a new observation, or the latent function.
+
+        Returns
+        -------
+        ndarray of shape (m, p) for one level, (m, p, q) for q levels
+            Without the axis of outputs if Y was one-dimensional.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> X = np.linspace(0, 6, 30)[:, None]
+        >>> model = ovkgp.GPRegressor(random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> model.predict_quantiles(X[:3], [0.05, 0.5, 0.95]).shape
+        (3, 3)
         """
         X = self._inputs(X)
         found = self.posterior_.predict(X, "diag", noise=bool(noise)).quantile(0.5 if quantiles is None else quantiles)
         if found.dim() > 3:
-            raise OptionError(f"quantiles is a level or a list of levels, got {np.shape(quantiles)}.")
+            raise OptionError(f"quantiles must be a level or a list of levels, got shape {np.shape(quantiles)}.")
         found = self.scaling_.mean(found)
         found = found if found.ndim == 2 else np.moveaxis(found, 0, -1)
         return self._flat(found)
 
     def predict_interval(self, X, level=0.95, noise=True) -> tuple[np.ndarray, np.ndarray]:
-        """The central interval at X (m, d) that holds each entry with probability `level`: lower and upper ends, each
-        (m, p), or (m,) where Y was one-dimensional.
+        """Predict central intervals at X.
 
-        Args:
-            level: strictly between 0 and 1.
-            noise: of a new observation (True), or of the latent function (False).
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        level : float, default=0.95
+            Probability that an interval contains the entry, strictly between 0 and 1.
+        noise : bool, default=True
+            Whether to predict a new observation, or the latent function.
 
-        Example:
-            >>> import numpy as np
-            >>> import ovkgp
-            >>> X = np.linspace(0, 6, 30)[:, None]
-            >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.sin(X[:, 0]))
-            >>> lower, upper = model.predict_interval(X, 0.9)
-            >>> lower.shape, bool((lower < upper).all())
-            ((30,), True)
+        Returns
+        -------
+        lower, upper : ndarray of shape (m, p), or (m,) if Y was one-dimensional
+            Ends of the intervals.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> X = np.linspace(0, 6, 30)[:, None]
+        >>> model = ovkgp.OVKRidge(lam=0.1).fit(X, np.sin(X[:, 0]))
+        >>> lower, upper = model.predict_interval(X, 0.9)
+        >>> lower.shape, bool((lower < upper).all())
+        ((30,), True)
         """
         X = self._inputs(X)
         ends = self.posterior_.predict(X, "diag", noise=bool(noise)).interval(level)
@@ -161,40 +218,159 @@ class PosteriorRegressor(TableRegressor):
         return lower, upper
 
     def sample_y(self, X, n_samples=1, random_state=0, noise=True) -> np.ndarray:
-        """Joint draws at X (m, d): (m, p, n_samples), or (m, n_samples) where Y was one-dimensional."""
+        """Sample jointly from the predictive distribution at X.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, RandomState instance or None, default=0
+            Seed.
+        noise : bool, default=True
+            Whether to sample new observations, or the latent function.
+
+        Returns
+        -------
+        ndarray of shape (m, p, n_samples), or (m, n_samples) if Y was one-dimensional
+            Draws.
+        """
         X = self._inputs(X)
         draws = self.posterior_.sample(X, n_samples, noise=noise, random_state=random_state)
         draws = np.moveaxis(self.scaling_.mean(draws), 0, -1)
         return draws[:, 0] if self._is_flat else draws
 
     def sample_functions(self, k=1, random_state=None) -> ScaledDraws:
-        """k random latent functions: `draws[i](X)` is (m, p), `draws(X)` is (k, m, p), the same at every call."""
+        """Sample latent functions from the posterior.
+
+        Parameters
+        ----------
+        k : int, default=1
+            Number of functions.
+        random_state : int, RandomState instance or None, default=None
+            Seed.
+
+        Returns
+        -------
+        ScaledDraws
+            `draws[i](X)` is (m, p) and `draws(X)` is (k, m, p), the same functions at every call.
+        """
         check_is_fitted(self, "posterior_")
         draws = self.posterior_.sample_functions(k, random_state=random_state)
         return ScaledDraws(draws, self.scaling_, self._is_flat)
 
-    def save(self, path) -> None:
-        """Write the fitted model to one file, all or nothing; `ovkgp.load(path)` gives it back, equal to the bit.
+    # --- training data and predictive distributions -----------------------------------------------------------------
 
-        The file holds the options, what was learned and the factorised posterior, in safetensors with a checksum: no
-        pickle. Draws of hyperparameters are stored too; averages over them with the exact kernel are made again from the
-        data, and equal to 1e-12. A kernel of a class of one's own is saved by its values; `ovkgp.load(path, kernel=…)` must then supply the
-        object. Neither the priors of a kernel object nor a random state that is not a number are stored.
+    def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the stored training rows X (n, d) and Y (n, p) in original units; None if the model stores none."""
+        data = self.training_observations()
+        return None if data is None else self.scaling_.original(data.X.numpy(), data.Y.numpy())
 
-        Args:
-            path: where; the folder must exist, and a file of this name is replaced.
+    def training_observations(self) -> Observations | None:
+        """Return the stored training rows in standardized units, with known noise; None if the model stores none."""
+        check_is_fitted(self, "posterior_")
+        return stored_observations(self.posterior_)
 
-        Raises:
-            NotFittedError: there is nothing to save yet.
-            OSError: the folder is missing or not writable, or the disk is full; an older file is then untouched.
+    def check_rows(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
+        """Return X (m, d) and Y (m, p) as arrays, their columns checked against those of the fit."""
+        return check_rows(self, X, Y)
 
-        Example:
-            See `ovkgp.load`.
+    def predictive(self, X) -> PredictiveDistribution:
+        """Return the distributions of new observations at X (m, d)."""
+        prediction = self.posterior_.predict(self._inputs(X), "diag", noise=True)
+        likelihood = getattr(getattr(self, "gp_", None), "likelihood", None)
+        is_continuous = torch.ones(self.n_outputs_, dtype=torch.bool) if likelihood is None else likelihood.is_real
+
+        @torch.no_grad()
+        def cdf(Y: np.ndarray) -> np.ndarray:
+            return prediction.cdf(self.scaling_.outputs(Y)).numpy()
+
+        @torch.no_grad()
+        def cdf_below(Y: np.ndarray) -> np.ndarray:
+            y = self.scaling_.outputs(Y)
+            return torch.where(is_continuous, prediction.cdf(y), prediction.cdf(y - 1)).numpy()
+
+        mean, std = self.scaling_.mean(prediction.mean), self.scaling_.std(prediction.std)
+        below = cdf if is_continuous.all() else cdf_below
+        return PredictiveDistribution(mean, std, cdf, below, is_gaussian=type(prediction) is Prediction)
+
+    def leave_one_out_entries(self, X=None, Y=None) -> EntryPredictions:
+        """Predict each training entry from all others in closed form.
+
+        X and Y are the training rows, which a model with features does not store; without them the stored rows are used.
+
+        Raises
+        ------
+        OptionError
+            If no rows are stored and none are passed, or the model has no closed form.
         """
-        from ovkgp.estimators.storage.storage import save  # which makes regressors, and so imports this module
+        if not hasattr(getattr(self, "gp_", None), "leave_one_out"):
+            raise OptionError(
+                "A variational model has no closed-form leave-one-out predictions. Use rows X, Y that were held out of the fit."
+            )
+        if X is not None or Y is not None:
+            X, Y = self.check_rows(X, Y)
+            data = Observations(self.scaling_.inputs(X), self.scaling_.outputs(Y))
+        elif (data := self.training_observations()) is None:
+            raise OptionError(
+                "The model stores no training rows. Pass X and Y: the training rows for leave-one-out, or held-out rows."
+            )
+        mean, std, cdf, is_gaussian = combine_leave_one_out(self._leave_one_out(data), data.Y)
+        scaling = self.scaling_
+        u = cdf.numpy()
+        return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
 
-        save(self, path)
+    def _leave_one_out(self, data: Observations) -> Iterator[LeaveOneOut]:
+        """Yield leave-one-out predictions of each hyperparameter draw, or of the point estimate."""
+        if not isinstance(self.posterior_, MixturePosterior):
+            yield self.gp_.leave_one_out(data.X, data.Y, data.noise)
+            return
+        for index in range(len(self.posterior_)):
+            yield self.posterior_.parts.set_draw(index).leave_one_out(data.X, data.Y, data.noise)
 
     def _inputs(self, X) -> torch.Tensor:
         check_is_fitted(self, "posterior_")
         return self.scaling_.inputs(input_table(self, X, reset=False))
+
+
+def stored_observations(posterior: Posterior) -> Observations | None:
+    """Return the observations that a posterior stores; None if it has features or inducing points instead."""
+    if isinstance(posterior, MixturePosterior):
+        # a loaded model with features stores no rows
+        given = getattr(getattr(posterior.parts, "condition", None), "keywords", {})
+        if torch.is_tensor(given.get("X")) and torch.is_tensor(given.get("Y")):
+            return Observations(given["X"], given["Y"], given.get("noise"))
+        return None
+    if isinstance(posterior, IndependentPosterior):
+        parts = [part.data for part in posterior.parts if isinstance(part, ExactPosterior)]
+        return _join_outputs(parts) if len(parts) == posterior.num_outputs else None
+    return posterior.data if isinstance(posterior, ExactPosterior) else None
+
+
+def _join_outputs(parts: list[Observations]) -> Observations:
+    """Join outputs that were observed at different rows, (n_a, 1) each, into one table."""
+    if all(torch.equal(part.X, parts[0].X) for part in parts):
+        noise = None if parts[0].noise is None else torch.cat([part.noise for part in parts], 1)
+        return Observations(parts[0].X, torch.cat([part.Y for part in parts], 1), noise)
+    keys = [_row_keys(part.X) for part in parts]
+    order = {key: i for i, key in enumerate(dict.fromkeys(key for of_part in keys for key in of_part))}
+    X = parts[0].X.new_empty(len(order), parts[0].X.shape[1])
+    Y = X.new_full((len(order), len(parts)), torch.nan)
+    noise = None if parts[0].noise is None else torch.ones_like(Y)
+    for a, (part, of_part) in enumerate(zip(parts, keys, strict=True)):
+        rows = [order[key] for key in of_part]
+        X[rows], Y[rows, a] = part.X, part.Y[:, 0]
+        if noise is not None:
+            noise[rows, a] = part.noise[:, 0]
+    return Observations(X, Y, noise)
+
+
+def _row_keys(X: torch.Tensor) -> list[tuple]:
+    """Return each row with the number of equal rows before it."""
+    counts: dict[tuple, int] = {}
+    keys = []
+    for row in map(tuple, X.tolist()):
+        counts[row] = counts.get(row, -1) + 1
+        keys.append((row, counts[row]))
+    return keys

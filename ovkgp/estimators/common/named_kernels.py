@@ -1,7 +1,8 @@
-"""Exact or approximate, and the feature map that goes with it."""
+"""Kernels by name for the estimators, and the approximation and feature map that go with a kernel."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from numbers import Real
@@ -14,11 +15,11 @@ from torch import Tensor
 from ovkgp.checks import check_integer
 from ovkgp.estimators.common.options import check_option
 from ovkgp.estimators.common.validation import as_array
-from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
+from ovkgp.exceptions import FitWarning, InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF, BlockedORFF, FeatureMap, Nystrom, spectral_pair
 from ovkgp.inference.model.observations import Observations, as_floating
 from ovkgp.inference.model.row_sample import choose_landmarks
-from ovkgp.inference.strategies.selection import DENSE_LIMIT
+from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
 from ovkgp.inference.training.prior_sites import output_covariance, row_distances
 from ovkgp.kernels import (
     CurlFreeKernel,
@@ -34,7 +35,7 @@ from ovkgp.kernels import (
     is_operator_valued,
     num_outputs,
 )
-from ovkgp.kernels.decomposable import check_scalar
+from ovkgp.kernels.decomposable import check_scalar_kernel
 from ovkgp.kernels.fields import FieldKernel
 
 BASES: dict[str, Callable[[int], Kernel]] = {
@@ -47,23 +48,23 @@ BASES: dict[str, Callable[[int], Kernel]] = {
 FIELDS = ("curl_free", "divergence_free", "helmholtz")
 STRUCTURES = ("independent", "decomposable", "lmc", *FIELDS)
 CANDIDATES = ("independent", "decomposable")
-"""What kernel="auto" compares."""
+"""Structures that kernel="auto" compares."""
 FREE = (FreeMatrix, FullMatrix)
-"""Output matrices that can have any scale an output."""
+"""Output matrices with a free scale per output."""
 
 
 def base_kernel(base: str | Kernel, num_dims: int) -> Kernel:
-    """A scalar kernel by name, with a lengthscale for each input column, or a copy of the one given."""
+    """Make a scalar kernel by name, with one lengthscale per input, or copy the given one."""
     if isinstance(base, Kernel):
-        check_scalar(base, "base_kernel")
+        check_scalar_kernel(base, "base_kernel")
         return deepcopy(base)
     if base not in BASES:
         raise OptionError(f"base_kernel must be one of {', '.join(map(repr, BASES))} or a scalar kernel, got {base!r}.")
     return BASES[base](num_dims)
 
 
-def structure(name: str, base: str | Kernel, rank: int, num_dims: int, num_outputs: int) -> Kernel:
-    """The operator-valued kernel of a name, for d inputs and p outputs."""
+def make_named_kernel(name: str, base: str | Kernel, rank: int, num_dims: int, num_outputs: int) -> Kernel:
+    """Make the operator-valued kernel of a name, for d inputs and p outputs."""
     if name not in STRUCTURES:
         names = ", ".join(map(repr, ("auto", *STRUCTURES)))
         raise OptionError(f"kernel must be one of {names} or a kernel object, got {name!r}.")
@@ -80,11 +81,11 @@ def structure(name: str, base: str | Kernel, rank: int, num_dims: int, num_outpu
 
 
 def field_kernel(name: str, base: str | Kernel, num_dims: int, num_outputs: int) -> Kernel:
-    """The kernel of a vector field by its name."""
+    """Make the kernel of a vector field by name."""
     if num_dims != num_outputs:
         raise InputError(
-            f"kernel={name!r} is for vector fields, with as many outputs as inputs; X has {num_dims} columns and Y has "
-            f'{num_outputs}. For outputs that are related otherwise use kernel="decomposable".'
+            f"kernel={name!r} requires as many outputs as inputs, got {num_dims} columns of X and {num_outputs} of Y. Use "
+            'kernel="decomposable" for outputs that are not a vector field.'
         )
     if name == "helmholtz":
         return HelmholtzKernel(_field_base(base, num_dims), num_dims=num_dims)
@@ -93,22 +94,21 @@ def field_kernel(name: str, base: str | Kernel, num_dims: int, num_outputs: int)
 
 
 def _field_base(base: str | Kernel, num_dims: int) -> Kernel:
-    """One lengthscale for all directions: a field has no preferred axis unless the user says so."""
+    """Make a base kernel with one lengthscale for all directions, unless a kernel object is given."""
     if isinstance(base, Kernel) or base not in BASES:
         return base_kernel(base, num_dims)
     return BASES[base](None)
 
 
 def given_kernel(kernel: Kernel, num_columns: int) -> Kernel:
-    """A copy of the user's kernel, which must have as many outputs as Y."""
+    """Copy a kernel object, which must have as many outputs as Y."""
     if (p := num_outputs(kernel)) != num_columns:
-        raise InputError(f"the kernel has {p} outputs and Y has {num_columns} columns; they must agree.")
+        raise InputError(f"kernel must have as many outputs as Y, got {p} outputs and {num_columns} columns of Y.")
     return deepcopy(kernel)
 
 
 def carries_units(kernel: Kernel) -> bool:
-    """Whether a kernel object holds numbers that mean something in the user's units: frozen parameters, priors, known output
-    matrices, or a variance that nothing trains."""
+    """Whether a kernel object has values in original units: frozen parameters, priors, fixed output matrices or variances."""
     if any(not parameter.requires_grad for parameter in kernel.parameters()) or any(
         True for _ in kernel.named_priors()
     ):
@@ -125,7 +125,7 @@ def _has_free_scale(kernel: Kernel) -> bool:
 
 
 def shares_scale(kernel: Kernel) -> bool:
-    """Whether the kernel ties its outputs together in a way that scaling them one by one would destroy."""
+    """Whether the kernel couples its outputs so that they must share one scale."""
     tied = (FieldKernel, TransformableKernel)
     if any(isinstance(part, tied) for part in kernel.modules()):
         return True
@@ -136,37 +136,34 @@ def shares_scale(kernel: Kernel) -> bool:
 
 
 RIDGE_KERNELS = ("auto", "independent", "decomposable", *FIELDS)
-MAX_ROWS = 500
-"""Rows between which distances are measured."""
+MAX_DISTANCE_ROWS = 500
+"""Maximum number of rows for the median distance."""
 
 
 def ridge_kernel(options, X: np.ndarray, Y: np.ndarray) -> Kernel:
-    """The kernel of a ridge estimator for X (n, d) and Y (n, p), in float64.
-
-    Args:
-        options: an estimator, for `kernel`, `base_kernel`, `lengthscale` and `output_matrix`.
+    """Make the kernel of a ridge estimator for X (n, d) and Y (n, p), in float64.
 
     "auto" and "independent" are k(x, z) I; "decomposable" is k(x, z) Γ with the `output_matrix`, or the covariance of the
-    outputs where that is None (BA-05). Fields have no output matrix.
+    outputs if it is None (BA-05). Fields have no output matrix.
     """
     kernel, p = options.kernel, Y.shape[1]
     if isinstance(kernel, Kernel):
-        _refuse_matrix(options, "beside a kernel object, which has its own")
+        _reject_matrix(options, "a kernel object")
         return given_kernel(kernel, p).double()
     if not isinstance(kernel, str) or kernel not in RIDGE_KERNELS:
         raise OptionError(f"kernel must be one of {', '.join(map(repr, RIDGE_KERNELS))} or a kernel, got {kernel!r}.")
     base = _base(options.base_kernel, options.lengthscale, X)
     if kernel in FIELDS:
-        _refuse_matrix(options, f"for kernel={kernel!r}, whose outputs are tied by derivatives")
+        _reject_matrix(options, f"kernel={kernel!r}")
         return _unit_field(field_kernel(kernel, base, X.shape[1], p).double())
     if kernel == "independent":
-        _refuse_matrix(options, 'for kernel="independent", where it is the identity; say kernel="decomposable"')
+        _reject_matrix(options, 'kernel="independent"')
     matrix = _output_matrix(kernel, options.output_matrix, Y)
     return DecomposableKernel(base, output_matrix=matrix).double()
 
 
 def _unit_field(kernel: Kernel) -> Kernel:
-    """The bare kernel of the papers; of a Helmholtz kernel the mean of its two parts (BT-29)."""
+    """Set the outputscale of the papers: one, and the mean of both terms for a Helmholtz kernel (BT-29)."""
     parts = (kernel.curl, kernel.div) if isinstance(kernel, HelmholtzKernel) else (kernel,)
     for part in parts:
         part.outputscale = torch.tensor(1 / len(parts), dtype=torch.float64)
@@ -174,7 +171,7 @@ def _unit_field(kernel: Kernel) -> Kernel:
 
 
 def _base(base: str | Kernel, lengthscale, X: np.ndarray) -> Kernel:
-    """The scalar kernel, with one lengthscale for all columns unless it is an object."""
+    """Make the scalar kernel, with one lengthscale for all columns unless it is an object."""
     if isinstance(base, Kernel) or base not in BASES:
         return base_kernel(base, X.shape[1]).double()
     kernel = BASES[base](None).double()
@@ -184,7 +181,7 @@ def _base(base: str | Kernel, lengthscale, X: np.ndarray) -> Kernel:
 
 
 def check_base(options) -> None:
-    """Refuse a base kernel that there is not, and a lengthscale that is no positive number, or has nobody to take it."""
+    """Check the options `base_kernel` and `lengthscale`."""
     base, lengthscale = options.base_kernel, options.lengthscale
     if not isinstance(base, Kernel):
         check_option("base_kernel", base, tuple(BASES))
@@ -192,7 +189,7 @@ def check_base(options) -> None:
         check_option("lengthscale", lengthscale, ("median",), "a positive number")
     elif _number(lengthscale) and any(isinstance(part, Kernel) for part in (options.kernel, base)):
         raise OptionError(
-            "lengthscale is for base kernels by name; a kernel object has its own: set it there, and leave it out here."
+            "lengthscale is not supported with a kernel object. Set the lengthscale of the object instead."
         )
 
 
@@ -203,16 +200,9 @@ def _number(lengthscale) -> float:
 
 
 def median_distance(X: np.ndarray) -> float:
-    """The median of the distances between at most 500 distinct rows of X (n, d); 1 where all rows are equal.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.estimators.common.named_kernels import median_distance
-        >>> median_distance(np.array([[0.0], [1.0], [1.0], [3.0]]))
-        2.0
-    """
+    """Compute the median distance between at most 500 distinct rows of X (n, d); 1 if all rows are equal."""
     rows = Observations(as_floating(X, "X"), torch.zeros(len(X), 1))
-    return float(row_distances(choose_landmarks(rows, MAX_ROWS).X).median)
+    return float(row_distances(choose_landmarks(rows, MAX_DISTANCE_ROWS).X).median)
 
 
 def _output_matrix(kernel: str, matrix, Y: np.ndarray) -> OutputMatrix | torch.Tensor:
@@ -225,49 +215,51 @@ def _output_matrix(kernel: str, matrix, Y: np.ndarray) -> OutputMatrix | torch.T
         matrix = torch.as_tensor(as_array(matrix), dtype=torch.float64)
         shape = tuple(matrix.shape)
     if shape != (p, p):
-        raise InputError(f"output_matrix must be ({p}, {p}), one row for each column of Y; got {shape}.")
+        raise InputError(f"output_matrix has shape {shape}, expected ({p}, {p}), one row per column of Y.")
     return deepcopy(matrix)
 
 
-def _refuse_matrix(options, why: str) -> None:
+def _reject_matrix(options, condition: str) -> None:
     if options.output_matrix is not None:
-        raise OptionError(f"output_matrix has no meaning {why}: leave it out.")
+        raise OptionError(f'output_matrix is not supported with {condition}. Use kernel="decomposable" or remove it.')
 
 
 SEPARABLE_LIMIT = 4000
-"""Rows up to which a separable kernel with complete outputs is treated exactly."""
+"""Number of rows up to which a separable kernel with complete outputs is exact."""
 
 
 NUM_FEATURES = {"exact": 500, "orff": 500, "nystrom": 500, "variational": 200}
-"""By approximation, how many frequencies, landmarks or inducing points num_frequencies="auto" is (those of an exact model where
-rows are added to it)."""
+"""Number of frequencies, landmarks or inducing points of num_frequencies="auto", by approximation; those of an exact model are
+used when rows are added to it."""
 
 
 def num_features(num_frequencies: int | str, approximation: str) -> int:
-    """The number of frequencies, landmarks or inducing points: what was asked for, or what "auto" is."""
+    """Return the number of frequencies, landmarks or inducing points."""
     return NUM_FEATURES[approximation] if num_frequencies == "auto" else num_frequencies
 
 
 def choose_approximation(approximation: str, kernel: Kernel, Y: np.ndarray, noise: np.ndarray | None) -> str:
-    """ "exact", "orff" or "nystrom": what was asked for, or what the size of Y (n, p) suggests."""
+    """Return the requested approximation, or the one that the size of Y (n, p) suggests."""
     if approximation != "auto":
         return approximation
     observed = np.isfinite(Y)
-    is_plain = bool(observed.all()) and noise is None
-    if observed.sum() <= DENSE_LIMIT or (components(kernel) is not None and is_plain and len(Y) <= SEPARABLE_LIMIT):
+    is_complete = bool(observed.all()) and noise is None
+    if observed.sum() <= MAX_DENSE_ENTRIES or (
+        components(kernel) is not None and is_complete and len(Y) <= SEPARABLE_LIMIT
+    ):
         return "exact"
     return feature_kind(approximation, kernel)
 
 
 def feature_kind(approximation: str, kernel: Kernel) -> str:
-    """ "nystrom" where that was asked for or the kernel has no spectral pair, else "orff"."""
+    """Return "nystrom" if requested or if the kernel has no spectral pair, else "orff"."""
     return "orff" if approximation != "nystrom" and _has_pair(kernel) else "nystrom"
 
 
 def approximate(
     kernel: Kernel, approximation: str, X: Tensor, num_frequencies: int | str, seed: int
 ) -> FeatureMap | None:
-    """The feature map of an approximation; None for the exact kernel."""
+    """Make the feature map of an approximation; None for the exact kernel."""
     if approximation == "exact":
         return None
     num_frequencies = num_features(num_frequencies, approximation)
@@ -281,7 +273,7 @@ def approximate(
 def random_features(
     kernel: Kernel, num_dims: int, num_frequencies: int, seed: int, block_size: int | None = None
 ) -> ORFF:
-    """Random features of a kernel, orthogonal where its law allows; in blocks that are never stored where a size is given."""
+    """Make random features, orthogonal if the frequency distribution allows; in blocks that are never stored if a size is given."""
     pair = spectral_pair(kernel, num_dims=num_dims)
     sampler = "orthogonal" if all(term.isotropic for term in pair.terms) else "iid"
     options = {"num_dims": num_dims, "sampler": sampler, "random_state": seed}
@@ -295,6 +287,26 @@ def _has_pair(kernel: Kernel) -> bool:
         spectral_pair(kernel)
     except (SpectralError, KernelTypeError):
         return False
-    except OptionError:  # it has one, and only lacks the number of dimensions
+    except OptionError:  # only the number of dimensions is missing
         return True
     return True
+
+
+def scale_kernel(kernel: Kernel, scale: float) -> Kernel:
+    """Multiply a kernel by a number."""
+    scaled = ScaleKernel(kernel).double()
+    scaled.outputscale = torch.tensor(scale, dtype=torch.float64)  # a bare number would be rounded to float32
+    return scaled
+
+
+def usable_scale(scale: float, Y: np.ndarray | None = None) -> float:
+    """Return a positive scale: 1 if all outputs are zero, or with a warning if λ is numerically zero."""
+    if scale > 0:
+        return scale
+    if Y is None or np.nan_to_num(Y).any():
+        warnings.warn(
+            'lam is numerically zero; the scale of scale="evidence" was lost to rounding and is set to 1. Increase lam.',
+            FitWarning,
+            stacklevel=4,
+        )
+    return 1.0

@@ -1,4 +1,4 @@
-"""All or nothing: an estimator whose fit fails is what it was before."""
+"""Checks of the options that several estimators share, conventions of λ, and rollback of a failed fit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HYPERPARAMETERS = ("fixed", "evidence", "laplace", "svi", "nuts")
 
 
 def check_options(estimator) -> None:
-    """Refuse option values that there are not, saying which there are."""
+    """Check the options of a `GPRegressor`."""
     check_option("approximation", estimator.approximation, APPROXIMATIONS)
     check_option("hyperparameters", estimator.hyperparameters, HYPERPARAMETERS)
     check_likelihood(estimator)
@@ -32,7 +32,7 @@ def check_options(estimator) -> None:
 
 
 def check_option(name: str, value, allowed: tuple[str, ...], otherwise: str = "") -> None:
-    """Refuse a value that is not among those allowed; `otherwise` says what else might have been given."""
+    """Check that a value is one of the allowed names; `otherwise` names other allowed values in the message."""
     if isinstance(value, str) and value in allowed:
         return
     names = ", ".join(map(repr, allowed))
@@ -41,43 +41,42 @@ def check_option(name: str, value, allowed: tuple[str, ...], otherwise: str = ""
 
 
 def is_variational(estimator) -> bool:
-    """Whether the options lead to variational inference: by name, or since the outputs are not Gaussian."""
-    return estimator.approximation == "variational" or not _is_plain(estimator.likelihood)
+    """Whether the options lead to variational inference: by name, or because the likelihood is not Gaussian."""
+    return estimator.approximation == "variational" or not _is_gaussian(estimator.likelihood)
 
 
 def check_likelihood(estimator) -> None:
-    """Refuse likelihoods that there are not, and options that do not go with them."""
+    """Check the likelihood, and the options that depend on it."""
     likelihood, approximation = estimator.likelihood, estimator.approximation
     for one in likelihood if isinstance(likelihood, (list, tuple)) else [likelihood]:
         if not isinstance(one, Likelihood):
-            check_option("likelihood", one, tuple(LIKELIHOODS), "a Likelihood, or a list with one for each output")
+            check_option("likelihood", one, tuple(LIKELIHOODS), "a Likelihood, or a list with one per output")
     if not is_variational(estimator):
         return
     if approximation not in ("auto", "variational"):
         raise OptionError(
-            f"approximation={approximation!r} is for Gaussian noise; a {_named(likelihood)} likelihood needs variational inference: "
-            'approximation="variational", or "auto".'
+            f"approximation={approximation!r} is not supported with a {_named(likelihood)} likelihood. Use "
+            'approximation="variational" or "auto".'
         )
-    if not _is_plain(likelihood) and not (isinstance(estimator.noise, str) and estimator.noise == "per_output"):
+    if not _is_gaussian(likelihood) and not (isinstance(estimator.noise, str) and estimator.noise == "per_output"):
         raise OptionError(
-            f'noise is an option of likelihood="gaussian"; a {_named(likelihood)} likelihood has parameters of its own, which a '
-            "Likelihood object may fix. Leave noise at its default."
+            f"noise is not supported with a {_named(likelihood)} likelihood. Leave it at its default; a Likelihood object can fix "
+            "its parameters."
         )
     if estimator.distributed:
-        raise OptionError("distributed=True is not available with variational inference: fit in one process.")
+        raise OptionError("distributed=True is not supported with variational inference. Fit in one process.")
 
 
 def reject_variational(estimator, doing: str) -> None:
-    """Refuse what needs statistics that rows can be added to."""
+    """Raise if the options lead to variational inference, which has no additive statistics."""
     if is_variational(estimator):
         raise OptionError(
-            f"{doing} is not available with variational inference, which looks at all rows again: use fit(X, Y), which trains in "
-            "batches where rows are many."
+            f"{doing} is not supported with variational inference. Use fit(X, Y), which trains in batches if there are many rows."
         )
 
 
-def _is_plain(likelihood) -> bool:
-    """Whether noise is Gaussian, as the option `noise` says."""
+def _is_gaussian(likelihood) -> bool:
+    """Whether the noise is Gaussian, as described by the option `noise`."""
     return isinstance(likelihood, str) and likelihood == "gaussian"
 
 
@@ -98,35 +97,26 @@ CONVENTIONS: dict[str, Callable[[float, float], float]] = {
 
 
 def noise_of(lam: float, convention: str, num_rows: float, num_observed: float) -> float:
-    """σ² of λ.
+    """Compute the noise variance σ² of λ in a convention.
 
-    Args:
-        lam: λ > 0.
-        convention: a row of the table above.
-        num_rows: n, the rows in which something is observed. For "var" the vectors of a series; where its n − 1 pairs
-            (x_t, x_{t+1}) are the rows, "mean" says the same.
-        num_observed: N, the observed entries.
-
-    Example:
-        >>> from ovkgp.estimators.common.options import noise_of
-        >>> noise_of(0.1, "mean", num_rows=50, num_observed=150)
-        5.0
+    `num_rows` is n, the number of rows with an observed entry; for "var" it is the number of vectors of a series, whose n − 1 pairs
+    (x_t, x_{t+1}) are the rows. `num_observed` is N, the number of observed entries.
     """
     factor = CONVENTIONS[check_convention(convention)](num_rows, num_observed)
     if factor <= 0:
-        raise InputError(f'convention="{convention}" needs at least two rows, got {num_rows:g}.')
+        raise InputError(f'convention="{convention}" requires at least 2 rows, got {num_rows:g}.')
     return float(lam * factor)
 
 
 def check_convention(convention: str) -> str:
-    """Refuse a convention that there is not."""
+    """Check that a convention is known."""
     if not isinstance(convention, str) or convention not in CONVENTIONS:
         raise OptionError(f"convention must be one of {', '.join(map(repr, CONVENTIONS))}, got {convention!r}.")
     return convention
 
 
 def check_lam(lam, name: str = "lam") -> np.ndarray:
-    """λ as a vector (k,) of positive numbers; a number is a vector of one."""
+    """Return λ as a vector (k,) of positive numbers."""
     try:
         values = np.asarray(lam if isinstance(lam, Real | np.ndarray | list | tuple) else np.nan, dtype=np.float64)
     except (TypeError, ValueError):
@@ -138,28 +128,15 @@ def check_lam(lam, name: str = "lam") -> np.ndarray:
         or not bool((np.isfinite(values) & (values > 0)).all())
     ):
         raise InputError(
-            f"{name} must be a positive number, or a list of some to choose from; got {lam!r}. A fit without a penalty is the "
-            "limit of a small one, such as 1e-8 times the variance of the outputs."
+            f"{name} must be a positive number or a list of candidates, got {lam!r}. For a fit without penalty, use a small value "
+            "such as 1e-8 times the variance of the outputs."
         )
     return values.reshape(-1)
 
 
 @contextmanager
-def all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
-    """Whatever goes wrong inside, what was fitted before is there again.
-
-    Example:
-        >>> import ovkgp
-        >>> from ovkgp.estimators.common.options import all_or_nothing
-        >>> model = ovkgp.OVKRidge(lam=0.5)
-        >>> try:
-        ...     with all_or_nothing(model):
-        ...         model.lam = 7.0
-        ...         raise ValueError
-        ... except ValueError:
-        ...     print(model.lam)
-        0.5
-    """
+def restore_on_error(estimator: BaseEstimator) -> Iterator[None]:
+    """Restore the attributes of an estimator if an error occurs inside the block."""
     before = dict(vars(estimator))
     try:
         yield

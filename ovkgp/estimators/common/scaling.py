@@ -1,8 +1,8 @@
-"""Hyperparameters in the units of the data, from those of a model whose inputs and outputs are scaled.
+"""Standardization of inputs and outputs, and conversion of predictions and hyperparameters to original units.
 
-With x = s_x x′ + o_x and y_a = s_a y′_a + o_a a lengthscale grows by s_x, an output matrix by s_a s_b, a noise variance by s_a², the
-scale of a likelihood by s_a, and the mean is shifted and scaled as the outputs are. A kernel object keeps its own numbers: only its author knows which of
-them carry units.
+With x = s_x x′ + o_x and y_a = s_a y′_a + o_a, a lengthscale scales with s_x, an output matrix with s_a s_b, a noise variance with s_a²,
+the scale of a likelihood with s_a, and the mean is shifted and scaled like the outputs. Values of a kernel object are not converted,
+since their units are not known.
 """
 
 from __future__ import annotations
@@ -10,38 +10,31 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ovkgp.estimators.common.validation import as_array
+from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError
 from ovkgp.inference.posteriors.posterior import FunctionDraws
 
+if TYPE_CHECKING:
+    import xarray
+
+MODEL_UNITS = "standardized units: outputs are divided by scaling_.output_scale"
 CHUNK_ROWS = 1 << 16
-"""Rows that are made float64 together."""
+"""Number of rows converted to float64 at a time."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of k columns, NaN left out; `a + b` are those of both together.
+    """Moments of k columns, without NaN; `a + b` are those of both together.
 
-    Args:
-        count: how many entries each column has, (k,) int64.
-        mean: of each, (k,); zero where there are no entries.
-        squares: the sum of squared deviations from the mean, (k,), in units of largest².
-        largest: the largest absolute value, (k,).
-
-    Cost of `a + b`: O(k).
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.estimators.common.scaling import Moments
-        >>> columns = np.array([[1.0, 5.0], [2.0, np.nan], [3.0, 7.0]])
-        >>> both = Moments.of(columns[:1]) + Moments.of(columns[1:])
-        >>> both.count, both.mean, both.std
-        (array([3, 2]), array([2., 6.]), array([0.81649658, 1.        ]))
+    `count`, `mean` and `largest` (absolute value) are (k,); `squares` is the sum of squared deviations from the mean, in units
+    of largest².
     """
 
     count: np.ndarray
@@ -51,7 +44,7 @@ class Moments:
 
     @classmethod
     def of(cls, columns: np.ndarray) -> Moments:
-        """The moments of an array (n, k) with NaN where an entry is missing. O(n k) time, memory for one part of the rows."""
+        """Compute the moments of an array (n, k), a part of the rows at a time."""
         total = cls._of_part(columns[:CHUNK_ROWS])
         for part in _parts(columns[CHUNK_ROWS:]):
             total = total + cls._of_part(part)
@@ -68,16 +61,16 @@ class Moments:
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation (k,) of each column, with the divisor n."""
+        """Standard deviation (k,) of each column, with the divisor n."""
         return _unit(self.largest) * np.sqrt(self.squares / np.maximum(self.count, 1))
 
     def __add__(self, other: Moments) -> Moments:
         largest = np.maximum(self.largest, other.largest)
         unit, count = _unit(largest), self.count + other.count
-        share = other.count / np.maximum(count, 1)
-        start, step = self.mean / unit, other.mean / unit - self.mean / unit
+        fraction = other.count / np.maximum(count, 1)
+        first, step = self.mean / unit, other.mean / unit - self.mean / unit
         squares = sum(part.squares * (part.largest / unit) ** 2 for part in (self, other))
-        return Moments(count, unit * (start + step * share), squares + step**2 * self.count * share, largest)
+        return Moments(count, unit * (first + step * fraction), squares + step**2 * self.count * fraction, largest)
 
 
 def _unit(largest: np.ndarray) -> np.ndarray:
@@ -88,6 +81,7 @@ def _parts(columns: np.ndarray) -> Iterator[np.ndarray]:
     return (columns[i : i + CHUNK_ROWS] for i in range(0, len(columns), CHUNK_ROWS))
 
 
+@storable_record
 @dataclass(frozen=True)
 class Scaling:
     """Offsets and scales of inputs (d,) and outputs (p,), as float64 arrays."""
@@ -99,23 +93,18 @@ class Scaling:
 
     @classmethod
     def none(cls, num_inputs: int, num_outputs: int) -> Scaling:
-        """Everything left as it is."""
+        """Return the scaling that changes nothing."""
         return cls(np.zeros(num_inputs), np.ones(num_inputs), np.zeros(num_outputs), np.ones(num_outputs))
 
     @property
     def is_none(self) -> bool:
-        """Whether everything is left as it is."""
+        """Whether nothing is scaled."""
         offsets, scales = (self.input_offset, self.output_offset), (self.input_scale, self.output_scale)
         return not any(offset.any() for offset in offsets) and all((scale == 1).all() for scale in scales)
 
     @classmethod
     def of(cls, X: np.ndarray, Y: np.ndarray, *, scale_inputs: bool, shared: bool) -> Scaling:
-        """The scaling of data X (n, d) and Y (n, p) with NaN where missing.
-
-        Args:
-            scale_inputs: whether the inputs are scaled at all.
-            shared: one scale for all outputs, and one for all inputs.
-        """
+        """Return the scaling of X (n, d) and Y (n, p); if `shared`, with one scale for all outputs and one for all inputs."""
         return cls.of_moments(Moments.of(X), Moments.of(Y), scale_inputs=scale_inputs, shared=shared)
 
     @classmethod
@@ -128,11 +117,10 @@ class Scaling:
         shared: bool,
         is_real: np.ndarray | None = None,
     ) -> Scaling:
-        """The scaling of data of which only the moments are left; the options are those of `of`.
+        """Return the scaling of data with these moments; options as for `of`.
 
-        Args:
-            is_real: which outputs (p,) may be centred and scaled, all by default; labels, counts and classes are left as they
-                are, and where outputs share a scale so are then all.
+        `is_real` (p,) are the outputs that may be centered and scaled, all by default. If outputs share a scale, none is scaled
+        unless all may be.
         """
         offset, scale = _offset_and_scale(outputs, shared)
         if is_real is not None and not is_real.all():
@@ -144,54 +132,52 @@ class Scaling:
         return cls(unscaled.input_offset, unscaled.input_scale, offset, scale)
 
     def inputs(self, X: np.ndarray) -> Tensor:
-        """X in the units of the model, float64."""
+        """Return X in standardized units, float64."""
         return torch.from_numpy((np.asarray(X, dtype=np.float64) - self.input_offset) / self.input_scale)
 
     def outputs(self, Y: np.ndarray) -> Tensor:
-        """Y in the units of the model, float64."""
+        """Return Y in standardized units, float64."""
         return torch.from_numpy((np.asarray(Y, dtype=np.float64) - self.output_offset) / self.output_scale)
 
     def variances(self, noise: np.ndarray) -> Tensor:
-        """Variances of outputs, (…, p), in the units of the model."""
+        """Return variances of outputs (…, p) in standardized units."""
         return torch.from_numpy(np.asarray(noise, dtype=np.float64) / self.output_scale**2)
 
+    def original(self, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return standardized X (n, d) and Y (n, p) in original units."""
+        return X * self.input_scale + self.input_offset, Y * self.output_scale + self.output_offset
+
     def mean(self, mean: Tensor) -> np.ndarray:
-        """A mean (…, p) in the user's units."""
+        """Return a mean (…, p) in original units."""
         return mean.detach().numpy() * self.output_scale + self.output_offset
 
     def std(self, std: Tensor) -> np.ndarray:
-        """A standard deviation (…, p) in the user's units."""
+        """Return a standard deviation (…, p) in original units."""
         return std.detach().numpy() * self.output_scale
 
     def cov(self, cov: Tensor) -> np.ndarray:
-        """A covariance (…, k·p, k·p), data-major, in the user's units."""
+        """Return a covariance (…, k·p, k·p), data-major, in original units."""
         scale = np.tile(self.output_scale, cov.shape[-1] // len(self.output_scale))
         return cov.detach().numpy() * scale[:, None] * scale
 
     def log_density(self, log_density: float, num_observed: np.ndarray) -> float:
-        """A log density of `num_observed` (p,) observed entries in the user's units."""
+        """Return a log density of `num_observed` (p,) observed entries in original units."""
         return log_density - float(num_observed @ np.log(self.output_scale))
 
 
 def _offset_and_scale(moments: Moments, shared: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column; one deviation for all where `shared`."""
+    """Return mean and standard deviation of each column; one deviation for all if `shared`."""
     offset, scale, largest = moments.mean, moments.std, moments.largest
     scale = np.where(scale > np.finfo(np.float64).eps * 16 * np.abs(offset), scale, 0.0)
     if shared and scale.any():
-        unit = scale.max()  # squares of what is left neither overflow nor vanish
+        unit = scale.max()  # so that squares neither overflow nor underflow
         scale = np.full_like(scale, unit * np.sqrt(np.mean((scale / unit) ** 2)))
-    # A column without spread says of its scale no more than its size.
+    # a constant column is scaled by its absolute value
     return offset, np.where(scale > 0, scale, np.where(largest > 0, largest, 1.0))
 
 
 class ScaledDraws(Sequence):
-    """k functions X (m, d) ↦ (m, p), or (m,) where Y was one-dimensional; called, all of them at once.
-
-    Args:
-        draws: the functions in the units of the model.
-        scaling: from those to the user's.
-        is_flat: whether Y was one-dimensional.
-    """
+    """Functions X (m, d) ↦ (m, p), or (m,) if Y was one-dimensional, in original units; calling it evaluates all at once."""
 
     def __init__(self, draws: FunctionDraws, scaling: Scaling, is_flat: bool):
         self._draws, self._scaling, self._is_flat = draws, scaling, is_flat
@@ -214,7 +200,7 @@ class ScaledDraws(Sequence):
 
 
 def points(X, scaling: Scaling) -> np.ndarray:
-    """X as an array (m, d), in the units that `scaling` was made for."""
+    """Return X as an array (m, d) in original units."""
     X = np.asarray(as_array(X), dtype=np.float64)
     X = X[:, None] if X.ndim == 1 else X
     if X.ndim != 2 or X.shape[1] != (d := len(scaling.input_scale)):
@@ -222,26 +208,13 @@ def points(X, scaling: Scaling) -> np.ndarray:
     return X
 
 
-def in_user_units(name: str, value, structure: str, scaling: Scaling) -> np.ndarray:
-    """One hyperparameter of a named structure, in the units of the data.
+def in_original_units(name: str, value, structure: str, scaling: Scaling) -> np.ndarray:
+    """Convert a hyperparameter of a named structure to original units.
 
-    A field is made of derivatives in the scaled inputs, so that its outputscale has their square in it. A noise that all
-    scaled outputs share is one for each output in the units of the data.
-
-    Args:
-        name: as `ovkgp.inference.model.parameter_vector` has it, or "noise", "mean" or one of a likelihood ("scale", "df", …; "scale_2" of
-            output 2 where each has a likelihood of its own).
-        value: in the units of the model, a tensor or an array of any shape, ones dropped or not.
-        structure: the name of the kernel, such as "lmc"; "given" for a kernel object.
-        scaling: from the user's units to the model's.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.estimators.common.scaling import Scaling
-        >>> from ovkgp.estimators.common.scaling import in_user_units
-        >>> scaling = Scaling(np.zeros(1), np.array([10.0]), np.array([5.0, 0.0]), np.array([2.0, 3.0]))
-        >>> in_user_units("noise", np.array([0.1, 0.1]), "lmc", scaling).tolist()
-        [0.4, 0.9]
+    The outputscale of a field kernel is multiplied by the squared input scale, since the field is a derivative with respect to
+    standardized inputs. A noise shared by standardized outputs becomes one per output. `name` is that of
+    `ovkgp.inference.hyperparameters`, or "noise", "mean" or a parameter of a likelihood ("scale", "scale_2" for output 2);
+    `structure` is "given" for a kernel object.
     """
     value = value.detach().numpy() if torch.is_tensor(value) else np.asarray(value)
     path, scale = name.split("."), scaling.output_scale
@@ -251,7 +224,7 @@ def in_user_units(name: str, value, structure: str, scaling: Scaling) -> np.ndar
         return value * scale + scaling.output_offset
     if name == "scale":  # of a likelihood
         return value * (scale if value.ndim else scale[0])
-    if of_one := re.fullmatch(r"(scale|noise)_(\d+)", name):  # of one output's likelihood
+    if of_one := re.fullmatch(r"(scale|noise)_(\d+)", name):  # of the likelihood of one output
         return value * scale[int(of_one[2])] ** (2 if of_one[1] == "noise" else 1)
     if structure == "given":
         return value
@@ -266,15 +239,15 @@ def in_user_units(name: str, value, structure: str, scaling: Scaling) -> np.ndar
     return value * (scale[0] * scaling.input_scale[0]) ** 2
 
 
-def draws_in_user_units(name: str, draws: np.ndarray, structure: str, scaling: Scaling) -> np.ndarray:
-    """The same for draws (chains, draws, *shape)."""
+def draws_in_original_units(name: str, draws: np.ndarray, structure: str, scaling: Scaling) -> np.ndarray:
+    """Convert draws (chains, draws, *shape) of a hyperparameter to original units."""
     flat = draws.reshape(-1, *draws.shape[2:])
-    moved = np.stack([in_user_units(name, value, structure, scaling) for value in flat])
+    moved = np.stack([in_original_units(name, value, structure, scaling) for value in flat])
     return moved.reshape(*draws.shape[:2], *moved.shape[1:])
 
 
 def named_structure(estimator) -> str:
-    """The structure whose hyperparameters have units that are known: "given" where a kernel object was."""
+    """Return the name of the structure; "given" if a kernel object was passed, whose units are unknown."""
     by_name = isinstance(estimator.kernel, str) and isinstance(estimator.base_kernel, str)
     return estimator.kernel_ if by_name else "given"
 
@@ -283,3 +256,17 @@ def _noise(value: np.ndarray, scale: np.ndarray) -> np.ndarray:
     if value.ndim == 2:
         return value * np.outer(scale, scale)
     return value * (scale[0] ** 2 if value.ndim == 0 and np.all(scale == scale[0]) else scale**2)
+
+
+def values_in_units(estimator, group: xarray.Dataset) -> dict[str, np.ndarray]:
+    """Return hyperparameter draws by name, (chains, draws, *shape), in original units."""
+    structure, scaling = named_structure(estimator), estimator.scaling_
+    return {
+        str(name): draws_in_original_units(str(name), group[name].values, structure, scaling)
+        for name in group.data_vars
+    }
+
+
+def units_of(estimator) -> str:
+    """Return the units of the hyperparameters of the kernel."""
+    return MODEL_UNITS if named_structure(estimator) == "given" and not estimator.scaling_.is_none else "original units"

@@ -1,21 +1,45 @@
-"""A fitted model in words."""
+"""Text summaries of fitted estimators, and their hyperparameters as one table with the user's column names.
+
+Every scalar hyperparameter is one row: parameter, output, input and value. Variances are shown as standard deviations, matrices
+between outputs as standard deviations and correlations, all in original units.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 
 from ovkgp.estimators.common.named_kernels import num_features
-from ovkgp.estimators.common.scaling import in_user_units, named_structure
-from ovkgp.estimators.regression.hyperparameters import units_of, values_in_units
+from ovkgp.estimators.common.scaling import Scaling, draws_in_original_units, named_structure, units_of, values_in_units
+from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.likelihoods import Likelihood, PerOutput
-from ovkgp.inference.model.parameter_vector import hyperparameters
+from ovkgp.inference.sampling.diagnostics import rhat
+from ovkgp.inference.training.log_posterior import named_values
 
-FEW = 10
-"""Observations of an output below which a summary warns."""
+MIN_OBSERVATIONS_PER_OUTPUT = 10
+"""Outputs with fewer observations get a note."""
+MAX_CORRELATED_OUTPUTS = 6
+"""Correlations between more outputs are not listed."""
+MAX_SUMMARY_ROWS = 60
+"""Rows of the table of hyperparameters in a summary."""
+
+VARIANCES = {"outputscale": "signal std", "noise": "noise std", "variance": "std"}
+"""Hyperparameters that are variances, and the names of their square roots."""
+FIELD_VARIANCES = {"curl_free": "potential std", "divergence_free": "stream function std"}
+"""Names of the square root of the outputscale of a field kernel, which scales a potential or a stream function."""
+HELMHOLTZ_VARIANCES = {"curl": "potential std", "div": "stream function std"}
+MATRICES = {"output_matrix": "signal", "noise": "noise"}
+"""Matrices between outputs."""
+NAMES = {"mean.slopes": "mean slope", "alpha": "alpha", "period_length": "period", "df": "degrees of freedom"}
+"""Other names that differ from those in the code."""
+PER_INPUT = ("lengthscale", "period_length")
 
 
 class Summary(str):
-    """A text that a notebook shows as it is."""
+    """Text that a notebook shows without quotes."""
 
     __slots__ = ()
 
@@ -23,103 +47,262 @@ class Summary(str):
         return str(self)
 
 
-def summarise(estimator) -> Summary:
-    """Structure, hyperparameters in the user's units, evidence and warnings of a fitted `GPRegressor`."""
-    counts = estimator._num_observed
-    lines = [
-        f"GPRegressor: {estimator.kernel_} kernel, {_approximation(estimator)}",
-        f"  {count(estimator.n_features_in_, 'input')}, {count(estimator.n_outputs_, 'output')}, "
-        f"{count(int(counts.sum()), 'observed entry', 'observed entries')}",
-        f"  {_evidence(estimator)} {estimator.log_evidence_:.6g} ({estimator.log_evidence_ / counts.sum():.4g} per entry)",
-    ]
-    if hasattr(estimator, "candidates_"):
-        scores = ", ".join(f"{name} {score:.6g}" for name, score in estimator.candidates_.items())
-        lines.append(f"  candidates ({_evidence(estimator)} less one a parameter): {scores}")
-    if estimator.fit_report_ is not None:
-        lines.append(f"  training: {estimator.fit_report_.message}")
-    lines += ["", *_hyperparameters(estimator)]
-    lines += ["", *_outputs(estimator)]
-    few = [
-        f"output {n} has only {count(int(c), 'observation')}"
-        for n, c in zip(estimator.output_names_, counts, strict=True)
-        if c < FEW
-    ]
-    return Summary("\n".join([*lines, *([""] if few else []), *(f"  note: {line}" for line in few)]))
+class ColumnNames(NamedTuple):
+    """Names of inputs and outputs, and the structure of the kernel."""
+
+    inputs: list[str]
+    outputs: list[str]
+    structure: str | None
+
+    @classmethod
+    def of(cls, estimator) -> ColumnNames:
+        """Return the names of a fitted estimator; `x0`, `y0`, … if it has none or they are not distinct."""
+        return cls(*axis_names(estimator), getattr(estimator, "kernel_", None))
 
 
-def count(number: int, noun: str, several: str | None = None) -> str:
-    """A number of things, in the singular or the plural.
+class Hyperparameter(NamedTuple):
+    """One scalar hyperparameter: its name, the columns it belongs to, and its draws (chains, draws)."""
 
-    Example:
-        >>> from ovkgp.estimators.common.summary import count
-        >>> count(1, "row"), count(12000, "row"), count(2, "entry", "entries")
-        ('1 row', '12,000 rows', '2 entries')
+    parameter: str
+    output: str
+    input: str
+    draws: np.ndarray
+
+
+def axis_names(estimator) -> tuple[list[str], list[str]]:
+    """Return the names of inputs and outputs; numbered ones if there are none or two are equal."""
+    inputs = [f"x{i}" for i in range(estimator.n_features_in_)]
+    output_names = getattr(estimator, "output_names_", [])
+    outputs = [f"y{a}" for a in range(len(output_names))]
+    return _distinct(getattr(estimator, "feature_names_in_", inputs), inputs), _distinct(output_names, outputs)
+
+
+def _distinct(names, numbered: list[str]) -> list[str]:
+    names = [str(name) for name in names]
+    return names if len(set(names)) == len(names) else numbered
+
+
+# --- table of hyperparameters ---------------------------------------------------------------------------------------
+
+
+def hyperparameter_table(estimator) -> list[Hyperparameter]:
+    """List the hyperparameters of a fitted `GPRegressor` in original units; a point estimate is one draw."""
+    if hasattr(estimator, "draws_"):
+        values = values_in_units(estimator, estimator.draws_["posterior"])
+    else:
+        structure, scaling = named_structure(estimator), estimator.scaling_
+        found = named_values(estimator.gp_).items()
+        values = {n: draws_in_original_units(n, value[None, None], structure, scaling) for n, value in found}
+    if "noise" not in values and estimator.noise_ is not None:  # fixed
+        values["noise"] = estimator.noise_[None, None]
+    return list_hyperparameters(values, ColumnNames.of(estimator))
+
+
+def list_hyperparameters(values: dict[str, np.ndarray], names: ColumnNames) -> list[Hyperparameter]:
+    """List the entries of hyperparameters by name, (chains, draws, *shape) each: kernel first, then noise and mean."""
+    rows = [row for name, draws in values.items() for row in _entries(name, draws, names)]
+    order = {name: i for i, name in enumerate(dict.fromkeys(row.parameter for row in rows))}
+    ranks = {"lengthscale": -1, "noise std": 1, "noise correlation": 2, "mean": 3, "mean slope": 4}
+    return sorted(rows, key=lambda row: (ranks.get(row.parameter, 0), order[row.parameter]))
+
+
+def split_output(path: str, num_outputs: int) -> tuple[str, int | None]:
+    """Split the index of an output off the name of a hyperparameter.
+
+    `1.lengthscale` of independent outputs is `lengthscale` of output 1, and `scale_1` is `scale` of the likelihood of output 1.
     """
+    first, _, rest = path.partition(".")
+    if first.isdigit():
+        return rest, int(first)
+    stem, _, last = path.rpartition("_")
+    if stem and last.isdigit() and "." not in path and int(last) < num_outputs:
+        return stem, int(last)
+    return path, None
+
+
+def _entries(path: str, draws: np.ndarray, names: ColumnNames) -> Iterator[Hyperparameter]:
+    name, output = split_output(path, len(names.outputs))
+    term, _, last = name.rpartition(".")
+    p = len(names.outputs)
+    if last in MATRICES and draws.ndim == 4 and draws.shape[2:] == (p, p) and p > 1:
+        yield from _matrix_entries(term, MATRICES[last], draws, names.outputs)
+        return
+    shape = tuple(size for size in draws.shape[2:] if size > 1)
+    flat = draws.reshape(*draws.shape[:2], *shape)
+    label = _label(name, names)
+    for index in np.ndindex(shape):
+        of_output, of_input = _columns(last, index, shape, names)
+        if output is not None:
+            of_output = names.outputs[output]
+        value = flat[(..., *index)]
+        yield Hyperparameter(label, of_output, of_input, np.sqrt(value) if last in VARIANCES else value)
+
+
+def _label(name: str, names: ColumnNames) -> str:
+    term, _, last = name.rpartition(".")
+    if name in NAMES:
+        return NAMES[name]
+    if last == "outputscale" and (known := HELMHOLTZ_VARIANCES.get(term) or FIELD_VARIANCES.get(names.structure)):
+        label = known
+    else:
+        label = VARIANCES.get(last) or NAMES.get(last) or last.replace("_", " ")
+    return f"{term}.{label}" if term else label
+
+
+def _columns(last: str, index: tuple[int, ...], shape: tuple[int, ...], names: ColumnNames) -> tuple[str, str]:
+    """Return the output and the input that an entry belongs to."""
+    d, p = len(names.inputs), len(names.outputs)
+    if last == "slopes" and len(index) == 2:
+        return names.outputs[index[1]], names.inputs[index[0]]
+    if last in PER_INPUT and shape in ((d,), ()):
+        return "", names.inputs[index[0]] if shape else names.inputs[0] if d == 1 else "all"
+    if not shape:
+        return names.outputs[0] if p == 1 else "", ""
+    if shape == (p,):
+        return names.outputs[index[0]], ""
+    return "[" + ", ".join(map(str, index)) + "]", ""
+
+
+def _matrix_entries(term: str, kind: str, draws: np.ndarray, outputs: list[str]) -> Iterator[Hyperparameter]:
+    prefix = f"{term}." if term else ""
+    deviations = np.sqrt(np.einsum("cdaa->cda", draws))
+    for a, output in enumerate(outputs):
+        yield Hyperparameter(f"{prefix}{kind} std", output, "", deviations[..., a])
+    off_diagonal = draws - np.einsum("cda,ab->cdab", np.einsum("cdaa->cda", draws), np.eye(len(outputs)))
+    if len(outputs) > MAX_CORRELATED_OUTPUTS or not off_diagonal.any():
+        return
+    for a in range(len(outputs)):
+        for b in range(a + 1, len(outputs)):
+            size = deviations[..., a] * deviations[..., b]
+            ratio = np.divide(draws[..., a, b], size, out=np.zeros_like(size), where=size > 0)
+            yield Hyperparameter(f"{prefix}{kind} correlation", f"{outputs[a]}, {outputs[b]}", "", ratio)
+
+
+@contextmanager
+def name_hyperparameters_on_failure(estimator, structure: str, scaling: Scaling) -> Iterator[None]:
+    """Give the hyperparameters in the message of a failed factorization with column names and in original units."""
+    try:
+        yield
+    except FactorizationError as error:
+        if error.hyperparameters is None:
+            raise
+        values = {name: value.detach().numpy()[None, None] for name, value in error.hyperparameters.items()}
+        values = {n: draws_in_original_units(n, value, structure, scaling) for n, value in values.items()}
+        rows = list_hyperparameters(values, ColumnNames(*axis_names(estimator), structure))
+        listed = _listed(
+            f"{row.parameter} ({', '.join(filter(None, row[1:3]))}) = {row.draws.item():.4g}".replace(" ()", "")
+            for row in rows
+        )
+        raise FactorizationError(f"{error.problem} The hyperparameters were {listed}.") from error
+
+
+# --- summary --------------------------------------------------------------------------------------------------------
+
+
+def summarize(estimator) -> Summary:
+    """Describe a fitted `GPRegressor`: data, evidence, hyperparameters in original units, and notes."""
+    counts, evidence = estimator._num_observed, _evidence(estimator)
+    lines = [f"GPRegressor: {estimator.kernel_} kernel, {_approximation(estimator)}"]
+    about = {"data": _data(estimator)}
+    about[evidence] = f"{estimator.log_evidence_:.4g} ({estimator.log_evidence_ / counts.sum():.4g} per observed entry)"
+    if estimator.fit_report_ is not None:
+        about[evidence] += f"; optimization: {estimator.fit_report_.message}"
+    if hasattr(estimator, "candidates_"):
+        scores = ", ".join(f"{name} {score:.4g}" for name, score in estimator.candidates_.items())
+        about["candidates"] = f"{scores} ({evidence} − number of hyperparameters)"
+    if hasattr(estimator, "draws_"):
+        about["sampling"] = _sampling(estimator)
+    width = max(map(len, about)) + 3
+    lines += [f"  {name:<{width}}{text}" for name, text in about.items()]
+    lines.append(f"  hyperparameters ({units_of(estimator)})")
+    lines += [f"    {line}" for line in format_hyperparameters(hyperparameter_table(estimator))]
+    lines += [
+        f"  note: output {name} has only {pluralize(int(count), 'observation')}"
+        for name, count in zip(estimator.output_names_, counts, strict=True)
+        if count < MIN_OBSERVATIONS_PER_OUTPUT
+    ]
+    return Summary("\n".join(lines))
+
+
+def format_hyperparameters(rows: list[Hyperparameter]) -> list[str]:
+    """Format rows as the lines of a table; values of draws are mean, standard deviation, quantiles and R̂."""
+    has_draws = any(row.draws.size > 1 for row in rows)
+    header = ("parameter", "output", "input", *(("mean", "sd", "5 %", "95 %", "R̂") if has_draws else ("value",)))
+    cells, previous = [header], ("", "")
+    for row in rows[:MAX_SUMMARY_ROWS]:
+        here = row.parameter, row.output
+        parameter = "" if row.parameter == previous[0] else row.parameter
+        output = "" if here == previous else row.output
+        cells.append((parameter, output, row.input, *_values(row.draws, has_draws)))
+        previous = here
+    widths = [max(len(line[i]) for line in cells) for i in range(len(header))]
+    used = [i for i in range(len(header)) if i not in (1, 2) or any(line[i] for line in cells[1:])]
+    lines = ["   ".join(f"{line[i]:<{widths[i]}}" for i in used).rstrip() for line in cells]
+    if len(rows) > MAX_SUMMARY_ROWS:
+        lines.append(f"... {pluralize(len(rows) - MAX_SUMMARY_ROWS, 'more row')}")
+    return lines
+
+
+def _values(draws: np.ndarray, has_draws: bool) -> tuple[str, ...]:
+    if not has_draws:
+        return (f"{draws.item():.4g}",)
+    if draws.size == 1:
+        return f"{draws.item():.4g}", "", "", "", ""
+    low, high = np.quantile(draws, [0.05, 0.95])
+    convergence = f"{rhat(draws):.3f}" if np.ptp(draws) > 0 else ""
+    return f"{draws.mean():.4g}", f"{draws.std():.4g}", f"{low:.4g}", f"{high:.4g}", convergence
+
+
+def pluralize(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun in the singular or the plural."""
     shown = f"{number:,}" if number >= 10_000 else str(number)
-    return f"{shown} {noun if number == 1 else several or noun + 's'}"
+    return f"{shown} {noun if number == 1 else plural or noun + 's'}"
+
+
+def _data(estimator) -> str:
+    counts = [int(count) for count in estimator._num_observed]
+    text = f"{pluralize(estimator.n_features_in_, 'input')}, {pluralize(estimator.n_outputs_, 'output')}, "
+    text += pluralize(sum(counts), "observed entry", "observed entries")
+    if len(counts) == 1:
+        return text
+    if len(set(counts)) == 1:
+        return f"{text} ({counts[0]} per output)"
+    return f"{text} ({_listed(f'{n} {c}' for n, c in zip(estimator.output_names_, counts, strict=True))})"
+
+
+def _listed(items: Iterable[str], most: int = 12) -> str:
+    items = [*items]
+    return ", ".join([*items[:most], *(["…"] if len(items) > most else [])])
 
 
 def _evidence(estimator) -> str:
     return "evidence lower bound" if estimator.approximation_ == "variational" else "log evidence"
 
 
-def _outputs(estimator) -> list[str]:
-    """A row for each output: how often it was observed, and its noise where that is Gaussian."""
-    rows = [
-        f"  {name:<20} {int(count):>9}"
-        for name, count in zip(estimator.output_names_, estimator._num_observed, strict=True)
-    ]
-    if estimator.noise_ is None:
-        return [f"  {'output':<20} {'observed':>9}", *rows]
-    deviations = [f" {sd:>12.4g}" for sd in np.sqrt(np.diag(estimator.noise_))]
-    return [f"  {'output':<20} {'observed':>9} {'noise sd':>12}", *map("".join, zip(rows, deviations, strict=True))]
-
-
-def _hyperparameters(estimator) -> list[str]:
-    title = f"  hyperparameters, in the units {units_of(estimator)}"
-    if hasattr(estimator, "draws_"):
-        values = values_in_units(estimator, estimator.draws_["posterior"])
-        listed = {name: _text(draws.mean((0, 1))) + " ± " + _text(draws.std((0, 1))) for name, draws in values.items()}
-        return [f"{title} (posterior mean ± standard deviation)", *_rows(listed), "", f"  {_sampling(estimator)}"]
-    values, structure, scaling = hyperparameters(estimator.gp_.kernel), named_structure(estimator), estimator.scaling_
-    if estimator.noise_ is None:  # not Gaussian
-        values |= estimator.gp_.likelihood.variables()
-    return [title, *_rows({n: _text(in_user_units(n, value, structure, scaling)) for n, value in values.items()})]
-
-
-def _rows(texts: dict[str, str]) -> list[str]:
-    return [f"    {name:<28} {text}" for name, text in texts.items()]
-
-
 def _sampling(estimator) -> str:
-    """How the hyperparameters were drawn, and how far to trust them."""
+    """Describe the draws of the hyperparameters and their diagnostics."""
     group = estimator.draws_["posterior"]
     attrs, sizes = group.attrs, group.sizes
-    text = f"hyperparameters drawn by {attrs['method']}: {sizes['chain']} × {sizes['draw']} draws, predictions average over "
-    text += str(len(estimator.posterior_))
+    text = f"drawn by {attrs['method']}: {sizes['chain']} × {sizes['draw']} draws; predictions average over "
+    text += pluralize(len(estimator.posterior_), "draw")
     known = {"rhat_max": "largest R̂ {:.3f}", "num_divergences": "{:.0f} divergences", "khat": "Pareto k̂ {:.2f}"}
-    checks = [words.format(attrs[name]) for name, words in known.items() if name in attrs]
-    return f"{text}; {', '.join(checks)}" if checks else text
+    diagnostics = [text.format(attrs[name]) for name, text in known.items() if np.isfinite(attrs.get(name, np.nan))]
+    return f"{text}; {', '.join(diagnostics)}" if diagnostics else text
 
 
 def _approximation(estimator) -> str:
     if estimator.approximation_ == "exact":
-        return "exact"
+        return "exact inference"
     if estimator.approximation_ == "variational":
         points, likelihood = len(estimator.gp_.features.points), _likelihood(estimator.gp_.likelihood)
-        return f"variational, {points} inducing points, {likelihood} likelihood"
-    kind = "random features" if estimator.approximation_ == "orff" else "landmarks"
+        return f"variational inference with {points} inducing points, {likelihood} likelihood"
+    kind = "random frequencies" if estimator.approximation_ == "orff" else "landmarks"
     number = num_features(estimator.num_frequencies, estimator.approximation_)
-    return f"{number} {kind}, variance {estimator.variance}"
+    return f"{number} {kind}, variance={estimator.variance!r}"
 
 
 def _likelihood(likelihood: Likelihood) -> str:
-    """Its name, or those of all outputs."""
+    """Return the name of a likelihood, or those of all outputs."""
     if isinstance(likelihood, PerOutput):
         return ", ".join(one.name for one in likelihood.likelihoods)
     return likelihood.name
-
-
-def _text(value: np.ndarray) -> str:
-    text = np.array2string(value.squeeze(), precision=4, suppress_small=False, separator=", ", max_line_width=80)
-    return text.replace("\n", "\n" + " " * 33)

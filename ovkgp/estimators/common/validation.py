@@ -1,38 +1,63 @@
-"""Outputs that never change, told where they could do harm.
-
-Outputs of a coupled kernel share its lengthscales. The evidence of a constant one grows without end as its noise shrinks, and it is told as
-well by a kernel that does not vary: training may then end where the others are taken for noise.
-"""
+"""Validation of X, Y, weights and noise variances, and the tables that estimators pass on."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.utils import check_array
-from sklearn.utils.validation import check_consistent_length, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from ovkgp.exceptions import FitWarning, InputError
+from ovkgp.inference.model.row_sample import draw_random_rows
+
+if TYPE_CHECKING:
+    from ovkgp.estimators.common.scaling import Scaling
 
 
 def as_array(values):
-    """A tensor as an array, a masked array with NaN where it is masked, everything else as it is."""
+    """Convert a tensor to an array and a masked array to one with NaN; return everything else unchanged."""
     if isinstance(values, np.ma.MaskedArray):
         return values.astype(np.float64).filled(np.nan)
     return values.detach().cpu().numpy() if torch.is_tensor(values) else values
 
 
 def input_table(estimator, X, *, reset: bool) -> np.ndarray:
-    """X as a finite (n, d) array in float64 or float32, its column names and number checked or remembered."""
+    """Return X as a finite (n, d) array in float64 or float32; check its columns, or store them if `reset`."""
     return validate_data(estimator, as_array(X), reset=reset, dtype=[np.float64, np.float32])
 
 
+def check_rows(estimator, X, Y) -> tuple[np.ndarray, np.ndarray]:
+    """Return X (m, d) and Y (m, p) as arrays, their columns checked against those of the fit."""
+    check_is_fitted(estimator)
+    if X is None or Y is None:
+        raise InputError("X and Y must be passed together. Omit both to use the training rows.")
+    X = input_table(estimator, X, reset=False)
+    if hasattr(estimator, "_outputs"):
+        return X, estimator._outputs(Y, X)
+    table = output_table(Y, X)[0]
+    if table.shape[1] != 1:
+        raise InputError(
+            f"y must have one column for {type(estimator).__name__}, which has one output, got {table.shape[1]}."
+        )
+    return X, table
+
+
+def as_inputs(estimator, X: np.ndarray) -> np.ndarray | pd.DataFrame:
+    """Return points (m, d) with column names if the estimator was fitted to a data frame."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return X if names is None else pd.DataFrame(X, columns=names)
+
+
 def output_table(Y, X: np.ndarray) -> tuple[np.ndarray, list[str] | None, bool]:
-    """Y as an (n, p) array with NaN where missing, its column names, and whether it was one-dimensional."""
+    """Return Y as an (n, p) array with NaN where missing, its column names, and whether it was one-dimensional."""
     if Y is None:
-        raise InputError("this estimator requires y to be passed, but the target y is None.")
+        raise InputError("This estimator requires y to be passed, but the target y is None.")
     names = output_names(Y)
     table = check_array(
         as_array(Y), ensure_2d=False, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan", input_name="Y"
@@ -44,8 +69,16 @@ def output_table(Y, X: np.ndarray) -> tuple[np.ndarray, list[str] | None, bool]:
     return (table[:, None] if is_flat else table), names, is_flat
 
 
+def check_observed(counts: np.ndarray, names: Sequence[str] | None) -> None:
+    """Check that every output has observed values, from their numbers (p,)."""
+    unobserved = np.flatnonzero(counts == 0)
+    if len(unobserved):
+        column = names[unobserved[0]] if names else int(unobserved[0])
+        raise InputError(f"Y has no observed values for output {column!r}. Drop the column or add observations.")
+
+
 def output_names(Y) -> list[str] | None:
-    """The column names of a data frame, or the name of a series."""
+    """Return the column names of a data frame, or the name of a series."""
     if hasattr(Y, "columns"):
         return [str(name) for name in Y.columns]
     name = getattr(Y, "name", None)
@@ -53,27 +86,27 @@ def output_names(Y) -> list[str] | None:
 
 
 def numbers(values, name: str) -> np.ndarray:
-    """Values as an array of float64."""
+    """Convert values to an array of float64."""
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be an array of numbers, got {values!r}.") from error
 
 
-def entry_values(values, Y: np.ndarray, meaning: str) -> np.ndarray | None:
-    """A number for each entry of Y (n, p), such as a variance, in its shape; None stays None."""
+def entry_values(values, Y: np.ndarray, name: str) -> np.ndarray | None:
+    """Return values with the shape of Y (n, p), such as variances; None stays None."""
     if values is None:
         return None
-    values = numbers(as_array(values), meaning.split()[0])
+    values = numbers(as_array(values), name)
     values = values[:, None] if values.ndim == 1 and Y.shape[1] == 1 else values
     if values.shape != Y.shape:
-        raise InputError(f"{meaning} for each entry of Y, {Y.shape}; got {values.shape}.")
+        raise InputError(f"{name} has shape {values.shape}, expected {Y.shape}, the shape of Y.")
     return values
 
 
 @dataclass(frozen=True)
-class Weighed:
-    """X (n, d), Y (n, p) with NaN where missing or without weight, 1 / weight of each entry, and how often a row counts."""
+class WeightedData:
+    """X (n, d), Y (n, p) with NaN where missing or of weight zero, 1 / weight of each entry, and the weight of each row."""
 
     X: np.ndarray
     Y: np.ndarray
@@ -82,65 +115,94 @@ class Weighed:
 
     @property
     def num_rows(self) -> float:
-        """How many rows have something observed."""
+        """Number of rows with an observed entry."""
         return float((np.isfinite(self.Y).any(1) * (1 if self.counts is None else self.counts)).sum())
 
     @property
     def num_observed(self) -> float:
-        """How many entries are observed."""
+        """Number of observed entries."""
         return float((np.isfinite(self.Y).sum(1) * (1 if self.counts is None else self.counts)).sum())
 
-    def simplified(self) -> Weighed:
-        """The same without weights that are all one."""
-        is_plain = self.variances is None or bool((self.variances == 1).all())
-        return Weighed(self.X, self.Y) if is_plain else self
+    def simplified(self) -> WeightedData:
+        """Return the data without weights if all are one."""
+        is_complete = self.variances is None or bool((self.variances == 1).all())
+        return WeightedData(self.X, self.Y) if is_complete else self
 
     def mean(self) -> np.ndarray:
-        """The weighted mean (p,) of each output."""
+        """Return the weighted mean (p,) of each output."""
         weights = np.isfinite(self.Y) / (1.0 if self.variances is None else self.variances)
         return np.nansum(weights * np.nan_to_num(self.Y), 0) / weights.sum(0)
 
 
-def weighted(X: np.ndarray, Y: np.ndarray, weight) -> Weighed:
-    """Data with the weights of rows (n,) or entries (n, p)."""
+def apply_weights(X: np.ndarray, Y: np.ndarray, weight) -> WeightedData:
+    """Apply the weights of rows (n,) or entries (n, p)."""
     if weight is None:
-        return Weighed(X, Y)
+        return WeightedData(X, Y)
     weight = np.asarray(as_array(weight), dtype=np.float64)
     counts = weight if weight.ndim == 1 and len(weight) == len(Y) else None
     weight = np.broadcast_to(weight[:, None], Y.shape) if counts is not None else weight
-    weight = entry_values(weight, Y, "sample_weight is a number for each row, or")
+    weight = entry_values(weight, Y, "sample_weight")
     if not bool((np.isfinite(weight) & (weight >= 0)).all()):
-        raise InputError("sample_weight must be finite and not negative.")
+        raise InputError("sample_weight must be finite and nonnegative.")
     Y = np.where(weight > 0, Y, np.nan)
-    return Weighed(X, Y, 1 / np.where(weight > 0, weight, 1.0), counts)
+    return WeightedData(X, Y, 1 / np.where(weight > 0, weight, 1.0), counts)
 
 
-FEW = 3
-"""Equal values that are no accident."""
+MIN_EQUAL_VALUES = 3
+"""Number of equal values from which an output counts as constant."""
 
 
 def constant_outputs(Y: np.ndarray) -> list[int]:
-    """The columns of Y (n, p), NaN where missing, that were seen at least three times and always with the same value.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.estimators.common.validation import constant_outputs
-        >>> constant_outputs(np.array([[1.0, 2.0], [2.0, 2.0], [0.0, np.nan], [4.0, 2.0]]))
-        [1]
-    """
+    """Return the columns of Y (n, p) that have at least three observed values, all equal."""
     columns = (y[np.isfinite(y)] for y in Y.T)
-    return [a for a, y in enumerate(columns) if len(y) >= FEW and (y == y[0]).all()]
+    return [a for a, y in enumerate(columns) if len(y) >= MIN_EQUAL_VALUES and (y == y[0]).all()]
 
 
-def warn_of_constants(estimator, Y: np.ndarray) -> None:
-    """Name the constant outputs of a model whose outputs are trained together."""
+def warn_about_constants(estimator, Y: np.ndarray) -> None:
+    """Warn if outputs that are trained jointly include constant ones.
+
+    The evidence of a constant output grows without bound as its noise shrinks, so that training may end where the other
+    outputs are taken for noise.
+    """
     if Y.shape[1] == 1 or estimator.kernel in ("auto", "independent") or estimator.hyperparameters == "fixed":
         return
     if found := constant_outputs(Y):
         listed = ", ".join(repr(estimator.output_names_[a]) for a in found)
         warnings.warn(
-            f"{listed} of Y never changes: nothing can be learned from it, and outputs that are trained together with it may be taken "
-            'for noise. Leave it out, or use kernel="independent".',
+            f"Output {listed} is constant and may degrade outputs trained jointly with it. Drop it or use "
+            'kernel="independent".',
             FitWarning,
             stacklevel=5,
         )
+
+
+@dataclass(frozen=True)
+class Table:
+    """X (n, d), Y (n, p) with NaN where missing, and known variances (n, p) or None, in original units."""
+
+    X: np.ndarray
+    Y: np.ndarray
+    noise: np.ndarray | None = None
+
+    def __getitem__(self, rows) -> Table:
+        return Table(self.X[rows], self.Y[rows], None if self.noise is None else self.noise[rows])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all outputs are observed, with noise that does not vary over rows."""
+        return self.noise is None and bool(np.isfinite(self.Y).all())
+
+    def scaled(self, scaling: Scaling) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Return the table as tensors in standardized units."""
+        noise = None if self.noise is None else scaling.variances(self.noise)
+        return scaling.inputs(self.X), scaling.outputs(self.Y), noise
+
+    def parts(self, num_rows: int) -> list[Table]:
+        """Split into consecutive parts of at most `num_rows` rows."""
+        return [self[start : start + num_rows] for start in range(0, len(self.X), num_rows)]
+
+    def some_rows(self, limit: int | None, seed: int) -> Table:
+        """Return a random subset of about `limit` rows, or all if there are fewer."""
+        if limit is None or len(self.X) <= limit:
+            return self
+        return self[draw_random_rows(np.isfinite(self.Y), limit, seed)]

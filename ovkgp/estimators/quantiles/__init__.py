@@ -1,1 +1,1 @@
-"""Quantiles."""
+"""Estimation of all conditional quantiles at once."""

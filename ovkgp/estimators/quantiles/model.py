@@ -1,7 +1,7 @@
-"""λ by cross-validation: the loss of rows left out, along a path of λ from large to small, each fit started at the last one.
+"""The model of quantile regression: coordinates of inputs and levels, solution, selection of λ and uncertainty.
 
-Coordinates of the kernel are made once, of all rows: those of a part of the rows are a subspace of them, and a fit in the larger one
-is the same function (LT-83). The path ends when the loss has risen for a while.
+Coordinates of the kernel are computed once from all rows. Those of a subset of the rows span a subspace, and a fit in
+the larger space is the same function (LT-83), so that folds and replicates use them too.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from ovkgp.estimators.quantiles.kernel import (
     GaussianScales,
     LearnedKernel,
     TrendFactor,
-    gaussian_scales,
-    learned_kernel,
-    learned_trend,
+    estimate_gaussian_scales,
+    learn_kernel,
+    learn_trend,
 )
-from ovkgp.estimators.quantiles.rows import FAR, QuantileRows
+from ovkgp.estimators.quantiles.rows import LOSS_CLIP_IQRS, QuantileRows
+from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.inference.tasks.factors import Factor, LevelFactor, derivative_task_factor
+from ovkgp.inference.tasks.factors import Factor, LevelFactor, make_derivative_task_factor
 from ovkgp.inference.tasks.noncrossing import METHODS, NonCrossing, solve_noncrossing
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolution, zero_offset
 from ovkgp.inference.tasks.sandwich import Sandwich, sandwich
@@ -40,21 +41,34 @@ from ovkgp.inference.tasks.solvers.streamed import StreamedProblem, StreamedSolu
 from ovkgp.inference.tasks.solvers.streamed_lbfgs import solve_streamed
 from ovkgp.losses import IntegralLoss, Loss, Pinball, SmoothedPinball, TaskMeasure, grid
 
-LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""The levels of the finite couplings where none are named, and those of a score."""
-MAX_ENTRIES, FASTER_APART = 1 << 24, 1 << 21
-"""Entries of Φ that are kept at most, 134 MB, and from which on it is faster to make its rows a few at a time, and again."""
-SAMPLE = 4000
-"""Rows by which scales and λ are chosen where Φ is not kept."""
+DEFAULT_LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Default levels of the finite couplings and of a score."""
+MAX_STORED_ENTRIES = 1 << 24
+"""Maximum number of entries of Φ in memory, 134 MB."""
+STREAMING_THRESHOLD_ENTRIES = 1 << 21
+"""Number of entries of Φ beyond which it is faster to recompute its rows in chunks."""
+MAX_SELECTION_ROWS = 4000
+"""Maximum number of rows used to select scales and λ if Φ is not stored."""
 MAX_ANCHORS = 200
-"""Rows at which a penalty keeps curves from crossing."""
-FEW_TASKS = 9
-"""Nodes by which λ is chosen."""
+"""Maximum number of rows at which a non-crossing penalty applies."""
+NUM_SELECTION_TASKS = 9
+"""Maximum number of nodes used to select λ."""
+OFFSET_STREAM = 1
+"""Spawn key of the random numbers of the errors of the prior mean; the draws of weights use others."""
+LAM_EXPONENTS = np.arange(2.0, -3.25, -0.5)
+"""Exponents of ten by which the path multiplies the initial λ."""
+PATIENCE = 2
+"""Number of steps without a new minimum that end the path below the initial λ; far above it, losses hardly differ."""
+PATH_TOLERANCE, PATH_MAX_ITER = 3e-3, 220
+"""Relative duality gap and maximum number of iterations of the fits of a path; held-out losses differ by more."""
+
+
+# --- levels ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TaskSide:
-    """Nodes and weights of the levels, and coordinates of their kernel."""
+    """Nodes and weights of the levels, and the factor of their kernel."""
 
     measure: TaskMeasure
     factor: Factor
@@ -65,14 +79,14 @@ class TaskSide:
         return self.factor(self.measure.nodes.unsqueeze(-1))
 
 
-def task_side(options, num_tasks: int, seed: int) -> TaskSide:
-    """The task side of an estimator with `coupling`, `levels`, `measure`, `task_kernel` and `task_lengthscale`."""
+def make_task_side(options, num_tasks: int, seed: int) -> TaskSide:
+    """Make the task side from `coupling`, `levels`, `measure`, `task_kernel` and `task_lengthscale`."""
     if options.coupling == "infinite":
         measure = make_measure(options.measure, num_tasks, random_state=seed)
         if options.noncrossing in METHODS:
             nodes = measure.nodes.unsqueeze(-1)
             kernel = task_kernel(options.task_kernel, options.task_lengthscale, nodes, "task_kernel")
-            return TaskSide(measure, derivative_task_factor(kernel, measure.nodes))
+            return TaskSide(measure, make_derivative_task_factor(kernel, measure.nodes))
         return TaskSide(
             measure, task_factor(measure.nodes, kernel=options.task_kernel, lengthscale=options.task_lengthscale)
         )
@@ -84,27 +98,19 @@ def task_side(options, num_tasks: int, seed: int) -> TaskSide:
 
 
 def finite_levels(options) -> np.ndarray:
-    """The levels that the finite couplings learn, in order."""
-    return np.unique(np.asarray(LEVELS if options.levels is None else options.levels, dtype=np.float64))
+    """Return the sorted levels of a finite coupling."""
+    return np.unique(np.asarray(DEFAULT_LEVELS if options.levels is None else options.levels, dtype=np.float64))
 
 
-def quantile_loss(options) -> Loss:
-    """ℓ by name."""
-    return Pinball() if options.loss == "pinball" else SmoothedPinball(float(options.kappa))
+# --- model ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class QuantileModel:
-    """A model before it is solved.
+    """Model before it is solved, for scaled rows and the input factor φ.
 
-    Args:
-        rows: scaled.
-        inputs: φ.
-        Phi: its rows at the data (n, r); None where they are made a few at a time.
-        scales: signal and noise of a Gaussian process with this kernel; None where y is constant.
-        offset: b.
-        loss: ℓ.
-        lengthscale: of the inputs, a number or (d,); None where the kernel is not by name.
+    `Phi` (n, r) is φ at the rows, None if it is computed in chunks. `scales` is None if y is constant. `offset` is the
+    prior mean b. `lengthscale` is a number or (d,), None for a kernel object.
     """
 
     rows: QuantileRows
@@ -117,225 +123,168 @@ class QuantileModel:
 
     @property
     def residual_scale(self) -> float:
-        """s, of the scaled target; zero where it is constant."""
+        """Residual scale s of the scaled target; zero if it is constant."""
         return 0.0 if self.scales is None else self.scales.residual_scale
 
     def problem(self, side: TaskSide, lam: float) -> TaskProblem:
-        """J at λ, with the nodes of a task side, in memory."""
+        """Return the objective J at λ with Φ in memory."""
         targets = self._targets() - self.offset(side.measure.nodes)
-        return TaskProblem(self.Phi, side.rows, targets, *self._how(side, lam))
+        return TaskProblem(self.Phi, side.rows, targets, self._integral_loss(side), lam, self._row_weights())
 
-    def streamed(self, side: TaskSide, lam: float, seed: int = 0) -> StreamedProblem:
-        """The same with rows of Φ that are made when they are needed."""
-        X, y, b = torch.from_numpy(self.rows.X), self._targets(), self.offset(side.measure.nodes)
-        loss, lam, shares = self._how(side, lam)
-        return StreamedProblem.of(
-            self.inputs, X, side.rows, y, loss, lam, row_weights=shares, offset=b, random_state=seed
+    def streamed_problem(self, side: TaskSide, lam: float, seed: int = 0) -> StreamedProblem:
+        """Return the objective J at λ with rows of Φ that are computed in chunks."""
+        return StreamedProblem.from_factor(
+            self.inputs,
+            torch.from_numpy(self.rows.X),
+            side.rows,
+            self._targets(),
+            self._integral_loss(side),
+            lam,
+            row_weights=self._row_weights(),
+            offset=self.offset(side.measure.nodes),
+            random_state=seed,
         )
 
     def _targets(self) -> Tensor:
-        return torch.from_numpy(self.rows.fenced(FAR).y)[:, None]
+        return torch.from_numpy(self.rows.clip_outliers(LOSS_CLIP_IQRS).y)[:, None]
 
-    def _how(self, side: TaskSide, lam: float) -> tuple[IntegralLoss, float, Tensor]:
-        return IntegralLoss(self.loss, side.measure), lam, torch.from_numpy(self.rows.shares)
+    def _integral_loss(self, side: TaskSide) -> IntegralLoss:
+        return IntegralLoss(self.loss, side.measure)
+
+    def _row_weights(self) -> Tensor:
+        return torch.from_numpy(self.rows.relative_weights)
 
     def in_memory(self) -> QuantileModel:
-        """This model, or where Φ is not kept the same on at most 4000 of its rows."""
+        """Return this model, or, if Φ is not stored, the one of at most 4000 of its rows with Φ in memory."""
         if self.Phi is not None:
             return self
-        rows = self.rows.at(self.rows.places(SAMPLE))
+        rows = self.rows.select(self.rows.spaced_indices(MAX_SELECTION_ROWS))
         return replace(self, rows=rows, Phi=self.inputs(torch.from_numpy(rows.X)))
 
     def penalty(self, side: TaskSide, lam_nc: float) -> NonCrossing:
-        """Ω on at most 200 of the rows and all nodes."""
-        chosen = self.rows.places(MAX_ANCHORS)
-        nodes = side.measure.nodes
-        return NonCrossing(
-            self.Phi[chosen], side.factor.slopes(nodes.unsqueeze(-1)), self._offset_slopes(nodes), lam_nc
-        )
+        """Return the non-crossing penalty Ω on at most 200 rows and all nodes."""
+        index, nodes = self.rows.spaced_indices(MAX_ANCHORS), side.measure.nodes
+        return NonCrossing(self.Phi[index], side.factor.slopes(nodes.unsqueeze(-1)), self._offset_slopes(nodes), lam_nc)
 
     def _offset_slopes(self, nodes: Tensor) -> Tensor:
         return self.offset.slopes(nodes) if isinstance(self.offset, GaussianQuantiles) else torch.zeros_like(nodes)
 
     def function(self, side: TaskSide, weights: Tensor) -> TaskFunction:
-        """h."""
+        """Return the function h with the given weights."""
         return TaskFunction(self.inputs, side.factor, weights, self.offset)
 
 
-def quantile_model(options, rows: QuantileRows, chosen: LearnedKernel, seed: int) -> QuantileModel:
-    """The model of an estimator for scaled rows.
-
-    Args:
-        options: for `kernel`, `num_frequencies`, `intercept`, `prior_mean`, `loss` and `kappa`.
-        chosen: lengthscale and shares of the kernel.
-
-    Cost: O(n³) exact, O(n D²) with D frequencies.
-    """
+def build_quantile_model(options, rows: QuantileRows, learned: LearnedKernel, seed: int) -> QuantileModel:
+    """Build the model of scaled rows with a selected kernel. O(n³) exact, O(n D²) with D frequencies."""
     X = torch.from_numpy(rows.X)
-    kernel = task_kernel(options.kernel, chosen.lengthscale, X)
+    kernel = task_kernel(options.kernel, learned.lengthscale, X)
     inputs = input_factor(X, kernel=kernel, num_frequencies=options.num_frequencies, random_state=seed)
-    if chosen.shares.stationary < 1:
-        inputs = TrendFactor(inputs, chosen.shares)
-    inputs = InterceptFactor(inputs, chosen.intercept) if options.intercept else inputs
-    lengthscale = None if isinstance(options.kernel, Kernel) else _lengthscale_of(kernel)
-    return completed(options, rows, inputs, kept_rows(options, inputs, X), lengthscale)
+    if learned.proportions.stationary < 1:
+        inputs = TrendFactor(inputs, learned.proportions)
+    inputs = InterceptFactor(inputs, learned.intercept) if options.intercept else inputs
+    lengthscale = None if isinstance(options.kernel, Kernel) else _read_lengthscale(kernel)
+    return complete_model(options, rows, inputs, compute_training_features(options, inputs, X), lengthscale)
 
 
-def kept_rows(options, inputs: Factor, X: Tensor) -> Tensor | None:
-    """Φ (n, r); None where it is better made a few rows at a time, which only random features can be."""
-    if options.num_frequencies is None:
-        return inputs.anchor_rows
-    limit = MAX_ENTRIES if options.noncrossing in METHODS else FASTER_APART  # a penalty needs it
-    return inputs(X) if len(X) * inputs(X[:1]).shape[1] <= limit else None
-
-
-def _lengthscale_of(kernel: Kernel) -> float | np.ndarray:
+def _read_lengthscale(kernel: Kernel) -> float | np.ndarray:
     values = kernel.lengthscale.detach().reshape(-1).numpy().copy()
     return values if kernel.ard_num_dims is not None else float(values[0])
 
 
-def completed(options, rows: QuantileRows, inputs: Factor, Phi: Tensor | None, lengthscale=None) -> QuantileModel:
-    """The model with given coordinates: scales, prior mean and loss."""
-    plain = QuantileModel(rows, inputs, Phi, None, zero_offset, quantile_loss(options), lengthscale)
+def compute_training_features(options, inputs: Factor, X: Tensor) -> Tensor | None:
+    """Compute Φ (n, r); None for random features that are better computed in chunks."""
+    if options.num_frequencies is None:
+        return inputs.anchor_rows
+    # a penalty needs Φ in memory
+    limit = MAX_STORED_ENTRIES if options.noncrossing in METHODS else STREAMING_THRESHOLD_ENTRIES
+    return inputs(X) if len(X) * inputs(X[:1]).shape[1] <= limit else None
+
+
+def complete_model(options, rows: QuantileRows, inputs: Factor, Phi: Tensor | None, lengthscale=None) -> QuantileModel:
+    """Add scales, prior mean and loss to given coordinates."""
+    model = QuantileModel(rows, inputs, Phi, None, zero_offset, make_quantile_loss(options), lengthscale)
     if (rows.y == rows.y[0]).all():
-        return plain
-    some = plain.in_memory()
-    y, weights = some.rows.fenced().y, some.rows.weights
-    scales = gaussian_scales(some.Phi, torch.from_numpy(y), torch.from_numpy(weights))
+        return model
+    sample = model.in_memory()
+    y, weights = sample.rows.clip_outliers().y, sample.rows.weights
+    scales = estimate_gaussian_scales(sample.Phi, torch.from_numpy(y), torch.from_numpy(weights))
     offset = GaussianQuantiles(scales.residual_scale) if options.prior_mean == "gaussian" else zero_offset
-    return replace(plain, scales=scales, offset=offset)
+    return replace(model, scales=scales, offset=offset)
 
 
-def chosen_kernel(options, rows: QuantileRows) -> LearnedKernel:
-    """Lengthscale and shares of the input kernel: what the options name, and what is "auto" from the rows, where y varies at all."""
+def make_quantile_loss(options) -> Loss:
+    """Make the loss ℓ from `loss` and `kappa`."""
+    return Pinball() if options.loss == "pinball" else SmoothedPinball(float(options.kappa))
+
+
+def select_kernel(options, rows: QuantileRows) -> LearnedKernel:
+    """Select lengthscale and proportions of the input kernel: as given, or learned if "auto" and y varies."""
     if isinstance(options.kernel, Kernel):
         return LearnedKernel(None)
     if isinstance(options.lengthscale, LearnedKernel):
         return options.lengthscale
+    is_constant = (rows.y == rows.y[0]).all()
     known = None if is_auto(options.lengthscale) else options.lengthscale
-    if known is None and is_auto(options.trend) and not (rows.y == rows.y[0]).all():
-        return learned_trend(rows, options.kernel)
+    if known is None and is_auto(options.trend) and not is_constant:
+        return learn_trend(rows, options.kernel)
     trend = None if is_auto(options.trend) else options.trend
-    if (rows.y == rows.y[0]).all() or (known is not None and trend is None):
+    if is_constant or (known is not None and trend is None):
         return LearnedKernel("median" if known is None else known)
     if isinstance(known, str):
         known = task_kernel(options.kernel, known, torch.from_numpy(rows.X)).lengthscale.item()
-    return learned_kernel(rows, options.kernel, trend, known)
+    return learn_kernel(rows, options.kernel, trend, known)
 
 
 def is_auto(value) -> bool:
-    """Whether an option is left to the data."""
+    """Return whether an option is "auto"."""
     return isinstance(value, str) and value == "auto"
 
 
-OFFSET = 1
-"""The stream of random numbers of a seed that errors of the prior mean are drawn from: no weights use it."""
+# --- solution -------------------------------------------------------------------------------------------------------
 
 
 def solve_quantiles(
-    options, model: QuantileModel, side: TaskSide, lam: float, start: Tensor | None = None, verbose: int = 0
+    options, model: QuantileModel, side: TaskSide, lam: float, init: Tensor | None = None, verbose: int = 0
 ) -> TaskSolution | StreamedSolution:
-    """The minimiser of J at λ.
-
-    Args:
-        options: for `noncrossing`, `lam_nc`, `tol` and `max_iter`.
-        start: W (r, q) to begin with.
-
-    Cost: that of the solver.
-    """
-    how = {"start": start, "tolerance": options.tol, "max_iter": options.max_iter, "verbose": verbose}
+    """Minimize J at λ, from initial weights W (r, q), with the solver that `noncrossing` and the size of Φ require."""
+    solver_options = {"init": init, "tolerance": options.tol, "max_iter": options.max_iter, "verbose": verbose}
     if model.Phi is None:
         if options.noncrossing in METHODS:
             raise OptionError(
-                f"noncrossing={options.noncrossing!r} needs all rows in memory, and {len(model.rows)} rows of features are too many: use "
-                '"rearrange", or fewer num_frequencies.'
+                f"noncrossing={options.noncrossing!r} is not supported with {len(model.rows)} rows, whose features do "
+                'not fit in memory. Use noncrossing="rearrange" or fewer num_frequencies.'
             )
-        return solve_streamed(model.streamed(side, lam), **how)
+        return solve_streamed(model.streamed_problem(side, lam), **solver_options)
     if options.noncrossing in METHODS:
         return solve_noncrossing(
-            model.problem(side, lam), model.penalty(side, options.lam_nc), method=options.noncrossing, **how
+            model.problem(side, lam), model.penalty(side, options.lam_nc), method=options.noncrossing, **solver_options
         )
-    return solve_primal(model.problem(side, lam), **how)
+    return solve_primal(model.problem(side, lam), **solver_options)
 
 
-def fitted_model(estimator) -> tuple[QuantileModel, TaskSide]:
-    """The model and the task side of a fitted `InfiniteQuantileRegressor`, made again from what it keeps. O(n r) time and memory."""
+def rebuild_model(estimator) -> tuple[QuantileModel, TaskSide]:
+    """Rebuild the model and the task side of a fitted `InfiniteQuantileRegressor`. O(n r) time and memory."""
     h, rows = estimator.function_, estimator._data
     X = torch.from_numpy(rows.X)
-    Phi = h.inputs(X) if estimator.num_frequencies is None else kept_rows(estimator, h.inputs, X)
-    model = QuantileModel(rows, h.inputs, Phi, None, h.offset, quantile_loss(estimator))
+    Phi = h.inputs(X) if estimator.num_frequencies is None else compute_training_features(estimator, h.inputs, X)
+    model = QuantileModel(rows, h.inputs, Phi, None, h.offset, make_quantile_loss(estimator))
     return model, TaskSide(estimator.measure_, h.tasks)
 
 
-def fitted_parts(estimator) -> Callable[[], Iterable[TaskProblem]]:
-    """J of a fitted `InfiniteQuantileRegressor`, in one piece or a few rows at a time."""
-    model, side = fitted_model(estimator)
-    if model.Phi is None:
-        return model.streamed(side, estimator.lam_).chunks
-    problem = model.problem(side, estimator.lam_)
-    return lambda: [problem]
+# --- selection of λ -------------------------------------------------------------------------------------------------
 
 
-def quantile_sandwich(estimator) -> Sandwich:
-    """Cov[W] of a fitted `InfiniteQuantileRegressor`, in the units of the model. O(n r² + r³) time."""
-    h = estimator.function_
-    return sandwich(fitted_parts(estimator), h.weights, h.offset(estimator.measure_.nodes), estimator._data.count)
-
-
-def sandwich_std(estimator, X: Tensor, levels: Tensor) -> Tensor:
-    """The standard deviation (m, q) of the curves at scaled X (m, d), in the units of the model; far from the data, that of the prior."""
-    h, cov = estimator.function_, estimator.sandwich_
-    variance = cov.variance(h.inputs(X), h.tasks(levels[:, None])) + cov.temperature * h.left_out(X, levels)
-    return (variance + offset_variance(estimator, levels)).sqrt()
-
-
-def offset_variance(estimator, levels: Tensor) -> Tensor:
-    """How unsure the prior mean b itself is, (q,), in the units of the model: it too was learned from the rows."""
-    offset = estimator.function_.offset
-    if isinstance(offset, GaussianQuantiles):
-        return offset.variance(levels, estimator._data.count)
-    return torch.zeros_like(levels)
-
-
-def offset_draws(estimator, levels: Tensor, num_samples: int, random_state) -> Tensor:
-    """Draws (num_samples, q) of the error of b, in the units of the model, with the variance above."""
-    offset = estimator.function_.offset
-    if not isinstance(offset, GaussianQuantiles):
-        return levels.new_zeros(num_samples, len(levels))
-    rng = np.random.default_rng(np.random.SeedSequence(as_seed(random_state), spawn_key=(OFFSET,)))
-    return offset.errors(levels, estimator._data.count, torch.from_numpy(rng.standard_normal((num_samples, 2))))
-
-
-def quantile_replicates(estimator, seed: int) -> np.ndarray:
-    """W (B, r, q) of `num_replicates` fits to the same rows with random weights (the Bayesian bootstrap). B solutions."""
-    model, side = fitted_model(estimator)
-
-    def fit(weights: np.ndarray) -> np.ndarray:
-        weighted = replace(model, rows=replace(model.rows, weights=weights))
-        found = solve_quantiles(estimator, weighted, side, estimator.lam_, estimator.function_.weights)
-        if found.report.interrupted:
-            raise KeyboardInterrupt  # ends all replicates, and not this one alone
-        return found.weights.numpy()
-
-    weights = replicate_weights(model.rows.weights, check_replicates(estimator), seed)
-    return np.stack(replicate_fits(fit, weights, estimator.verbose))
-
-
-EXPONENTS = np.arange(2.0, -3.25, -0.5)
-"""The path: a first guess of λ, times ten to these."""
-PATIENCE = 2
-"""How often the loss may rise in a row, once λ is below the first guess; far above it, all losses are alike."""
-TOLERANCE, MAX_ITER = 3e-3, 220
-"""The relative duality gap of the fits of a path, and their most iterations: losses of rows left out differ by more than that."""
-
-
+@storable_record
 @dataclass(frozen=True)
 class QuantilePath:
-    """The loss of rows left out at each λ tried.
+    """Held-out loss at each λ of a path.
 
-    Attributes:
-        lams: λ (k,), canonical, decreasing.
-        losses: the mean loss (k,) of rows left out, in the units of the standardised target.
+    Attributes
+    ----------
+    lams : ndarray of shape (k,)
+        Canonical λ, decreasing.
+    losses : ndarray of shape (k,)
+        Mean held-out loss, in units of the standardized target.
     """
 
     lams: np.ndarray
@@ -343,48 +292,43 @@ class QuantilePath:
 
     @property
     def best(self) -> float:
-        """The λ of least loss."""
+        """λ of minimal loss."""
         return float(self.lams[self.losses.argmin()])
 
 
-def quantile_path(problem: TaskProblem, folds: list[np.ndarray], *, verbose: int = 0) -> QuantilePath:
-    """The loss of rows left out, for λ around that of the problem.
+def cross_validate_lam(problem: TaskProblem, folds: list[np.ndarray], *, verbose: int = 0) -> QuantilePath:
+    """Compute held-out losses along a path of decreasing λ, which ends when the loss keeps rising.
 
-    Args:
-        problem: of all rows, with a first guess of λ.
-        folds: the places of the rows that are left out together.
-        verbose: whether there is a progress bar.
-
-    A fit to n' of n rows has the penalty λ n/n': what the whole weighs against the prior, λ n, stays the same.
-
-    Cost: a loose solution for each fold and λ.
+    `folds` are the indices of the rows held out together. A fit to n' of n rows has the penalty λ n/n', since the
+    weight of data against prior is λ n. Each fit is initialized at that of the previous λ. Complexity: a loose solution
+    per fold and λ.
     """
-    lams, losses, starts = problem.lam * 10**EXPONENTS, [], [None] * len(folds)
+    lams, losses, inits = problem.lam * 10**LAM_EXPONENTS, [], [None] * len(folds)
     for lam in tqdm(lams, disable=not verbose, desc="λ", unit="λ"):
-        found = [_left_out(problem, fold, lam, start, verbose) for fold, start in zip(folds, starts, strict=True)]
+        found = [_fit_without_fold(problem, fold, lam, init) for fold, init in zip(folds, inits, strict=True)]
         losses.append(sum(loss for loss, _, _ in found) / float(problem.row_weights.sum()))
-        starts = [start for _, start, _ in found]
+        inits = [init for _, init, _ in found]
         rises = lam <= problem.lam and len(losses) - 1 - int(np.argmin(losses)) >= PATIENCE
         if rises or any(interrupted for _, _, interrupted in found):
             break
     return QuantilePath(lams[: len(losses)], np.array(losses))
 
 
-def _left_out(problem: TaskProblem, fold: np.ndarray, lam: float, start: Tensor | None, verbose: int):
-    """The summed loss of a fold, the weights of the fit to the others, and whether Ctrl-C ended it."""
+def _fit_without_fold(problem: TaskProblem, fold: np.ndarray, lam: float, init: Tensor | None):
+    """Return the summed loss of a fold, the weights of the fit to the other rows, and whether it was interrupted."""
     kept = np.setdiff1d(np.arange(problem.num_rows), fold)
-    training = rows_of(problem, kept, lam * problem.num_rows / len(kept))
+    training = select_rows(problem, kept, lam * problem.num_rows / len(kept))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)  # loose on purpose; the fit at the λ chosen warns for itself
-        solution = solve_primal(training, start=start, tolerance=TOLERANCE, max_iter=MAX_ITER, verbose=0)
-    held = rows_of(problem, fold, lam)
-    loss = held.risk(held.values(solution.weights)) * len(fold)
+        warnings.simplefilter("ignore", FitWarning)  # loose on purpose; the final fit has its own warnings
+        solution = solve_primal(training, init=init, tolerance=PATH_TOLERANCE, max_iter=PATH_MAX_ITER, verbose=0)
+    heldout = select_rows(problem, fold, lam)
+    loss = heldout.risk(heldout.values(solution.weights)) * len(fold)
     return loss.item(), solution.weights, solution.report.interrupted
 
 
-def rows_of(problem: TaskProblem, places: np.ndarray, lam: float) -> TaskProblem:
-    """The same problem on some of the rows."""
-    index = torch.from_numpy(places)
+def select_rows(problem: TaskProblem, index: np.ndarray, lam: float) -> TaskProblem:
+    """Restrict a problem to some rows, with another λ."""
+    index = torch.from_numpy(index)
     return replace(
         problem,
         inputs=problem.inputs[index],
@@ -392,3 +336,61 @@ def rows_of(problem: TaskProblem, places: np.ndarray, lam: float) -> TaskProblem
         row_weights=problem.row_weights[index],
         lam=lam,
     )
+
+
+# --- uncertainty ----------------------------------------------------------------------------------------------------
+
+
+def compute_sandwich(estimator) -> Sandwich:
+    """Compute Cov[W] of a fitted `InfiniteQuantileRegressor` in standardized units. O(n r² + r³) time."""
+    h = estimator.function_
+    offset = h.offset(estimator.measure_.nodes)
+    return sandwich(make_problem_chunks(estimator), h.weights, offset, estimator._data.count)
+
+
+def make_problem_chunks(estimator) -> Callable[[], Iterable[TaskProblem]]:
+    """Return a function that iterates over J of a fitted `InfiniteQuantileRegressor`, whole or in chunks of rows."""
+    model, side = rebuild_model(estimator)
+    if model.Phi is None:
+        return model.streamed_problem(side, estimator.lam_).chunks
+    problem = model.problem(side, estimator.lam_)
+    return lambda: [problem]
+
+
+def compute_sandwich_std(estimator, X: Tensor, levels: Tensor) -> Tensor:
+    """Compute the standard deviation (m, q) of the curves in standardized units."""
+    h, cov = estimator.function_, estimator.sandwich_
+    variance = cov.variance(h.inputs(X), h.tasks(levels[:, None])) + cov.temperature * h.residual_variance(X, levels)
+    return (variance + compute_offset_variance(estimator, levels)).sqrt()
+
+
+def compute_offset_variance(estimator, levels: Tensor) -> Tensor:
+    """Compute the variance (q,) of the prior mean b, which was estimated too, in standardized units."""
+    offset = estimator.function_.offset
+    if isinstance(offset, GaussianQuantiles):
+        return offset.variance(levels, estimator._data.count)
+    return torch.zeros_like(levels)
+
+
+def draw_offset_errors(estimator, levels: Tensor, num_samples: int, random_state) -> Tensor:
+    """Draw errors (num_samples, q) of b with this variance, in standardized units."""
+    offset = estimator.function_.offset
+    if not isinstance(offset, GaussianQuantiles):
+        return levels.new_zeros(num_samples, len(levels))
+    rng = np.random.default_rng(np.random.SeedSequence(as_seed(random_state), spawn_key=(OFFSET_STREAM,)))
+    return offset.errors(levels, estimator._data.count, torch.from_numpy(rng.standard_normal((num_samples, 2))))
+
+
+def fit_replicates(estimator, seed: int) -> np.ndarray:
+    """Fit W (B, r, q) of `num_replicates` Bayesian bootstrap replicates. B solutions."""
+    model, side = rebuild_model(estimator)
+
+    def fit(weights: np.ndarray) -> np.ndarray:
+        weighted = replace(model, rows=replace(model.rows, weights=weights))
+        found = solve_quantiles(estimator, weighted, side, estimator.lam_, estimator.function_.weights)
+        if found.report.interrupted:
+            raise KeyboardInterrupt  # end all replicates, not only this one
+        return found.weights.numpy()
+
+    weights = replicate_weights(model.rows.weights, check_replicates(estimator), seed)
+    return np.stack(replicate_fits(fit, weights, estimator.verbose))

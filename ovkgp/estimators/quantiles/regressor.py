@@ -1,9 +1,9 @@
-"""All conditional quantiles at once: infinite quantile regression (LT-05, LT-51, BT-99..102).
+"""`InfiniteQuantileRegressor`, quantile regression for all levels at once (LT-05, LT-51, BT-99..102).
 
     h = argmin (1/n) Σ_i ∫ ρ_θ(y_i − h(x_i)(θ)) dθ + (λ/2) ‖h − b‖²,      h(x)(θ) = b(θ) + φ(x)ᵀ W ψ(θ),
 
-is a function of input and level: any level may be asked for after the fit. Under the prior W ~ N(0, I) it is the mode of the posterior
-with the likelihood exp(−loss/λ): a Gaussian process of quantile curves with mean b(θ) = s Φ⁻¹(θ).
+is a function of input and level, so that any level can be predicted after the fit. With the prior W ~ N(0, I) and the
+likelihood exp(−loss/λ) it is the posterior mode: a Gaussian process of quantile curves with mean b(θ) = s Φ⁻¹(θ).
 """
 
 from __future__ import annotations
@@ -20,126 +20,173 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from torch import Tensor
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.base import KEPT
-from ovkgp.estimators.common.options import all_or_nothing
+from ovkgp.criticism.predictive_distributions import PredictiveDistribution
+from ovkgp.estimators.common.base import INPUT_ATTRIBUTES
+from ovkgp.estimators.common.options import restore_on_error
 from ovkgp.estimators.common.summary import Summary
-from ovkgp.estimators.common.validation import as_array, input_table, output_names
-from ovkgp.estimators.quantiles.deep import deep_model
+from ovkgp.estimators.common.validation import as_array, check_rows, input_table, output_names
+from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
-    FEW_TASKS,
-    LEVELS,
+    DEFAULT_LEVELS,
+    NUM_SELECTION_TASKS,
     QuantileModel,
     TaskSide,
-    chosen_kernel,
+    build_quantile_model,
+    compute_sandwich,
+    compute_sandwich_std,
+    cross_validate_lam,
     finite_levels,
-    quantile_model,
-    quantile_path,
-    quantile_replicates,
-    quantile_sandwich,
-    sandwich_std,
+    fit_replicates,
+    make_task_side,
+    select_kernel,
     solve_quantiles,
-    task_side,
 )
 from ovkgp.estimators.quantiles.options import (
     canonical_lam,
     check_levels,
     check_quantile_options,
-    summarise_quantiles,
+    summarize_quantiles,
 )
-from ovkgp.estimators.quantiles.posterior import FoldFits, QuantilePosterior, fold_fits, widening
+from ovkgp.estimators.quantiles.posterior import CrossValidationFits, QuantilePosterior, conformal_margin, fit_folds
 from ovkgp.estimators.quantiles.rows import (
     NUM_FOLDS,
     PERCENTILES,
     Crossing,
     QuantileRows,
-    crossing_of,
     d2_pinball,
+    measure_crossing,
     pinball_losses,
 )
-from ovkgp.exceptions import FitWarning, InputError
+from ovkgp.estimators.storage.storage import SavableMixin, storable
+from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference.tasks.quantile_distribution import LevelDistribution, Rearranged
 from ovkgp.inference.tasks.sandwich import Sandwich
 
-GRID = torch.arange(1, 200, dtype=torch.float64) / 200
-"""Levels at which curves are sorted; percentiles are among them."""
+REARRANGEMENT_LEVELS = torch.arange(1, 200, dtype=torch.float64) / 200
+"""Levels at which curves are sorted; they include the percentiles."""
 CHUNK_POINTS = 1 << 14
-FEW_ROWS = 20
-"""With fewer, standard deviations of the curves come with a warning."""
-MADE = ("_sandwich", "_replicates", "_posterior", "_fold_fits")
-"""What is made when it is first asked for, and forgotten when another fit begins."""
+MIN_ROWS_FOR_STD = 20
+"""Number of rows below which standard deviations of the curves come with a warning."""
+CACHED_ATTRIBUTES = ("_sandwich", "_replicates", "_posterior", "_cross_validation_fits")
+"""Attributes that are computed at their first use and removed by the next fit."""
 
 
-class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
+@storable(
+    *("n_features_in_", "output_names_", "scaling_", "function_", "lam_", "gap_", "lengthscale_", "residual_scale_"),
+    *("fit_report_", "measure_", "_data", "_seed"),
+    optional=("lam_path_", "_replicates", "_cross_validation_fits"),
+)
+class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
     """Quantile regression for a continuum of levels.
 
-    Inputs and target are standardised inside; everything comes back in the user's units.
+    Inputs and target are standardized internally; everything public is in original units.
 
-    Args:
-        kernel: of the inputs: "rbf", "matern12", "matern32", "matern52", "rq", "laplace", or a scalar GPyTorch kernel, which is
-            copied, left as it is, and given the inputs in their own units.
-        lengthscale: of a kernel by name, in standard deviations of the input columns: "auto" (one a column, of largest evidence for
-            a Gaussian process on at most 500 rows), "median" (the median distance between rows, LT-41), a number, (d,), or a
-            `LearnedKernel` from `learned_kernel`, so that many fits share one training.
-        trend: "linear" or "quadratic": a polynomial of the inputs is a part of a kernel by name, as large as the evidence says, so
-            that curves go on where the data end; None for none; "auto" is "linear" where the lengthscale is "auto", or "quadratic"
-            where the evidence for that is strong, and None where the lengthscale is not "auto".
-        task_kernel, task_lengthscale: of the levels in [0, 1], likewise. Longer scales tie the levels closer together.
-        lam: λ > 0, or "auto": by 5-fold cross-validation of the loss along a path (`lam_path_`).
-        convention: of a λ that is a number: "samples" (λ/2 ‖h − b‖², as above) or "stability" (λ ‖h − b‖²).
-        coupling: "infinite" (all levels), or finitely many `levels`: "joint" (with the task kernel between them, LT-03, BT-106) or
-            "independent" (nothing between them). These answer for their levels only.
-        levels: of the finite couplings, in (0, 1); .1, .3, .5, .7, .9 where None.
-        num_tasks: nodes m of the integral over the levels; "auto" is √n, at least 10 and at most 50 (LT-137).
-        measure: "gauss_legendre", "sobol", "monte_carlo", or a `TaskMeasure` with nodes in (0, 1) shared by all rows.
-        loss: "pinball", or "smoothed_pinball" with `kappa` > 0, in standard deviations of y (LT-52).
-        noncrossing: "rearrange" (curves that cross are sorted at each point where they are asked for); "penalty" (`lam_nc` times what
-            they fall is added to the objective, at the nodes and at most 200 rows, LT-63); "exact" (they do not fall there); or None.
-        lam_nc: λ_nc ≥ 0 of "penalty", in the units of the loss of the standardised target; where "exact" begins to look.
-        num_frequencies: None for the exact kernel; a number D for so many random Fourier features (LT-86), for many rows: where their
-            matrix would be large, rows of it are made a few at a time and made again in each pass.
-        feature_extractor: a torch module from (n, d) to (n, k) that the inputs go through before the kernel (LT-44); a copy of it is
-            trained with the curves, on random features (100 where num_frequencies is None). λ must then be a number, as the rows
-            that a fold leaves out would have trained the network.
-        extractor_epochs, extractor_rate: passes over the rows, and the step size of Adam.
-        uncertainty: of `return_std`: "sandwich" (from the spread of the score and the density of the residuals, see
-            `ovkgp.inference.tasks.sandwich`), or "bootstrap" (over `num_replicates` fits to the same rows with random
-            weights, which does not see how the penalty biases the curves).
-        num_replicates: of the bootstrap.
-        prior_mean: "gaussian": b(θ) = s Φ⁻¹(θ) with s the noise of the Gaussian process with this kernel; "zero": b = 0.
-        intercept: whether a constant is added to the kernel of the inputs.
-        tol: the relative duality gap at which the solver stops.
-        max_iter: its largest number of iterations.
-        random_state: of features, random measures and folds.
-        verbose: whether there are progress bars.
+    Parameters
+    ----------
+    kernel : {"rbf", "matern12", "matern32", "matern52", "rq", "laplace"} or Kernel, default="rbf"
+        Kernel of the inputs. A scalar GPyTorch kernel is copied, not trained, and evaluated at inputs in original
+        units.
+    lengthscale : {"auto", "median"}, float, array-like of shape (d,) or LearnedKernel, default="auto"
+        Lengthscale of a kernel by name, in standard deviations of the input columns. "auto" maximizes the evidence of a
+        Gaussian process on at most 500 rows, with one lengthscale per column; "median" is the median distance between
+        rows (LT-41). A `LearnedKernel`, the result of one training, can be shared by many fits.
+    trend : {"auto", "linear", "quadratic"} or None, default="auto"
+        Polynomial of the inputs in a kernel by name, sized by the evidence, for extrapolation. "auto" is "linear", or
+        "quadratic" if the evidence for it is strong, if the lengthscale is "auto", and None otherwise.
+    task_kernel, task_lengthscale : str or Kernel, float or "median", default="rbf", 0.3
+        Kernel of the levels in [0, 1]. Larger lengthscales couple the levels more strongly.
+    lam : float or "auto", default="auto"
+        λ > 0; "auto" is 5-fold cross-validation of the loss along a path (`lam_path_`).
+    convention : {"samples", "stability"}, default="samples"
+        Meaning of a number λ: "samples" is (λ/2) ‖h − b‖², "stability" λ ‖h − b‖².
+    coupling : {"infinite", "joint", "independent"}, default="infinite"
+        "infinite" learns all levels. The others learn and predict finitely many `levels`: "joint" with the task kernel
+        between them (LT-03, BT-106), "independent" without coupling.
+    levels : array-like or None, default=None
+        Levels in (0, 1) of the finite couplings. If None, 0.1, 0.3, 0.5, 0.7 and 0.9.
+    num_tasks : int or "auto", default="auto"
+        Number m of nodes of the integral over the levels; "auto" is √n, at least 10 and at most 50 (LT-137).
+    measure : {"gauss_legendre", "sobol", "monte_carlo"} or TaskMeasure, default="gauss_legendre"
+        Nodes and weights of the levels; a `TaskMeasure` must have nodes in (0, 1) that are shared by all rows.
+    loss : {"pinball", "smoothed_pinball"}, default="pinball"
+        Loss (LT-52).
+    kappa : float or None, default=None
+        Width > 0 of "smoothed_pinball", in standard deviations of y.
+    noncrossing : {"rearrange", "penalty", "exact"} or None, default="rearrange"
+        "rearrange" sorts crossing curves at each predicted point. "penalty" adds `lam_nc` times the decrease of the
+        curves to the objective, at the nodes and at most 200 rows (LT-63); "exact" forbids a decrease there.
+    lam_nc : float, default=1.0
+        Weight ≥ 0 of "penalty", in units of the loss of the standardized target; initial value for "exact".
+    num_frequencies : int or None, default=None
+        Number D of random Fourier features (LT-86), for many rows; a large feature matrix is recomputed in chunks in
+        each pass. If None, the kernel is exact.
+    feature_extractor : torch.nn.Module or None, default=None
+        Network from (n, d) to (n, k) applied before the kernel (LT-44). A copy is trained with the curves, on random
+        features (100 if `num_frequencies` is None). It requires a number λ, since held-out rows would have trained the
+        network.
+    extractor_epochs, extractor_rate : int, float, default=200, 1e-2
+        Number of passes over the rows, and step size of Adam.
+    uncertainty : {"sandwich", "bootstrap"}, default="sandwich"
+        Method of `return_std`. "sandwich" uses the variance of the score and the density of the residuals (see
+        `ovkgp.inference.tasks.sandwich`); "bootstrap" uses `num_replicates` fits with random weights of the rows, and
+        omits the bias of the curves due to the penalty.
+    num_replicates : int, default=50
+        Number of replicates of the bootstrap.
+    prior_mean : {"gaussian", "zero"}, default="gaussian"
+        "gaussian" is b(θ) = s Φ⁻¹(θ) with s the noise of the Gaussian process with this kernel; "zero" is b = 0.
+    intercept : bool, default=True
+        Whether to add a constant to the kernel of the inputs.
+    tol : float, default=1e-4
+        Relative duality gap at which the solver stops.
+    max_iter : int, default=5000
+        Maximum number of iterations of the solver.
+    random_state : int, RandomState instance or None, default=None
+        Seed of features, random measures and folds.
+    verbose : int, default=0
+        If 1, progress is shown.
 
-    Attributes:
-        function_: h, a `TaskFunction` of scaled inputs and levels.
-        lam_: λ, canonical.
-        lengthscale_: of the inputs as used, in standard deviations; None for a kernel object.
-        residual_scale_: s, in the user's units.
-        lam_path_: `QuantilePath`, the loss of rows left out at each λ tried; only with lam="auto".
-        sandwich_, posterior_: how sure the curves are: the covariance of the weights, and draws of whole quantile functions; made at the
-            first use.
-        gap_: the duality gap: the objective is at most so far above the least one.
-        fit_report_: how the solver fared.
-        measure_: nodes and weights of the levels.
-        scaling_, output_names_ (the column of y), n_features_in_, feature_names_in_.
+    Attributes
+    ----------
+    function_ : TaskFunction
+        Function h of scaled inputs and levels.
+    lam_ : float
+        Canonical λ.
+    lengthscale_ : float, ndarray of shape (d,) or None
+        Lengthscale of the inputs in standard deviations; None for a kernel object.
+    residual_scale_ : float
+        s, in original units.
+    lam_path_ : QuantilePath
+        Held-out loss at each λ of the path, if `lam="auto"`.
+    sandwich_, posterior_ : Sandwich, QuantilePosterior
+        Covariance of the weights, and draws of whole quantile functions; computed at the first use.
+    gap_ : float
+        Duality gap, an upper bound of the distance of the objective from its minimum.
+    fit_report_ : FitReport
+        Report of the solver.
+    measure_ : TaskMeasure
+        Nodes and weights of the levels.
+    scaling_, output_names_, n_features_in_, feature_names_in_
+        Offsets and scales; names and numbers of columns.
 
-    Cost: with n rows, m nodes and r coordinates (at most n, or 2D), O(n³ + k n m r) time for k iterations and O(n²) memory with the
-    exact kernel; O(k n m D) with random features, and memory O(D²) beside the data and at most 134 MB of features.
-    lam="auto" adds a dozen loose fits to each of five folds, and lengthscale="auto" the training of a Gaussian process on at most 500 rows.
+    Notes
+    -----
+    Complexity: with n rows, m nodes and r coordinates (at most n, or 2D), O(n³ + k n m r) time for k iterations and
+    O(n²) memory with the exact kernel; O(k n m D) time with random features, and O(D²) memory besides the data and at
+    most 134 MB of features. `lam="auto"` adds a dozen loose fits to each of five folds, `lengthscale="auto"` the
+    training of a Gaussian process.
 
-    Example:
-        >>> import ovkgp
-        >>> from ovkgp.datasets import make_sine_quantiles
-        >>> X, y, quantiles = make_sine_quantiles(200, random_state=0)
-        >>> model = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-4, random_state=0).fit(X, y)
-        >>> model.predict(X, quantiles=[0.1, 0.5, 0.9]).shape
-        (200, 3)
-        >>> fresh = make_sine_quantiles(1000, random_state=1)
-        >>> lower, upper = model.predict_interval(fresh.X, level=0.8)
-        >>> bool(abs(((lower < fresh.y) & (fresh.y < upper)).mean() - 0.8) < 0.05)
-        True
+    Examples
+    --------
+    >>> import ovkgp
+    >>> from ovkgp.datasets import make_sine_quantiles
+    >>> X, y, quantiles = make_sine_quantiles(200, random_state=0)
+    >>> model = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-4, random_state=0).fit(X, y)
+    >>> model.predict(X, quantiles=[0.1, 0.5, 0.9]).shape
+    (200, 3)
+    >>> new = make_sine_quantiles(1000, random_state=1)
+    >>> lower, upper = model.predict_interval(new.X, level=0.8)
+    >>> bool(abs(((lower < new.y) & (new.y < upper)).mean() - 0.8) < 0.05)
+    True
     """
 
     def __init__(
@@ -203,28 +250,37 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def fit(self, X, y, sample_weight=None) -> InfiniteQuantileRegressor:
-        """Learn all quantiles of y given X.
+        """Fit all quantiles of y given X.
 
-        Args:
-            X: (n, d).
-            y: (n,), or (n, 1).
-            sample_weight: (n,), how often each row counts; a row with the weight 2 is a row that comes twice.
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n,) or (n, 1)
+            Target.
+        sample_weight : array-like of shape (n,) or None, default=None
+            Weights of the rows; a row of weight 2 counts as two equal rows.
+
+        Returns
+        -------
+        self : InfiniteQuantileRegressor
+            Fitted estimator.
         """
-        with all_or_nothing(self):
+        with restore_on_error(self):
             check_quantile_options(self)
-            rows, seed = self._enter(X, y, sample_weight), as_seed(self.random_state)
+            rows, seed = self._validate_data(X, y, sample_weight), as_seed(self.random_state)
             self.scaling_ = rows.scaling(scale_inputs=not isinstance(self.kernel, Kernel))
             rows = rows.scaled(self.scaling_)
-            side = task_side(self, self._num_tasks(rows.count), seed)
+            side = make_task_side(self, self._num_tasks(rows.count), seed)
             if self.feature_extractor is None:
-                model = quantile_model(self, rows, chosen_kernel(self, rows), seed)
+                model = build_quantile_model(self, rows, select_kernel(self, rows), seed)
             else:
-                model = deep_model(self, rows, side, canonical_lam(self), seed)
+                model = build_deep_model(self, rows, side, canonical_lam(self), seed)
             self._learn(model, side, seed)
         return self
 
     def _learn(self, model: QuantileModel, side: TaskSide, seed: int) -> None:
-        self.lam_ = self._chosen_lam(model, seed)
+        self.lam_ = self._select_lam(model, seed)
         solution = solve_quantiles(self, model, side, self.lam_, verbose=self.verbose)
         self.function_ = model.function(side, solution.weights)
         self.measure_, self.lengthscale_ = side.measure, model.lengthscale
@@ -233,62 +289,77 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         self.fit_report_.num_rows = len(model.rows)
         self._data, self._seed = model.rows, seed
 
-    def _chosen_lam(self, model: QuantileModel, seed: int) -> float:
+    def _select_lam(self, model: QuantileModel, seed: int) -> float:
         if self.lam != "auto":
             return canonical_lam(self)
         if model.scales is None:
-            return 1.0  # of a constant, any will do
-        some, kappa = model.in_memory(), 0.0 if self.kappa is None else self.kappa
-        guess = some.scales.lam(some.rows.count) / (1 + kappa / some.scales.residual_scale)
-        side = task_side(self, min(FEW_TASKS, self._num_tasks(some.rows.count)), seed)
-        folds = some.rows.folds(NUM_FOLDS, seed)
-        self.lam_path_ = quantile_path(some.problem(side, guess), folds, verbose=self.verbose)
-        # what the rows weigh against the prior, λ n, is the same for a part of them
-        return self.lam_path_.best * some.rows.count / model.rows.count
+            return 1.0  # y is constant, and λ has no effect
+        sample, kappa = model.in_memory(), 0.0 if self.kappa is None else self.kappa
+        initial_lam = sample.scales.lam(sample.rows.count) / (1 + kappa / sample.scales.residual_scale)
+        side = make_task_side(self, min(NUM_SELECTION_TASKS, self._num_tasks(sample.rows.count)), seed)
+        folds = sample.rows.folds(NUM_FOLDS, seed)
+        self.lam_path_ = cross_validate_lam(sample.problem(side, initial_lam), folds, verbose=self.verbose)
+        # the weight of data against prior, λ n, is kept
+        return self.lam_path_.best * sample.rows.count / model.rows.count
 
     def _num_tasks(self, count: float) -> int:
         return int(np.clip(np.sqrt(count), 10, 50)) if self.num_tasks == "auto" else self.num_tasks
 
-    def _enter(self, X, y, sample_weight) -> QuantileRows:
-        """The data checked, and what was fitted before forgotten."""
+    def _validate_data(self, X, y, sample_weight) -> QuantileRows:
+        """Check the data and reset the last fit."""
         if y is None:
-            raise InputError("this estimator requires y to be passed, but the target y is None.")
+            raise InputError("This estimator requires y to be passed, but the target y is None.")
         names = output_names(y) or ["y"]
         X, y = validate_data(self, as_array(X), as_array(y), dtype=np.float64, y_numeric=True, multi_output=True)
         if y.ndim > 1 and y.shape[1] != 1:
-            raise InputError(
-                f"y must be (n,) or (n, 1), got shape {y.shape}: quantiles are those of one output. Fit one model a column."
-            )
+            raise InputError(f"y has shape {y.shape}, expected (n,) or (n, 1). Fit one model per column.")
         y = column_or_1d(y, dtype=np.float64, warn=True)
         if len(y) < 2:
-            raise InputError("found 1 sample, and one row says nothing of how y spreads: give at least two.")
-        for fitted in [name for name in vars(self) if (name.endswith("_") and name not in KEPT) or name in MADE]:
+            raise InputError("X and y must have at least 2 rows, got 1 sample.")
+        for fitted in [
+            name
+            for name in vars(self)
+            if (name.endswith("_") and name not in INPUT_ATTRIBUTES) or name in CACHED_ATTRIBUTES
+        ]:
             delattr(self, fitted)
         self.output_names_ = names
         return QuantileRows.of(X, y, sample_weight)
 
     @property
     def n_iter_(self) -> int:
-        """The iterations of the solver, as scikit-learn names them."""
+        """Number of iterations of the solver."""
         return self.fit_report_.iterations
 
     # --- predicting -------------------------------------------------------------------------------------------------
 
     def predict(self, X, quantiles=None, return_std=False):
-        """Conditional quantiles at X (m, d).
+        """Predict conditional quantiles.
 
-        Args:
-            quantiles: None for the median, (m,); a level in (0, 1), (m,); or a list of q levels in any order, (m, q).
-            return_std: also the standard deviation of the curve itself, of the same shape: how sure the quantile is, not how y spreads around
-                it. ± 1.64 of it is a pointwise band of 90 %. The first call computes what all need, once.
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        quantiles : float, array-like of shape (q,) or None, default=None
+            Level in (0, 1), or levels in any order. If None, the median.
+        return_std : bool, default=False
+            Whether to also return the standard error of the curve, which is not the standard deviation of y. ± 1.64
+            standard errors are a pointwise 90 % band. The first call computes what all calls need.
 
-        Example:
-            >>> import ovkgp
-            >>> from ovkgp.datasets import make_exponential_quantiles
-            >>> X, y, _ = make_exponential_quantiles(300, random_state=0)
-            >>> model = ovkgp.InfiniteQuantileRegressor(lengthscale=1.0, lam=1e-2).fit(X, y)
-            >>> model.predict(X[:3], quantiles=0.8).shape
-            (3,)
+        Returns
+        -------
+        quantiles : ndarray of shape (m,) or (m, q)
+            Predicted quantiles; two-dimensional for a list of levels.
+        std : ndarray of the same shape
+            Standard errors, if `return_std`.
+
+        Examples
+        --------
+        >>> import ovkgp
+        >>> from ovkgp.datasets import make_exponential_quantiles
+        >>> X, y, _ = make_exponential_quantiles(300, random_state=0)
+        >>> model = ovkgp.InfiniteQuantileRegressor(lengthscale=1.0, lam=1e-2).fit(X, y)
+        >>> model.predict(X[:3], quantiles=0.8).shape
+        (3,)
         """
         X = self._inputs(X)
         levels = check_levels(0.5 if quantiles is None else quantiles)
@@ -296,87 +367,111 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         one = np.ndim(quantiles) == 0
         if not return_std:
             return found[:, 0] if one else found
-        if self._data.count < FEW_ROWS:
-            message = (
-                f"{self._data.count:g} rows say little of the density of y: the standard deviations are too small."
+        if self._data.count < MIN_ROWS_FOR_STD:
+            warnings.warn(
+                f"Standard errors of a fit to {self._data.count:g} rows are underestimated. Use them as a lower bound.",
+                FitWarning,
+                stacklevel=2,
             )
-            warnings.warn(f"{message} Take them for a lower bound.", FitWarning, stacklevel=2)
         std = float(self.scaling_.output_scale[0]) * self._std(X, torch.from_numpy(levels))
         return (found[:, 0], std[:, 0]) if one else (found, std)
 
     def predict_interval(self, X, level=0.95, calibrate=True) -> tuple[np.ndarray, np.ndarray]:
-        """The central interval at X (m, d) that holds y with probability `level`: lower and upper ends, each (m,).
+        """Predict the central interval that contains y with probability `level`.
 
-        Args:
-            level: a number in (0, 1).
-            calibrate: whether the interval between two quantiles is widened, or narrowed, until rows that were left out of five further fits lie
-                inside as often as it says (`ovkgp.estimators.quantiles.posterior`): right on average over the inputs. The curves alone
-                follow the rows they were learned from, and lie too close together where rows are few for their inputs. The first
-                call fits, once. A finite coupling needs both ends among its levels.
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        level : float, default=0.95
+            Coverage in (0, 1). A finite coupling needs both ends among its levels.
+        calibrate : bool, default=True
+            Whether to widen or narrow the interval between two quantiles such that it has its nominal coverage, on
+            average over the inputs, for the held-out rows of five further fits
+            (`ovkgp.estimators.quantiles.posterior`). Uncalibrated intervals are too narrow if there are few rows for
+            the inputs. The first call makes the fits.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (m,)
+            Ends of the intervals.
         """
         if np.ndim(level) != 0:
             raise InputError(f"level must be one number in (0, 1), got {level!r}.")
         (level,) = check_levels(level, "level")
         levels = np.array([(1 - level) / 2, (1 + level) / 2])
-        ends = self.predict(X, levels)
-        more = float(self.scaling_.output_scale[0]) * widening(self, self._folds(), levels) if calibrate else 0.0
+        ends, margin = self.predict(X, levels), 0.0
+        if calibrate:
+            margin = float(self.scaling_.output_scale[0]) * conformal_margin(self, self._folds(), levels)
         middle = ends.mean(1)
-        return np.minimum(ends[:, 0] - more, middle), np.maximum(ends[:, 1] + more, middle)
+        return np.minimum(ends[:, 0] - margin, middle), np.maximum(ends[:, 1] + margin, middle)
 
-    def _folds(self) -> FoldFits:
-        if not hasattr(self, "_fold_fits"):
-            self._fold_fits = fold_fits(self, self._seed)
-        return self._fold_fits
+    def _folds(self) -> CrossValidationFits:
+        if not hasattr(self, "_cross_validation_fits"):
+            self._cross_validation_fits = fit_folds(self, self._seed)
+        return self._cross_validation_fits
 
     def predict_distribution(self, X) -> LevelDistribution:
-        """The law of y at each row of X (m, d): cdf, density, quantile, sample, mean, std, in the user's units (tensors).
+        """Predict the distribution of y.
 
-        It has the predicted quantiles at 199 levels, is linear between them, and has exponential tails; of a finite coupling it has
-        those levels. Curves that cross are sorted first. It is as wide as the curves say, and not calibrated as `predict_interval` is.
+        It has the predicted quantiles at 199 levels, or at those of a finite coupling, is linear between them and has
+        exponential tails. Crossing curves are sorted first. It is not calibrated as `predict_interval` is.
 
-        Example:
-            >>> import ovkgp
-            >>> from ovkgp.datasets import make_sine_quantiles
-            >>> X, y, _ = make_sine_quantiles(100, random_state=0)
-            >>> distribution = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-3).fit(X, y).predict_distribution(X)
-            >>> distribution.sample(5, random_state=0).shape, distribution.mean.shape, distribution.cdf(y[:, None]).shape
-            (torch.Size([100, 5]), torch.Size([100]), torch.Size([100, 1]))
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+
+        Returns
+        -------
+        LevelDistribution
+            Distributions with cdf, density, quantile, sample, mean and std, as tensors in original units.
+
+        Examples
+        --------
+        >>> import ovkgp
+        >>> from ovkgp.datasets import make_sine_quantiles
+        >>> X, y, _ = make_sine_quantiles(100, random_state=0)
+        >>> distribution = ovkgp.InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-3).fit(X, y).predict_distribution(X)
+        >>> distribution.sample(5, random_state=0).shape, distribution.mean.shape, distribution.cdf(y[:, None]).shape
+        (torch.Size([100, 5]), torch.Size([100]), torch.Size([100, 1]))
         """
         check_is_fitted(self, "function_")
-        levels = GRID.numpy() if self.coupling == "infinite" else finite_levels(self)
+        levels = REARRANGEMENT_LEVELS.numpy() if self.coupling == "infinite" else finite_levels(self)
         return LevelDistribution(torch.from_numpy(levels), torch.from_numpy(np.sort(self.predict(X, levels), axis=1)))
 
     def _curves(self, X: Tensor, levels: Tensor) -> Tensor:
-        """Curves (m, q) in the units of the model, sorted where they cross if that was asked for."""
+        """Return curves (m, q) in standardized units, sorted if `noncrossing="rearrange"`."""
+        is_sorted = self.noncrossing == "rearrange"
         if self.coupling == "infinite":
-            curves = Rearranged(self.function_, GRID) if self.noncrossing == "rearrange" else self.function_
+            curves = Rearranged(self.function_, REARRANGEMENT_LEVELS) if is_sorted else self.function_
             return torch.cat([curves(part, levels) for part in X.split(CHUNK_POINTS)])
         known = torch.from_numpy(finite_levels(self))
         values = self.function_(X, known)
-        return (values.sort(-1).values if self.noncrossing == "rearrange" else values)[:, _places(known, levels)]
+        return (values.sort(-1).values if is_sorted else values)[:, _find_levels(known, levels)]
 
     def _std(self, X: Tensor, levels: Tensor) -> np.ndarray:
-        """How sure the curves are, (m, q), in the units of the model."""
+        """Return the standard errors (m, q) of the curves in standardized units."""
         parts = X.split(CHUNK_POINTS)
         if self.uncertainty == "sandwich":
-            return torch.cat([sandwich_std(self, part, levels) for part in parts]).numpy()
+            return torch.cat([compute_sandwich_std(self, part, levels) for part in parts]).numpy()
         if not hasattr(self, "_replicates"):
-            self._replicates = quantile_replicates(self, self._seed)
+            self._replicates = fit_replicates(self, self._seed)
         functions = [replace(self.function_, weights=torch.from_numpy(weights)) for weights in self._replicates]
         draws = [torch.stack([function(part, levels) for function in functions]) for part in parts]
         return torch.cat([draw.std(0) for draw in draws]).numpy()
 
     @property
     def sandwich_(self) -> Sandwich:
-        """The covariance of the weights of `function_`, made at the first use."""
+        """Covariance of the weights of `function_`, computed at the first use."""
         check_is_fitted(self, "function_")
         if not hasattr(self, "_sandwich"):
-            self._sandwich = quantile_sandwich(self)
+            self._sandwich = compute_sandwich(self)
         return self._sandwich
 
     @property
     def posterior_(self) -> QuantilePosterior:
-        """Draws of whole quantile functions, and the probability that curves cross; made at the first use."""
+        """Posterior of the quantile curves, computed at the first use."""
         check_is_fitted(self, "function_")
         if not hasattr(self, "_posterior"):
             self._posterior = QuantilePosterior(self)
@@ -386,36 +481,35 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self, "function_")
         return self.scaling_.inputs(input_table(self, X, reset=False))
 
-    # --- judging ----------------------------------------------------------------------------------------------------
+    # --- scores and summary -----------------------------------------------------------------------------------------
 
     def score(self, X, y, sample_weight=None) -> float:
-        """D² = 1 − pinball loss / pinball loss of the quantiles of y itself, both summed over levels: 1 is perfect, 0 is what
-        one knows without inputs.
+        """Return D² = 1 − pinball loss / pinball loss of the marginal quantiles of y, both summed over levels.
 
-        The levels are .1, .3, .5, .7, .9, or those of a finite coupling.
+        The levels are 0.1, 0.3, 0.5, 0.7 and 0.9, or those of a finite coupling. 1 is perfect, 0 is no better than
+        without inputs.
         """
         levels = self._score_levels()
         predicted = self.predict(X, levels)
         return d2_pinball(self._target(y, predicted), predicted, levels, sample_weight)
 
     def pinball_loss(self, X, y, quantiles=None, sample_weight=None) -> np.ndarray:
-        """The mean pinball loss at each of q levels, (q,), in the units of y; at those of `score` where None (LT-51)."""
+        """Return the mean pinball loss (q,) at each level, those of `score` if None, in the units of y (LT-51)."""
         levels = self._score_levels() if quantiles is None else check_levels(quantiles)
         predicted = self.predict(X, levels)
         return pinball_losses(self._target(y, predicted), predicted, levels, sample_weight)
 
     def crossing(self, X, quantiles=None) -> Crossing:
-        """How far the predicted curves fall where they should rise, between neighbouring levels (LT-63).
+        """Measure how far the predicted curves decrease between neighboring levels (LT-63).
 
-        Args:
-            quantiles: levels; the 99 percentiles where None, or those of a finite coupling.
+        If `quantiles` is None, the levels are the 99 percentiles, or those of a finite coupling.
         """
         check_is_fitted(self, "function_")
-        every = PERCENTILES if self.coupling == "infinite" else finite_levels(self)
-        return crossing_of(self.predict(X, np.sort(every if quantiles is None else check_levels(quantiles))))
+        default = PERCENTILES if self.coupling == "infinite" else finite_levels(self)
+        return measure_crossing(self.predict(X, np.sort(default if quantiles is None else check_levels(quantiles))))
 
     def _score_levels(self) -> np.ndarray:
-        return np.array(LEVELS) if self.coupling == "infinite" else finite_levels(self)
+        return np.array(DEFAULT_LEVELS) if self.coupling == "infinite" else finite_levels(self)
 
     @staticmethod
     def _target(y, predicted: np.ndarray) -> np.ndarray:
@@ -423,34 +517,56 @@ class InfiniteQuantileRegressor(RegressorMixin, BaseEstimator):
         check_consistent_length(predicted, y)
         return y
 
-    # --- keeping ----------------------------------------------------------------------------------------------------
-
     def summary(self) -> Summary:
-        """What was learned, in words."""
+        """Return a text with coupling, kernel, λ and convergence."""
         check_is_fitted(self, "function_")
-        return summarise_quantiles(self)
+        return summarize_quantiles(self)
+
+    # --- training data and predictive distributions -----------------------------------------------------------------
+
+    def training_data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the distinct training rows X (n, d) and Y (n, 1) in original units."""
+        check_is_fitted(self)
+        return self.scaling_.original(self._data.X, self._data.y[:, None])
+
+    def check_rows(self, X, y) -> tuple[np.ndarray, np.ndarray]:
+        """Return X (m, d) and Y (m, 1) as arrays, their columns checked against those of the fit."""
+        return check_rows(self, X, y)
+
+    def predictive(self, X) -> PredictiveDistribution:
+        """Return the uncalibrated distributions of `predict_distribution` at X (m, d)."""
+        found = self.predict_distribution(X)
+
+        def cdf(Y: np.ndarray) -> np.ndarray:
+            observed = np.isfinite(Y)
+            u = found.cdf(torch.from_numpy(np.where(observed, Y, 0.0))).numpy()
+            return np.where(observed, u, np.nan)
+
+        return PredictiveDistribution(
+            found.mean.numpy()[:, None], found.std.numpy()[:, None], cdf, cdf, is_gaussian=False
+        )
+
+    def leave_one_out_entries(self, X=None, Y=None):
+        """Raise OptionError: quantile curves have no closed-form leave-one-out predictions."""
+        raise OptionError(
+            "InfiniteQuantileRegressor has no closed-form leave-one-out predictions. Use rows X, Y that were held out "
+            "of the fit."
+        )
 
     def save(self, path) -> None:
-        """Write the fitted model to one file, all or nothing; `ovkgp.load(path)` gives it back, equal to the bit.
-
-        Kernels must be by name, of GPyTorch or of ovkgp; with one of one's own, or a feature_extractor, pickle the estimator.
-
-        Args:
-            path: where; the folder must exist, and a file of this name is replaced.
-        """
-        from ovkgp.estimators.storage.storage import save  # which makes regressors, and so imports this module
-
         if self.feature_extractor is not None:
-            raise InputError("a file cannot hold a network, which is code: pickle a model with a feature_extractor.")
-        save(self, path)
+            raise InputError("A model file cannot hold a network. Pickle a model with a feature_extractor.")
+        super().save(path)
+
+    save.__doc__ = SavableMixin.save.__doc__
 
 
-def _places(known: Tensor, levels: Tensor) -> list[int]:
-    """The places of levels among those that were learned."""
-    distance, places = (levels[:, None] - known).abs().min(-1)
+def _find_levels(known: Tensor, levels: Tensor) -> list[int]:
+    """Return the indices of levels among the learned ones."""
+    distance, index = (levels[:, None] - known).abs().min(-1)
     if bool((distance > 1e-9).any()):
         raise InputError(
-            f"only the levels {known.tolist()} were learned, and {levels[distance > 1e-9].tolist()} were asked for: name them in "
-            '`levels`, or learn all with coupling="infinite".'
+            f"quantiles must be among the learned levels {known.tolist()}, got {levels[distance > 1e-9].tolist()}. "
+            'Add them to `levels` or use coupling="infinite".'
         )
-    return places.tolist()
+    return index.tolist()

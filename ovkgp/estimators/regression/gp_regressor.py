@@ -1,4 +1,4 @@
-"""The Gaussian-process regressor: a multi-output GP with missing outputs, behind scikit-learn's interface."""
+"""`GPRegressor`, multi-output Gaussian-process regression with missing outputs and a scikit-learn interface."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.base import PosteriorRegressor
+from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
 from ovkgp.estimators.common.named_kernels import approximate, feature_kind
-from ovkgp.estimators.common.options import all_or_nothing, check_options, is_variational, reject_variational
-from ovkgp.estimators.common.scaling import Moments
+from ovkgp.estimators.common.options import check_options, is_variational, reject_variational, restore_on_error
+from ovkgp.estimators.common.scaling import Moments, named_structure
 from ovkgp.estimators.common.streaming import (
     SAMPLE_ROWS,
     StreamScan,
     accumulate_rows,
     accumulate_statistics,
-    enter_survey,
     ranks_of,
+    scan,
     shown_parts,
-    survey,
+    store_columns,
 )
-from ovkgp.estimators.common.summary import Summary, summarise
-from ovkgp.estimators.common.validation import entry_values, input_table, warn_of_constants
+from ovkgp.estimators.common.summary import Summary, name_hyperparameters_on_failure, summarize
+from ovkgp.estimators.common.validation import entry_values, input_table, warn_about_constants
 from ovkgp.estimators.regression.hyperparameters import (
     check_sampling,
     draw_hyperparameters,
@@ -34,86 +34,119 @@ from ovkgp.estimators.regression.hyperparameters import (
     is_sampled,
     mixture_draws,
     reject_sampling,
-    takes_further_rows,
+    supports_partial_fit,
 )
-from ovkgp.estimators.regression.training import RegressorTrainer, Table
-from ovkgp.estimators.regression.variational import VariationalLearner
+from ovkgp.estimators.regression.training import MODEL_BUILDER, RegressorTrainer, Table
+from ovkgp.estimators.regression.variational import VariationalTrainer
+from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce
 
 
+@storable(
+    *(*POSTERIOR_ATTRIBUTES, "approximation_", "fit_report_", "_num_observed"),
+    optional=("candidates_", "statistics_", "draws_"),
+    builder=MODEL_BUILDER,
+    finish=lambda estimator: estimator._report(),
+)
 class GPRegressor(PosteriorRegressor):
     """Multi-output Gaussian-process regression with an operator-valued kernel.
 
-    Args:
-        kernel: "auto" (the better of "independent" and "decomposable" by evidence), "independent", "decomposable" (ICM),
-            "lmc", "curl_free", "divergence_free", "helmholtz" (vector fields), or a kernel object, which is copied.
-        base_kernel: the scalar kernel of the named structures: "matern52", "matern32", "matern12", "rbf", "rq", or an object
-            (which sees the inputs as they are).
-        rank: of the output matrix of "decomposable"; the number of components of "lmc" (at least 2).
-        approximation: "exact", "orff" (random features), "nystrom" (landmarks), "variational" (inducing points, for any
-            likelihood), or "auto": variational where the likelihood is not "gaussian", else exact while n ≤ 4000 for
-            separable kernels with complete outputs, or up to 5000 observed entries; features beyond.
-        num_frequencies: of the random features; the number of landmarks for "nystrom", and of inducing points for
-            "variational". "auto" is 500, and 200 inducing points.
-        noise: "shared", "per_output" or "full" (trained), or a variance, (p,) or (p, p) in the units of Y (fixed); of a
-            Gaussian likelihood.
-        hyperparameters: "evidence" trains them. "fixed" leaves those of a kernel object as they are, in the user's units,
-            and takes a noise that is not a number as a tenth of the variance of each output. "laplace", "svi" and "nuts"
-            train them and then draw from their posterior (`ovkgp.inference.sampling.sampling`); predictions average over the draws.
-        likelihood: of Y given the latent function: "gaussian"; for errors with heavy tails "student_t", "laplace", "huber" or
-            "asymmetric_laplace" (the median); for 0/1 labels "bernoulli"; for counts "poisson" or "negative_binomial"; for
-            classes, one column each (one-hot, or counts), "softmax"; a list of these with one for each output; or a `Likelihood` object
-            (`ovkgp.inference.likelihoods`), in the units of Y. All but "gaussian" take the variational approximation. Beyond
-            2000 rows it is trained in batches.
-        training_rows: beyond so many rows hyperparameters are trained on a random subset; None uses all.
-        variance: "guarded" keeps the variance of random features from starving far from the data, "features" does not.
-        random_state: as in scikit-learn.
-        verbose: 0 is quiet, 1 shows progress.
-        distributed: whether the data given to `fit`, `fit_stream` and `partial_fit` are the shard of one process among those
-            that torchrun started (see `ovkgp.inference.statistics.distributed.process_group`). All must call them, with the same
-            options; all end with the same model, which takes a feature map in any case. A process that torchrun did not
-            start is one process.
-        sampling: options of `sample_hyperparameters` for "laplace", "svi" and "nuts", such as {"draws": 500, "chains": 4};
-            "max_draws" is how many of the draws predictions average over (50). None for the defaults. Posteriors of all
-            draws that need more than 1 GB together (with the exact kernel beyond about 1500 rows, or 1500 observed
-            entries where it is not separable or outputs are missing) are made anew at every
-            question: take fewer draws there, or features.
+    NaN in `Y` marks a missing output. Inputs and outputs are centered and scaled internally, except labels, counts and classes;
+    everything public is in original units. Predictions describe a new observation; pass `noise=False` for the latent function.
 
-    Inputs and outputs are centred and scaled inside (see `ovkgp.estimators.common.scaling`), but labels, counts and classes are not;
-    everything public is in the user's units. NaN in Y is a missing output. Predictions describe a *new observation*, with
-    E[y] a probability or an expected count where y is a label or a count: `noise=False` gives the latent function (a log-odds,
-    or a logarithm of the expected count).
+    Parameters
+    ----------
+    kernel : {"auto", "independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"} or Kernel, default="auto"
+        Structure of the kernel. "auto" selects "independent" or "decomposable" (ICM) by evidence; "lmc" is a sum of
+        `rank` decomposable kernels; the last three are for vector fields. A kernel object is copied.
+    base_kernel : {"matern52", "matern32", "matern12", "rbf", "rq"} or Kernel, default="matern52"
+        Scalar kernel of the named structures. The inputs of a kernel object are not scaled.
+    rank : int, default=2
+        Rank of the output matrix if `kernel="decomposable"`; number of components if `kernel="lmc"` (at least 2).
+    approximation : {"auto", "exact", "orff", "nystrom", "variational"}, default="auto"
+        "orff" uses random features, "nystrom" landmarks, "variational" inducing points with any likelihood. "auto" is
+        variational if the likelihood is not Gaussian; otherwise exact for up to 4000 complete rows with a separable kernel or
+        up to 5000 observed entries, and features beyond.
+    num_frequencies : int or "auto", default="auto"
+        Number of random frequencies, of landmarks ("nystrom") or of inducing points ("variational"). "auto" is 500, and 200
+        inducing points.
+    noise : {"shared", "per_output", "full"}, float or array-like, default="per_output"
+        Noise of a Gaussian likelihood. A name is trained; a variance, a vector (p,) or a matrix (p, p), in the units of Y, is
+        fixed.
+    hyperparameters : {"evidence", "fixed", "laplace", "svi", "nuts"}, default="evidence"
+        "evidence" trains them. "fixed" keeps those of a kernel object, in original units, and sets a noise given by name
+        to a tenth of the variance of each output. The others train them and then sample from their posterior; predictions
+        average over the draws.
+    likelihood : str, list of str or Likelihood, default="gaussian"
+        Distribution of Y given the latent function: "gaussian"; "student_t", "laplace", "huber" or "asymmetric_laplace" (the
+        median) for errors with heavy tails; "bernoulli" for 0/1 labels; "poisson" or "negative_binomial" for counts; "softmax" for
+        classes, one column each (one-hot or counts); a list with one per output; or an object of
+        `ovkgp.inference.likelihoods`, in the units of Y. All except "gaussian" use the variational approximation, which is
+        trained in batches beyond 2000 rows.
+    training_rows : int or None, default=10_000
+        Maximum number of rows used to train the hyperparameters. If the data have more rows, a random subset is used. If None,
+        all rows are used.
+    variance : {"guarded", "features"}, default="guarded"
+        "guarded" bounds the variance of random features from below far from the data.
+    random_state : int, RandomState instance or None, default=None
+        Seed of rows, frequencies and restarts.
+    verbose : int, default=0
+        If 1, progress is shown.
+    distributed : bool, default=False
+        Whether the data passed to `fit`, `fit_stream` and `partial_fit` are the shard of one process among those started by
+        torchrun. All processes must call the method with the same options; all end with the same model, which has a
+        feature map.
+    sampling : dict or None, default=None
+        Options of `ovkgp.inference.sample_hyperparameters` for "laplace", "svi" and "nuts", such as
+        `{"draws": 500, "chains": 4}`. "max_draws" is the number of draws that predictions average over (default 50).
 
-    Attributes:
-        gp_, posterior_: the `OperatorValuedGP` (or `VariationalGP`) behind it and its posterior, in scaled units (`scaling_`). Where hyperparameters
-            were drawn, gp_ is at their mode, and posterior_ is a `MixturePosterior`.
-        draws_: the draws of the hyperparameters, in scaled units, where there are any; `to_arviz` has them in the user's.
-        kernel_: the name of the structure that was taken, or "given".
-        approximation_: "exact", "orff", "nystrom" or "variational".
-        noise_: the noise covariance (p, p) of a new observation; its mean over the draws where there are draws; None where the
-            likelihood is not Gaussian.
-        log_evidence_: log p(Y) of the data in the user's units, at the trained hyperparameters; its mean over the draws where
-            there are draws. The evidence lower bound, of a variational model.
-        candidates_: for kernel="auto", the log evidence of each candidate, less one for each trained parameter.
-        fit_report_: how training went; None for "fixed".
-        output_names_, n_outputs_, n_features_in_, feature_names_in_.
+    Attributes
+    ----------
+    gp_, posterior_ : OperatorValuedGP or VariationalGP, Posterior
+        Model and posterior in standardized units. If hyperparameters were sampled, `gp_` is at their mode and `posterior_`
+        is a `MixturePosterior`.
+    draws_ : ArviZ object
+        Hyperparameter draws in standardized units, if any; `to_arviz` returns them in original units.
+    scaling_ : Scaling
+        Offsets and scales of inputs and outputs.
+    kernel_ : str
+        Name of the selected structure, or "given".
+    approximation_ : {"exact", "orff", "nystrom", "variational"}
+        Approximation used.
+    noise_ : ndarray of shape (p, p) or None
+        Noise covariance of a new observation, averaged over draws; None if the likelihood is not Gaussian.
+    log_evidence_ : float
+        log p(Y) in original units at the trained hyperparameters, averaged over draws; the evidence lower bound of a variational
+        model.
+    candidates_ : dict
+        For `kernel="auto"`, log evidence minus the number of trained parameters of each candidate.
+    fit_report_ : FitReport or None
+        Report of the optimization; None for "fixed".
+    output_names_, n_outputs_, n_features_in_, feature_names_in_
+        Names and numbers of columns.
 
-    Example:
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> X = np.linspace(0, 6, 50)[:, None]
-        >>> Y = np.hstack([np.sin(X), np.cos(X)])
-        >>> Y[10:20, 0] = np.nan  # missing outputs
-        >>> model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
-        >>> mean, std = model.predict([[1.5], [2.0]], return_std=True)
-        >>> mean.shape, std.shape
-        ((2, 2), (2, 2))
-        >>> counts = np.random.default_rng(0).poisson(np.exp(2 * np.sin(X[:, 0])))
-        >>> model = ovkgp.GPRegressor(likelihood="poisson", num_frequencies=10, random_state=0).fit(X, counts)
-        >>> lower, upper = model.predict_interval([[1.5]], 0.9)  # e² = 7.4 is expected
-        >>> bool(lower[0] < 7 < upper[0]), bool(lower[0] == round(lower[0]))
-        (True, True)
+    Notes
+    -----
+    Posteriors of all draws that need more than 1 GB (with the exact kernel beyond about 1500 rows, or 1500 observed entries if
+    the kernel is not separable or outputs are missing) are recomputed at every call. Use fewer draws or features there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> X = np.linspace(0, 6, 50)[:, None]
+    >>> Y = np.hstack([np.sin(X), np.cos(X)])
+    >>> Y[10:20, 0] = np.nan  # missing outputs
+    >>> model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
+    >>> mean, std = model.predict([[1.5], [2.0]], return_std=True)
+    >>> mean.shape, std.shape
+    ((2, 2), (2, 2))
+    >>> counts = np.random.default_rng(0).poisson(np.exp(2 * np.sin(X[:, 0])))
+    >>> model = ovkgp.GPRegressor(likelihood="poisson", num_frequencies=10, random_state=0).fit(X, counts)
+    >>> lower, upper = model.predict_interval([[1.5]], 0.9)  # the expected count is e² = 7.4
+    >>> bool(lower[0] < 7 < upper[0]), bool(lower[0] == round(lower[0]))
+    (True, True)
     """
 
     def __init__(
@@ -151,14 +184,25 @@ class GPRegressor(PosteriorRegressor):
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def fit(self, X, Y, noise=None, *, checkpoint=None) -> GPRegressor:
-        """Train on X (n, d) and Y (n, p) or (n,), NaN where an output is missing.
+        """Fit the model.
 
-        Args:
-            noise: variances (n, p) of the entries of Y, where they are known; they replace the trained noise.
-            checkpoint: a file to which training saves its progress; a later call with the same file goes on from there. Not
-                for variational models.
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        Y : array-like of shape (n, p) or (n,)
+            Outputs, NaN where missing.
+        noise : array-like of shape (n, p) or None, default=None
+            Known noise variances of the entries of Y, which replace the trained noise.
+        checkpoint : path-like or None, default=None
+            File for the progress of training; a later call with the same file resumes. Not supported by variational models.
+
+        Returns
+        -------
+        self : GPRegressor
+            Fitted estimator.
         """
-        with all_or_nothing(self):
+        with restore_on_error(self):
             if self.distributed:
                 self._stream([(X, Y)], noise, checkpoint)
                 return self
@@ -168,50 +212,78 @@ class GPRegressor(PosteriorRegressor):
         return self
 
     def fit_stream(self, chunks: Iterable, *, checkpoint=None) -> GPRegressor:
-        """Train on a table that comes in chunks and may be larger than memory, in two passes over them.
+        """Fit the model to a table in chunks, which may be larger than memory, in two passes.
 
-        The first pass finds the scaling of all rows and a sample of `training_rows` of them, on which the hyperparameters
-        are trained; the second gathers the statistics of a feature map, so that the posterior is that of *all* rows.
-        Neither the order of the rows nor the way they are cut changes the answer by more than rounding. With
-        distributed=True the chunks are the shard of this process, rank 0 trains for all, and an error on one is an error on
-        all. `partial_fit` may add rows afterwards.
+        The first pass computes the scaling of all rows and a sample of `training_rows` rows, on which the hyperparameters are
+        trained; the second accumulates the statistics of a feature map, so that the posterior uses all rows. The result does
+        not depend on the order of the rows or on the chunks, up to rounding. `partial_fit` may add rows afterwards.
 
-        Args:
-            chunks: pairs (X, Y) of arrays, tensors or data frames, NaN in Y where an output is missing: a list, or
-                `ovkgp.datasets.stream(path, inputs, outputs)`. A shard may be empty.
-            checkpoint: as for `fit`.
+        Parameters
+        ----------
+        chunks : iterable of (X, Y)
+            Arrays, tensors or data frames, NaN in Y where an output is missing: a list or
+            `ovkgp.datasets.stream(path, inputs, outputs)`. With `distributed=True`, the shard of this process, which may be
+            empty.
+        checkpoint : path-like or None, default=None
+            As for `fit`.
 
-        Raises:
-            InputError: a chunk is bad, or the chunks can be read only once.
-            OptionError: approximation="exact", which needs all rows at once.
-            DistributedError: another process failed.
+        Returns
+        -------
+        self : GPRegressor
+            Fitted estimator.
 
-        Cost: O(n M²) time for M waves, divided by the number of processes, and one training on the sample; memory for a
-        chunk, the sample and the statistics.
+        Raises
+        ------
+        InputError
+            If a chunk is invalid or the chunks can be read only once.
+        OptionError
+            If `approximation="exact"`, which needs all rows at once.
+        DistributedError
+            If another process failed.
 
-        Example:
-            >>> import numpy as np
-            >>> import ovkgp
-            >>> X = np.linspace(0, 6, 300)[:, None]
-            >>> Y = np.hstack([np.sin(X), np.cos(X)])
-            >>> chunks = [(X[i : i + 100], Y[i : i + 100]) for i in range(0, 300, 100)]
-            >>> model = ovkgp.GPRegressor("independent", num_frequencies=50, random_state=0).fit_stream(chunks)
-            >>> bool(abs(model.predict(X) - Y).max() < 0.01)
-            True
+        Notes
+        -----
+        Complexity: O(n M²) for M scalar features, divided by the number of processes, plus one training on the sample; memory
+        for a chunk, the sample and the statistics.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> X = np.linspace(0, 6, 300)[:, None]
+        >>> Y = np.hstack([np.sin(X), np.cos(X)])
+        >>> chunks = [(X[i : i + 100], Y[i : i + 100]) for i in range(0, 300, 100)]
+        >>> model = ovkgp.GPRegressor("independent", num_frequencies=50, random_state=0).fit_stream(chunks)
+        >>> bool(abs(model.predict(X) - Y).max() < 0.01)
+        True
         """
-        with all_or_nothing(self):
+        with restore_on_error(self):
             self._stream(chunks, None, checkpoint)
         return self
 
-    @available_if(takes_further_rows)
+    @available_if(supports_partial_fit)
     def partial_fit(self, X, Y, noise=None) -> GPRegressor:
-        """Add rows. The first call trains hyperparameters and scaling on its rows and takes a feature map (random
-        features, or landmarks for approximation="nystrom"); later calls only add to the statistics of all rows seen,
-        in memory that does not grow. A model with draws of its hyperparameters does not have this method: each draw has
-        features of its own, and looks at all rows."""
-        with all_or_nothing(self):
+        """Add rows to the model.
+
+        The first call trains hyperparameters and scaling on its rows and uses a feature map (random features, or landmarks if
+        `approximation="nystrom"`). Later calls add to the statistics of all rows, in constant memory. Models with
+        hyperparameter draws do not have this method, since each draw has its own features.
+
+        Parameters
+        ----------
+        X, Y, noise
+            As for `fit`.
+
+        Returns
+        -------
+        self : GPRegressor
+            Fitted estimator.
+        """
+        with restore_on_error(self):
             if self.approximation == "exact":
-                raise OptionError('partial_fit needs a feature map: use approximation="auto", "orff" or "nystrom".')
+                raise OptionError(
+                    'partial_fit is not supported with approximation="exact". Use "auto", "orff" or "nystrom".'
+                )
             if hasattr(self, "gp_"):
                 with ranks_of(self) as ranks:
                     self._add(self._further(X, Y, noise, ranks), ranks)
@@ -227,53 +299,49 @@ class GPRegressor(PosteriorRegressor):
 
     def _stream(self, chunks: Iterable, noise, checkpoint=None) -> None:
         with ranks_of(self) as ranks:
-            ranks.together(lambda: self._require_stream(noise), "checking the options")
-            found = survey(chunks, self.training_rows or SAMPLE_ROWS, ranks, verbose=self.verbose)
-            self._require_sample(found)
-            table = enter_survey(self, found)
+            ranks.run_on_all(lambda: self._check_stream(noise), "checking the options")
+            found = scan(chunks, self.training_rows or SAMPLE_ROWS, ranks, verbose=self.verbose)
+            self._check_sample(found)
+            table = store_columns(self, found)
             self._learn(table, features=True, checkpoint=checkpoint, moments=(found.inputs, found.outputs), ranks=ranks)
             self.statistics_ = accumulate_rows(self.gp_, self.scaling_, chunks, ranks, self.verbose, found=found)
-            self._settle()
+            self._condition_on_statistics()
 
-    def _require_stream(self, noise) -> None:
+    def _check_stream(self, noise) -> None:
         check_options(self)
         reject_variational(self, "a stream")
         if is_sampled(self):
             reject_sampling(self, "a stream")
         if self.approximation == "exact":
-            raise OptionError('a stream needs a feature map: use approximation="auto", "orff" or "nystrom".')
+            raise OptionError('Streaming is not supported with approximation="exact". Use "auto", "orff" or "nystrom".')
         if noise is not None:
-            raise OptionError(
-                "variances of the entries of Y are not available with distributed=True: leave noise=None, or fit in one "
-                "process."
-            )
+            raise OptionError("noise is not supported with distributed=True. Use noise=None or fit in one process.")
 
-    def _require_sample(self, found: StreamScan) -> None:
+    def _check_sample(self, found: StreamScan) -> None:
         if (
             self.training_rows is None
             and self.hyperparameters != "fixed"
             and found.num_observed_rows > len(found.sample)
         ):
             raise OptionError(
-                f"training_rows=None trains on all rows at once, but a stream is not kept in memory: it has {found.num_observed_rows} "
-                f"rows, more than the {SAMPLE_ROWS} kept without being asked. Say how many to train on, such as "
-                "training_rows=10_000."
+                f"training_rows=None is not supported with a stream of {found.num_observed_rows} rows, which is not kept in memory "
+                f"(limit {SAMPLE_ROWS}). Set training_rows=10_000."
             )
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def _prepare(self, X, Y, noise) -> Table:
-        """Check everything there is to check, and forget the last fit."""
+        """Check options and data, and reset the last fit."""
         check_options(self)
         check_sampling(self)
         X, Y = self._enter(X, Y)
-        warn_of_constants(self, Y)
-        return Table(X, Y, entry_values(noise, Y, "noise is a variance"))
+        warn_about_constants(self, Y)
+        return Table(X, Y, entry_values(noise, Y, "noise"))
 
     def _further(self, X, Y, noise, ranks: Ranks) -> Table | None:
-        """More rows, checked; None for an empty shard."""
+        """Return further rows, checked; None for an empty shard."""
         seed = ranks.broadcast(as_seed(self.random_state)) if self.approximation_ == "exact" else None
-        return ranks.together(lambda: self._further_here(X, Y, noise, seed), "checking the data")
+        return ranks.run_on_all(lambda: self._further_here(X, Y, noise, seed), "checking the data")
 
     def _further_here(self, X, Y, noise, seed: int | None) -> Table | None:
         if self.approximation_ == "exact":
@@ -282,10 +350,10 @@ class GPRegressor(PosteriorRegressor):
             return None
         X = input_table(self, X, reset=False)
         Y = self._outputs(Y, X)
-        return Table(X, Y, entry_values(noise, Y, "noise is a variance"))
+        return Table(X, Y, entry_values(noise, Y, "noise"))
 
     def _leave_exact(self, seed: int) -> None:
-        """Give an exactly fitted model a feature map, and its own data as the first statistics."""
+        """Switch an exact model to a feature map, with its own data as the first statistics."""
         data, kind = self.posterior_.data, feature_kind(self.approximation, self.gp_.kernel)
         self.gp_ = deepcopy(self.gp_)
         self.gp_.features = approximate(self.gp_.kernel, kind, data.X, self.num_frequencies, seed)
@@ -301,12 +369,12 @@ class GPRegressor(PosteriorRegressor):
         moments: tuple[Moments, Moments] | None = None,
         ranks: Ranks | None = None,
     ) -> RegressorTrainer:
-        ranks = ranks or Ranks.alone()
+        ranks = ranks or Ranks.single_process()
         # A resumed training must find the same rows and the same frequencies.
         seed = as_seed(0 if checkpoint is not None and self.random_state is None else self.random_state)
-        kind = VariationalLearner if is_variational(self) else RegressorTrainer
+        kind = VariationalTrainer if is_variational(self) else RegressorTrainer
         learner = kind(self, table, seed, checkpoint, moments)
-        learned = ranks.first(lambda: learner.learn(features), "training")
+        learned = ranks.run_on_first(lambda: learner.learn(features), "training")
         self.kernel_, self.scaling_, self.approximation_ = learned.kernel, learned.scaling, learned.approximation
         self.gp_, self.fit_report_ = learned.gp, learned.report
         if learned.candidates is not None:
@@ -314,12 +382,12 @@ class GPRegressor(PosteriorRegressor):
         return learner
 
     def _draw(self, learner: RegressorTrainer) -> None:
-        """Draws of the hyperparameters, where they are asked for; none after a training that was interrupted."""
+        """Sample the hyperparameters if requested; not after an interrupted training."""
         if not is_sampled(self):
             return
         if self.fit_report_.interrupted:
             warnings.warn(
-                "the training was interrupted, and no hyperparameters were drawn: predictions use the best values so far.",
+                "Training was interrupted and no hyperparameters were sampled; predictions use the best values so far. Call fit again.",
                 FitWarning,
                 stacklevel=3,
             )
@@ -336,23 +404,23 @@ class GPRegressor(PosteriorRegressor):
         else:
             X, Y, noise = table.scaled(self.scaling_)
             options = {"hyperparameters": draws, "max_draws": mixture_draws(self), "variance": self.variance}
-            self.posterior_ = self.gp_.condition(X, Y, noise=noise, **options)
+            with name_hyperparameters_on_failure(self, named_structure(self), self.scaling_):
+                self.posterior_ = self.gp_.condition(X, Y, noise=noise, **options)
         self._num_observed = np.isfinite(table.Y).sum(0)
         self._report()
 
     def _add(self, table: Table | None, ranks: Ranks | None = None) -> None:
-        ranks = ranks or Ranks.alone()
-        # What was seen before is the same on all ranks, and counts once.
+        ranks = ranks or Ranks.single_process()
+        # Earlier statistics are equal on all ranks and are added once.
         before = getattr(self, "statistics_", None) if ranks.rank == 0 else None
         parts = [] if table is None else shown_parts(table, self.verbose and ranks.rank == 0)
-        mine = ranks.together(
-            lambda: accumulate_statistics(self.gp_, self.scaling_, parts, before), "gathering statistics"
+        mine = ranks.run_on_all(
+            lambda: accumulate_statistics(self.gp_, self.scaling_, parts, before), "accumulating statistics"
         )
         self.statistics_ = all_reduce(mine, ranks)
-        self._settle()
+        self._condition_on_statistics()
 
-    def _settle(self) -> None:
-        """The posterior of the statistics."""
+    def _condition_on_statistics(self) -> None:
         self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
         self._num_observed = self.statistics_.num_observed.numpy()
         self._report()
@@ -363,31 +431,39 @@ class GPRegressor(PosteriorRegressor):
         self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_observed)
 
     def summary(self) -> Summary:
-        """The model in words: structure, hyperparameters in the user's units, evidence, and what deserves attention."""
+        """Return a text with the structure, evidence and hyperparameters in original units, and notes on problems."""
         check_is_fitted(self, "posterior_")
-        return summarise(self)
+        return summarize(self)
 
     def to_arviz(self, X=None, Y=None, noise=None):
-        """The hyperparameters as the object that ArviZ reads, in the user's units; see `ovkgp.estimators.regression.hyperparameters`.
+        """Return the hyperparameters as an ArviZ object, in original units.
 
-        With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. Without, the posterior has the
-        one draw that there is, and `az.loo` has no use for it: attribute elpd_loo is the sum of the log predictive densities
-        of each observed entry given all the others, in closed form. A variational model has no such densities.
+        With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. Otherwise the posterior has one
+        draw, and the attribute `elpd_loo` is the sum of the closed-form log predictive densities of each observed entry given
+        all others, which a variational model does not have. Hyperparameters of independent outputs have the dimension
+        `output`; those of sums are prefixed, as in `curl.lengthscale` or `component_1.output_matrix`.
 
-        Args:
-            X, Y, noise: the data, as `fit` had them, for the log_likelihood of a model without draws that has not kept
-                them, one with features, or not as rows: independent outputs of which some are missing are else numbered
-                one output after another.
+        Parameters
+        ----------
+        X, Y, noise : array-like or None, default=None
+            Training data, for the log_likelihood of a model without draws that does not store them (one with features) or
+            stores them per output (independent outputs with missing entries).
 
-        Example:
-            >>> import numpy as np
-            >>> import ovkgp
-            >>> X = np.linspace(0, 6, 30)[:, None]
-            >>> y = 100 * np.sin(X[:, 0]) + np.random.default_rng(0).normal(size=30)
-            >>> model = ovkgp.GPRegressor(hyperparameters="laplace", random_state=0).fit(X, y)
-            >>> data = model.to_arviz()  # for az.summary, az.plot_trace, az.loo
-            >>> data["posterior"]["noise"].dims, bool(data["posterior"]["noise"].mean() < 3)
-            (('chain', 'draw', 'output'), True)
+        Returns
+        -------
+        InferenceData or DataTree
+            The type that the installed ArviZ reads.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import ovkgp
+        >>> X = np.linspace(0, 6, 30)[:, None]
+        >>> y = 100 * np.sin(X[:, 0]) + np.random.default_rng(0).normal(size=30)
+        >>> model = ovkgp.GPRegressor(hyperparameters="laplace", random_state=0).fit(X, y)
+        >>> data = model.to_arviz()  # for az.summary, az.plot_trace, az.loo
+        >>> data["posterior"]["noise"].dims, bool(data["posterior"]["noise"].mean() < 3)
+        (('chain', 'draw', 'output'), True)
         """
         check_is_fitted(self, "posterior_")
         return export(self, X, Y, noise)

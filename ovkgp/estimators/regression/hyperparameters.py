@@ -1,7 +1,7 @@
-"""What ArviZ reads, in the user's units.
+"""Sampling of the hyperparameters of a `GPRegressor`, and their export to ArviZ in original units.
 
-The draws of a regressor are in the units of its model. Hyperparameters are turned as `user_units` says, data and predictions
-as the outputs are, and a log density of an entry of output a loses log s_a, as the density of s y′ is that of y′ over s.
+Draws are in standardized units. Hyperparameters are converted by `common/scaling`, data and predictions like the outputs, and a log
+density of an entry of output a is shifted by −log s_a.
 """
 
 from __future__ import annotations
@@ -14,88 +14,86 @@ import torch
 
 from ovkgp.checks import check_integer
 from ovkgp.estimators.common.options import reject_variational
-from ovkgp.estimators.common.scaling import draws_in_user_units, named_structure
-from ovkgp.estimators.common.validation import entry_values, input_table
-from ovkgp.estimators.regression.training import Table
+from ovkgp.estimators.common.scaling import units_of, values_in_units
+from ovkgp.estimators.common.summary import ColumnNames, axis_names, split_output
+from ovkgp.estimators.common.validation import Table, entry_values, input_table
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior, IndependentPosterior
-from ovkgp.inference.sampling.arviz_data import Axes, named_group, to_arviz_object
+from ovkgp.inference.sampling.arviz_data import (
+    Axes,
+    groups_of,
+    make_dataset,
+    make_named_group,
+    squeeze_shape,
+    to_arviz_object,
+)
 from ovkgp.inference.sampling.arviz_groups import point_arviz
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.training.log_posterior import named_values
 
 SAMPLED = ("laplace", "svi", "nuts")
-"""The values of `hyperparameters` for which they are drawn."""
+"""Values of `hyperparameters` that sample."""
 
 MIXTURE_DRAWS = 50
-"""Over how many draws predictions average, where nobody says."""
+"""Default number of draws that predictions average over."""
 
-OWN = ("noise", "input_names", "output_names", "random_state", "verbose")
-"""Options of the sampler that a regressor sets itself."""
+RESERVED_OPTIONS = ("noise", "input_names", "output_names", "random_state", "verbose")
+"""Options of the sampler that a regressor sets."""
 
 
 def is_sampled(estimator) -> bool:
-    """Whether the options ask for draws of the hyperparameters."""
+    """Whether the options request hyperparameter draws."""
     return estimator.hyperparameters in SAMPLED
 
 
 def check_sampling(estimator) -> None:
-    """Refuse options of the sampler that there are not, or that nobody would read."""
+    """Check the option `sampling`."""
     if estimator.sampling is None:
         return
     if not is_sampled(estimator):
         names = ", ".join(map(repr, SAMPLED))
         raise OptionError(
-            f"sampling is for hyperparameters={names}; with {estimator.hyperparameters!r} nothing is drawn: leave it None."
+            f"sampling is not supported with hyperparameters={estimator.hyperparameters!r}. Use one of {names}, or sampling=None."
         )
     if not isinstance(estimator.sampling, dict):
-        raise OptionError(f'sampling is a dictionary such as {{"draws": 500}}, got {estimator.sampling!r}.')
+        raise OptionError(f'sampling must be a dict such as {{"draws": 500}}, got {estimator.sampling!r}.')
     allowed = ("max_draws", *sampler_options())
     if unknown := [name for name in estimator.sampling if name not in allowed]:
-        raise OptionError(f"sampling has the unknown option {unknown[0]!r}; there are {', '.join(allowed)}.")
+        raise OptionError(f"sampling must have options among {', '.join(allowed)}, got {unknown[0]!r}.")
     mixture_draws(estimator)
 
 
 def reject_sampling(estimator, doing: str) -> None:
-    """Refuse what needs all data at once: an average over draws has no statistics to add to."""
+    """Raise if hyperparameters are sampled: an average over draws has no additive statistics."""
     if is_sampled(estimator) or hasattr(estimator, "draws_"):
         raise OptionError(
-            f"{doing} is not available with draws of the hyperparameters, since each draw has features of its own and looks "
-            'at all rows: use fit(X, Y), or hyperparameters="evidence" and fit anew.'
+            f"{doing} is not supported with hyperparameter draws, each of which has its own features. Use fit(X, Y), or fit again "
+            'with hyperparameters="evidence".'
         )
 
 
-def takes_further_rows(estimator) -> bool:
-    """Whether `partial_fit` is there: not for a model with draws or a variational one, and then an error says why."""
+def supports_partial_fit(estimator) -> bool:
+    """Whether `partial_fit` is available; raises for models with draws and variational ones."""
     reject_variational(estimator, "partial_fit")
     reject_sampling(estimator, "partial_fit")
     return True
 
 
 def sampler_options() -> tuple[str, ...]:
-    """The names of the options of `sample_hyperparameters` that `sampling` may hold."""
+    """Return the names of the options that `sampling` may have."""
     parameters = inspect.signature(sample_hyperparameters).parameters.values()
-    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in OWN)
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in RESERVED_OPTIONS)
 
 
 def mixture_draws(estimator) -> int:
-    """Over how many draws predictions average."""
+    """Return the number of draws that predictions average over."""
     return check_integer("max_draws", (estimator.sampling or {}).get("max_draws", MIXTURE_DRAWS))
 
 
 def draw_hyperparameters(estimator, gp: OperatorValuedGP, rows: Table, seed: int):
-    """Draws of the hyperparameters of a trained model, in the units of the model, as the object that ArviZ reads.
-
-    Args:
-        estimator: a `GPRegressor`, for its options, names and scaling.
-        gp: the model that was trained, at its mode.
-        rows: those that it was trained on, in the user's units.
-        seed: of everything random.
-
-    Cost: that of `sample_hyperparameters`.
-    """
+    """Sample the hyperparameters of a trained model at its mode, in standardized units, as an ArviZ object."""
     X, Y, noise = rows.scaled(estimator.scaling_)
     options = {name: value for name, value in (estimator.sampling or {}).items() if name != "max_draws"}
     inputs, outputs = axis_names(estimator)
@@ -110,38 +108,21 @@ def draw_hyperparameters(estimator, gp: OperatorValuedGP, rows: Table, seed: int
     )
 
 
-def axis_names(estimator) -> tuple[list[str], list[str]]:
-    """The names of inputs and outputs; numbered ones where there are none, or where two are the same."""
-    inputs = [f"x{i}" for i in range(estimator.n_features_in_)]
-    outputs = [f"y{a}" for a in range(estimator.n_outputs_)]
-    return _distinct(getattr(estimator, "feature_names_in_", inputs), inputs), _distinct(
-        estimator.output_names_, outputs
-    )
-
-
-def _distinct(names, numbered: list[str]) -> list[str]:
-    names = [str(name) for name in names]
-    return names if len(set(names)) == len(names) else numbered
-
-
 if TYPE_CHECKING:
     import xarray
 
 NAMED = ("posterior", "prior")
 DENSITIES = ("log_marginal_likelihood", "elbo")
 """Attributes that are log densities of all observed entries."""
-MODEL_UNITS = "of the model (outputs are divided by scaling_.output_scale)"
 
 
 def export(estimator, X=None, Y=None, noise=None):
-    """A fitted `GPRegressor` as the object that ArviZ reads, in the user's units; see `GPRegressor.to_arviz`.
+    """Return a fitted `GPRegressor` as an ArviZ object in original units; see `GPRegressor.to_arviz`.
 
-    Cost: a copy of the draws; for a model without draws, one factorisation (or two passes over the data).
+    Complexity: a copy of the draws; for a model without draws, one factorization or two passes over the data.
     """
     if hasattr(estimator, "draws_") and not (X is None and Y is None and noise is None):
-        raise OptionError(
-            "this model has draws, with all that they say of its training data: to_arviz() takes no data."
-        )
+        raise OptionError("X, Y and noise are not supported for a model with draws. Call to_arviz() without data.")
     data = estimator.draws_ if hasattr(estimator, "draws_") else _point(estimator, X, Y, noise)
     groups = {name: in_units(estimator, name, group) for name, group in groups_of(data)}
     attrs = groups["posterior"].attrs
@@ -158,19 +139,12 @@ def export(estimator, X=None, Y=None, noise=None):
     return to_arviz_object(groups)
 
 
-def groups_of(data) -> list[tuple[str, xarray.Dataset]]:
-    """The groups of an ArviZ object of either kind, as Datasets by name."""
-    if hasattr(data, "children"):  # an xarray.DataTree
-        return [(name, group.to_dataset()) for name, group in data.children.items()]
-    return [(name, data[name]) for name in data.groups()]
-
-
 def in_units(estimator, name: str, group: xarray.Dataset) -> xarray.Dataset:
-    """One group in the user's units."""
+    """Convert one group to original units."""
     scaling = estimator.scaling_
     if name in NAMED:
         attrs = {**group.attrs, "units": units_of(estimator)}
-        return named_group(values_in_units(estimator, group), Axes(*map(tuple, axis_names(estimator))), attrs)
+        return named_terms_group(values_in_units(estimator, group), ColumnNames.of(estimator), attrs)
     if name in ("posterior_predictive", "observed_data"):
         moved = group["y"].values * scaling.output_scale + scaling.output_offset
         return group.assign(y=(group["y"].dims, moved))
@@ -181,49 +155,63 @@ def in_units(estimator, name: str, group: xarray.Dataset) -> xarray.Dataset:
     return group.copy(deep=True)
 
 
-def values_in_units(estimator, group: xarray.Dataset) -> dict[str, np.ndarray]:
-    """Draws of hyperparameters by name, (chains, draws, *shape), in the user's units."""
-    structure, scaling = named_structure(estimator), estimator.scaling_
-    return {
-        str(name): draws_in_user_units(str(name), group[name].values, structure, scaling) for name in group.data_vars
-    }
+def named_terms_group(values: dict[str, np.ndarray], names: ColumnNames, attrs: dict) -> xarray.Dataset:
+    """Return the group of hyperparameters by name, (chains, draws, *shape) each, with named terms.
 
-
-def units_of(estimator) -> str:
-    """Whose units the hyperparameters of the kernel are in."""
-    return MODEL_UNITS if named_structure(estimator) == "given" and not estimator.scaling_.is_none else "of the data"
+    Hyperparameters of independent outputs become one variable with the dimension `output`; terms of a sum keep a prefix, such
+    as `curl.lengthscale` or `component_1.output_matrix`.
+    """
+    axes = Axes(tuple(names.inputs), tuple(names.outputs))
+    by_output: dict[str, dict[int, np.ndarray]] = {}
+    variables = {}
+    for path, draws in values.items():
+        name, output = split_output(path, len(names.outputs))
+        if output is None:
+            variables[name] = draws
+        else:
+            by_output.setdefault(name, {})[output] = draws
+    group = make_named_group(variables, axes, attrs)
+    for name, parts in by_output.items():
+        if len(parts) < len(names.outputs) or len({draws.shape for draws in parts.values()}) > 1:
+            group = group.merge(make_named_group({f"{names.outputs[a]}.{name}": d for a, d in parts.items()}, axes))
+            continue
+        shape = squeeze_shape(name.rpartition(".")[2], parts[0].shape[2:])
+        stacked = np.stack([parts[a].reshape(*parts[a].shape[:2], *shape) for a in range(len(parts))], axis=2)
+        dims = axes.dims(name, shape)
+        group = group.merge(make_dataset({name: stacked}, {name: ("chain", "draw", "output", *dims)}, axes.coords()))
+    return group.assign_attrs(attrs)
 
 
 def _point(estimator, X, Y, noise):
-    """The one draw of a model without draws, in the units of the model."""
+    """Return the point estimate of a model without draws as one draw, in standardized units."""
     if (X is None) != (Y is None):
-        raise InputError("give X and Y together, as fit had them, or neither.")
+        raise InputError("X and Y must be passed together. Pass the training data or neither.")
     names = dict(zip(("input_names", "output_names"), axis_names(estimator), strict=True))
     is_variational = estimator.approximation_ == "variational"
     if X is not None and is_variational:
         raise OptionError(
-            "a variational model has no leave-one-out densities in closed form that data would be needed for: to_arviz() takes none."
+            "X and Y are not supported for a variational model, which has no closed-form leave-one-out densities. Call to_arviz()."
         )
     if X is not None:
         return point_arviz(estimator.gp_, *_given(estimator, X, Y, noise), **names)
-    if (data := _kept(estimator)) is not None:
+    if (data := _stored_data(estimator)) is not None:
         return point_arviz(estimator.gp_, data.X, data.Y, data.noise, **names)
     values = {name: value[None, None] for name, value in named_values(estimator.gp_).items()}
-    why = "left out: a model with features keeps no data; to_arviz(X, Y) computes it"
+    reason = "omitted: a model with features stores no data; to_arviz(X, Y) computes it"
     if is_variational:
-        why = "left out: a variational model has no leave-one-out densities in closed form"
+        reason = "omitted: a variational model has no closed-form leave-one-out densities"
     axes = Axes.of(estimator.n_features_in_, estimator.n_outputs_, **names)
-    return to_arviz_object({"posterior": named_group(values, axes, {"log_likelihood": why})})
+    return to_arviz_object({"posterior": make_named_group(values, axes, {"log_likelihood": reason})})
 
 
 def _given(estimator, X, Y, noise) -> tuple:
     X = input_table(estimator, X, reset=False)
     Y = estimator._outputs(Y, X)
-    return Table(X, Y, entry_values(noise, Y, "noise is a variance")).scaled(estimator.scaling_)
+    return Table(X, Y, entry_values(noise, Y, "noise")).scaled(estimator.scaling_)
 
 
-def _kept(estimator) -> Observations | None:
-    """The data as the posterior has kept them; None where it has features instead."""
+def _stored_data(estimator) -> Observations | None:
+    """Return the data that the posterior stores; None if it has features instead."""
     posterior = estimator.posterior_
     parts = posterior.parts if isinstance(posterior, IndependentPosterior) else [posterior]
     if not all(isinstance(part, ExactPosterior) for part in parts):

@@ -1,7 +1,7 @@
-"""Training of a regressor whose outputs need not be Gaussian: a `VariationalGP` with inducing points.
+"""Training of a `GPRegressor` by variational inference: a `VariationalGP` with inducing points, for any likelihood.
 
-Labels, counts and classes are neither centred nor scaled. Hyperparameters are trained on a few rows and points first, where
-a step costs little, and then on at most `training_rows` rows: on all of them together, or in batches where they are many.
+Labels, counts and classes are neither centered nor scaled. Hyperparameters are trained on a few rows and points first, then on at
+most `training_rows` rows, in batches if there are many.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from ovkgp.estimators.common.named_kernels import num_features
 from ovkgp.estimators.common.scaling import Scaling
+from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.regression.training import (
-    POLISH,
+    FINAL_TOLERANCE,
     Learned,
     RegressorTrainer,
-    Table,
     register_priors,
     scaled_noise,
     scaling_of,
@@ -35,59 +35,55 @@ from ovkgp.inference.variational.inducing import choose_inducing
 FIRST_ROWS, FIRST_POINTS = 500, 50
 """Rows and inducing points of the first training, and of the candidates of kernel="auto"."""
 BATCH_ROWS, BATCH_SIZE, BATCH_STEPS = 2000, 256, 500
-"""Beyond so many rows training is in batches of this size, of which there are so many in all."""
+"""Number of rows beyond which training is in batches, size of a batch, and total number of batches."""
 FIRST_TOLERANCE = 1e-4
-"""Of the first training, for each observed entry."""
+"""Tolerance of the first training, per observed entry."""
 
 
-class VariationalLearner(RegressorTrainer):
-    """Trains a variational model on a table; see `RegressorTrainer`.
+class VariationalTrainer(RegressorTrainer):
+    """Training of a variational model on a table; see `RegressorTrainer`.
 
-    Args:
-        options, table, seed: as there.
-
-    Cost: that of `VariationalGP.fit` with 50 points and 500 rows for each structure, and with all points for the one that is
-    taken; beyond `training_rows` rows, of finding q for all of them once.
+    Complexity: `VariationalGP.fit` with 50 points and 500 rows for each structure, and with all points for the selected one.
     """
 
     def __init__(self, options, table: Table, seed: int, checkpoint=None, moments=None):
         if checkpoint is not None:
-            raise OptionError("a checkpoint is not available with variational inference: leave checkpoint=None.")
+            raise OptionError("checkpoint is not supported with variational inference. Use checkpoint=None.")
         super().__init__(options, table, seed, None, moments)
         self.likelihood = model_likelihood(options, table.Y.shape[1], None)
         self.likelihood.check(torch.tensor(table.Y, dtype=torch.float64))
 
     def learn(self, features: bool) -> Learned:
-        """The trained model, with q at its best for the whole table."""
+        """Train the model, with q optimized for the whole table."""
         name, first = self._structure()
         kernel, options = self._kernel(name), self.options
         scaling, rows = self._scaling(kernel), self.table.some_rows(options.training_rows, self.seed)
         gp = self._model(kernel, scaling, rows, num_features(options.num_frequencies, "variational"))
         if options.hyperparameters == "fixed":
-            gp.start(*rows.scaled(scaling)[:2], kernel=not isinstance(options.kernel, Kernel))
+            gp.initialize(*rows.scaled(scaling)[:2], kernel=not isinstance(options.kernel, Kernel))
         else:
             first = self._candidate(name) if first is None and len(rows.X) > FIRST_ROWS else first
             self._train(gp, scaling, rows, first)
         if gp.q_ is None or len(rows.X) < len(self.table.X):
-            gp.settle(*self.table.scaled(scaling))
+            gp.fit_variational_distribution(*self.table.scaled(scaling))
         self.trained = gp, rows
         return Learned(name, scaling, "variational", gp, gp.fit_report_, self.candidates)
 
     def _train(self, gp: VariationalGP, scaling: Scaling, rows: Table, trained: VariationalGP | None) -> None:
-        start = "auto"
+        init = "auto"
         if trained is not None:
-            gp.adopt(trained)
-            start = "current"
+            gp.copy_hyperparameters_from(trained)
+            init = "current"
             if trained.fit_report_.interrupted:
                 gp.fit_report_ = trained.fit_report_
                 return
-        options = {"tolerance": POLISH if start == "current" else 1e-5}
+        options = {"tolerance": FINAL_TOLERANCE if init == "current" else 1e-5}
         if (num_rows := len(rows.X)) > BATCH_ROWS:
             options = {"batch_size": BATCH_SIZE, "epochs": max(2, math.ceil(BATCH_STEPS * BATCH_SIZE / num_rows))}
-        gp.fit(*rows.scaled(scaling), start=start, random_state=self.seed, verbose=self.options.verbose, **options)
+        gp.fit(*rows.scaled(scaling), init=init, random_state=self.seed, verbose=self.options.verbose, **options)
 
     def _candidate(self, name: str) -> VariationalGP:
-        """A structure, trained on some of the rows with some of the inducing points."""
+        """Train a structure on some of the rows with some of the inducing points."""
         kernel, rows = self._kernel(name), self.table.some_rows(FIRST_ROWS, self.seed)
         scaling, most = self._scaling(kernel), num_features(self.options.num_frequencies, "variational")
         self._shift = scaling.log_density(0.0, np.isfinite(rows.Y).sum(0))
@@ -104,14 +100,7 @@ class VariationalLearner(RegressorTrainer):
 
 
 def regressor_variational_gp(options, kernel: Kernel, scaling: Scaling, points: Tensor) -> VariationalGP:
-    """The model of a regressor before training, with the priors that its scaling allows.
-
-    Args:
-        options: a `GPRegressor`, for its constructor's parameters.
-        kernel: with p outputs.
-        scaling: of the data.
-        points: inducing points (m, d), in the units of the model.
-    """
+    """Make the model of a regressor with inducing points (m, d), and the priors that its scaling allows."""
     likelihood = model_likelihood(options, len(scaling.output_scale), scaling)
     gp = VariationalGP(kernel, likelihood, inducing=points)
     register_priors(gp, options, scaling)
@@ -119,7 +108,7 @@ def regressor_variational_gp(options, kernel: Kernel, scaling: Scaling, points: 
 
 
 def model_likelihood(options, num_outputs: int, scaling: Scaling | None) -> Likelihood:
-    """The likelihood that the options ask for, with what it fixes turned from the user's units to those of the model."""
+    """Make the likelihood of the options, with fixed values converted from original to standardized units."""
     scaling = Scaling.none(0, num_outputs) if scaling is None else scaling
     if isinstance(options.likelihood, str) and options.likelihood == "gaussian":
         noise = options.noise if isinstance(options.noise, str) else scaled_noise(options.noise, scaling)
@@ -139,5 +128,5 @@ def _rescale(likelihood: Likelihood, scale: np.ndarray) -> None:
         noise = likelihood.noise_model.matrix().detach() / torch.from_numpy(np.outer(scale, scale))
         if likelihood.noise_model.is_trained:
             likelihood.noise_model.set(noise)
-        else:  # one variance for all outputs is one for each in the units of the model
+        else:  # one variance for all outputs is one per output in standardized units
             likelihood.noise_model = OutputNoise(noise if likelihood.couples_outputs else noise.diagonal(), len(scale))

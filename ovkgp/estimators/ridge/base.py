@@ -1,47 +1,45 @@
-"""Ridge regression with an operator-valued kernel: the papers' estimators, as posterior means with a standard deviation.
+"""Base class of the ridge estimators: posterior means of Gaussian processes with a standard deviation.
 
     f̂ = argmin Σ_i (y_i − f(x_i))ᵀ Σ⁻¹ (y_i − f(x_i)) / (2σ²) + ½ ‖f‖²_K
 
-is the posterior mean of the Gaussian process f ~ GP(0, K) with noise σ² Σ (BT-67, 72); σ² is λ in one of several conventions
-(`ovkgp.estimators.common.options`). Nothing is trained: the kernel is what it is, and λ is given, or chosen among several.
+is the posterior mean of f ~ GP(0, K) with noise σ² Σ (BT-67, 72); σ² is λ in one of several conventions
+(`ovkgp.estimators.common.options`). The kernel is not trained; λ is given or selected among several.
 """
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Real
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import check_integer
-from ovkgp.estimators.common.base import PosteriorRegressor
-from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel
-from ovkgp.estimators.common.options import all_or_nothing, check_convention, check_lam, check_option, noise_of
+from ovkgp.checks import check_integer, check_positive
+from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
+from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel, scale_kernel, usable_scale
+from ovkgp.estimators.common.options import check_convention, check_lam, check_option, noise_of, restore_on_error
 from ovkgp.estimators.common.scaling import Scaling, points
-from ovkgp.estimators.common.validation import Weighed, as_array, input_table, numbers, weighted
-from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.estimators.common.validation import WeightedData, apply_weights, as_array, input_table, numbers
+from ovkgp.estimators.storage.models import ModelBuilder
+from ovkgp.estimators.storage.values import storable_record
+from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import NoisePath, OperatorValuedGP, noise_path, rows_left_out
 from ovkgp.inference.posteriors.leave_one_out import LeaveRowOut
 from ovkgp.inference.ridge.solvers import SOLVERS
 
 
+@storable_record
 @dataclass(frozen=True, eq=False)
 class RidgePath:
-    """What the data say of each of k values of λ.
+    """Criteria of k values of λ, (k,) each: `lam`, `noise` (σ²), `log_evidence`, `loo_error` and `loo_log_density`.
 
-    Attributes:
-        lam, noise: λ and the noise variance σ² that it stands for, (k,).
-        log_evidence: log p(Y), (k,).
-        loo_error: the mean squared error of each row predicted from all others, (k,); entries are weighted by the inverse of
-            their noise, where weights or a metric make it unlike.
-        loo_log_density: the sum of the log densities of the rows given all others, (k,).
+    `loo_error` is the mean squared error of each row predicted from all others, weighted by the inverse noise of its entries if
+    weights or a metric make it vary; `loo_log_density` is the sum of the log densities of the rows given all others.
     """
 
     lam: np.ndarray
@@ -54,33 +52,32 @@ class RidgePath:
 
     @classmethod
     def of(cls, path: NoisePath, lam: np.ndarray, noise: np.ndarray, scaling: Scaling | None = None) -> RidgePath:
-        """From a path of noise levels; without a scaling it keeps the numbers only, and does not predict."""
+        """Make the table of a path of noise levels; without a scaling it cannot predict."""
         columns = (getattr(path, name).numpy() for name in ("log_evidence", "loo_error", "loo_log_density"))
         return cls(lam, noise, *columns, None if scaling is None else path, scaling)
 
     def best(self, selection: str) -> int:
-        """The place of the λ with the smallest leave-one-out error ("loo") or the largest evidence ("evidence")."""
+        """Return the index of the λ with the smallest leave-one-out error ("loo") or the largest evidence ("evidence")."""
         return int(np.argmin(self.loo_error) if selection == "loo" else np.argmax(self.log_evidence))
 
     def predict(self, X) -> np.ndarray:
-        """The posterior means (k, m, p) at X (m, d), one for each λ."""
+        """Return the posterior means (k, m, p) at X (m, d), one per λ."""
         if self._path is None:
-            raise OptionError("this table keeps numbers only: estimator.path(X, Y, lam) makes one that predicts.")
+            raise OptionError("This table cannot predict. Use the table of estimator.path(X, Y, lam).")
         return self._scaling.mean(self._path.predict(self._scaling.inputs(points(X, self._scaling))))
 
 
-class LeftOut(NamedTuple):
-    """Mean and standard deviation (n, p) of a new observation in each row given all other rows, NaN where nothing was seen, and the
-    log density (n,) of what was."""
+class RowPredictions(NamedTuple):
+    """Mean and standard deviation (n, p) of a new observation in each row given all other rows, NaN where unobserved, and the log density (n,) of the row."""
 
     mean: np.ndarray
     std: np.ndarray
     log_density: np.ndarray
 
     @classmethod
-    def of(cls, left_out: LeaveRowOut, scaling: Scaling) -> LeftOut:
-        """The same in the user's units; a ridge shifts its outputs and does not scale them."""
-        return cls(scaling.mean(left_out.mean), scaling.std(left_out.std), left_out.log_density.numpy())
+    def of(cls, found: LeaveRowOut, scaling: Scaling) -> RowPredictions:
+        """Convert to original units; a ridge shifts its outputs and does not scale them."""
+        return cls(scaling.mean(found.mean), scaling.std(found.std), found.log_density.numpy())
 
 
 SELECTIONS = ("loo", "evidence")
@@ -88,32 +85,42 @@ SCALES = ("given", "evidence")
 
 
 class RidgeEstimator(PosteriorRegressor):
-    """What `OVKRidge`, `ORFFRidge` and `ManifoldRidge` share."""
+    """Base class of `OVKRidge`, `ORFFRidge` and `ManifoldRidge`."""
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def fit(self, X, y, sample_weight=None) -> RidgeEstimator:
-        """Fit to X (n, d) and y (n, p) or (n,), NaN where an output is missing.
+        """Fit the model.
 
-        Args:
-            sample_weight: of the rows (n,), which then count so many times, or of the entries (n, p) in the loss. The noise
-                of an entry is σ² / weight; a weight of zero leaves it out. Neither the covariance of the outputs, for
-                kernel="decomposable", nor leaving out a row knows of copies.
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n, p) or (n,)
+            Outputs, NaN where missing.
+        sample_weight : array-like of shape (n,) or (n, p), or None, default=None
+            Weights of rows, which count as copies, or of entries in the loss. The noise of an entry is σ² / weight; entries of
+            weight zero are ignored. The covariance of the outputs (`kernel="decomposable"`) and leave-one-out do not use them.
+
+        Returns
+        -------
+        self
+            Fitted estimator.
         """
-        with all_or_nothing(self):
-            self._require_options()
+        with restore_on_error(self):
+            self._check_options()
             table = self._first(X, y, sample_weight)
             self._begin(table.X, table.Y, table.mean())
-            self._settle(table)
+            self._select_lam(table)
             self._solve(table)
             if self.scale == "evidence":
-                self.scale_ = positive(self._best_scale(table), table.Y)
+                self.scale_ = usable_scale(self._best_scale(table), table.Y)
                 self._take(self.noise_, self.scale_)
                 self._solve(table)
         return self
 
     def _begin(self, X: np.ndarray, Y: np.ndarray, mean: np.ndarray) -> None:
-        """The kernel, from the rows or a sample of them, and the intercept."""
+        """Make the kernel, from the rows or a sample of them, and the intercept."""
         self._kernel = self._kernel_of(X, Y)
         self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
         none = Scaling.none(X.shape[1], Y.shape[1])
@@ -124,13 +131,13 @@ class RidgeEstimator(PosteriorRegressor):
         observed = np.isfinite(Y).any(1)
         return ridge_kernel(self, X[observed], Y[observed])
 
-    def _settle(self, table: Weighed) -> None:
-        """Choose λ and make the model."""
+    def _select_lam(self, table: WeightedData) -> None:
+        """Select λ and make the model."""
         self._counts = table.num_rows, table.num_observed
         self._choose(lambda lams, noises: RidgePath.of(self._noise_path(table, noises), lams, noises))
 
     def _choose(self, path: Callable[[np.ndarray, np.ndarray], RidgePath]) -> None:
-        """Take the one λ, or the best of several on the path that they and their σ² make."""
+        """Take the only λ, or select the best of several on their path."""
         lams, noises, best = check_lam(self.lam), self._noises(), 0
         if len(lams) > 1:
             self.path_ = path(lams, noises)
@@ -139,7 +146,7 @@ class RidgeEstimator(PosteriorRegressor):
         self._take(self.noise_)
 
     def _noises(self) -> np.ndarray:
-        """σ² (k,) of each λ, for the rows seen so far."""
+        """Return σ² (k,) of each λ, for the rows so far."""
         return noise_of(1.0, self.convention, *self._counts) * check_lam(self.lam)
 
     def _take(self, noise: float, scale: float = 1.0) -> None:
@@ -153,31 +160,31 @@ class RidgeEstimator(PosteriorRegressor):
         return OperatorValuedGP(kernel, mean="zero", noise=noise, features=self._features(kernel))
 
     def _scaled(self, kernel: Kernel, scale: float) -> Kernel:
-        return scaled_kernel(kernel, scale)
+        return scale_kernel(kernel, scale)
 
     @abstractmethod
     def _features(self, kernel: Kernel):
-        """The feature map, or None for the exact kernel."""
+        """Return the feature map, or None for the exact kernel."""
 
     @abstractmethod
-    def _solve(self, table: Weighed) -> None:
+    def _solve(self, table: WeightedData) -> None:
         """Set `posterior_` from `gp_`."""
 
     def _data(
-        self, table: Weighed, noise: float | None = None
+        self, table: WeightedData, noise: float | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The table in the model's units, and the noise of each entry where weights make it unlike."""
+        """Return the table in standardized units, and the noise of each entry if weights make it vary."""
         noise = self._noise_now if noise is None else noise
         known = None if table.variances is None else torch.from_numpy(noise * table.variances)
         return self.scaling_.inputs(table.X), self.scaling_.outputs(table.Y), known
 
-    def _noise_path(self, table: Weighed, noises: np.ndarray) -> NoisePath:
-        unit = middle(noises)  # eigenvalues far from the noise would be lost beside it
+    def _noise_path(self, table: WeightedData, noises: np.ndarray) -> NoisePath:
+        unit = middle(noises)  # eigenvalues far from the noise would be lost to rounding
         X, Y, known = self._data(table, unit)
         return noise_path(self._gp(unit), X, Y, noises / unit, known, rescale=self.scale == "evidence")
 
-    def _best_scale(self, table: Weighed) -> float:
-        """yᵀ (K + N)⁻¹ y / |y| = yᵀ N⁻¹ (y − f̂) / |y|."""
+    def _best_scale(self, table: WeightedData) -> float:
+        """Compute yᵀ (K + N)⁻¹ y / |y| = yᵀ N⁻¹ (y − f̂) / |y|."""
         X, Y, known = self._data(table)
         observed = torch.isfinite(Y)
         if (solver := getattr(self.posterior_, "solver", None)) is not None:  # without the difference y − f̂
@@ -191,101 +198,111 @@ class RidgeEstimator(PosteriorRegressor):
         rows = zip(Y, remainder, observed, strict=True)
         return sum(_row_form(*row, noise.matrix()) for row in rows) / int(observed.sum())
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- criteria ---------------------------------------------------------------------------------------------------
 
     def path(self, X, y, lam=None, sample_weight=None) -> RidgePath:
-        """Evidence, leave-one-out errors and predictions for each of several λ, from one factorisation (BT-76).
+        """Compute evidence, leave-one-out errors and predictions for several λ from one factorization (BT-76).
 
-        Args:
-            X, y, sample_weight: the data, as in `fit`.
-            lam: several λ, in the estimator's convention; those of the constructor where it is None.
+        Parameters
+        ----------
+        X, y, sample_weight
+            Data, as for `fit`.
+        lam : list of float or None, default=None
+            Values of λ in the convention of the estimator. If None, those of the constructor.
 
-        Returns:
-            A table with `lam`, `noise`, `log_evidence`, `loo_error` and `loo_log_density`, (k,) each; its `predict(X)`
-            gives the posterior means (k, m, p).
+        Returns
+        -------
+        RidgePath
+            `lam`, `noise`, `log_evidence`, `loo_error` and `loo_log_density`, (k,) each; `predict(X)` returns the posterior
+            means (k, m, p).
         """
         table, lams = self._again(X, y, sample_weight), check_lam(self.lam if lam is None else lam)
         factor = noise_of(1.0, self.convention, table.num_rows, table.num_observed)
         return RidgePath.of(self._noise_path(table, factor * lams), lams, factor * lams, self.scaling_)
 
-    def leave_one_out(self, X, y, sample_weight=None) -> LeftOut:
-        """Each row of y given all other rows, at the fitted λ and in closed form: mean and std (n, p), log density (n,)."""
+    def leave_one_out(self, X, y, sample_weight=None) -> RowPredictions:
+        """Predict each row of y from all other rows, at the fitted λ and in closed form.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            Data, as for `fit`.
+
+        Returns
+        -------
+        RowPredictions
+            `mean` and `std` (n, p), `log_density` (n,).
+        """
         table = self._again(X, y, sample_weight)
         data = self._data(table)
-        return LeftOut.of(rows_left_out(self.gp_, *data), self.scaling_)
+        return RowPredictions.of(rows_left_out(self.gp_, *data), self.scaling_)
 
-    def _first(self, X, Y, sample_weight, simplify: bool = True) -> Weighed:
-        """Data of a new model, in which every output must be seen."""
-        table = self._checked(weighted(*self._enter(X, Y), sample_weight), simplify)
+    def _first(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
+        """Check the data of a new model, in which every output must be observed."""
+        table = self._checked(apply_weights(*self._enter(X, Y), sample_weight), simplify)
         if not np.isfinite(table.Y).any(0).all():
-            raise InputError("all observed entries of an output have weight zero: leave that column out, or add data.")
+            raise InputError(
+                "sample_weight must be positive for an observed entry of every output, got only zero. Drop the column or add "
+                "observations."
+            )
         return table
 
-    def _again(self, X, Y, sample_weight, simplify: bool = True) -> Weighed:
-        """Data of the fitted model."""
+    def _again(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
+        """Check data of the fitted model."""
         check_is_fitted(self, "posterior_")
         X = input_table(self, X, reset=False)
-        return self._checked(weighted(X, self._outputs(Y, X), sample_weight), simplify)
+        return self._checked(apply_weights(X, self._outputs(Y, X), sample_weight), simplify)
 
-    def _checked(self, table: Weighed, simplify: bool) -> Weighed:
+    def _checked(self, table: WeightedData, simplify: bool) -> WeightedData:
         table = table.simplified() if simplify or self.output_metric is not None else table
         if self._metric() is not None and table.variances is not None:
-            raise OptionError("weights of the entries and an output_metric do not go together: leave one of them out.")
+            raise OptionError("sample_weight of entries is not supported with an output_metric. Remove one of them.")
         return table
 
     # --- options ----------------------------------------------------------------------------------------------------
 
-    def _require_options(self) -> None:
+    def _check_options(self) -> None:
         check_convention(self.convention)
         check_lam(self.lam)
         check_base(self)
         check_option("scale", self.scale, SCALES)
 
     def _metric(self) -> np.ndarray | None:
-        """Σ (p, p) of the loss (y − f)ᵀ Σ⁻¹ (y − f)."""
+        """Return Σ (p, p) of the loss (y − f)ᵀ Σ⁻¹ (y − f)."""
         if self.output_metric is None:
             return None
         metric, p = numbers(as_array(self.output_metric), "output_metric"), self.n_outputs_
         if metric.shape not in ((p,), (p, p)):
-            raise InputError(f"output_metric must be ({p},) or ({p}, {p}), for {p} outputs; got {metric.shape}.")
+            raise InputError(f"output_metric has shape {metric.shape}, expected ({p},) or ({p}, {p}).")
         return metric
 
 
 def check_solver(estimator) -> None:
-    """Refuse a solver, its options, or a way to choose λ that there is not."""
+    """Check the options `solver`, `selection`, `tolerance` and `max_iter`."""
     check_option("solver", estimator.solver, SOLVERS)
     check_option("selection", estimator.selection, SELECTIONS)
-    tolerance = estimator.tolerance
-    if isinstance(tolerance, bool) or not isinstance(tolerance, Real) or not 0 < tolerance < np.inf:
-        raise OptionError(f"tolerance must be a positive number, got {tolerance!r}.")
+    check_positive("tolerance", estimator.tolerance)
     if estimator.max_iter is not None:
         check_integer("max_iter", estimator.max_iter)
 
 
-def scaled_kernel(kernel: Kernel, scale: float) -> Kernel:
-    """A kernel times a number."""
-    scaled = ScaleKernel(kernel).double()
-    scaled.outputscale = torch.tensor(scale, dtype=torch.float64)  # a bare number would be rounded to float32
-    return scaled
-
-
 def middle(noises: np.ndarray) -> float:
-    """The geometric middle of some noise levels."""
+    """Return the geometric mean of the smallest and largest noise level."""
     return float(np.sqrt(noises.min()) * np.sqrt(noises.max()))
-
-
-def positive(scale: float, Y: np.ndarray | None = None) -> float:
-    """A scale that can be used: outputs that are all zero have none, and where λ is numerically zero it is lost to rounding."""
-    if scale > 0:
-        return scale
-    if Y is None or np.nan_to_num(Y).any():
-        warnings.warn(
-            'lam is numerically zero, and the scale of scale="evidence" was lost to rounding: it is taken as 1. Raise lam.',
-            FitWarning,
-            stacklevel=4,
-        )
-    return 1.0
 
 
 def _row_form(y: torch.Tensor, remainder: torch.Tensor, observed: torch.Tensor, noise: torch.Tensor) -> float:
     return float(y[observed] @ torch.linalg.solve(noise[observed][:, observed], remainder[observed]))
+
+
+def rebuild_ridge_kernel(estimator, values: dict[str, torch.Tensor], scale: float) -> Kernel:
+    """Make the kernel of a loaded ridge estimator, of which only the shapes matter."""
+    options = SimpleNamespace(base_kernel=estimator.base_kernel, output_matrix=estimator.output_matrix, lengthscale=1.0)
+    options.kernel = estimator.kernel if isinstance(estimator.kernel, Kernel) else estimator.kernel_
+    kernel = ridge_kernel(options, np.zeros((2, estimator.n_features_in_)), np.zeros((2, estimator.n_outputs_)))
+    return kernel if scale == 1.0 else scale_kernel(kernel, scale)
+
+
+RIDGE_ATTRIBUTES = (*POSTERIOR_ATTRIBUTES, "lam_", "noise_", "_noise_now", "_counts")
+"""Fitted attributes of every ridge estimator, for model files."""
+RIDGE_BUILDER = ModelBuilder(rebuild_ridge_kernel, keeps_unscaled_kernel=True)

@@ -1,9 +1,9 @@
-"""Semi-supervised ridge regression: points without labels say where the function may vary (BT-111..114).
+"""`ManifoldRidge`, semi-supervised ridge regression with a manifold penalty over labeled and unlabeled rows (BT-111..114).
 
-    f̂ = argmin (1/2n) Σ_labelled ‖y_i − f(x_i)‖² + (λ/2) ‖f‖² + (λ_M/2) Σ_ik ⟨f(x_i), M_ik f(x_k)⟩,     i, k over all rows,
+    f̂ = argmin (1/2n) Σ_labeled ‖y_i − f(x_i)‖² + (λ/2) ‖f‖² + (λ_M/2) Σ_ik ⟨f(x_i), M_ik f(x_k)⟩,     i, k over all rows,
 
 is the posterior mean of the Gaussian process with the covariance of `ovkgp.kernels.ManifoldKernel` at strength λ_M/λ and noise
-nλ, for n labelled rows (ID-7). Its standard deviation shrinks along the manifold.
+nλ, for n labeled rows (ID-7). Its standard deviation shrinks along the manifold.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from numbers import Real
 import numpy as np
 from gpytorch.kernels import Kernel
 from scipy.sparse import issparse
+from torch import Tensor
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel
+from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel, scale_kernel
 from ovkgp.estimators.common.options import check_lam, check_option
-from ovkgp.estimators.common.validation import Weighed
-from ovkgp.estimators.ridge.base import RidgeEstimator, RidgePath, scaled_kernel
+from ovkgp.estimators.common.validation import WeightedData
+from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RidgeEstimator, RidgePath, rebuild_ridge_kernel
+from ovkgp.estimators.storage.kernels import blank_penalty
+from ovkgp.estimators.storage.models import ModelBuilder
+from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import FeatureMap, ManifoldFeatures
 from ovkgp.inference.gp import VARIANCES
@@ -27,41 +31,65 @@ from ovkgp.kernels import ManifoldKernel, cluster_laplacian, neighbor_laplacian
 MANIFOLDS = ("neighbors", "clusters")
 
 
+def _rebuild_kernel(estimator, values: dict[str, Tensor], scale: float) -> Kernel:
+    indices = values.get("penalty.indices")
+    penalty = blank_penalty(estimator.manifold_.shape[0], None if indices is None else indices.shape[1])
+    return ManifoldKernel(rebuild_ridge_kernel(estimator, values, scale), values["X"], penalty).double()
+
+
+MANIFOLD_BUILDER = ModelBuilder(_rebuild_kernel, keeps_unscaled_kernel=True)
+
+
+@storable(*RIDGE_ATTRIBUTES, "_seed", "manifold_", optional=("path_", "scale_"), builder=MANIFOLD_BUILDER)
 class ManifoldRidge(RidgeEstimator):
-    """Ridge regression that learns from rows without labels too (BT-111, Algorithm 6).
+    """Semi-supervised ridge regression; unlabeled rows define the manifold penalty (BT-111, Algorithm 6).
 
-    Args:
-        kernel, convention, base_kernel, lengthscale, output_matrix, output_metric, fit_intercept, scale, verbose: as for
-            `OVKRidge`; the median distance is that of all rows.
-        lam: λ > 0, one number.
-        lam_manifold: λ_M ≥ 0 of the penalty, in the same convention; 0 is plain ridge regression on the labelled rows.
-        manifold: the penalty M over all rows: "neighbors" (the Laplacian of the graph of nearest neighbours), "clusters" (the
-            Laplacian of "is in the same cluster", by spectral clustering), or any symmetric positive semi-definite matrix,
-            (n, n) for all outputs alike or (n·p, n·p); dense or sparse.
-        num_neighbors: of a row in the graph of either.
-        num_clusters: of "clusters".
-        num_frequencies: None for the exact kernel; a number for random features, with many rows.
-        variance: of random features: "features", or "guarded", which takes the exact kernel, and its cost, to keep the variance
-            from starving far from the data.
-        random_state: of the clusters and the frequencies.
+    Rows of `y` without a label are NaN; a row may also have some of its outputs.
 
-    Rows of y without a label are NaN; a row may also have some of its outputs.
+    Parameters
+    ----------
+    kernel, convention, base_kernel, lengthscale, output_matrix, output_metric, fit_intercept, scale, verbose
+        As for `OVKRidge`; the median distance is that of all rows.
+    lam : float, default=1e-3
+        λ > 0.
+    lam_manifold : float, default=1e-3
+        λ_M ≥ 0 of the penalty, in the same convention; 0 is ridge regression on the labeled rows.
+    manifold : {"neighbors", "clusters"} or matrix, default="neighbors"
+        Penalty M over all rows: the Laplacian of the graph of nearest neighbors, the Laplacian of "is in the same cluster" by
+        spectral clustering, or a symmetric positive semi-definite matrix, (n, n) for each output or (n·p, n·p), dense or sparse.
+    num_neighbors : int, default=10
+        Number of neighbors of a row in either graph.
+    num_clusters : int, default=2
+        Number of clusters of "clusters".
+    num_frequencies : int or None, default=None
+        Number of random frequencies. If None, the exact kernel is used.
+    random_state : int, RandomState instance or None, default=None
+        Seed of clusters and frequencies.
+    variance : {"features", "guarded"}, default="features"
+        "guarded" bounds the variance of random features from below far from the data, at the cost of the exact kernel.
 
-    Attributes:
-        noise_: σ², of n labelled rows in the convention; the variance of the pseudo-observations is lam / lam_manifold.
-        manifold_: M.
-        gp_, posterior_, scaling_, kernel_, n_outputs_, output_names_, n_features_in_, feature_names_in_.
+    Attributes
+    ----------
+    noise_ : float
+        σ² of n labeled rows; the variance of the pseudo-observations is lam / lam_manifold.
+    manifold_ : matrix
+        M.
+    gp_, posterior_, scaling_, kernel_, n_outputs_, output_names_, n_features_in_, feature_names_in_
+        As for `OVKRidge`.
 
-    Cost: O((n p)³) time and O((n p)²) memory for n rows, labelled or not, with the exact kernel; O(n M² + r³) and O(r²) with
-    r random features of M waves.
+    Notes
+    -----
+    Complexity: O((n p)³) time and O((n p)²) memory for n rows, labeled or not, with the exact kernel; O(n M² + r³) and O(r²) with
+    r random features of M scalar features.
 
-    Example:
-        >>> import ovkgp
-        >>> from ovkgp.datasets import make_two_moons
-        >>> X, Y, truth = make_two_moons(200, num_labels=2, random_state=0)
-        >>> ridge = ovkgp.ManifoldRidge(lam_manifold=1e-2, lengthscale=0.3).fit(X, Y)
-        >>> bool(((ridge.predict(X) > 0) == (truth(X) > 0)).mean() > 0.99)
-        True
+    Examples
+    --------
+    >>> import ovkgp
+    >>> from ovkgp.datasets import make_two_moons
+    >>> X, Y, truth = make_two_moons(200, num_labels=2, random_state=0)
+    >>> ridge = ovkgp.ManifoldRidge(lam_manifold=1e-2, lengthscale=0.3).fit(X, Y)
+    >>> bool(((ridge.predict(X) > 0) == (truth(X) > 0)).mean() > 0.99)
+    True
     """
 
     def __init__(
@@ -103,14 +131,14 @@ class ManifoldRidge(RidgeEstimator):
         self.verbose = verbose
 
     def fit(self, X, y) -> ManifoldRidge:
-        """Fit to X (n, d) and y (n, p) or (n,), NaN in the rows without a label and where an output is missing."""
+        """Fit the model to X (n, d) and y (n, p) or (n,), NaN in unlabeled rows and where an output is missing."""
         return super().fit(X, y)
 
     def path(self, X, y, lam=None, sample_weight=None) -> RidgePath:
-        """As for `OVKRidge`, at the fitted λ only: another one is another kernel, of strength λ_M/λ."""
+        """Compute the path of `OVKRidge` at the fitted λ only: another λ is another kernel, of strength λ_M/λ."""
         if lam is not None and not np.array_equal(check_lam(lam), [self.lam_]):
             raise OptionError(
-                "the kernel depends on lam_manifold / lam: fit with each lam, there is no path through them."
+                "path is not supported for other lam, since the kernel depends on lam_manifold / lam. Fit with each lam."
             )
         return super().path(X, y, self.lam_, sample_weight)
 
@@ -133,10 +161,8 @@ class ManifoldRidge(RidgeEstimator):
         )
 
     def _scaled(self, kernel: ManifoldKernel, scale: float) -> Kernel:
-        """s K_M, as the manifold kernel of s K with its strength divided by s."""
-        return ManifoldKernel(
-            scaled_kernel(kernel.base_kernel, scale), kernel.X, kernel.penalty, self._strength / scale
-        )
+        """Return s K_M as the manifold kernel of s K with its strength divided by s."""
+        return ManifoldKernel(scale_kernel(kernel.base_kernel, scale), kernel.X, kernel.penalty, self._strength / scale)
 
     def _features(self, kernel: ManifoldKernel) -> FeatureMap | None:
         if self.num_frequencies is None:
@@ -144,21 +170,21 @@ class ManifoldRidge(RidgeEstimator):
         base = random_features(kernel.base_kernel, self.n_features_in_, self.num_frequencies, self._seed)
         return ManifoldFeatures(base, kernel)
 
-    def _solve(self, table: Weighed) -> None:
+    def _solve(self, table: WeightedData) -> None:
         X, Y, noise = self._data(table)
         self.posterior_ = self.gp_.condition(X, Y, noise=noise, variance=self.variance)
 
-    def _require_options(self) -> None:
-        super()._require_options()
+    def _check_options(self) -> None:
+        super()._check_options()
         check_option("variance", self.variance, VARIANCES)
         if len(check_lam(self.lam)) > 1:
             raise OptionError(
-                "ManifoldRidge takes one lam, on which its kernel depends: fit with each, and compare leave_one_out(X, y) or "
-                "posterior_.log_evidence. (Folds of rows without labels tell nothing.)"
+                f"lam must be one number, since the kernel depends on it, got {self.lam!r}. Fit with each and compare "
+                "leave_one_out(X, y) or posterior_.log_evidence."
             )
         is_number = isinstance(self.lam_manifold, Real) and not isinstance(self.lam_manifold, bool)
         if not is_number or not 0 <= self.lam_manifold < np.inf:
-            raise InputError(f"lam_manifold must be a number that is not negative, got {self.lam_manifold!r}.")
+            raise InputError(f"lam_manifold must be a nonnegative number, got {self.lam_manifold!r}.")
         if isinstance(self.manifold, str):
             check_option("manifold", self.manifold, MANIFOLDS)
         elif not (issparse(self.manifold) or hasattr(self.manifold, "shape")):

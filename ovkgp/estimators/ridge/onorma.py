@@ -1,4 +1,4 @@
-"""ONORMA: learning with an operator-valued kernel one row at a time, in memory that does not grow (BT-108)."""
+"""`ONORMA`, online learning with an operator-valued kernel, one row at a time and in constant memory (BT-108)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.estimators.common.base import PosteriorRegressor
 from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel
-from ovkgp.estimators.common.options import all_or_nothing, check_lam, check_option, noise_of
+from ovkgp.estimators.common.options import check_lam, check_option, noise_of, restore_on_error
 from ovkgp.estimators.common.scaling import Scaling
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.exceptions import FitWarning, InputError, OptionError
@@ -24,52 +24,69 @@ LEARNING_RATES = ("constant", "invscaling")
 
 
 class ONORMA(PosteriorRegressor):
-    """Stochastic gradients of (1/n) Σ ½ ‖f(x_i) − y_i‖² + (λ/2) ‖f‖² in the space of the kernel, one row at a time (BT-108).
+    """Online kernel gradient descent for (1/n) Σ ½ ‖f(x_i) − y_i‖² + (λ/2) ‖f‖², one row at a time (BT-108).
 
-    At step t the row (x, y) moves f ← (1 − ηλ) f − η K(·, x)(f(x) − y), η = 2 eta0 t^(−power_t) / (λ + κ), where κ is the largest
-    ‖K(x, x)‖ so far. 2 / (λ + κ) is the largest step that is stable, and eta0 the part taken of it: no step can diverge, whatever the
-    scale of the kernel. With invscaling steps the square of the error falls as fast as the steps do, towards `OVKRidge(lam=lam, convention="mean")`.
+    At step t the row (x, y) moves f ← (1 − ηλ) f − η K(·, x)(f(x) − y) with η = 2 eta0 t^(−power_t) / (λ + κ), where κ is the largest
+    ‖K(x, x)‖ so far. 2 / (λ + κ) is the largest stable step, so no step diverges. With "invscaling" steps the squared error decreases at
+    the rate of the steps towards `OVKRidge(lam=lam, convention="mean")`. Missing outputs (NaN) contribute no gradient. The
+    standard deviation is that of the Gaussian process given the stored points only, with noise nλ for n rows: an upper bound.
 
-    Args:
-        kernel, base_kernel, lengthscale, output_matrix: as in `OVKRidge`; what "median" and "decomposable" take from the data they
-            take from the first batch, and keep.
-        lam: λ > 0.
-        learning_rate: "invscaling", or "constant" (as power_t = 0) for data that change with time.
-        eta0: 0 < eta0 ≤ 1; up to ½ no step overshoots.
-        power_t: 0 < power_t ≤ 1.
-        budget: the most points that f is made of. Beyond it each step loses the least that it can, either of the new term
-            (projected on a kept point) or by dropping the smallest kept one. `truncation_error_` bounds what that did.
-        average: predict with the average of all iterates (Polyak) instead of the last.
-        n_epochs: passes of `fit` over its rows.
-        shuffle: whether `fit` takes the rows of each pass in random order; `partial_fit` takes them as they come.
-        random_state: of the shuffling.
-        verbose: 0 is quiet, 1 shows progress.
+    Parameters
+    ----------
+    kernel, base_kernel, lengthscale, output_matrix
+        As for `OVKRidge`; values taken from data are those of the first batch.
+    lam : float, default=1e-3
+        λ > 0.
+    learning_rate : {"invscaling", "constant"}, default="invscaling"
+        Step sizes; "constant" (power_t = 0) is for data that change with time.
+    eta0 : float, default=0.5
+        Fraction of the largest stable step, 0 < eta0 ≤ 1; up to ½ no step overshoots.
+    power_t : float, default=0.5
+        Exponent of the step sizes, 0 < power_t ≤ 1.
+    budget : int, default=1000
+        Maximum number of points of f. Beyond it, each step either projects the new term on a stored point or drops the smallest
+        stored one, whichever loses less; `truncation_error_` bounds the effect.
+    average : bool, default=False
+        Whether to predict with the average of all iterates (Polyak).
+    n_epochs : int, default=1
+        Number of passes of `fit` over its rows.
+    shuffle : bool, default=False
+        Whether `fit` takes the rows of each pass in random order.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the shuffling.
+    verbose : int, default=0
+        If 1, progress is shown.
 
-    Rows of `y` may have missing outputs (NaN), which contribute no gradient. The same rows in one call or several give the same
-    model, to rounding, where the kernel does not depend on the first batch. The standard deviation is that of the Gaussian process
-    given the *kept points only*, with noise σ² = nλ for n rows: an upper bound on what all rows would give.
+    Attributes
+    ----------
+    noise_ : float
+        σ² = nλ.
+    num_rows_, num_steps_ : int
+        Number of rows with an observed entry, and of steps.
+    truncation_error_ : float
+        b with ‖f(x) − f'(x)‖ ≤ b √‖K(x, x)‖, where f' is learned from the same rows without a budget.
+    support_, dual_coef_ : ndarray of shape (m, d) and (m, p)
+        Points and coefficients of f(x) = Σ_j K(x, x_j) a_j.
+    gp_, posterior_, scaling_, kernel_, n_outputs_, output_names_, n_features_in_, feature_names_in_
+        As for `OVKRidge`.
 
-    Attributes:
-        noise_: σ² = n λ.
-        num_rows_, num_steps_: rows that had something observed, and steps (rows times epochs).
-        truncation_error_: b with ‖f(x) − f'(x)‖ ≤ b √‖K(x, x)‖, f' what the same rows give without a budget.
-        support_, dual_coef_: the points (m, d) and coefficients (m, p) of f(x) = Σ_j K(x, x_j) a_j.
-        gp_, posterior_, scaling_, kernel_, n_outputs_, output_names_, n_features_in_, feature_names_in_: as in `OVKRidge`.
+    Notes
+    -----
+    Complexity: O(budget p²) per row, O(budget p) for k(x, z) Γ; O(budget (p² + d)) memory.
 
-    Cost: O(budget p²) a row, O(budget p) for k(x, z) Γ; O(budget (p² + d)) memory.
-
-    Example:
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> rng = np.random.default_rng(0)
-        >>> model = ovkgp.ONORMA(lam=1e-4, lengthscale=1.0, budget=100)
-        >>> for _ in range(20):
-        ...     X = rng.uniform(0, 6, (100, 1))
-        ...     _ = model.partial_fit(X, np.hstack([np.sin(X), np.cos(X)]))
-        >>> model.num_rows_, len(model.support_)
-        (2000, 100)
-        >>> bool(np.abs(model.predict([[1.5]]) - [np.sin(1.5), np.cos(1.5)]).max() < 0.1)
-        True
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> rng = np.random.default_rng(0)
+    >>> model = ovkgp.ONORMA(lam=1e-4, lengthscale=1.0, budget=100)
+    >>> for _ in range(20):
+    ...     X = rng.uniform(0, 6, (100, 1))
+    ...     _ = model.partial_fit(X, np.hstack([np.sin(X), np.cos(X)]))
+    >>> model.num_rows_, len(model.support_)
+    (2000, 100)
+    >>> bool(np.abs(model.predict([[1.5]]) - [np.sin(1.5), np.cos(1.5)]).max() < 0.1)
+    True
     """
 
     def __init__(
@@ -107,37 +124,37 @@ class ONORMA(PosteriorRegressor):
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def fit(self, X, y) -> ONORMA:
-        """Learn from X (n, d) and y (n, p) or (n,), NaN where an output is missing, in `n_epochs` passes from f = 0.
+        """Fit the model to X (n, d) and y (n, p) or (n,), NaN where missing, in `n_epochs` passes from f = 0.
 
-        Ctrl-C keeps what was learned, warns and returns.
+        Ctrl-C keeps the steps so far, warns and returns.
         """
-        with all_or_nothing(self):
+        with restore_on_error(self):
             X, Y, expansion = self._begin(X, y)
             rng = np.random.default_rng(as_seed(self.random_state)) if self.shuffle else None
             self._learn(expansion, X, Y, 0, check_integer("n_epochs", self.n_epochs), rng)
         return self
 
     def partial_fit(self, X, y) -> ONORMA:
-        """Learn from more rows, in their order; the first call fixes columns, kernel and lengthscale."""
-        with all_or_nothing(self):
+        """Learn from further rows, in their order; the first call determines columns, kernel and lengthscale."""
+        with restore_on_error(self):
             if not hasattr(self, "posterior_"):
                 X, Y, expansion = self._begin(X, y)
                 self._learn(expansion, X, Y, 0)
             else:
-                self._require_options()
+                self._check_options()
                 X = input_table(self, X, reset=False).astype(np.float64)
                 Y = self._outputs(y, X).astype(np.float64)
                 self._learn(self.posterior_.expansion, X, Y, self.num_rows_)
         return self
 
     def _begin(self, X, Y) -> tuple[np.ndarray, np.ndarray, Expansion]:
-        """The data, checked, and f = 0 in the space of the kernel that they ask for."""
-        self._require_options()
+        """Check the data, and return f = 0 in the space of their kernel."""
+        self._check_options()
         X, Y = (table.astype(np.float64) for table in self._enter(X, Y))
         self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
         self.scaling_ = Scaling.none(X.shape[1], Y.shape[1])
         gp = OperatorValuedGP(ridge_kernel(self, X, Y), mean="zero", noise=1.0)
-        gp.observe(X[:1], np.zeros((1, Y.shape[1])))  # a kernel that cannot take these inputs says so
+        gp.observe(X[:1], np.zeros((1, Y.shape[1])))  # raises if the kernel does not support these inputs
         self.gp_ = gp.requires_grad_(False)
         return X, Y, self._learner().start(X.shape[1])
 
@@ -153,50 +170,51 @@ class ONORMA(PosteriorRegressor):
         bar = tqdm(total=num_epochs * len(X), disable=not self.verbose, unit="row", desc="learning")
         try:
             with bar:
-                for index in _chunks(len(X), num_epochs, learner.rows_at_once, rng):
+                for index in _chunks(len(X), num_epochs, learner.max_chunk_rows, rng):
                     expansion = learner.learn(expansion, X[index], Y[index])
                     bar.update(len(index))
         except KeyboardInterrupt:
-            if expansion.num_steps == first:  # nothing was learned: all is as it was before
+            if expansion.num_steps == first:  # nothing was learned
                 raise
             message = (
-                f"learning was interrupted: the model has made {expansion.num_steps - first} of {bar.total} steps."
+                f"Learning was interrupted after {expansion.num_steps - first} of {bar.total} steps, which are kept."
             )
             warnings.warn(message, FitWarning, stacklevel=3)
         self._publish(expansion, rows_before + min(expansion.num_steps - first, len(X)))
 
     def _publish(self, expansion: Expansion, num_rows: int) -> None:
-        """Set what is fitted."""
+        """Set the fitted attributes."""
         self.num_rows_, self.num_steps_ = num_rows, expansion.num_steps
         self.noise_ = noise_of(float(self.lam), "mean", num_rows, num_rows)
         self.truncation_error_ = expansion.average_error if self.average else expansion.error
         self.gp_ = OperatorValuedGP(self.gp_.kernel, mean="zero", noise=self.noise_).requires_grad_(False)
         self.posterior_ = OnlinePosterior(self.gp_, expansion, bool(self.average))
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- expansion --------------------------------------------------------------------------------------------------
 
     @property
     def support_(self) -> np.ndarray:
+        """Points (m, d) of the expansion."""
         return self.posterior_.expansion.X
 
     @property
     def dual_coef_(self) -> np.ndarray:
+        """Coefficients (m, p) of the expansion."""
         return self.posterior_.coefficients.numpy()
 
     # --- options ----------------------------------------------------------------------------------------------------
 
-    def _require_options(self) -> None:
+    def _check_options(self) -> None:
         if check_lam(self.lam).size != 1 or not isinstance(self.lam, Real):
             raise InputError(
-                f"ONORMA takes one lam, got {self.lam!r}; to choose among several use OVKRidge or a grid search."
+                f"lam must be one positive number, got {self.lam!r}. Use OVKRidge or a grid search to select it."
             )
         check_option("learning_rate", self.learning_rate, LEARNING_RATES)
         for name in ("eta0", "power_t"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= 1:
                 raise OptionError(
-                    f"{name} must be above 0 and at most 1, got {value!r}. (eta0 is a part of the largest stable step, "
-                    '2 / (λ + ‖K(x, x)‖); steps of one size are learning_rate="constant".)'
+                    f'{name} must be positive and at most 1, got {value!r}. Use learning_rate="constant" for constant steps.'
                 )
         check_base(self)
         check_integer("budget", self.budget)
@@ -204,7 +222,7 @@ class ONORMA(PosteriorRegressor):
 
 
 def _chunks(num_rows: int, num_epochs: int, size: int, rng: np.random.Generator | None) -> Iterator[np.ndarray]:
-    """Indices of the rows, chunk by chunk, epoch by epoch."""
+    """Yield indices of the rows, by chunk and epoch."""
     for _ in range(num_epochs):
         order = np.arange(num_rows) if rng is None else rng.permutation(num_rows)
         yield from (order[start : start + size] for start in range(0, num_rows, size))

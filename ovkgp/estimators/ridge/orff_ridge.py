@@ -1,8 +1,8 @@
-"""Ridge regression on operator-valued random Fourier features (Algorithm 3; BT-71, 76, 78, 93).
+"""`ORFFRidge`, ridge regression on operator-valued random Fourier features (Algorithm 3; BT-71, 76, 78, 93).
 
     θ̂ = argmin ‖y − Φθ‖² / (2σ²) + ½ ‖θ‖²,      f̂(x) = Φ(x) θ̂,
 
-from statistics of fixed size that add: rows may come at once, batch by batch, from a file, or from several machines.
+from additive statistics of fixed size: rows may come at once, in batches, from a file, or from several processes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed, check_integer
-from ovkgp.estimators.common.named_kernels import random_features
-from ovkgp.estimators.common.options import all_or_nothing, check_lam, check_option
+from ovkgp.estimators.common.named_kernels import random_features, usable_scale
+from ovkgp.estimators.common.options import check_lam, check_option, restore_on_error
 from ovkgp.estimators.common.streaming import (
     SAMPLE_ROWS,
     StreamScan,
     accumulate_rows,
     accumulate_statistics,
-    enter_survey,
     ranks_of,
+    scan,
     shown_parts,
-    survey,
+    store_columns,
 )
-from ovkgp.estimators.common.validation import Weighed
-from ovkgp.estimators.regression.training import Table
-from ovkgp.estimators.ridge.base import RidgeEstimator, RidgePath, check_solver, middle, positive
+from ovkgp.estimators.common.validation import Table, WeightedData
+from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER, RidgeEstimator, RidgePath, check_solver, middle
+from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import Statistics, primal_dual_residual
@@ -56,50 +56,69 @@ SOLVER_OPTIONS = (
 def _has_statistics(estimator: ORFFRidge) -> bool:
     if estimator.solver == "auto":
         return True
-    raise AttributeError(f'partial_fit adds to statistics of the rows, with solver="auto"; got {estimator.solver!r}.')
+    raise AttributeError(f'partial_fit requires solver="auto", got {estimator.solver!r}.')
 
 
+@storable(*RIDGE_ATTRIBUTES, "_seed", optional=("path_", "scale_", "statistics_"), builder=RIDGE_BUILDER)
 class ORFFRidge(RidgeEstimator):
     """Ridge regression on random Fourier features of an operator-valued kernel, for any number of rows (BT-71).
 
-    Args:
-        kernel, lam, convention, base_kernel, lengthscale, output_matrix, output_metric, fit_intercept, selection, scale,
-            tolerance, max_iter, verbose: as for `OVKRidge`.
-        num_frequencies: D; Φ has 2·D·r columns, with r the columns of the kernel's factor.
-        solver: "auto" (statistics in one pass, then the fastest factorisation), or "eigen" (the Stein equation: separable
-            kernels, complete outputs), "closed_form" (Algorithm 3), "cg", "lbfgs" (products with Φ only), "doubly_sgd"
-            (blocks of features and batches of rows, Algorithm 4). They agree; blocks that tell each other much, with little
-            noise, make "doubly_sgd" slow, and it warns where it has not arrived.
-        random_state: of the frequencies (and of the batches).
-        block_size: draw the frequencies in blocks of this size, regenerated from their seeds whenever they are wanted and
-            never stored; for "doubly_sgd", the block of one step. None is one block.
-        batch_size: rows of a step of "doubly_sgd"; None takes all, so that one step with one block is the exact solution.
-        learning_rate: of "doubly_sgd": a number, or a function of the step.
-        preconditioned: whether a step of "doubly_sgd" is multiplied by the inverse of its block of the Hessian.
-        variance: "guarded" keeps the variance of random features from starving far from the data, "features" does not.
-        distributed: the rows are this process's shard of a table (`ovkgp.inference.statistics.distributed.process_group`); all
-            processes get the model of the whole table.
+    Parameters
+    ----------
+    kernel, lam, convention, base_kernel, lengthscale, output_matrix, output_metric, fit_intercept, selection, scale,
+    tolerance, max_iter, verbose
+        As for `OVKRidge`.
+    num_frequencies : int, default=500
+        D; Φ has 2·D·r columns for r columns of the factor of the kernel.
+    solver : {"auto", "eigen", "closed_form", "cg", "lbfgs", "doubly_sgd"}, default="auto"
+        "auto" accumulates statistics in one pass and uses the fastest factorization; "eigen" solves a Stein equation (separable
+        kernels, complete outputs), "closed_form" is Algorithm 3, "cg" and "lbfgs" use only products with Φ, "doubly_sgd" blocks
+        of features and batches of rows (Algorithm 4). All agree. "doubly_sgd" is slow for correlated blocks with little noise
+        and warns if it has not converged.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the frequencies and batches.
+    variance : {"guarded", "features"}, default="guarded"
+        "guarded" bounds the variance of random features from below far from the data.
+    block_size : int or None, default=None
+        Number of frequencies per block; blocks are regenerated from their seeds and never stored. For "doubly_sgd" it is the
+        block of one step. If None, there is one block.
+    batch_size : int or None, default=None
+        Number of rows per step of "doubly_sgd". If None, all rows, so that one step with one block is the exact solution.
+    learning_rate : float or callable, default=1.0
+        Learning rate of "doubly_sgd", or a function of the step.
+    preconditioned : bool, default=True
+        Whether a step of "doubly_sgd" is multiplied by the inverse of its block of the Hessian.
+    distributed : bool, default=False
+        Whether the rows are the shard of one process among those started by torchrun; all get the model of all rows.
 
-    Attributes:
-        coef_: the weights θ̂ (r,).
-        n_iter_: iterations of the solver; 1 for those that factorise.
-        statistics_: what is kept of the rows, for solver="auto".
-        noise_, lam_, path_, scale_, gp_, posterior_, kernel_, …: as for `OVKRidge`.
+    Attributes
+    ----------
+    coef_ : ndarray
+        Weights θ̂.
+    n_iter_ : int
+        Number of iterations; 1 for direct solvers.
+    statistics_ : Statistics
+        Statistics of the rows, for `solver="auto"`.
+    noise_, lam_, path_, scale_, gp_, posterior_, kernel_
+        As for `OVKRidge`.
 
-    Cost: O(n M² + M³ + p³) time for M = 2D waves of a separable kernel with complete outputs, O(n p r² + r³) at most for
-    others; O(r²) memory beside the data, whatever n.
+    Notes
+    -----
+    Complexity: O(n M² + M³ + p³) for M = 2D scalar features of a separable kernel with complete outputs, at most O(n p r² + r³)
+    for r features otherwise; O(r²) memory besides the data.
 
-    Example:
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> X = np.random.default_rng(0).uniform(-3, 3, (500, 2))
-        >>> Y = np.column_stack([np.sin(X).prod(1), np.cos(X).sum(1)])
-        >>> ridge = ovkgp.ORFFRidge(lam=1e-3, lengthscale=1.0, random_state=0).fit(X[:400], Y[:400])
-        >>> ridge.score(X[400:], Y[400:]) > 0.99
-        True
-        >>> halves = ovkgp.ORFFRidge(lam=1e-3, lengthscale=1.0, random_state=0)
-        >>> halves.partial_fit(X[:200], Y[:200]).partial_fit(X[200:], Y[200:]).predict(X[:3]).shape
-        (3, 2)
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> X = np.random.default_rng(0).uniform(-3, 3, (500, 2))
+    >>> Y = np.column_stack([np.sin(X).prod(1), np.cos(X).sum(1)])
+    >>> ridge = ovkgp.ORFFRidge(lam=1e-3, lengthscale=1.0, random_state=0).fit(X[:400], Y[:400])
+    >>> ridge.score(X[400:], Y[400:]) > 0.99
+    True
+    >>> halves = ovkgp.ORFFRidge(lam=1e-3, lengthscale=1.0, random_state=0)
+    >>> halves.partial_fit(X[:200], Y[:200]).partial_fit(X[200:], Y[200:]).predict(X[:3]).shape
+    (3, 2)
     """
 
     def __init__(
@@ -152,69 +171,100 @@ class ORFFRidge(RidgeEstimator):
 
     @property
     def n_iter_(self) -> int:
-        """How many iterations the solver took; 1 for those that factorise."""
+        """Number of iterations of the solver; 1 for direct ones."""
         check_is_fitted(self, "posterior_")
         return max(getattr(getattr(self.posterior_, "system", None), "num_iterations", 1), 1)
 
     @property
     def coef_(self) -> np.ndarray:
+        """Weights θ̂ of the features."""
         check_is_fitted(self, "posterior_")
         return self.posterior_.weights.numpy()
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def fit(self, X, y, sample_weight=None) -> ORFFRidge:
-        """Fit to X (n, d) and y (n, p) or (n,), NaN where an output is missing.
+        """Fit the model.
 
-        Args:
-            sample_weight: of the rows (n,), which then count so many times, or of the entries (n, p) in the loss. The noise
-                of an entry is σ² / weight; a weight of zero leaves it out.
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n, p) or (n,)
+            Outputs, NaN where missing.
+        sample_weight : array-like of shape (n,) or (n, p), or None, default=None
+            Weights of rows, which count as copies, or of entries in the loss; the noise of an entry is σ² / weight.
+
+        Returns
+        -------
+        self : ORFFRidge
+            Fitted estimator.
         """
         if not self.distributed:
             return super().fit(X, y, sample_weight)
         if sample_weight is not None:
-            raise OptionError("weights of the entries are not for distributed=True: leave sample_weight out.")
+            raise OptionError("sample_weight is not supported with distributed=True. Remove it or fit in one process.")
         return self.fit_stream([(X, y)])
 
     def fit_stream(self, chunks: Iterable) -> ORFFRidge:
-        """Fit to a table that need not fit into memory, in two passes.
+        """Fit the model to a table in chunks, which may be larger than memory, in two passes.
 
-        Args:
-            chunks: pairs (X, Y) that can be read again: a list, or `ovkgp.datasets.stream(path, inputs, outputs)`. With
-                `distributed`, those of this process's shard.
+        Parameters
+        ----------
+        chunks : iterable of (X, Y)
+            Re-iterable pairs: a list or `ovkgp.datasets.stream(path, inputs, outputs)`. With `distributed`, those of this
+            process.
+
+        Returns
+        -------
+        self : ORFFRidge
+            Fitted estimator.
         """
-        with all_or_nothing(self):
+        with restore_on_error(self):
             with ranks_of(self) as ranks:
-                ranks.together(lambda: self._require_streamable("fit_stream"), "checking the options")
-                found = survey(chunks, SAMPLE_ROWS, ranks, verbose=self.verbose)
+                ranks.run_on_all(lambda: self._check_streamable("fit_stream"), "checking the options")
+                found = scan(chunks, SAMPLE_ROWS, ranks, verbose=self.verbose)
                 seed = ranks.broadcast(as_seed(self.random_state), "agreeing on a seed")
-                ranks.together(lambda: self._prepare(found, seed), "making the features")
+                ranks.run_on_all(lambda: self._prepare(found, seed), "making the features")
                 streams = self.scaling_, chunks, ranks, self.verbose
                 self.statistics_ = accumulate_rows(self.gp_, *streams, found=found)
             self._conclude()
         return self
 
     def _prepare(self, found: StreamScan, seed: int) -> None:
-        """The model of a stream: kernel, features and noise."""
-        sample = enter_survey(self, found)
-        super()._begin(sample.X, sample.Y, found.outputs.mean)  # of a sample already
+        """Make kernel, features and noise of a stream."""
+        sample = store_columns(self, found)
+        super()._begin(sample.X, sample.Y, found.outputs.mean)  # the sample is small enough already
         self._seed, self._counts = seed, (found.num_observed_rows, int(found.outputs.count.sum()))
-        self._take(self._noises()[0])  # with a metric and gaps, rows are divided by the noise as they come
+        self._take(
+            self._noises()[0]
+        )  # with a metric and missing outputs, rows are divided by the noise when they are added
 
     @available_if(_has_statistics)
     def partial_fit(self, X, y, sample_weight=None) -> ORFFRidge:
-        """Add rows, in memory that does not grow. The first call takes from its rows what the kernel takes from data (the
-        median distance, the covariance of the outputs) and the intercept; later calls only add."""
-        with all_or_nothing(self):
-            self._require_streamable("partial_fit")
+        """Add rows, in constant memory.
+
+        The first call determines from its rows what the kernel takes from data (median distance, covariance of the outputs) and
+        the intercept; later calls add to the statistics.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        self : ORFFRidge
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            self._check_streamable("partial_fit")
             if self.distributed:
-                raise OptionError("partial_fit knows this process's rows only: use fit_stream with distributed=True.")
+                raise OptionError("partial_fit is not supported with distributed=True. Use fit_stream.")
             if hasattr(self, "statistics_"):
                 table = self._part(X, y, sample_weight)
             elif hasattr(self, "posterior_"):
-                raise OptionError(
-                    'this model was fitted without statistics; fit it with solver="auto" to add rows to it.'
-                )
+                raise OptionError('partial_fit requires a model fitted with solver="auto". Fit again with it.')
             else:
                 table = self._first(X, y, sample_weight, simplify=False)
                 self._begin(table.X, table.Y, table.mean())
@@ -222,91 +272,103 @@ class ORFFRidge(RidgeEstimator):
             self._counts = self._counts[0] + table.num_rows, self._counts[1] + table.num_observed
             noise_before, noise = getattr(self, "noise_", None), float(self._noises()[0])
             self._take(noise)
-            self._gather(table, getattr(self, "statistics_", None))
+            self._accumulate(table, getattr(self, "statistics_", None))
             if _is_weighted(self.statistics_) and noise_before not in (None, noise):
                 raise OptionError(
-                    "sample weights, or an output_metric with missing outputs, divide the rows by the noise as they come, and it "
-                    f'has changed from {noise_before:.6g} to {noise:.6g}: keep lam, with convention="sum", or fit.'
+                    f"The noise changed from {noise_before:.6g} to {noise:.6g}, which is not supported with sample weights or with an "
+                    'output_metric and missing outputs. Keep lam and convention="sum", or use fit.'
                 )
             self._conclude()
         return self
 
-    def _part(self, X, y, sample_weight) -> Weighed:
-        """A later part: with weights where those before have some, without where they have none."""
+    def _part(self, X, y, sample_weight) -> WeightedData:
+        """Check a later part: with weights if the earlier ones have some."""
         if self.output_metric is None and _is_weighted(self.statistics_):
             weight = np.ones(len(X)) if sample_weight is None else sample_weight
             return self._again(X, y, weight, simplify=False)
         table = self._again(X, y, sample_weight)
         if table.variances is not None:
-            raise OptionError("the rows before came without sample_weight: give them ones there, or leave it out here.")
+            raise OptionError(
+                "sample_weight must be passed in all calls or in none. Pass ones for the earlier rows, or remove it."
+            )
         return table
 
     def _begin(self, X: np.ndarray, Y: np.ndarray, mean: np.ndarray) -> None:
-        sample = RowSample.of(X, Y, SAMPLE_ROWS)
+        sample = RowSample.from_table(X, Y, SAMPLE_ROWS)
         self._seed = as_seed(self.random_state)
         super()._begin(sample.X, sample.Y, mean)
 
     def _features(self, kernel: Kernel) -> ORFF:
         return random_features(kernel, self.n_features_in_, self.num_frequencies, self._seed, self.block_size)
 
-    def _solve(self, table: Weighed) -> None:
+    def _solve(self, table: WeightedData) -> None:
         if self.solver == "auto":
             self._counts = table.num_rows, table.num_observed
-            self._gather(table, None)
+            self._accumulate(table, None)
             self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
             return
         X, Y, noise = self._data(table)
         options = {name: getattr(self, name) for name in SOLVER_OPTIONS}
         self.posterior_ = solve_ridge(self.gp_, X, Y, noise, random_state=self._seed, **options)
 
-    def _gather(self, table: Weighed, into) -> None:
+    def _accumulate(self, table: WeightedData, into) -> None:
         noise = None if table.variances is None else self._noise_now * table.variances
         whole = Table(table.X, table.Y, noise)
         self.statistics_ = accumulate_statistics(self.gp_, self.scaling_, shown_parts(whole, self.verbose), into)
 
     def _conclude(self) -> None:
-        """λ, the scale and the posterior from statistics alone."""
+        """Select λ and compute scale and posterior from the statistics."""
         if len(check_lam(self.lam)) > 1 or self.scale == "evidence":
-            self._require_plain()
+            self._check_unweighted()
         self._choose(self._statistics_path)
         if self.scale == "evidence":
             system = self._system()
-            self.scale_ = positive(system.quadratic.item() / system.num_observed)
+            self.scale_ = usable_scale(system.quadratic.item() / system.num_observed)
             self._take(self.noise_, self.scale_)
         self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
 
     def _statistics_path(self, lams: np.ndarray, noises: np.ndarray) -> RidgePath:
-        nothing = np.full(len(lams), np.nan)  # an error of rows left out needs the rows
+        nothing = np.full(len(lams), np.nan)  # leave-one-out errors need the rows
         return RidgePath(lams, noises, self._evidence(noises), nothing, nothing)
 
     def _evidence(self, noises: np.ndarray) -> np.ndarray:
-        """log p(Y) (k,) at each noise level, at the best scale where that is asked for."""
+        """Compute log p(Y) (k,) at each noise level, at the best scale if requested."""
         unit = middle(noises)
         self._take(unit)
         if self.scale != "evidence":
             return self.gp_.condition(self.statistics_).noise_path(noises / unit).numpy()
-        systems = self._system().rotated(noises / unit)[1]
+        systems = self._system().to_eigenbasis(noises / unit)[1]
         scales = [max(system.quadratic.item() / system.num_observed, np.finfo(float).tiny) for system in systems]
         return np.array([s.log_density.item() + _rescaled(s, c) for s, c in zip(systems, scales, strict=True)])
 
     def _system(self) -> WeightSystem:
         posterior = self.gp_.condition(self.statistics_)
         if not isinstance(posterior, WeightPosterior):
-            raise OptionError('a kernel that is independent for each output has no one scale: use scale="given".')
+            raise OptionError('scale="evidence" is not supported with independent outputs. Use scale="given".')
         return posterior.system
 
     def primal_dual_residual(self, X, y, sample_weight=None) -> float:
-        """‖Σ_i Φ(x_i)ᵀ u_i − θ̂‖ / ‖θ̂‖ for the fitted data, with u the dual solution (K̃ + N) u = y (BT-69).
+        """Compute ‖Σ_i Φ(x_i)ᵀ u_i − θ̂‖ / ‖θ̂‖ for the fitted data, with u the dual solution (K̃ + N) u = y (BT-69).
 
-        Zero, to rounding, where the two problems have one solution; anything else says that λ is numerically zero.
+        It is zero up to rounding unless λ is numerically zero.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            Training data.
+
+        Returns
+        -------
+        float
+            Relative residual.
         """
         table = self._again(X, y, sample_weight)
         return primal_dual_residual(self.gp_, *self._data(table)).relative
 
     # --- options ----------------------------------------------------------------------------------------------------
 
-    def _require_options(self) -> None:
-        super()._require_options()
+    def _check_options(self) -> None:
+        super()._check_options()
         check_solver(self)
         check_integer("num_frequencies", self.num_frequencies)
         check_option("variance", self.variance, VARIANCES)
@@ -314,23 +376,25 @@ class ORFFRidge(RidgeEstimator):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name))
 
-    def _require_streamable(self, method: str) -> None:
-        self._require_options()
+    def _check_streamable(self, method: str) -> None:
+        self._check_options()
         if self.solver != "auto":
-            raise OptionError(f'{method} works on statistics of the rows, with solver="auto"; got {self.solver!r}.')
+            raise OptionError(f'{method} requires solver="auto", got {self.solver!r}.')
         if len(check_lam(self.lam)) > 1 and self.selection != "evidence":
-            raise OptionError(f'{method} chooses among several lam by selection="evidence": the rows are not kept.')
+            raise OptionError(
+                f'{method} requires selection="evidence" with several lam, since the rows are not stored.'
+            )
 
-    def _require_plain(self) -> None:
+    def _check_unweighted(self) -> None:
         if _is_weighted(self.statistics_):
             raise OptionError(
-                "an output_metric with missing outputs, or sample weights, divide the rows by the noise as they come: give "
-                'one lam and scale="given", or use fit.'
+                'Several lam and scale="evidence" are not supported with sample weights or with an output_metric and missing '
+                'outputs. Use one lam and scale="given", or fit.'
             )
 
 
 def _rescaled(system: WeightSystem, scale: float) -> float:
-    """What a scale adds to log p(Y)."""
+    """Compute the change of log p(Y) by a scale."""
     return -system.num_observed / 2 * math.log(scale) + (1 - 1 / scale) * system.quadratic.item() / 2
 
 

@@ -1,4 +1,4 @@
-"""Classification by regression on the simplex code (BT-80, ID-18): the classes are the corners of a simplex.
+"""`SimplexClassifier`, classification by regression on the simplex code (BT-80, ID-18).
 
 With the code C (K − 1, K) of `ovkgp.kernels.simplex_code`, C Cᵀ = K/(K − 1) I, and the smoother A(σ²) = k_* (k + σ² I)⁻¹ of
 a scalar kernel, one-hot labels E (n, K) give
@@ -7,8 +7,8 @@ a scalar kernel, one-hot labels E (n, K) give
     one_hot    targets E, kernel k CᵀC:        scores f = A(σ² (K − 1)/K) E (I − 11ᵀ/K) = (K − 1)/K · A(σ² (K − 1)/K) E CᵀC,
 
 because CᵀC is K/(K − 1) times the projector I − 11ᵀ/K. So "one_hot" with noise σ² has the scores of "codes" with σ² (K − 1)/K,
-times (K − 1)/K, and the same standard deviations: one classifier, and the same probabilities. In conventions that do not
-count entries λ translates as σ² does.
+times (K − 1)/K, the same standard deviations and the same probabilities. In conventions that do not count entries, λ scales like
+σ².
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed, check_integer
-from ovkgp.estimators.common.options import all_or_nothing, check_option
+from ovkgp.estimators.common.options import check_option, restore_on_error
 from ovkgp.estimators.common.validation import as_array, input_table, output_names
 from ovkgp.estimators.ridge.base import RidgeEstimator
 from ovkgp.estimators.ridge.calibration import Calibration, calibrate, deal_folds, lone_classes
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
+from ovkgp.estimators.storage.storage import SavableMixin, storable
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference.posteriors.posterior import prior_covariance
 from ovkgp.kernels import SimplexMatrix, simplex_code
@@ -40,48 +41,69 @@ from ovkgp.kernels import SimplexMatrix, simplex_code
 CODINGS = ("codes", "one_hot")
 
 
-class SimplexClassifier(ClassifierMixin, BaseEstimator):
+@storable(
+    *("n_features_in_", "output_names_", "classes_", "lam_", "noise_", "calibration_", "_code", "_seed"),
+    parts=("ridge_",),
+)
+class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
     """Least-squares classification with an operator-valued kernel and calibrated probabilities (BT-80).
 
     `scores` are the inner products (Cᵀ f(x))_k of the posterior mean of a ridge regression with the corners of the simplex.
-    Probabilities are fitted to scores of held-out folds (`ovkgp.estimators.ridge.calibration`); far from the data they
-    are the class frequencies. `predict` names the most probable class. Where the classes are equally frequent, that is the one
-    with the largest score, as in the literature; otherwise frequencies have a say where little is known, and
-    `classes_[scores(X).argmax(1)]` is the rule without them.
+    Probabilities are calibrated on held-out folds; far from the data they are the class frequencies. `predict` returns the most
+    probable class. If the classes are equally frequent, it is the one with the largest score;
+    `classes_[scores(X).argmax(1)]` is that rule in general.
 
-    Args:
-        kernel: "auto" (k(x, z) I for "codes", k(x, z) CᵀC for "one_hot"), or a kernel object with K − 1 ("codes") or K
-            ("one_hot") outputs, which is copied.
-        lam: λ > 0, or a list of several, among which the error of rows left out chooses.
-        convention: what λ means; see `ovkgp.estimators.common.options`.
-        coding: "codes" or "one_hot": what the targets are. The module's docstring says how λ translates.
-        num_frequencies: None for the exact kernel (`OVKRidge`), a number for so many random features (`ORFFRidge`).
-        solver, base_kernel, lengthscale: as for `OVKRidge`.
-        cv: into how many folds the rows are dealt to calibrate probabilities, or a splitter or list of (train, test) as in
-            scikit-learn. A class with fewer distinct rows makes the folds fewer; a class with one warns, since no score of
-            a held-out row can be expected to find it, and pulls the probabilities towards the class frequencies.
-        random_state: of the random features. The folds do not depend on it.
-        verbose: 0 is quiet, 1 shows progress.
+    Parameters
+    ----------
+    kernel : "auto" or Kernel, default="auto"
+        "auto" is k(x, z) I for "codes" and k(x, z) CᵀC for "one_hot". A kernel object needs K − 1 ("codes") or K ("one_hot")
+        outputs and is copied.
+    lam : float or list of float, default=1.0
+        λ > 0, or candidates among which the leave-one-out error selects.
+    convention : str, default="sum"
+        Meaning of λ, as for `OVKRidge`.
+    coding : {"codes", "one_hot"}, default="codes"
+        Targets of the regression.
+    num_frequencies : int or None, default=None
+        Number of random frequencies (`ORFFRidge`). If None, the exact kernel is used (`OVKRidge`).
+    solver, base_kernel, lengthscale
+        As for `OVKRidge`.
+    cv : int, splitter or iterable, default=5
+        Number of folds for the calibration, or splits as in scikit-learn. A class with fewer distinct rows reduces the number
+        of folds; a class with one distinct row raises a warning.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the random features. The folds do not depend on it.
+    verbose : int, default=0
+        If 1, progress is shown.
 
-    Attributes:
-        classes_: the K labels, sorted.
-        ridge_: the fitted regression of the coded labels, with its `gp_` and `posterior_`.
-        lam_, noise_: the λ taken and the noise variance σ² that it stands for.
-        calibration_: β, b, and the log loss of the held-out rows.
-        output_names_ (the column of y), n_features_in_, feature_names_in_.
+    Attributes
+    ----------
+    classes_ : ndarray of shape (K,)
+        Labels, sorted.
+    ridge_ : OVKRidge or ORFFRidge
+        Fitted regression of the coded labels.
+    lam_, noise_ : float
+        Selected λ and its noise variance σ².
+    calibration_ : Calibration
+        β, b, and the log loss of the held-out rows.
+    output_names_, n_features_in_, feature_names_in_
+        Name of y, names and number of inputs.
 
-    Cost: that of `OVKRidge` or `ORFFRidge` with K − 1 or K outputs, 1 + cv times.
-    Row weights make the noise unlike from row to row, which is dearer for the exact kernel: O(n³ K³), or conjugate gradients.
+    Notes
+    -----
+    Complexity: that of `OVKRidge` or `ORFFRidge` with K − 1 or K outputs, 1 + cv times. Row weights make the noise vary over rows,
+    which costs O(n³ K³) or conjugate gradients with the exact kernel.
 
-    Example:
-        >>> import ovkgp
-        >>> from sklearn.datasets import load_iris
-        >>> X, y = load_iris(return_X_y=True)
-        >>> model = ovkgp.SimplexClassifier(lam=[0.01, 0.1, 1.0]).fit(X[::2], y[::2])
-        >>> model.score(X[1::2], y[1::2]) > 0.9
-        True
-        >>> model.predict_proba(X[:2]).shape, model.predict_proba([[99.0] * 4]).round(2).tolist()
-        ((2, 3), [[0.33, 0.33, 0.33]])
+    Examples
+    --------
+    >>> import ovkgp
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = ovkgp.SimplexClassifier(lam=[0.01, 0.1, 1.0]).fit(X[::2], y[::2])
+    >>> model.score(X[1::2], y[1::2]) > 0.9
+    True
+    >>> model.predict_proba(X[:2]).shape, model.predict_proba([[99.0] * 4]).round(2).tolist()
+    ((2, 3), [[0.33, 0.33, 0.33]])
     """
 
     def __init__(
@@ -113,21 +135,31 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def fit(self, X, y, sample_weight=None) -> SimplexClassifier:
-        """Fit to X (n, d) and labels y (n,): numbers, strings or booleans, of two classes or more.
+        """Fit the classifier.
 
-        Args:
-            sample_weight: of the rows (n,), in the loss and in the calibration; a weight of w is a row given w times, and a
-                weight of zero leaves it out.
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n,)
+            Labels of at least two classes: numbers, strings or booleans.
+        sample_weight : array-like of shape (n,) or None, default=None
+            Weights of the rows in the loss and in the calibration; a row of weight w counts as w copies.
+
+        Returns
+        -------
+        self : SimplexClassifier
+            Fitted estimator.
         """
-        with all_or_nothing(self):
-            self._require_options()
+        with restore_on_error(self):
+            self._check_options()
             self.output_names_ = output_names(y) or ["y"]
             X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
             check_classification_targets(y)
             weight = _row_weights(sample_weight, len(X))
             self.classes_ = np.unique(y[weight > 0])
-            _require_two(self.classes_)
-            # a row without weight may have a label of its own; it is never used
+            _check_two_classes(self.classes_)
+            # the label of a row of weight zero may occur nowhere else; it is not used
             labels = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
             self._code, self._seed = simplex_code(len(self.classes_)).numpy(), as_seed(self.random_state)
             rows = np.flatnonzero(weight > 0)
@@ -137,7 +169,7 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _fitted(self, X, labels, weight, rows, lam) -> RidgeEstimator:
-        """The ridge regression of the coded labels of some rows."""
+        """Fit the ridge regression of the coded labels of some rows."""
         weights = None if np.all(weight[rows] == 1) else weight[rows]
         return self._ridge(lam).fit(X[rows], self._targets()[labels[rows]], sample_weight=weights)
 
@@ -151,13 +183,13 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         return ORFFRidge(num_frequencies=self.num_frequencies, random_state=self._seed, **options)
 
     def _targets(self) -> np.ndarray:
-        """The target of each class, (K, K − 1) or (K, K)."""
+        """Return the target of each class, (K, K − 1) or (K, K)."""
         return self._code.T if self.coding == "codes" else np.eye(len(self.classes_))
 
     # --- probabilities ----------------------------------------------------------------------------------------------
 
     def _calibrated(self, X, labels, weight) -> Calibration:
-        """Scores of held-out rows, at the λ that was chosen, and what they say of probabilities."""
+        """Calibrate the probabilities on the scores of held-out rows, at the selected λ."""
         parts, splits = [], list(self._splits(X, labels, weight))
         for train, test in tqdm(splits, "folds", disable=not self.verbose):
             train, test = (part[weight[part] > 0] for part in (train, test))
@@ -165,35 +197,37 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
                 ridge = self._fitted(X, labels, weight, train, self.lam_)
                 parts.append((*self._latent(ridge, X[test]), labels[test], weight[test]))
         if not parts:
-            raise InputError("cv holds no row out: give a number of folds, or splits (train, test) that are not empty.")
+            raise InputError(
+                "cv must hold out at least one row. Pass a number of folds or non-empty splits (train, test)."
+            )
         scores, unknown, truth, weights = (np.concatenate(column) for column in zip(*parts, strict=True))
         frequencies = np.bincount(labels[weight > 0], weight[weight > 0]) / weight.sum()
         return calibrate(scores, unknown, truth, frequencies, weights, num_folds=len(parts))
 
     def _splits(self, X, labels, weight) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Pairs of rows to fit to and rows to hold out."""
+        """Yield pairs of training and held-out rows."""
         if not _is_number(self.cv):
             for split in check_cv(self.cv, labels, classifier=True).split(X, labels):
                 yield tuple(map(_as_rows, split))
             return
         rows = np.flatnonzero(weight > 0)
-        self._warn_of_lone_classes(X[rows], labels[rows])
+        self._warn_about_lone_classes(X[rows], labels[rows])
         folds = deal_folds(X[rows], labels[rows], self.cv)
         for fold in range(folds.max() + 1):
             yield rows[folds != fold], rows[folds == fold]
 
-    def _warn_of_lone_classes(self, X, labels) -> None:
+    def _warn_about_lone_classes(self, X, labels) -> None:
         if len(lone := lone_classes(X, labels)):
             warnings.warn(
-                f"class {self.classes_.tolist()[lone[0]]!r} has one distinct row: when it is held out nothing is known of its class, "
-                "and the probabilities of all classes lean towards the class frequencies. Add rows of that class, or leave "
-                "it out; the scores are not affected.",
+                f"Class {self.classes_.tolist()[lone[0]]!r} has one distinct row, so that held-out scores cannot predict it and all "
+                "probabilities are biased towards the class frequencies; the scores are not affected. Add rows of that class or "
+                "drop it.",
                 FitWarning,
                 stacklevel=5,
             )
 
     def _latent(self, ridge: RidgeEstimator, X) -> tuple[np.ndarray, np.ndarray]:
-        """Scores (m, K) in units of those of a class that is fitted perfectly, and the unknown share (m,) of the variance."""
+        """Return scores (m, K), scaled so that a perfectly fitted class has 1, and the unexplained fraction (m,) of the prior variance."""
         mean, std = ridge.predict(X, return_std=True, noise=False)
         with torch.no_grad():
             prior = prior_covariance(ridge.gp_.kernel, ridge.scaling_.inputs(X), mean.shape[1], "diag").sum(1).numpy()
@@ -204,23 +238,34 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         return mean @ self._decoder() / perfect, np.clip(unknown, 0.0, 1.0)
 
     def _decoder(self) -> np.ndarray:
-        """From targets to scores: C (K − 1, K), or the projector I − 11ᵀ/K, (K, K)."""
+        """Return the map from targets to scores: C (K − 1, K), or the projector I − 11ᵀ/K, (K, K)."""
         K = len(self.classes_)
         return self._code if self.coding == "codes" else np.eye(K) - 1 / K
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- prediction -------------------------------------------------------------------------------------------------
 
     def predict(self, X) -> np.ndarray:
-        """The most probable class (m,)."""
+        """Return the most probable class (m,)."""
         logits = self._logits(X)
         return self.classes_[logits.argmax(1)]
 
     def scores(self, X, return_std=False):
-        """The score of each class, (m, K), which sum to zero in each row.
+        """Return the score of each class; scores sum to zero in each row.
 
-        Args:
-            return_std: also their standard deviations (m, K), of the latent scores: the roots of the diagonal of
-                Cᵀ Cov f(x) C. λ fixes the ratio of noise and prior only: the prior is the kernel as it is.
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        return_std : bool, default=False
+            Whether to return the standard deviations of the latent scores, the square roots of the diagonal of Cᵀ Cov f(x) C. λ
+            determines only the ratio of noise and prior; the prior is the kernel as given.
+
+        Returns
+        -------
+        scores : ndarray of shape (m, K)
+            Scores.
+        std : ndarray of shape (m, K)
+            Only if `return_std`.
         """
         X, decoder = self._inputs(X), self._decoder()
         if not return_std:
@@ -230,26 +275,20 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
         return mean @ decoder, np.sqrt(np.clip(variance, 0.0, None))
 
     def decision_function(self, X) -> np.ndarray:
-        """The calibrated logits of the classes (m, K), less their mean; for two classes log p₁ − log p₀, (m,).
+        """Return the calibrated logits (m, K), centered in each row; for two classes log p₁ − log p₀, (m,).
 
-        They rank as the probabilities do. The scores alone do not: equal ones mean less where less is known.
+        They rank like the probabilities. Scores do not, since their reliability varies with x.
         """
         logits = self._logits(X)
         return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits - logits.mean(1, keepdims=True)
 
     def predict_proba(self, X) -> np.ndarray:
-        """The calibrated probability of each class, (m, K)."""
+        """Return the calibrated probability of each class, (m, K)."""
         return softmax(self._logits(X), axis=1)
 
     def predict_log_proba(self, X) -> np.ndarray:
-        """The logarithm of `predict_proba`, (m, K)."""
+        """Return the logarithm of `predict_proba`, (m, K)."""
         return log_softmax(self._logits(X), axis=1)
-
-    def save(self, path) -> None:
-        """Write the fitted classifier to one file; see `GPRegressor.save` and `ovkgp.load`."""
-        from ovkgp.estimators.storage.storage import save  # which makes classifiers, and so imports this module
-
-        save(self, path)
 
     def _logits(self, X) -> np.ndarray:
         X = self._inputs(X)
@@ -261,14 +300,14 @@ class SimplexClassifier(ClassifierMixin, BaseEstimator):
 
     # --- options ----------------------------------------------------------------------------------------------------
 
-    def _require_options(self) -> None:
+    def _check_options(self) -> None:
         check_option("coding", self.coding, CODINGS)
         if not isinstance(self.kernel, Kernel) and self.kernel != "auto":
             raise OptionError(f'kernel must be "auto" or a kernel object, got {self.kernel!r}.')
         if self.num_frequencies is not None:
             check_integer("num_frequencies", self.num_frequencies)
         if self.cv is None or _is_number(self.cv):
-            check_integer("cv", self.cv, least=2)
+            check_integer("cv", self.cv, minimum=2)
 
 
 def _is_number(cv) -> bool:
@@ -276,29 +315,27 @@ def _is_number(cv) -> bool:
 
 
 def _as_rows(part) -> np.ndarray:
-    """Row numbers of a part of a split, which may be a mask."""
+    """Return the row numbers of a part of a split, which may be a mask."""
     part = np.asarray(part)
     return np.flatnonzero(part) if part.dtype == bool else part
 
 
 def _row_weights(weight, num_rows: int) -> np.ndarray:
-    """Weights (n,), finite and not negative, all one where there are none."""
+    """Return finite nonnegative weights (n,), all one by default."""
     if weight is None:
         return np.ones(num_rows)
     weight = np.asarray(as_array(weight), dtype=np.float64)
     if weight.shape != (num_rows,):
-        raise InputError(f"sample_weight must be ({num_rows},), a number for each row; got {weight.shape}.")
+        raise InputError(f"sample_weight has shape {weight.shape}, expected ({num_rows},).")
     if not bool((np.isfinite(weight) & (weight >= 0)).all()):
-        raise InputError("sample_weight must be finite and not negative.")
+        raise InputError("sample_weight must be finite and nonnegative.")
     if not weight.any():
-        raise InputError(
-            "every sample_weight is zero: there is nothing to learn from. Leave them out, or weigh some row."
-        )
+        raise InputError("sample_weight must be positive for at least one row, got only zeros.")
     return weight
 
 
-def _require_two(classes: np.ndarray) -> None:
+def _check_two_classes(classes: np.ndarray) -> None:
     if len(classes) < 2:
         raise InputError(
-            f"y holds one class only, {classes.tolist()[0]!r}; a classifier needs rows of two classes or more (with a positive weight)."
+            f"y must have at least 2 classes of positive weight, got one class only: {classes.tolist()[0]!r}."
         )

@@ -1,1 +1,1 @@
-"""Selection."""
+"""Selection of kernels and options by evidence, leave-one-out and cross-validation."""

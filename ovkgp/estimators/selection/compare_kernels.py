@@ -1,7 +1,7 @@
-"""Which kernel? Evidence, leave-one-out and cross-validation of several candidates side by side, on the same rows and folds.
+"""`compare_kernels`: evidence, leave-one-out and cross-validation of several kernels on the same rows and folds.
 
-The three answer different questions: the evidence how likely all data were beforehand, leave-one-out how well an entry is told by all
-others (those of its own row too), cross-validation how well whole rows are told by other rows, trained anew without them.
+The evidence is the prior density of all data. Leave-one-out predicts an entry from all others, including those of its row.
+Cross-validation predicts rows from other rows, with hyperparameters trained without them.
 """
 
 from __future__ import annotations
@@ -23,76 +23,19 @@ from ovkgp.checks import as_seed
 from ovkgp.estimators.common.options import check_option, is_variational
 from ovkgp.estimators.common.validation import input_table, output_table
 from ovkgp.estimators.regression.gp_regressor import GPRegressor
-from ovkgp.estimators.selection.cross_validation import Folds, interrupts_noted
-from ovkgp.estimators.selection.predictive_scores import left_out_entries, left_out_entries_drawn, left_out_rows
+from ovkgp.estimators.selection.cross_validation import Folds, record_interrupts
+from ovkgp.estimators.selection.predictive_scores import (
+    compute_loo_densities,
+    compute_psis_loo_densities,
+    score_heldout_rows,
+)
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 
-UNNAMED = ("kernel", "random_state", "verbose")
-"""Options that the name of a candidate does not tell."""
-
-
-def regressors(candidates) -> dict[str, GPRegressor]:
-    """Candidates as regressors by name.
-
-    Example:
-        >>> import ovkgp
-        >>> from ovkgp.estimators.selection.compare_kernels import regressors
-        >>> list(regressors(["lmc", ovkgp.GPRegressor("lmc", rank=3), "lmc"]))
-        ['lmc', 'lmc, rank=3', 'lmc (2)']
-    """
-    if isinstance(candidates, Mapping):
-        models = {str(name): _regressor(candidate) for name, candidate in candidates.items()}
-    elif isinstance(candidates, (str, Kernel, GPRegressor)) or not isinstance(candidates, Iterable):
-        raise OptionError(f"candidates must be a list or a dictionary of candidates, got {candidates!r}.")
-    else:
-        models = {}
-        for candidate in candidates:
-            model = _regressor(candidate)
-            models[_free_name(_name(model), models)] = model
-    if not models:
-        raise OptionError("there is no candidate to compare.")
-    return models
-
-
-def _regressor(candidate) -> GPRegressor:
-    if isinstance(candidate, GPRegressor):
-        if is_variational(candidate) or candidate.distributed:
-            raise OptionError(
-                "compare_kernels is for Gaussian outputs that are not approximated by variational inference, in one process; got "
-                + repr(candidate)
-            )
-        return candidate
-    if isinstance(candidate, (str, Kernel)):
-        return GPRegressor(candidate)
-    raise OptionError(f"a candidate is the name of a structure, a kernel or a GPRegressor, got {candidate!r}.")
-
-
-def _name(model: GPRegressor) -> str:
-    """The kernel, and the options that were changed."""
-    usual, kernel = GPRegressor().get_params(), model.kernel
-    given = {name: value for name, value in model.get_params(deep=False).items() if name not in UNNAMED}
-    plain = {name: isinstance(value, (str, int, float)) for name, value in given.items()}
-    changed = [
-        f"{name}={value if plain[name] else type(value).__name__}"
-        for name, value in given.items()
-        if value is not usual[name] and not (plain[name] and value == usual[name])
-    ]
-    return ", ".join([kernel if isinstance(kernel, str) else type(kernel).__name__, *changed])
-
-
-def _free_name(name: str, taken: Mapping[str, Any]) -> str:
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name} ({number})"
-    return free
-
-
 METHODS = ("none", "laplace", "svi", "nuts")
-SCORES = ("elpd_loo", "elpd_loo_point", "cv_log_density", "log_evidence", "penalised_evidence")
+SCORES = ("elpd_loo", "elpd_loo_point", "cv_log_density", "log_evidence", "penalized_evidence")
 COLUMNS = (
     "log_evidence",
-    "penalised_evidence",
+    "penalized_evidence",
     "elpd_loo",
     "elpd_loo_se",
     "khat_max",
@@ -100,12 +43,14 @@ COLUMNS = (
     "cv_log_density",
     "cv_log_density_se",
     "cv_rmse",
-    "difference",
-    "difference_se",
+    "score_diff",
+    "score_diff_se",
     "seconds",
     "warnings",
     "error",
 )
+OPTIONS_NOT_IN_NAMES = ("kernel", "random_state", "verbose")
+"""Options that do not appear in the default name of a candidate."""
 
 
 def compare_kernels(
@@ -120,216 +65,279 @@ def compare_kernels(
     random_state=None,
     verbose: int = 0,
 ) -> pd.DataFrame:
-    """Evidence, PSIS-LOO and cross-validation of several kernels in one table, the best first.
+    """Compare kernels by evidence, PSIS-LOO and cross-validation in one table, the best first.
 
-    Args:
-        candidates: names of structures of `GPRegressor` ("independent", "decomposable", "lmc", …), kernel objects or
-            `GPRegressor` instances with Gaussian outputs: a list of these, or a dictionary from names to them. None is changed.
-        X, Y: inputs (n, d) and outputs (n, p) or (n,), NaN where an output is missing.
-        cv: the number of folds (of shuffled rows), or a splitter of scikit-learn; None for no cross-validation.
-        method: how hyperparameters are drawn for PSIS-LOO: "laplace", "svi" or "nuts"; "none" takes the trained ones.
-        score: the column to sort by, one of "elpd_loo", "elpd_loo_point", "cv_log_density", "log_evidence",
-            "penalised_evidence"; by default that of the folds, which assumes least, and without folds "elpd_loo".
-        sampling: further options of `sample_hyperparameters`, such as {"draws": 500}; 200 draws unless told.
-        random_state: of folds, draws, and of those candidates that have none.
-        verbose: 1 shows progress.
+    Parameters
+    ----------
+    candidates : list or dict
+        Structure names of `GPRegressor` ("independent", "decomposable", "lmc", …), kernel objects or `GPRegressor` instances
+        with Gaussian outputs; a dictionary maps names to them. Candidates are not modified.
+    X : array-like of shape (n, d)
+        Inputs.
+    Y : array-like of shape (n, p) or (n,)
+        Outputs; NaN marks a missing output.
+    cv : int, splitter or None, default=5
+        Number of folds (of shuffled rows), or a scikit-learn splitter. If None, there is no cross-validation.
+    method : {"laplace", "svi", "nuts", "none"}, default="laplace"
+        Sampler of the hyperparameters for PSIS-LOO. "none" uses the trained hyperparameters.
+    score : {"elpd_loo", "elpd_loo_point", "cv_log_density", "log_evidence", "penalized_evidence"} or None, default=None
+        Column to sort by. If None, "cv_log_density", which makes the fewest assumptions, or "elpd_loo" if `cv` is None.
+    sampling : dict or None, default=None
+        Further options of `sample_hyperparameters`, such as `{"draws": 500}`. The default number of draws is 200.
+    random_state : int, RandomState instance or None, default=None
+        Seed of folds and draws, and of candidates without a `random_state`.
+    verbose : int, default=0
+        If 1, progress is shown.
 
-    Returns:
-        a table with a row for each candidate, in the units of Y (all are log densities of the same numbers, however a
-        candidate scales them inside), larger being better but for cv_rmse:
+    Returns
+    -------
+    pandas.DataFrame
+        One row per candidate. All densities are in the units of Y; larger is better, except for cv_rmse.
 
-        | column | what it is |
-        |---|---|
-        | log_evidence | log p(Y) at the trained hyperparameters |
-        | penalised_evidence | the same less one for each trained parameter |
-        | elpd_loo, elpd_loo_se | Σ log p(y_ij, all others given), hyperparameters averaged by PSIS, and its standard error |
-        | khat_max | the largest Pareto shape; above 0.7 the elpd_loo is not to be trusted |
-        | elpd_loo_point | the same sum in closed form at the trained hyperparameters |
-        | cv_log_density, cv_log_density_se | the mean of log p(y_ij) over entries of rows left out, and its standard error |
-        | cv_rmse | root mean squared error of these |
-        | difference, difference_se | of `score` to the best, and the standard error of that (NaN for evidences) |
-        | seconds, warnings, error | wall time, and what went wrong |
+        - log_evidence: log p(Y) at the trained hyperparameters
+        - penalized_evidence: log_evidence minus the number of trained parameters
+        - elpd_loo, elpd_loo_se: Σ log p(y_ij | all other entries), averaged over hyperparameters by PSIS, and its standard error
+        - khat_max: largest Pareto k̂; above 0.7 elpd_loo is unreliable
+        - elpd_loo_point: Σ log p(y_ij | all other entries) in closed form at the trained hyperparameters
+        - cv_log_density, cv_log_density_se: mean log p(y_ij) over entries of held-out rows, and its standard error
+        - cv_rmse: root mean squared error over entries of held-out rows
+        - score_diff, score_diff_se: difference of `score` from the best, and its standard error (NaN for evidences)
+        - seconds, warnings, error: wall time, warnings and errors
 
-        Standard errors are those of sums of independent terms, about the mean of each output: for one output ArviZ's, and
-        for several they do not depend on units. The terms are entries for elpd_loo and rows for cv_log_density. A
-        candidate that fails keeps what it had, with the reason under error. Ctrl-C gives the table of the candidates
-        that were finished, with a warning.
+    Raises
+    ------
+    InputError
+        If the data are invalid or all candidates failed.
+    OptionError
+        If an option is invalid or there are no candidates.
 
-    Raises:
-        InputError: the data are bad, or every candidate failed.
-        OptionError: an option is not allowed, or there is no candidate.
+    Notes
+    -----
+    Standard errors are those of sums of independent terms, centered by the mean of each output: they equal ArviZ's for one output
+    and do not depend on units for several. Terms are entries for elpd_loo and rows for cv_log_density. A candidate
+    that fails keeps the scores computed before, with the reason under error. Ctrl-C returns the table of the finished
+    candidates, with a warning.
 
-    Cost: for each candidate a training on all rows and one for each fold, the sampler, and a factorisation a draw. One
-    candidate's model is in memory at a time.
+    Complexity: for each candidate one training on all rows and one per fold, the sampler, and one factorization per draw.
+    One model is in memory at a time.
 
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.estimators.selection.compare_kernels import compare_kernels
-        >>> rng = np.random.default_rng(0)
-        >>> X = np.linspace(0, 6, 30)[:, None]
-        >>> Y = np.sin(X) @ [[1.0, -2.0]] + 0.1 * rng.normal(size=(30, 2))  # two copies of one function
-        >>> table = compare_kernels(["independent", "decomposable"], X, Y, cv=2, method="none", random_state=0)
-        >>> table.index[0], bool(table.difference.iloc[1] < 0)
-        ('decomposable', True)
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.linspace(0, 6, 30)[:, None]
+    >>> Y = np.sin(X) @ [[1.0, -2.0]] + 0.1 * rng.normal(size=(30, 2))  # two copies of one function
+    >>> table = ovkgp.compare_kernels(["independent", "decomposable"], X, Y, cv=2, method="none", random_state=0)
+    >>> table.index[0], bool(table.score_diff.iloc[1] < 0)
+    ('decomposable', True)
     """
     check_option("method", method, METHODS)
     score = score or ("elpd_loo" if cv is None else "cv_log_density")
     check_option("score", score, SCORES)
-    models, seed = regressors(candidates), as_seed(random_state)
+    models, seed = make_regressors(candidates), as_seed(random_state)
     X = input_table(GPRegressor(), X, reset=True)
     Y = output_table(Y, X)[0]
     if score == "cv_log_density" and cv is None:
-        raise OptionError('score="cv_log_density" needs folds: give cv, or another score.')
-    folds = _folds(cv, X, Y, seed)
-    steps = tqdm(total=len(models) * (2 + folds.get_n_splits()), disable=not verbose)
+        raise OptionError('score="cv_log_density" is not supported with cv=None. Set cv, or use another score.')
+    folds = _make_folds(cv, X, Y, seed)
+    progress = tqdm(total=len(models) * (2 + folds.get_n_splits()), disable=not verbose)
     trials: dict[str, _Trial] = {}
     try:
-        with steps, interrupts_noted(folds):
+        with progress, record_interrupts(folds):
             for name, model in models.items():
-                steps.set_description(name)
-                trial = _Trial(_seeded(model, seed), X, Y, folds, steps)
+                progress.set_description(name)
+                trial = _Trial(_set_seed(model, seed), X, Y, folds, progress)
                 trial.run(method, {"draws": 200} | dict(sampling or {}), seed)
                 trials[name] = trial
     except KeyboardInterrupt:
         if not trials:
             raise
-        words = (
-            f"the comparison was interrupted after {len(trials)} of {len(models)} candidates; these are in the table."
+        message = (
+            f"The comparison was interrupted after {len(trials)} of {len(models)} candidates; the table has only these."
         )
-        warnings.warn(words, FitWarning, stacklevel=2)
-    return _table(trials, score)
+        warnings.warn(message, FitWarning, stacklevel=2)
+    return _make_table(trials, score)
+
+
+def make_regressors(candidates) -> dict[str, GPRegressor]:
+    """Return the candidates as regressors by name."""
+    if isinstance(candidates, Mapping):
+        models = {str(name): _make_regressor(candidate) for name, candidate in candidates.items()}
+    elif isinstance(candidates, (str, Kernel, GPRegressor)) or not isinstance(candidates, Iterable):
+        raise OptionError(f"candidates must be a list or a dictionary of candidates, got {candidates!r}.")
+    else:
+        models = {}
+        for candidate in candidates:
+            model = _make_regressor(candidate)
+            models[_make_unique(_make_name(model), models)] = model
+    if not models:
+        raise OptionError("candidates must have at least one entry, got none.")
+    return models
+
+
+def _make_regressor(candidate) -> GPRegressor:
+    if isinstance(candidate, GPRegressor):
+        if is_variational(candidate) or candidate.distributed:
+            raise OptionError(
+                "compare_kernels supports Gaussian outputs without variational inference, in one process, "
+                f"got {candidate!r}."
+            )
+        return candidate
+    if isinstance(candidate, (str, Kernel)):
+        return GPRegressor(candidate)
+    raise OptionError(f"A candidate must be the name of a structure, a kernel or a GPRegressor, got {candidate!r}.")
+
+
+def _make_name(model: GPRegressor) -> str:
+    """Return the name of the kernel and the options that differ from their defaults."""
+    defaults, kernel = GPRegressor().get_params(), model.kernel
+    given = {name: value for name, value in model.get_params(deep=False).items() if name not in OPTIONS_NOT_IN_NAMES}
+    is_scalar = {name: isinstance(value, (str, int, float)) for name, value in given.items()}
+    changed = [
+        f"{name}={value if is_scalar[name] else type(value).__name__}"
+        for name, value in given.items()
+        if value is not defaults[name] and not (is_scalar[name] and value == defaults[name])
+    ]
+    return ", ".join([kernel if isinstance(kernel, str) else type(kernel).__name__, *changed])
+
+
+def _make_unique(name: str, used: Mapping[str, Any]) -> str:
+    number, unique = 1, name
+    while unique in used:
+        number += 1
+        unique = f"{name} ({number})"
+    return unique
+
+
+def _make_folds(cv, X: np.ndarray, Y: np.ndarray, seed: int) -> Folds:
+    if cv is None:
+        return Folds(None, [])
+    if isinstance(cv, (int, np.integer)) and not isinstance(cv, bool):
+        # Rows are often sorted, and a contiguous held-out block would require extrapolation
+        cv = KFold(cv, shuffle=True, random_state=seed % 2**32)
+    cv = check_cv(cv)
+    splits = list(cv.split(X, Y))
+    tested = np.concatenate([test for _, test in splits]) if splits else np.array([], dtype=int)
+    if len(np.unique(tested)) != len(tested):
+        raise OptionError(
+            "The test folds of cv must not overlap. Use a splitter that tests each row once, such as KFold."
+        )
+    return Folds(cv, splits)
+
+
+def _set_seed(model: GPRegressor, seed: int) -> GPRegressor:
+    model = clone(model)
+    return model.set_params(random_state=seed) if model.random_state is None else model
 
 
 class _Trial:
-    """One candidate: what was found, column by column, and the terms of the scores that are sums."""
+    """Scores of one candidate (a row of the table), and the terms of the scores that are sums."""
 
-    def __init__(self, model: GPRegressor, X: np.ndarray, Y: np.ndarray, folds: Folds, steps: tqdm):
-        self.model, self.X, self.Y, self.folds, self.steps = model, X, Y, folds, steps
+    def __init__(self, model: GPRegressor, X: np.ndarray, Y: np.ndarray, folds: Folds, progress: tqdm):
+        self.model, self.X, self.Y, self.folds, self.progress = model, X, Y, folds, progress
         self.row: dict[str, Any] = {"warnings": "", "error": ""}
         self.terms: dict[str, np.ndarray] = {}
 
     def run(self, method: str, sampling: dict, seed: int) -> None:
-        """Everything there is to find out. What fails is written down, and the rest is still done."""
-        began = time.monotonic()
+        """Compute all scores; a failed step is recorded, and the others still run."""
+        start_time = time.monotonic()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if (fitted := self._attempt(self._fit, self.X, self.Y)) is not None:
-                self._attempt(self._weigh, fitted)
-                self._attempt(self._leave_out_entries, fitted, method, sampling, seed)
-                self._attempt(self._leave_out_rows)
-        self.row["seconds"] = time.monotonic() - began
+                self._attempt(self._score_evidence, fitted)
+                self._attempt(self._score_leave_one_out, fitted, method, sampling, seed)
+                self._attempt(self._score_folds)
+        self.row["seconds"] = time.monotonic() - start_time
         self.row["warnings"] = " | ".join(
             dict.fromkeys(str(entry.message) for entry in caught if issubclass(entry.category, UserWarning))
         )
         del self.model, self.X, self.Y
 
     def _attempt(self, step: Callable, *arguments):
-        found = None
+        result = None
         try:
-            found = step(*arguments)
-        except Exception as error:  # whatever it is, the other candidates are not to suffer
+            result = step(*arguments)
+        except Exception as error:  # no error of one candidate may end the comparison
             self.row["error"] += f"{' | ' if self.row['error'] else ''}{type(error).__name__}: {error}"
-        self.folds.check_going()  # what was interrupted keeps what it has, and may say nothing more
-        return found
+        self.folds.check_not_interrupted()  # an interrupted estimator may return without an error
+        return result
 
     def _fit(self, X: np.ndarray, Y: np.ndarray) -> GPRegressor:
         fitted = clone(self.model).fit(X, Y)
-        self.folds.check_going()
-        self.steps.update()
+        self.folds.check_not_interrupted()
+        self.progress.update()
         return fitted
 
-    def _weigh(self, fitted: GPRegressor) -> None:
+    def _score_evidence(self, fitted: GPRegressor) -> None:
         evidence = fitted.log_evidence_
-        if hasattr(fitted, "draws_"):  # which is the mean over the draws, and lower
+        if hasattr(fitted, "draws_"):  # then log_evidence_ is the mean over the draws, which is lower
             scaling, observed = fitted.scaling_, np.isfinite(self.Y).sum(0)
             with torch.no_grad():
                 at_mode = fitted.gp_.log_evidence(scaling.inputs(self.X), scaling.outputs(self.Y))
             evidence = scaling.log_density(float(at_mode), observed)
         self.row["log_evidence"] = evidence
-        self.row["penalised_evidence"] = evidence - _num_trained(fitted)
+        self.row["penalized_evidence"] = evidence - _count_trained_parameters(fitted)
 
-    def _leave_out_entries(self, fitted: GPRegressor, method: str, sampling: dict, seed: int) -> None:
-        point = left_out_entries(fitted, self.X, self.Y)
-        self.row["elpd_loo_point"], self.terms["elpd_loo_point"] = point.sum(), self._about_means(point)
-        drawn, khat = point, np.nan
-        if method != "none" and _num_trained(fitted):
-            found = left_out_entries_drawn(fitted, self.X, self.Y, method, random_state=seed, **sampling)
-            drawn, khat = found.log_density, found.khat.max()
-        self.terms["elpd_loo"] = self._about_means(drawn)
-        self.row |= {"elpd_loo": drawn.sum(), "elpd_loo_se": standard_error(self.terms["elpd_loo"]), "khat_max": khat}
-        self.steps.update()
+    def _score_leave_one_out(self, fitted: GPRegressor, method: str, sampling: dict, seed: int) -> None:
+        point = compute_loo_densities(fitted, self.X, self.Y)
+        self.row["elpd_loo_point"], self.terms["elpd_loo_point"] = point.sum(), self._center_by_output(point)
+        averaged, khat = point, np.nan
+        if method != "none" and _count_trained_parameters(fitted):
+            loo = compute_psis_loo_densities(fitted, self.X, self.Y, method, random_state=seed, **sampling)
+            averaged, khat = loo.log_density, loo.khat.max()
+        self.terms["elpd_loo"] = self._center_by_output(averaged)
+        self.row |= {
+            "elpd_loo": averaged.sum(),
+            "elpd_loo_se": compute_standard_error(self.terms["elpd_loo"]),
+            "khat_max": khat,
+        }
+        self.progress.update()
 
-    def _about_means(self, entries: np.ndarray) -> np.ndarray:
-        """Terms of a sum about the mean of each output, whose units, which move it, are no uncertainty."""
+    def _center_by_output(self, entries: np.ndarray) -> np.ndarray:
+        """Subtract the mean of each output, which depends on its units and adds no uncertainty."""
         columns = np.nonzero(np.isfinite(self.Y))[1]
         sums, counts = (np.bincount(columns, weights) for weights in (entries, None))
         return entries - (sums / counts)[columns]
 
-    def _leave_out_rows(self) -> None:
+    def _score_folds(self) -> None:
         if not self.folds.splits:
             return
         density, error = np.full(self.Y.shape, np.nan), np.full(self.Y.shape, np.nan)
         for train, test in self.folds.splits:
-            density[test], error[test] = left_out_rows(
+            density[test], error[test] = score_heldout_rows(
                 self._fit(self.X[train], self.Y[train]), self.X[test], self.Y[test]
             )
         observed = np.isfinite(density)
-        about_means = np.where(observed, density - np.nanmean(density, 0), 0.0).sum(
-            1
-        )  # the entries of a row belong together
-        self.terms["cv_log_density"] = about_means[observed.any(1)] / observed.sum()
+        # One term per row, since the entries of a row are dependent
+        centered = np.where(observed, density - np.nanmean(density, 0), 0.0).sum(1)
+        self.terms["cv_log_density"] = centered[observed.any(1)] / observed.sum()
         self.row["cv_log_density"] = density[observed].mean()
-        self.row["cv_log_density_se"] = standard_error(self.terms["cv_log_density"])
+        self.row["cv_log_density_se"] = compute_standard_error(self.terms["cv_log_density"])
         self.row["cv_rmse"] = np.sqrt(np.nanmean(error**2))
 
 
-def _num_trained(fitted: GPRegressor) -> int:
+def _count_trained_parameters(fitted: GPRegressor) -> int:
     if fitted.hyperparameters == "fixed":
         return 0
     return sum(parameter.numel() for parameter in fitted.gp_.parameters() if parameter.requires_grad)
 
 
-def standard_error(terms: np.ndarray) -> float:
-    """Of the sum of n independent terms: √n times their standard deviation; NaN for one.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.estimators.selection.compare_kernels import standard_error
-        >>> standard_error(np.array([1.0, 3.0, 5.0, 7.0]))  # √4 · √5, as ArviZ has it
-        4.47213595499958
-    """
+def compute_standard_error(terms: np.ndarray) -> float:
+    """Compute the standard error of the sum of n independent terms, √n times their standard deviation; NaN if n = 1."""
     return float(np.sqrt(len(terms)) * np.std(terms)) if len(terms) > 1 else np.nan
 
 
-def _table(trials: Mapping[str, _Trial], score: str) -> pd.DataFrame:
+def _make_table(trials: Mapping[str, _Trial], score: str) -> pd.DataFrame:
     if not any("log_evidence" in trial.row for trial in trials.values()):
         reasons = "; ".join(f"{name}: {trial.row['error']}" for name, trial in trials.items())
-        raise InputError(f"every candidate failed. {reasons}")
+        raise InputError(f"All candidates failed: {reasons}")
     table = pd.DataFrame([trial.row for trial in trials.values()], index=pd.Index(list(trials), name="kernel"))
     table = table.reindex(columns=COLUMNS).sort_values(score, ascending=False, kind="stable")
     best = table.index[0]
-    table["difference"] = table[score] - table[score].iloc[0]
+    table["score_diff"] = table[score] - table[score].iloc[0]
     for name, trial in trials.items():
         ours, theirs = trial.terms.get(score), trials[best].terms.get(score)
         if ours is not None and theirs is not None:
-            table.loc[name, "difference_se"] = standard_error(ours - theirs)
+            table.loc[name, "score_diff_se"] = compute_standard_error(ours - theirs)
     return table
-
-
-def _folds(cv, X: np.ndarray, Y: np.ndarray, seed: int) -> Folds:
-    if cv is None:
-        return Folds(None, [])
-    if isinstance(cv, (int, np.integer)) and not isinstance(cv, bool):
-        # Rows often come in order, and a block left out of a curve asks for extrapolation
-        cv = KFold(cv, shuffle=True, random_state=seed % 2**32)
-    cv = check_cv(cv)
-    splits = list(cv.split(X, Y))
-    tested = np.concatenate([test for _, test in splits]) if splits else np.array([], dtype=int)
-    if len(np.unique(tested)) != len(tested):
-        raise OptionError("the folds of cv overlap: give a splitter that leaves out each row once, such as KFold.")
-    return Folds(cv, splits)
-
-
-def _seeded(model: GPRegressor, seed: int) -> GPRegressor:
-    model = clone(model)
-    return model.set_params(random_state=seed) if model.random_state is None else model

@@ -1,6 +1,4 @@
-"""A fingerprint of estimators, options and data: equal for what is equal, in every process, so that work on disk is not resumed with
-something else.
-"""
+"""Journal of a search: its trials in a file, and fingerprints of estimators, options and data that a resumed search must match."""
 
 from __future__ import annotations
 
@@ -17,24 +15,16 @@ import joblib
 import numpy as np
 import torch
 
-from ovkgp.estimators.selection.search_space import Dimension, Point, quiet_optuna
+from ovkgp.estimators.selection.search_space import Dimension, Point, silence_optuna
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.training.checkpoints import check_writable
 
-NAME = "ovkgp-bayes-search"
-"""Of the study in its file."""
+STUDY_NAME = "ovkgp-bayes-search"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A point that was tried.
-
-    Args:
-        point: where.
-        score: the mean over the folds of the score that is maximised; not finite for a failure.
-        results: a list with a number for each fold: fit_time, score_time, test_…, and perhaps train_….
-        error: why it failed, or "".
-    """
+    """Evaluated point: mean score over the folds (not finite if it failed), results per fold, and the error message or ""."""
 
     point: Point
     score: float
@@ -43,29 +33,10 @@ class Trial:
 
 
 class SearchJournal:
-    """The trials of one search.
+    """Trials of one search, in the file `path` or, if it is None, in memory only.
 
-    Args:
-        path: of the file; None keeps everything in memory.
-        space: the search space.
-        fingerprint: what the search is about, a short text for each aspect.
-        seed: of the search; that of the file counts where there is one.
-        is_fixed: whether the user chose the seed, which must then be that of the file.
-
-    Raises:
-        InputError: the file cannot be written, or is not a journal.
-        OptionError: it belongs to another search.
-
-    Example:
-        >>> import os, tempfile
-        >>> from ovkgp.estimators.selection.study_journal import SearchJournal, Trial
-        >>> from ovkgp.estimators.selection.search_space import make_space
-        >>> space = make_space({"alpha": (0.1, 10.0)})
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = os.path.join(folder, "search.journal")
-        ...     SearchJournal(path, space, {"data": "a"}, seed=0).add(Trial({"alpha": 1.5}, -0.2))
-        ...     SearchJournal(path, space, {"data": "a"}, seed=0).trials[0].point
-        {'alpha': 1.5}
+    `fingerprint` is a hash per aspect of the search; all must equal those in the file. `seed` is replaced by that of the file, and
+    must equal it if `is_fixed` (the user chose it).
     """
 
     def __init__(
@@ -81,85 +52,85 @@ class SearchJournal:
         if path is None:
             return
         path = check_writable(path)
-        _mend(path)
-        with quiet_optuna() as optuna:
-            self._study = _open(optuna, path)
-            kept = self._study.user_attrs
-            if "seed" not in kept:
+        _drop_incomplete_line(path)
+        with silence_optuna() as optuna:
+            self._study = _open_study(optuna, path)
+            stored = self._study.user_attrs
+            if "seed" not in stored:
                 self._study.set_user_attr("fingerprint", dict(fingerprint))
                 self._study.set_user_attr("seed", seed)
                 return
-            _require_same(path, fingerprint, kept.get("fingerprint", {}))
-            self._take_seed(path, kept["seed"], is_fixed)
+            _check_fingerprint(path, fingerprint, stored.get("fingerprint", {}))
+            self._set_seed(path, stored["seed"], is_fixed)
             self.trials = [_from_optuna(trial) for trial in self._study.get_trials(deepcopy=False)]
 
-    def _take_seed(self, path: Path, seed: int, is_fixed: bool) -> None:
+    def _set_seed(self, path: Path, seed: int, is_fixed: bool) -> None:
         if is_fixed and seed != self.seed:
             raise OptionError(
-                f"the study {path} was begun with another random_state: give the same whole number, or None to go on with "
-                "that of the study; or give another path to begin anew."
+                f"random_state must be that of the study {path}, got another random_state. Pass the same integer, pass None to use "
+                "that of the study, or choose another path."
             )
         self.seed = seed
 
     def add(self, trial: Trial) -> None:
-        """Remember a trial; on disk before this returns."""
+        """Add a trial, and write it to disk before returning."""
         self.trials.append(trial)
         if self._study is None:
             return
-        with quiet_optuna() as optuna:
+        with silence_optuna() as optuna:
             is_good = math.isfinite(trial.score)
             self._study.add_trial(
                 optuna.trial.create_trial(
                     state=optuna.trial.TrialState.COMPLETE if is_good else optuna.trial.TrialState.FAIL,
                     params=trial.point,
-                    distributions={name: dimension.distribution() for name, dimension in self.space.items()},
+                    distributions={name: dimension.to_optuna() for name, dimension in self.space.items()},
                     value=trial.score if is_good else None,
                     user_attrs={"results": trial.results, "error": trial.error},
                 )
             )
 
 
-def _open(optuna, path: Path):
-    """The study in a file whose lines are known to be JSON."""
+def _open_study(optuna, path: Path):
+    """Load or create the study in a file whose lines are known to be JSON."""
     try:
         backend = optuna.storages.journal.JournalFileBackend(str(path))
         storage = optuna.storages.JournalStorage(backend)
-        if NAME in optuna.get_all_study_names(storage):
-            return optuna.load_study(study_name=NAME, storage=storage)
-        return optuna.create_study(study_name=NAME, storage=storage, direction="maximize")
+        if STUDY_NAME in optuna.get_all_study_names(storage):
+            return optuna.load_study(study_name=STUDY_NAME, storage=storage)
+        return optuna.create_study(study_name=STUDY_NAME, storage=storage, direction="maximize")
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        raise InputError(_not_a_journal(path, f"{type(error).__name__}: {error}")) from error
+        raise InputError(_describe_damage(path, f"{type(error).__name__}: {error}")) from error
 
 
-def _mend(path: Path) -> None:
-    """Refuse a file that is not a journal, and drop a last line that a killed process left half written."""
+def _drop_incomplete_line(path: Path) -> None:
+    """Check that the file is a journal, and drop a last line that a killed process did not finish."""
     if not path.exists():
         return
     content = path.read_bytes()
-    whole, _, rest = content.rpartition(b"\n")
-    for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+    complete, _, rest = content.rpartition(b"\n")
+    for number, line in enumerate(complete.split(b"\n") if complete else [], start=1):
         try:
             is_record = isinstance(json.loads(line), dict)
         except ValueError:
             is_record = False
         if not is_record:
-            raise InputError(_not_a_journal(path, f"line {number} is not a record"))
+            raise InputError(_describe_damage(path, f"line {number} is not a record"))
     if rest:
-        if not whole and not rest.startswith(b"{"):
-            raise InputError(_not_a_journal(path, "it has no record"))
+        if not complete and not rest.startswith(b"{"):
+            raise InputError(_describe_damage(path, "it has no record"))
         with open(path, "r+b") as file:
             file.truncate(len(content) - len(rest))
 
 
-def _not_a_journal(path: Path, why: str) -> str:
-    return f"{path} is not a study file of a search, or is damaged ({why}). Give the path of another file, or remove this one."
+def _describe_damage(path: Path, reason: str) -> str:
+    return f"{path} is not a study file of a search, or is damaged ({reason}). Choose another path or remove the file."
 
 
-def _require_same(path: Path, given: Mapping[str, str], kept: Mapping[str, str]) -> None:
-    if other := [aspect for aspect in given if given[aspect] != kept.get(aspect)]:
+def _check_fingerprint(path: Path, given: Mapping[str, str], stored: Mapping[str, str]) -> None:
+    if different := [aspect for aspect in given if given[aspect] != stored.get(aspect)]:
         raise OptionError(
-            f"the study {path} belongs to another search (not the same: {', '.join(other)}). Give the path of a new file, or go on "
-            "with what the study was begun with (folds that are shuffled need a whole number as the random_state of cv)."
+            f"The study {path} belongs to another search (not the same: {', '.join(different)}). Choose another path, or use the "
+            "estimator, options and data of the study (for shuffled folds, an integer as random_state of cv)."
         )
 
 
@@ -168,28 +139,23 @@ def _from_optuna(trial) -> Trial:
     return Trial(dict(trial.params), score, trial.user_attrs.get("results", {}), trial.user_attrs.get("error", ""))
 
 
-def fingerprint(value: Any) -> str:
-    """A short text that is the same for equal values in every process: parameters of estimators, arrays, tensors, frames,
-    modules by what they hold, everything else by its `repr`.
+def compute_fingerprint(value: Any) -> str:
+    """Return a hash that is the same for equal values in every process.
 
-    Example:
-        >>> from sklearn.linear_model import Ridge
-        >>> from ovkgp.estimators.selection.study_journal import fingerprint
-        >>> fingerprint(Ridge(alpha=1.0)) == fingerprint(Ridge(alpha=1.0)), fingerprint(Ridge(2.0)) == fingerprint(Ridge())
-        (True, False)
+    Estimators, arrays, tensors, frames and modules are hashed by their content, everything else by `repr`.
     """
-    return joblib.hash(_described(value))
+    return joblib.hash(_describe(value))
 
 
-def _described(value: Any) -> Any:
+def _describe(value: Any) -> Any:
     if hasattr(value, "get_params") and not isinstance(value, type):
-        return type(value).__qualname__, _described(value.get_params(deep=False))
+        return type(value).__qualname__, _describe(value.get_params(deep=False))
     if isinstance(value, torch.nn.Module):
-        return repr(value), _described(dict(value.state_dict()))
+        return repr(value), _describe(dict(value.state_dict()))
     if isinstance(value, Mapping):
-        return sorted((str(name), _described(entry)) for name, entry in value.items())
+        return sorted((str(name), _describe(entry)) for name, entry in value.items())
     if isinstance(value, (list, tuple)):
-        return [_described(entry) for entry in value]
+        return [_describe(entry) for entry in value]
     if torch.is_tensor(value):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray) and value.dtype != object:
@@ -198,7 +164,7 @@ def _described(value: Any) -> Any:
         return [str(name) for name in value.columns], joblib.hash(value.to_numpy())
     if hasattr(value, "tocsr"):
         matrix = value.tocsr()
-        return matrix.shape, _described([matrix.data, matrix.indices, matrix.indptr])
+        return matrix.shape, _describe([matrix.data, matrix.indices, matrix.indptr])
     if isinstance(value, np.ndarray) or hasattr(value, "to_numpy"):
         return joblib.hash(np.asarray(value))
     if callable(value):

@@ -1,16 +1,14 @@
-"""The posterior of a `VectorTaskRegressor` in a model file, with the kernel and the noise that it was made from."""
+"""Functions of inputs and tasks (`TaskFunction`), and the posterior of a `VectorTaskRegressor`, as JSON and tensors."""
 
 from __future__ import annotations
 
 from gpytorch.kernels import Kernel
 from torch import Tensor, is_tensor
 
-from ovkgp.estimators.common.task_options import InterceptFactor
 from ovkgp.estimators.storage.file import prefixed, under
 from ovkgp.estimators.storage.kernels import fill, kernel_from_spec, kernel_state, kernel_to_spec
 from ovkgp.estimators.storage.models import FEATURES, ORFF_OPTIONS, posterior_from_state, posterior_state
-from ovkgp.estimators.storage.values import placed, plain, there
-from ovkgp.estimators.tasks.vector_tasks import VectorTaskRegressor
+from ovkgp.estimators.storage.values import add_prefix, json_value, strip_prefix
 from ovkgp.exceptions import InputError, ModelFileError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
@@ -22,53 +20,26 @@ from ovkgp.inference.tasks.factors import DerivativeTaskFactor, FeatureFactor, K
 from ovkgp.inference.tasks.functional_ridge_grid import GridPosterior, GridSolver
 from ovkgp.inference.tasks.problem import TaskFunction, zero_offset
 
-_KINDS = (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, DerivativeTaskFactor, InterceptFactor)
+_KINDS = (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, DerivativeTaskFactor)
 PARTS = {kind.__name__: kind for kind in _KINDS}
-"""By name, the classes that may be stored, with all their attributes."""
+"""Classes that may be stored with all their attributes, by name."""
 FUNCTIONS = {"zero_offset": zero_offset}
-"""By name, the plain functions that may be stored."""
+"""Functions that may be stored, by name."""
 
 
 def storable_part(kind: type) -> type:
-    """Enter a class of factors or offsets in `PARTS`; its attributes must be of the kinds named above.
-
-    Example:
-        >>> from ovkgp.estimators.storage.functions import PARTS
-        >>> "KernelFactor" in PARTS
-        True
-    """
+    """Register a class of factors or offsets in `PARTS`."""
     PARTS[kind.__name__] = kind
     return kind
 
 
 def function_state(function: TaskFunction) -> tuple[dict, dict[str, Tensor]]:
-    """A `TaskFunction` as what JSON can hold, and tensors.
-
-    Raises:
-        InputError: a part of it is of a class of one's own.
-        KernelTypeError: a kernel is.
-
-    Cost: one copy of the tensors.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.estimators.common.task_options import input_factor, task_factor
-        >>> from ovkgp.estimators.storage.functions import function_from_state, function_state
-        >>> from ovkgp.inference.tasks.problem import TaskFunction
-        >>> X, tasks = torch.randn(6, 2).double(), torch.linspace(0, 1, 4).double()
-        >>> function = TaskFunction(input_factor(X), task_factor(tasks), torch.ones(6, 4).double())
-        >>> torch.equal(function_from_state(*function_state(function))(X, tasks), function(X, tasks))
-        True
-    """
+    """Encode a `TaskFunction` as JSON and tensors."""
     return _encode("function_", function)
 
 
 def function_from_state(entry: dict, tensors: dict[str, Tensor]) -> TaskFunction:
-    """The function that `function_state` described.
-
-    Raises:
-        ModelFileError: the file names a class that is not in `PARTS`.
-    """
+    """Decode a function of `function_state`."""
     return _decode(entry, tensors)
 
 
@@ -85,9 +56,9 @@ def _encode(name: str, value) -> tuple[object, dict[str, Tensor]]:
     if (known := getattr(value, "__name__", None)) in FUNCTIONS and value is FUNCTIONS[known]:
         return {"kind": "function", "name": known}, {}
     if value is None or isinstance(value, int | float | str):
-        return plain(name, value), {}
+        return json_value(name, value), {}
     raise InputError(
-        f"{name} is a {type(value).__name__}, which a model file cannot hold: pickle the estimator, or fit without it."
+        f"{name} is a {type(value).__name__}, which a model file cannot hold. Pickle the estimator or fit without it."
     )
 
 
@@ -95,7 +66,7 @@ def _encode_part(part) -> tuple[dict, dict[str, Tensor]]:
     entries, tensors = {}, {}
     for name, value in vars(part).items():
         entries[name], found = _encode(name, value)
-        tensors |= placed(name, found)
+        tensors |= add_prefix(name, found)
     return {"kind": "part", "class": type(part).__name__, "attributes": entries}, tensors
 
 
@@ -119,11 +90,11 @@ def _decode(entry, tensors: dict[str, Tensor]):
 
 def _decode_part(entry: dict, tensors: dict[str, Tensor]):
     if entry["class"] not in PARTS:
-        raise ModelFileError(f"the file describes a {entry['class']!r}, which is not among the classes it may name.")
+        raise ModelFileError(f"The file describes a {entry['class']!r}, which is not a supported class.")
     kind = PARTS[entry["class"]]
-    part = kind.__new__(kind)  # its constructor would factorise again, and some are frozen
+    part = kind.__new__(kind)  # the constructor would factorize again, and some classes are frozen
     for name, value in entry["attributes"].items():
-        object.__setattr__(part, name, _decode(value, there(name, tensors)))
+        object.__setattr__(part, name, _decode(value, strip_prefix(name, tensors)))
     return part
 
 
@@ -147,7 +118,7 @@ GRID = "grid"
 
 
 def task_posterior_state(posterior: ExactPosterior) -> tuple[dict, dict[str, Tensor]]:
-    """A posterior on pairs as what JSON can hold, and tensors. Nothing is computed."""
+    """Encode a posterior on pairs as JSON and tensors."""
     spec, values = kernel_to_spec(posterior.process.kernel)
     if isinstance(posterior, GridPosterior):
         about = {"kind": GRID}
@@ -161,21 +132,13 @@ def task_posterior_state(posterior: ExactPosterior) -> tuple[dict, dict[str, Ten
 
 
 def task_posterior_from_state(entry: dict, tensors: dict[str, Tensor]) -> ExactPosterior:
-    """The posterior that `task_posterior_state` described. Nothing is factorised again."""
+    """Decode a posterior of `task_posterior_state`, without factorizing again."""
     kernel, values = kernel_from_spec(entry["kernel"], under("kernel", tensors)), under("posterior", tensors)
     gp = OperatorValuedGP(kernel, mean="zero", noise=1.0)
-    gp.mean.see(values["data.X"].shape[1])
+    gp.mean.set_num_dims(values["data.X"].shape[1])
     model = gp.frozen().model
     if entry["posterior"]["kind"] != GRID:
         return posterior_from_state(entry["posterior"], values, model)
     solver, data = GridSolver.from_tensors(under("solver", values)), Observations(**under("data", values))
     process = KernelProcess(model.kernel, data.num_outputs)
     return GridPosterior(process, solver, data, model.mean, values["output_noise"], values["grid"])
-
-
-def put_gp(estimator: VectorTaskRegressor) -> None:
-    """`gp_` of a loaded estimator, from its posterior."""
-    noise = estimator.noise_ * estimator.scale_
-    estimator.gp_ = OperatorValuedGP(estimator.posterior_.process.kernel, mean="zero", noise=noise)
-    estimator.gp_.requires_grad_(False)
-    estimator.gp_.fit_report_ = estimator.fit_report_

@@ -1,9 +1,7 @@
-"""Kernels as JSON and tensors, so that a model file can hold one and nothing need be pickled.
+"""Kernels as JSON and tensors, for model files.
 
-A spec names classes from `kernel_table.STORABLE` with the options of their constructors; parameters and buffers travel as
-tensors. Loading builds what the table knows and looks up nothing else: no name in a file is ever imported or called.
-
-**Priors are not stored.** A loaded kernel predicts as before; register its priors again before it is trained again.
+A spec names classes of `STORABLE` with the options of their constructors; parameters and buffers are tensors. Loading builds only
+what the table knows: no name in a file is imported or called. Priors are not stored; register them before training again.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from ovkgp.kernels.warped import OperatorValuedWarpedKernel
 
 @dataclass(frozen=True)
 class Storable:
-    """A class that may be stored: what its constructor is given, and, where that is not its keywords, how it is called."""
+    """Class that may be stored: the options of its constructor, and a function to call instead of the class."""
 
     kind: type
     options: Callable[[Module], dict]
@@ -57,7 +55,7 @@ def _attributes(*names: str) -> Callable[[Module], dict]:
 
 
 def _scalar(*names: str) -> Callable[[Kernel], dict]:
-    """The options that every GPyTorch kernel has, and those of this one."""
+    """Return the options of every GPyTorch kernel and those of this one."""
 
     def options(kernel: Kernel) -> dict:
         common = {"ard_num_dims": kernel.ard_num_dims, "batch_shape": kernel._batch_shape}
@@ -93,21 +91,7 @@ def _entries(penalty: Penalty) -> dict:
 
 
 def blank_penalty(size: int, num_entries: int | None = None) -> Penalty:
-    """A penalty of the size and the form of another, whose values are filled in later.
-
-    It passes the checks of the constructor in no time, which the values have passed when they were first given.
-
-    Args:
-        size: s, of the matrix (s, s).
-        num_entries: how many entries a sparse one stores; None makes it dense.
-
-    Cost: the memory of the values.
-
-    Example:
-        >>> from ovkgp.estimators.storage.kernels import blank_penalty
-        >>> blank_penalty(4).values.shape, blank_penalty(4, num_entries=10).indices.shape
-        (torch.Size([4, 4]), torch.Size([2, 10]))
-    """
+    """Make a penalty (size, size) with arbitrary values, dense or with `num_entries` stored entries, whose values are filled in later."""
     penalty, is_dense = Penalty(sparse.eye_array(size, format="csr")), num_entries is None
     penalty.values = torch.zeros([size, size] if is_dense else [num_entries], dtype=torch.float64)
     penalty.indices = None if is_dense else torch.zeros(2, num_entries, dtype=torch.int64)
@@ -160,31 +144,21 @@ _TABLE = (
     Storable(ours.MeanRegularizedMatrix, _attributes("num_outputs", "batch_shape")),
 )
 STORABLE = {entry.kind.__name__: entry for entry in _TABLE}
-"""By name, the classes of kernels, of their output matrices, penalties, groups and transforms."""
+"""Kernels, output matrices, penalties, groups and transforms by class name."""
 
 CONSTRAINTS = {kind.__name__: kind for kind in (Positive, GreaterThan, LessThan, Interval)}
-"""By name, the constraints."""
+"""Constraints by class name."""
 TRANSFORMS = {
     "softplus": (torch.nn.Softplus(), inv_softplus),
     "exp": (torch.exp, torch.log),
     "sigmoid": (torch.sigmoid, inv_sigmoid),
     "none": (None, None),
 }
-"""By name, the transforms of constraints and their inverses."""
+"""Transforms of constraints and their inverses by name."""
 
 
 def kernel_state(kernel: Kernel) -> dict[str, Tensor]:
-    """Copies of the parameters and buffers of any kernel by name, without those of its priors.
-
-    Args:
-        kernel: any kernel, also one that `kernel_to_spec` does not know.
-
-    Example:
-        >>> from gpytorch.kernels import CosineKernel
-        >>> from ovkgp.estimators.storage.kernels import kernel_state
-        >>> sorted(kernel_state(CosineKernel()))[0]
-        'raw_period_length'
-    """
+    """Copy the parameters and buffers of any module by name, without those of its priors."""
     priors = tuple(
         f"{name}." for name, module in kernel.named_modules(remove_duplicate=False) if isinstance(module, Prior)
     )
@@ -193,41 +167,23 @@ def kernel_state(kernel: Kernel) -> dict[str, Tensor]:
 
 
 def load_kernel_state(kernel: Kernel, tensors: dict[str, Tensor]) -> Kernel:
-    """A copy of `kernel` with stored values: the way back for kernels of one's own.
-
-    Args:
-        kernel: made as the stored one was, with the same options; it is left as it is.
-        tensors: its parameters and buffers, from `kernel_state`; their dtype wins.
-
-    Raises:
-        OptionError: names or shapes do not fit; the message lists them.
-
-    Cost: one copy of the tensors.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.estimators.storage.kernels import kernel_state, load_kernel_state
-        >>> trained = RBFKernel()
-        >>> trained.lengthscale = 2.0
-        >>> round(load_kernel_state(RBFKernel(), kernel_state(trained)).lengthscale.item(), 6)
-        2.0
-    """
+    """Return a copy of `kernel`, made with the same options as the stored one, with the stored values and their dtype."""
     if not isinstance(kernel, Kernel):
-        raise KernelTypeError(f"expected a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+        raise KernelTypeError(f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
     copy = deepcopy(kernel)
     fill(copy, tensors)
     return copy
 
 
 def owner_of(kernel: Kernel, name: str) -> tuple[Module, str]:
-    """The module that holds an entry of the state, and the entry's last name."""
+    """Return the module that holds an entry of the state, and the last part of its name."""
     path, _, leaf = name.rpartition(".")
     return kernel.get_submodule(path), leaf
 
 
 def fill(kernel: Kernel, tensors: dict[str, Tensor]) -> None:
-    """Set, in place, the parameters and buffers of a kernel, all of them and no others, to the bit."""
-    _require_fit(kernel_state(kernel), tensors)
+    """Set all parameters and buffers of a module in place."""
+    _check_match(kernel_state(kernel), tensors)
     for name, tensor in tensors.items():
         owner, leaf = owner_of(kernel, name)
         value = tensor.detach().clone().to(getattr(owner, leaf).device)
@@ -240,17 +196,16 @@ def fill(kernel: Kernel, tensors: dict[str, Tensor]) -> None:
             module._clear_cache()
 
 
-def _require_fit(own: dict[str, Tensor], stored: dict[str, Tensor]) -> None:
+def _check_match(own: dict[str, Tensor], stored: dict[str, Tensor]) -> None:
     faults = [f"{name} is not stored" for name in own.keys() - stored.keys()]
-    faults += [f"{name} is stored, but the kernel has no such entry" for name in stored.keys() - own.keys()]
+    faults += [f"{name} is stored, but not part of the kernel" for name in stored.keys() - own.keys()]
     for name in own.keys() & stored.keys():
         mine, theirs = own[name], stored[name]
         if mine.shape != theirs.shape or mine.is_floating_point() != theirs.is_floating_point():
             faults.append(f"{name} is {_described(mine)} in the kernel and {_described(theirs)} in the file")
     if faults:
         raise OptionError(
-            f"the kernel does not fit the stored values: {'; '.join(sorted(faults)[:5])}. Make it as it was made before "
-            "it was saved."
+            f"kernel does not match the stored values: {'; '.join(sorted(faults)[:5])}. Create it with the same options."
         )
 
 
@@ -262,50 +217,18 @@ def _described(tensor: Tensor) -> str:
 
 
 def kernel_to_spec(kernel: Kernel) -> tuple[dict, dict[str, Tensor]]:
-    """A kernel as a dictionary that JSON can hold, and its parameters and buffers by name.
+    """Return a kernel as a JSON dictionary, and its parameters and buffers by name.
 
-    Classes, options, constraints, batch shapes, dtypes, shared and frozen parameters are kept; priors are not.
-
-    Args:
-        kernel: a kernel of this package or of GPyTorch, made of parts in `STORABLE`; classes count, not their parents.
-
-    Raises:
-        KernelTypeError: it has a part that no file can describe, such as a class of one's own.
-
-    Cost: one copy of the tensors.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.estimators.storage.kernels import kernel_from_spec, kernel_to_spec
-        >>> from ovkgp.kernels import DecomposableKernel
-        >>> spec, tensors = kernel_to_spec(DecomposableKernel(RBFKernel(), num_outputs=3))
-        >>> spec["kernel"]["class"], sorted(tensors)[:2]
-        ('DecomposableKernel', ['base_kernel.raw_lengthscale', 'base_kernel.raw_lengthscale_constraint.lower_bound'])
-        >>> kernel_from_spec(spec, tensors).num_outputs
-        3
+    Classes, options, constraints, batch shapes, dtypes, tied and frozen parameters are kept; priors are not. Raises
+    KernelTypeError if a part of it is not of a class in `STORABLE`; subclasses do not count.
     """
     if not isinstance(kernel, Kernel):
-        raise KernelTypeError(f"expected a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+        raise KernelTypeError(f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
     return _to_spec(kernel)
 
 
 def matrix_to_spec(matrix: OutputMatrix) -> tuple[dict, dict[str, Tensor]]:
-    """An output matrix by itself, as `kernel_to_spec` describes the one inside a kernel.
-
-    Args:
-        matrix: of a class in `STORABLE`.
-
-    Raises:
-        KernelTypeError: it is of another class.
-
-    Cost: one copy of the tensors.
-
-    Example:
-        >>> from ovkgp.estimators.storage.kernels import matrix_from_spec, matrix_to_spec
-        >>> from ovkgp.kernels import SimplexMatrix
-        >>> matrix_from_spec(*matrix_to_spec(SimplexMatrix(3)))().shape
-        torch.Size([3, 3])
-    """
+    """Return an output matrix as a JSON dictionary and tensors, as `kernel_to_spec` does."""
     return _to_spec(matrix)
 
 
@@ -320,23 +243,13 @@ def _to_spec(part: Kernel | OutputMatrix) -> tuple[dict, dict[str, Tensor]]:
     tensors = kernel_state(part)
     try:
         _from_spec(spec, tensors, type(part))
-    except OvkgpError as error:  # an attribute was changed after construction, a constraint removed, …
-        raise KernelTypeError(f"{_cannot_store(part)} Its parts are known, but not as they are now: {error}") from error
+    except OvkgpError as error:  # e.g. an attribute was changed after construction
+        raise KernelTypeError(f"{_cannot_store(part)} It was changed after construction: {error}") from error
     return spec, tensors
 
 
 def is_storable(kernel: Kernel) -> bool:
-    """Whether `kernel_to_spec` can describe this kernel.
-
-    Args:
-        kernel: any kernel.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel, RBFKernelGrad
-        >>> from ovkgp.estimators.storage.kernels import is_storable
-        >>> is_storable(RBFKernel()), is_storable(RBFKernelGrad())
-        (True, False)
-    """
+    """Whether `kernel_to_spec` can describe this kernel."""
     try:
         kernel_to_spec(kernel)
     except KernelTypeError:
@@ -362,8 +275,8 @@ def _encode(value):
 
 def _cannot_store(part) -> str:
     return (
-        f"{type(part).__name__} cannot be stored in a model file, which knows the classes of ovkgp and GPyTorch only. "
-        "The rest of the model can: save it, and supply the kernel with ovkgp.load(path, kernel=…)."
+        f"{type(part).__name__} cannot be stored in a model file, which supports classes of ovkgp and GPyTorch. Save the model and "
+        "pass the kernel to ovkgp.load(path, kernel=...)."
     )
 
 
@@ -371,7 +284,7 @@ def _constraint_to_spec(name: str, owner: Module, constraint: Interval) -> dict:
     kind, pair = type(constraint).__name__, (constraint._transform, constraint._inv_transform)
     transform = next((key for key, known in TRANSFORMS.items() if _same_transform(pair, known)), None)
     if CONSTRAINTS.get(kind) is not type(constraint) or transform is None:
-        raise KernelTypeError(f"{_cannot_store(owner)} Its {name} has a constraint of its own: {constraint}.")
+        raise KernelTypeError(f"{_cannot_store(owner)} Its {name} has a custom constraint: {constraint}.")
     return {"class": kind, "transform": transform}
 
 
@@ -386,7 +299,7 @@ def _modules(kernel: Kernel):
 
 
 def _constraints(kernel: Kernel) -> list[tuple[str, Module, Interval]]:
-    """The (name, owner, constraint) of every constraint in a kernel."""
+    """Return (name, owner, constraint) of every constraint in a kernel."""
     owners = [(path, module) for path, module in _modules(kernel) if isinstance(module, gpytorch.Module)]
     return [(f"{path}.{n}".lstrip("."), module, c) for path, module in owners for n, c in module._constraints.items()]
 
@@ -397,7 +310,7 @@ def _batch_shapes(kernel: Kernel) -> dict[str, list[int]]:
 
 
 def _tied(kernel: Kernel) -> list[list[str]]:
-    """Pairs of names of one and the same parameter."""
+    """Return pairs of names of the same parameter."""
     first = {}
     names = [(name, first.setdefault(id(p), name)) for name, p in kernel.named_parameters(remove_duplicate=False)]
     return [[name, same] for name, same in names if name != same]
@@ -407,38 +320,12 @@ def _tied(kernel: Kernel) -> list[list[str]]:
 
 
 def kernel_from_spec(spec: dict, tensors: dict[str, Tensor]) -> Kernel:
-    """The kernel that `kernel_to_spec` described, bit for bit.
-
-    Args:
-        spec: the dictionary, possibly after a journey through JSON.
-        tensors: the parameters and buffers by name.
-
-    Raises:
-        KernelTypeError: the spec names a class that is not in `STORABLE`.
-        ModelFileError: it does not describe a kernel, or the tensors are not those of the kernel.
-
-    Cost: one copy of the tensors.
-
-    Example:
-        See `kernel_to_spec`.
-    """
+    """Build the kernel of a spec of `kernel_to_spec`, equal to the bit."""
     return _from_spec(spec, tensors, Kernel)
 
 
 def matrix_from_spec(spec: dict, tensors: dict[str, Tensor]) -> OutputMatrix:
-    """The output matrix that `matrix_to_spec` described, bit for bit.
-
-    Args:
-        spec, tensors: as for `kernel_from_spec`.
-
-    Raises:
-        KernelTypeError, ModelFileError: as for `kernel_from_spec`.
-
-    Cost: one copy of the tensors.
-
-    Example:
-        See `matrix_to_spec`.
-    """
+    """Build the output matrix of a spec of `matrix_to_spec`, equal to the bit."""
     return _from_spec(spec, tensors, OutputMatrix)
 
 
@@ -447,7 +334,7 @@ def _from_spec(spec: dict, tensors: dict[str, Tensor], kind: type[Module]) -> Ke
         part = _decode(spec["kernel"])
         if not isinstance(part, kind):
             expected = "a kernel" if issubclass(kind, Kernel) else "an output matrix"
-            raise KernelTypeError(f"the file describes a {type(part).__name__} where {expected} was expected.")
+            raise KernelTypeError(f"The file describes a {type(part).__name__}, expected {expected}.")
         for name, shape in spec["batch_shapes"].items():
             part.get_submodule(name)._batch_shape = torch.Size(shape)
         for name, constraint in spec["constraints"].items():
@@ -461,7 +348,7 @@ def _from_spec(spec: dict, tensors: dict[str, Tensor], kind: type[Module]) -> Ke
     except KernelTypeError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelFileError(f"the stored kernel cannot be built again: {error}") from error
+        raise ModelFileError(f"The stored kernel cannot be built: {error}") from error
     return part
 
 
@@ -474,7 +361,7 @@ def _decode(value):
         return torch.ones(value["shape"])
     entry = STORABLE.get(value["class"])
     if entry is None:
-        raise KernelTypeError(f"the file describes a {value['class']!r}, which is not among the classes it may name.")
+        raise KernelTypeError(f"The file describes a {value['class']!r}, which is not a supported class.")
     options = {name: _decode(option) for name, option in value["options"].items()}
     if "batch_shape" in options:
         options["batch_shape"] = torch.Size(options["batch_shape"])
@@ -482,7 +369,7 @@ def _decode(value):
 
 
 def _set_constraint(kernel: Kernel, name: str, spec: dict, tensors: dict[str, Tensor]) -> None:
-    """A constraint of the stored kind and shape; its bounds are buffers and are filled with the others."""
+    """Register a constraint of the stored kind and shape; its bounds are buffers, which are filled later."""
     owner, leaf = owner_of(kernel, name)
     kind = CONSTRAINTS[spec["class"]]
     lower, upper = (torch.full_like(tensors[f"{name}.{end}_bound"], v) for end, v in (("lower", 0.0), ("upper", 1.0)))

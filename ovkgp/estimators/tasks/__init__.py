@@ -1,1 +1,1 @@
-"""Tasks."""
+"""Estimators for a continuum of tasks: costs, levels and vector-valued tasks."""

@@ -1,4 +1,4 @@
-"""Classification for all costs of the two kinds of mistakes at once (LT-53, LT-139)."""
+"""`InfiniteCostSensitiveClassifier`, classification for all costs of both kinds of mistakes (LT-53, LT-139)."""
 
 from __future__ import annotations
 
@@ -12,64 +12,46 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ovkgp.checks import as_seed, check_integer
+from ovkgp.checks import as_seed, check_integer, check_positive
 from ovkgp.estimators.common.bootstrap import check_replicates, replicate_fits, replicate_weights
-from ovkgp.estimators.common.options import all_or_nothing, check_option
+from ovkgp.estimators.common.options import check_option, restore_on_error
 from ovkgp.estimators.common.scaling import Scaling
-from ovkgp.estimators.common.task_options import check_kernel, input_factor, make_measure, task_factor
+from ovkgp.estimators.common.task_options import (
+    TASK_CONVENTIONS,
+    canonical_lam,
+    check_kernel,
+    input_factor,
+    make_measure,
+    task_factor,
+)
 from ovkgp.estimators.common.validation import as_array, input_table, output_names
-from ovkgp.estimators.quantiles.options import CONVENTIONS, canonical_lam, check_positive
+from ovkgp.estimators.storage.storage import SavableMixin, storable
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.tasks.factors import SAME_LEVEL, LevelFactor
+from ovkgp.inference.tasks.factors import LEVEL_TOLERANCE, LevelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolution
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.losses import CostSensitiveHinge, IntegralLoss, SmoothedHinge, TaskMeasure, grid
 
 ENDS = {"signed": (-1.0, 1.0), "unit": (0.0, 1.0)}
-
-
-def signed_costs(costs, scale: str, name: str = "cost") -> np.ndarray:
-    """Costs of either scale as signed ones, (q,).
-
-    Example:
-        >>> from ovkgp.estimators.tasks.cost_sensitive import signed_costs
-        >>> signed_costs([0.5, 0.95], "unit")
-        array([0. , 0.9])
-    """
-    values = costs_in_scale(costs, scale, name)
-    return values if scale == "signed" else 2 * values - 1
-
-
-def costs_in_scale(costs, scale: str, name: str = "cost") -> np.ndarray:
-    """One cost or several as numbers (q,), refused where they are not in the range of their scale.
-
-    Example:
-        >>> from ovkgp.estimators.tasks.cost_sensitive import costs_in_scale
-        >>> costs_in_scale(0.5, "unit")
-        array([0.5])
-    """
-    low, high = ENDS[scale]
-    try:
-        values = np.asarray(as_array(costs), dtype=np.float64)
-    except (TypeError, ValueError):
-        values = np.empty((0, 0))
-    if values.ndim > 1 or values.size == 0:
-        raise InputError(f"{name} must be a cost or a list of costs, got {costs!r}.")
-    if not bool(((values >= low) & (values <= high)).all()):  # NaN neither
-        other = next(one for one in ENDS if one != scale)
-        raise InputError(
-            f'{name} must lie in [{low:g}, {high:g}] for costs="{scale}", got {costs!r}; or do you mean "{other}"?'
-        )
-    return values.reshape(-1)
+"""Range of the costs in each scale."""
+COUPLINGS = ("infinite", "independent")
+DEFAULT_LEVELS = (-0.9, 0.0, 0.9)
+"""Default signed costs of coupling="independent"."""
+NUM_COSTS = 101
+"""Default number of costs of a ROC curve."""
 
 
 class ROCCurve(NamedTuple):
-    """What a classifier does at each of q costs.
+    """Rates of a classifier at each of q costs.
 
-    Attributes:
-        cost: in the estimator's scale, increasing (q,).
-        sensitivity: the share of positives (`classes_[1]`) that are found, (q,).
-        specificity: the share of negatives that are left alone, (q,).
+    Attributes
+    ----------
+    cost : ndarray of shape (q,)
+        Increasing costs in the scale of the estimator.
+    sensitivity : ndarray of shape (q,)
+        Fraction of the positives (`classes_[1]`) that are predicted positive.
+    specificity : ndarray of shape (q,)
+        Fraction of the negatives that are predicted negative.
     """
 
     cost: np.ndarray
@@ -78,71 +60,97 @@ class ROCCurve(NamedTuple):
 
     @property
     def area(self) -> float:
-        """The area under (1 − specificity, sensitivity), with the corners (0, 0) and (1, 1), by trapezia."""
+        """Area under (1 − specificity, sensitivity) with the corners (0, 0) and (1, 1), by the trapezoidal rule."""
         x, y = np.r_[0.0, 1 - self.specificity, 1.0], np.r_[0.0, self.sensitivity, 1.0]
         order = np.lexsort((y, x))
         return float(np.trapezoid(y[order], x[order]))
 
 
-def rates(positive: np.ndarray, decided: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sensitivity and specificity (q,) of decisions (n, q) for rows of which some are positive (n,).
+@storable(
+    *(
+        "n_features_in_",
+        "output_names_",
+        "classes_",
+        "scaling_",
+        "function_",
+        "measure_",
+        "lam_",
+        "gap_",
+        "fit_report_",
+    ),
+    *("_seed", "_rows", "_labels"),
+    optional=("_replicates",),
+)
+class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
+    """Support vector machine for all costs of mistakes (LT-139).
 
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.estimators.tasks.cost_sensitive import rates
-        >>> rates(np.array([True, True, False]), np.array([[True], [False], [False]]))
-        (array([0.5]), array([1.]))
-    """
-    return decided[positive].mean(0), 1 - decided[~positive].mean(0)
+    h(x)(θ) ≥ 0 predicts `classes_[1]`, whose false negatives cost c(θ). The fit minimizes
 
+        (1/n) Σ_i ∫ c_θ(y_i) max(0, 1 − y_i h(x_i)(θ)) dθ + (λ/2) ‖h‖²,      c_θ(1) = c(θ),  c_θ(−1) = 1 − c(θ),
 
-COUPLINGS = ("infinite", "independent")
-LEVELS = (-0.9, 0.0, 0.9)
-"""The signed costs that are learned one by one where none are named."""
-NUM_COSTS = 101
-"""On how many costs a ROC curve is drawn."""
+    with labels y = ±1.
 
+    Parameters
+    ----------
+    costs : {"signed", "unit"}, default="signed"
+        Scale of all costs: "signed" is θ ∈ [−1, 1] with c = (θ + 1)/2, "unit" is θ = c ∈ [0, 1]. A larger θ increases
+        the sensitivity to `classes_[1]` (LT-E-29).
+    kernel : {"rbf", "matern12", "matern32", "matern52", "rq", "laplace"} or Kernel, default="rbf"
+        Kernel of the standardized inputs. A scalar GPyTorch kernel is evaluated at inputs in original units.
+    lengthscale : "median", float or array-like of shape (d,), default="median"
+        Lengthscale of a kernel by name; "median" is the median distance between rows (LT-41).
+    task_kernel, task_lengthscale : str or Kernel, float or "median", default="rbf", 0.1**0.5
+        Kernel of the signed costs; the default is γ = 5.
+    lam : float, default=1e-4
+        λ > 0.
+    convention : {"samples", "stability"}, default="samples"
+        Meaning of λ: "samples" is (λ/2) ‖h‖², "stability" λ ‖h‖².
+    coupling : {"infinite", "independent"}, default="infinite"
+        "infinite" learns all costs jointly; "independent" learns each of the `levels` separately, with the penalty λ/2
+        times their number.
+    levels : array-like or None, default=None
+        Costs of `coupling="independent"`. If None, −0.9, 0 and 0.9 (signed).
+    measure : {"sobol", "gauss_legendre", "monte_carlo"} or TaskMeasure, default="sobol"
+        Nodes and weights of the costs; "sobol" is scrambled.
+    num_tasks : int, default=20
+        Number of nodes.
+    kappa : float or None, default=None
+        Width of the smoothing of the hinge (LT-54). If None, the hinge is not smoothed.
+    num_frequencies : int or None, default=None
+        Number of random features. If None, the kernel is exact.
+    num_replicates : int, default=20
+        Number of bootstrap fits of `return_std`.
+    tol, max_iter : float, int, default=1e-3, 5000
+        Relative duality gap at which the solver stops, and its maximum number of iterations.
+    random_state : int, RandomState instance or None, default=None
+        Seed of nodes, random features and replicates.
+    verbose : int, default=0
+        If 1, progress is shown.
 
-class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
-    """A support vector machine for every cost of mistakes: h(x)(θ) ≥ 0 says `classes_[1]`, whose misses cost c(θ) (LT-139).
+    Attributes
+    ----------
+    classes_ : ndarray of shape (2,)
+        Sorted labels; `classes_[1]` is the positive one.
+    function_ : TaskFunction
+        Function h of scaled inputs and signed costs; `scaling_` has the offsets and scales.
+    measure_, lam_, gap_, fit_report_, n_iter_
+        Nodes and weights of the signed costs, canonical λ, duality gap and report of the solver.
+    output_names_, n_features_in_, feature_names_in_
+        Name of the column of y, names and number of inputs.
 
-    The fit minimises (1/n) Σ_i ∫ c_θ(y_i) max(0, 1 − y_i h(x_i)(θ)) dθ + (λ/2) ‖h‖² with labels y = ±1, c_θ(1) = c(θ), c_θ(−1) = 1 − c(θ).
+    Notes
+    -----
+    Complexity: O(n³) for the coordinates of the exact kernel, then O(n r m) per step for r coordinates and m nodes.
 
-    Args:
-        costs: the scale of θ wherever a cost is given: "signed", θ ∈ [−1, 1] and c = (θ + 1)/2; or "unit", θ = c ∈ [0, 1]. A θ near its upper end
-            favours finding every `classes_[1]` (LT-E-29).
-        kernel, lengthscale: of the inputs, which are standardised: "rbf", "matern52", "laplace", … or a scalar GPyTorch kernel, which is given
-            the inputs in their own units; "median" (LT-41), a number, or a vector with one a column.
-        task_kernel, task_lengthscale: of the costs, in signed units; the default is γ = 5.
-        lam: λ > 0.
-        convention: "samples" (λ/2 ‖h‖²) or "stability" (λ ‖h‖²).
-        coupling: "infinite" learns all costs together; "independent" each of the `levels` by itself, with the penalty
-            λ/2 times their number.
-        levels: the costs of coupling="independent", by default −.9, 0 and .9 (signed).
-        measure, num_tasks: "sobol" (scrambled), "gauss_legendre", "monte_carlo" or a `TaskMeasure` of costs, and how many nodes are used.
-        kappa: the width over which the hinge is smoothed (LT-54); None leaves its kink.
-        num_frequencies: None for the exact kernel, a number for so many random features.
-        num_replicates: how many times `return_std` fits again.
-        tol, max_iter: of the solver: the gap, as a part of the objective.
-        random_state: of the nodes, the random features and the replicates.
-        verbose: 0 is quiet, 1 shows progress.
-
-    Attributes:
-        classes_: the two labels, sorted; `classes_[1]` is the positive one.
-        function_: h, called with inputs in scaled units and signed costs; `scaling_` has the units.
-        measure_, lam_, gap_, fit_report_, n_iter_: what was solved, and how well; costs are signed.
-        output_names_ (the column of y), n_features_in_, feature_names_in_.
-
-    Cost: O(n³) for the coordinates of the exact kernel, then O(n r m) a step for r of them and m nodes.
-
-    Example:
-        >>> import ovkgp
-        >>> from sklearn.datasets import make_moons
-        >>> X, y = make_moons(200, noise=0.3, random_state=0)
-        >>> model = ovkgp.InfiniteCostSensitiveClassifier(lam=1e-3, random_state=0).fit(X[::2], y[::2])
-        >>> curve = model.roc_curve(X[1::2], y[1::2])
-        >>> curve.cost[[5, 50, 95]], curve.sensitivity[[5, 50, 95]].round(1), curve.specificity[[5, 50, 95]].round(1)
-        (array([-0.9,  0. ,  0.9]), array([0.2, 0.9, 1. ]), array([1. , 0.8, 0.4]))
+    Examples
+    --------
+    >>> import ovkgp
+    >>> from sklearn.datasets import make_moons
+    >>> X, y = make_moons(200, noise=0.3, random_state=0)
+    >>> model = ovkgp.InfiniteCostSensitiveClassifier(lam=1e-3, random_state=0).fit(X[::2], y[::2])
+    >>> curve = model.roc_curve(X[1::2], y[1::2])
+    >>> curve.cost[[5, 50, 95]], curve.sensitivity[[5, 50, 95]].round(1), curve.specificity[[5, 50, 95]].round(1)
+    (array([-0.9,  0. ,  0.9]), array([0.2, 0.9, 1. ]), array([1. , 0.8, 0.4]))
     """
 
     def __init__(
@@ -188,9 +196,22 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
     # --- learning ---------------------------------------------------------------------------------------------------
 
     def fit(self, X, y) -> InfiniteCostSensitiveClassifier:
-        """Fit to X (n, d) and labels y (n,) of two classes: numbers, strings or booleans."""
-        with all_or_nothing(self):
-            self._require_options()
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n,)
+            Labels of two classes: numbers, strings or booleans.
+
+        Returns
+        -------
+        self : InfiniteCostSensitiveClassifier
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            self._check_options()
             self.output_names_ = output_names(y) or ["y"]
             X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
             self.classes_, labels = _two_classes(y)
@@ -215,15 +236,19 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
             return grid(self._levels())
         measure = self.measure
         if isinstance(measure, TaskMeasure):
-            nodes = signed_costs(measure.nodes.flatten(), self.costs, "the nodes of the measure")
+            nodes = signed_costs(measure.nodes.flatten(), self.costs, "The nodes of measure")
             measure = TaskMeasure(torch.from_numpy(nodes).reshape(measure.nodes.shape), measure.weights)
         return make_measure(measure, self.num_tasks, *ENDS["signed"], random_state=self._seed)
 
     def _levels(self) -> np.ndarray:
-        return np.array(LEVELS) if self.levels is None else np.unique(signed_costs(self.levels, self.costs, "levels"))
+        return (
+            np.array(DEFAULT_LEVELS)
+            if self.levels is None
+            else np.unique(signed_costs(self.levels, self.costs, "levels"))
+        )
 
     def _problem(self) -> tuple[TaskProblem, object, object]:
-        """The problem, and the coordinates of inputs and costs."""
+        """Return the problem and the factors of inputs and costs."""
         X, nodes = torch.from_numpy(self._rows), self.measure_.nodes
         inputs = input_factor(
             X,
@@ -242,33 +267,54 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         y = torch.from_numpy(self._labels)[:, None]
         return TaskProblem(inputs(X), rows, y, IntegralLoss(loss, self.measure_), self.lam_), inputs, tasks
 
-    def _solve(self, problem: TaskProblem, start: Tensor | None = None, verbose: int | None = None) -> TaskSolution:
+    def _solve(self, problem: TaskProblem, init: Tensor | None = None, verbose: int | None = None) -> TaskSolution:
         verbose = self.verbose if verbose is None else verbose
-        return solve_primal(problem, start=start, tolerance=self.tol, max_iter=self.max_iter, verbose=verbose)
+        return solve_primal(problem, init=init, tolerance=self.tol, max_iter=self.max_iter, verbose=verbose)
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- predicting -------------------------------------------------------------------------------------------------
 
     def predict(self, X, cost=None) -> np.ndarray:
-        """The class at one cost (m,), or at each of q costs (m, q).
+        """Predict the class.
 
-        Args:
-            cost: θ, or a list, in the scale `costs`; None prices both mistakes alike.
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        cost : float, array-like of shape (q,) or None, default=None
+            Cost θ in the scale `costs`. If None, both mistakes have the same cost.
+
+        Returns
+        -------
+        ndarray of shape (m,) or (m, q)
+            Labels; two-dimensional for a list of costs.
         """
         decided = self.decision_function(X, cost) >= 0
         return self.classes_[decided.astype(int)]
 
     def decision_function(self, X, cost=None, return_std=False):
-        """The score h(x)(θ), ≥ 0 for `classes_[1]`: (m,) at one cost, (m, q) at each of q.
+        """Return the score h(x)(θ), nonnegative for `classes_[1]`.
 
-        Args:
-            cost: θ, or a list, in the scale `costs`; None prices both mistakes alike.
-            return_std: also the standard deviation, of the same shape, over `num_replicates` fits to the same rows with random weights (the
-                Bayesian bootstrap): how the score would vary with other data. The hinge is no normalised likelihood (ID-17), so it is not
-                that of a posterior. The first call fits the replicates, which are kept.
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Inputs.
+        cost : float, array-like of shape (q,) or None, default=None
+            Cost θ in the scale `costs`. If None, both mistakes have the same cost.
+        return_std : bool, default=False
+            Whether to also return the standard deviation over `num_replicates` fits with random weights of the rows
+            (the Bayesian bootstrap), an estimate of the variability of the score for other data. It is not that of a
+            posterior, since the hinge is not a normalized likelihood (ID-17). The first call fits the replicates.
+
+        Returns
+        -------
+        score : ndarray of shape (m,) or (m, q)
+            Scores; two-dimensional for a list of costs.
+        std : ndarray of the same shape
+            Standard deviations, if `return_std`.
         """
         check_is_fitted(self, "function_")
         X = self.scaling_.inputs(input_table(self, X, reset=False))
-        levels = self._asked(cost)
+        levels = self._signed(cost)
         score = self.function_(X, levels).numpy()
         one = np.ndim(cost) == 0
         if not return_std:
@@ -278,35 +324,41 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         return (score[:, 0], std[:, 0]) if one else (score, std)
 
     def roc_curve(self, X, y, costs=None) -> ROCCurve:
-        """Sensitivity and specificity on rows X (n, d) with labels y (n,), at each cost: a whole ROC curve from one fit.
+        """Compute sensitivity and specificity at each cost: the ROC curve of one fit.
 
-        Args:
-            costs: where, in the scale `costs`; 101 from end to end where None, or those that were learned one by one.
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n,)
+            Labels, with both classes.
+        costs : float, array-like or None, default=None
+            Costs in the scale `costs`. If None, 101 costs over the whole range, or the learned ones if
+            `coupling="independent"`.
+
+        Returns
+        -------
+        ROCCurve
+            Costs and rates.
         """
         check_is_fitted(self, "function_")
-        costs = self._curve_costs() if costs is None else np.sort(costs_in_scale(costs, self.costs, "costs"))
+        costs = self._curve_costs() if costs is None else np.sort(check_costs(costs, self.costs, "costs"))
         y = np.asarray(as_array(y))
         decided = self.decision_function(X, costs) >= 0
         if y.shape != (len(decided),):
-            raise InputError(f"y must be ({len(decided)},), a label for each row of X; got {y.shape}.")
+            raise InputError(f"y has shape {y.shape}, expected ({len(decided)},) (one label per row of X).")
         if not set(np.unique(y)) == set(self.classes_):
             raise InputError(
-                f"y must hold both classes {self.classes_.tolist()} and no other, got {np.unique(y)[:5].tolist()}: without a class one of "
-                "the two rates is not defined."
+                f"y must contain both classes {self.classes_.tolist()} and no other, got {np.unique(y)[:5].tolist()}. "
+                "Add rows of the missing class, whose rate is undefined."
             )
-        return ROCCurve(costs, *rates(y == self.classes_[1], decided))
+        return ROCCurve(costs, *compute_rates(y == self.classes_[1], decided))
 
     @property
     def n_iter_(self) -> int:
-        """Steps of the solver."""
+        """Number of iterations of the solver."""
         check_is_fitted(self, "function_")
         return max(1, self.fit_report_.iterations)
-
-    def save(self, path) -> None:
-        """Write the fitted classifier to one file; see `GPRegressor.save` and `ovkgp.load`."""
-        from ovkgp.estimators.storage.storage import save  # which makes classifiers, and so imports this module
-
-        save(self, path)
 
     def _curve_costs(self) -> np.ndarray:
         low, high = ENDS[self.costs]
@@ -315,20 +367,20 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         nodes = self.measure_.nodes.numpy()
         return nodes if self.costs == "signed" else (nodes + 1) / 2
 
-    def _asked(self, cost) -> Tensor:
-        """Signed costs (q,)."""
+    def _signed(self, cost) -> Tensor:
+        """Return signed costs (q,), checked against the learned ones if they are independent."""
         levels = torch.from_numpy(np.zeros(1) if cost is None else signed_costs(cost, self.costs))
-        learned = self.measure_.nodes
-        if self.coupling == "independent" and bool(((levels[:, None] - learned).abs().amin(-1) > SAME_LEVEL).any()):
-            asked = "both mistakes at one price (cost=None)" if cost is None else repr(cost)
+        if self.coupling == "independent" and bool(
+            ((levels[:, None] - self.measure_.nodes).abs().amin(-1) > LEVEL_TOLERANCE).any()
+        ):
             raise InputError(
-                f"only the costs {self._curve_costs().tolist()} were learned, and {asked} was asked for: name it in `levels`, or learn "
-                'all with coupling="infinite".'
+                f"cost must be among the learned costs {self._curve_costs().tolist()}, got cost={cost!r}. "
+                'Add it to `levels` or use coupling="infinite".'
             )
         return levels
 
     def _replicate_functions(self) -> list[TaskFunction]:
-        """Fits to rows with random weights, made at the first call."""
+        """Return the functions of the replicates, which the first call fits."""
         h = self.function_
         if not hasattr(self, "_replicates"):
             weights = replicate_weights(np.ones(len(self._rows)), check_replicates(self), self._seed)
@@ -336,27 +388,27 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         return [TaskFunction(h.inputs, h.tasks, torch.from_numpy(w)) for w in self._replicates]
 
     def _refit(self, problem: TaskProblem):
-        """From weights of the rows (n,) to W."""
+        """Return the function from weights of the rows (n,) to W."""
 
         def fit(weights: np.ndarray) -> np.ndarray:
             weighted = TaskProblem(
                 problem.inputs, problem.tasks, problem.targets, problem.loss, problem.lam, torch.from_numpy(weights)
             )
-            solution = self._solve(weighted, start=self.function_.weights, verbose=0)
+            solution = self._solve(weighted, init=self.function_.weights, verbose=0)
             if solution.report.interrupted:
-                raise KeyboardInterrupt  # the solver kept what it had; here it is all replicates that are to end
+                raise KeyboardInterrupt  # end all replicates, not only this one
             return solution.weights.numpy()
 
         return fit
 
     # --- options ----------------------------------------------------------------------------------------------------
 
-    def _require_options(self) -> None:
+    def _check_options(self) -> None:
         for name in ("kernel", "task_kernel"):
             check_kernel(self, name)
         check_option("costs", self.costs, tuple(ENDS))
         check_option("coupling", self.coupling, COUPLINGS)
-        check_option("convention", self.convention, tuple(CONVENTIONS))
+        check_option("convention", self.convention, tuple(TASK_CONVENTIONS))
         check_positive("tol", self.tol)
         check_integer("max_iter", self.max_iter)
         check_replicates(self)
@@ -364,7 +416,8 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
             check_positive("kappa", self.kappa)
         if self.levels is not None and self.coupling == "infinite":
             raise OptionError(
-                'levels are for coupling="independent"; coupling="infinite" learns all: leave levels out.'
+                'levels is not supported with coupling="infinite", which learns all costs. Omit levels or use '
+                'coupling="independent".'
             )
 
     def __sklearn_tags__(self):
@@ -373,15 +426,44 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
 
+def signed_costs(costs, scale: str, name: str = "cost") -> np.ndarray:
+    """Convert costs of either scale to signed ones (q,)."""
+    values = check_costs(costs, scale, name)
+    return values if scale == "signed" else 2 * values - 1
+
+
+def check_costs(costs, scale: str, name: str = "cost") -> np.ndarray:
+    """Return one cost or several as numbers (q,) in the range of their scale."""
+    low, high = ENDS[scale]
+    try:
+        values = np.asarray(as_array(costs), dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.empty((0, 0))
+    if values.ndim > 1 or values.size == 0:
+        raise InputError(f"{name} must be a cost or a list of costs, got {costs!r}.")
+    if not bool(((values >= low) & (values <= high)).all()):  # also rejects NaN
+        other = next(one for one in ENDS if one != scale)
+        raise InputError(
+            f'{name} must lie in [{low:g}, {high:g}] for costs="{scale}", got {costs!r}. '
+            f'Check whether costs="{other}" is meant.'
+        )
+    return values.reshape(-1)
+
+
+def compute_rates(positive: np.ndarray, decided: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute sensitivity and specificity (q,) of decisions (n, q), given which rows (n,) are positive."""
+    return decided[positive].mean(0), 1 - decided[~positive].mean(0)
+
+
 def _two_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The labels, and which of the two each row has (n,)."""
+    """Return the two labels and the class index (n,) of each row."""
     check_classification_targets(y)
     classes, labels = np.unique(y, return_inverse=True)
     if len(classes) > 2:
         raise InputError(
             "Only binary classification is supported. The type of the target is multiclass: y has the "
-            f"{len(classes)} classes {classes[:5].tolist()}. Merge some, or see SimplexClassifier."
+            f"{len(classes)} classes {classes[:5].tolist()}. Merge some or use SimplexClassifier."
         )
     if len(classes) < 2:
-        raise InputError(f"y has one class, {classes.tolist()}; a classifier needs two.")
+        raise InputError(f"y must have two classes, got one class {classes.tolist()}.")
     return classes, labels.reshape(-1)

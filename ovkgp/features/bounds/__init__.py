@@ -1,11 +1,11 @@
-"""How good are random features, and how many are enough? Bounds and diagnostics of operator-valued kernels.
+"""Errors of random features and numbers of features: bounds and diagnostics of operator-valued kernels.
 
-They come from chapters 5 to 7 of R. Brault's thesis, "Large-scale operator-valued kernel regression" (Université
-Paris-Saclay, 2017); "the thesis" below is that one, but for the bounds on a continuum of tasks (`task_…`), which are A. Lambert's. Codes such as BT-62 (an item) and BT-E-16 (an erratum): see
-``docs/references.md``.
+The bounds are from chapters 5 to 7 of R. Brault's thesis, "Large-scale operator-valued kernel regression" (Université
+Paris-Saclay, 2017), called "the thesis"; those on a continuum of tasks (`task_…`) are from A. Lambert's. Codes such as
+BT-62 (an item) and BT-E-16 (an erratum): see ``docs/references.md``.
 
-Every function says which variant it evaluates: "corrected" by default; "printed" is what the thesis prints. The bounds
-are for frequencies drawn independently (``ORFF(..., sampler="iid")``).
+The default ``variant="corrected"`` repairs errata, "printed" is the bound as printed in the thesis. The bounds assume
+independent frequencies (``ORFF(..., sampler="iid")``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The operator variance of a random-feature estimate at one lag (BT-62).
 
-D · Var K̃(δ) = ½E[A²] + ½E[cos(2⟨ω, δ⟩) A²] − K_e(δ)² for a single term; independent terms add. The thesis bounds it
-by a formula that is false where A depends on ω (Prop. 5.1, BT-E-16); here it is evaluated exactly.
+D · Var K̃(δ) = ½E[A²] + ½E[cos(2⟨ω, δ⟩) A²] − K_e(δ)² for a single term; independent terms add. The bound of the thesis
+is false if A depends on ω (Prop. 5.1, BT-E-16); here the variance is evaluated exactly.
 """
 
 from __future__ import annotations
@@ -25,42 +25,52 @@ from ovkgp.kernels.warped import WarpedKernel
 
 
 def kernel_variance(kernel: Kernel, lag: Tensor, num_frequencies: int = 1, *, bounded: bool = True) -> Tensor:
-    """Var K̃(δ) = E[(K̃(δ) − K(δ))²], the operator variance of D independent random features at lag δ.
+    """Return Var K̃(δ) = E[(K̃(δ) − K(δ))²], the operator variance of D independent random features at lag δ.
 
-    Corrected values (BT-E-16, 17, 18), exact for
+    The values are corrected (BT-E-16, 17, 18) and exact for the following kernels, also scaled and summed:
 
     - a scalar kernel k times a matrix Γ: Γ² (k(0)² + k(0) k(2δ) − 2k(δ)²) / 2D;
-    - curl- and divergence-free RBF kernels, unbounded (any lengthscales) or bounded (equal lengthscales);
+    - curl- and divergence-free RBF kernels, unbounded (any lengthscales) or bounded (equal lengthscales).
 
-    scaled and summed too. Otherwise estimated at 2¹⁴ Sobol frequencies. Where K̃ is not symmetric (a complex
-    factor) the value is E[(K̃ − K)(K̃ − K)ᵀ].
+    Otherwise they are estimated at 2¹⁴ Sobol frequencies. If K̃ is not symmetric (a complex factor) the value is
+    E[(K̃ − K)(K̃ − K)ᵀ].
 
-    Args:
-        kernel: a shift-invariant kernel with p outputs.
-        lag: δ = x − z, shape (d,); for a kernel on another group, the group's own x ⋆ z⁻¹.
-        num_frequencies: D, drawn independently.
-        bounded: for curl- and divergence-free kernels, the bounded factor.
+    Parameters
+    ----------
+    kernel : Kernel
+        Shift-invariant kernel with p outputs.
+    lag : Tensor of shape (d,)
+        Lag δ = x − z; for a kernel on another group, x ⋆ z⁻¹.
+    num_frequencies : int, default=1
+        Number D of frequencies, drawn independently.
+    bounded : bool, default=True
+        Whether to use the bounded factor of curl- and divergence-free kernels.
 
-    Returns:
-        A (p, p) tensor in float64, symmetric and, up to rounding, positive semi-definite.
+    Returns
+    -------
+    Tensor of shape (p, p)
+        Variance in float64, symmetric and, up to rounding, positive semi-definite.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.features.bounds import kernel_variance
-        >>> from ovkgp.kernels import CurlFreeKernel
-        >>> kernel = CurlFreeKernel(RBFKernel(ard_num_dims=3))
-        >>> kernel.base_kernel.lengthscale = 1.0
-        >>> kernel_variance(kernel, torch.zeros(3)).diagonal().round(decimals=4)  # (d − 1)/ℓ⁴
-        tensor([2., 2., 2.], dtype=torch.float64)
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.features.bounds import kernel_variance
+    >>> from ovkgp.kernels import CurlFreeKernel
+    >>> kernel = CurlFreeKernel(RBFKernel(ard_num_dims=3))
+    >>> kernel.base_kernel.lengthscale = 1.0
+    >>> kernel_variance(kernel, torch.zeros(3)).diagonal().round(decimals=4)  # (d − 1)/ℓ⁴
+    tensor([2., 2., 2.], dtype=torch.float64)
     """
     num_frequencies = check_integer("num_frequencies", num_frequencies)
     lag = torch.as_tensor(lag).detach().to(torch.float64)
     if lag.dim() != 1 or not torch.isfinite(lag).all():
-        raise InputError(f"lag is one finite vector of shape (d,), got shape {tuple(lag.shape)}.")
-    spectral_pair(kernel, num_dims=len(lag), bounded=bounded)  # a kernel without one is refused here
+        raise InputError(f"lag must be one finite vector of shape (d,), got shape {tuple(lag.shape)}.")
+    spectral_pair(kernel, num_dims=len(lag), bounded=bounded)  # raises for a kernel without one
     if len(kernel.batch_shape):
-        raise OptionError(f"a variance is of one kernel, got a batch of shape {tuple(kernel.batch_shape)}: index it.")
+        raise OptionError(
+            f"Batched kernels are not supported, got batch_shape={tuple(kernel.batch_shape)}. Index it first."
+        )
     with torch.no_grad():
         return _variance(kernel, lag, bounded) / num_frequencies
 
@@ -71,9 +81,9 @@ def _variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
         return _scalar_variance(kernel, lag, bounded)
     separable = components(kernel)
     if separable is None:
-        return _estimated_variance(kernel, lag, bounded)
-    observed = _select(kernel, lag)
-    return sum(_variance(k, observed, bounded) * (m @ m).to(lag) for k, m in separable)
+        return _estimate_variance(kernel, lag, bounded)
+    selected = _select(kernel, lag)
+    return sum(_variance(k, selected, bounded) * (m @ m).to(lag) for k, m in separable)
 
 
 def _select(kernel: Kernel, lag: Tensor) -> Tensor:
@@ -83,48 +93,48 @@ def _select(kernel: Kernel, lag: Tensor) -> Tensor:
 @_variance.register
 def _(kernel: ScaleKernel, lag, bounded):
     # GPyTorch's ScaleKernel takes over the active_dims of its base kernel, which then selects once, not twice.
-    observed = _select(kernel, lag) if kernel.base_kernel.active_dims is None else lag
-    return kernel.outputscale.to(lag) ** 2 * _variance(kernel.base_kernel, observed, bounded)
+    selected = _select(kernel, lag) if kernel.base_kernel.active_dims is None else lag
+    return kernel.outputscale.to(lag) ** 2 * _variance(kernel.base_kernel, selected, bounded)
 
 
 @_variance.register
 def _(kernel: AdditiveKernel, lag, bounded):
-    observed = _select(kernel, lag)
-    return sum(_variance(part, observed, bounded) for part in kernel.kernels)
+    selected = _select(kernel, lag)
+    return sum(_variance(part, selected, bounded) for part in kernel.kernels)
 
 
 @_variance.register(CurlFreeKernel)
 @_variance.register(DivergenceFreeKernel)
 def _(kernel, lag, bounded):
     base, scale = kernel.base_kernel, 1.0
-    observed = _select(base, _select(kernel, lag))
+    selected = _select(base, _select(kernel, lag))
     while isinstance(base, ScaleKernel):
         scale, base = scale * base.outputscale.to(lag), base.base_kernel
-    weights = inverse_squares(base, len(observed)) if isinstance(base, RBFKernel) else None
+    weights = inverse_squares(base, len(selected)) if isinstance(base, RBFKernel) else None
     if weights is None or (bounded and bool((weights != weights[0]).any())):
-        return _estimated_variance(kernel, lag, bounded)
-    return scale**2 * field_variance(weights, observed, isinstance(kernel, CurlFreeKernel), bounded)
+        return _estimate_variance(kernel, lag, bounded)
+    return scale**2 * field_variance(weights, selected, isinstance(kernel, CurlFreeKernel), bounded)
 
 
 def _scalar_variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
-    """(k(0)² + k(0) k(2δ) − 2 k(δ)²)/2 where A is a constant on (R^d, +), else an estimate."""
-    observed = _select(kernel, lag)
-    inner = spectral_pair.ignoring_active_dims(kernel, num_dims=len(observed), bounded=bounded)
-    plain = len(inner.terms) == 1 and inner.even and inner.terms[0].warp is None
-    if not plain or not moments.has_constant_factor(inner.terms[0]):
-        return _estimated_variance(kernel, lag, bounded)
-    start, once, twice = (block(kernel, s * lag, torch.zeros_like(lag)).to(lag) for s in (0.0, 1.0, 2.0))
-    return (start**2 + start * twice) / 2 - once**2
+    """Return (k(0)² + k(0) k(2δ) − 2 k(δ)²)/2 if A is a constant on (R^d, +), else an estimate."""
+    selected = _select(kernel, lag)
+    inner = spectral_pair.ignoring_active_dims(kernel, num_dims=len(selected), bounded=bounded)
+    is_single = len(inner.terms) == 1 and inner.even and inner.terms[0].warp is None
+    if not is_single or not moments.has_constant_factor(inner.terms[0]):
+        return _estimate_variance(kernel, lag, bounded)
+    at_zero, once, twice = (block(kernel, s * lag, torch.zeros_like(lag)).to(lag) for s in (0.0, 1.0, 2.0))
+    return (at_zero**2 + at_zero * twice) / 2 - once**2
 
 
-def _estimated_variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
+def _estimate_variance(kernel: Kernel, lag: Tensor, bounded: bool) -> Tensor:
     pair = spectral_pair(kernel, num_dims=len(lag), bounded=bounded)
     points = torch.stack([lag, _identity(kernel, lag)])
-    return sum(_estimated_term(term, points) for term in pair.terms)
+    return sum(_estimate_term(term, points) for term in pair.terms)
 
 
 def _identity(kernel: Kernel, lag: Tensor) -> Tensor:
-    """The neutral element of the group on which `kernel` is shift-invariant: 0, except in the columns of a warp."""
+    """Return the neutral element of the group on which `kernel` is shift-invariant: 0, except in warped columns."""
     identity = torch.zeros_like(lag)
     for part in kernel.modules():
         if isinstance(part, (SkewedChi2Kernel, WarpedKernel)):
@@ -134,11 +144,11 @@ def _identity(kernel: Kernel, lag: Tensor) -> Tensor:
     return identity
 
 
-def _estimated_term(term: SpectralPair, points: Tensor) -> Tensor:
+def _estimate_term(term: SpectralPair, points: Tensor) -> Tensor:
     warped = points if term.warp is None else term.warp(points).to(points)
     point = warped[0] - warped[1]
     if point.dim() != 1:
-        raise SpectralError("this kernel compares a different point for each output, so it is no function of the lag.")
+        raise SpectralError("kernel must be a function of the lag, got one that compares a different point per output.")
     first, second = [], []
     for frequencies, factor in moments.draw_factors(term, moments.draw_frequencies(term)):
         phase = (frequencies @ point)[:, None, None]

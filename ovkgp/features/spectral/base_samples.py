@@ -1,8 +1,7 @@
-"""The base noise of a feature map: normal scores of uniforms, iid, orthogonal or quasi-Monte-Carlo.
+"""The base noise of a feature map: normal scores of uniforms, iid, orthogonal or quasi-Monte Carlo.
 
-One row makes one frequency. Every sampler is a fixed infinite sequence given its seed: asking for
-more rows repeats the first ones, which is what lets a feature map grow (BT-08) or be made again
-from a seed (BT-93). Frequencies are smooth functions of these rows and of the hyperparameters.
+One row makes one frequency. Every sampler is a fixed infinite sequence given its seed: more rows repeat the first ones,
+so that a feature map can grow (BT-08) or be regenerated (BT-93).
 """
 
 from __future__ import annotations
@@ -17,45 +16,45 @@ from ovkgp.exceptions import OptionError, SpectralError
 from ovkgp.features.spectral.pair import SpectralPair
 
 SAMPLERS = ("iid", "orthogonal", "qmc")
-_SMALLEST = 2.0**-54
+MIN_UNIFORM = 2.0**-54
 
 
 def check_sampler(sampler: str, pair) -> None:
-    """Refuse unknown samplers, and orthogonal sampling of laws that are not rotation-invariant, where it is biased."""
+    """Check that `sampler` is known, and not "orthogonal" for a distribution that is not rotation-invariant."""
     if sampler not in SAMPLERS:
-        raise OptionError(f"sampler must be one of {', '.join(SAMPLERS)}; got {sampler!r}.")
+        raise OptionError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}.")
     if sampler == "orthogonal" and not pair.isotropic:
         raise SpectralError(
-            "orthogonal sampling is biased for laws of frequencies that are not rotation-invariant, such as those of "
-            'this kernel; use sampler="qmc" or sampler="iid".'
+            'sampler="orthogonal" is biased if the distribution of frequencies is not rotation-invariant, as for this '
+            'kernel. Use sampler="qmc" or sampler="iid".'
         )
 
 
 def normal_scores(sampler: str, num_rows: int, pair: SpectralPair, key: tuple[int, ...]) -> Tensor:
-    """The first rows (num_rows, base_dim), float64, of the sequence named by `key` = (seed, block, term)."""
+    """Return the first rows (num_rows, base_dim), float64, of the sequence named by `key` = (seed, block, term)."""
     rng = np.random.default_rng(np.random.SeedSequence(key[0], spawn_key=key[1:]))
     if sampler == "qmc":
         uniforms = sobol_points(num_rows, pair.base_dim, rng)
     else:
-        uniforms = _inside(rng.random((num_rows, pair.base_dim)))
+        uniforms = _clip_to_open_cube(rng.random((num_rows, pair.base_dim)))
     scores = ndtri(uniforms)
     if sampler == "orthogonal":
-        scores = _orthogonalised(scores, pair.num_dims or pair.base_dim, key)
+        scores = _orthogonalize(scores, pair.num_dims or pair.base_dim, key)
     return torch.from_numpy(scores)
 
 
 def sobol_points(num_rows: int, num_dims: int, rng: np.random.Generator) -> np.ndarray:
-    """The first scrambled Sobol points (num_rows, num_dims), strictly inside the unit cube."""
+    """Return the first scrambled Sobol points (num_rows, num_dims), strictly inside the unit cube."""
     power = max(num_rows - 1, 0).bit_length()  # a power of two at a time, as the sequence is balanced
-    return _inside(qmc.Sobol(num_dims, scramble=True, rng=rng).random_base2(power)[:num_rows])
+    return _clip_to_open_cube(qmc.Sobol(num_dims, scramble=True, rng=rng).random_base2(power)[:num_rows])
 
 
-def _inside(uniforms: np.ndarray) -> np.ndarray:
-    return np.clip(uniforms, _SMALLEST, 1 - 2**-53)
+def _clip_to_open_cube(uniforms: np.ndarray) -> np.ndarray:
+    return np.clip(uniforms, MIN_UNIFORM, 1 - 2**-53)
 
 
-def _orthogonalised(scores: np.ndarray, d: int, key: tuple[int, ...]) -> np.ndarray:
-    """Turn each run of d rows into orthogonal directions, keeping every row's norm."""
+def _orthogonalize(scores: np.ndarray, d: int, key: tuple[int, ...]) -> np.ndarray:
+    """Make each run of d rows orthogonal, keeping the norm of every row."""
     rng = np.random.default_rng(np.random.SeedSequence(key[0], spawn_key=(*key[1:], 1)))
     blocks = -(-len(scores) // d)
     q, r = np.linalg.qr(rng.standard_normal((blocks, d, d)))

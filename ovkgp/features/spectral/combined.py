@@ -1,7 +1,7 @@
-"""Spectral pairs of scaled, summed, multiplied, separable, independent and transformed kernels, from those of their parts.
+"""Spectral pairs of scaled, summed, multiplied, separable, independent and transformed kernels.
 
-Products live on stacked inputs: with h = (h₁, h₂) and ω = (ω₁, ω₂) independent, k₁ k₂ has the pair
-(ρ₁ ⊗ ρ₂, B₁ B₂), so that factors that depend on their own frequencies keep them.
+Products live on stacked inputs: with h = (h₁, h₂) and ω = (ω₁, ω₂) independent, k₁ k₂ has the pair (ρ₁ ⊗ ρ₂, B₁ B₂), so
+that each factor keeps its own frequencies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, LCMKernel, MultitaskKernel,
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError, SpectralError
-from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, map_terms, precompose, scaled, spectral_pair
+from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, map_terms, precompose, scale_pair, spectral_pair
 from ovkgp.kernels import (
     BlockwiseProductKernel,
     DecomposableKernel,
@@ -25,14 +25,14 @@ from ovkgp.kernels import (
     num_outputs,
 )
 from ovkgp.kernels.outputs.roots import thin_root
-from ovkgp.kernels.protocol import known_dims
+from ovkgp.kernels.protocol import infer_num_dims
 
 
 @spectral_pair.register(ScaleKernel)
 def _(kernel: ScaleKernel, num_dims: int | None = None, bounded: bool = True):
     # GPyTorch's ScaleKernel takes over the active_dims of its base kernel.
     pair = spectral_pair.ignoring_active_dims(kernel.base_kernel, num_dims=num_dims, bounded=bounded)
-    return scaled(pair, lambda: kernel.outputscale)
+    return scale_pair(pair, lambda: kernel.outputscale)
 
 
 @spectral_pair.register(AdditiveKernel)
@@ -44,25 +44,25 @@ def _(kernel: AdditiveKernel, num_dims: int | None = None, bounded: bool = True)
 @spectral_pair.register(ProductKernel)
 def _(kernel: ProductKernel, num_dims: int | None = None, bounded: bool = True):
     if num_outputs(kernel) > 1:
-        raise SpectralError("the entrywise product of two operator-valued kernels has no spectral pair; use Nystrom.")
-    return reduce(product, (spectral_pair(k, num_dims=num_dims, bounded=bounded) for k in kernel.kernels))
+        raise SpectralError("The entrywise product of two operator-valued kernels has no spectral pair. Use Nystrom.")
+    return reduce(multiply_pairs, (spectral_pair(k, num_dims=num_dims, bounded=bounded) for k in kernel.kernels))
 
 
 @spectral_pair.register(BlockwiseProductKernel)
 def _(kernel: BlockwiseProductKernel, num_dims: int | None = None, bounded: bool = True):
     return reduce(
-        product,
+        multiply_pairs,
         (spectral_pair(k, num_dims=num_dims, bounded=bounded) for k in (kernel.base_kernel, kernel.scalar_kernel)),
     )
 
 
-def product(left: SpectralPair | SpectralSum, right: SpectralPair | SpectralSum) -> SpectralPair | SpectralSum:
-    """The pair of the (blockwise) product of two kernels of which at most one is operator-valued."""
-    terms = tuple(_product(a, b) for a in left.terms for b in right.terms)
+def multiply_pairs(left: SpectralPair | SpectralSum, right: SpectralPair | SpectralSum) -> SpectralPair | SpectralSum:
+    """Return the pair of the (blockwise) product of two kernels of which at most one is operator-valued."""
+    terms = tuple(_multiply_terms(a, b) for a in left.terms for b in right.terms)
     return terms[0] if len(terms) == 1 else SpectralSum(terms)
 
 
-def _product(left: SpectralPair, right: SpectralPair) -> SpectralPair:
+def _multiply_terms(left: SpectralPair, right: SpectralPair) -> SpectralPair:
     split = left.base_dim
     width = left.frequencies(torch.full((1, split), 0.5, dtype=torch.float64)).shape[-1]
 
@@ -82,7 +82,7 @@ def _product(left: SpectralPair, right: SpectralPair) -> SpectralPair:
 
 
 def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
-    """Columns of a and b; where one has a point for each output, the other repeats its own."""
+    """Concatenate the columns of a and b; if one has one point per output, the other repeats its point."""
     if a.dim() != b.dim():
         a, b = (t if t.dim() > min(a.dim(), b.dim()) else t.unsqueeze(-2) for t in (a, b))
         shape = torch.broadcast_shapes(a.shape[:-1], b.shape[:-1])
@@ -93,7 +93,7 @@ def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
 @spectral_pair.register(DecomposableKernel)
 def _(kernel: DecomposableKernel, num_dims: int | None = None):
     pair = spectral_pair(kernel.base_kernel, num_dims=num_dims)
-    return separable(pair, kernel.output_module.factor)
+    return make_separable(pair, kernel.output_module.factor)
 
 
 @spectral_pair.register(IndependentKernel)
@@ -101,7 +101,7 @@ def _(kernel: IndependentKernel, num_dims: int | None = None) -> SpectralSum:
     eye = torch.eye(kernel.num_outputs, dtype=torch.float64)
     terms = []
     for part, column in zip(kernel.kernels, eye.split(1, -1), strict=True):  # k_a e_a e_aᵀ has the root e_a
-        terms += separable(spectral_pair(part, num_dims=num_dims), lambda column=column: column).terms
+        terms += make_separable(spectral_pair(part, num_dims=num_dims), lambda column=column: column).terms
     return SpectralSum(tuple(terms))
 
 
@@ -114,27 +114,27 @@ def _(kernel: Kernel, num_dims: int | None = None):
     parts = components(kernel)
     if parts is None:
         raise SpectralError(
-            f"{type(kernel).__name__} with active_dims: use DecomposableKernel, and set them on its base."
+            f"{type(kernel).__name__} is not supported with active_dims. Use DecomposableKernel with them on its base."
         )
     terms = []
     for scalar, matrix in parts:
         pair = spectral_pair(scalar, num_dims=num_dims)
-        terms += separable(pair, lambda matrix=matrix: thin_root(matrix)).terms
+        terms += make_separable(pair, lambda matrix=matrix: thin_root(matrix)).terms
     return terms[0] if len(terms) == 1 else SpectralSum(tuple(terms))
 
 
 def _on_pairs(kernel: FunctionValuedKernel, num_dims: int | None):
-    """k_X(x, x') k_Θ(θ, θ') on inputs (x, θ)."""
+    """Return the pair of k_X(x, x') k_Θ(θ, θ') on inputs (x, θ)."""
     t = kernel.num_task_dims
     if num_dims is not None and num_dims <= t:
-        raise OptionError(f"num_dims counts the columns of x and of the task, at least {t + 1}; got {num_dims}.")
+        raise OptionError(f"num_dims must count the columns of x and of the task, at least {t + 1}, got {num_dims}.")
     of_x = spectral_pair(kernel.input_kernel, num_dims=None if num_dims is None else num_dims - t)
     of_task = spectral_pair(kernel.task_kernel, num_dims=t)
-    return product(precompose(of_x, lambda x: x[..., :-t]), precompose(of_task, lambda x: x[..., -t:]))
+    return multiply_pairs(precompose(of_x, lambda x: x[..., :-t]), precompose(of_task, lambda x: x[..., -t:]))
 
 
-def separable(pair: SpectralPair | SpectralSum, root) -> SpectralPair | SpectralSum:
-    """The pair of k(x, z) Γ from that of k and a function that gives a root of Γ (..., p, r)."""
+def make_separable(pair: SpectralPair | SpectralSum, root) -> SpectralPair | SpectralSum:
+    """Return the pair of k(x, z) Γ from that of k and a function that returns a root of Γ (..., p, r)."""
 
     def change(term: SpectralPair) -> SpectralPair:
         def factor(frequencies: Tensor) -> Tensor:
@@ -147,5 +147,5 @@ def separable(pair: SpectralPair | SpectralSum, root) -> SpectralPair | Spectral
 
 @spectral_pair.register(TransformableKernel)
 def _(kernel: TransformableKernel, num_dims: int | None = None):
-    base = kernel.base_kernel  # its dimension is that of the transformed points; guess the inputs' where it is open
-    return precompose(spectral_pair(base, num_dims=num_dims if known_dims(base) is None else None), kernel.points)
+    base = kernel.base_kernel  # its dimension is that of the transformed points; take the inputs' if unknown
+    return precompose(spectral_pair(base, num_dims=num_dims if infer_num_dims(base) is None else None), kernel.points)

@@ -1,10 +1,10 @@
-"""The variance of curl- and divergence-free Gaussian features as a function of the lag (thesis §5.1.4, corrected).
+"""Moments of spectral distributions: finite orders, Sobol estimates, and the variance of Gaussian field features.
 
-For A = ωωᵀ (curl) and A = ‖ω‖²I − ωωᵀ (divergence), A² = ‖ω‖²A, so everything follows from
+For A = ωωᵀ (curl) and A = ‖ω‖²I − ωωᵀ (divergence), A² = ‖ω‖²A, so the variance as a function of the lag follows from
 
     K(δ) = E[cos⟨ω, δ⟩ ωωᵀ]   and   H(δ) = E[cos⟨ω, δ⟩ ‖ω‖² ωωᵀ],
 
-and from their counterparts Tr(·) I − (·). These are the exact values that replace Prop. 5.1 (BT-E-16, 17).
+and from Tr(·) I − (·) of both. These exact values replace Prop. 5.1 of the thesis, §5.1.4 (BT-E-16, 17).
 """
 
 from __future__ import annotations
@@ -42,21 +42,35 @@ from ovkgp.kernels import (
     components,
 )
 
+NUM_DRAWS = 2**14
+"""Number of Sobol draws of an estimate."""
+
+CHUNK_FREQUENCIES = 2**10
+"""Number of frequencies whose factors are in memory at a time."""
+
 
 @singledispatch
 def moment_order(kernel: Kernel) -> float:
-    """The supremum of the orders q with E‖ω‖^q < ∞ under the scalar spectral law; infinity for light tails.
+    """Return the supremum of the orders q with E‖ω‖^q < ∞ under the scalar spectral distribution.
 
-    Register a rule for a kernel of your own with heavy tails: ``@moment_order.register(MyKernel)``.
+    Register a rule for a custom kernel with heavy tails: ``@moment_order.register(MyKernel)``.
 
-    Args:
-        kernel: any kernel with a spectral pair; of an operator-valued one the scalar kernel counts.
+    Parameters
+    ----------
+    kernel : Kernel
+        Any kernel with a spectral pair; of an operator-valued one, its scalar kernel counts.
 
-    Example:
-        >>> from gpytorch.kernels import MaternKernel, RBFKernel
-        >>> from ovkgp.features import moment_order
-        >>> moment_order(MaternKernel(nu=1.5)), moment_order(RBFKernel())
-        (3.0, inf)
+    Returns
+    -------
+    float
+        Supremum of the orders; `math.inf` for light tails.
+
+    Examples
+    --------
+    >>> from gpytorch.kernels import MaternKernel, RBFKernel
+    >>> from ovkgp.features import moment_order
+    >>> moment_order(MaternKernel(nu=1.5)), moment_order(RBFKernel())
+    (3.0, inf)
     """
     return math.inf
 
@@ -111,62 +125,58 @@ def _(kernel) -> float:
     return moment_order(kernel.base_kernel) if hasattr(kernel, "base_kernel") else math.inf
 
 
-def check_finite(kernel: Kernel, order: float, what: str) -> None:
-    """Raise where a moment of the frequencies that the features need is infinite."""
+def check_moment_is_finite(kernel: Kernel, order: float, what: str) -> None:
+    """Check that the moment of the frequencies that the features need is finite."""
     if order >= moment_order(kernel):
         raise SpectralError(
-            f"{what} features of {type(kernel).__name__} have infinite variance: E‖ω‖^{order:g} is infinite. Take a "
-            "smoother base kernel. A plain RBF, Matérn (nu ≥ 1.5) or RQ kernel, scaled or in a sum, has bounded features "
-            "of finite variance, with bounded=True."
+            f"{what.capitalize()} features of {type(kernel).__name__} have infinite variance: E‖ω‖^{order:g} is "
+            "infinite. Use a smoother base kernel, or bounded=True with an RBF, Matérn (nu ≥ 1.5) or RQ kernel, scaled "
+            "or in a sum."
         )
 
 
-NUM_DRAWS = 2**14
-_CHUNK = 2**10
-
-
 def gaussian_norm_moment(variances: Tensor, s: float) -> float:
-    """E‖ω‖ˢ for ω ~ N(0, diag(variances)).
+    """Return E‖ω‖ˢ for ω ~ N(0, diag(variances)).
 
-    Exact where the variances are equal, (2 v)^(s/2) Γ((d+s)/2)/Γ(d/2), and for s = 2; else a Sobol estimate.
+    Exact for equal variances, (2 v)^(s/2) Γ((d+s)/2)/Γ(d/2), and for s = 2; else a Sobol estimate.
     """
     d = variances.numel()
     if s == 2:
         return float(variances.sum())
     if bool((variances == variances[0]).all()):
         return float(2 * variances[0]) ** (s / 2) * gamma_ratio(d / 2, s / 2)
-    normals = torch.special.ndtri(sobol(d))
+    normals = torch.special.ndtri(sobol_uniforms(d))
     return float((normals.square() @ variances.to(normals)).pow(s / 2).mean())
 
 
-def sobol(num_dims: int) -> Tensor:
-    """2¹⁴ scrambled Sobol points in (0, 1)^num_dims, always the same ones, in float64."""
+def sobol_uniforms(num_dims: int) -> Tensor:
+    """Return 2¹⁴ scrambled Sobol points in (0, 1)^num_dims, always the same ones, in float64."""
     return torch.from_numpy(sobol_points(NUM_DRAWS, num_dims, np.random.default_rng(0)))
 
 
 def draw_frequencies(term: SpectralPair) -> Tensor:
-    """Sobol draws (2¹⁴, q) from the law of one term of a spectral pair."""
+    """Return Sobol draws (2¹⁴, q) from the distribution of one term of a spectral pair."""
     with torch.no_grad():
-        frequencies = term.frequencies(sobol(term.base_dim))
+        frequencies = term.frequencies(sobol_uniforms(term.base_dim))
     return frequencies.reshape(NUM_DRAWS, -1).to(torch.float64)
 
 
 def has_constant_factor(term: SpectralPair) -> bool:
-    """Whether B does not depend on ω."""
+    """Return whether B does not depend on ω."""
     two = torch.tensor([[0.3], [0.6]], dtype=torch.float64).expand(2, term.base_dim)
     return term.factor(term.frequencies(two)).shape[-3] == 1
 
 
 def draw_factors(term: SpectralPair, frequencies: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs (frequencies (c, q), B (c or 1, p, r)) in chunks, so that many outputs do not fill the memory."""
-    for chunk in frequencies.split(_CHUNK):
+    """Yield pairs (frequencies (c, q), B (c or 1, p, r)) in chunks, to bound the memory for many outputs."""
+    for chunk in frequencies.split(CHUNK_FREQUENCIES):
         with torch.no_grad():
             factor = term.factor(chunk)
         yield chunk, factor.to(torch.complex128 if factor.is_complex() else torch.float64)
 
 
 def operator_norms(term: SpectralPair, frequencies: Tensor) -> Tensor:
-    """‖A(ω)‖ = ‖B(ω)‖² at each frequency, (2¹⁴,); of shape (1,) where B does not depend on ω."""
+    """Return ‖A(ω)‖ = ‖B(ω)‖² at each frequency, (2¹⁴,); of shape (1,) if B does not depend on ω."""
     norms = []
     for _, factor in draw_factors(term, frequencies):
         norms.append(torch.linalg.matrix_norm(factor, ord=2).square())
@@ -175,8 +185,8 @@ def operator_norms(term: SpectralPair, frequencies: Tensor) -> Tensor:
     return torch.cat(norms)
 
 
-def mean_square(term: SpectralPair, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """E[A] and E[A²], each (p, p), estimated at the given frequencies."""
+def estimate_moments(term: SpectralPair, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """Return E[A] and E[A²], each (p, p), estimated at the given frequencies."""
     first, second = [], []
     for _, factor in draw_factors(term, frequencies):
         operators = factor @ factor.mH
@@ -187,12 +197,12 @@ def mean_square(term: SpectralPair, frequencies: Tensor) -> tuple[Tensor, Tensor
     return torch.stack(first).mean(0), torch.stack(second).mean(0)
 
 
-def growth(term: SpectralPair, frequencies: Tensor) -> tuple[float, float]:
-    """The power g with ‖A(ω)‖ = O(‖ω‖ᵍ) and, if g = 0, the largest ‖A‖ met (else infinity).
+def estimate_growth(term: SpectralPair, frequencies: Tensor) -> tuple[float, float]:
+    """Return the power g with ‖A(ω)‖ = O(‖ω‖ᵍ) and, if g = 0, the largest ‖A‖ found (else infinity).
 
-    Read off by scaling the draws: ‖A(100 ω)‖ is compared with ‖A(10 ω)‖.
+    It is estimated by scaling the draws: ‖A(100 ω)‖ is compared with ‖A(10 ω)‖.
     """
-    few = frequencies[:_CHUNK]
+    few = frequencies[:CHUNK_FREQUENCIES]
     near, far = (float(operator_norms(term, scale * few).max()) for scale in (10.0, 100.0))
     power = math.log10(far / near) if near > 0 and far > 0 else 0.0
     if power > 0.01:
@@ -201,10 +211,10 @@ def growth(term: SpectralPair, frequencies: Tensor) -> tuple[float, float]:
 
 
 def field_variance(weights: Tensor, lag: Tensor, curl: bool, bounded: bool) -> Tensor:
-    """D · Var K̃(δ), (d, d), for Gaussian frequencies with variances `weights` = 1/ℓ² (d,); lag (d,).
+    """Return D · Var K̃(δ), (d, d), for Gaussian frequencies with variances `weights` = 1/ℓ² (d,) and lag (d,).
 
-    Unbounded: ½E[A²] + ½E[cos⟨ω, 2δ⟩A²] − K(δ)². Bounded, where A² = (d/ℓ²) A: (d/2ℓ²)(K(0) + K(2δ)) − K(δ)²; that one
-    is for equal weights only.
+    Unbounded: ½E[A²] + ½E[cos⟨ω, 2δ⟩A²] − K(δ)². Bounded, where A² = (d/ℓ²) A, and for equal weights only:
+    (d/2ℓ²)(K(0) + K(2δ)) − K(δ)².
     """
     zero = torch.zeros_like(lag)
     kernel = _outputs(_second_moment(weights, lag), curl)
@@ -221,13 +231,13 @@ def _outputs(matrix: Tensor, curl: bool) -> Tensor:
 
 
 def _second_moment(weights: Tensor, lag: Tensor) -> Tensor:
-    """E[cos⟨ω, δ⟩ ωωᵀ] = k(δ) (W − ggᵀ), with g = W δ."""
+    """Return E[cos⟨ω, δ⟩ ωωᵀ] = k(δ) (W − ggᵀ), with g = W δ."""
     g = weights * lag
     return torch.exp(-(g * lag).sum() / 2) * (torch.diag(weights) - torch.outer(g, g))
 
 
 def _fourth_moment(weights: Tensor, lag: Tensor) -> Tensor:
-    """E[cos⟨ω, δ⟩ ‖ω‖² ωωᵀ] = k(δ) {(Tr W − ‖g‖²)(W − ggᵀ) + 2W² − 2(W ggᵀ + ggᵀ W)}, with g = W δ."""
+    """Return E[cos⟨ω, δ⟩ ‖ω‖² ωωᵀ] = k(δ) {(Tr W − ‖g‖²)(W − ggᵀ) + 2W² − 2(W ggᵀ + ggᵀ W)}, with g = W δ."""
     g = weights * lag
     outer = torch.outer(g, g)
     inner = (weights.sum() - g @ g) * (torch.diag(weights) - outer) + 2 * torch.diag(weights**2)
@@ -235,12 +245,12 @@ def _fourth_moment(weights: Tensor, lag: Tensor) -> Tensor:
 
 
 def largest_radial_variance(num_dims: int, curl: bool, bounded: bool) -> float:
-    """sup_δ ‖D · Var K̃(δ)‖ for lengthscale 1, over a fine grid of ‖δ‖² that reaches where the kernel vanishes."""
+    """Return sup_δ ‖D · Var K̃(δ)‖ for lengthscale 1, over a fine grid of ‖δ‖² up to where the kernel vanishes."""
     t = torch.linspace(0.0, 60.0, 12001, dtype=torch.float64)
     d = num_dims
-    kernel, doubled, start = (_radial_second(s, d, curl) for s in (t, 4 * t, torch.zeros_like(t)))
+    kernel, doubled, at_zero = (_radial_second(s, d, curl) for s in (t, 4 * t, torch.zeros_like(t)))
     if bounded:
-        variance = d / 2 * (start + doubled) - kernel**2
+        variance = d / 2 * (at_zero + doubled) - kernel**2
     else:
         fourth = _radial_fourth(torch.zeros_like(t), d, curl) + _radial_fourth(4 * t, d, curl)
         variance = fourth / 2 - kernel**2
@@ -248,7 +258,7 @@ def largest_radial_variance(num_dims: int, curl: bool, bounded: bool) -> float:
 
 
 def _radial_second(t: Tensor, d: int, curl: bool) -> Tensor:
-    """Eigenvalues of K at ‖δ‖² = t, along δ and across it, as (2, ...)."""
+    """Return the eigenvalues of K at ‖δ‖² = t, parallel and perpendicular to δ, as (2, ...)."""
     k = torch.exp(-t / 2)
     return _radial_outputs(k * (1 - t), k, d, curl)
 
@@ -258,6 +268,6 @@ def _radial_fourth(t: Tensor, d: int, curl: bool) -> Tensor:
     return _radial_outputs(k * (d + 2 - t + t * (t - d - 4)), k * (d + 2 - t), d, curl)
 
 
-def _radial_outputs(along: Tensor, across: Tensor, d: int, curl: bool) -> Tensor:
-    values = torch.stack([along, across])
-    return values if curl else along + (d - 1) * across - values
+def _radial_outputs(parallel: Tensor, perpendicular: Tensor, d: int, curl: bool) -> Tensor:
+    values = torch.stack([parallel, perpendicular])
+    return values if curl else parallel + (d - 1) * perpendicular - values

@@ -1,11 +1,11 @@
-"""Spectral pairs of the radial kernels RBF, Matérn and rational quadratic (BT-42, and the design of §2.5).
+"""Spectral pairs of the radial kernels RBF, Matérn and rational quadratic (BT-42).
 
 All three are Gaussian scale mixtures, k(δ) = E_τ exp(−τ s/2) with s = Σ δ_i²/ℓ_i², so that
 
     ω = √τ z ⊘ ℓ,   z ~ N(0, I),   τ = 1 (RBF), ν / Gamma(ν) (Matérn-ν), Gamma(α) / α (RQ):
 
-one draw of τ a frequency, shared by the coordinates. The *tilted* law, reweighted by ‖ω ∘ ℓ‖², is what
-bounded curl- and divergence-free features need: ‖z‖² becomes χ²(d + 2), and τ changes its Gamma parameter.
+one draw of τ per frequency, shared by the coordinates. Bounded curl- and divergence-free features need the *tilted*
+distribution, reweighted by ‖ω ∘ ℓ‖²: ‖z‖² becomes χ²(d + 2), and τ changes its Gamma parameter.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel
 from scipy.special import gammainc, gammaincinv
 from torch import Tensor
 
-from ovkgp.features.spectral.pair import SpectralPair, input_dim, spectral_pair, unit_factor
+from ovkgp.features.spectral.pair import SpectralPair, resolve_num_dims, spectral_pair, unit_factor
 from ovkgp.kernels.records import KernelDispatcher
 
 
 class GammaQuantile(torch.autograd.Function):
-    """The u-quantile x of Gamma(a, 1) for a and u of equal shape: F(x; a) = u, so dx/da = −∂F/∂a / density."""
+    """u-quantile x of Gamma(a, 1) for a and u of equal shape: F(x; a) = u, so dx/da = −∂F/∂a / density."""
 
     @staticmethod
     def forward(ctx, shape: Tensor, uniforms: Tensor) -> Tensor:
@@ -42,8 +42,10 @@ class GammaQuantile(torch.autograd.Function):
 
 
 class GammaShapeDerivative(torch.autograd.Function):
-    """∂F/∂a (x; a) of the distribution function of Gamma(a, 1), by central differences: good to about 1e-10, and its
-    own derivative in a to about 1e-7. Differentiable once, so that quantiles are twice."""
+    """∂F/∂a (x; a) of the distribution function of Gamma(a, 1), by central differences.
+
+    Accurate to about 1e-10, and its derivative in a to about 1e-7. Differentiable once, so that quantiles are twice.
+    """
 
     @staticmethod
     def forward(ctx, shape: Tensor, value: Tensor) -> Tensor:
@@ -60,24 +62,24 @@ class GammaShapeDerivative(torch.autograd.Function):
 
 
 def gamma_density(shape: Tensor, value: Tensor) -> Tensor:
-    """The density of Gamma(shape, 1)."""
+    """Return the density of Gamma(shape, 1)."""
     return torch.exp((shape - 1) * value.log() - value - torch.lgamma(shape))
 
 
 def _shifted_cdfs(shape: Tensor, value: Tensor, step: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """F(x; a − h), F(x; a), F(x; a + h) and h, which grows with a and stays below it."""
+    """Return F(x; a − h), F(x; a), F(x; a + h) and h, which grows with a and stays below it."""
     a, x = shape.numpy(force=True), value.numpy(force=True)
     h = step * np.maximum(np.minimum(a, 1), a)
     return tuple(torch.from_numpy(np.asarray(t)).to(value) for t in (*(gammainc(a + c * h, x) for c in (-1, 0, 1)), h))
 
 
 def gamma_quantile(shape: Tensor, uniforms: Tensor) -> Tensor:
-    """The quantiles of Gamma(shape, 1) at `uniforms`, broadcast against each other; twice differentiable in both."""
+    """Return the quantiles of Gamma(shape, 1) at `uniforms`, broadcast and twice differentiable in both."""
     return GammaQuantile.apply(*torch.broadcast_tensors(shape.to(uniforms), uniforms))
 
 
 class ScaleMixture(NamedTuple):
-    """The mixing law of a radial kernel: quantile functions of τ and of its tilted law, and s ↦ E[τ^(s/2)]."""
+    """Mixing distribution of a radial kernel: quantile functions of τ and of tilted τ, and s ↦ E[τ^(s/2)]."""
 
     quantile: Callable[[Tensor], Tensor] | None
     tilted_quantile: Callable[[Tensor], Tensor] | None
@@ -88,16 +90,16 @@ class ScaleMixture(NamedTuple):
         return 0 if self.quantile is None else 1
 
 
-class MixtureTable(KernelDispatcher):
-    """The mixing laws of the kernels that are Gaussian scale mixtures."""
+class ScaleMixtureDispatcher(KernelDispatcher):
+    """Dispatcher from kernels that are Gaussian scale mixtures to their mixing distributions."""
 
     def __call__(self, kernel: Kernel) -> ScaleMixture | None:
-        """The mixing law, None for a kernel that is no such mixture."""
+        """Return the mixing distribution, or None for any other kernel."""
         rule = self.find(kernel)
         return None if rule is None else rule(kernel)
 
 
-scale_mixture = MixtureTable()
+scale_mixture = ScaleMixtureDispatcher()
 
 
 @scale_mixture.register(RBFKernel)
@@ -109,7 +111,7 @@ def _(kernel: RBFKernel) -> ScaleMixture:
 def _(kernel: MaternKernel) -> ScaleMixture:
     nu = kernel.nu
     shape = torch.tensor(nu, dtype=torch.float64)
-    # Gamma(ν − 1) exists only where E‖ω‖² does; rougher kernels never ask for the tilted law.
+    # Gamma(ν − 1) exists only if E‖ω‖² does; rougher kernels never use the tilted distribution.
     return ScaleMixture(
         lambda u: nu / gamma_quantile(shape, u),
         lambda u: nu / gamma_quantile(shape - 1, u),
@@ -136,12 +138,12 @@ def _(kernel: RQKernel) -> ScaleMixture:
 
 
 def gamma_ratio(x: float, step: float) -> float:
-    """Γ(x + step) / Γ(x)."""
+    """Return Γ(x + step) / Γ(x)."""
     return math.exp(math.lgamma(x + step) - math.lgamma(x))
 
 
 def whitened_frequencies(uniforms: Tensor, d: int, mixture: ScaleMixture, tilted: bool = False) -> Tensor:
-    """ω ∘ ℓ (*batch, D, d): √τ z, or for the tilted law R û with R² = τ χ²(d + 2) (one more uniform)."""
+    """Return ω ∘ ℓ (*batch, D, d): √τ z, or if `tilted` R û with R² = τ χ²(d + 2), which takes one more uniform."""
     z = torch.special.ndtri(uniforms[:, :d])
     if tilted:
         squared = z.square().sum(-1, keepdim=True)
@@ -154,8 +156,8 @@ def whitened_frequencies(uniforms: Tensor, d: int, mixture: ScaleMixture, tilted
 @spectral_pair.register(MaternKernel)
 @spectral_pair.register(RQKernel)
 def radial_pair(kernel: Kernel, num_dims: int | None = None) -> SpectralPair:
-    """ω = √τ z ⊘ ℓ and B = 1."""
-    d, mixture = input_dim(kernel, num_dims), scale_mixture(kernel)
+    """Return the pair ω = √τ z ⊘ ℓ, B = 1."""
+    d, mixture = resolve_num_dims(kernel, num_dims), scale_mixture(kernel)
     return SpectralPair(
         base_dim=d + mixture.base_dim,
         frequencies=lambda u: whitened_frequencies(u, d, mixture) / kernel.lengthscale.to(u),

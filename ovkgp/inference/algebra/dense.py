@@ -1,8 +1,8 @@
-"""Any covariance, by Cholesky: C = L Lᵀ of the observed entries, noise added, and
+"""Any covariance, by Cholesky factorization: C = L Lᵀ of the observed entries including noise, and
 
     log N(r | 0, C) = −½ rᵀα − Σ log L_ii − ½ N log 2π,   α = C⁻¹ r,   ∂C = ½ (α αᵀ − C⁻¹).
 
-The gradient is this closed form, with a third of the work of one product of N × N matrices; it can be differentiated again.
+The gradient is this closed form, at a third of the cost of a product of N × N matrices; it can be differentiated again.
 """
 
 from __future__ import annotations
@@ -18,78 +18,60 @@ from torch import Tensor
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 
 JITTERS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
-"""What is added to the diagonal of a matrix that has no Cholesky factor, as parts of its mean diagonal."""
+"""Fractions of the mean diagonal added, one after another, to a matrix without Cholesky factor."""
 
 FORMS = ("diag", "output", "full")
-"""Forms of a covariance: variances (m, q), blocks (m, q, q) at each point, all of it (m·q, m·q)."""
+"""Forms of a covariance: variances (m, q), blocks (m, q, q) at each point, full matrix (m·q, m·q)."""
 
 
 def safe_cholesky(matrix: Tensor) -> Tensor:
-    """The lower Cholesky factor (N, N) of a covariance that rounding may have made indefinite, differentiable. O(N³).
+    """Factorize a covariance (N, N) that rounding may have made indefinite, differentiable. O(N³).
 
-    Where it fails, `JITTERS` times the mean diagonal are added one after another, with a warning; then it is an error.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.algebra.dense import safe_cholesky
-        >>> safe_cholesky(torch.tensor([[4.0, 2.0], [2.0, 5.0]]))
-        tensor([[2., 0.],
-                [1., 2.]])
+    If it fails, `JITTERS` times the mean diagonal are added one after another, with a warning, before an error is
+    raised.
     """
-    return _cholesky(matrix)[0]
+    return _factorize(matrix)[0]
 
 
-def _cholesky(matrix: Tensor) -> tuple[Tensor, float]:
-    """The factor and the jitter that it took."""
+def _factorize(matrix: Tensor) -> tuple[Tensor, float]:
+    """Compute the Cholesky factor and the jitter that was added."""
     chol, info = torch.linalg.cholesky_ex(matrix)
     if info.item() == 0 and math.isfinite(chol.diagonal().sum().item()):
         return chol, 0.0
-    check_finite(matrix, "a covariance matrix")
+    check_finite(matrix, "The covariance matrix")
     scale = matrix.detach().diagonal().mean().item()
     eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    for part in JITTERS:
-        chol, info = torch.linalg.cholesky_ex(matrix + part * scale * eye)
+    for jitter in JITTERS:
+        chol, info = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
         if info.item() == 0:
-            message = f"a covariance matrix was not positive definite: {part:.0e} of its mean diagonal was added to it."
+            message = f"The covariance matrix was not positive definite; {jitter:.0e} of its mean diagonal was added."
             warnings.warn(message, NumericalWarning, stacklevel=3)
-            return chol, part * scale
+            return chol, jitter * scale
     raise FactorizationError(
-        f"a {len(matrix)} × {len(matrix)} covariance matrix (mean diagonal {scale:.3g}) is not positive definite, not even "
-        f"with {JITTERS[-1]:.0e} of its mean diagonal added: take more noise, shorter lengthscales or smaller outputscales."
+        f"The {len(matrix)} × {len(matrix)} covariance matrix (mean diagonal {scale:.3g}) is not positive definite, "
+        f"even with {JITTERS[-1]:.0e} of its mean diagonal added. Use more noise, shorter lengthscales or smaller "
+        "outputscales."
     )
 
 
 def check_finite(matrix: Tensor, name: str) -> None:
-    """Refuse NaN and infinity, in one pass without a copy: the sum of a matrix keeps them."""
+    """Check that a matrix is finite, in one pass without a copy: its sum is not finite otherwise."""
     if not math.isfinite(matrix.detach().sum().item()):
         raise FactorizationError(
-            f"{name} holds NaN or infinity: the hyperparameters made it so (a lengthscale near zero, an outputscale or a "
-            "noise that overflowed). Bound them, or scale the data."
+            f"{name} contains NaN or infinity because of the hyperparameters (a lengthscale near zero, an outputscale "
+            "or noise that overflowed). Bound them or scale the data."
         )
 
 
 def dense_log_density(covariance: Tensor, residuals: Tensor) -> Tensor:
-    """log N(r | 0, C), differentiable in both, twice too.
-
-    Args:
-        covariance: C (N, N) of the observed entries, noise added.
-        residuals: r (N,), observed minus mean.
-
-    Cost: N³/3 for the value and 2N³/3 for the gradient.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.algebra.dense import dense_log_density
-        >>> dense_log_density(2 * torch.eye(3).double(), torch.ones(3).double())
-        tensor(-4.5465, dtype=torch.float64)
-    """
+    """Compute log N(r | 0, C) of r (N,), twice differentiable. N³/3 for the value, 2N³/3 for the gradient."""
     return _DenseDensity.apply(covariance, residuals)
 
 
 class _DenseDensity(torch.autograd.Function):
     @staticmethod
     def forward(ctx, covariance: Tensor, residuals: Tensor) -> Tensor:
-        chol, ctx.jitter = _cholesky(covariance)
+        chol, ctx.jitter = _factorize(covariance)
         alpha = torch.cholesky_solve(residuals.unsqueeze(-1), chol).squeeze(-1)
         ctx.save_for_backward(covariance, residuals, chol, alpha)
         return gaussian_log_density(residuals @ alpha, 2 * chol.diagonal().log().sum(), len(residuals))
@@ -97,24 +79,24 @@ class _DenseDensity(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor):
         covariance, residuals, chol, alpha = ctx.saved_tensors
-        if torch.is_grad_enabled():  # someone differentiates again: the factor above is a constant, so start anew
+        if torch.is_grad_enabled():  # second derivatives: the factor above is a constant, so compute it again
             eye = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
             inverse = torch.linalg.inv(covariance + ctx.jitter * eye)
             alpha = inverse @ residuals
             return gradient * (alpha.outer(alpha) - inverse) / 2, -gradient * alpha
         by_covariance = None
         if ctx.needs_input_grad[0]:
-            by_covariance = inverse_of(chol).addr_(alpha, alpha, beta=-0.5, alpha=0.5).mul_(gradient)
+            by_covariance = inverse_from_cholesky(chol).addr_(alpha, alpha, beta=-0.5, alpha=0.5).mul_(gradient)
         return by_covariance, -gradient * alpha
 
 
 def gaussian_log_density(quadratic: Tensor, logdet: Tensor, size: int) -> Tensor:
-    """−½ (rᵀC⁻¹r + log det C + N log 2π)."""
+    """Compute −½ (rᵀC⁻¹r + log det C + N log 2π)."""
     return -(quadratic + logdet + size * math.log(2 * math.pi)) / 2
 
 
-def inverse_of(chol: Tensor) -> Tensor:
-    """C⁻¹ from its Cholesky factor, without a gradient: LAPACK's potri, faster than `torch.cholesky_inverse`."""
+def inverse_from_cholesky(chol: Tensor) -> Tensor:
+    """Compute C⁻¹ from its Cholesky factor, without gradient: LAPACK's potri is faster than `torch.cholesky_inverse`."""
     if chol.device.type != "cpu" or chol.dtype != torch.float64:
         return torch.cholesky_inverse(chol)
     lower = torch.from_numpy(lapack.dpotri(chol.detach().numpy(), lower=1)[0])  # its upper triangle stays L's zeros
@@ -122,7 +104,7 @@ def inverse_of(chol: Tensor) -> Tensor:
 
 
 def gram(matrix: Tensor) -> Tensor:
-    """AᵀA (m, m) of A (r, m). On the processor, where no gradient is wanted, it is NumPy's SYRK: half a product."""
+    """Compute AᵀA (m, m) of A (r, m); on the CPU without gradient by NumPy's SYRK, at half the cost of a product."""
     if matrix.device.type != "cpu" or (torch.is_grad_enabled() and matrix.requires_grad):
         return matrix.mT @ matrix
     array = matrix.detach().numpy()
@@ -130,26 +112,9 @@ def gram(matrix: Tensor) -> Tensor:
 
 
 class DenseSolver:
-    """C⁻¹ on the observed entries, for predictions.
+    """C⁻¹ on the observed entries of R (n, p), NaN if missing. N³/3 once, then N² k for k columns.
 
-    Args:
-        covariance: C (N, N) of the observed entries, in the order of `residuals` read row by row, noise added.
-        residuals: R (n, p), NaN where missing.
-
-    Cost: N³/3 once; a solve with k columns N² k.
-
-    Attributes:
-        alpha: C⁻¹ r (n, p), zero where missing.
-        log_density: log N(r | 0, C).
-        standard_error: 0.0, since it is exact.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.algebra.dense import DenseSolver
-        >>> R = torch.tensor([[1.0, float("nan")], [2.0, 3.0]]).double()
-        >>> DenseSolver(2 * torch.eye(3).double(), R).alpha
-        tensor([[0.5000, 0.0000],
-                [1.0000, 1.5000]], dtype=torch.float64)
+    `alpha` is C⁻¹ r (n, p), zero if missing; `log_density` is log N(r | 0, C), and exact (`standard_error` is 0).
     """
 
     standard_error = 0.0
@@ -160,32 +125,33 @@ class DenseSolver:
         observed = residuals[self.observed]
         if covariance.shape != (len(observed), len(observed)):
             raise InputError(
-                f"the covariance of the {len(observed)} observed entries must be square of that size; got "
-                f"{tuple(covariance.shape)}."
+                f"covariance has shape {tuple(covariance.shape)}, expected ({len(observed)}, {len(observed)}) for the "
+                "observed entries."
             )
         self.chol = safe_cholesky(covariance)
         alpha = torch.cholesky_solve(observed.unsqueeze(-1), self.chol).squeeze(-1)
         self.log_density = gaussian_log_density(observed @ alpha, 2 * self.chol.diagonal().log().sum(), len(observed))
-        self.alpha = self._spread(alpha).view(residuals.shape)
+        self.alpha = self._scatter(alpha).view(residuals.shape)
 
-    def _spread(self, observed: Tensor) -> Tensor:
-        """(N, ...) to (n·p, ...), zero where missing."""
-        spread = observed.new_zeros(self.observed.numel(), *observed.shape[1:])
-        spread[self.observed.flatten()] = observed
-        return spread
+    def _scatter(self, observed: Tensor) -> Tensor:
+        """Expand (N, ...) to (n·p, ...), zero if missing."""
+        padded = observed.new_zeros(self.observed.numel(), *observed.shape[1:])
+        padded[self.observed.flatten()] = observed
+        return padded
 
     @torch.no_grad()
     def solve(self, rhs: Tensor) -> Tensor:
-        """C⁻¹ rhs, (n·p, k) → (n·p, k); rows of missing entries are ignored on input and zero on output."""
-        return self._spread(torch.cholesky_solve(rhs[self.observed.flatten()], self.chol))
+        """Compute C⁻¹ rhs, (n·p, k) → (n·p, k); missing entries are ignored on input and zero on output."""
+        return self._scatter(torch.cholesky_solve(rhs[self.observed.flatten()], self.chol))
 
     @torch.no_grad()
     def inverse_diagonal(self) -> Tensor:
-        """The diagonal of C⁻¹ (n, p), zero where missing. 2N³/3."""
-        return self._spread(inverse_of(self.chol).diagonal()).view(self.observed.shape)
+        """Compute the diagonal of C⁻¹ (n, p), zero if missing. 2N³/3."""
+        return self._scatter(inverse_from_cholesky(self.chol).diagonal()).view(self.observed.shape)
 
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
-        """K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is `num_outputs`, p by default.
+        """Compute K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; `num_outputs` is q, p by
+        default.
 
         `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q). O(m q N²); differentiable in K_*.
         """
@@ -200,13 +166,13 @@ class DenseSolver:
         return points @ points.mT
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything the solver holds, to be stored."""
-        upper = self.chol.mT.contiguous()  # LAPACK's order: a view of the factor as it is, and no copy
+        """Return the tensors to store."""
+        upper = self.chol.mT.contiguous()  # LAPACK's order: a view of the factor, without a copy
         return {"upper": upper, "observed": self.observed, "alpha": self.alpha, "log_density": self.log_density}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> DenseSolver:
-        """The solver that `tensors` came from."""
+        """Restore the solver from the output of `tensors`."""
         solver = cls.__new__(cls)
         solver.chol = tensors["upper"].mT
         solver.observed, solver.alpha, solver.log_density = (
@@ -216,6 +182,6 @@ class DenseSolver:
 
 
 def check_form(form: str) -> None:
-    """Refuse a form of a covariance that is not in `FORMS`."""
+    """Check that `form` is in `FORMS`."""
     if form not in FORMS:
-        raise OptionError(f"a covariance comes as one of {', '.join(map(repr, FORMS))}; got {form!r}.")
+        raise OptionError(f"form must be one of {', '.join(map(repr, FORMS))}, got {form!r}.")

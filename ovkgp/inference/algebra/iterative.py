@@ -1,12 +1,12 @@
-"""Sums of separable components, missing outputs, known noise: C = Σ_q K_q ⊗ Γ_q + N by conjugate gradients.
+"""Sums of separable components, missing outputs and known noise: C = Σ_q K_q ⊗ Γ_q + N by conjugate gradients.
 
-With P̂ ≈ C and probes z_i ~ N(0, P̂), of N entries each, u_i = P̂⁻¹ z_i, scaled to zᵀu = N,
+With P̂ ≈ C and probes z_i ~ N(0, P̂) of N entries each, u_i = P̂⁻¹ z_i, scaled to zᵀu = N,
 
     log det C     ≈ log det P̂     + mean_i N e₁ᵀ log(T_i) e₁,
     tr(C⁻¹ ∂C)    ≈ c tr(P̂⁻¹ ∂C) + mean_i (C⁻¹z_i − c u_i)ᵀ ∂C u_i,
 
-both unbiased, and exact in the limit P̂ = C. The scaling leaves the directions uniform and takes from the variance what the lengths
-would add. A seed fixes the probes, so that training is deterministic. The np × np matrix is never formed.
+both unbiased, and exact for P̂ = C. The scaling keeps the directions uniform and removes the variance of the lengths. A
+seed fixes the probes, so that training is deterministic. The np × np matrix is never formed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,28 @@ from torch import Tensor
 
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.algebra.dense import check_form, gaussian_log_density, gram
-from ovkgp.inference.algebra.kronecker_sum import KroneckerSum, times
-from ovkgp.inference.algebra.krylov import Refined, conjugate_gradients, refined_solve, relative_norms, warn_of_residual
-from ovkgp.inference.algebra.preconditioners import MAX_RANK, Preconditioner, precondition
+from ovkgp.inference.algebra.kronecker_sum import KroneckerSum, multiply_first_axis
+from ovkgp.inference.algebra.krylov import (
+    RefinedSolution,
+    conjugate_gradients,
+    relative_norms,
+    solve_with_refinement,
+    warn_residual,
+)
+from ovkgp.inference.algebra.preconditioners import MAX_RANK, Preconditioner, make_preconditioner
+
+CHUNK_COLUMNS = 256
+"""Right-hand sides that are solved together."""
+
+PROBE_TOLERANCE = 1e-6
+"""Relative residual of the solves for probes, whose standard deviation is much larger."""
 
 
 class PreconditionerTraces:
-    """Derivatives of tr(P̂⁻¹ C) in the parts of C, P̂ held fixed.
+    """Derivatives of tr(P̂⁻¹ C) in the parts of C, with P̂ fixed.
 
-    Args:
-        preconditioner: P̂, with R columns in its F.
-
-    Cost: O(n p R²) for H and its O(n p R) memory; a Gram matrix then takes O(n² R) for each column of its Γ's root.
+    Complexity: O(n p R²) and O(n p R) memory for H, with R columns in F; then O(n² R) per Gram matrix and column of the
+    root of its Γ.
     """
 
     def __init__(self, preconditioner: Preconditioner):
@@ -40,7 +50,7 @@ class PreconditionerTraces:
         self.H = solved.view(columns.shape)  # Hᵀ, in fact
 
     def by_gram(self, index: int) -> Tensor:
-        """Σ_ab Γ_ab P̂⁻¹_{(i,a),(j,b)} (n, n)."""
+        """Compute Σ_ab Γ_ab P̂⁻¹_{(i,a),(j,b)} (n, n)."""
         covariance = self.preconditioner.covariance
         blocks = self.noise.inverse_blocks(covariance.observed)  # (n, p, p)
         total = torch.diag(torch.einsum("iab,ab->i", blocks, covariance.output_matrices[index]))
@@ -49,38 +59,36 @@ class PreconditionerTraces:
         return total
 
     def by_output(self, index: int) -> Tensor:
-        """Σ_ij (L Lᵀ)_ij P̂⁻¹_{(i,a),(j,b)} (p, p), with the factor L of the preconditioner for K: O(n p r R)."""
+        """Compute Σ_ij (L Lᵀ)_ij P̂⁻¹_{(i,a),(j,b)} (p, p), with the factor L of P̂ instead of K. O(n p r R)."""
         L = self.preconditioner.factors[index]
         blocks = self.noise.inverse_blocks(self.preconditioner.covariance.observed)
-        own = torch.einsum("iab,i->ab", blocks, L.square().sum(1))
-        products = times(L.mT, self.H.transpose(0, 1)).flatten(0, 1)  # (r·R, p)
-        return own - products.mT @ products
+        diagonal = torch.einsum("iab,i->ab", blocks, L.square().sum(1))
+        products = multiply_first_axis(L.mT, self.H.transpose(0, 1)).flatten(0, 1)  # (r·R, p)
+        return diagonal - products.mT @ products
 
     def by_noise(self) -> Tensor:
-        """The blocks of P̂⁻¹ at each point (n, p, p)."""
+        """Compute the blocks of P̂⁻¹ at each point (n, p, p)."""
         blocks = self.noise.inverse_blocks(self.preconditioner.covariance.observed)
         points = self.H.permute(1, 2, 0)  # (n, p, R)
         return blocks - points @ points.mT
 
 
 def control_weight(spectrum: Tensor) -> float:
-    """c, from the eigenvalues λ ≥ 1 of P̂^{-½} C P̂^{-½} that the solve for the residuals met (and the probes had no part in).
+    """Compute c from the eigenvalues λ ≥ 1 of P̂^{-½} C P̂^{-½} of the solve for the residuals, which is independent of
+    the probes.
 
-    In the directions of λ and λ', probes estimate a − c instead of a, with a the mean of 1/λ and 1/λ'. That is never the larger
-    while c ≤ 2/λ for all λ; so a poor preconditioner does no harm, and a good one has c = 1.
+    In the directions of λ and λ', probes estimate a − c instead of a, the mean of 1/λ and 1/λ'. That has no larger
+    variance if c ≤ 2/λ for all λ; so a poor preconditioner does no harm, and a good one has c = 1.
     """
     return min(1.0, 2 / spectrum.max().item())
 
 
 class DensityDerivatives:
-    """α αᵀ − c P̂⁻¹ − Σ_i w_i (x_i − c u_i) u_iᵀ, contracted with the parts of C: twice the derivatives of the log density.
+    """α αᵀ − c P̂⁻¹ − Σ_i w_i (x_i − c u_i) u_iᵀ, contracted with the parts of C: twice the derivatives of the log
+    density.
 
-    Args:
-        preconditioner: P̂.
-        c: weight of the exact part, from `control_weight`.
-        alpha: C⁻¹ r (n, 1, p).
-        X, U: C⁻¹ z and P̂⁻¹ z of the probes, each (n, k, p).
-        weights: w (k, 1).
+    `c` is from `control_weight`, `alpha` is C⁻¹ r (n, 1, p), X and U are C⁻¹ z and P̂⁻¹ z of the probes (n, k, p),
+    `weights` is w (k, 1).
     """
 
     def __init__(self, preconditioner: Preconditioner, c: float, alpha: Tensor, X: Tensor, U: Tensor, weights: Tensor):
@@ -88,23 +96,27 @@ class DensityDerivatives:
         self.traces = PreconditionerTraces(preconditioner)
         self.weighted = U * (c * weights)
         self.left = torch.cat([alpha, self.weighted - X * weights], 1)
-        self.plain = torch.cat([alpha, X * -weights], 1)
+        self.uncorrected = torch.cat([alpha, X * -weights], 1)
         self.right = torch.cat([alpha, U], 1)
 
     def by_gram(self, index: int) -> Tensor:
-        """Γ_q contracted away: one matrix product (n, k·p) × (k·p, n) beyond the exact trace."""
+        """Contract with Γ_q: one matrix product (n, k·p) × (k·p, n) beyond the exact trace."""
         mixed = self.right @ self.covariance.output_matrices[index]
         return _symmetric(self.left.flatten(1) @ mixed.flatten(1).mT).sub_(self.traces.by_gram(index), alpha=self.c)
 
     def by_output(self, index: int) -> Tensor:
-        """K_q contracted away. The exact part is that of L Lᵀ, cheaper than that of K; the probes make up for the difference."""
-        product = self.plain.flatten(0, 1).mT @ times(self.covariance.grams[index], self.right).flatten(0, 1)
+        """Contract with K_q; the exact part uses L Lᵀ, which is cheaper than K, and the probes correct the difference."""
+        product = self.uncorrected.flatten(0, 1).mT @ multiply_first_axis(
+            self.covariance.grams[index], self.right
+        ).flatten(0, 1)
         L, U = self.factors[index], self.right[:, 1:]
-        product += times(L.mT, self.weighted).flatten(0, 1).mT @ times(L.mT, U).flatten(0, 1)
+        product += multiply_first_axis(L.mT, self.weighted).flatten(0, 1).mT @ multiply_first_axis(L.mT, U).flatten(
+            0, 1
+        )
         return _symmetric(product).sub_(self.traces.by_output(index), alpha=self.c)
 
     def by_noise(self, shape: torch.Size) -> Tensor:
-        """The blocks at the points, or their diagonals, added up where points share their noise."""
+        """Compute the blocks at the points, or their diagonals, summed if the points share their noise."""
         blocks = _symmetric(self.left.mT @ self.right).sub_(self.traces.by_noise(), alpha=self.c)  # (n, p, p)
         blocks = blocks if len(shape) == 3 else blocks.diagonal(dim1=-2, dim2=-1)
         return blocks.clone() if len(blocks) == shape[0] else blocks.sum(0, keepdim=True)
@@ -112,14 +124,6 @@ class DensityDerivatives:
 
 def _symmetric(matrix: Tensor) -> Tensor:
     return (matrix + matrix.mT).div_(2)
-
-
-CHUNK_COLUMNS = 256
-"""Right-hand sides that are solved together."""
-
-
-PROBE_TOLERANCE = 1e-6
-"""Relative residual of the solves for probes, whose spread is so much larger."""
 
 
 def iterative_log_density(
@@ -133,35 +137,19 @@ def iterative_log_density(
     max_iterations: int = 1000,
     max_rank: int = MAX_RANK,
 ) -> Tensor:
-    """An estimate of log N(r | 0, C) on the observed entries, differentiable once in all matrices, the noise and R.
+    """Estimate log N(r | 0, C) on the observed entries, differentiable once in all matrices, the noise and R (n, p),
+    NaN if missing.
 
-    Args:
-        grams: scalar Gram matrices K_q, each (n, n).
-        output_matrices: Γ_q, each (p, p).
-        noise: variances (n, p) or (1, p), or covariances between the outputs of a point (n, p, p) or (1, p, p).
-        residuals: R (n, p), NaN where missing.
-        seed: of the probes.
-        num_probes: of the log determinant and of the gradient's trace.
-        tolerance: relative residual of the solves.
-        max_iterations: of conjugate gradients.
-        max_rank: columns of the preconditioner.
-
-    The quadratic part and its gradient are exact to the tolerance. `IterativeSolver.standard_error` measures the rest.
-    Cost: O(n² p · num_probes) an iteration and component.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.algebra.iterative import iterative_log_density
-        >>> I = torch.eye(3).double()
-        >>> iterative_log_density([I], [I[:2, :2]], torch.ones(1, 2).double(), torch.ones(3, 2).double())
-        tensor(-9.0931, dtype=torch.float64)
+    The matrices are as in `KroneckerSum`. The quadratic part and its gradient are exact to `tolerance`, the relative
+    residual of the solves; the log determinant is estimated by `num_probes` probes (`IterativeSolver.standard_error`).
+    `max_rank` is the number of columns of the preconditioner. O(n² p · num_probes) per iteration and component.
     """
     settings = seed, num_probes, tolerance, max_iterations, max_rank
     return _IterativeDensity.apply(settings, len(grams), noise, residuals, *grams, *output_matrices)
 
 
 class _Probes:
-    """Probes Z (n, k, p), U = P̂⁻¹ Z, the factors that scale them, and what they say of log det C."""
+    """Probes Z (n, k, p), U = P̂⁻¹ Z, the factors that scale them, and their estimate of log det C."""
 
     def __init__(self, preconditioner: Preconditioner, num_probes: int, seed: int):
         self.preconditioner = preconditioner
@@ -171,7 +159,7 @@ class _Probes:
         self.scales = self.num_entries / torch.einsum("ika,ika->k", self.Z, self.U)
 
     def logdet(self, values: Tensor, weights: Tensor) -> tuple[Tensor, float]:
-        """log det C and the standard error of its half, from the spectra (k, J) of the Lanczos matrices."""
+        """Estimate log det C and the standard error of its half, from the spectra (k, J) of the Lanczos matrices."""
         estimates = self.num_entries * (weights * values.log()).sum(-1)
         error = estimates.std().item() / (2 * math.sqrt(len(estimates))) if len(estimates) > 1 else math.inf
         return self.preconditioner.logdet() + estimates.mean(), error
@@ -185,7 +173,7 @@ class _IterativeDensity(torch.autograd.Function):
         seed, num_probes, tolerance, max_iterations, max_rank = settings
         grams, output_matrices = matrices[:num_components], matrices[num_components:]
         covariance = KroneckerSum(grams, output_matrices, noise, ~torch.isnan(residuals))
-        preconditioner = precondition(covariance, max_rank)
+        preconditioner = make_preconditioner(covariance, max_rank)
         probes = _Probes(preconditioner, num_probes, seed)
         r = residuals.nan_to_num().unsqueeze(1)
         rhs = torch.cat([r, probes.Z], 1)
@@ -202,8 +190,8 @@ class _IterativeDensity(torch.autograd.Function):
     def backward(ctx, gradient: Tensor):
         if torch.is_grad_enabled():
             raise OptionError(
-                "the iterative evidence has first derivatives only: create_graph=True asks for the second. Take differences "
-                "of gradients, or dense_log_density, which can be differentiated twice."
+                "create_graph=True is not supported with the iterative evidence, which has first derivatives only. Use "
+                "differences of gradients, or dense_log_density, which can be differentiated twice."
             )
         needs_noise, needs_residuals, *needed = ctx.needs_input_grad[2:]
         alpha, half = ctx.saved_tensors[0].squeeze(1), gradient / 2
@@ -221,31 +209,14 @@ class _IterativeDensity(torch.autograd.Function):
 def _check_residuals(covariance: KroneckerSum, solution: Tensor, rhs: Tensor, tolerance: float) -> None:
     relative = relative_norms(covariance.apply(solution) - rhs, rhs).max().item()
     if not relative <= 10 * tolerance:  # NaN too
-        warn_of_residual(relative, tolerance)
+        warn_residual(relative, tolerance)
 
 
 class IterativeSolver:
-    """C⁻¹ for C = Σ_q K_q ⊗ Γ_q + N on the observed entries, for predictions.
+    """C⁻¹ for C = Σ_q K_q ⊗ Γ_q + N on the observed entries, for predictions; arguments as in `iterative_log_density`.
 
-    Args:
-        grams, output_matrices, noise, residuals, seed, num_probes, max_iterations, max_rank: as in `iterative_log_density`.
-        tolerance: relative residual of the solves.
-
-    Cost: O(n² p k) an iteration and component for k columns; O(n²) memory a component.
-
-    Attributes:
-        alpha: C⁻¹ r (n, p), zero where missing.
-        log_density: an estimate of log N(r | 0, C).
-        standard_error: of `log_density`, from the spread of the probes.
-        num_iterations: of the solve for `alpha`.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.algebra.iterative import IterativeSolver
-        >>> I = torch.eye(3).double()
-        >>> solver = IterativeSolver([I], [I[:2, :2]], torch.ones(1, 2).double(), torch.ones(3, 2).double())
-        >>> solver.alpha[0], solver.standard_error < 1e-9
-        (tensor([0.5000, 0.5000], dtype=torch.float64), True)
+    `alpha` is C⁻¹ r (n, p), zero if missing, found in `num_iterations`; `log_density` is an estimate of log N(r | 0, C)
+    with `standard_error`. O(n² p k) per iteration and component for k columns; O(n²) memory per component.
     """
 
     num_iterations = 0
@@ -266,10 +237,10 @@ class IterativeSolver:
         self.tolerance, self.max_iterations, self.noise = tolerance, max_iterations, noise.detach()
         matrices = [[matrix.detach() for matrix in part] for part in (grams, output_matrices)]
         self.covariance = KroneckerSum(*matrices, self.noise, ~torch.isnan(residuals))
-        self.preconditioner = precondition(self.covariance, max_rank)
+        self.preconditioner = make_preconditioner(self.covariance, max_rank)
         self.norm = self.covariance.norm_bound()
         r = residuals.nan_to_num()
-        found = self._refined(r.unsqueeze(1))
+        found = self._refine(r.unsqueeze(1))
         self.alpha, self.num_iterations = found.solution.squeeze(1), found.num_iterations
         probes = _Probes(self.preconditioner, num_probes, seed)
         operators = self.covariance.apply, self.preconditioner.solve
@@ -277,24 +248,21 @@ class IterativeSolver:
         logdet, self.standard_error = probes.logdet(*run.spectra())
         self.log_density = gaussian_log_density((r * self.alpha).sum(), logdet, probes.num_entries)
 
-    def _solve(self, V: Tensor) -> Tensor:
-        """C⁻¹ V for V (n, k, p)."""
-        return self._refined(V).solution
-
-    def _refined(self, V: Tensor) -> Refined:
+    def _refine(self, V: Tensor) -> RefinedSolution:
+        """Compute C⁻¹ V for V (n, k, p)."""
         operators = self.covariance.apply, self.preconditioner.solve
-        return refined_solve(*operators, V, self.tolerance, self.max_iterations, self.norm)
+        return solve_with_refinement(*operators, V, self.tolerance, self.max_iterations, self.norm)
 
     @torch.no_grad()
     def solve(self, rhs: Tensor) -> Tensor:
-        """C⁻¹ rhs, (n·p, k) → (n·p, k); rows of missing entries are ignored on input and zero on output."""
+        """Compute C⁻¹ rhs, (n·p, k) → (n·p, k); missing entries are ignored on input and zero on output."""
         C = self.covariance
-        parts = [C.flat(self._solve(C.stacked(part))) for part in rhs.split(CHUNK_COLUMNS, 1)]
+        parts = [C.flatten(self._refine(C.stack(part)).solution) for part in rhs.split(CHUNK_COLUMNS, 1)]
         return torch.cat(parts, 1)
 
     @torch.no_grad()
     def inverse_diagonal(self) -> Tensor:
-        """The diagonal of C⁻¹ (n, p), zero where missing: a solve for each observed entry."""
+        """Compute the diagonal of C⁻¹ (n, p), zero if missing, by one solve per observed entry."""
         diagonal = torch.zeros_like(self.alpha).flatten()
         for entries in self.covariance.observed.flatten().nonzero().squeeze(1).split(CHUNK_COLUMNS):
             columns = torch.arange(len(entries), device=entries.device)
@@ -304,10 +272,11 @@ class IterativeSolver:
         return diagonal.view(self.alpha.shape)
 
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
-        """K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is `num_outputs`, p by default.
+        """Compute K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; `num_outputs` is q, p by
+        default.
 
-        `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q): a solve for each of the m·q rows.
-        Differentiable (once) in K_*: d(K_* C⁻¹ K_*ᵀ) = dK_* S + (dK_* S)ᵀ with S = C⁻¹ K_*ᵀ held fixed.
+        `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q), with one solve per row of K_*.
+        Differentiable (once) in K_*: d(K_* C⁻¹ K_*ᵀ) = dK_* S + (dK_* S)ᵀ with S = C⁻¹ K_*ᵀ fixed.
         """
         check_form(form)
         q = self.alpha.shape[1] if num_outputs is None else num_outputs
@@ -320,7 +289,7 @@ class IterativeSolver:
         return 2 * change - value
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything the solver holds, to be stored."""
+        """Return the tensors to store."""
         C, P = self.covariance, self.preconditioner
         lists = {"gram": C.grams, "output": C.output_matrices, "factor": [L.mT for L in P.factors], "root": P.roots}
         tensors = {f"{name}.{q}": tensor for name, parts in lists.items() for q, tensor in enumerate(parts)}
@@ -336,7 +305,7 @@ class IterativeSolver:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> IterativeSolver:
-        """The solver that `tensors` came from."""
+        """Restore the solver from the output of `tensors`."""
         solver = cls.__new__(cls)
         solver.noise, solver.alpha, solver.log_density = (tensors[k] for k in ("noise", "alpha", "log_density"))
         solver.tolerance, iterations, solver.norm, solver.standard_error = tensors["numbers"].tolist()
@@ -350,7 +319,7 @@ class IterativeSolver:
 
 
 def _products(rows: Tensor, solved: Tensor, form: str, num_outputs: int) -> Tensor:
-    """The symmetric part of rows (m·q, n·p) times `solved` (n·p, m·q), as far as `form` asks."""
+    """Compute the symmetric part of rows (m·q, n·p) times `solved` (n·p, m·q), in the given form."""
     if form == "diag":
         return torch.einsum("ij,ji->i", rows, solved).view(-1, num_outputs)
     if form == "full":

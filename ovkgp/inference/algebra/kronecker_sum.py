@@ -1,7 +1,7 @@
-"""C = Σ_q K_q ⊗ Γ_q + N between the observed entries, as an operator of O(n²) memory.
+"""C = Σ_q K_q ⊗ Γ_q + N between the observed entries, as an operator with O(n²) memory.
 
-Vectors are kept padded, with zeros where an output is missing, and k of them as one tensor V of shape (n, k, p), so that both
-sides of a Kronecker product are one matrix product each: (K ⊗ Γ) V is K (n, n) times (n, k·p), then (n·k, p) times Γ.
+Vectors are padded with zeros for missing outputs, and k of them are one tensor V (n, k, p), so that both sides of a
+Kronecker product are one matrix product each: (K ⊗ Γ) V is K (n, n) times (n, k·p), then (n·k, p) times Γ.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ class DiagonalNoise:
     """N = diag(variances), from variances (n, p) or (1, p) and `observed` (n, p)."""
 
     def __init__(self, variances: Tensor, observed: Tensor):
-        self.variances = torch.where(observed, variances, 1.0).unsqueeze(
-            1
-        )  # (n, 1, p); what is not seen is zero anyway
+        self.variances = torch.where(observed, variances, 1.0).unsqueeze(1)  # (n, 1, p); missing entries are zero in V
         self.scale = self.variances.sqrt()
 
     def apply(self, V: Tensor) -> Tensor:
@@ -30,8 +28,8 @@ class DiagonalNoise:
     def solve(self, V: Tensor) -> Tensor:
         return V / self.variances
 
-    def colour(self, V: Tensor) -> Tensor:
-        """N^½ V: white noise becomes noise."""
+    def unwhiten(self, V: Tensor) -> Tensor:
+        """Compute N^½ V, which turns white noise into noise."""
         return V * self.scale
 
     def whiten(self, V: Tensor) -> Tensor:
@@ -41,16 +39,16 @@ class DiagonalNoise:
         return self.variances.log().sum()
 
     def inverse_blocks(self, observed: Tensor) -> Tensor:
-        """N⁻¹ at each point (n, p, p), zero where an output was not seen."""
+        """Compute N⁻¹ at each point (n, p, p), zero for missing outputs."""
         return torch.diag_embed(observed / self.variances.squeeze(1))
 
-    def smallest(self) -> float:
-        """About the smallest eigenvalue of N."""
+    def min_variance(self) -> float:
+        """Estimate the smallest eigenvalue of N."""
         return self.variances.min().item()
 
 
 class BlockNoise:
-    """N block-diagonal: the covariance (n, p, p) or (1, p, p) between the seen outputs of each point, inverted pattern by pattern."""
+    """Block-diagonal N: the covariance (n, p, p) or (1, p, p) between the observed outputs of each point."""
 
     def __init__(self, covariance: Tensor, observed: Tensor):
         self.covariance = covariance if len(covariance) > 1 else covariance[0]
@@ -70,7 +68,7 @@ class BlockNoise:
     def solve(self, V: Tensor) -> Tensor:
         return V @ self.precision
 
-    def colour(self, V: Tensor) -> Tensor:
+    def unwhiten(self, V: Tensor) -> Tensor:
         return V @ self.chol.mT
 
     def whiten(self, V: Tensor) -> Tensor:
@@ -83,29 +81,15 @@ class BlockNoise:
     def inverse_blocks(self, observed: Tensor) -> Tensor:
         return torch.where(observed.unsqueeze(-1) & observed.unsqueeze(-2), self.precision, 0.0)
 
-    def smallest(self) -> float:
+    def min_variance(self) -> float:
         return 1 / self.precision.diagonal(dim1=-2, dim2=-1).max().item()
 
 
 class KroneckerSum:
-    """C = Σ_q K_q ⊗ Γ_q + N on the observed entries.
+    """C = Σ_q K_q ⊗ Γ_q + N on the observed entries (n, p). O(n² p k) per component for a product with k columns.
 
-    Args:
-        grams: the scalar Gram matrices K_q, each (n, n).
-        output_matrices: the Γ_q, each (p, p).
-        noise: variances (n, p), or (1, p) where all points share them; or covariances between the outputs of a point,
-            (n, p, p), or (1, p, p) where all points share them.
-        observed: which entries were observed, (n, p).
-
-    Cost of a product with k columns: O(n² p k) a component; nothing of size (n·p)² is formed.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
-        >>> I, observed = torch.eye(2).double(), torch.tensor([[True, False], [True, True]])
-        >>> C = KroneckerSum([I], [3 * I], 0.5 * torch.ones(1, 2).double(), observed)
-        >>> C.matmul(torch.tensor([[1.0], [0.0], [0.0], [2.0]]).double()).flatten()
-        tensor([3.5000, 0.0000, 0.0000, 7.0000], dtype=torch.float64)
+    `grams` are the K_q (n, n) and `output_matrices` the Γ_q (p, p). `noise` is variances (n, p) or covariances between
+    the outputs of a point (n, p, p), with first axis 1 if all points share them.
     """
 
     def __init__(self, grams: Sequence[Tensor], output_matrices: Sequence[Tensor], noise: Tensor, observed: Tensor):
@@ -114,38 +98,34 @@ class KroneckerSum:
         self.mask = None if bool(observed.all()) else observed.to(noise).unsqueeze(1)  # (n, 1, p)
         self.noise = DiagonalNoise(noise, observed) if noise.dim() == 2 else BlockNoise(noise, observed)
 
-    def masked(self, V: Tensor) -> Tensor:
-        """V with zeros where nothing was seen."""
+    def zero_missing(self, V: Tensor) -> Tensor:
+        """Set missing entries of V to zero."""
         return V if self.mask is None else V * self.mask
 
     def apply(self, V: Tensor) -> Tensor:
-        """C V for V (n, k, p), zero where missing."""
-        products = (times(K, V) @ G for K, G in zip(self.grams, self.output_matrices, strict=True))
-        return self.masked(sum(products)) + self.noise.apply(V)
+        """Compute C V for V (n, k, p), zero for missing entries."""
+        products = (multiply_first_axis(K, V) @ G for K, G in zip(self.grams, self.output_matrices, strict=True))
+        return self.zero_missing(sum(products)) + self.noise.apply(V)
 
-    def matmul(self, rhs: Tensor) -> Tensor:
-        """C rhs for rhs (n·p, k), zero where missing."""
-        return self.flat(self.apply(self.stacked(rhs)))
-
-    def stacked(self, rhs: Tensor) -> Tensor:
-        """(n·p, k) to (n, k, p), with zeros where nothing was seen, whatever was there."""
+    def stack(self, rhs: Tensor) -> Tensor:
+        """Reshape (n·p, k) to (n, k, p), with zeros for missing entries."""
         stacked = rhs.unflatten(0, self.observed.shape).transpose(1, 2)
         return stacked.contiguous() if self.mask is None else torch.where(self.mask.bool(), stacked, 0.0)
 
     @staticmethod
-    def flat(V: Tensor) -> Tensor:
-        """(n, k, p) to (n·p, k)."""
+    def flatten(V: Tensor) -> Tensor:
+        """Reshape (n, k, p) to (n·p, k)."""
         return V.transpose(1, 2).flatten(0, 1)
 
     def norm_bound(self) -> float:
-        """An upper bound of the largest eigenvalue of C: the largest row sums. O(n²)."""
+        """Bound the largest eigenvalue of C by the largest row sums. O(n²)."""
         pairs = zip(self.grams, self.output_matrices, strict=True)
         signal = sum(_row_sum(K) * _row_sum(G) for K, G in pairs)
         return signal + self.noise.apply(self.observed.to(self.grams[0]).unsqueeze(1)).abs().max().item()
 
 
-def times(matrix: Tensor, V: Tensor) -> Tensor:
-    """(a, n) times (n, k, p) over n, as one matrix product."""
+def multiply_first_axis(matrix: Tensor, V: Tensor) -> Tensor:
+    """Multiply (a, n) and (n, k, p) over n, as one matrix product."""
     return (matrix @ V.flatten(1)).unflatten(1, V.shape[1:])
 
 
@@ -157,14 +137,17 @@ def _check_shapes(grams: Sequence[Tensor], output_matrices: Sequence[Tensor], no
     n, p = observed.shape
     if len(grams) == 0 or len(grams) != len(output_matrices):
         raise InputError(
-            f"each component needs a Gram and an output matrix; got {len(grams)} and {len(output_matrices)}."
+            f"grams and output_matrices must have one matrix per component, got {len(grams)} and "
+            f"{len(output_matrices)}."
         )
-    for name, size, matrices in (("Gram", n, grams), ("output", p, output_matrices)):
+    for name, size, matrices in (("grams", n, grams), ("output_matrices", p, output_matrices)):
         wrong = [tuple(matrix.shape) for matrix in matrices if matrix.shape != (size, size)]
         if wrong:
-            raise InputError(f"residuals {(n, p)} need {name} matrices of shape {(size, size)}; got {wrong[0]}.")
+            raise InputError(
+                f"{name} has a matrix of shape {wrong[0]}, expected {(size, size)} for residuals {(n, p)}."
+            )
     if tuple(noise.shape) not in {(n, p), (1, p), (n, p, p), (1, p, p)}:
         raise InputError(
-            f"noise must be variances {(n, p)} or {(1, p)}, or covariances {(n, p, p)} or {(1, p, p)} (a shared Σ is "
-            f"Σ.unsqueeze(0)); got {tuple(noise.shape)}."
+            f"noise has shape {tuple(noise.shape)}, expected variances {(n, p)} or {(1, p)}, or covariances "
+            f"{(n, p, p)} or {(1, p, p)}. Pass a shared Σ as Σ.unsqueeze(0)."
         )

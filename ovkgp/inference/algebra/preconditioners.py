@@ -1,13 +1,14 @@
-"""A preconditioner of C = I + A from a few products with A: its leading eigenvectors, from a random sketch of it.
+"""Preconditioners for conjugate gradients: pivoted Cholesky factors for sums of Kronecker products, and a random
+sketch.
 
-With Ω (r, R) orthonormal and Y = A Ω, Nyström's Â = Y (ΩᵀY)⁻¹ Yᵀ = U diag(λ) Uᵀ is below A, and
+For C = Σ_q K_q ⊗ Γ_q + N the first is P̂ = N + F Fᵀ, with the columns L_q ⊗ B_q of F from K_q ≈ L_q L_qᵀ and Γ_q = B_q
+B_qᵀ, inverted by S = I + Fᵀ N⁻¹ F. For C = I + A the second is made of Nyström's Â = Y (ΩᵀY)⁻¹ Yᵀ = U diag(λ) Uᵀ with Ω
+(r, R) orthonormal and Y = A Ω,
 
     P̂ = U diag(1 + λ) Uᵀ + τ (I − U Uᵀ),     P̂^{-a} = τ^{-a} (I + U diag((τ/(1 + λ))^a − 1) Uᵀ),
 
-with τ = 1 + λ_R for the directions that were not seen, or 1 where the sketch exhausts A.
-
-Features of a smooth kernel have few large eigenvalues: once they are divided out, conjugate gradients need few iterations,
-where the diagonal of C, nearly constant for waves, is of no help.
+with τ = 1 + λ_R for the other directions, or 1 if the sketch exhausts A. Features of a smooth kernel have few large
+eigenvalues, which it removes; the diagonal of C, nearly constant for Fourier features, would not help.
 """
 
 from __future__ import annotations
@@ -18,53 +19,42 @@ import torch
 from torch import Tensor
 
 from ovkgp.inference.algebra.dense import check_finite, safe_cholesky
-from ovkgp.inference.algebra.kronecker_sum import KroneckerSum, times
+from ovkgp.inference.algebra.kronecker_sum import KroneckerSum, multiply_first_axis
 from ovkgp.kernels.outputs.roots import thin_root
 
 MAX_RANK = 1500
-"""The most columns of F, over all components."""
+"""Maximum number of columns of F, over all components."""
 
-RESIDUAL = 0.01
-"""A factor of K is good enough when the variance that it leaves anywhere is this part of the smallest noise."""
+RESIDUAL_FRACTION = 0.01
+"""A factor of K is accurate enough if its residual variance is at most this fraction of the smallest noise variance."""
+
+MAX_SKETCH_COLUMNS = 200
+
+MAX_SKETCH_ENTRIES = 4_000_000
+"""Maximum number of entries of the sketch (32 MB), that of one chunk of rows."""
 
 CHUNK_ENTRIES = 1 << 22
-"""Entries of F that are formed at once on the way to S: 32 MB."""
+"""Entries of F that are formed together to compute S: 32 MB."""
 
 
 def pivoted_cholesky(matrix: Tensor, max_rank: int, tolerance: float) -> Tensor:
-    """L (n, r) with L Lᵀ ≈ A: each column takes away the largest diagonal entry left, until none exceeds `tolerance`.
-
-    Cost: O(n r²).
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.algebra.preconditioners import pivoted_cholesky
-        >>> pivoted_cholesky(torch.diag(torch.tensor([4.0, 1.0, 9.0])), max_rank=3, tolerance=2.0)
-        tensor([[0., 2.],
-                [0., 0.],
-                [3., 0.]])
-    """
+    """Compute L (n, r) with L Lᵀ ≈ A, eliminating the largest diagonal entry until none exceeds `tolerance`. O(n r²)."""
     rows = matrix.new_zeros(min(max_rank, len(matrix)), len(matrix))
     left = matrix.diagonal().clone()
     for rank in range(len(rows)):
         largest, pivot = (value.item() for value in left.max(0))
         if largest <= tolerance:
-            return rows[:rank].clone().mT  # lets go of the rows that were not needed
+            return rows[:rank].clone().mT  # frees the unused rows
         torch.sub(matrix[pivot], rows[:rank, pivot] @ rows[:rank], out=rows[rank]).div_(largest**0.5)
         left.sub_(rows[rank].square())
     return rows.mT
 
 
 class Preconditioner:
-    """P̂ = N + F Fᵀ for a `KroneckerSum`; `precondition` makes one.
+    """P̂ = N + F Fᵀ of a `KroneckerSum`, from factors L_q (n, r_q) and roots B_q (p, b_q); `chol` is the Cholesky
+    factor of S.
 
-    Args:
-        covariance: C, whose N and mask are used.
-        factors: the L_q, each (n, r_q).
-        roots: the B_q, each (p, b_q).
-        chol: the Cholesky factor of S; made where it is not given, in O(n p r_q R) with R = Σ r_q b_q.
-
-    Cost of a product with k columns: O((n p Σ r_q + R²) k).
+    Complexity: O(n p r_q R), R = Σ r_q b_q, for S; O((n p Σ r_q + R²) k) for a product with k columns.
     """
 
     def __init__(
@@ -75,64 +65,59 @@ class Preconditioner:
         self.chol = safe_cholesky(self._capacitance()) if chol is None else chol
 
     def _capacitance(self) -> Tensor:
-        """S = I + Fᵀ N⁻¹ F."""
-        gram = torch.cat([self._down(self.covariance.noise.solve(columns)) for columns in self.columns()], 1)
+        """Compute S = I + Fᵀ N⁻¹ F."""
+        gram = torch.cat(
+            [self._multiply_transposed(self.covariance.noise.solve(columns)) for columns in self.columns()], 1
+        )
         return ((gram + gram.mT) / 2).add_(torch.eye(len(gram), dtype=gram.dtype, device=gram.device))
 
     def columns(self) -> Iterator[Tensor]:
-        """The columns of F, some at a time, as (n, k, p)."""
+        """Iterate over the columns of F in chunks (n, k, p)."""
         yield self.factors[0].new_zeros(len(self.factors[0]), 0, len(self.roots[0]))  # so that there is always one
         for L, B in zip(self.factors, self.roots, strict=True):
             for part in L.split(max(1, CHUNK_ENTRIES // (len(L) * B.numel() + 1)), 1):
-                yield self.covariance.masked((part[:, :, None, None] * B.mT).flatten(1, 2))
+                yield self.covariance.zero_missing((part[:, :, None, None] * B.mT).flatten(1, 2))
 
-    def _down(self, V: Tensor) -> Tensor:
-        """Fᵀ V (R, k), for V (n, k, p) that is zero where nothing was seen."""
+    def _multiply_transposed(self, V: Tensor) -> Tensor:
+        """Compute Fᵀ V (R, k) for V (n, k, p) with zeros for missing entries."""
         pairs = zip(self.factors, self.roots, strict=True)
-        return torch.cat([(times(L.mT, V) @ B).transpose(1, 2).flatten(0, 1) for L, B in pairs])
+        return torch.cat([(multiply_first_axis(L.mT, V) @ B).transpose(1, 2).flatten(0, 1) for L, B in pairs])
 
-    def _up(self, weights: Tensor) -> Tensor:
-        """F w (n, k, p), for w (R, k)."""
+    def _multiply(self, weights: Tensor) -> Tensor:
+        """Compute F w (n, k, p) for w (R, k)."""
         parts = zip(self.factors, self.roots, weights.split(self.sizes), strict=True)
-        return self.covariance.masked(
-            sum(times(L, w.unflatten(0, (L.shape[1], B.shape[1])).transpose(1, 2) @ B.mT) for L, B, w in parts)
+        return self.covariance.zero_missing(
+            sum(
+                multiply_first_axis(L, w.unflatten(0, (L.shape[1], B.shape[1])).transpose(1, 2) @ B.mT)
+                for L, B, w in parts
+            )
         )
 
     def solve(self, V: Tensor) -> Tensor:
-        """P̂⁻¹ V for V (n, k, p)."""
+        """Compute P̂⁻¹ V for V (n, k, p)."""
         white = self.covariance.noise.solve(V)
-        correction = self._up(torch.cholesky_solve(self._down(white), self.chol))
+        correction = self._multiply(torch.cholesky_solve(self._multiply_transposed(white), self.chol))
         return white - self.covariance.noise.solve(correction)
 
     def sample(self, num_samples: int, seed: int) -> Tensor:
-        """Draws (n, k, p) from N(0, P̂)."""
+        """Draw (n, k, p) from N(0, P̂)."""
         generator = torch.Generator(self.chol.device).manual_seed(seed)
         kind = {"generator": generator, "dtype": self.chol.dtype, "device": self.chol.device}
         n, p = self.covariance.observed.shape
         weights = torch.randn(len(self.chol), num_samples, **kind)
-        white = self.covariance.masked(torch.randn(n, num_samples, p, **kind))
-        return self._up(weights) + self.covariance.noise.colour(white)
+        white = self.covariance.zero_missing(torch.randn(n, num_samples, p, **kind))
+        return self._multiply(weights) + self.covariance.noise.unwhiten(white)
 
     def logdet(self) -> Tensor:
         return 2 * self.chol.diagonal().log().sum() + self.covariance.noise.logdet()
 
 
-def precondition(covariance: KroneckerSum, max_rank: int = MAX_RANK) -> Preconditioner:
-    """P̂ with at most `max_rank` columns: an equal share for each component, and what one leaves goes to the next.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
-        >>> from ovkgp.inference.algebra.preconditioners import precondition
-        >>> I = torch.eye(3).double()
-        >>> C = KroneckerSum([I], [I[:2, :2]], torch.full((1, 2), 0.5).double(), torch.ones(3, 2).bool())
-        >>> precondition(C).logdet() / 6  # exact here: log 1.5
-        tensor(0.4055, dtype=torch.float64)
-    """
+def make_preconditioner(covariance: KroneckerSum, max_rank: int = MAX_RANK) -> Preconditioner:
+    """Make P̂ with at most `max_rank` columns, divided equally between components; unused columns go to the next."""
     for K in covariance.grams:
-        check_finite(K, "a Gram matrix")
+        check_finite(K, "A Gram matrix")
     roots = [thin_root(G) for G in covariance.output_matrices]
-    tolerance = RESIDUAL * covariance.noise.smallest()
+    tolerance = RESIDUAL_FRACTION * covariance.noise.min_variance()
     factors, left = {}, max_rank
     for q in sorted(range(len(roots)), key=lambda q: -roots[q].shape[1]):
         waiting = sum(B.shape[1] for i, B in enumerate(roots) if i not in factors)
@@ -142,32 +127,11 @@ def precondition(covariance: KroneckerSum, max_rank: int = MAX_RANK) -> Precondi
     return Preconditioner(covariance, [factors[q] for q in range(len(roots))], roots)
 
 
-SKETCHED_MAX_RANK = 200
-"""The most columns of the sketch."""
-
-SKETCH_ENTRIES = 4_000_000
-"""The most entries of the sketch (32 MB): that of one chunk of rows."""
-
-
 class SketchedPreconditioner:
-    """P̂ for C = I + A, with vectors (r, k, 1).
+    """P̂ for C = I + A of size r, with vectors (r, k, 1), from a sketch with `rank` columns (None: as many as allowed).
 
-    Args:
-        apply: V ↦ C V for V (r, k).
-        size: r.
-        rank: R; as many as there is room for where it is None.
-        seed: of the sketch.
-        like: a tensor that lives where the sketch shall.
-
-    Cost: one product with R columns and O(r R²) once, then O(r R k); O(r R) memory.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.algebra.preconditioners import SketchedPreconditioner
-        >>> A = torch.diag(torch.tensor([1e6, 1e3, 0.0, 0.0])).double()
-        >>> P = SketchedPreconditioner(lambda V: V + A @ V, 4, rank=3, like=A)
-        >>> 1 / P.power(torch.ones(4, 1, 1).double(), 1.0).flatten()  # the diagonal of C
-        tensor([1.0000e+06, 1.0010e+03, 1.0000e+00, 1.0000e+00], dtype=torch.float64)
+    `apply` is V ↦ C V for V (r, k); the sketch is on the device of `like`. One product with R columns and O(r R²) once,
+    then O(r R k).
     """
 
     def __init__(
@@ -179,23 +143,23 @@ class SketchedPreconditioner:
         seed: int = 0,
         like: Tensor,
     ):
-        rank = min(size, SKETCHED_MAX_RANK, max(SKETCH_ENTRIES // size, 1)) if rank is None else rank
+        rank = min(size, MAX_SKETCH_COLUMNS, max(MAX_SKETCH_ENTRIES // size, 1)) if rank is None else rank
         scores = torch.randn(size, rank, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         sketch = torch.linalg.qr(scores.to(like.device)).Q
         self.vectors, self.values = _nystrom(sketch, apply(sketch) - sketch)
-        is_all = self.vectors.shape[1] < rank
-        self.tail = 1.0 if is_all else self.values[-1].item()
+        is_exhaustive = self.vectors.shape[1] < rank
+        self.tail = 1.0 if is_exhaustive else self.values[-1].item()
 
     def power(self, V: Tensor, power: float) -> Tensor:
-        """P̂^{-power} V."""
-        shares = (self.tail / self.values) ** power - 1
+        """Compute P̂^{-power} V."""
+        weights = (self.tail / self.values) ** power - 1
         columns = V.squeeze(-1)
-        reduced = columns + self.vectors @ (shares.unsqueeze(-1) * (self.vectors.mT @ columns))
+        reduced = columns + self.vectors @ (weights.unsqueeze(-1) * (self.vectors.mT @ columns))
         return (reduced * self.tail**-power).unsqueeze(-1)
 
 
 def _nystrom(sketch: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
-    """U (r, R') and 1 + λ (R',), decreasing, without what is lost to rounding."""
+    """Compute U (r, R') and 1 + λ (R',), decreasing, without eigenvalues lost to rounding."""
     core = sketch.mT @ image
     weights, rotation = torch.linalg.eigh((core + core.mT) / 2)
     kept = weights > len(weights) * torch.finfo(weights.dtype).eps * weights[-1].clamp_min(

@@ -1,7 +1,8 @@
-"""How observations arise from the latent function: likelihoods of one kind, or one for each output.
+"""Likelihoods p(y | f): the distribution of the observations given the latent function.
 
-`make_likelihood("student_t", num_outputs)` is the door; a `Likelihood` knows its expected log density under a Gaussian
-(`expected`, `terms`) and the predictive mixture (`moments`, `cdf`, `quantile`), which `LikelihoodPrediction` shows.
+`make_likelihood("student_t", num_outputs)` makes one by its name. A `Likelihood` computes its expected log density
+under a Gaussian f (`expected`, `terms`) and the predictive distribution (`moments`, `cdf`, `quantile`) of a
+`LikelihoodPrediction`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Likelihoods whose outputs are independent given f: each entry is a scalar problem, p(y_ij | f_ij).
+"""The protocol of a likelihood p(y | f), and the base class of those whose outputs are independent given f.
 
-A subclass writes the scalar formulas for whole tensors of entries that were all observed; what is missing is put in and
-taken out here.
+For the latter each entry is a scalar problem, p(y_ij | f_ij): a subclass implements the formulas for tensors of
+observed entries, and `EntrywiseLikelihood` handles the missing ones.
 """
 
 from __future__ import annotations
@@ -16,68 +16,112 @@ from torch import Tensor
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
 
-START_SHARE = 0.1
-"""The share of an output's variance that is taken for noise before training, as for `OutputNoise`."""
+INITIAL_NOISE_FRACTION = 0.1
+"""Fraction of an output's variance that is attributed to noise before training, as for `OutputNoise`."""
 
 
 class Likelihood(Module, ABC):
-    """p(y | f) of p outputs; `expected`, `terms` and `log_density` are of a whole batch of rows.
+    """Distribution p(y | f) of p outputs given the latent function.
 
-    Args:
-        num_outputs: p.
+    Parameters
+    ----------
+    num_outputs : int
+        Number of outputs p.
 
-    Where `couples_outputs` is False, the outputs are independent given f: values are (n, p) and `variance` is the marginal
-    one, (n, p). Where it is True, values are (n,), one for each row, and `variance` is the covariance (n, p, p).
-    All arithmetic is in float64. `expected` and `terms` take O(n p) memory, O(n p²) where outputs are coupled, whatever the nodes of a
-    quadrature; they are differentiable once.
+    Attributes
+    ----------
+    name : str
+        Name in `make_likelihood`.
+    couples_outputs : bool
+        Whether the outputs of one row depend on one another given f. If False, log densities have shape (n, p) and
+        `variance` is the marginal one, (n, p). If True, log densities have shape (n,) and `variance` is the covariance,
+        (n, p, p).
+    predicts_from : {"diag", "output"}
+        Form of the latent prediction that `moments` needs: marginal variances (m, p), or covariances (m, p, p).
+
+    Notes
+    -----
+    All arithmetic is in float64. `expected` and `terms` take O(n p) memory, O(n p²) if outputs are coupled,
+    independently of the number of quadrature nodes; they are differentiable once.
     """
 
-    couples_outputs: bool = False
-    """Whether the outputs of one row depend on one another given f."""
-
-    predicts_from: str = "diag"
-    """The form of the latent prediction that `moments` needs: "diag", or "output" with the covariances (m, p, p)."""
-
     name: str
-    """What `make_likelihood` calls it."""
+    couples_outputs: bool = False
+    predicts_from: str = "diag"
 
     def __init__(self, num_outputs: int):
         super().__init__()
-        self.num_outputs = check_integer("the number of outputs", num_outputs)
+        self.num_outputs = check_integer("num_outputs", num_outputs)
 
     @property
     def is_real(self) -> Tensor:
-        """Which outputs (p,) take any real value, so that they may be centred and scaled."""
+        """Mask (p,) of the outputs that take any real value, so that they can be centered and scaled."""
         return torch.zeros(self.num_outputs, dtype=torch.bool)
 
     @abstractmethod
-    def check(self, Y: Tensor) -> None:
-        """Refuse Y (n, p) with values that cannot be observed; NaN passes."""
+    def check(self, Y: Tensor, first_output: int = 0) -> None:
+        """Check that all values can be observed under this likelihood.
+
+        Parameters
+        ----------
+        Y : Tensor of shape (n, p)
+            Outputs. NaN (missing) is allowed.
+        first_output : int, default=0
+            Index of the first column of Y in the data, which error messages refer to.
+
+        Raises
+        ------
+        InputError
+            If a value is outside the support; the message gives its row and column.
+        """
 
     @abstractmethod
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
-        """log p(y | f) of Y (n, p) at F (…, n, p): (…, n, p), or (…, n) where outputs are coupled."""
+        """Compute log p(y | f).
+
+        Parameters
+        ----------
+        Y : Tensor of shape (n, p)
+            Outputs, NaN where missing.
+        F : Tensor of shape (..., n, p)
+            Latent values.
+        noise : Tensor of shape (n, p) or None, default=None
+            Known noise variances, for Gaussian likelihoods only.
+
+        Returns
+        -------
+        Tensor of shape (..., n, p), or (..., n) if outputs are coupled
+            Log densities, zero where missing.
+        """
 
     @abstractmethod
     def expected(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
-        """E log p(y | f) under f ~ N(mean, variance), differentiable in these and in the likelihood's parameters.
+        """Compute E log p(y | f) under f ~ N(mean, variance), differentiable in these and in the parameters.
 
-        Args:
-            Y: (n, p), NaN where missing.
-            mean: (n, p).
-            variance: (n, p), or (n, p, p) where outputs are coupled.
-            noise: known variances (n, p) of the entries, for Gaussian likelihoods only.
+        Parameters
+        ----------
+        Y : Tensor of shape (n, p)
+            Outputs, NaN where missing.
+        mean : Tensor of shape (n, p)
+            Latent mean.
+        variance : Tensor of shape (n, p), or (n, p, p) if outputs are coupled
+            Latent variances or covariances.
+        noise : Tensor of shape (n, p) or None, default=None
+            Known noise variances, for Gaussian likelihoods only.
 
-        Returns:
-            (n, p), zero where missing; (n,) where outputs are coupled.
+        Returns
+        -------
+        Tensor of shape (n, p), or (n,) if outputs are coupled
+            Expected log densities, zero where missing.
         """
 
     def terms(
         self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The expected value, its ∂/∂mean (n, p) and −2 ∂/∂variance (n, p) or (n, p, p), without a graph.
+        """Compute `expected`, its ∂/∂mean (n, p) and −2 ∂/∂variance (n, p) or (n, p, p), without a graph.
 
-        These are what natural gradients need: by Bonnet's and Price's theorems E ∂ log p / ∂f and −E ∂² log p / ∂f².
+        By Bonnet's and Price's theorems the derivatives are E ∂ log p / ∂f and −E ∂² log p / ∂f²; natural gradients
+        need them.
         """
         with torch.enable_grad():
             mean, variance = (part.detach().double().requires_grad_() for part in (mean, variance))
@@ -87,125 +131,128 @@ class Likelihood(Module, ABC):
 
     @abstractmethod
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """E[y] and Var[y], each (m, p), of a new observation whose latent marginal is N(mean, variance)."""
+        """Compute E[y] and Var[y], each (m, p), of a new observation with latent marginals N(mean, variance)."""
 
     @abstractmethod
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """P(Y ≤ y) of the predictive mixture for y (…, m, p): (…, m, p)."""
+        """Compute P(Y ≤ y) of the predictive distribution at y (…, m, p); returns (…, m, p)."""
 
     @abstractmethod
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """log ∫ p(y | f) N(f; mean, variance) df of each entry of y (…, m, p): (…, m, p), NaN where y is NaN."""
+        """Compute log ∫ p(y | f) N(f; mean, variance) df of each entry of y (…, m, p); NaN where y is NaN."""
 
     @abstractmethod
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
-        """The q-quantile (m, p) of the predictive mixture."""
+        """Compute the q-quantile (m, p) of the predictive distribution."""
 
     def noise_covariance(self) -> Tensor | None:
-        """Cov[y | f] (p, p) where y = f + noise; None where it depends on f."""
+        """Return Cov[y | f] (p, p) if y = f + noise; None if it depends on f."""
         return None
 
     @abstractmethod
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:
-        """An observation for every latent value of F (…, p)."""
+        """Draw one observation per latent value of F (…, p)."""
 
     def start(self, Y: Tensor) -> None:
-        """Set the trained parameters from data (n, p), NaN where missing."""
+        """Initialize the trained parameters from data (n, p), NaN where missing."""
 
     @abstractmethod
     def initial_latent(self, Y: Tensor) -> Tensor:
-        """Where the latent mean (p,) may start, given data (n, p)."""
+        """Compute an initial value (p,) of the latent mean from data (n, p)."""
 
     def variables(self) -> dict[str, Tensor]:
-        """The trained parameters by name, as values: `scale`, `df`, `dispersion`, `noise`, …"""
+        """Return the values of the trained parameters by name: `scale`, `df`, `dispersion`, `noise`, …"""
         names = [name.removeprefix("raw_") for name, _ in self.named_parameters(recurse=False)]
-        return {name: self._value(name).detach().clone() for name in names}
+        return {name: self._get_value(name).detach().clone() for name in names}
 
-    def _own(self, name: str, value, start: float, least: float = 0.0) -> None:
-        """Keep a parameter above `least`, one number an output: trained (on the log scale) if `value` is None, else fixed."""
+    def _add_parameter(self, name: str, value, initial: float, lower: float = 0.0) -> None:
+        """Register a parameter (p,) above `lower`: trained (on the log scale) if `value` is None, else fixed."""
         if value is None:
-            raw = torch.full((self.num_outputs,), start - least, dtype=torch.float64).log()
+            raw = torch.full((self.num_outputs,), initial - lower, dtype=torch.float64).log()
             self.register_parameter(f"raw_{name}", torch.nn.Parameter(raw))
-            self.register_constraint(f"raw_{name}", GreaterThan(least, torch.exp, torch.log).double())
+            self.register_constraint(f"raw_{name}", GreaterThan(lower, torch.exp, torch.log).double())
         else:
-            self.register_buffer(f"fixed_{name}", _one_an_output(name, value, self.num_outputs, least))
+            self.register_buffer(f"fixed_{name}", _check_per_output(name, value, self.num_outputs, lower))
 
     def _is_trained(self, name: str) -> bool:
         return f"raw_{name}" in self._parameters
 
-    def _value(self, name: str) -> Tensor:
+    def _get_value(self, name: str) -> Tensor:
         if self._is_trained(name):
-            return self._constraints_of(name).transform(self._parameters[f"raw_{name}"])
+            return self._get_constraint(name).transform(self._parameters[f"raw_{name}"])
         return self._buffers[f"fixed_{name}"]
 
-    def _constraints_of(self, name: str) -> GreaterThan:
+    def _get_constraint(self, name: str) -> GreaterThan:
         return self.constraint_for_parameter_name(f"raw_{name}")
 
     @torch.no_grad()
-    def _place(self, name: str, value) -> None:
-        """Give a parameter, trained or fixed, another value."""
-        least = self._constraints_of(name).lower_bound.item() if self._is_trained(name) else 0.0
-        value = _one_an_output(name, value, self.num_outputs, least)
+    def _set_value(self, name: str, value) -> None:
+        """Set the value of a parameter, trained or fixed."""
+        lower = self._get_constraint(name).lower_bound.item() if self._is_trained(name) else 0.0
+        value = _check_per_output(name, value, self.num_outputs, lower)
         if self._is_trained(name):
             raw = self._parameters[f"raw_{name}"]
-            raw.copy_(self._constraints_of(name).inverse_transform(value.to(raw.device)))
+            raw.copy_(self._get_constraint(name).inverse_transform(value.to(raw.device)))
         else:
             self._buffers[f"fixed_{name}"].copy_(value)
 
 
-def _one_an_output(name: str, value, num_outputs: int, least: float) -> Tensor:
+def _check_per_output(name: str, value, num_outputs: int, lower: float) -> Tensor:
+    """Expand a number or one value per output to a tensor (p,) after checking its shape and range."""
+    expected = f"a number or one value per output, shape ({num_outputs},)"
     try:
         value = torch.as_tensor(value, dtype=torch.float64).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise OptionError(f"{name} must be a number or one an output, ({num_outputs},): {error}") from error
+        raise OptionError(f"{name} must be {expected}, got {value!r} ({error}).") from error
     if value.dim() > 1 or (value.dim() == 1 and len(value) not in {1, num_outputs}):
-        raise OptionError(
-            f"{name} must be a number or one an output, ({num_outputs},); got shape {tuple(value.shape)}."
-        )
-    if not bool((torch.isfinite(value) & (value > least)).all()):
-        raise OptionError(f"{name} must be finite and greater than {least:g}, got {value.tolist()}.")
+        raise OptionError(f"{name} must be {expected}, got shape {tuple(value.shape)}.")
+    if not bool((torch.isfinite(value) & (value > lower)).all()):
+        raise OptionError(f"{name} must be finite and greater than {lower:g}, got {value.tolist()}.")
     return value.expand(num_outputs).clone()
 
 
 def check_outputs(Y: Tensor, num_outputs: int) -> Tensor:
-    """Y (n, p) in float64, or an error that says what it should have been."""
+    """Check that Y is a tensor (n, p), and return it in float64."""
     if not isinstance(Y, Tensor) or Y.dim() != 2 or Y.shape[1] != num_outputs:
         given = tuple(Y.shape) if isinstance(Y, Tensor) else type(Y).__name__
-        raise InputError(f"Y must be a tensor (n, {num_outputs}), one column for each output; got {given}.")
+        raise InputError(f"Y must be a tensor of shape (n, {num_outputs}), one column per output, got {given}.")
     return Y.double()
 
 
-def reject_values(Y: Tensor, bad: Tensor, who: str, wanted: str) -> None:
-    """An error that names the first entry of Y (n, p) where `bad` holds."""
+def reject_values(Y: Tensor, bad: Tensor, likelihood: str, supported: str, first_output: int) -> None:
+    """Raise an error on the first entry of Y (n, p) where `bad` holds; columns are counted from `first_output`."""
     if bool(bad.any()):
         row, column = bad.nonzero()[0].tolist()
         more = int(bad.sum()) - 1
         raise InputError(
-            f"Y[{row}, {column}] = {Y[row, column].item():g}{f' (and {more} more)' if more else ''} cannot be an observation of "
-            f"a {who} likelihood, which takes {wanted}; NaN is a missing output."
+            f"Y[{row}, {first_output + column}] = {Y[row, column].item():g}{f' (and {more} more)' if more else ''} "
+            f"cannot be observed under a {likelihood} likelihood, which supports {supported}. Use NaN for missing "
+            "outputs."
         )
 
 
-def reject_noise(noise: Tensor | None, who: str) -> None:
-    """Known variances make sense for Gaussian noise only."""
+def reject_noise(noise: Tensor | None, likelihood: str) -> None:
+    """Raise an error if variances are known, which makes sense for Gaussian noise only."""
     if noise is not None:
-        raise InputError(f"a {who} likelihood takes no known noise; leave `noise` out, or use likelihood='gaussian'.")
+        raise InputError(
+            f"Known noise is not supported with a {likelihood} likelihood. Omit `noise`, or use likelihood='gaussian'."
+        )
 
 
 class EntrywiseLikelihood(Likelihood):
     """p(y | f) = Π_ij p(y_ij | f_ij); a subclass has `entry_log_density` and `entry_expected`, perhaps `entry_terms`.
 
-    Missing entries are seen by these as y = 0, mean = 0 and variance = 1, and their results are set to zero: zero is a
-    possible observation of every one of them.
+    Missing entries are passed to these as y = 0, mean = 0 and variance = 1, and their results are set to zero: zero is
+    in the support of every subclass.
     """
 
     @abstractmethod
     def entry_log_density(self, y: Tensor, f: Tensor) -> Tensor:
-        """log p(y | f), elementwise over (…, n, p)."""
+        """Compute log p(y | f), elementwise over (…, n, p)."""
 
     @abstractmethod
     def entry_expected(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """E log p(y | f), elementwise over (n, p)."""
+        """Compute E log p(y | f), elementwise over (n, p)."""
 
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
         reject_noise(noise, self.name)
@@ -227,7 +274,8 @@ class EntrywiseLikelihood(Likelihood):
             return tuple(term.where(observed, 0.0) for term in self.entry_terms(*entries))
 
     def entry_terms(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The value, ∂/∂mean and −2 ∂/∂variance, elementwise; by automatic differentiation unless it is overridden."""
+        """Compute the value, ∂/∂mean and −2 ∂/∂variance, elementwise; by automatic differentiation unless
+        overridden."""
         with torch.enable_grad():
             mean, variance = (part.detach().requires_grad_() for part in (mean, variance))
             value = self.entry_expected(y, mean, variance)
@@ -236,11 +284,9 @@ class EntrywiseLikelihood(Likelihood):
 
 
 def observed_entries(Y: Tensor, mean: Tensor, variance: Tensor, num_outputs: int) -> tuple[Tensor, ...]:
-    """Which entries were seen, and y, mean, variance in float64 with (0, 0, 1) where they were not."""
+    """Return the mask of observed entries, and y, mean, variance in float64 with (0, 0, 1) where unobserved."""
     Y = check_outputs(Y, num_outputs)
-    for name, part in (("mean", mean), ("variance", variance)):
-        if part.shape != Y.shape:
-            raise InputError(f"the latent {name} must have the shape of Y, {tuple(Y.shape)}; got {tuple(part.shape)}.")
+    check_latent_shapes(Y, mean, variance)
     observed = ~torch.isnan(Y)
     return (
         observed,
@@ -250,7 +296,16 @@ def observed_entries(Y: Tensor, mean: Tensor, variance: Tensor, num_outputs: int
     )
 
 
-def marginal(mean: Tensor, variance: Tensor) -> Tensor:
-    """The marginal variances (m, p) in float64, of those or of covariances (m, p, p)."""
+def check_latent_shapes(Y: Tensor, mean: Tensor, variance: Tensor) -> None:
+    """Check that the latent mean and variance have the shape of Y."""
+    for name, latent in (("mean", mean), ("variance", variance)):
+        if latent.shape != Y.shape:
+            raise InputError(
+                f"The latent {name} has shape {tuple(latent.shape)}, expected {tuple(Y.shape)}, the shape of Y."
+            )
+
+
+def marginal_variance(mean: Tensor, variance: Tensor) -> Tensor:
+    """Return the marginal variances (m, p) in float64, from these or from covariances (m, p, p)."""
     variance = variance.double()
     return variance.diagonal(dim1=-2, dim2=-1) if variance.dim() > mean.dim() else variance

@@ -1,7 +1,7 @@
-"""Gaussian noise, y = f + ε with ε ~ N(0, Σ): every expectation in closed form.
+"""The Gaussian likelihood, y = f + ε with ε ~ N(0, Σ): every expectation in closed form.
 
-E log p(y | f) = log N(y; m, Σ) − ½ tr(Σ⁻¹ V). A diagonal Σ, or variances known for each entry, keeps the outputs apart; a full
-Σ couples them, and a row with missing outputs has the Σ of those that were seen.
+E log p(y | f) = log N(y; m, Σ) − ½ tr(Σ⁻¹ V). With a diagonal Σ, or known variances per entry, the outputs are
+independent given f; a full Σ couples them, and a row with missing outputs has the Σ of its observed outputs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError
 from ovkgp.inference.likelihoods.base import (
-    START_SHARE,
+    INITIAL_NOISE_FRACTION,
     Likelihood,
     check_outputs,
-    marginal,
+    marginal_variance,
     observed_entries,
     reject_values,
 )
-from ovkgp.inference.likelihoods.location import column_spread, column_statistic
+from ovkgp.inference.likelihoods.location import column_statistic, column_std
 from ovkgp.inference.likelihoods.prediction import check_level
 from ovkgp.inference.likelihoods.quadrature import normal_cdf
 from ovkgp.inference.model.mean_noise import OutputNoise
@@ -29,21 +29,27 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Gaussian(Likelihood):
-    """y = f + ε, ε ~ N(0, Σ).
+    """Gaussian noise, y = f + ε with ε ~ N(0, Σ).
 
-    Args:
-        num_outputs: p.
-        noise: as for `OperatorValuedGP`: "shared", "per_output" or "full" (trained), or a variance, (p,) or (p, p) (fixed).
+    Parameters
+    ----------
+    num_outputs : int
+        Number of outputs p.
+    noise : {"shared", "per_output", "full"}, float or array-like of shape (p,) or (p, p), default="per_output"
+        Noise variance or covariance Σ, as for `OperatorValuedGP`. A name is trained, values are fixed.
 
-    Cost: O(n p); with a full Σ O(n p² + k p³) time and O(n p²) memory for k patterns of missing outputs.
+    Notes
+    -----
+    Complexity: O(n p); with a full Σ O(n p² + k p³) time and O(n p²) memory for k patterns of missing outputs.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.likelihoods import Gaussian
-        >>> likelihood = Gaussian(num_outputs=2, noise=1.0)
-        >>> Y = torch.tensor([[0.0, torch.nan]])
-        >>> likelihood.expected(Y, torch.zeros(1, 2), torch.ones(1, 2)).tolist()  # −½ log 2π − ½
-        [[-1.4189385332046727, 0.0]]
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.inference.likelihoods import Gaussian
+    >>> likelihood = Gaussian(num_outputs=2, noise=1.0)
+    >>> Y = torch.tensor([[0.0, torch.nan]])
+    >>> likelihood.expected(Y, torch.zeros(1, 2), torch.ones(1, 2)).tolist()  # −½ log 2π − ½
+    [[-1.4189385332046727, 0.0]]
     """
 
     name = "gaussian"
@@ -62,11 +68,11 @@ class Gaussian(Likelihood):
 
     @property
     def noise(self) -> Tensor:
-        """Σ as it was asked for: a scalar, (p,) or (p, p)."""
+        """Σ in the form of the option `noise`: a scalar, (p,) or (p, p)."""
         return self.noise_model.value
 
-    def check(self, Y: Tensor) -> None:
-        reject_values(check_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers")
+    def check(self, Y: Tensor, first_output: int = 0) -> None:
+        reject_values(check_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers", first_output)
 
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
         Y, F = check_outputs(Y, self.num_outputs), F.double()
@@ -81,12 +87,12 @@ class Gaussian(Likelihood):
     def expected(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
         if self.couples_outputs:
             precision, constant, residual = self._coupled(Y, mean, variance, noise)
-            spread = residual.unsqueeze(-1) * residual.unsqueeze(-2) + variance.double()
-            return constant - (precision * spread).sum((-2, -1)) / 2
+            second_moment = residual.unsqueeze(-1) * residual.unsqueeze(-2) + variance.double()
+            return constant - (precision * second_moment).sum((-2, -1)) / 2
         observed, y, mean, variance = observed_entries(Y, mean, variance, self.num_outputs)
         variances = self._variances(observed, noise)
-        spread = (y - mean).square() + variance
-        return (-(LOG_2PI + variances.log() + spread / variances) / 2).where(observed, 0.0)
+        second_moment = (y - mean).square() + variance
+        return (-(LOG_2PI + variances.log() + second_moment / variances) / 2).where(observed, 0.0)
 
     @torch.no_grad()
     def terms(
@@ -102,7 +108,7 @@ class Gaussian(Likelihood):
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         mean = mean.double()
-        return mean, marginal(mean, variance) + self.noise_model.variances
+        return mean, marginal_variance(mean, variance) + self.noise_model.variances
 
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         mean, variance = self.moments(mean, variance)
@@ -127,9 +133,11 @@ class Gaussian(Likelihood):
         return F + (scores * noise.value.sqrt() if noise.is_diagonal else scores @ noise.chol.mT)
 
     def start(self, Y: Tensor) -> None:
-        """A tenth of each output's variance is noise, where it is trained."""
+        """Set trained noise to a tenth of each output's variance."""
         if self.noise_model.is_trained:
-            self.noise_model.set(START_SHARE * column_spread(check_outputs(Y, self.num_outputs), robust=False).square())
+            self.noise_model.set(
+                INITIAL_NOISE_FRACTION * column_std(check_outputs(Y, self.num_outputs), robust=False).square()
+            )
 
     def initial_latent(self, Y: Tensor) -> Tensor:
         return column_statistic(check_outputs(Y, self.num_outputs), torch.nanmean)
@@ -138,37 +146,36 @@ class Gaussian(Likelihood):
         return {"noise": self.noise.detach().clone()} if self.noise_model.is_trained else {}
 
     def _variances(self, observed: Tensor, noise: Tensor | None) -> Tensor:
-        """Σ_jj of every entry (n, p); the known ones where they are given, and 1 where nothing was seen."""
+        """Return Σ_jj of each entry (n, p); if `noise` is known, its values where observed and 1 elsewhere."""
         if noise is None:
             return self.noise_model.variances.expand(observed.shape)
         if noise.shape != observed.shape:
-            raise InputError(
-                f"known noise must have the shape of Y, {tuple(observed.shape)}; got {tuple(noise.shape)}."
-            )
+            raise InputError(f"noise has shape {tuple(noise.shape)}, expected {tuple(observed.shape)}, the shape of Y.")
         noise = noise.double()
         if not bool((torch.isfinite(noise) & (noise > 0))[observed].all()):
-            raise InputError("known noise is a variance: it must be positive and finite wherever Y is observed.")
+            raise InputError("noise must hold positive and finite variances wherever Y is observed.")
         return torch.where(observed, noise, 1.0)
 
     def _coupled(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None) -> tuple[Tensor, ...]:
+        """Return precisions and constants of `_rows`, and residuals (n, p), zero where unobserved."""
         Y = check_outputs(Y, self.num_outputs)
         if mean.shape != Y.shape or variance.shape != (*Y.shape, Y.shape[1]):
             raise InputError(
-                f"full noise couples the outputs: it takes a mean {tuple(Y.shape)} and covariances (n, p, p); got "
-                f"{tuple(mean.shape)} and {tuple(variance.shape)}."
+                f"The latent mean and covariance have shapes {tuple(mean.shape)} and {tuple(variance.shape)}, expected "
+                f"{tuple(Y.shape)} and {(*Y.shape, Y.shape[1])}, as full noise couples the outputs."
             )
         observed = ~torch.isnan(Y)
         return *self._rows(observed, noise), torch.where(observed, Y - mean.double(), 0.0)
 
     def _rows(self, observed: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Σ⁻¹ (n, p, p) of the outputs seen in each row, zero elsewhere, and −½ log det 2πΣ (n,)."""
+        """Return Σ⁻¹ (n, p, p) of each row's observed outputs, zero elsewhere, and −½ log det 2πΣ (n,)."""
         if noise is not None:
             variances = self._variances(observed, noise)
             constant = -(LOG_2PI + variances.log()).where(observed, 0.0).sum(-1) / 2
             return torch.diag_embed((1 / variances).where(observed, 0.0)), constant
         patterns, which = torch.unique(observed, dim=0, return_inverse=True)
         both = patterns.unsqueeze(-1) & patterns.unsqueeze(-2)
-        # What is missing gets a noise of its own, of variance one, which leaves the other entries of the inverse alone.
+        # Missing outputs get independent noise of variance one, which does not change the other entries of the inverse.
         chol = torch.linalg.cholesky(torch.where(both, self.noise, torch.eye(self.num_outputs).to(self.noise)))
         logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         precision = torch.cholesky_inverse(chol).where(both, 0.0)

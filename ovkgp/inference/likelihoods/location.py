@@ -1,8 +1,8 @@
-"""Huber's loss as a normalised density: Gaussian up to κ scales, exponential beyond.
+"""Additive noise with a scale, y = f + s·e, that is robust against gross errors: `StudentT` and `Huber`.
 
-p(y | f) = exp(−h_κ(r/s)) / (s Z), h_κ(u) = ½u² for |u| ≤ κ and κ(|u| − κ/2) beyond (LT-56),
-Z = √(2π)(2Φ(κ) − 1) + (2/κ) e^{−κ²/2}. Since h_κ(u) = κu − ½κ² + ½ max(κ − u, 0)² − ½ max(−κ − u, 0)², its expectation under a normal
-law is closed, and for u of positive mean nothing large is subtracted from anything large.
+Huber: p(y | f) = exp(−h_κ(r/s)) / (s Z), h_κ(u) = ½u² for |u| ≤ κ and κ(|u| − κ/2) beyond (LT-56),
+Z = √(2π)(2Φ(κ) − 1) + (2/κ) e^{−κ²/2}. Since h_κ(u) = κu − ½κ² + ½ max(κ − u, 0)² − ½ max(−κ − u, 0)², its
+expectation under a normal distribution is closed, without cancellation for u of positive mean.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from scipy.special import gammainccinv, gammaincinv, gammaln, ndtr, owens_t
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.likelihoods.base import START_SHARE, EntrywiseLikelihood, check_outputs, marginal, reject_values
+from ovkgp.inference.likelihoods.base import (
+    INITIAL_NOISE_FRACTION,
+    EntrywiseLikelihood,
+    check_outputs,
+    marginal_variance,
+    reject_values,
+)
 from ovkgp.inference.likelihoods.prediction import continuous_quantile
 from ovkgp.inference.likelihoods.quadrature import (
-    by_blocks,
+    apply_by_blocks,
     expected_log1p_square,
     expected_positive_part,
     log_tilted_cdf,
@@ -31,31 +37,35 @@ from ovkgp.inference.likelihoods.quadrature import (
 )
 
 NORMAL_MAD = 1.482602218505602
-"""The standard deviation of a normal law whose median absolute deviation is one."""
+"""Standard deviation of a normal distribution whose median absolute deviation is one."""
 INFINITE_UNIT_VARIANCE = 3.0
-"""What an infinite variance of the noise at unit scale counts as when a scale is started."""
+"""Replacement of an infinite noise variance at unit scale when a scale is initialized."""
+MIN_DF = 2.0
+"""Lower bound of trained degrees of freedom, above which a new observation has a variance."""
+INITIAL_DF = 5.0
+LARGE_DF = 1e3
+"""Above it log Γ((ν+1)/2) − log Γ(ν/2) is a series, whose next term is below 1e-16; a direct difference loses
+digits."""
+MIN_PRECISION_NODES, PRECISION_STEP, PRECISION_TAIL = 64, 0.35, 1e-12
+"""Quadrature over the precision of the t distribution: least number of nodes, largest step in log τ, omitted tail
+probability."""
 
 
 class LocationLikelihood(EntrywiseLikelihood):
-    """y = f + s·e.
-
-    Args:
-        num_outputs: p.
-        scale: s, a number or (p,), kept fixed; None trains one an output.
-    """
+    """y = f + s·e with a scale s per output, fixed if given and trained if None."""
 
     def __init__(self, num_outputs: int, scale=None):
         super().__init__(num_outputs)
-        self._own("scale", scale, start=0.3)
+        self._add_parameter("scale", scale, initial=0.3)
 
     @property
     def scale(self) -> Tensor:
-        """s (p,), in the units of the outputs."""
-        return self._value("scale")
+        """Scale s (p,), in the units of the outputs."""
+        return self._get_value("scale")
 
     @scale.setter
     def scale(self, value) -> None:
-        self._place("scale", value)
+        self._set_value("scale", value)
 
     @property
     def is_real(self) -> Tensor:
@@ -63,95 +73,83 @@ class LocationLikelihood(EntrywiseLikelihood):
 
     @abstractmethod
     def unit_moments(self) -> tuple[Tensor, Tensor]:
-        """E[e] and Var[e] at scale one, (p,)."""
+        """Compute E[e] and Var[e] at scale one, (p,)."""
 
-    def check(self, Y: Tensor) -> None:
-        reject_values(check_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers")
+    def check(self, Y: Tensor, first_output: int = 0) -> None:
+        reject_values(check_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers", first_output)
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        (shift, spread), mean = self.unit_moments(), mean.double()
-        return mean + self.scale * shift, marginal(mean, variance) + self.scale.square() * spread
+        (shift, noise), mean = self.unit_moments(), mean.double()
+        return mean + self.scale * shift, marginal_variance(mean, variance) + self.scale.square() * noise
 
     def noise_covariance(self) -> Tensor:
         return torch.diag_embed(self.scale.square() * self.unit_moments()[1])
 
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
-        """Found on `cdf`, starting from an interval that is as wide as the latent law and the scale together."""
-        width = (marginal(mean, variance) + self.scale.square()).sqrt()
+        """Invert `cdf`; the initial interval is as wide as latent standard deviation and scale together."""
+        width = (marginal_variance(mean, variance) + self.scale.square()).sqrt()
         return continuous_quantile(lambda y: self.cdf(y, mean, variance), q, mean.double(), width)
 
     @torch.no_grad()
     def start(self, Y: Tensor) -> None:
-        """A scale with which the noise has a tenth of each output's (robust) variance."""
+        """Set the scale such that noise has a tenth of each output's (robust) variance."""
         if self._is_trained("scale"):
-            spread = column_spread(check_outputs(Y, self.num_outputs))
+            std = column_std(check_outputs(Y, self.num_outputs))
             unit = self.unit_moments()[1].nan_to_num(posinf=INFINITE_UNIT_VARIANCE)
-            self.scale = spread.to(unit.device) * (START_SHARE / unit).sqrt()
+            self.scale = std.to(unit.device) * (INITIAL_NOISE_FRACTION / unit).sqrt()
 
     def initial_latent(self, Y: Tensor) -> Tensor:
-        """The median of each output."""
+        """Return the median of each output."""
         return column_statistic(check_outputs(Y, self.num_outputs), lambda y, dim: y.nanmedian(dim).values)
 
-
-def column_statistic(Y: Tensor, statistic: Callable[..., Tensor]) -> Tensor:
-    """A statistic of each column of Y (n, p) that ignores NaN; 0 for a column in which there is nothing else."""
-    return statistic(Y, dim=0).nan_to_num(0.0)
-
-
-def column_spread(Y: Tensor, robust: bool = True) -> Tensor:
-    """The standard deviation (p,) of each column; by the median absolute deviation where that is not zero. 1 if constant."""
-    centred = Y - Y.nanmean(0)
-    spread = centred.square().nanmean(0).sqrt()
-    if robust:
-        deviation = NORMAL_MAD * (Y - Y.nanmedian(0).values).abs().nanmedian(0).values
-        spread = torch.where(deviation > 0, deviation, spread)
-    return torch.where(spread > 1e-12 * Y.abs().nan_to_num(0.0).amax(0), spread, 1.0)
-
-
-MIN_DF = 2.0
-"""Trained degrees of freedom stay above 2, so that a new observation has a variance."""
-START_DF = 5.0
-LARGE_DF = 1e3
-"""Above it log Γ((ν+1)/2) − log Γ(ν/2) is a series, whose next term is below 1e-16; a plain difference loses digits."""
-_LEAST_NODES, _STEP, _TAIL = 64, 0.35, 1e-12
+    def _standardize(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the residual and the latent standard deviation in units of the scale."""
+        return (y - mean) / self.scale, standard_deviation(variance / self.scale.square(), torch.ones_like(self.scale))
 
 
 class StudentT(LocationLikelihood):
-    """y = f + s·e, e ~ t(ν).
+    """Student-t noise, y = f + s·e with e ~ t(ν).
 
-    Args:
-        num_outputs: p.
-        scale: s, a number or (p,), kept fixed; None trains one an output.
-        df: ν, a number or (p,), kept fixed (any ν > 0); None trains one an output, above 2: Var[y] = v + s² ν/(ν − 2) is then
-            finite. With a fixed ν ≤ 2 the variance of a new observation is infinite, and with ν ≤ 1 its mean is the location f.
+    Parameters
+    ----------
+    num_outputs : int
+        Number of outputs p.
+    scale : float, array-like of shape (p,) or None, default=None
+        Fixed scale s. If None, one scale per output is trained.
+    df : float, array-like of shape (p,) or None, default=None
+        Fixed degrees of freedom ν > 0. If None, one value per output is trained above 2, so that Var[y] = v + s² ν/(ν −
+        2) is finite. With a fixed ν ≤ 2 the variance of a new observation is infinite, and with ν ≤ 1 its mean is
+        reported as the location f.
 
+    Notes
+    -----
     log p is not concave in f: `terms` has negative curvatures at gross errors.
+    Complexity: `expected` takes about 40 nodes per entry, `cdf` 64 to 90 (more for ν < 2).
 
-    Cost: `expected` about 40 nodes for each entry (`quadrature.expected_log1p_square`), `cdf` 64 to 90 (more for ν < 2).
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.likelihoods import StudentT
-        >>> likelihood = StudentT(num_outputs=1, scale=1.0, df=4.0)
-        >>> value, first, curvature = likelihood.terms(torch.tensor([[9.0]]), torch.zeros(1, 1), torch.ones(1, 1))
-        >>> round(first.item(), 3), bool(curvature < 0)  # a gross error pulls little: (ν+1) r / (ν + r²) = 0.53 at v = 0
-        (0.535, True)
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.inference.likelihoods import StudentT
+    >>> likelihood = StudentT(num_outputs=1, scale=1.0, df=4.0)
+    >>> value, first, curvature = likelihood.terms(torch.tensor([[9.0]]), torch.zeros(1, 1), torch.ones(1, 1))
+    >>> round(first.item(), 3), bool(curvature < 0)  # (ν+1) r / (ν + r²) = 0.53 at v = 0
+    (0.535, True)
     """
 
     name = "student_t"
 
     def __init__(self, num_outputs: int, scale=None, df=None):
         super().__init__(num_outputs, scale)
-        self._own("df", df, start=START_DF, least=MIN_DF if df is None else 0.0)
+        self._add_parameter("df", df, initial=INITIAL_DF, lower=MIN_DF if df is None else 0.0)
 
     @property
     def df(self) -> Tensor:
-        """ν (p,)."""
-        return self._value("df")
+        """Degrees of freedom ν (p,)."""
+        return self._get_value("df")
 
     @df.setter
     def df(self, value) -> None:
-        self._place("df", value)
+        self._set_value("df", value)
 
     def entry_log_density(self, y: Tensor, f: Tensor) -> Tensor:
         residual = (y - f) / (self.scale * self.df.sqrt())
@@ -163,9 +161,9 @@ class StudentT(LocationLikelihood):
 
     def _constant(self) -> Tensor:
         df, small, half = self.df, self.df.clamp_max(LARGE_DF), self.df.clamp_min(LARGE_DF) / 2
-        plain = torch.lgamma((small + 1) / 2) - torch.lgamma(small / 2)
+        direct = torch.lgamma((small + 1) / 2) - torch.lgamma(small / 2)
         series = half.log() / 2 - 1 / (8 * half) + 1 / (192 * half**3)
-        return torch.where(df < LARGE_DF, plain, series) - (math.pi * df).log() / 2 - self.scale.log()
+        return torch.where(df < LARGE_DF, direct, series) - (math.pi * df).log() / 2 - self.scale.log()
 
     def unit_moments(self) -> tuple[Tensor, Tensor]:
         df = self.df
@@ -173,27 +171,29 @@ class StudentT(LocationLikelihood):
 
     @torch.no_grad()
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """E Φ((y − m) / √(v + s²/τ)) over the precision τ ~ Gamma(ν/2, ν/2), of which the t law is a mixture."""
+        """Compute E Φ((y − m) / √(v + s²/τ)) over the precision τ ~ Gamma(ν/2, ν/2) of the t distribution as a normal
+        mixture."""
         gap, output = y.double() - mean.double(), torch.arange(self.num_outputs, device=mean.device)
         precision, weights = (part.to(mean.device) for part in _precision_rule(self.df.detach().cpu().numpy()))
         noise = self.scale.square().unsqueeze(-1) / precision
 
         def mixture(gap: Tensor, variance: Tensor, output: Tensor) -> Tensor:
-            spread = variance.unsqueeze(-1) + noise[output]
-            return (normal_cdf(gap.unsqueeze(-1) / spread.sqrt()) * weights[output]).sum(-1)
+            total = variance.unsqueeze(-1) + noise[output]
+            return (normal_cdf(gap.unsqueeze(-1) / total.sqrt()) * weights[output]).sum(-1)
 
-        parts = (part.expand(gap.shape).reshape(-1) for part in (gap, marginal(mean, variance), output))
-        return by_blocks(mixture, weights.shape[1], *parts).reshape(gap.shape)
+        parts = (part.expand(gap.shape).reshape(-1) for part in (gap, marginal_variance(mean, variance), output))
+        return apply_by_blocks(mixture, weights.shape[1], *parts).reshape(gap.shape)
 
     @torch.no_grad()
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """log E N(y; m, v + s²/τ) over the precision τ, whose nodes reach to where a gross error would put it."""
+        """Compute log E N(y; m, v + s²/τ) over the precision τ, with nodes that cover its posterior given a gross
+        error."""
         mean = mean.double()
-        gap, variance = torch.broadcast_tensors(y.double() - mean, marginal(mean, variance))
+        gap, variance = torch.broadcast_tensors(y.double() - mean, marginal_variance(mean, variance))
         residual = (gap / self.scale).nan_to_num()
         t, log_weight = (part.to(mean.device) for part in _precision_grid(self.df, residual))
-        spread = variance.unsqueeze(-1) + self.scale.square().unsqueeze(-1) * torch.exp(-t)
-        log_normal = -(math.log(2 * math.pi) + spread.log() + gap.square().unsqueeze(-1) / spread) / 2
+        total = variance.unsqueeze(-1) + self.scale.square().unsqueeze(-1) * torch.exp(-t)
+        log_normal = -(math.log(2 * math.pi) + total.log() + gap.square().unsqueeze(-1) / total) / 2
         return (log_weight + log_normal).logsumexp(-1)
 
     @torch.no_grad()
@@ -206,65 +206,47 @@ class StudentT(LocationLikelihood):
     @torch.no_grad()
     def start(self, Y: Tensor) -> None:
         if self._is_trained("df"):
-            self.df = START_DF
+            self.df = INITIAL_DF
         super().start(Y)
 
 
-def _precision_rule(df: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Nodes τ and weights (p, N) of Gamma(ν/2, ν/2): the trapezoidal rule in log τ between two far quantiles."""
-    half = df[:, None] / 2
-    # for a small shape a the lower quantile, (tail · Γ(a + 1))^{1/a}, is not a number that can be written
-    low = np.where(
-        half < 0.5, (np.log(_TAIL) + gammaln(half + 1)) / half, np.log(gammaincinv(np.maximum(half, 0.5), _TAIL))
-    )
-    high = np.log(gammainccinv(half, _TAIL))
-    count = max(_LEAST_NODES, int(np.ceil((high - low).max() / _STEP)))
-    t = low + (high - low) * np.linspace(0.0, 1.0, count)
-    weights = np.exp(half * t - np.exp(t) - gammaln(half))
-    return torch.from_numpy(np.exp(t) / half), torch.from_numpy(weights / weights.sum(1, keepdims=True))
-
-
-def _precision_grid(df: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes t = log τ and the logarithms of their weights, (…, m, p, N), that hold the law of τ both before and after a
-    residual (…, m, p) in scales: Gamma(ν/2, ν/2) and Gamma((ν+1)/2, (ν + r²)/2)."""
-    half, residual = df.detach().cpu().numpy() / 2, residual.detach().cpu().numpy()
-    after = gammaincinv(half + 0.5, _TAIL) / (half + residual**2 / 2)
-    low = np.log(np.minimum(gammaincinv(half, _TAIL) / half, after))
-    high = np.log(gammainccinv(half, _TAIL) / half)
-    steps = (high - low) / np.minimum(_STEP, 1 / np.sqrt(half + 0.5))  # as long as the narrower of the two laws is wide
-    count = max(_LEAST_NODES, int(np.ceil(steps.max(initial=0.0))))
-    t = low[..., None] + (high - low)[..., None] * np.linspace(0.0, 1.0, count)
-    half, step = half[:, None], (high - low)[..., None] / (count - 1)
-    log_density = half * (t + np.log(half)) - half * np.exp(t) - gammaln(half)
-    return torch.from_numpy(t), torch.from_numpy(log_density + np.log(step))
-
-
 class Huber(LocationLikelihood):
-    """y = f + s·e, e with density exp(−h_κ(e)) / Z.
+    """Noise with the Huber loss as negative log density, y = f + s·e with density exp(−h_κ(e)) / Z of e.
 
-    Args:
-        num_outputs: p.
-        scale: s, a number or (p,), kept fixed; None trains one an output.
-        kappa: κ > 0, for all outputs; 1.345 is 95 % efficient where noise is Gaussian.
+    Parameters
+    ----------
+    num_outputs : int
+        Number of outputs p.
+    scale : float, array-like of shape (p,) or None, default=None
+        Fixed scale s. If None, one scale per output is trained.
+    kappa : float, default=1.345
+        Threshold κ > 0 of all outputs, in units of the scale, beyond which the loss is linear. The default is 95 %
+        efficient for Gaussian noise.
 
+    Notes
+    -----
     log p is concave in f, with curvatures between 0 and 1/s².
+    Complexity: O(n p), in closed form; `cdf` runs on the CPU (Owen's T function).
 
-    Cost: O(n p), closed forms throughout; `cdf` runs on the CPU (Owen's T function).
+    References
+    ----------
+    LT-56
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.likelihoods import Huber
-        >>> likelihood = Huber(num_outputs=1, scale=1.0)
-        >>> _, first, curvature = likelihood.terms(torch.tensor([[50.0]]), torch.zeros(1, 1), torch.ones(1, 1))
-        >>> round(first.item(), 9), curvature.item()
-        (1.345, 0.0)
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.inference.likelihoods import Huber
+    >>> likelihood = Huber(num_outputs=1, scale=1.0)
+    >>> _, first, curvature = likelihood.terms(torch.tensor([[50.0]]), torch.zeros(1, 1), torch.ones(1, 1))
+    >>> round(first.item(), 9), curvature.item()
+    (1.345, 0.0)
     """
 
     name = "huber"
 
     def __init__(self, num_outputs: int, scale=None, kappa: float = 1.345):
         if not (math.isfinite(kappa) and kappa > 0):
-            raise OptionError(f"kappa is where the loss turns linear, a positive number of scales; got {kappa!r}.")
+            raise OptionError(f"kappa must be finite and greater than 0, got {kappa!r}.")
         super().__init__(num_outputs, scale)
         self.kappa = float(kappa)
 
@@ -274,24 +256,21 @@ class Huber(LocationLikelihood):
         return self._constant() - loss
 
     def entry_expected(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        gap, std = self._standardised(y, mean, variance)
+        gap, std = self._standardize(y, mean, variance)
         size = gap.abs()
         inside = _half_square(self.kappa - size, std) - _half_square(-self.kappa - size, std)
         return self._constant() - self.kappa * (size - self.kappa / 2) - inside
 
     def entry_terms(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        gap, std = self._standardised(y, mean, variance)
+        gap, std = self._standardize(y, mean, variance)
         below, beyond = self.kappa - gap.abs(), -self.kappa - gap.abs()
         first = self.kappa - expected_positive_part(below, std) + expected_positive_part(beyond, std)
         curvature = normal_cdf(below / std) - normal_cdf(beyond / std)
         return self.entry_expected(y, mean, variance), gap.sign() * first / self.scale, curvature / self.scale.square()
 
-    def _standardised(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        return (y - mean) / self.scale, standard_deviation(variance / self.scale.square(), torch.ones_like(self.scale))
-
     @property
     def _masses(self) -> tuple[float, float]:
-        """Of the Gaussian middle and of both tails together, times Z."""
+        """Masses of the Gaussian middle and of both tails together, times Z."""
         middle = math.sqrt(2 * math.pi) * (2 * ndtr(self.kappa) - 1)
         return middle, 2 / self.kappa * math.exp(-(self.kappa**2) / 2)
 
@@ -305,8 +284,8 @@ class Huber(LocationLikelihood):
 
     @torch.no_grad()
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Middle and tails of the noise apart: a bivariate normal rectangle, and two exponential tails."""
-        gap, std = self._standardised(y.double(), mean.double(), marginal(mean, variance))
+        """Add up the middle of the noise, a bivariate normal rectangle, and its two exponential tails."""
+        gap, std = self._standardize(y.double(), mean.double(), marginal_variance(mean, variance))
         kappa, tail = self.kappa, math.exp(-(self.kappa**2) / 2) / self.kappa
         above, below = (gap - kappa) / std, (gap + kappa) / std
         right = tail * (normal_cdf(above) - tilted_cdf(kappa * std, above))
@@ -318,8 +297,9 @@ class Huber(LocationLikelihood):
 
     @torch.no_grad()
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Middle and tails of the noise apart: a normal density times a normal probability, and two exponential tails."""
-        gap, std = self._standardised(y.double(), mean.double(), marginal(mean, variance))
+        """Add up the middle of the noise, a normal density times a normal probability, and its two exponential
+        tails."""
+        gap, std = self._standardize(y.double(), mean.double(), marginal_variance(mean, variance))
         kappa, total, size = self.kappa, 1 + std.square(), gap.abs()
         low, high = ((end - size / total) * total.sqrt() / std for end in (-kappa, kappa))
         middle = -total.log() / 2 - size.square() / (2 * total) + log_normal_interval(low, high)
@@ -328,7 +308,7 @@ class Huber(LocationLikelihood):
 
     @torch.no_grad()
     def draw(self, F: Tensor, generator: torch.Generator) -> Tensor:
-        """By composition: a normal number inside (−κ, κ), or an exponential one beyond."""
+        """Draw by composition: a normal number inside (−κ, κ), or an exponential one beyond."""
         uniform, which, sign = torch.rand((3, *F.shape), generator=generator, dtype=torch.float64)
         low = ndtr(-self.kappa)
         inside = torch.special.ndtri(low + (1 - 2 * low) * uniform)
@@ -338,20 +318,67 @@ class Huber(LocationLikelihood):
         return F.double() + self.scale * noise.to(F.device)
 
 
+def column_statistic(Y: Tensor, statistic: Callable[..., Tensor]) -> Tensor:
+    """Compute a statistic of each column of Y (n, p) that ignores NaN; 0 for a column without observed values."""
+    return statistic(Y, dim=0).nan_to_num(0.0)
+
+
+def column_std(Y: Tensor, robust: bool = True) -> Tensor:
+    """Compute the standard deviation (p,) of each column, if `robust` by the nonzero median absolute deviation. 1 if
+    constant."""
+    std = (Y - Y.nanmean(0)).square().nanmean(0).sqrt()
+    if robust:
+        deviation = NORMAL_MAD * (Y - Y.nanmedian(0).values).abs().nanmedian(0).values
+        std = torch.where(deviation > 0, deviation, std)
+    return torch.where(std > 1e-12 * Y.abs().nan_to_num(0.0).amax(0), std, 1.0)
+
+
+def _precision_rule(df: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Compute nodes τ and weights (p, N) of Gamma(ν/2, ν/2): the trapezoidal rule in log τ between two extreme
+    quantiles."""
+    half = df[:, None] / 2
+    # for a small shape a the lower quantile, (tail · Γ(a + 1))^{1/a}, underflows
+    direct = np.log(gammaincinv(np.maximum(half, 0.5), PRECISION_TAIL))
+    low = np.where(half < 0.5, (np.log(PRECISION_TAIL) + gammaln(half + 1)) / half, direct)
+    high = np.log(gammainccinv(half, PRECISION_TAIL))
+    count = max(MIN_PRECISION_NODES, int(np.ceil((high - low).max() / PRECISION_STEP)))
+    t = low + (high - low) * np.linspace(0.0, 1.0, count)
+    weights = np.exp(half * t - np.exp(t) - gammaln(half))
+    return torch.from_numpy(np.exp(t) / half), torch.from_numpy(weights / weights.sum(1, keepdims=True))
+
+
+def _precision_grid(df: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute nodes t = log τ and their log weights, (…, m, p, N), that cover both the prior of τ, Gamma(ν/2, ν/2), and
+    its posterior given a residual r (…, m, p) at unit scale, Gamma((ν+1)/2, (ν + r²)/2)."""
+    half, residual = df.detach().cpu().numpy() / 2, residual.detach().cpu().numpy()
+    posterior_low = gammaincinv(half + 0.5, PRECISION_TAIL) / (half + residual**2 / 2)
+    low = np.log(np.minimum(gammaincinv(half, PRECISION_TAIL) / half, posterior_low))
+    high = np.log(gammainccinv(half, PRECISION_TAIL) / half)
+    steps = (high - low) / np.minimum(
+        PRECISION_STEP, 1 / np.sqrt(half + 0.5)
+    )  # at most the narrower distribution's width
+    count = max(MIN_PRECISION_NODES, int(np.ceil(steps.max(initial=0.0))))
+    t = low[..., None] + (high - low)[..., None] * np.linspace(0.0, 1.0, count)
+    half, step = half[:, None], (high - low)[..., None] / (count - 1)
+    log_density = half * (t + np.log(half)) - half * np.exp(t) - gammaln(half)
+    return torch.from_numpy(t), torch.from_numpy(log_density + np.log(step))
+
+
 def _half_square(mean: Tensor, std: Tensor) -> Tensor:
-    """½ E max(u, 0)² for u ~ N(mean, std²)."""
+    """Compute ½ E max(u, 0)² for u ~ N(mean, std²)."""
     z = mean / std
     return ((mean.square() + std.square()) * normal_cdf(z) + mean * std * normal_density(z)) / 2
 
 
 def log_normal_interval(low: Tensor, high: Tensor) -> Tensor:
-    """log P(low < Z < high), with all digits where the interval lies in the left tail or around zero."""
+    """Compute log P(low < Z < high), to full precision if the interval lies in the left tail or around zero."""
     above, below = torch.special.log_ndtr(high), torch.special.log_ndtr(low)
     return above + torch.log1p(-torch.exp(below - above))
 
 
 def bivariate_cdf(h: float, k: Tensor, correlation: Tensor, complement: Tensor) -> Tensor:
-    """P(X ≤ h, Y ≤ k) of standard normals with a correlation ρ > 0 and its complement √(1 − ρ²), by Owen's T function."""
+    """Compute P(X ≤ h, Y ≤ k) of standard normals with correlation ρ > 0 and its complement √(1 − ρ²), by Owen's T
+    function."""
     k, rho, rest = (part.cpu().numpy() for part in (k, correlation, complement))
     k = np.where(k == 0, 1e-300, k)  # the formula divides by k; the function is continuous there
     with np.errstate(over="ignore"):  # T(h, ±∞) is defined

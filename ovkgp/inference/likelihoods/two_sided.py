@@ -1,7 +1,8 @@
-"""Noise with two exponential tails: the Laplace law, and the asymmetric one whose f is a quantile of y.
+"""Noise with two exponential tails: the Laplace distribution, and the asymmetric one for which f is a quantile of y.
 
-At unit scale the density is αβ/(α+β) e^{−α e} for e > 0 and the same with e^{β e} for e < 0. A kink is what quadrature is worst at,
-and everything here is closed: E max(u, 0) = u Φ(u/√v) + √v φ(u/√v), and the predictive law is the normal–Laplace one.
+At unit scale the density is αβ/(α+β) e^{−α e} for e > 0 and αβ/(α+β) e^{β e} for e < 0. Everything is in closed form,
+as quadrature is poor at kinks: E max(u, 0) = u Φ(u/√v) + √v φ(u/√v), and the predictive distribution is the
+normal–Laplace one.
 """
 
 from __future__ import annotations
@@ -13,25 +14,24 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.likelihoods.base import check_outputs, marginal
+from ovkgp.inference.likelihoods.base import check_outputs, marginal_variance
 from ovkgp.inference.likelihoods.location import LocationLikelihood
 from ovkgp.inference.likelihoods.quadrature import (
     expected_positive_part,
     log_tilted_cdf,
     normal_cdf,
     normal_density,
-    standard_deviation,
     tilted_cdf,
 )
 
 
 class TwoSidedExponential(LocationLikelihood):
-    """y = f + s·e with e of rates α to the right and β to the left."""
+    """y = f + s·e, where e has an exponential tail of rate α to the right and β to the left."""
 
     @property
     @abstractmethod
     def rates(self) -> tuple[float, float]:
-        """α and β at unit scale."""
+        """Rates α and β at unit scale."""
 
     def entry_log_density(self, y: Tensor, f: Tensor) -> Tensor:
         right, left = self.rates
@@ -40,20 +40,17 @@ class TwoSidedExponential(LocationLikelihood):
 
     def entry_expected(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         right, left = self.rates
-        gap, std = self._standardised(y, mean, variance)
+        gap, std = self._standardize(y, mean, variance)
         # β E max(−u, 0) = β (E max(u, 0) − E u)
         return self._constant() - (right + left) * expected_positive_part(gap, std) + left * gap
 
     def entry_terms(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         right, left = self.rates
-        gap, std = self._standardised(y, mean, variance)
+        gap, std = self._standardize(y, mean, variance)
         z = gap / std
         first = right * normal_cdf(z) - left * normal_cdf(-z)
         curvature = (right + left) * normal_density(z) / std
         return self.entry_expected(y, mean, variance), first / self.scale, curvature / self.scale.square()
-
-    def _standardised(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        return (y - mean) / self.scale, standard_deviation(variance / self.scale.square(), torch.ones_like(self.scale))
 
     def _constant(self) -> Tensor:
         right, left = self.rates
@@ -66,18 +63,18 @@ class TwoSidedExponential(LocationLikelihood):
 
     @torch.no_grad()
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Φ(z) − [β t(α√v, z) − α t(β√v, −z)] / (α + β), with t(a, z) = e^{a²/2 − a z} Φ(z − a)."""
+        """Compute Φ(z) − [β t(α√v, z) − α t(β√v, −z)] / (α + β), with t(a, z) = e^{a²/2 − a z} Φ(z − a)."""
         right, left = self.rates
-        gap, std = self._standardised(y.double(), mean.double(), marginal(mean, variance))
+        gap, std = self._standardize(y.double(), mean.double(), marginal_variance(mean, variance))
         z = gap / std
         tails = left * tilted_cdf(right * std, z) - right * tilted_cdf(left * std, -z)
         return (normal_cdf(z) - tails / (right + left)).clamp(0.0, 1.0)
 
     @torch.no_grad()
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """log of αβ/(α+β) [t(α√v, z) + t(β√v, −z)] / s, the normal–Laplace density."""
+        """Compute log of αβ/(α+β) [t(α√v, z) + t(β√v, −z)] / s, the normal–Laplace density."""
         right, left = self.rates
-        gap, std = self._standardised(y.double(), mean.double(), marginal(mean, variance))
+        gap, std = self._standardize(y.double(), mean.double(), marginal_variance(mean, variance))
         z = gap / std
         return self._constant() + torch.logaddexp(log_tilted_cdf(right * std, z), log_tilted_cdf(left * std, -z))
 
@@ -89,21 +86,27 @@ class TwoSidedExponential(LocationLikelihood):
 
 
 class Laplace(TwoSidedExponential):
-    """y = f + s·e with density e^{−|r|/s} / (2s): absolute errors in place of squared ones.
+    """Laplace noise with density e^{−|y − f|/s} / (2s): absolute instead of squared errors.
 
-    Args:
-        num_outputs: p.
-        scale: s, a number or (p,), kept fixed; None trains one an output. Var[y | f] = 2 s².
+    Parameters
+    ----------
+    num_outputs : int
+        Number of outputs p.
+    scale : float, array-like of shape (p,) or None, default=None
+        Fixed scale s; Var[y | f] = 2 s². If None, one scale per output is trained.
 
-    Cost: O(n p), closed forms throughout.
+    Notes
+    -----
+    Complexity: O(n p), in closed form.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.likelihoods import Laplace
-        >>> likelihood = Laplace(num_outputs=1, scale=1.0)
-        >>> value = likelihood.expected(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1))
-        >>> round(value.item(), 6)  # −log 2 − √(2/π)
-        -1.491032
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.inference.likelihoods import Laplace
+    >>> likelihood = Laplace(num_outputs=1, scale=1.0)
+    >>> value = likelihood.expected(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1))
+    >>> round(value.item(), 6)  # −log 2 − √(2/π)
+    -1.491032
     """
 
     name = "laplace"
@@ -111,31 +114,43 @@ class Laplace(TwoSidedExponential):
 
 
 class AsymmetricLaplace(TwoSidedExponential):
-    """y = f + s·e with density τ(1−τ)/s · e^{−ρ_τ(y − f)/s}, ρ_τ(r) = max(τ r, (τ−1) r) the pinball loss (ID-15).
+    """Asymmetric Laplace noise with density τ(1−τ)/s · e^{−ρ_τ(y − f)/s}, where ρ_τ(r) = max(τ r, (τ−1) r) is the
+    pinball loss.
 
     f is the τ-quantile of y. The mean of y is f + s (1 − 2τ) / (τ(1−τ)).
 
-    Args:
-        num_outputs: p.
-        scale: s, a number or (p,), kept fixed; None trains one an output.
-        tau: the level of the quantile, strictly between 0 and 1, for all outputs; it is never trained.
+    Parameters
+    ----------
+    num_outputs : int
+        Number of outputs p.
+    scale : float, array-like of shape (p,) or None, default=None
+        Fixed scale s. If None, one scale per output is trained.
+    tau : float, default=0.5
+        Quantile level of all outputs, strictly between 0 and 1. It is not trained.
 
-    Cost: O(n p), closed forms throughout.
+    Notes
+    -----
+    Complexity: O(n p), in closed form.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.likelihoods import AsymmetricLaplace
-        >>> likelihood = AsymmetricLaplace(num_outputs=1, scale=1.0, tau=0.9)
-        >>> zero = torch.zeros(1, 1)
-        >>> round(likelihood.cdf(zero, zero, zero).item(), 6)
-        0.9
+    References
+    ----------
+    ID-15
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.inference.likelihoods import AsymmetricLaplace
+    >>> likelihood = AsymmetricLaplace(num_outputs=1, scale=1.0, tau=0.9)
+    >>> zero = torch.zeros(1, 1)
+    >>> round(likelihood.cdf(zero, zero, zero).item(), 6)
+    0.9
     """
 
     name = "asymmetric_laplace"
 
     def __init__(self, num_outputs: int, scale=None, tau: float = 0.5):
         if not 0 < tau < 1:
-            raise OptionError(f"tau is the level of a quantile, strictly between 0 and 1; got {tau!r}.")
+            raise OptionError(f"tau must be a quantile level strictly between 0 and 1, got {tau!r}.")
         super().__init__(num_outputs, scale)
         self.tau = float(tau)
 
@@ -144,7 +159,7 @@ class AsymmetricLaplace(TwoSidedExponential):
         return self.tau, 1 - self.tau
 
     def initial_latent(self, Y: Tensor) -> Tensor:
-        """The τ-quantile of each output."""
+        """Return the τ-quantile of each output."""
         Y = check_outputs(Y, self.num_outputs)
         columns = [column[~np.isnan(column)] for column in Y.detach().cpu().numpy().T]
         return Y.new_tensor([np.quantile(column, self.tau) if len(column) else 0.0 for column in columns])

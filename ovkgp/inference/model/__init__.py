@@ -1,1 +1,1 @@
-"""Model."""
+"""Parts of a model (mean, noise, hyperparameters) and its data."""

@@ -1,4 +1,4 @@
-"""What a training did: how good, how long, whether it converged, and what to do if it did not."""
+"""Report of a training: objective, convergence, number of iterations and messages."""
 
 from __future__ import annotations
 
@@ -9,32 +9,46 @@ from typing import Any
 
 @dataclass
 class FitReport:
-    """The outcome of a training.
+    """Outcome of a training.
 
-    Args:
-        objective: the best value found (log evidence plus log priors); NaN where nothing could be evaluated.
-        converged: whether the best restart stopped because it could not improve further.
-        message: why it stopped, in words.
-        iterations, evaluations, failures: over all restarts; a failure is an evaluation that could not be done.
-        gradient_norm: the largest entry of the projected gradient, per observation, in the optimiser's variables.
-        interrupted: whether Ctrl-C ended the training.
-        resumed: whether it went on from a checkpoint.
-        seconds: wall time, earlier runs of the same checkpoint included.
-        restarts: the best objective of each restart; NaN where a restart found no point to begin at.
-        history: the objective after each iteration, restart after restart.
-        num_rows, num_observed: the rows of data and the observed entries used; set by the caller.
-        log_evidence: without the priors; set by the caller.
+    Parameters
+    ----------
+    objective : float
+        Best value found (log evidence plus log priors). NaN if the objective could not be evaluated.
+    converged : bool
+        Whether the best restart stopped because it could not improve further.
+    messages : tuple of str
+        Reason for stopping, followed by consequences and advice. A single string is one message.
+    iterations, evaluations, failures : int, default=0
+        Totals over all restarts. A failure is an evaluation that raised an error or was not finite.
+    gradient_norm : float, default=NaN
+        Largest entry of the projected gradient, per observation, in the optimizer's variables.
+    interrupted : bool, default=False
+        Whether Ctrl-C ended the training.
+    resumed : bool, default=False
+        Whether the training was resumed from a checkpoint.
+    seconds : float, default=0.0
+        Wall time, including earlier runs of the same checkpoint.
+    restarts : tuple of float, default=()
+        Best objective of each restart. NaN if a restart found no initial point.
+    history : tuple of float, default=()
+        Objective after each iteration, restart after restart.
+    num_rows, num_observed : int or None, default=None
+        Number of rows and of observed entries used. Set by the caller.
+    log_evidence : float or None, default=None
+        Log evidence without the priors. Set by the caller.
 
-    Example:
-        >>> from ovkgp.inference.model.fit_report import FitReport
-        >>> print(FitReport(objective=-12.5, converged=True, message="converged", iterations=9, evaluations=11))
-        objective -12.5 (converged)
-        9 iterations, 11 evaluations, 0 failed, 0.0 s
+    Examples
+    --------
+    >>> from ovkgp.inference import FitReport
+    >>> print(FitReport(objective=-12.5, converged=True, messages="converged", iterations=9, evaluations=11))
+    objective -12.5 (converged)
+    9 iterations, 11 evaluations, 0 failed, 0.0 s
     """
 
     objective: float
     converged: bool
-    message: str
+    messages: tuple[str, ...]
     iterations: int = 0
     evaluations: int = 0
     failures: int = 0
@@ -47,6 +61,14 @@ class FitReport:
     num_rows: int | None = None
     num_observed: int | None = None
     log_evidence: float | None = None
+
+    def __post_init__(self):
+        self.messages = (self.messages,) if isinstance(self.messages, str) else tuple(self.messages)
+
+    @property
+    def message(self) -> str:
+        """All messages in one line."""
+        return "; ".join(self.messages)
 
     def __str__(self) -> str:
         lines = [f"objective {self.objective:.6g} ({self.message})"]
@@ -64,32 +86,49 @@ class FitReport:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, fit for JSON (NaN and infinity become None)."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        """Convert to numbers, strings and lists for JSON.
+
+        Returns
+        -------
+        dict
+            The fields by name. NaN and infinity become None.
+        """
+        return {name: _as_json(value) for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> FitReport:
-        """The report that `to_dict` described; names it does not know are left out.
+        """Restore a report from the output of `to_dict`.
 
-        Example:
-            >>> from ovkgp.inference.model.fit_report import FitReport
-            >>> report = FitReport(objective=-1.0, converged=False, message="stopped")
-            >>> FitReport.from_dict(report.to_dict()).message
-            'stopped'
+        Parameters
+        ----------
+        values : dict
+            Fields by name. Unknown names are ignored.
+
+        Returns
+        -------
+        FitReport
+
+        Examples
+        --------
+        >>> from ovkgp.inference import FitReport
+        >>> report = FitReport(objective=-1.0, converged=False, messages=("stopped", "increase `max_iter`"))
+        >>> FitReport.from_dict(report.to_dict()).messages
+        ('stopped', 'increase `max_iter`')
         """
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        known.setdefault("messages", values.get("message", ""))  # files written before `messages` existed
         for name in ("objective", "gradient_norm"):
-            known[name] = _number(known.get(name))
+            known[name] = _as_float(known.get(name))
         for name in ("restarts", "history"):
-            known[name] = tuple(_number(value) for value in known.get(name, ()))
+            known[name] = tuple(_as_float(value) for value in known.get(name, ()))
         return cls(**known)
 
 
-def _plain(value):
+def _as_json(value):
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [_as_json(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _number(value: float | None) -> float:
+def _as_float(value: float | None) -> float:
     return math.nan if value is None else value

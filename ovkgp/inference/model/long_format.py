@@ -1,8 +1,4 @@
-"""Long tables, one observation (x, task, y) a row, and wide ones, X (n, d) with Y (n, p) and NaN where nothing was seen.
-
-The engines of this package work on wide tables; many data sets come as long ones, where a point is seen for some of
-its tasks only. Neither direction loses, averages or invents a number. One observed task a point is no special case.
-"""
+"""Conversion between long tables, one row per observation (x, task, y), and wide ones, X (n, d) with Y (n, p)."""
 
 from __future__ import annotations
 
@@ -16,103 +12,139 @@ from ovkgp.exceptions import InputError, OptionError
 
 Array = np.ndarray | Tensor
 
-LARGEST_TABLE = 10**9
-"""Entries of a wide table beyond which whole numbers are taken for labels and not for the places of columns."""
+MAX_TABLE_ENTRIES = 10**9
+"""Entries of a wide table beyond which integers in `task` are taken for labels rather than column indices."""
 
 
 def to_wide(x: Array, task: Array, y: Array, *, tasks: Sequence | None = None) -> tuple[Array, Array]:
-    """Gather observations (x_i, task_i, y_i) into X (n, d) and Y (n, p), NaN where a task was not seen.
+    """Convert observations (x_i, task_i, y_i) to X (n, d) and Y (n, p), with NaN for missing tasks.
 
-    Rows with equal x become one, in the order of their first appearance. Where one (x, task) was seen several times,
-    each repetition goes to a further row of the same x. Observations whose y is NaN are dropped.
+    Rows with equal x become one, in the order of their first appearance. If one (x, task) was observed several times,
+    each repetition goes to a further row of the same x. Observations with y = NaN are dropped.
 
-    Args:
-        x: inputs (N, d), or (N,) for one column; an array, a tensor or a DataFrame. Finite.
-        task: the task of each observation (N,): the column of Y it belongs to, or one of the labels in `tasks`.
-        y: the observed values (N,).
-        tasks: the labels of the p columns of Y, in their order; None counts them 0, 1, …, max(task).
+    Parameters
+    ----------
+    x : array-like of shape (N, d) or (N,)
+        Finite inputs: an array, a tensor or a DataFrame.
+    task : array-like of shape (N,)
+        Task of each observation: its column of Y, or one of the labels in `tasks`.
+    y : array-like of shape (N,)
+        Observed values.
+    tasks : sequence, optional
+        Labels of the p columns of Y, in their order. If None, the tasks are 0, 1, …, max(task).
 
-    Returns:
-        X (n, d) and Y (n, p) in float64: tensors where x or y is a tensor, else NumPy arrays.
+    Returns
+    -------
+    X : array of shape (n, d)
+        Inputs in float64: a tensor if x or y is a tensor, else a NumPy array.
+    Y : array of shape (n, p)
+        Outputs, NaN if missing.
 
-    Cost: O(N d log N) time and O(N d + n p) memory, without a loop over observations.
+    Raises
+    ------
+    InputError
+        If shapes or values are invalid.
+    OptionError
+        If `tasks` contains a label twice.
 
-    Example:
-        >>> from ovkgp.inference.model.long_format import to_wide
-        >>> X, Y = to_wide([0.0, 1.0, 0.0], ["wind", "rain", "rain"], [3.0, 5.0, 4.0], tasks=["wind", "rain"])
-        >>> X.tolist(), Y.tolist()
-        ([[0.0], [1.0]], [[3.0, 4.0], [nan, 5.0]])
+    Notes
+    -----
+    Complexity: O(N d log N) time and O(N d + n p) memory, without a loop over observations.
+
+    Examples
+    --------
+    >>> from ovkgp.inference import to_wide
+    >>> X, Y = to_wide([0.0, 1.0, 0.0], ["wind", "rain", "rain"], [3.0, 5.0, 4.0], tasks=["wind", "rain"])
+    >>> X.tolist(), Y.tolist()
+    ([[0.0], [1.0]], [[3.0, 4.0], [nan, 5.0]])
     """
-    points, values = _table(x, "x"), _numbers(y, "y")
-    _require_finite(points, "x")
+    points, values = _as_table(x, "x"), _as_numbers(y, "y")
+    _check_finite(points, "x")
     if values.ndim != 1:
-        raise InputError(f"y holds one number an observation, (N,); got shape {values.shape}.")
-    columns, p = _columns(task, tasks)
+        raise InputError(f"y has shape {values.shape}, expected (N,) with one number per observation.")
+    columns, p = _find_columns(task, tasks)
     if not len(points) == len(columns) == len(values):
         raise InputError(
-            f"x, task and y must have as many rows each, one an observation; got {len(points)}, {len(columns)} and "
+            f"x, task and y must have equally many rows (one per observation), got {len(points)}, {len(columns)} and "
             f"{len(values)}."
         )
     if np.isinf(values).any():
-        raise InputError("y holds infinity; leave such observations out, or make them NaN.")
+        raise InputError("y must not contain infinity. Drop such observations or set them to NaN.")
     observed = ~np.isnan(values)
-    X, Y = _gather(points[observed], columns[observed], values[observed], p)
-    return _like((X, Y), x, y)
+    X, Y = _pivot(points[observed], columns[observed], values[observed], p)
+    return _convert_like((X, Y), x, y)
 
 
 def to_long(X: Array, Y: Array) -> tuple[Array, Array, Array]:
-    """The observed entries of a wide table as x (N, d), task (N,) and y (N,), row by row.
+    """Convert a wide table to its observed entries x (N, d), task (N,) and y (N,), row by row.
 
-    Args:
-        X: inputs (n, d), or (n,) for one column; an array, a tensor or a DataFrame. Finite.
-        Y: outputs (n, p), or (n,) for one, NaN where nothing was seen.
+    Parameters
+    ----------
+    X : array-like of shape (n, d) or (n,)
+        Finite inputs: an array, a tensor or a DataFrame.
+    Y : array-like of shape (n, p) or (n,)
+        Outputs, NaN if missing.
 
-    Returns:
-        x and y in float64 and task, the column of Y, in int64: tensors where X or Y is a tensor, else NumPy arrays.
+    Returns
+    -------
+    x : array of shape (N, d)
+        Inputs in float64: a tensor if X or Y is a tensor, else a NumPy array.
+    task : array of shape (N,)
+        Column of Y of each observation, in int64.
+    y : array of shape (N,)
+        Observed values in float64.
 
-    Cost: O(n (d + p)).
+    Raises
+    ------
+    InputError
+        If shapes or values are invalid.
 
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.inference.model.long_format import to_long
-        >>> x, task, y = to_long([[0.0], [1.0]], [[3.0, 4.0], [np.nan, 5.0]])
-        >>> x.ravel().tolist(), task.tolist(), y.tolist()
-        ([0.0, 0.0, 1.0], [0, 1, 1], [3.0, 4.0, 5.0])
+    Notes
+    -----
+    Complexity: O(n (d + p)).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ovkgp.inference import to_long
+    >>> x, task, y = to_long([[0.0], [1.0]], [[3.0, 4.0], [np.nan, 5.0]])
+    >>> x.ravel().tolist(), task.tolist(), y.tolist()
+    ([0.0, 0.0, 1.0], [0, 1, 1], [3.0, 4.0, 5.0])
     """
-    points, values = _table(X, "X"), _table(Y, "Y")
-    _require_finite(points, "X")
+    points, values = _as_table(X, "X"), _as_table(Y, "Y")
+    _check_finite(points, "X")
     if len(points) != len(values):
-        raise InputError(f"X and Y must have as many rows each; got {len(points)} and {len(values)}.")
+        raise InputError(f"X and Y must have equally many rows, got {len(points)} and {len(values)}.")
     if np.isinf(values).any():
-        raise InputError("Y holds infinity; a missing output is NaN.")
+        raise InputError("Y must not contain infinity. Mark missing outputs by NaN.")
     rows, columns = np.nonzero(~np.isnan(values))
-    return _like((points[rows], columns.astype(np.int64), values[rows, columns]), X, Y)
+    return _convert_like((points[rows], columns.astype(np.int64), values[rows, columns]), X, Y)
 
 
-def _gather(points: np.ndarray, columns: np.ndarray, values: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
-    """The wide table of finite observations; `columns` lie between 0 and p − 1."""
-    group = _groups(points)
-    repeat = _repetitions(group * p + columns)
-    height = np.zeros(group.max(initial=-1) + 1, dtype=np.int64)  # how many rows a point needs
+def _pivot(points: np.ndarray, columns: np.ndarray, values: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
+    """Make the wide table of finite observations; `columns` lie between 0 and p − 1."""
+    group = _group_rows(points)
+    repeat = _count_repetitions(group * p + columns)
+    height = np.zeros(group.max(initial=-1) + 1, dtype=np.int64)  # number of rows of each point
     np.maximum.at(height, group, repeat + 1)
     row = (np.cumsum(height) - height)[group] + repeat
     first = np.full(height.sum(), len(row))
     np.minimum.at(first, row, np.arange(len(row)))
-    if len(first) * p > LARGEST_TABLE:
+    if len(first) * p > MAX_TABLE_ENTRIES:
         raise InputError(
-            f"the wide table would have {len(first)} rows of {p} outputs. If the numbers in task are labels and not "
-            "the places of columns, list those that occur: tasks=sorted(set(task))."
+            f"task leads to a wide table with {len(first)} rows and {p} outputs. If its numbers are labels rather than "
+            "column indices, list them: tasks=sorted(set(task))."
         )
     order = np.argsort(first)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
     Y = np.full((len(first), p), np.nan)
-    Y[place[row], columns] = values
+    Y[rank[row], columns] = values
     return points[first[order]], Y
 
 
-def _groups(points: np.ndarray) -> np.ndarray:
-    """A number for each row of points (N, d), equal where the rows are equal."""
+def _group_rows(points: np.ndarray) -> np.ndarray:
+    """Number the rows of points (N, d) such that equal rows have equal numbers."""
     if points.shape[1] == 0:
         return np.zeros(len(points), dtype=np.int64)
     points = np.ascontiguousarray(points + 0.0)  # −0 becomes 0: rows are compared by their bytes
@@ -121,86 +153,86 @@ def _groups(points: np.ndarray) -> np.ndarray:
     new = np.ones(len(points), dtype=bool)
     points = points[order]
     new[1:] = (points[1:] != points[:-1]).any(1)
-    return _undo(order, np.cumsum(new) - 1)
+    return _unsort(order, np.cumsum(new) - 1)
 
 
-def _repetitions(codes: np.ndarray) -> np.ndarray:
-    """How often each entry of codes (N,) has occurred before."""
+def _count_repetitions(codes: np.ndarray) -> np.ndarray:
+    """Count how often each entry of codes (N,) has occurred before."""
     order = np.argsort(codes, kind="stable")
     new = np.ones(len(codes), dtype=bool)
     new[1:] = codes[order[1:]] != codes[order[:-1]]
-    place = np.arange(len(codes))
-    return _undo(order, place - np.maximum.accumulate(np.where(new, place, 0)))
+    index = np.arange(len(codes))
+    return _unsort(order, index - np.maximum.accumulate(np.where(new, index, 0)))
 
 
-def _undo(order: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """`values` of the sorted entries, back in the original order."""
+def _unsort(order: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Bring `values` of the sorted entries back into the original order."""
     unsorted = np.empty_like(values)
     unsorted[order] = values
     return unsorted
 
 
-def _columns(task, tasks: Sequence | None) -> tuple[np.ndarray, int]:
-    """The column of Y for each observation, and their number p."""
+def _find_columns(task, tasks: Sequence | None) -> tuple[np.ndarray, int]:
+    """Find the column of Y of each observation, and the number p of columns."""
     if tasks is not None:
-        return _look_up(task, list(tasks))
+        return _look_up_labels(task, list(tasks))
     try:
-        columns = np.asarray(_host(task))
-        with np.errstate(invalid="ignore"):  # NaN is refused below
-            whole = columns.astype(np.int64) if columns.size else np.zeros(0, dtype=np.int64)
-        fits = columns.ndim == 1 and bool((whole == columns).all() and (whole >= 0).all())
+        columns = np.asarray(_as_numpy(task))
+        with np.errstate(invalid="ignore"):  # NaN is rejected below
+            integers = columns.astype(np.int64) if columns.size else np.zeros(0, dtype=np.int64)
+        is_valid = columns.ndim == 1 and bool((integers == columns).all() and (integers >= 0).all())
     except (TypeError, ValueError):
-        fits = False
-    if not fits:
+        is_valid = False
+    if not is_valid:
         raise InputError(
-            "task holds one whole number an observation, (N,), from 0 on: the column of Y. For labels such as names, "
+            "task must be one column index of Y per observation, integers (N,) from 0 on. For labels such as names, "
             "list them: tasks=[…]."
         )
-    return whole, int(whole.max(initial=-1)) + 1
+    return integers, int(integers.max(initial=-1)) + 1
 
 
-def _look_up(task, labels: list) -> tuple[np.ndarray, int]:
-    places = {label: place for place, label in enumerate(labels)}
-    if len(places) < len(labels):
-        raise OptionError("tasks names a label twice; each is the name of one column of Y.")
-    task = _host(task)
+def _look_up_labels(task, labels: list) -> tuple[np.ndarray, int]:
+    indices = {label: index for index, label in enumerate(labels)}
+    if len(indices) < len(labels):
+        raise OptionError("tasks must have distinct labels, one per column of Y.")
+    task = _as_numpy(task)
     task = task.tolist() if hasattr(task, "tolist") else list(task)
     try:
-        columns = np.fromiter((places.get(label, -1) for label in task), dtype=np.int64, count=len(task))
+        columns = np.fromiter((indices.get(label, -1) for label in task), dtype=np.int64, count=len(task))
     except TypeError as error:  # a list among the labels
-        raise InputError(f"task holds one label an observation, (N,), as tasks does: {error}.") from error
+        raise InputError(f"task must be one label of tasks per observation, (N,): {error}.") from error
     if (columns < 0).any():
         unknown = task[int((columns < 0).argmax())]
-        raise InputError(f"task holds {unknown!r}, which is not among the {len(labels)} labels in tasks.")
+        raise InputError(f"task contains {unknown!r}, which is not among the {len(labels)} labels in tasks.")
     return columns, len(labels)
 
 
-def _table(given, name: str) -> np.ndarray:
-    array = _numbers(given, name)
+def _as_table(given, name: str) -> np.ndarray:
+    array = _as_numbers(given, name)
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2:
-        raise InputError(f"{name} is a table with one row a point; got shape {array.shape}.")
+        raise InputError(f"{name} has shape {array.shape}, expected a table with one row per point.")
     return array
 
 
-def _numbers(given, name: str) -> np.ndarray:
+def _as_numbers(given, name: str) -> np.ndarray:
     try:
-        return np.asarray(_host(given), dtype=np.float64)
+        return np.asarray(_as_numpy(given), dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must hold numbers only: {error}.") from error
+        raise InputError(f"{name} must contain numbers only: {error}.") from error
 
 
-def _require_finite(points: np.ndarray, name: str) -> None:
+def _check_finite(points: np.ndarray, name: str) -> None:
     if not np.isfinite(points).all():
-        raise InputError(f"{name} holds NaN or infinity; inputs must be finite (only outputs may be missing).")
+        raise InputError(f"{name} must not contain NaN or infinity; only outputs may be missing.")
 
 
-def _host(given):
+def _as_numpy(given):
     return given.detach().cpu().numpy() if torch.is_tensor(given) else given
 
 
-def _like(arrays: tuple[np.ndarray, ...], *given) -> tuple[Array, ...]:
-    """The arrays as tensors, on the device of the first tensor among `given`, where there is one."""
+def _convert_like(arrays: tuple[np.ndarray, ...], *given) -> tuple[Array, ...]:
+    """Convert arrays to tensors on the device of the first tensor among `given`, if there is one."""
     for one in given:
         if torch.is_tensor(one):
             return tuple(torch.from_numpy(array).to(one.device) for array in arrays)

@@ -1,7 +1,6 @@
-"""Inputs, outputs and known noise, checked once at the door.
+"""Validated data: inputs X (n, d), outputs Y (n, p) with NaN if missing, and optional known noise variances (n, p).
 
-X is (n, d) and finite, Y is (n, p) with NaN where an output is missing, and `noise`, where it is known, is (n, p) with the
-variance of each observed entry. Rows in which nothing is observed are left out.
+Rows without observed outputs are dropped.
 """
 
 from __future__ import annotations
@@ -17,16 +16,13 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError
 
-CHUNK_CHECKED = 1 << 20
+CHUNK_ROWS = 1 << 20
 """Rows whose finiteness is checked together, so that a check makes no copy as large as the data."""
 
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """What was seen: X (n, d), Y (n, p) with NaN where nothing was, and known variances (n, p) or None.
-
-    Use `observations` to make one from unchecked data.
-    """
+    """X (n, d), Y (n, p) with NaN if missing, and known variances (n, p) or None; `validate_observations` makes one."""
 
     X: Tensor
     Y: Tensor
@@ -42,98 +38,95 @@ class Observations:
 
     @cached_property
     def observed(self) -> Tensor:
-        """Which entries were observed, (n, p)."""
+        """Mask of the observed entries (n, p)."""
         return ~torch.isnan(self.Y)
 
     @cached_property
     def is_complete(self) -> bool:
-        """Whether no output is missing anywhere."""
+        """Whether no output is missing."""
         return bool(self.observed.all())
 
     @cached_property
     def num_observed(self) -> int:
-        """The number of observed entries."""
+        """Number of observed entries."""
         return int(self.observed.sum())
 
     def double(self) -> Observations:
-        """The same in float64."""
+        """Convert to float64."""
         return Observations(self.X.double(), self.Y.double(), None if self.noise is None else self.noise.double())
 
     def clone(self) -> Observations:
-        """The same, in memory of its own."""
+        """Copy the data."""
         return Observations(self.X.clone(), self.Y.clone(), None if self.noise is None else self.noise.clone())
 
     def rows(self, index) -> Observations:
-        """Some of the rows."""
+        """Select rows."""
         return Observations(self.X[index], self.Y[index], None if self.noise is None else self.noise[index])
 
     def output(self, index: int) -> Observations:
-        """One output alone, where it was observed."""
+        """Select one output, on the rows where it is observed."""
         rows = self.observed[:, index]
         noise = None if self.noise is None else self.noise[rows][:, [index]]
         return Observations(self.X[rows], self.Y[rows][:, [index]], noise)
 
     def chunks(self, num_rows: int) -> Iterator[Observations]:
-        """Consecutive rows, at most `num_rows` at a time, in float64, without rows in which nothing is seen."""
+        """Iterate over chunks of at most `num_rows` rows, in float64, without rows that have no observed outputs."""
         for start in range(0, self.num_rows, num_rows):
             chunk = self.rows(slice(start, start + num_rows)).double()
             yield chunk if chunk.is_complete else chunk.observed_rows()
 
     def observed_rows(self) -> Observations:
-        """Without the rows in which nothing is seen."""
+        """Drop the rows without observed outputs."""
         kept = self.observed.any(1)
         return self if bool(kept.all()) else self.rows(kept)
 
 
-def observations(X, Y, num_outputs: int, noise=None, *, every_output: bool = True) -> Observations:
-    """Check data and bring them into shape, without a copy where none is needed.
+def validate_observations(X, Y, num_outputs: int, noise=None, *, every_output: bool = True) -> Observations:
+    """Validate data and bring them into shape, without a copy if possible.
 
-    Args:
-        X: inputs (n, d), or (n,) for one column; an array or a tensor.
-        Y: outputs (n, p) with NaN where missing; (n,) for p = 1.
-        num_outputs: p.
-        noise: known variances (n, p), or (n,) for p = 1, positive wherever Y is observed.
-        every_output: whether each output must be observed at least once.
+    X is (n, d), or (n,) for one column; Y is (n, p), or (n,) for p = 1, with NaN if missing; `noise` holds known
+    variances of the shape of Y. If `every_output`, each output must have at least one observed value.
     """
     if Y is None:
-        raise InputError("Y is missing: give X and Y (statistics alone come without).")
-    X, Y = inputs(X), as_floating(Y, "Y")
+        raise InputError("Y must be given together with X. Only statistics are passed without Y.")
+    X, Y = validate_inputs(X), as_floating(Y, "Y")
     Y = Y.unsqueeze(-1) if Y.dim() == 1 and num_outputs == 1 else Y
     if Y.dim() != 2 or Y.shape[1] != num_outputs:
         raise InputError(
-            f"Y must have shape (n, {num_outputs}), one column for each output of the kernel; got {tuple(Y.shape)}."
+            f"Y has shape {tuple(Y.shape)}, expected (n, {num_outputs}) with one column per output of the kernel."
         )
     if len(X) != len(Y):
-        raise InputError(f"X has {len(X)} rows and Y has {len(Y)}; each row of X needs its outputs.")
-    _refuse(Y, torch.isinf, "Y holds infinity; a missing output is NaN.")
-    data = Observations(X, Y, None if noise is None else _known_noise(noise, Y)).observed_rows()
+        raise InputError(f"X and Y must have equally many rows, got {len(X)} and {len(Y)}.")
+    _reject_entries(Y, torch.isinf, "Y must not contain infinity. Mark missing outputs by NaN.")
+    data = Observations(X, Y, None if noise is None else _validate_known_noise(noise, Y)).observed_rows()
     if data.num_rows == 0:
-        why = "every entry of Y is missing (NaN)" if len(Y) else "X and Y have no rows"
-        raise InputError(f"there is nothing to learn from: {why}.")
+        reason = "every entry of Y is missing (NaN)" if len(Y) else "X and Y have no rows"
+        raise InputError(f"Y must have at least one observed value, but {reason}.")
     unobserved = [] if not every_output or data.is_complete else (~data.observed.any(0)).nonzero().flatten().tolist()
     if unobserved:
         raise InputError(
-            f"nobody observed output {', '.join(map(str, unobserved))} of Y (all NaN): leave that column out, or add data."
+            f"Y has no observed values for output {', '.join(map(str, unobserved))} (all NaN). Drop the column or add "
+            "data."
         )
     return data
 
 
-def inputs(X, num_dims: int | None = None, name: str = "X") -> Tensor:
-    """X as a finite floating (n, d) tensor; a vector is one column."""
+def validate_inputs(X, num_dims: int | None = None, name: str = "X") -> Tensor:
+    """Convert X to a finite floating (n, d) tensor; a vector is one column."""
     X = as_floating(X, name)
     X = X.unsqueeze(-1) if X.dim() == 1 else X
     if X.dim() != 2 or X.shape[1] == 0:
         raise InputError(f"{name} must have shape (n, d) with d ≥ 1, got {tuple(X.shape)}.")
     if num_dims is not None and X.shape[1] != num_dims:
         raise InputError(
-            f"{name} has {X.shape[1]} columns; the model was made with {num_dims}. (One point is one row, [[…]].)"
+            f"{name} has {X.shape[1]} columns, expected {num_dims} as in the model. Pass one point as one row, [[…]]."
         )
-    _refuse(X, lambda t: ~torch.isfinite(t), f"{name} holds NaN or infinity; only outputs may be missing.")
+    _reject_entries(X, lambda t: ~torch.isfinite(t), f"{name} must not contain NaN or infinity.")
     return X
 
 
-def one_point(point, num_dims: int, name: str) -> Tensor:
-    """A single point as a (1, d) tensor in float64."""
+def validate_point(point, num_dims: int, name: str) -> Tensor:
+    """Convert a single point to a (1, d) tensor in float64."""
     message = f"{name} must be one finite point with {num_dims} coordinates, got {point}."
     try:
         row = as_floating(point, name).double().reshape(1, -1)
@@ -145,7 +138,7 @@ def one_point(point, num_dims: int, name: str) -> Tensor:
 
 
 def as_floating(values, name: str) -> Tensor:
-    """Values as a real floating tensor, a view of them where possible; whole numbers become float64, masked ones NaN."""
+    """Convert to a real floating tensor, as a view if possible; integers become float64 and masked entries NaN."""
     if isinstance(values, np.ma.MaskedArray):
         values = values.astype(np.float64).filled(np.nan)
     try:
@@ -153,35 +146,35 @@ def as_floating(values, name: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be an array of numbers: {error}") from error
     if tensor.is_complex():
-        raise InputError(f"{name} is complex; real numbers are wanted.")
+        raise InputError(f"{name} must be real, got complex numbers.")
     return tensor if tensor.is_floating_point() else tensor.double()
 
 
 def _from_array(array: np.ndarray) -> Tensor:
     if any(stride < 0 for stride in array.strides):  # torch cannot read backwards
         array = array.copy()
-    with warnings.catch_warnings():  # of read-only memory, such as a table's or a file's: nobody writes to it here
+    with warnings.catch_warnings():  # arrays in read-only memory are fine, since they are never written to
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ", category=UserWarning)
         return torch.from_numpy(array)
 
 
-def _known_noise(noise, Y: Tensor) -> Tensor:
+def _validate_known_noise(noise, Y: Tensor) -> Tensor:
     noise = as_floating(noise, "noise")
     noise = noise.unsqueeze(-1) if noise.dim() == 1 and Y.shape[1] == 1 else noise
     if noise.shape != Y.shape:
         raise InputError(
-            f"known noise is a variance for each entry of Y and has its shape {tuple(Y.shape)}; got "
-            f"{tuple(noise.shape)}. A noise that is alike at all points goes into the constructor."
+            f"noise has shape {tuple(noise.shape)}, expected {tuple(Y.shape)} with a known variance for each entry of "
+            "Y. Pass noise that is equal for all rows to the constructor."
         )
     observed = ~torch.isnan(Y)
     if not bool((torch.isfinite(noise) & (noise > 0))[observed].all()):
-        raise InputError("known noise must be a positive, finite variance wherever Y is observed.")
+        raise InputError("noise must be a positive, finite variance for each observed entry of Y.")
     return torch.where(observed, noise, 1.0)
 
 
-def _refuse(values: Tensor, is_bad, message: str) -> None:
-    for start in range(0, len(values), CHUNK_CHECKED):
-        bad = is_bad(values.detach()[start : start + CHUNK_CHECKED])
+def _reject_entries(values: Tensor, is_bad, message: str) -> None:
+    for start in range(0, len(values), CHUNK_ROWS):
+        bad = is_bad(values.detach()[start : start + CHUNK_ROWS])
         if bool(bad.any()):
             row, column = bad.nonzero()[0].tolist()
-            raise InputError(f"{message} (First such entry: row {start + row}, column {column}.)")
+            raise InputError(f"{message} The first such entry is at row {start + row}, column {column}.")

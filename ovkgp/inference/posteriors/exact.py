@@ -1,4 +1,4 @@
-"""Outputs that share nothing: one posterior each, side by side."""
+"""Posteriors of the exact kernel: by any solver, by Kronecker products, and of independent outputs."""
 
 from __future__ import annotations
 
@@ -14,29 +14,22 @@ from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import OutputMean
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.posteriors.fields import FieldViews
+from ovkgp.inference.posteriors.fields import FieldPosteriors
 from ovkgp.inference.posteriors.posterior import (
     CHUNK_ENTRIES,
     FunctionDraws,
     Posterior,
     Process,
-    difference,
-    normal,
+    draw_normal,
     prior_covariance,
-    seeds,
+    spawn_seeds,
+    subtract_explained,
 )
 from ovkgp.kernels import components
 
 
-class ProcessPosterior(FieldViews, Posterior):
-    """The posterior of a process that is, or is tied to, the observed one.
-
-    Args:
-        process: what is predicted.
-        mean: the prior mean of the observed process; other processes have mean zero.
-        output_noise: Σ (p, p) of a new observation.
-        num_dims: d.
-    """
+class ProcessPosterior(FieldPosteriors, Posterior):
+    """Posterior of the observed process, or of one jointly Gaussian with it, which has neither prior mean nor noise."""
 
     def __init__(self, process: Process, mean: OutputMean, output_noise: Tensor, num_dims: int):
         self.process, self.mean, self.output_noise = process, mean, output_noise
@@ -47,20 +40,12 @@ class ProcessPosterior(FieldViews, Posterior):
         return self.output_noise if self.process.is_observed else None
 
     def prior_mean(self, X: Tensor) -> Tensor:
-        """m(X) (m, q); zero for a process that is not the observed one."""
+        """Compute m(X) (m, q); zero for a process that was not observed itself."""
         return self.mean(X) if self.process.is_observed else X.new_zeros(len(X), self.num_outputs)
 
 
 class ExactPosterior(ProcessPosterior):
-    """The posterior of a process, by a dense or an iterative solver on the observed entries.
-
-    Args:
-        process: what is predicted.
-        solver: C⁻¹ on the observed entries.
-        data: what was observed, in float64.
-        mean: the prior mean; used where the process is the observed one.
-        output_noise: Σ (p, p) of a new observation, and of the data where theirs is not known.
-    """
+    """Posterior of a process by a solver for C⁻¹ on the observed entries of `data`, in float64."""
 
     def __init__(self, process: Process, solver, data: Observations, mean: OutputMean, output_noise: Tensor):
         super().__init__(process, mean, output_noise, data.X.shape[1])
@@ -69,14 +54,14 @@ class ExactPosterior(ProcessPosterior):
 
     @property
     def X(self) -> Tensor:
-        """The training inputs (n, d)."""
+        """Training inputs (n, d)."""
         return self.data.X
 
-    def of(self, process: Process) -> ExactPosterior:
-        """The posterior of another process that is jointly Gaussian with the observed one."""
+    def for_process(self, process: Process) -> ExactPosterior:
+        """Return the posterior of another process that is jointly Gaussian with the observed one."""
         return ExactPosterior(process, self.solver, self.data, self.mean, self.output_noise)
 
-    def rows_at_once(self, form: str) -> int:
+    def max_chunk_rows(self, form: str) -> int:
         return CHUNK_ENTRIES // (self.solver.alpha.numel() * self.num_outputs)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
@@ -86,18 +71,21 @@ class ExactPosterior(ProcessPosterior):
         if form == "none":
             return mean, None
         explained = self.solver.explained(cross, form, num_outputs=self.num_outputs)
-        return mean, difference(self.process.prior(X, form), explained, self.num_outputs, form)
+        return mean, subtract_explained(self.process.prior(X, form), explained, self.num_outputs, form)
 
     def propagate(self, X: Tensor, coefficients: Tensor) -> Tensor:
-        """K(X, X_train) c for coefficients c (n·p, k): (m·q, k)."""
+        """Compute K(X, X_train) c for coefficients c (n·p, k): (m·q, k)."""
         return self.process.cross(X, self.X) @ coefficients
 
     def sample_functions(self, k: int = 1, *, random_state=None, num_frequencies: int = 2000) -> FunctionDraws:
-        """k random functions; `num_frequencies` random features stand for the prior (see `ovkgp.inference.posteriors.posterior`)."""
-        k, (for_features, for_weights, for_noise) = check_integer("the number of draws", k), seeds(random_state, 3)
-        prior = prior_features(self.process.kernel, num_frequencies, self.num_dims, for_features)
-        weights = normal((k, prior.num_features), for_weights, self.X)
-        noise = self._noise_draws(normal((k, *self.solver.alpha.shape), for_noise, self.X))
+        """Draw k random functions; the prior is approximated by `num_frequencies` random features."""
+        k, (for_features, for_weights, for_noise) = (
+            check_integer("the number of draws", k),
+            spawn_seeds(random_state, 3),
+        )
+        prior = make_prior_features(self.process.kernel, num_frequencies, self.num_dims, for_features)
+        weights = draw_normal((k, prior.num_features), for_weights, self.X)
+        noise = self._draw_noise(draw_normal((k, *self.solver.alpha.shape), for_noise, self.X))
         drawn = (prior(self.X) @ weights.mT).mT.unflatten(-1, self.solver.alpha.shape)
         coefficients = self.solver.alpha.flatten().unsqueeze(-1) - self.solver.solve((drawn + noise).flatten(1).mT)
 
@@ -107,27 +95,27 @@ class ExactPosterior(ProcessPosterior):
 
         return FunctionDraws(evaluate, k, self.num_dims)
 
-    def _noise_draws(self, scores: Tensor) -> Tensor:
+    def _draw_noise(self, scores: Tensor) -> Tensor:
         if self.data.noise is not None:
             return scores * self.data.noise.sqrt()
         return scores @ torch.linalg.cholesky(self.output_noise).mT
 
 
 class KroneckerPosterior(ExactPosterior):
-    """The posterior of a kernel k(x, z) Γ given complete outputs, from the eigendecompositions of K and Γ.
+    """Posterior of a kernel k(x, z) Γ given complete outputs, from the eigendecompositions of K and Γ.
 
-    Cost of m standard deviations: O(m n² + m n p + m p²) time; the np × np matrix is never formed.
+    Complexity of m standard deviations: O(m n² + m n p + m p²); the np × np matrix is never formed.
     """
 
     def __init__(self, process: Process, solver, data: Observations, mean: OutputMean, output_noise: Tensor):
         super().__init__(process, solver, data, mean, output_noise)
         ((self.scalar, self.output_matrix),) = components(process.kernel)
 
-    def rows_at_once(self, form: str) -> int:
+    def max_chunk_rows(self, form: str) -> int:
         return CHUNK_ENTRIES // max(len(self.X), self.num_outputs**2)
 
     def noise_path(self, multipliers) -> Tensor:
-        """log p(Y) with the noise multiplied by each of `multipliers` (k,), all from the same eigenvalues (BT-76)."""
+        """Compute log p(Y) with the noise multiplied by each of `multipliers` (k,), from the same eigenvalues (BT-76)."""
         return self.solver.path(multipliers)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
@@ -135,7 +123,9 @@ class KroneckerPosterior(ExactPosterior):
         mean = self.prior_mean(X) + cross @ (self.solver.alpha @ self.output_matrix)
         if form == "none":
             return mean, None
-        return mean, difference(self._prior(X, form), self.solver.explained(cross, form), self.num_outputs, form)
+        return mean, subtract_explained(
+            self._prior(X, form), self.solver.explained(cross, form), self.num_outputs, form
+        )
 
     def _prior(self, X: Tensor, form: str) -> Tensor:
         if form == "full":
@@ -149,22 +139,19 @@ class KroneckerPosterior(ExactPosterior):
         return (to_dense(self.scalar(X, self.X)) @ mixed).unflatten(-1, blocks.shape[1:]).flatten(0, 1)
 
 
-def prior_features(kernel: Kernel, num_frequencies: int, num_dims: int, seed: int) -> ORFF:
+def make_prior_features(kernel: Kernel, num_frequencies: int, num_dims: int, seed: int) -> ORFF:
+    """Make random features of the prior, or raise `OptionError` if the kernel has none."""
     try:
         return ORFF(kernel, num_frequencies, num_dims=num_dims, random_state=seed).double()
     except (SpectralError, KernelTypeError) as error:
         raise OptionError(
-            f"random functions need random features of the prior, and this kernel has none: {error} For joint draws at "
-            "given points use sample(X, k)."
+            f"Random functions are not supported with this kernel, which has no random features: {error} Use sample(X, "
+            "k) for joint draws at given points."
         ) from error
 
 
 class IndependentPosterior(Posterior):
-    """p posteriors of one output each as one posterior of p outputs.
-
-    Args:
-        parts: the p posteriors, all on the same input space.
-    """
+    """p posteriors of one output each as one posterior of p outputs."""
 
     def __init__(self, parts: list[Posterior]):
         self.parts = parts
@@ -178,16 +165,16 @@ class IndependentPosterior(Posterior):
 
     @property
     def data(self) -> Observations:
-        """What was observed, one output a row (posteriors of exact parts only)."""
+        """Observations with one output per row (only if the parts are exact)."""
         parts = [part.data for part in self.parts]
-        alone = [_alone(part.Y, a, len(parts), torch.nan) for a, part in enumerate(parts)]
-        known = None
+        Y = torch.cat([_pad_columns(part.Y, a, len(parts), torch.nan) for a, part in enumerate(parts)])
+        noise = None
         if parts[0].noise is not None:
-            known = torch.cat([_alone(part.noise, a, len(parts), 1.0) for a, part in enumerate(parts)])
-        return Observations(torch.cat([part.X for part in parts]), torch.cat(alone), known)
+            noise = torch.cat([_pad_columns(part.noise, a, len(parts), 1.0) for a, part in enumerate(parts)])
+        return Observations(torch.cat([part.X for part in parts]), Y, noise)
 
-    def rows_at_once(self, form: str) -> int:
-        return min(part.rows_at_once(form) for part in self.parts)
+    def max_chunk_rows(self, form: str) -> int:
+        return min(part.max_chunk_rows(form) for part in self.parts)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
         means, covariances = zip(*(part.latent(X, form) for part in self.parts), strict=True)
@@ -202,8 +189,9 @@ class IndependentPosterior(Posterior):
         return mean, blocks.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:
-        k, own = check_integer("the number of draws", k), seeds(random_state, len(self.parts))
-        draws = [part.sample_functions(k, random_state=seed) for part, seed in zip(self.parts, own, strict=True)]
+        k, part_seeds = check_integer("the number of draws", k), spawn_seeds(random_state, len(self.parts))
+        pairs = zip(self.parts, part_seeds, strict=True)
+        draws = [part.sample_functions(k, random_state=seed) for part, seed in pairs]
 
         def evaluate(X: Tensor, index: Tensor) -> Tensor:
             return torch.cat([draw._evaluate(X, index) for draw in draws], -1)
@@ -211,8 +199,8 @@ class IndependentPosterior(Posterior):
         return FunctionDraws(evaluate, k, self.num_dims)
 
 
-def _alone(column: Tensor, index: int, num_outputs: int, fill: float) -> Tensor:
-    """A column (n, 1) among p columns of `fill`."""
+def _pad_columns(column: Tensor, index: int, num_outputs: int, fill: float) -> Tensor:
+    """Embed a column (n, 1) in p columns filled with `fill`."""
     table = column.new_full((len(column), num_outputs), fill)
     table[:, [index]] = column
     return table

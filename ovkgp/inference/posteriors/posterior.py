@@ -1,6 +1,6 @@
-"""What every posterior can be asked: predictions, joint samples, and whole random functions.
+"""Base classes of posteriors: predictions, joint samples and random functions of a Gaussian process given data.
 
-A posterior is frozen: it keeps copies of kernel, mean and noise as they were when the data were conditioned on.
+A posterior keeps copies of kernel, mean and noise as they were at conditioning.
 """
 
 from __future__ import annotations
@@ -17,18 +17,28 @@ from torch import Tensor
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.features import FeatureMap
-from ovkgp.inference.model.observations import inputs
+from ovkgp.inference.model.observations import validate_inputs
 from ovkgp.inference.posteriors.prediction import Prediction, check_form
 from ovkgp.kernels import is_operator_valued
 
+CHUNK_ENTRIES = 1_000_000
+"""Approximate number of entries of the largest matrix of one chunk of test points (8 MB in float64)."""
+
+VARIANCE_SLACK = 1e-6
+"""A variance below −1e-6 of the prior's is no round-off: the factorization has failed."""
+
 
 class FunctionDraws(Sequence):
-    """k functions X (m, d) ↦ (m, p); calling the sequence evaluates all of them, (k, m, p).
+    """Sequence of k functions X (m, d) ↦ (m, p); calling it evaluates all of them, (k, m, p).
 
-    Args:
-        evaluate: X (m, d), index ↦ (len(index), m, p).
-        num_draws: k.
-        num_dims: d.
+    Parameters
+    ----------
+    evaluate : Callable
+        Function of X (m, d) and an index tensor with values (len(index), m, p).
+    num_draws : int
+        Number k of functions.
+    num_dims : int
+        Number d of input columns.
     """
 
     def __init__(self, evaluate: Callable[[Tensor, Tensor], Tensor], num_draws: int, num_dims: int):
@@ -38,41 +48,41 @@ class FunctionDraws(Sequence):
         return self._num_draws
 
     def __call__(self, X) -> Tensor:
-        return self._at(X, torch.arange(self._num_draws))
+        return self._evaluate_at(X, torch.arange(self._num_draws))
 
     def __getitem__(self, index):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self)} draws; {index} is not one of them.")
+            raise IndexError(f"index must be in [{-len(self)}, {len(self)}), got {index}.")
         position = torch.tensor([index % len(self)])
-        return lambda X: self._at(X, position)[0]
+        return lambda X: self._evaluate_at(X, position)[0]
 
-    def _at(self, X, index: Tensor) -> Tensor:
-        return self._evaluate(inputs(X, self._num_dims).double(), index)
+    def _evaluate_at(self, X, index: Tensor) -> Tensor:
+        return self._evaluate(validate_inputs(X, self._num_dims).double(), index)
 
 
 class Process(ABC):
-    """A Gaussian process with q outputs that is jointly Gaussian with the observed one."""
+    """Gaussian process with q outputs that is jointly Gaussian with the observed one."""
 
     kernel: Kernel
-    """The kernel of the observed process."""
+    """Kernel of the observed process."""
 
     num_outputs: int
     is_observed = False
-    """Whether this is the observed process itself, to which its prior mean and noise belong."""
+    """Whether this is the observed process itself, to which prior mean and noise belong."""
 
     @abstractmethod
     def prior(self, X: Tensor, form: str) -> Tensor:
-        """Its covariance before any data: (m, q) for "diag", (m, q, q) for "output", (m·q, m·q) for "full"."""
+        """Compute its prior covariance: (m, q) for "diag", (m, q, q) for "output", (m·q, m·q) for "full"."""
 
     @abstractmethod
     def cross(self, X: Tensor, Z: Tensor) -> LinearOperator:
-        """Its covariance at X (m, d) with the observed process at Z (n, d): (m·q) × (n·p)."""
+        """Compute its covariance at X (m, d) with the observed process at Z (n, d): (m·q) × (n·p)."""
 
     @abstractmethod
     def features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
-        """Its features (m·q) × r in terms of the weights of the observed process's map."""
+        """Compute its features (m·q) × r for the weights of the feature map of the observed process."""
 
 
 class KernelProcess(Process):
@@ -94,7 +104,7 @@ class KernelProcess(Process):
 
 
 def prior_covariance(kernel: Kernel, X: Tensor, num_outputs: int, form: str) -> Tensor:
-    """K(X, X) as far as `form` asks: (m, p), (m, p, p) or (m·p, m·p)."""
+    """Compute K(X, X) in the given form: (m, p), (m, p, p) or (m·p, m·p)."""
     if form == "diag":
         return to_dense(kernel(X, diag=True)).unflatten(-1, (-1, num_outputs))
     if form == "full":
@@ -104,8 +114,8 @@ def prior_covariance(kernel: Kernel, X: Tensor, num_outputs: int, form: str) -> 
     return to_dense(kernel(X.unsqueeze(-2)))  # a batch of m single points
 
 
-def of_form(matrix: Tensor, num_outputs: int, form: str) -> Tensor:
-    """The part of a whole (m·q, m·q) covariance that `form` asks for."""
+def select_form(matrix: Tensor, num_outputs: int, form: str) -> Tensor:
+    """Select the part of a full (m·q, m·q) covariance that `form` specifies."""
     if form == "full":
         return matrix
     if form == "diag":
@@ -114,103 +124,143 @@ def of_form(matrix: Tensor, num_outputs: int, form: str) -> Tensor:
     return matrix.unflatten(1, (-1, num_outputs)).unflatten(0, (-1, num_outputs))[points, :, points, :]
 
 
-CHUNK_ENTRIES = 1_000_000
-"""About how many numbers the largest matrix of one chunk of test points may have (8 MB in float64)."""
-
-VARIANCE_SLACK = 1e-6
-"""A variance below −1e-6 of the prior's is no round-off: the factorisation has failed."""
-
-
 class Posterior(ABC):
-    """A Gaussian process given data.
+    """Gaussian process given data.
 
-    `predict` describes the latent function unless it is asked for `noise`. Everything is chunked over the test points,
-    except what is joint between them (`cov="full"` and `sample`).
+    `predict` describes the latent function unless `noise=True`. Computations are chunked over the test points, except
+    for joint ones (`cov="full"` and `sample`).
+
+    Attributes
+    ----------
+    num_outputs, num_dims : int
+        Number of outputs p and of input columns d.
+    noise : Tensor of shape (p, p) or None
+        Noise covariance of a new observation. None if the process was not observed itself.
+    log_evidence : float
+        log p(Y) of the data at the hyperparameters of this posterior.
+    log_evidence_error : float
+        Standard error of `log_evidence`; zero unless the log determinant was estimated.
     """
 
     num_outputs: int
     num_dims: int
     noise: Tensor | None
-    """The covariance (p, p) of a new observation's noise; None where the posterior is of something never observed."""
-
     log_evidence: float
-    """log p(Y) of the data at the hyperparameters of this posterior."""
-
     log_evidence_error: float = 0.0
-    """Its standard error: zero unless the log-determinant was estimated."""
 
     @abstractmethod
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
-        """The mean (m, p) of the latent function and its covariance in the given form, for one chunk of points."""
+        """Compute mean (m, p) and covariance of the latent function in the given form, for one chunk of points."""
 
     @abstractmethod
-    def rows_at_once(self, form: str) -> int:
-        """How many test points make one chunk."""
+    def max_chunk_rows(self, form: str) -> int:
+        """Return the number of test points per chunk."""
 
     @abstractmethod
     def sample_functions(self, k: int = 1, *, random_state=None) -> FunctionDraws:
-        """k random functions from the posterior, as a sequence: `draws[i](X)` is (m, p), `draws(X)` is (k, m, p).
+        """Draw k random functions from the posterior, which keep their values over repeated calls.
 
-        The same functions answer at every call, wherever they are evaluated.
+        Parameters
+        ----------
+        k : int, default=1
+            Number of functions.
+        random_state : int, numpy.random.Generator or None, default=None
+            Seed.
+
+        Returns
+        -------
+        FunctionDraws
+            `draws[i](X)` is (m, p), `draws(X)` is (k, m, p).
         """
 
     def predict(self, X, cov: str = "diag", noise: bool = False) -> Prediction:
-        """The posterior at the points X (m, d).
+        """Predict at the points X (m, d).
 
-        Args:
-            X: test inputs, an array or a tensor.
-            cov: "none"; "diag" for standard deviations; "output" for the covariance between outputs at each point,
-                (m, p, p); "full" for everything, (m·p, m·p).
-            noise: describe a new observation y = f(x) + ε instead of the latent f(x). Where the noise was given for
-                each entry of Y, that of a new observation is taken as its average over the observed entries.
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Test inputs.
+        cov : {"none", "diag", "output", "full"}, default="diag"
+            Covariance to compute: standard deviations for "diag", between outputs at each point (m, p, p) for "output",
+            between all entries (m·p, m·p) for "full".
+        noise : bool, default=False
+            Whether to predict a new observation y = f(x) + ε instead of the latent f(x). If the noise was known for
+            each entry of Y, its average over the observed entries is used.
+
+        Returns
+        -------
+        Prediction
         """
-        form, X = check_form(cov), inputs(X, self.num_dims).double()
-        size = len(X) if form == "full" else self.rows_at_once(form)
+        form, X = check_form(cov), validate_inputs(X, self.num_dims).double()
+        size = len(X) if form == "full" else self.max_chunk_rows(form)
         means, covariances = zip(*(self.latent(part, form) for part in X.split(max(size, 1))), strict=True)
         mean = torch.cat(means)
         if noise and self.noise is None:
-            raise OptionError("this process was not itself observed, so that there is no noise to add: noise=False.")
+            raise OptionError(
+                "noise=True is not supported for a process that was not observed itself. Use noise=False."
+            )
         if form == "none":
             return Prediction(mean)
         covariance = covariances[0] if form == "full" else torch.cat(covariances)
-        return Prediction(mean, covariance + self._noise_of(len(X), form) if noise else covariance, form)
+        return Prediction(mean, covariance + self._noise_in_form(len(X), form) if noise else covariance, form)
 
-    def _noise_of(self, num_points: int, form: str) -> Tensor:
+    def _noise_in_form(self, num_points: int, form: str) -> Tensor:
         if form == "diag":
             return self.noise.diagonal()
         return self.noise if form == "output" else torch.block_diag(*[self.noise] * num_points)
 
     def sample(self, X, k: int = 1, *, noise: bool = False, random_state=None) -> Tensor:
-        """k joint draws at the points X (m, d), (k, m, p). O((m·p)³): for many points use `sample_functions`."""
+        """Draw k joint samples at the points X (m, d).
+
+        Parameters
+        ----------
+        X : array-like of shape (m, d)
+            Test inputs.
+        k : int, default=1
+            Number of samples.
+        noise : bool, default=False
+            Whether to sample new observations instead of the latent function.
+        random_state : int, numpy.random.Generator or None, default=None
+            Seed.
+
+        Returns
+        -------
+        Tensor of shape (k, m, p)
+
+        Notes
+        -----
+        Complexity: O((m·p)³). For many points use `sample_functions`.
+        """
         k, prediction = check_integer("the number of draws", k), self.predict(X, "full", noise)
         values, vectors = torch.linalg.eigh(prediction.cov)
         root = vectors * values.clamp_min(0).sqrt()
-        scores = normal((k, len(root)), random_state, root)
+        scores = draw_normal((k, len(root)), random_state, root)
         return prediction.mean + (scores @ root.mT).unflatten(-1, prediction.mean.shape)
 
 
-def seeds(random_state, count: int) -> list[int]:
-    """Seeds of independent streams: those of one `random_state` are not those of another, shifted."""
+def spawn_seeds(random_state, count: int) -> list[int]:
+    """Spawn seeds of independent streams from one `random_state`."""
     children = np.random.SeedSequence(as_seed(random_state)).spawn(count)
     return [int(child.generate_state(1)[0]) for child in children]
 
 
-def normal(shape: tuple[int, ...], random_state, like: Tensor) -> Tensor:
-    """Standard normal numbers in float64, reproducible from `random_state`, where `like` lives."""
+def draw_normal(shape: tuple[int, ...], random_state, like: Tensor) -> Tensor:
+    """Draw standard normal numbers in float64, reproducible from `random_state`, on the device of `like`."""
     generator = torch.Generator().manual_seed(as_seed(random_state))
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(like.device)
 
 
-def difference(prior: Tensor, explained: Tensor, num_outputs: int, form: str) -> Tensor:
-    """prior − explained, with round-off below zero on the diagonal set to zero, and anything worse an error."""
+def subtract_explained(prior: Tensor, explained: Tensor, num_outputs: int, form: str) -> Tensor:
+    """Compute prior − explained; negative round-off on the diagonal becomes zero, larger negative variances are an
+    error."""
     covariance = prior - explained
     variance, scale = (c if form == "diag" else _diagonal(c, num_outputs, form) for c in (covariance, prior))
     slack = VARIANCE_SLACK * scale.detach().amax() if scale.numel() else 0.0
     if not bool((variance.detach() >= -slack).all()):
         raise FactorizationError(
-            f"a predictive variance came out as {variance.detach().min().item():.3g} where the prior has "
-            f"{scale.detach().max().item():.3g}: the covariance matrix of the data is singular to working precision. Raise the "
-            "noise, or shorten the lengthscales."
+            f"A predictive variance is {variance.detach().min().item():.3g} at a prior variance of "
+            f"{scale.detach().max().item():.3g}: the covariance matrix of the data is numerically singular. Increase "
+            "the noise or shorten the lengthscales."
         )
     if form == "diag":
         return covariance.clamp_min(0)
@@ -219,4 +269,4 @@ def difference(prior: Tensor, explained: Tensor, num_outputs: int, form: str) ->
 
 
 def _diagonal(covariance: Tensor, num_outputs: int, form: str) -> Tensor:
-    return covariance.diagonal(dim1=-2, dim2=-1) if form == "output" else of_form(covariance, num_outputs, "diag")
+    return covariance.diagonal(dim1=-2, dim2=-1) if form == "output" else select_form(covariance, num_outputs, "diag")

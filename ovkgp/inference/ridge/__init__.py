@@ -1,1 +1,1 @@
-"""Ridge."""
+"""Solvers of ridge regression with operator-valued kernels."""

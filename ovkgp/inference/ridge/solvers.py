@@ -1,8 +1,8 @@
-"""Do the primal and the dual ridge problem have the same solution? In exact arithmetic yes, for any λ > 0 (BT-69).
+"""Solvers of kernel ridge regression, which is the posterior mean of a Gaussian process with noise N (BT-67, BT-69).
 
-    (ΦΦᵀ + N) u = y − m,      θ_s = (I + Φᵀ N⁻¹ Φ)⁻¹ Φᵀ N⁻¹ (y − m),      residual  Φᵀ u − θ_s.
+    dual    (K + N) u = y − m,                    primal    (I + Φᵀ N⁻¹ Φ) θ = Φᵀ N⁻¹ (y − m)
 
-A residual that is not small says that the noise is zero to working precision, and that neither solution is to be trusted.
+`solve_ridge` runs a named solver. `primal_dual_residual` compares the solutions of both problems for one feature map.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.algebra.dense import gram, safe_cholesky
 from ovkgp.inference.algebra.iterative import IterativeSolver
 from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
-from ovkgp.inference.algebra.krylov import Quadratic, check_residual, least_point, quiet_iterations
+from ovkgp.inference.algebra.krylov import Quadratic, check_residual, minimize_quadratic, suppress_residual_warnings
 from ovkgp.inference.algebra.preconditioners import SketchedPreconditioner
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior
 from ovkgp.inference.posteriors.posterior import KernelProcess, Posterior
-from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior, landmark_guard
+from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior, make_variance_floor
 from ovkgp.inference.ridge.descent import doubly_stochastic_weights
 from ovkgp.inference.ridge.products import (
     KernelProducts,
@@ -38,28 +38,18 @@ from ovkgp.inference.ridge.products import (
     default_iterations,
 )
 from ovkgp.inference.ridge.weight_products import WeightProducts
-from ovkgp.inference.statistics.accumulation import gather
-from ovkgp.inference.statistics.weight_space import weight_system
-from ovkgp.inference.strategies.exact import MAX_ROWS, DenseStrategy, EigenStrategy, noise_of_rows
+from ovkgp.inference.statistics.accumulation import compute_statistics
+from ovkgp.inference.statistics.weight_space import make_weight_system
+from ovkgp.inference.strategies.exact import MAX_EXACT_ROWS, DenseStrategy, EigenStrategy, row_noise
 from ovkgp.inference.strategies.features import FeatureStrategy
-from ovkgp.inference.strategies.selection import DENSE_LIMIT, has_kronecker_form
+from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, has_kronecker_form
 from ovkgp.kernels import components
 
 SOLVERS = ("auto", "eigen", "closed_form", "cg", "lbfgs", "doubly_sgd")
-EXACT_SOLVERS = SOLVERS[:-1]
-"""The names of the solvers, with features and with the exact kernel."""
+"""Names of the solvers. "doubly_sgd" needs a feature map."""
 
-
-class SolverOptions(NamedTuple):
-    """What the iterative solvers may be told; see `solve_ridge`."""
-
-    tolerance: float
-    max_iter: int | None
-    batch_size: int | None
-    learning_rate: float | Callable[[int], float]
-    preconditioned: bool
-    random_state: object
-    verbose: int
+PRIMAL_DUAL_TOLERANCE = 1e-12
+"""Relative residual of the conjugate gradients in `primal_dual_residual`."""
 
 
 def solve_ridge(
@@ -78,36 +68,72 @@ def solve_ridge(
     random_state=None,
     verbose: int = 0,
 ) -> Posterior:
-    """The posterior of a model, by a named solver; the mean is the ridge estimate with that noise.
+    """Compute the posterior of a model by a named solver; its mean is the ridge estimate.
 
-    Args:
-        gp: the model, at its hyperparameters; without a feature map the dual problem is solved, with one the primal.
-        X, Y, noise: as for `OperatorValuedGP.condition`: NaN in Y is a missing output, `noise` known variances (n, p).
-        solver: "auto", "eigen", "closed_form", "cg", "lbfgs" or (with features) "doubly_sgd".
-        tolerance: of "cg", "lbfgs" and full-batch "doubly_sgd": the relative residual at which they stop.
-        max_iter: iterations of these; None for a number that is ample.
-        batch_size, learning_rate, preconditioned, random_state: of "doubly_sgd" (`doubly_stochastic_weights`).
-        variance: "features" or, with a feature map, "guarded", as for `OperatorValuedGP.condition`.
-        verbose: 1 shows the progress of the iterative ones, except of "cg" with Kronecker products.
+    Parameters
+    ----------
+    gp : OperatorValuedGP
+        Model at its current hyperparameters. Without a feature map the dual problem is solved, with one the primal
+        problem.
+    X : array-like of shape (n, d)
+        Inputs.
+    Y : array-like of shape (n, p)
+        Outputs. NaN marks a missing output.
+    noise : array-like of shape (n, p) or None, default=None
+        Known noise variances. If None, the model's noise is used.
+    solver : {"auto", "eigen", "closed_form", "cg", "lbfgs", "doubly_sgd"}, default="auto"
+        Solver. "auto" is `gp.condition`; "doubly_sgd" requires a feature map.
+    tolerance : float, default=1e-9
+        Relative residual at which "cg", "lbfgs" and full-batch "doubly_sgd" stop.
+    max_iter : int or None, default=None
+        Maximum number of iterations of these solvers. If None, a limit that ordinary problems do not reach.
+    batch_size : int or None, default=None
+        Number of rows per step of "doubly_sgd". If None, all rows.
+    learning_rate : float or callable, default=1.0
+        Step size of "doubly_sgd", or a function of the iteration t = 1, 2, ….
+    preconditioned : bool, default=True
+        Whether "doubly_sgd" divides the gradient of a block by its Hessian.
+    variance : {"features", "guarded"}, default="features"
+        Predictive variance of a model with a feature map, as in `OperatorValuedGP.condition`.
+    random_state : int, Generator or None, default=None
+        Seed of the batches of "doubly_sgd".
+    verbose : int, default=0
+        If 1, show the progress of the iterative solvers, except of "cg" with Kronecker products.
 
-    The posterior of "cg" (unless the kernel is separable), "lbfgs" and "doubly_sgd" has `log_evidence` NaN: products alone
-    do not tell the log determinant. Its standard deviations and draws come from further solves by conjugate gradients.
+    Returns
+    -------
+    Posterior
+        Posterior distribution. With "cg" (unless the kernel is separable), "lbfgs" and "doubly_sgd" its `log_evidence`
+        is NaN, as matrix products alone do not give the log determinant, and standard deviations and draws take further
+        solves by conjugate gradients.
 
-    Cost (n rows, p outputs, r features, M waves): closed_form O(n³p³) or O(n p r²) + O(r³); eigen O(n³ + p³) or
-    O(n M² + M³ + p³); an iteration of cg and lbfgs O(n² p²) (separable: O(n² p)) or O(n M p), in memory for one chunk of rows.
+    Raises
+    ------
+    OptionError
+        If the solver is unknown or does not support the model or the data.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.inference import OperatorValuedGP
-        >>> from ovkgp.inference.ridge.solvers import solve_ridge
-        >>> from ovkgp.kernels import CurlFreeKernel
-        >>> X = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)).double()
-        >>> gp = OperatorValuedGP(CurlFreeKernel(RBFKernel(ard_num_dims=2)), mean="zero", noise=0.1)
-        >>> posteriors = [solve_ridge(gp, X, X.sin(), solver=name) for name in ("closed_form", "cg", "lbfgs")]
-        >>> means = [posterior.predict([[0.5, 0.5]]).mean for posterior in posteriors]
-        >>> bool(torch.allclose(means[0], means[1], atol=1e-7)), bool(torch.allclose(means[0], means[2], atol=1e-7))
-        (True, True)
+    Notes
+    -----
+    Complexity for n rows, p outputs, r features and M scalar features: "closed_form" O(n³p³) or O(n p r²) + O(r³);
+    "eigen" O(n³ + p³) or O(n M² + M³ + p³); an iteration of "cg" and "lbfgs" O(n² p²) (separable: O(n² p)) or O(n M p),
+    with memory for one chunk of rows.
+
+    References
+    ----------
+    BT-67, BT-69, BT-71, BT-93.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.inference import OperatorValuedGP, solve_ridge
+    >>> from ovkgp.kernels import CurlFreeKernel
+    >>> X = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)).double()
+    >>> gp = OperatorValuedGP(CurlFreeKernel(RBFKernel(ard_num_dims=2)), mean="zero", noise=0.1)
+    >>> posteriors = [solve_ridge(gp, X, X.sin(), solver=name) for name in ("closed_form", "cg", "lbfgs")]
+    >>> means = [posterior.predict([[0.5, 0.5]]).mean for posterior in posteriors]
+    >>> bool(torch.allclose(means[0], means[1], atol=1e-7)), bool(torch.allclose(means[0], means[2], atol=1e-7))
+    (True, True)
     """
     if solver not in SOLVERS:
         raise OptionError(f"solver must be one of {', '.join(map(repr, SOLVERS))}, got {solver!r}.")
@@ -118,177 +144,217 @@ def solve_ridge(
     if solver == "auto":
         return gp.condition(X, Y, noise=noise, variance=variance)
     options = SolverOptions(tolerance, max_iter, batch_size, learning_rate, preconditioned, random_state, verbose)
-    with torch.no_grad(), gp.naming_failures():
-        data = gp.observe(X, Y, noise).double().clone()  # the posterior outlives what happens to the user's arrays
+    with torch.no_grad(), gp.report_hyperparameters_on_failure():
+        data = gp.observe(X, Y, noise).double().clone()  # a copy: the caller may change the arrays later
         model = gp.frozen().model
         if model.features is None:
-            return _dual(model, data, solver, options)
-        guard = landmark_guard(model.kernel, data) if variance == "guarded" else None
-        return _primal(model, data, solver, options, guard)
-
-
-# --- the exact kernel ----------------------------------------------------------------------------------------------
-
-
-def _dual(model: Model, data: Observations, solver: str, options: SolverOptions) -> Posterior:
-    if solver == "doubly_sgd":
-        raise OptionError(
-            'solver="doubly_sgd" trains weights of random features, and this model has the exact kernel: use ORFFRidge (a '
-            'model with features=ORFF(kernel)), or solver="cg".'
-        )
-    if solver == "eigen":
-        return _eigen_road(model, data).condition(model, data)
-    if solver == "closed_form":
-        return DenseStrategy().condition(model, data)
-    found = _iterative(model, data, options) if solver == "cg" and _is_kronecker_sum(model, data) else None
-    found = found or _by_products(model, data, solver, options)
-    return ExactPosterior(KernelProcess(model.kernel, data.num_outputs), found, data, model.mean, model.new_noise(data))
-
-
-def _eigen_road(model: Model, data: Observations) -> EigenStrategy:
-    if has_kronecker_form(model, data):
-        return EigenStrategy()
-    raise OptionError(
-        'solver="eigen" needs a separable kernel with one component, complete outputs and noise that is alike at all '
-        'points; use solver="closed_form", or solver="cg" for many data.'
-    )
-
-
-def _is_kronecker_sum(model: Model, data: Observations) -> bool:
-    """Whether the n × n matrices of a separable kernel are there to be had."""
-    return components(model.kernel) is not None and data.num_rows <= MAX_ROWS
-
-
-def _iterative(model: Model, data: Observations, options: SolverOptions) -> IterativeSolver:
-    """Conjugate gradients with Kronecker products, which estimate the evidence too."""
-    grams, matrices = _grams(model, data)
-    residuals, limit = data.Y - model.mean(data.X), _limit(options, data.num_observed, "cg")
-    settings = {"tolerance": options.tolerance, "max_iterations": limit}
-    with quiet_iterations():
-        found = IterativeSolver(grams, matrices, noise_of_rows(model, data), residuals, **settings)
-    alpha, rhs = found.alpha.unsqueeze(1), residuals.nan_to_num().unsqueeze(1)
-    check_residual(rhs - found.covariance.apply(alpha), rhs, alpha, "cg", options.tolerance, found.norm)
-    return found
-
-
-def _by_products(model: Model, data: Observations, solver: str, options: SolverOptions) -> ProductSolver:
-    noise = noise_of_rows(model, data)
-    if _is_kronecker_sum(model, data):
-        covariance = KroneckerSum(*_grams(model, data), noise, data.observed)
-    else:
-        covariance = KernelProducts(model.kernel, data.X, noise, data.observed)
-    rows, residuals = KernelRows(model.kernel, data.X, data.observed), data.Y - model.mean(data.X)
-    limit = _limit(options, data.num_observed, solver)
-    return ProductSolver(covariance, rows, residuals, solver, options.tolerance, limit, options.verbose)
-
-
-def _grams(model: Model, data: Observations) -> tuple[list[Tensor], list[Tensor]]:
-    scalars, matrices = zip(*components(model.kernel), strict=True)
-    return [to_dense(scalar(data.X)) for scalar in scalars], list(matrices)
-
-
-def _limit(options: SolverOptions, size: int, method: str) -> int:
-    return default_iterations(size, method) if options.max_iter is None else options.max_iter
-
-
-# --- feature maps --------------------------------------------------------------------------------------------------
-
-
-def _primal(
-    model: Model, data: Observations, solver: str, options: SolverOptions, guard: VarianceFloor | None
-) -> WeightPosterior:
-    if solver == "eigen":
-        _require_stein_form(model, data)
-        strategy = FeatureStrategy()
-        system = strategy.system_of(model, strategy.statistics(model, data))
-    elif solver == "closed_form":
-        system = _algorithm_3(model, data)
-    else:
-        products, known = WeightProducts.of(model, data), ()
-        if solver == "doubly_sgd":
-            known = doubly_stochastic_weights(model, data, **options._asdict())
-        stops = {"tolerance": options.tolerance, "max_iter": None if solver == "doubly_sgd" else options.max_iter}
-        system = MatrixFreeSystem(products, *known, method=solver, verbose=options.verbose, **stops)
-    process, noise = KernelProcess(model.kernel, data.num_outputs), model.new_noise(data)
-    return WeightPosterior(process, model.features, system, model.mean, noise, data.X.shape[1], guard)
-
-
-def _require_stein_form(model: Model, data: Observations) -> None:
-    Phi = model.features(data.X[:1])
-    is_product = isinstance(Phi, FeatureOperator) and Phi.is_separable and Phi.num_outputs == data.num_outputs
-    if is_product and data.is_complete and data.noise is None:
-        return
-    raise OptionError(
-        'solver="eigen" needs separable features of one component (φ ⊗ B), complete outputs and noise that is alike at all '
-        'points; use solver="closed_form", or solver="cg" for many features.'
-    )
-
-
-def _algorithm_3(model: Model, data: Observations):
-    """The r × r normal equations, whatever the structure, gathered a chunk of Φ at a time (BT-71)."""
-    template = model.features(data.X[:1])
-    parts = model.features, model.mean, model.noise, data
-    statistics = gather(*parts, template=template, layout="whitened", num_landmarks=0)
-    return weight_system(statistics, template, model.noise.matrix(), model.mean.coefficients.to(data.X.device))
-
-
-TOLERANCE = 1e-12
-"""Relative residual of the solves that are too large for a Cholesky factor."""
+            return _solve_dual(model, data, solver, options)
+        variance_floor = make_variance_floor(model.kernel, data) if variance == "guarded" else None
+        return _solve_primal(model, data, solver, options, variance_floor)
 
 
 class PrimalDual(NamedTuple):
-    """Σ_i Φ_iᵀ u_i − θ_s (r,), and its length as a part of that of θ_s."""
+    """Difference between the dual and the primal solution.
+
+    Attributes
+    ----------
+    residual : Tensor of shape (r,)
+        Φᵀu − θ, with u the dual and θ the primal solution.
+    relative : float
+        Norm of the residual divided by the norm of θ.
+    """
 
     residual: Tensor
     relative: float
 
 
 def primal_dual_residual(gp: OperatorValuedGP, X, Y, noise=None) -> PrimalDual:
-    """The difference between the weights of the dual solution and those of the primal one.
+    """Compute the difference between the weights of the dual solution and those of the primal one.
 
-    Args:
-        gp: a model with a feature map.
-        X, Y, noise: as for `OperatorValuedGP.condition`.
+    Parameters
+    ----------
+    gp : OperatorValuedGP
+        Model with a feature map.
+    X : array-like of shape (n, d)
+        Inputs.
+    Y : array-like of shape (n, p)
+        Outputs. NaN marks a missing output.
+    noise : array-like of shape (n, p) or None, default=None
+        Known noise variances. If None, the model's noise is used.
 
-    Cost: O((np)³ + r³) up to `DENSE_LIMIT` entries, or features; beyond, conjugate gradients with O(n M p) an iteration.
+    Returns
+    -------
+    PrimalDual
+        Residual, which is zero in exact arithmetic, and its relative norm. A large residual shows that the noise is
+        zero to working precision and that neither solution is reliable.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.features import ORFF
-        >>> from ovkgp.inference import OperatorValuedGP
-        >>> from ovkgp.inference.ridge.solvers import primal_dual_residual
-        >>> kernel = RBFKernel(ard_num_dims=1)
-        >>> gp = OperatorValuedGP(kernel, noise=0.1, features=ORFF(kernel, 20, random_state=0))
-        >>> X = torch.linspace(0, 6, 30, dtype=torch.float64).unsqueeze(-1)
-        >>> primal_dual_residual(gp, X, X.sin()).relative < 1e-10
-        True
+    Raises
+    ------
+    OptionError
+        If the model has no feature map.
+
+    Notes
+    -----
+    Complexity: O((np)³ + r³) up to 5000 entries and features; beyond, conjugate gradients at O(n M p) per iteration.
+
+    References
+    ----------
+    BT-69.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.features import ORFF
+    >>> from ovkgp.inference import OperatorValuedGP, primal_dual_residual
+    >>> kernel = RBFKernel(ard_num_dims=1)
+    >>> gp = OperatorValuedGP(kernel, noise=0.1, features=ORFF(kernel, 20, random_state=0))
+    >>> X = torch.linspace(0, 6, 30, dtype=torch.float64).unsqueeze(-1)
+    >>> primal_dual_residual(gp, X, X.sin()).relative < 1e-10
+    True
     """
     if gp.features is None:
         raise OptionError(
-            "the primal problem needs a feature map, and this model has none: OperatorValuedGP(kernel, features=ORFF(kernel))."
+            "primal_dual_residual requires a model with a feature map. Use OperatorValuedGP(kernel, "
+            "features=ORFF(kernel))."
         )
     with torch.no_grad():
-        products = WeightProducts.of(gp.frozen().model, gp.observe(X, Y, noise).double())
-        weights = _primal_primal_dual(products)
-        residual = products.adjoint(_dual_primal_dual(products)) - weights
+        products = WeightProducts.from_model(gp.frozen().model, gp.observe(X, Y, noise).double())
+        weights = _primal_weights(products)
+        residual = products.adjoint(_dual_coefficients(products)) - weights
     size = torch.linalg.vector_norm(weights).item()
     return PrimalDual(residual, torch.linalg.vector_norm(residual).item() / size if size else 0.0)
 
 
-def _primal_primal_dual(products: WeightProducts) -> Tensor:
-    """θ_s (r,)."""
-    if products.num_features > DENSE_LIMIT:
-        return MatrixFreeSystem(products, tolerance=TOLERANCE).weights
-    return _solve(products.matrix(), products.moment())
+class SolverOptions(NamedTuple):
+    """Options of the iterative solvers; see `solve_ridge`."""
+
+    tolerance: float
+    max_iter: int | None
+    batch_size: int | None
+    learning_rate: float | Callable[[int], float]
+    preconditioned: bool
+    random_state: object
+    verbose: int
 
 
-def _dual_primal_dual(products: WeightProducts) -> Tensor:
-    """w (n, p) with (ΨΨᵀ + I) w = z, the whitened u: Φᵀu = Ψᵀw."""
+def _solve_dual(model: Model, data: Observations, solver: str, options: SolverOptions) -> Posterior:
+    """Solve (K + N) u = y − m with the exact kernel."""
+    if solver == "doubly_sgd":
+        raise OptionError(
+            'solver="doubly_sgd" is not supported with the exact kernel. Use ORFFRidge (a model with '
+            "features=ORFF(kernel)) "
+            'or solver="cg".'
+        )
+    if solver == "eigen":
+        if not has_kronecker_form(model, data):
+            raise OptionError(
+                'solver="eigen" requires a separable kernel with one component, complete outputs and the same noise '
+                "at all "
+                'points. Use solver="closed_form", or solver="cg" for many rows.'
+            )
+        return EigenStrategy().condition(model, data)
+    if solver == "closed_form":
+        return DenseStrategy().condition(model, data)
+    if solver == "cg" and _is_kronecker_sum(model, data):
+        solution = _solve_with_kronecker_products(model, data, options)
+    else:
+        solution = _solve_with_kernel_products(model, data, solver, options)
+    process, noise = KernelProcess(model.kernel, data.num_outputs), model.predictive_noise(data)
+    return ExactPosterior(process, solution, data, model.mean, noise)
+
+
+def _is_kronecker_sum(model: Model, data: Observations) -> bool:
+    """Return whether the kernel is separable and its n × n Gram matrices fit in memory."""
+    return components(model.kernel) is not None and data.num_rows <= MAX_EXACT_ROWS
+
+
+def _solve_with_kronecker_products(model: Model, data: Observations, options: SolverOptions) -> IterativeSolver:
+    """Run conjugate gradients with Kronecker products, which also estimate the evidence."""
+    grams, matrices = _component_grams(model, data)
+    residuals, limit = data.Y - model.mean(data.X), _iteration_limit(options, data.num_observed, "cg")
+    settings = {"tolerance": options.tolerance, "max_iterations": limit}
+    with suppress_residual_warnings():
+        found = IterativeSolver(grams, matrices, row_noise(model, data), residuals, **settings)
+    alpha, rhs = found.alpha.unsqueeze(1), residuals.nan_to_num().unsqueeze(1)
+    check_residual(rhs - found.covariance.apply(alpha), rhs, alpha, "cg", options.tolerance, found.norm)
+    return found
+
+
+def _solve_with_kernel_products(model: Model, data: Observations, solver: str, options: SolverOptions) -> ProductSolver:
+    """Run an iterative solver with products of chunks of K."""
+    noise = row_noise(model, data)
+    if _is_kronecker_sum(model, data):
+        covariance = KroneckerSum(*_component_grams(model, data), noise, data.observed)
+    else:
+        covariance = KernelProducts(model.kernel, data.X, noise, data.observed)
+    rows, residuals = KernelRows(model.kernel, data.X, data.observed), data.Y - model.mean(data.X)
+    limit = _iteration_limit(options, data.num_observed, solver)
+    return ProductSolver(covariance, rows, residuals, solver, options.tolerance, limit, options.verbose)
+
+
+def _component_grams(model: Model, data: Observations) -> tuple[list[Tensor], list[Tensor]]:
+    scalars, matrices = zip(*components(model.kernel), strict=True)
+    return [to_dense(scalar(data.X)) for scalar in scalars], list(matrices)
+
+
+def _iteration_limit(options: SolverOptions, size: int, method: str) -> int:
+    return default_iterations(size, method) if options.max_iter is None else options.max_iter
+
+
+def _solve_primal(
+    model: Model, data: Observations, solver: str, options: SolverOptions, variance_floor: VarianceFloor | None
+) -> WeightPosterior:
+    """Solve (I + Φᵀ N⁻¹ Φ) θ = Φᵀ N⁻¹ (y − m) with a feature map."""
+    if solver == "eigen":
+        _check_stein_form(model, data)
+        strategy = FeatureStrategy()
+        system = strategy.weight_system_from_statistics(model, strategy.statistics(model, data))
+    elif solver == "closed_form":
+        system = _normal_equations(model, data)
+    else:
+        products, known = WeightProducts.from_model(model, data), ()
+        if solver == "doubly_sgd":
+            known = doubly_stochastic_weights(model, data, **options._asdict())
+        stops = {"tolerance": options.tolerance, "max_iter": None if solver == "doubly_sgd" else options.max_iter}
+        system = MatrixFreeSystem(products, *known, method=solver, verbose=options.verbose, **stops)
+    process, noise = KernelProcess(model.kernel, data.num_outputs), model.predictive_noise(data)
+    return WeightPosterior(process, model.features, system, model.mean, noise, data.X.shape[1], variance_floor)
+
+
+def _check_stein_form(model: Model, data: Observations) -> None:
+    Phi = model.features(data.X[:1])
+    is_product = isinstance(Phi, FeatureOperator) and Phi.is_separable and Phi.num_outputs == data.num_outputs
+    if is_product and data.is_complete and data.noise is None:
+        return
+    raise OptionError(
+        'solver="eigen" requires separable features with one component (φ ⊗ B), complete outputs and the same noise '
+        "at all "
+        'points. Use solver="closed_form", or solver="cg" for many features.'
+    )
+
+
+def _normal_equations(model: Model, data: Observations):
+    """Accumulate the r × r normal equations one chunk of Φ at a time, whatever its structure (BT-71)."""
+    template = model.features(data.X[:1])
+    parts = model.features, model.mean, model.noise, data
+    statistics = compute_statistics(*parts, template=template, layout="whitened", num_landmarks=0)
+    return make_weight_system(statistics, template, model.noise.matrix(), model.mean.coefficients.to(data.X.device))
+
+
+def _primal_weights(products: WeightProducts) -> Tensor:
+    """Return θ (r,)."""
+    if products.num_features > MAX_DENSE_ENTRIES:
+        return MatrixFreeSystem(products, tolerance=PRIMAL_DUAL_TOLERANCE).weights
+    return _solve_identity_plus(products.matrix(), products.moment())
+
+
+def _dual_coefficients(products: WeightProducts) -> Tensor:
+    """Return w (n, p) with (ΨΨᵀ + I) w = z, the whitened u: Φᵀu = Ψᵀw."""
     targets = products.targets()
-    if targets.numel() <= DENSE_LIMIT:
+    if targets.numel() <= MAX_DENSE_ENTRIES:
         rows = torch.cat(list(products.whitened_rows()))
-        return _solve(gram(rows.mT), targets.reshape(-1, 1)).view(targets.shape)
+        return _solve_identity_plus(gram(rows.mT), targets.reshape(-1, 1)).view(targets.shape)
 
     def apply(columns: Tensor) -> Tensor:
         return columns + products.forward(products.adjoint_columns(columns))
@@ -300,10 +366,12 @@ def _dual_primal_dual(products: WeightProducts) -> Tensor:
         norm=1 + products.trace,
     )
     limit = default_iterations(targets.numel(), "cg")
-    return least_point(quadratic, targets.reshape(-1, 1, 1), "cg", TOLERANCE, limit).solution.view(targets.shape)
+    return minimize_quadratic(
+        quadratic, targets.reshape(-1, 1, 1), "cg", PRIMAL_DUAL_TOLERANCE, limit
+    ).solution.view_as(targets)
 
 
-def _solve(matrix: Tensor, rhs: Tensor) -> Tensor:
-    """(I + matrix)⁻¹ rhs as a vector."""
+def _solve_identity_plus(matrix: Tensor, rhs: Tensor) -> Tensor:
+    """Return (I + matrix)⁻¹ rhs as a vector."""
     matrix.diagonal().add_(1)
     return torch.cholesky_solve(rhs, safe_cholesky(matrix)).squeeze(-1)

@@ -1,1 +1,1 @@
-"""Sampling."""
+"""Posterior and prior draws of hyperparameters, their diagnostics, and their export to ArviZ."""

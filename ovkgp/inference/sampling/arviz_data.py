@@ -1,9 +1,8 @@
-"""Named arrays as the object that ArviZ reads.
+"""Named arrays as xarray datasets, and datasets as the object that ArviZ reads.
 
-Every group is an xarray Dataset with named dimensions: `chain` and `draw`, then `input` for lengthscales of their own,
-`output` (and `output_bis`) for noise, mean and output matrix. ArviZ 0.x wants them in an `InferenceData`, ArviZ 1.x in an
-`xarray.DataTree`; both are read as `data["posterior"]["lengthscale"]`. xarray and ArviZ are imported inside the functions,
-since `import ovkgp` must load neither.
+Dimensions are `chain` and `draw`, then `input` for ARD lengthscales, `output` (and `output_bis`) for noise, mean and
+output matrix. ArviZ 0.x reads an `InferenceData`, ArviZ 1.x an `xarray.DataTree`. xarray and ArviZ are imported inside
+the functions, since `import ovkgp` must load neither.
 """
 
 from __future__ import annotations
@@ -27,32 +26,21 @@ SAMPLES = ("chain", "draw")
 
 @dataclass(frozen=True)
 class Axes:
-    """The names of the columns of X and Y, which label the dimensions `input` and `output`.
-
-    Args:
-        inputs: d labels, or None where the inputs are not known (statistics).
-        outputs: p labels.
-
-    Example:
-        >>> from ovkgp.inference.sampling.arviz_data import Axes
-        >>> axes = Axes.of(2, 3, output_names=["u", "v", "w"])
-        >>> axes.dims("lengthscale", (1, 2)), axes.dims("noise", (3,)), axes.dims("output_matrix", (3, 3))
-        (('input',), ('output',), ('output', 'output_bis'))
-    """
+    """Labels of the columns of X (None for statistics) and Y, for the dimensions `input` and `output`."""
 
     inputs: tuple | None
     outputs: tuple
 
     @classmethod
     def of(cls, num_inputs: int | None, num_outputs: int, input_names=None, output_names=None) -> Axes:
-        """Labels from names, or from 0, 1, … where there are none."""
+        """Return labels from names, or 0, 1, … if there are none."""
         inputs = _labels(input_names, num_inputs, "input_names") if num_inputs is not None else None
         return cls(inputs, _labels(output_names, num_outputs, "output_names"))
 
     def dims(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """The dimensions of a hyperparameter whose value has this shape, once ones that say nothing are dropped."""
+        """Return the dimensions of a hyperparameter whose value has this shape, without uninformative ones."""
         p, last = len(self.outputs), name.rpartition(".")[2]
-        shape = kept_shape(last, shape)
+        shape = squeeze_shape(last, shape)
         if last in ("output_matrix", "noise") and shape == (p, p):
             return ("output", "output_bis")
         if last in ("noise", "mean", "scale", "df", "dispersion") and shape == (p,):
@@ -64,38 +52,28 @@ class Axes:
         return tuple(f"{name}_dim_{i}" for i in range(len(shape)))
 
     def coords(self) -> dict[str, Any]:
-        """The labels by dimension."""
+        """Return the labels by dimension."""
         labels = {"output": list(self.outputs), "output_bis": list(self.outputs)}
         return labels if self.inputs is None else {"input": list(self.inputs), **labels}
 
 
-def kept_shape(last: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape without the ones that GPyTorch adds; noise, mean and output matrix keep theirs."""
+def squeeze_shape(last: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without the ones that GPyTorch adds; noise, mean and output matrix keep theirs."""
     if last in ("noise", "mean", "output_matrix", "slopes"):
         return tuple(shape)
     return tuple(size for size in shape if size > 1)
 
 
-def dataset(
+def make_dataset(
     variables: Mapping[str, np.ndarray],
     dims: Mapping[str, Sequence[str]],
     coords: Mapping[str, Any] | None = None,
     attrs: Mapping[str, Any] | None = None,
 ) -> xarray.Dataset:
-    """An xarray Dataset; coordinates of dimensions that no variable has are left out.
+    """Return an xarray Dataset of named arrays; coordinates of unused dimensions are omitted.
 
-    Args:
-        variables: arrays by name.
-        dims: the dimensions of each; an array is reshaped to as many as are named, ones dropped.
-        coords: labels by dimension, or (dimension, labels) for coordinates along another one.
-        attrs: numbers, words and arrays; whatever netCDF cannot hold is refused.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.inference.sampling.arviz_data import dataset
-        >>> group = dataset({"noise": np.zeros((4, 10, 2))}, {"noise": ("chain", "draw", "output")}, {"output": ["u", "v"]})
-        >>> dict(group.sizes), group["noise"].sel(output="v").shape
-        ({'chain': 4, 'draw': 10, 'output': 2}, (4, 10))
+    `coords` has labels by dimension, or (dimension, labels) for coordinates along another one. `attrs` must be storable
+    in netCDF.
     """
     import xarray
 
@@ -108,36 +86,27 @@ def dataset(
     return xarray.Dataset(arrays, labels, {key: _storable(key, value) for key, value in (attrs or {}).items()})
 
 
-def named_group(
+def make_named_group(
     variables: Mapping[str, np.ndarray], axes: Axes, attrs: Mapping[str, Any] | None = None
 ) -> xarray.Dataset:
-    """The group of hyperparameters by name, each (chains, draws, *shape)."""
+    """Return the group of hyperparameters by name, each (chains, draws, *shape)."""
     dims, arrays = {}, {}
     for name, values in variables.items():
         dims[name] = (*SAMPLES, *axes.dims(name, values.shape[2:]))
-        arrays[name] = values.reshape(*values.shape[:2], *kept_shape(name.rpartition(".")[2], values.shape[2:]))
-    return dataset(arrays, dims, axes.coords(), attrs)
+        arrays[name] = values.reshape(*values.shape[:2], *squeeze_shape(name.rpartition(".")[2], values.shape[2:]))
+    return make_dataset(arrays, dims, axes.coords(), attrs)
 
 
-def raw_group(raw: Mapping[str, np.ndarray]) -> xarray.Dataset:
-    """The raw parameters by qualified name, each (chains, draws, *shape) with every dimension kept."""
+def make_raw_group(raw: Mapping[str, np.ndarray]) -> xarray.Dataset:
+    """Return the raw parameters by qualified name, each (chains, draws, *shape) with every dimension kept."""
     dims = {name: (*SAMPLES, *(f"{name}_dim_{i}" for i in range(v.ndim - 2))) for name, v in raw.items()}
-    return dataset(raw, dims)
+    return make_dataset(raw, dims)
 
 
 def to_arviz_object(groups: Mapping[str, xarray.Dataset], kind: str = "auto"):
-    """The groups as one object that ArviZ reads, saves and plots.
+    """Return the groups as one object that ArviZ reads, saves and plots.
 
-    Args:
-        groups: xarray Datasets by name.
-        kind: "inference_data" (ArviZ 0.x), "datatree" (ArviZ 1.x), or "auto" for that of the ArviZ installed.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.inference.sampling.arviz_data import dataset, to_arviz_object
-        >>> group = dataset({"noise": np.zeros((4, 10))}, {"noise": ("chain", "draw")})
-        >>> [to_arviz_object({"posterior": group}, kind)["posterior"]["noise"].shape for kind in ("inference_data", "datatree")]
-        [(4, 10), (4, 10)]
+    `kind` is "inference_data" (ArviZ 0.x), "datatree" (ArviZ 1.x), or "auto" for that of the installed ArviZ.
     """
     if kind not in KINDS:
         raise OptionError(f"kind must be one of {', '.join(map(repr, KINDS))}, got {kind!r}.")
@@ -157,14 +126,21 @@ def _installed_kind() -> str:
 def _labels(names, size: int, what: str) -> tuple:
     labels = tuple(range(size)) if names is None else tuple(names)
     if len(labels) != size or len(set(labels)) != size:
-        raise InputError(f"{what} needs {size} different names, got {list(labels)}.")
+        raise InputError(f"{what} must have {size} different names, got {list(labels)}.")
     return labels
 
 
 def _storable(key: str, value):
-    """An attribute as netCDF takes it: text, a number or a plain array."""
+    """Return an attribute as netCDF stores it: text, a number or an array."""
     if isinstance(value, (bool, np.bool_)):
         return int(value)
     if isinstance(value, (str, int, float, np.integer, np.floating, np.ndarray)):
         return value
-    raise InputError(f"the attribute {key} is {value!r}; netCDF holds words, numbers and arrays.")
+    raise InputError(f"Attribute {key} must be text, a number or an array, got {value!r}.")
+
+
+def groups_of(data) -> list[tuple[str, xarray.Dataset]]:
+    """The groups of an ArviZ object of either kind, as Datasets by name."""
+    if hasattr(data, "children"):  # an xarray.DataTree
+        return [(name, group.to_dataset()) for name, group in data.children.items()]
+    return [(name, data[name]) for name in data.groups()]

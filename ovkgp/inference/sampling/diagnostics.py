@@ -1,7 +1,7 @@
-"""Whether draws can be trusted, in numbers and in words.
+"""Diagnostics of draws, with warnings if they are poor.
 
-Chains are judged by R̂, effective sample size and divergences; draws from an approximation q by the Pareto shape k̂ of the
-ratios π / q (Yao et al. 2018, "Yes, but did it work?"): beyond 0.7 q is no stand-in for the posterior.
+Chains are assessed by R̂, effective sample size and divergences; draws from an approximation q by the Pareto shape k̂
+of the ratios π / q (Yao et al. 2018, "Yes, but did it work?"): above 0.7, q does not represent the posterior.
 """
 
 from __future__ import annotations
@@ -16,37 +16,31 @@ import numpy as np
 from ovkgp.exceptions import FitWarning, OptionError
 
 MAX_RHAT, MIN_ESS_PER_CHAIN, MAX_PARETO_K = 1.01, 100, 0.7
-"""The largest R̂ and k̂, and the smallest effective size for each chain, that pass without a warning."""
-EQUAL = 1e-4
-"""Logarithms of ratios that differ by less are those of the posterior itself, up to its Hessian's differences."""
-FEWEST, MIN_RATIOS = 4, 25
-"""Chains, or halves of a single one, shorter than this say nothing about themselves, and so few ratios nothing about q."""
+"""Largest R̂, smallest effective size per chain and largest k̂ that cause no warning."""
+MAX_EQUAL_RANGE = 1e-4
+"""Log ratios that vary by less are those of the posterior itself, up to the differences in its Hessian."""
+MIN_DRAWS_PER_CHAIN, MIN_RATIOS = 4, 25
+"""Minimum length of a chain (or half of a single one) for diagnostics, and minimum number of ratios for k̂."""
 
 
 def rhat(values: np.ndarray) -> float:
-    """R̂ (rank-normalised, split) of draws (chains, draws); a single chain is judged by its halves."""
-    if len(values) == 1:  # of which ArviZ says nothing
+    """Return R̂ (rank-normalized, split) of draws (chains, draws); a single chain is split into halves."""
+    if len(values) == 1:  # ArviZ needs two chains
         half = values.shape[1] // 2
         values = values[0, : 2 * half].reshape(2, half)
     return float(_statistics().rhat(values))
 
 
 def effective_size(values: np.ndarray) -> float:
-    """The effective sample size, in the bulk, of draws (chains, draws)."""
+    """Return the bulk effective sample size of draws (chains, draws)."""
     return float(_statistics().ess(values))
 
 
 def pareto_shape(log_ratios: np.ndarray) -> float:
-    """k̂ of importance ratios (draws,), by Pareto-smoothed importance sampling: NaN of fewer than 25, ∞ where all are zero.
+    """Return k̂ of importance ratios (draws,), by Pareto-smoothed importance sampling: NaN if fewer than 25, ∞ if all
+    are zero.
 
     Ratios exp(c z²) of a standard normal z have k = 2c.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.inference.sampling.diagnostics import pareto_shape
-        >>> z = np.random.default_rng(0).standard_normal(2000)
-        >>> pareto_shape(0.1 * z**2) < 0.5 < pareto_shape(0.45 * z**2)  # q a little too narrow, q far too narrow
-        True
     """
     log_ratios = np.asarray(log_ratios, dtype=np.float64)
     is_finite = np.isfinite(log_ratios)
@@ -54,26 +48,22 @@ def pareto_shape(log_ratios: np.ndarray) -> float:
         return np.nan if is_finite.any() else np.inf
     log_ratios = np.where(is_finite, log_ratios, log_ratios[is_finite].min() - 50)  # a ratio of zero is no tail
     tail = np.sort(log_ratios)[-max(len(log_ratios) // 5, 1) :]
-    return 0.0 if np.ptp(tail) < EQUAL else float(_statistics().psislw(log_ratios)[1])
+    return 0.0 if np.ptp(tail) < MAX_EQUAL_RANGE else float(_statistics().psislw(log_ratios)[1])
 
 
-def importance_checks(log_ratios: np.ndarray, method: str) -> dict[str, float]:
-    """The bound E_q[log π − log q] with its standard error, and k̂, with a warning where q is no stand-in for π.
-
-    Args:
-        log_ratios: log π − log q at draws of q (draws,), finite.
-        method: its name.
-    """
+def check_importance_ratios(log_ratios: np.ndarray, method: str) -> dict[str, float]:
+    """Return the bound E_q[log π − log q] with its standard error, and k̂; warn if q does not represent π."""
     shape = pareto_shape(log_ratios)
     if np.isnan(shape):
-        words = (
-            f"{len(log_ratios)} draws are too few to tell whether the {method} approximation is good: take 100 or more."
+        warnings.warn(
+            f"{len(log_ratios)} draws are too few to assess the {method} approximation. Increase `draws` to 100 or more.",
+            FitWarning,
+            stacklevel=4,
         )
-        warnings.warn(words, FitWarning, stacklevel=4)
     if shape > MAX_PARETO_K:
         warnings.warn(
-            f"the {method} approximation is poor: the Pareto shape of its importance ratios is k̂ = {shape:.2f}, above "
-            f'{MAX_PARETO_K}. Read its spreads with care, or use "nuts".',
+            f"The {method} approximation is poor: the Pareto shape of its importance ratios is k̂ = {shape:.2f}, above "
+            f'{MAX_PARETO_K}; its standard deviations may be wrong. Use method="nuts".',
             FitWarning,
             stacklevel=4,
         )
@@ -81,46 +71,39 @@ def importance_checks(log_ratios: np.ndarray, method: str) -> dict[str, float]:
     return {"khat": shape, "elbo": float(log_ratios.mean()), "elbo_error": error}
 
 
-def chain_checks(variables: Mapping[str, np.ndarray], divergences: int) -> dict[str, float | int | str]:
-    """The worst R̂ and effective size of all entries of named draws (chains, draws, ...), with warnings in words.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.inference.sampling.diagnostics import chain_checks
-        >>> found = chain_checks({"noise": np.random.default_rng(0).random((4, 500))}, divergences=0)
-        >>> found["rhat_max"] < 1.01, found["ess_min"] > 1000
-        (True, True)
-    """
+def check_chains(variables: Mapping[str, np.ndarray], divergences: int) -> dict[str, float | int | str]:
+    """Return the worst R̂ and effective size of all entries of named draws (chains, draws, ...), and warn if they are
+    poor."""
     chains, draws = next(iter(variables.values())).shape[:2]
     found = {"num_divergences": int(divergences)}
     if divergences:
         _warn(
-            f"{divergences} of {chains * draws} transitions diverged: the posterior has a corner for which the steps are too "
-            "long, and draws may be missing from it. Raise target_accept (0.95, 0.99), or give tighter priors."
+            f"{divergences} of {chains * draws} transitions diverged; draws may be missing where the posterior is too narrow "
+            "for the step size. Increase `target_accept` (0.95, 0.99), or use tighter priors."
         )
-    if draws < (FEWEST if chains > 1 else 2 * FEWEST):
+    if draws < (MIN_DRAWS_PER_CHAIN if chains > 1 else 2 * MIN_DRAWS_PER_CHAIN):
         return found
-    columns = dict(_moving_entries(variables))
+    columns = dict(_varying_entries(variables))
     if not columns:
         return found
     rhats, sizes = ({name: f(values) for name, values in columns.items()} for f in (rhat, effective_size))
-    # A chain that does not move at all has no R̂: the worst of all
+    # a constant chain has no R̂: the worst of all
     worst = max(rhats, key=lambda name: np.nan_to_num(rhats[name], nan=np.inf))
-    fewest = min(sizes, key=lambda name: np.nan_to_num(sizes[name], nan=0.0))
+    smallest = min(sizes, key=lambda name: np.nan_to_num(sizes[name], nan=0.0))
     if not rhats[worst] <= MAX_RHAT:
         _warn(
-            f"the chains have not mixed: R̂ = {rhats[worst]:.3f} for {worst}, above {MAX_RHAT}. Take more tune and draws, and "
-            "look at plot_trace for chains in different modes."
+            f"The chains have not mixed: R̂ = {rhats[worst]:.3f} for {worst}, above {MAX_RHAT}. Increase `tune` and `draws`, "
+            "and check plot_trace for chains in different modes."
         )
-    if not sizes[fewest] >= MIN_ESS_PER_CHAIN * chains:
+    if not sizes[smallest] >= MIN_ESS_PER_CHAIN * chains:
         _warn(
-            f"the draws are worth only {sizes[fewest]:.0f} independent ones for {fewest} (fewer than {MIN_ESS_PER_CHAIN} a chain): "
-            "take more draws before quoting quantiles."
+            f"The ESS of {smallest} is {sizes[smallest]:.0f} (below {MIN_ESS_PER_CHAIN} per chain). Increase `draws` before "
+            "reporting quantiles."
         )
-    return found | {"rhat_max": rhats[worst], "rhat_worst": worst, "ess_min": sizes[fewest], "ess_worst": fewest}
+    return found | {"rhat_max": rhats[worst], "rhat_worst": worst, "ess_min": sizes[smallest], "ess_worst": smallest}
 
 
-def _moving_entries(variables: Mapping[str, np.ndarray]):
+def _varying_entries(variables: Mapping[str, np.ndarray]):
     for name, values in variables.items():
         for index in np.ndindex(values.shape[2:]):
             entry = values[(slice(None), slice(None), *index)]
@@ -128,12 +111,12 @@ def _moving_entries(variables: Mapping[str, np.ndarray]):
                 yield name + (f"[{', '.join(map(str, index))}]" if index else ""), entry
 
 
-def _warn(words: str) -> None:
-    warnings.warn(words, FitWarning, stacklevel=5)
+def _warn(message: str) -> None:
+    warnings.warn(message, FitWarning, stacklevel=5)
 
 
 class _ArvizStats:
-    """The three functions of arviz-stats (ArviZ 1.x) by the names and axes of ArviZ 0.x."""
+    """The three functions of arviz-stats (ArviZ 1.x) with the names and axes of ArviZ 0.x."""
 
     def __init__(self):
         self.stats = import_module("arviz_stats.base").array_stats
@@ -149,9 +132,9 @@ class _ArvizStats:
 
 
 def _statistics():
-    # Imported here and not above: ArviZ loads matplotlib, numba or xarray, and `import ovkgp` must not
+    # imported here since ArviZ loads matplotlib, numba or xarray, which `import ovkgp` must not
     if find_spec("arviz_stats") is not None:
         return _ArvizStats()
     if find_spec("arviz") is not None:
         return import_module("arviz")
-    raise OptionError("draws are judged and returned with ArviZ, which is not installed: pip install arviz.")
+    raise OptionError("Sampling requires ArviZ, which is not installed. Run `pip install arviz`.")

@@ -1,8 +1,4 @@
-"""Draws of hyperparameters as a sampler leaves them: plain arrays, before they have names.
-
-Every sampler works in the variables u of `LogPosterior` and returns one of these; `ovkgp.inference.sampling.sampling` gives the
-draws their names and makes the ArviZ object.
-"""
+"""Draws of hyperparameters as arrays in the variables u of `LogPosterior`, as every sampler returns them."""
 
 from __future__ import annotations
 
@@ -15,31 +11,15 @@ import numpy as np
 
 from ovkgp.exceptions import FactorizationError, FitWarning, InputError
 
-MAX_ROUNDS = 20
-"""How many times as many draws as are wanted are made of an approximation, to have enough where there is a density."""
+MAX_DRAW_ROUNDS = 20
+"""Maximum number of proposed draws of an approximation per requested draw."""
 
 
 @dataclass
 class HyperparameterDraws:
-    """u for every chain and draw, and what the sampler says about each.
+    """Draws u (chains, draws, k) of a sampler and its statistics.
 
-    Args:
-        method: "nuts", "svi" or "laplace".
-        u: the draws (chains, draws, k).
-        stats: arrays (chains, draws) by name; `lp`, the log density up to a constant, is always there.
-        attrs: numbers and words about the run as a whole.
-
-    Memory: O(chains · draws · k).
-
-    Raises:
-        InputError: the shapes do not fit together.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.inference.sampling.draws import HyperparameterDraws
-        >>> draws = HyperparameterDraws("laplace", np.zeros((2, 5, 3)), {"lp": np.zeros((2, 5))})
-        >>> draws.num_chains, draws.num_draws, draws.flat.shape
-        (2, 5, (10, 3))
+    `stats` has arrays (chains, draws) by name, always including the log density `lp`; `attrs` describes the whole run.
     """
 
     method: str
@@ -49,10 +29,10 @@ class HyperparameterDraws:
 
     def __post_init__(self):
         if self.u.ndim != 3:
-            raise InputError(f"draws have shape (chains, draws, k), got {self.u.shape}.")
+            raise InputError(f"u has shape {self.u.shape}, expected (chains, draws, k).")
         for name, values in self.stats.items():
             if values.shape != self.u.shape[:2]:
-                raise InputError(f"{name} has shape {values.shape}; the draws have {self.u.shape[:2]}.")
+                raise InputError(f"{name} has shape {values.shape}, expected {self.u.shape[:2]}.")
 
     @property
     def num_chains(self) -> int:
@@ -60,7 +40,7 @@ class HyperparameterDraws:
 
     @property
     def num_draws(self) -> int:
-        """How many draws each chain has."""
+        """Number of draws per chain."""
         return self.u.shape[1]
 
     @property
@@ -69,8 +49,9 @@ class HyperparameterDraws:
         return self.u.reshape(-1, self.u.shape[-1])
 
 
-class InsideDraws(NamedTuple):
-    """Draws of q where π is not zero: u (draws, k), log q and log π there (draws,), and how it went."""
+class FiniteDraws(NamedTuple):
+    """Draws of q where π > 0: u (draws, k), log q and log π there (draws,), number of failures, and whether it was
+    interrupted."""
 
     u: np.ndarray
     log_q: np.ndarray
@@ -79,39 +60,20 @@ class InsideDraws(NamedTuple):
     interrupted: bool
 
 
-def draw_inside(
+def draw_where_finite(
     density: Callable[[np.ndarray], tuple[float, np.ndarray]],
     draw: Callable[[int], tuple[np.ndarray, np.ndarray]],
     count: int,
-) -> InsideDraws:
-    """Draws of an approximation q that a model can be given: those where there is a density, of q restricted to there.
+) -> FiniteDraws:
+    """Draw `count` times from an approximation q restricted to where the density is not zero.
 
-    log q is that of the restricted q, whose share of the mass is estimated by that of the draws. Ctrl-C keeps the draws so
-    far, with a `FitWarning`; before the first it is passed on.
-
-    Args:
-        density: u (k,) ↦ log π(u) and its gradient; −∞ where there is none.
-        draw: a number ↦ as many draws u (number, k) and log q there (number,), others at every call.
-        count: how many.
-
-    Cost: one evaluation a draw, and one for each that fails.
-
-    Raises:
-        FactorizationError: less than a twentieth of q lies where there is a density.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.inference.sampling.draws import draw_inside
-        >>> rng = np.random.default_rng(0)
-        >>> inside = draw_inside(
-        ...     lambda u: (0.0 if u[0] > 0.5 else -np.inf, u), lambda n: (rng.random((n, 1)), np.zeros(n)), 100
-        ... )
-        >>> inside.u.shape, bool(inside.u.min() > 0.5), inside.num_failed > 50
-        ((100, 1), True, True)
+    `draw` maps a number to as many new draws u (number, k) and log q there (number,). The returned log q is that of the
+    restricted q, whose mass is estimated from the draws. Ctrl-C keeps the draws so far with a `FitWarning`; before the
+    first it is raised. Raises `FactorizationError` if less than a twentieth of q lies where there is a density.
     """
     found, num_failed, interrupted = [], 0, False
     try:
-        for u, log_q in (pair for _ in range(MAX_ROUNDS) for pair in zip(*draw(count), strict=True)):
+        for u, log_q in (pair for _ in range(MAX_DRAW_ROUNDS) for pair in zip(*draw(count), strict=True)):
             value = density(u)[0]
             if np.isfinite(value):
                 found.append((u, log_q, value))
@@ -123,12 +85,11 @@ def draw_inside(
         if not found:
             raise
         interrupted = True
-        words = f"drawing was interrupted: kept {len(found)} of {count} draws."
-        warnings.warn(words, FitWarning, stacklevel=4)
+        warnings.warn(f"Sampling was interrupted; {len(found)} of {count} draws are kept.", FitWarning, stacklevel=4)
     if len(found) < count and not interrupted:
         raise FactorizationError(
-            f"of {MAX_ROUNDS * count} draws from the approximation only {len(found)} lie where the posterior density can be "
-            'evaluated: it is no stand-in for the posterior. Use method="nuts", or give tighter priors.'
+            f"Only {len(found)} of {MAX_DRAW_ROUNDS * count} draws from the approximation lie where the posterior density can "
+            'be evaluated. Use method="nuts" or tighter priors.'
         )
     u, log_q, lp = (np.array(column) for column in zip(*found, strict=True))
-    return InsideDraws(u, log_q - np.log(len(found) / (len(found) + num_failed)), lp, num_failed, interrupted)
+    return FiniteDraws(u, log_q - np.log(len(found) / (len(found) + num_failed)), lp, num_failed, interrupted)

@@ -1,8 +1,7 @@
-"""Draws of hyperparameters by the No-U-Turn sampler, Pyro's, on one plain potential function.
+"""Draws of hyperparameters by Pyro's No-U-Turn sampler.
 
-Chains move in coordinates z in which the posterior is about round, u = u* + R z (`ovkgp.inference.sampling.laplace`), start
-overdispersed around the mode, and run one after another. Each transition is written down as soon as it is made, so that
-Ctrl-C loses none. This module loads Pyro: import it only when it is needed.
+Chains move in whitened coordinates z, u = u* + R z (`ovkgp.inference.sampling.laplace`), start overdispersed around the
+mode, and run one after another. Each transition is stored at once, so that Ctrl-C loses none. This module loads Pyro.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from tqdm.auto import tqdm
 
 from ovkgp.exceptions import FactorizationError, FitWarning
 from ovkgp.inference.sampling.draws import HyperparameterDraws
-from ovkgp.inference.sampling.laplace import LaplaceApproximation, local_gaussian
+from ovkgp.inference.sampling.laplace import LaplaceApproximation, find_laplace_approximation
 from ovkgp.inference.training.log_posterior import LogPosterior
 
-SPREAD = 1.5
-"""How much wider than the Gaussian at the mode the starts of the chains are."""
-TRIES = 100
-"""How often a start is drawn again where the density cannot be evaluated."""
-MIN_TUNE = 150
-"""A shorter warm-up adapts the step alone: it is too short to learn a mass, and the coordinates are about round as they are."""
-MAX_DENSE = 100
-"""So many hyperparameters may have a dense mass matrix; more have a diagonal one."""
+OVERDISPERSION = 1.5
+"""Standard deviation of the initial points of the chains, relative to the Gaussian at the mode."""
+MAX_TRIES = 100
+"""Maximum number of draws of an initial point at which the density can be evaluated."""
+MIN_MASS_ADAPTATION_STEPS = 150
+"""A shorter warm-up adapts only the step size: it is too short to learn a mass matrix."""
+MAX_DENSE_MASS_VARIABLES = 100
+"""Maximum number of hyperparameters with a dense mass matrix; for more it is diagonal."""
 
 
 class Transition(NamedTuple):
-    """Where one transition of the chain ended, and how it went."""
+    """End point and statistics of one transition of a chain."""
 
     z: np.ndarray
     lp: float
@@ -44,7 +43,7 @@ class Transition(NamedTuple):
 
 
 class RecordingNUTS(NUTS):
-    """Pyro's sampler, which says of each transition what ArviZ wants to know."""
+    """Pyro's NUTS, which records the statistics of each transition that ArviZ reads."""
 
     def _sample_r(self, name: str):
         momentum, unscaled = super()._sample_r(name)
@@ -66,7 +65,7 @@ class RecordingNUTS(NUTS):
         return params
 
     def transition(self, params: dict[str, Tensor]) -> Transition:
-        """The last transition."""
+        """Return the last transition."""
         return Transition(
             z=params["z"].numpy().copy(),
             lp=-float(self._potential_energy_last),
@@ -87,68 +86,43 @@ def sample_nuts(
     target_accept: float = 0.8,
     verbose: int = 0,
 ) -> HyperparameterDraws:
-    """Draws by NUTS, (chains, draws, k).
+    """Draw by NUTS: (chains, draws, k), one chain after another, after `tune` transitions that adapt step size and
+    mass.
 
-    Args:
-        log_posterior: log π.
-        draws, tune: transitions kept of each chain, and those before them in which step size and mass are adapted.
-        chains: how many, one after another.
-        seeds: one for each chain.
-        target_accept: the acceptance rate that the step size aims at.
-        verbose: 1 shows a progress bar.
-
-    A place at which the density cannot be evaluated has density zero: the step there is rejected and counted as diverging.
-    After Ctrl-C there are as many chains of equal length as keep the most draws.
-
-    Cost: about 2 to 15 gradients a transition.
-
-    Raises:
-        KeyboardInterrupt: before there was a single draw.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.inference import OperatorValuedGP
-        >>> from ovkgp.inference.training.log_posterior import LogPosterior
-        >>> from ovkgp.inference.sampling.nuts import sample_nuts
-        >>> X = torch.linspace(0, 6, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> density = LogPosterior(OperatorValuedGP(RBFKernel(), mean="zero"), X, X.sin() + 0.1 * torch.cos(40 * X))
-        >>> sampled = sample_nuts(density, draws=30, tune=30, chains=1, seeds=[0])
-        >>> sampled.u.shape, sorted(sampled.stats)
-        ((1, 30, 2), ['acceptance_rate', 'diverging', 'energy', 'lp', 'n_steps', 'step_size'])
+    A point where the density cannot be evaluated has density zero: the step is rejected and counted as diverging. After
+    Ctrl-C as many draws as possible are kept in chains of equal length; before the first draw it is raised. Complexity:
+    about 2 to 15 gradients per transition.
     """
-    local = local_gaussian(log_posterior)
+    laplace = find_laplace_approximation(log_posterior)
     finished: list[list[Transition]] = []
     interrupted = False
     with tqdm(total=chains * (tune + draws), desc="NUTS", disable=not verbose) as bar:
         for seed in seeds[:chains]:
             finished.append([])
             try:
-                _run_chain(log_posterior, local, finished[-1], draws, tune, seed, target_accept, bar)
+                _run_chain(log_posterior, laplace, finished[-1], draws, tune, seed, target_accept, bar)
             except KeyboardInterrupt as error:
                 interrupted = True
-                kept = _longest_block(finished)
+                kept = _truncate_to_equal_length(finished)
                 if not kept:
-                    raise KeyboardInterrupt(
-                        "sampling was interrupted before the first draw: there is nothing to keep."
-                    ) from error
-                words = f"{len(kept)} of {chains} chains with {len(kept[0])} of {draws} draws each"
-                warnings.warn(f"sampling was interrupted: kept {words}.", FitWarning, stacklevel=4)
+                    raise KeyboardInterrupt("Sampling was interrupted before the first draw.") from error
+                size = f"{len(kept)} of {chains} chains with {len(kept[0])} of {draws} draws each"
+                warnings.warn(f"Sampling was interrupted; {size} are kept.", FitWarning, stacklevel=4)
                 finished = kept
                 break
-    return _assembled(finished, local, interrupted)
+    return _assemble_draws(finished, laplace, interrupted)
 
 
-def _run_chain(log_posterior, local: LaplaceApproximation, written, draws, tune, seed, target_accept, bar) -> None:
+def _run_chain(log_posterior, laplace: LaplaceApproximation, written, draws, tune, seed, target_accept, bar) -> None:
     """Run one chain and append its transitions to `written`."""
-    # Pyro and torch's distributions draw from the global generator: a fork of it is seeded, and put back
+    # Pyro and torch's distributions draw from the global generator: seed a fork of it, which is restored
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         kernel = RecordingNUTS(
-            potential_fn=lambda params: -local.value(log_posterior, params["z"]),
+            potential_fn=lambda params: -laplace.value(log_posterior, params["z"]),
             target_accept_prob=target_accept,
-            adapt_mass_matrix=tune >= MIN_TUNE,
-            full_mass=len(local.mode) <= MAX_DENSE,
+            adapt_mass_matrix=tune >= MIN_MASS_ADAPTATION_STEPS,
+            full_mass=len(laplace.mode) <= MAX_DENSE_MASS_VARIABLES,
         )
 
         def write(kernel: RecordingNUTS, params: dict[str, Tensor], stage: str, index: int) -> None:
@@ -156,33 +130,35 @@ def _run_chain(log_posterior, local: LaplaceApproximation, written, draws, tune,
                 written.append(kernel.transition(params))
             bar.update()
 
-        start = {"z": _start(log_posterior, local, seed)}
-        MCMC(kernel, draws, tune, initial_params=start, hook_fn=write, disable_progbar=True).run()
+        initial = {"z": _initial_z(log_posterior, laplace, seed)}
+        MCMC(kernel, draws, tune, initial_params=initial, hook_fn=write, disable_progbar=True).run()
 
 
-def _start(log_posterior: LogPosterior, local: LaplaceApproximation, seed: int) -> Tensor:
-    """A start (k,) in z, wider spread than the Gaussian at the mode, where the density can be evaluated."""
+def _initial_z(log_posterior: LogPosterior, laplace: LaplaceApproximation, seed: int) -> Tensor:
+    """Return an initial point (k,) in z, overdispersed around the mode, where the density can be evaluated."""
     generator = np.random.default_rng(seed)
-    for _ in range(TRIES):
-        z = SPREAD * generator.standard_normal(len(local.mode))
-        if np.isfinite(log_posterior(local.u(z))[0]):
+    for _ in range(MAX_TRIES):
+        z = OVERDISPERSION * generator.standard_normal(len(laplace.mode))
+        if np.isfinite(log_posterior(laplace.u(z))[0]):
             return torch.from_numpy(z)
     raise FactorizationError(
-        f"no start was found around the mode in {TRIES} tries: the posterior density cannot be evaluated next to its mode. Raise "
-        "the noise, give tighter priors, or check the data for duplicates."
+        f"No initial point was found around the mode in {MAX_TRIES} tries: the posterior density cannot be evaluated next to "
+        "its mode. Increase the noise, use tighter priors, or check the data for duplicates."
     )
 
 
-def _longest_block(chains: list[list[Transition]]) -> list[list[Transition]]:
-    """Chains cut to equal length, with as many draws in all as can be kept; [] where there are none."""
+def _truncate_to_equal_length(chains: list[list[Transition]]) -> list[list[Transition]]:
+    """Return chains cut to equal length, with as many draws in total as possible; [] if there are none."""
     *complete, cut = chains
     if complete and len(complete) * len(complete[0]) >= len(chains) * len(cut):
         return complete
     return [chain[: len(cut)] for chain in chains] if cut else []
 
 
-def _assembled(chains: list[list[Transition]], local: LaplaceApproximation, interrupted: bool) -> HyperparameterDraws:
+def _assemble_draws(
+    chains: list[list[Transition]], laplace: LaplaceApproximation, interrupted: bool
+) -> HyperparameterDraws:
     columns = {name: np.array([[getattr(t, name) for t in chain] for chain in chains]) for name in Transition._fields}
-    u = local.u(columns.pop("z"))
-    attrs = {"interrupted": int(interrupted), "mode_converged": int(local.converged)}
+    u = laplace.u(columns.pop("z"))
+    attrs = {"interrupted": int(interrupted), "mode_converged": int(laplace.converged)}
     return HyperparameterDraws("nuts", u, columns, attrs)

@@ -1,7 +1,7 @@
-"""Posteriors of hyperparameters: one function, three methods, one ArviZ object.
+"""Posterior draws of hyperparameters by NUTS, variational inference or the Laplace approximation, as an ArviZ object.
 
-NUTS integrates over the hyperparameters, variational inference and Laplace's approximation replace their posterior by a
-Gaussian in the variables u of `LogPosterior`. All see nothing but log π(u) and its gradient, and so work on every road.
+NUTS samples the posterior; the others replace it by a Gaussian in the variables u of `LogPosterior`. All use only log
+π(u) and its gradient, so they work with every inference strategy.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from linear_operator.utils.warnings import NumericalWarning
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.posteriors.posterior import seeds
+from ovkgp.inference.posteriors.posterior import spawn_seeds
 from ovkgp.inference.sampling.arviz_data import to_arviz_object
 from ovkgp.inference.sampling.arviz_groups import DrawGroups
-from ovkgp.inference.sampling.diagnostics import chain_checks
+from ovkgp.inference.sampling.diagnostics import check_chains
 from ovkgp.inference.sampling.draws import HyperparameterDraws
 from ovkgp.inference.sampling.laplace import sample_laplace
 from ovkgp.inference.training.log_posterior import LogPosterior
@@ -48,27 +48,50 @@ def sample_hyperparameters(
     random_state=None,
     verbose: int = 0,
 ):
-    """Draws from the posterior of a model's hyperparameters, as the object that ArviZ reads.
+    """Draw from the posterior of a model's hyperparameters.
 
-    π(θ) ∝ p(Y | θ) p(θ), with the evidence of the road that the model takes and the priors that are registered; parameters
-    without one get a weakly informative prior scaled by the data (`ovkgp.inference.training.initialization`). The model is not changed.
+    The posterior is π(θ) ∝ p(Y | θ) p(θ), with the evidence of the model and its registered priors. Parameters without
+    a prior get a weakly informative one, scaled by the data (`register_data_priors`). The model is not changed.
 
-    Args:
-        gp: an `OperatorValuedGP`, or another model with `evidence(X, Y, noise)`.
-        X, Y, noise: as for `gp.condition`; X may be `Statistics`, without Y.
-        method: "nuts" (exact up to Monte Carlo), "svi" (a Gaussian trained by Pyro) or "laplace" (a Gaussian at the mode).
-        draws: how many, of each chain; SVI and Laplace have one chain.
-        tune, chains, target_accept: of NUTS: transitions before the first draw, how many chains, and the acceptance rate.
-        guide: of SVI: "normal", "multivariate" or "low_rank".
-        batch_size: of SVI for a `VariationalGP`: train with so many random rows at a time (`ovkgp.inference.sampling.svi`).
-        prior_draws: draws from the priors, 0 for none.
-        log_likelihood, posterior_predictive: whether to compute these groups; "auto" does where they cost little.
-        input_names, output_names: labels of the columns of X and Y.
-        random_state: everything random comes from it; the global generators are left as they were.
-        verbose: 1 shows a progress bar.
+    Parameters
+    ----------
+    gp : OperatorValuedGP or VariationalGP
+        Model with `evidence(X, Y, noise)`.
+    X : array-like of shape (n, d) or Statistics
+        Inputs as for `gp.condition`, or statistics without Y.
+    Y : array-like of shape (n, p), default=None
+        Outputs, NaN where missing.
+    method : {"nuts", "svi", "laplace"}, default="nuts"
+        NUTS (exact up to Monte Carlo error), a Gaussian trained by Pyro, or a Gaussian at the mode.
+    noise : array-like of shape (n, p), default=None
+        Known noise variances.
+    draws : int, default=500
+        Number of draws per chain. SVI and Laplace have one chain.
+    tune : int, default=500
+        Number of transitions of NUTS before the first draw.
+    chains : int, default=4
+        Number of chains of NUTS.
+    guide : {"normal", "multivariate", "low_rank"}, default="multivariate"
+        Family of Gaussians of SVI.
+    batch_size : int or None, default=None
+        Number of random rows per step of SVI for a `VariationalGP`. If None, all rows are used.
+    target_accept : float, default=0.8
+        Acceptance rate of NUTS. Must be between 0 and 1.
+    prior_draws : int, default=500
+        Number of draws from the priors. If 0, the group prior is omitted.
+    log_likelihood, posterior_predictive : bool or "auto", default="auto"
+        Whether to compute these groups. If "auto", they are computed if they are cheap.
+    input_names, output_names : sequence, default=None
+        Labels of the columns of X and Y.
+    random_state : int, RandomState or None, default=None
+        Source of all randomness. The global generators are not changed.
+    verbose : int, default=0
+        If 1, show a progress bar.
 
-    Returns:
-        `arviz.InferenceData` (ArviZ 0.x) or `xarray.DataTree` (1.x) with the groups
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        Object of ArviZ 0.x or 1.x with the groups
 
         | group | variables |
         |---|---|
@@ -77,41 +100,46 @@ def sample_hyperparameters(
         | prior | the same names as in posterior, drawn from the priors |
         | sample_stats | lp; for NUTS also diverging, acceptance_rate, energy, n_steps, step_size |
         | log_likelihood | y (chain, draw, entry): log p(y_ij given all others, θ_s), observed entries, coords row and output |
-        | posterior_predictive | y (chain, draw, row, output): data drawn anew at X, noise included |
+        | posterior_predictive | y (chain, draw, row, output): replicated data at X, noise included |
         | observed_data | y (row, output), NaN where missing |
 
-        and in the attributes of posterior the method, seconds, evaluations, interrupted, and how far to trust it all: for
-        NUTS num_divergences, rhat_max, ess_min; for SVI and Laplace the Pareto shape khat and the bound elbo.
+        The attributes of posterior hold the method, seconds, evaluations, interrupted, and diagnostics:
+        num_divergences, rhat_max and ess_min for NUTS; the Pareto shape khat and the bound elbo for SVI and Laplace.
 
-    SVI and Laplace draw anew where a draw has no posterior density (num_failed_draws in the attributes). Ctrl-C keeps the draws
-    so far, with a `FitWarning`; before the first draw it is passed on.
+    Raises
+    ------
+    OptionError
+        If an option is invalid, or no trained parameter changes the evidence.
 
-    Cost: gradients of the evidence: for Laplace some tens and one a draw (for khat), for SVI some thousands, for NUTS about 10 a
-    transition. Then one factorisation a draw for log_likelihood and another for posterior_predictive.
+    Notes ----- SVI and Laplace replace draws without posterior density (num_failed_draws in the attributes). Ctrl-C
+    keeps the draws so far with a `FitWarning`; before the first draw it is raised.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel, ScaleKernel
-        >>> from ovkgp.inference import OperatorValuedGP
-        >>> from ovkgp.inference.sampling.sampling import sample_hyperparameters
-        >>> X = torch.linspace(0, 6, 20, dtype=torch.float64).unsqueeze(-1)
-        >>> gp = OperatorValuedGP(ScaleKernel(RBFKernel()), mean="zero")
-        >>> Y = X.sin() + 0.1 * torch.cos(40 * X)
-        >>> data = sample_hyperparameters(gp, X, Y, method="laplace", draws=200, random_state=0)
-        >>> data["posterior"]["lengthscale"].shape, bool(data["posterior"]["noise"].mean() < 0.05)
-        ((1, 200), True)
+    Complexity: gradients of the evidence: some tens plus one per draw (for khat) for Laplace, some thousands for SVI,
+    about 10 per transition for NUTS. Then one factorization per draw each for log_likelihood and posterior_predictive.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel, ScaleKernel
+    >>> from ovkgp.inference import OperatorValuedGP, sample_hyperparameters
+    >>> X = torch.linspace(0, 6, 20, dtype=torch.float64).unsqueeze(-1)
+    >>> gp = OperatorValuedGP(ScaleKernel(RBFKernel()), mean="zero")
+    >>> Y = X.sin() + 0.1 * torch.cos(40 * X)
+    >>> data = sample_hyperparameters(gp, X, Y, method="laplace", draws=200, random_state=0)
+    >>> data["posterior"]["lengthscale"].shape, bool(data["posterior"]["noise"].mean() < 0.05)
+    ((1, 200), True)
     """
     if method not in METHODS:
         raise OptionError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
     if batch_size is not None and (method != "svi" or not hasattr(gp, "elbo")):
-        raise OptionError('batch_size is for method="svi" with a VariationalGP, whose bound is a sum over rows.')
+        raise OptionError('batch_size is only supported with method="svi" and a VariationalGP. Use batch_size=None.')
     if not 0 < target_accept < 1:
-        raise OptionError(f"target_accept is a rate between 0 and 1, got {target_accept}.")
+        raise OptionError(f"target_accept must be between 0 and 1, got {target_accept}.")
     draws, chains = check_integer("draws", draws), check_integer("chains", chains)
     tune, prior_draws = check_integer("tune", tune), check_integer("prior_draws", prior_draws, 0)
-    for_sampler, for_prior, for_replicates, *for_chains = seeds(random_state, 3 + chains)
+    for_sampler, for_prior, for_replicates, *for_chains = spawn_seeds(random_state, 3 + chains)
     log_posterior, began = LogPosterior(gp, X, Y, noise), time.monotonic()
-    with _quiet_trials():
+    with _ignore_numerical_warnings():
         if batch_size is not None:
             from ovkgp.inference.sampling.svi import sample_batch_svi
 
@@ -120,7 +148,7 @@ def sample_hyperparameters(
         elif method == "laplace":
             sampled = sample_laplace(log_posterior, draws, for_sampler)
         elif method == "svi":
-            # Pyro is imported here and not above, since `import ovkgp` must not load it
+            # imported here since `import ovkgp` must not load Pyro
             from ovkgp.inference.sampling.svi import sample_svi
 
             sampled = sample_svi(log_posterior, draws, guide, for_sampler, verbose)
@@ -137,11 +165,13 @@ def sample_hyperparameters(
         groups |= writer.log_likelihood(log_likelihood)
         groups |= writer.posterior_predictive(posterior_predictive, for_replicates) | writer.observed_data()
     variables = writer.variables()
-    return to_arviz_object(writer.posterior(variables, _attrs(log_posterior, sampled, variables)) | groups)
+    return to_arviz_object(
+        writer.posterior(variables, _posterior_attributes(log_posterior, sampled, variables)) | groups
+    )
 
 
 def raw_draws(log_posterior: LogPosterior, sampled: HyperparameterDraws) -> dict[str, np.ndarray]:
-    """The raw parameters by qualified name, (chains, draws, *shape)."""
+    """Return the raw parameters by qualified name, (chains, draws, *shape)."""
     rows = [log_posterior.raw(u) for u in sampled.flat]
     shape = sampled.u.shape[:2]
     return {
@@ -150,14 +180,16 @@ def raw_draws(log_posterior: LogPosterior, sampled: HyperparameterDraws) -> dict
 
 
 @contextmanager
-def _quiet_trials() -> Iterator[None]:
-    """Without warnings of ill-conditioned matrices: a trial step may lie anywhere, and is judged by its density."""
+def _ignore_numerical_warnings() -> Iterator[None]:
+    """Ignore warnings of ill-conditioned matrices at trial points, which are rejected by their density."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         yield
 
 
-def _attrs(log_posterior: LogPosterior, sampled: HyperparameterDraws, variables: dict[str, np.ndarray]) -> dict:
+def _posterior_attributes(
+    log_posterior: LogPosterior, sampled: HyperparameterDraws, variables: dict[str, np.ndarray]
+) -> dict:
     attrs = {
         "inference_library": "ovkgp",
         "method": sampled.method,
@@ -167,5 +199,5 @@ def _attrs(log_posterior: LogPosterior, sampled: HyperparameterDraws, variables:
         **sampled.attrs,
     }
     if sampled.method == "nuts":
-        attrs |= chain_checks(variables, int(sampled.stats["diverging"].sum()))
+        attrs |= check_chains(variables, int(sampled.stats["diverging"].sum()))
     return attrs

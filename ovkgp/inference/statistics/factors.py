@@ -1,7 +1,8 @@
-"""The posterior precision of the weights, C = I + A, factorised: by Cholesky, or as I + S ⊗ T by two eigendecompositions.
+"""Factorizations of the posterior precision of the weights, C = I + A: by Cholesky, or as I + S ⊗ T by two
+eigendecompositions.
 
-`evidence_terms` gives vᵀC⁻¹v − log det C with gradients in closed form, ∂A = −(wwᵀ + C⁻¹) and ∂v = 2w for w = C⁻¹v. The two
-factors then know the same things: solves, square roots, variances of Φ_* θ, and the spectrum of A.
+`evidence_terms` computes vᵀC⁻¹v − log det C with gradients in closed form, ∂A = −(wwᵀ + C⁻¹) and ∂v = 2w for w = C⁻¹v.
+Both factors provide square roots of C⁻¹, variances of Φ_* θ, and the spectrum of A.
 """
 
 from __future__ import annotations
@@ -15,8 +16,137 @@ from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.algebra.dense import safe_cholesky
 
 
+def evidence_terms(
+    precision: Tensor | tuple[Tensor, Tensor], moment: Tensor
+) -> tuple[Tensor, Tensor, DenseFactor | KroneckerFactor]:
+    """Compute vᵀC⁻¹v − log det C (differentiable), the weights w = C⁻¹v and the factor of C (not differentiable)."""
+    if torch.is_tensor(precision):
+        value, chol, weights = _DenseTerms.apply(precision, moment)
+        return value, weights, DenseFactor(chol)
+    value, weights, *eigen = _KroneckerTerms.apply(*precision, moment)
+    return value, weights, KroneckerFactor(*eigen)
+
+
+class DenseFactor:
+    """C = L Lᵀ with `chol` L (r, r)."""
+
+    def __init__(self, chol: Tensor):
+        self.chol, self._eigen = chol, None
+
+    def half_solve(self, columns: Tensor) -> Tensor:
+        """Multiply a root of C⁻¹ and columns (r, k): L⁻ᵀ z."""
+        return torch.linalg.solve_triangular(self.chol.mT, columns, upper=True)
+
+    def variance(self, Phi: LinearOperator, form: str, num_outputs: int) -> Tensor:
+        """Compute Φ_* C⁻¹ Φ_*ᵀ in O(m q r²); see `WeightSystem.variance`."""
+        half = torch.linalg.solve_triangular(self.chol, to_dense(Phi).mT, upper=False)  # (r, m·q)
+        if form == "diag":
+            return half.square().sum(0).unflatten(-1, (-1, num_outputs))
+        if form == "full":
+            return half.mT @ half
+        blocks = half.mT.unflatten(0, (-1, num_outputs))
+        return blocks @ blocks.mT
+
+    def spectrum(self, moment: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the eigenvalues (r,) of A, and v in its eigenvectors (r,). Complexity: O(r³) once."""
+        values, vectors = self._eigenvectors()
+        return values, vectors.mT @ moment
+
+    def unrotate(self, coordinates: Tensor) -> Tensor:
+        """Transform coordinates (r,) in the eigenvectors of A to weights."""
+        return self._eigenvectors()[1] @ coordinates
+
+    def _eigenvectors(self) -> tuple[Tensor, Tensor]:
+        if self._eigen is None:
+            values, vectors = torch.linalg.eigh(self.chol @ self.chol.mT)
+            self._eigen = (values - 1).clamp_min(0), vectors
+        return self._eigen
+
+    def scale_noise(self, multiplier: float) -> KroneckerFactor:
+        """Factorize C with the noise multiplied by a number: I + A / c."""
+        values, vectors = self._eigenvectors()
+        return KroneckerFactor(vectors, vectors.new_ones(1, 1), (1 + values / multiplier).unsqueeze(-1))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"chol": self.chol}
+
+
+class KroneckerFactor:
+    """C = (U ⊗ V) diag(values) (U ⊗ V)ᵀ with eigenvectors U (M, M) of S and V (q, q) of T, and values 1 + s tᵀ (M, q).
+
+    If U and V are None, they are identities: the weights are coordinates in the eigenvectors.
+    """
+
+    def __init__(self, U: Tensor | None, V: Tensor | None, values: Tensor):
+        self.U, self.V, self.values = U, V, values
+
+    def half_solve(self, columns: Tensor) -> Tensor:
+        """Multiply a root of C⁻¹ and columns (M·q, k)."""
+        scaled = columns.unflatten(0, self.values.shape) / self.values.sqrt().unsqueeze(-1)
+        mixed = (self.V @ scaled).flatten(1)  # (M, q k)
+        return (self.U @ mixed).unflatten(1, scaled.shape[1:]).flatten(0, 1)
+
+    def variance(self, Phi: LinearOperator, form: str, num_outputs: int) -> Tensor:
+        """Compute Φ_* C⁻¹ Φ_*ᵀ in O(m M (M + q) + m q p) for separable features; see `WeightSystem.variance`."""
+        if not self._fits(Phi) or Phi.num_outputs != num_outputs:
+            return self._dense_variance(to_dense(Phi), form, num_outputs)
+        scalar_features, factor = _rotate(Phi.features, self.U), _rotate(Phi.factor, self.V)  # (m, M), (p, q)
+        if form == "full":
+            half = scalar_features.unsqueeze(0) / self.values.mT.sqrt().unsqueeze(1)  # (q, m, M)
+            return torch.einsum("qij,aq,bq->iajb", half @ half.mT, factor, factor).flatten(2).flatten(0, 1)
+        variances = scalar_features.square() @ (1 / self.values)  # (m, q)
+        if form == "diag":
+            return variances @ factor.square().mT
+        return (factor * variances.unsqueeze(1)) @ factor.mT
+
+    def _fits(self, Phi: LinearOperator) -> bool:
+        if not isinstance(Phi, FeatureOperator) or not Phi.is_separable:
+            return False
+        return (Phi.features.shape[-1], Phi.factor.shape[-1]) == tuple(self.values.shape)
+
+    def _dense_variance(self, Phi: Tensor, form: str, num_outputs: int) -> Tensor:
+        half = (self._rotate_dense(Phi) / self.values.sqrt()).flatten(1)  # (m·q', r)
+        if form == "diag":
+            return half.square().sum(-1).unflatten(-1, (-1, num_outputs))
+        if form == "full":
+            return half @ half.mT
+        blocks = half.unflatten(0, (-1, num_outputs))
+        return blocks @ blocks.mT
+
+    def _rotate_dense(self, Phi: Tensor) -> Tensor:
+        rotated = _rotate(Phi.unflatten(-1, self.values.shape), self.V)
+        return rotated if self.U is None else torch.einsum("nmq,mk->nkq", rotated, self.U)  # (m·q', M, q)
+
+    def rotate(self, Phi: LinearOperator, num_outputs: int) -> LinearOperator:
+        """Compute Φ (U ⊗ V), for weights that are coordinates in the eigenvectors, in O(m M² + p q²) or O(m p r (M +
+        q))."""
+        if self._fits(Phi) and Phi.num_outputs == num_outputs:
+            return FeatureOperator(Phi.features @ self.U, Phi.factor @ self.V, num_outputs=num_outputs)
+        return to_linear_operator(self._rotate_dense(to_dense(Phi)).flatten(1))
+
+    def spectrum(self, moment: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the eigenvalues s tᵀ of A, flattened, and v in its eigenvectors."""
+        rotated = self.U.mT @ moment.unflatten(0, self.values.shape) @ self.V
+        return (self.values - 1).flatten(), rotated.flatten()
+
+    def unrotate(self, coordinates: Tensor) -> Tensor:
+        """Transform coordinates in the eigenvectors of A to weights."""
+        return (self.U @ coordinates.unflatten(0, self.values.shape) @ self.V.mT).flatten()
+
+    def scale_noise(self, multiplier: float) -> KroneckerFactor:
+        """Factorize C with the noise multiplied by a number: I + A / c."""
+        return KroneckerFactor(self.U, self.V, 1 + (self.values - 1) / multiplier)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"U": self.U, "V": self.V, "values": self.values}
+
+
+def _rotate(rows: Tensor, vectors: Tensor | None) -> Tensor:
+    return rows if vectors is None else rows @ vectors
+
+
 class _DenseTerms(torch.autograd.Function):
-    """vᵀC⁻¹v − log det C, and on the way the Cholesky factor of C and w = C⁻¹v."""
+    """vᵀC⁻¹v − log det C, the Cholesky factor of C and w = C⁻¹v."""
 
     @staticmethod
     def forward(ctx, precision: Tensor, moment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,7 +161,7 @@ class _DenseTerms(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor, _, __) -> tuple[Tensor, Tensor]:
         precision, moment, chol, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the second derivative is asked for: the factor must not be a constant
+        if torch.is_grad_enabled():  # for second derivatives the factor must not be a constant
             inverse = torch.linalg.inv(precision + torch.eye(len(precision)).to(precision))
             weights = inverse @ moment
         else:
@@ -40,7 +170,7 @@ class _DenseTerms(torch.autograd.Function):
 
 
 class _KroneckerTerms(torch.autograd.Function):
-    """The same for C = I + S ⊗ T, and on the way U, V and 1 + s tᵀ. Nothing is differentiated through `eigh`.
+    """vᵀC⁻¹v − log det C for C = I + S ⊗ T, w, U, V and 1 + s tᵀ, without derivatives of `eigh`.
 
     With w as an (M, q) matrix, ∂S = −(w T wᵀ + U diag(Σ_j t_j/(1 + s_i t_j)) Uᵀ), and likewise ∂T.
     """
@@ -59,7 +189,7 @@ class _KroneckerTerms(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient: Tensor, *_) -> tuple[Tensor, Tensor, Tensor]:
         left, right, moment, s, U, t, V, values, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the second derivative is asked for: U and V must not be constants
+        if torch.is_grad_enabled():  # for second derivatives U and V must not be constants
             capacitance = KroneckerCapacitance(left, right)
             value = moment @ capacitance.solve(moment.unsqueeze(-1)).squeeze(-1) - capacitance.logdet()
             inputs = [part if part.requires_grad else None for part in (left, right, moment)]
@@ -71,140 +201,3 @@ class _KroneckerTerms(torch.autograd.Function):
         by_left = (U * on_s) @ U.mT + weights @ right @ weights.mT
         by_right = (V * on_t) @ V.mT + weights.mT @ left @ weights
         return -gradient * by_left, -gradient * by_right, 2 * gradient * weights.flatten()
-
-
-def evidence_terms(
-    precision: Tensor | tuple[Tensor, Tensor], moment: Tensor
-) -> tuple[Tensor, Tensor, DenseFactor | KroneckerFactor]:
-    """vᵀC⁻¹v − log det C (differentiable), the weights w = C⁻¹v and the factor of C (not differentiable)."""
-    if torch.is_tensor(precision):
-        value, chol, weights = _DenseTerms.apply(precision, moment)
-        return value, weights, DenseFactor(chol)
-    value, weights, *eigen = _KroneckerTerms.apply(*precision, moment)
-    return value, weights, KroneckerFactor(*eigen)
-
-
-class DenseFactor:
-    """C = L Lᵀ.
-
-    Args:
-        chol: L (r, r).
-    """
-
-    def __init__(self, chol: Tensor):
-        self.chol, self._eigen = chol, None
-
-    def half_solve(self, columns: Tensor) -> Tensor:
-        """A root of C⁻¹ times (r, k): L⁻ᵀ z."""
-        return torch.linalg.solve_triangular(self.chol.mT, columns, upper=True)
-
-    def variance(self, Phi: LinearOperator, form: str, num_outputs: int) -> Tensor:
-        """Φ_* C⁻¹ Φ_*ᵀ in O(m q r²); see `WeightSystem.variance`."""
-        half = torch.linalg.solve_triangular(self.chol, to_dense(Phi).mT, upper=False)  # (r, m·q)
-        if form == "diag":
-            return half.square().sum(0).unflatten(-1, (-1, num_outputs))
-        if form == "full":
-            return half.mT @ half
-        blocks = half.mT.unflatten(0, (-1, num_outputs))
-        return blocks @ blocks.mT
-
-    def spectrum(self, moment: Tensor) -> tuple[Tensor, Tensor]:
-        """The eigenvalues (r,) of A, and v in its eigenvectors (r,). O(r³) once."""
-        values, vectors = self._eigenvectors()
-        return values, vectors.mT @ moment
-
-    def unrotate(self, coordinates: Tensor) -> Tensor:
-        """Back from the eigenvectors of A, (r,)."""
-        return self._eigenvectors()[1] @ coordinates
-
-    def _eigenvectors(self) -> tuple[Tensor, Tensor]:
-        if self._eigen is None:
-            values, vectors = torch.linalg.eigh(self.chol @ self.chol.mT)
-            self._eigen = (values - 1).clamp_min(0), vectors
-        return self._eigen
-
-    def at(self, multiplier: float) -> KroneckerFactor:
-        """C with the noise multiplied by a number: I + A / c."""
-        values, vectors = self._eigenvectors()
-        return KroneckerFactor(vectors, vectors.new_ones(1, 1), (1 + values / multiplier).unsqueeze(-1))
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"chol": self.chol}
-
-
-class KroneckerFactor:
-    """C = (U ⊗ V) diag(values) (U ⊗ V)ᵀ.
-
-    Args:
-        U: eigenvectors of S (M, M).
-        V: eigenvectors of T (q, q).
-        values: 1 + s tᵀ (M, q).
-
-    None for U and V is the identity, of weights that are coordinates in the eigenvectors already.
-    """
-
-    def __init__(self, U: Tensor | None, V: Tensor | None, values: Tensor):
-        self.U, self.V, self.values = U, V, values
-
-    def half_solve(self, columns: Tensor) -> Tensor:
-        """A root of C⁻¹ times (M·q, k)."""
-        scaled = columns.unflatten(0, self.values.shape) / self.values.sqrt().unsqueeze(-1)
-        mixed = (self.V @ scaled).flatten(1)  # (M, q k)
-        return (self.U @ mixed).unflatten(1, scaled.shape[1:]).flatten(0, 1)
-
-    def variance(self, Phi: LinearOperator, form: str, num_outputs: int) -> Tensor:
-        """Φ_* C⁻¹ Φ_*ᵀ in O(m M (M + q) + m q p) for separable features; see `WeightSystem.variance`."""
-        if not self._fits(Phi) or Phi.num_outputs != num_outputs:
-            return self._variance_of_any(to_dense(Phi), form, num_outputs)
-        scalar_features, factor = _turned(Phi.features, self.U), _turned(Phi.factor, self.V)  # (m, M), (p, q)
-        if form == "full":
-            half = scalar_features.unsqueeze(0) / self.values.mT.sqrt().unsqueeze(1)  # (q, m, M)
-            return torch.einsum("qij,aq,bq->iajb", half @ half.mT, factor, factor).flatten(2).flatten(0, 1)
-        spread = scalar_features.square() @ (1 / self.values)  # (m, q)
-        if form == "diag":
-            return spread @ factor.square().mT
-        return (factor * spread.unsqueeze(1)) @ factor.mT
-
-    def _fits(self, Phi: LinearOperator) -> bool:
-        if not isinstance(Phi, FeatureOperator) or not Phi.is_separable:
-            return False
-        return (Phi.features.shape[-1], Phi.factor.shape[-1]) == tuple(self.values.shape)
-
-    def _variance_of_any(self, Phi: Tensor, form: str, num_outputs: int) -> Tensor:
-        half = (self._rotated(Phi) / self.values.sqrt()).flatten(1)  # (m·q', r)
-        if form == "diag":
-            return half.square().sum(-1).unflatten(-1, (-1, num_outputs))
-        if form == "full":
-            return half @ half.mT
-        blocks = half.unflatten(0, (-1, num_outputs))
-        return blocks @ blocks.mT
-
-    def _rotated(self, Phi: Tensor) -> Tensor:
-        rotated = _turned(Phi.unflatten(-1, self.values.shape), self.V)
-        return rotated if self.U is None else torch.einsum("nmq,mk->nkq", rotated, self.U)  # (m·q', M, q)
-
-    def rotate(self, Phi: LinearOperator, num_outputs: int) -> LinearOperator:
-        """Φ (U ⊗ V), for weights that are coordinates in the eigenvectors. O(m M² + p q²), or O(m p r (M + q))."""
-        if self._fits(Phi) and Phi.num_outputs == num_outputs:
-            return FeatureOperator(Phi.features @ self.U, Phi.factor @ self.V, num_outputs=num_outputs)
-        return to_linear_operator(self._rotated(to_dense(Phi)).flatten(1))
-
-    def spectrum(self, moment: Tensor) -> tuple[Tensor, Tensor]:
-        """The eigenvalues s tᵀ of A, flat, and v in its eigenvectors."""
-        rotated = self.U.mT @ moment.unflatten(0, self.values.shape) @ self.V
-        return (self.values - 1).flatten(), rotated.flatten()
-
-    def unrotate(self, coordinates: Tensor) -> Tensor:
-        """Back from the eigenvectors of A."""
-        return (self.U @ coordinates.unflatten(0, self.values.shape) @ self.V.mT).flatten()
-
-    def at(self, multiplier: float) -> KroneckerFactor:
-        """C with the noise multiplied by a number: I + A / c."""
-        return KroneckerFactor(self.U, self.V, 1 + (self.values - 1) / multiplier)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"U": self.U, "V": self.V, "values": self.values}
-
-
-def _turned(rows: Tensor, vectors: Tensor | None) -> Tensor:
-    return rows if vectors is None else rows @ vectors

@@ -1,8 +1,8 @@
-"""The rows of which weight space keeps Gram matrices, for one chunk of the data and for each of the three layouts.
+"""Rows whose Gram matrices are the statistics of weight space, for one chunk of the data and each of the three layouts.
 
-Where every part of Φ is made of waves φ and factors for all p outputs, the rows are [φ, h, Y] and have nothing of the
-factors, the noise or the mean's coefficients in them. Otherwise they are N^{-½} [Φ, h ⊗ I, y], with the Cholesky factor
-of the noise between the seen outputs of each row. A mean without a basis is subtracted from Y.
+If every part of Φ consists of scalar features φ and factors for all p outputs, the rows are [φ, h, Y], independent of
+the factors, the noise and the coefficients of the mean. Otherwise they are N^{-½} [Φ, h ⊗ I, y], with the Cholesky
+factor of the noise between the observed outputs of each row. A mean without a basis is subtracted from Y.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch import Tensor
 from ovkgp.exceptions import InputError
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.row_sample import mask_words
+from ovkgp.inference.model.row_sample import pack_mask
 
-ADDING = 100
-"""Adding one Gram matrix to another takes about as long as multiplying this many rows into it (memory against arithmetic)."""
+GRAM_ADDITION_ROWS = 100
+"""Number of rows whose multiplication into a Gram matrix takes as long as adding two Gram matrices."""
+CHUNK_ROWS = 1 << 16
+"""Number of rows whose patterns of missing outputs are counted at a time."""
 
 
 class BlockGram(torch.autograd.Function):
-    """Zᵀ Z (C, C) from the blocks of Z (n, C); twice differentiable.
-
-    With `only_gradient` the value is left out (zeros), for those who want to pull a gradient back and have the value.
-    """
+    """Zᵀ Z (C, C) from the blocks of Z (n, C); twice differentiable. With `only_gradient` the value is omitted
+    (zeros)."""
 
     @staticmethod
     def forward(ctx, only_gradient: bool, *blocks: Tensor) -> Tensor:
@@ -50,14 +50,14 @@ class BlockGram(torch.autograd.Function):
         blocks, both = ctx.saved_tensors, gradient + gradient.mT
         spans = _spans(blocks)
 
-        def pulled(span: slice) -> Tensor:
+        def pull_back(span: slice) -> Tensor:
             total = blocks[0] @ both[spans[0], span]
             for other, block in zip(spans[1:], blocks[1:], strict=True):
                 total.addmm_(block, both[other, span])
             return total
 
         needed = ctx.needs_input_grad[1:]
-        return None, *(pulled(span) if wanted else None for span, wanted in zip(spans, needed, strict=True))
+        return None, *(pull_back(span) if wanted else None for span, wanted in zip(spans, needed, strict=True))
 
 
 def _spans(blocks: tuple[Tensor, ...]) -> list[slice]:
@@ -72,10 +72,11 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     return torch.from_numpy(array.T @ (array if left is right else right.detach().numpy()))
 
 
-def observed_patterns(observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The distinct rows (k, p) of a mask (n, p), which of them each row is (n,), and how many rows are so (k,)."""
-    words = mask_words(observed)
-    keys = words[:, 0] if words.shape[1] == 1 else np.unique(words, axis=0, return_inverse=True)[1].ravel()
+def find_patterns(observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the distinct rows (k, p) of a mask (n, p), the index of the pattern of each row (n,), and the number of rows
+    of each (k,)."""
+    packed = pack_mask(observed)
+    keys = packed[:, 0] if packed.shape[1] == 1 else np.unique(packed, axis=0, return_inverse=True)[1].ravel()
     _, *found = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     first, which, counts = (torch.from_numpy(part).to(observed.device) for part in found)
     return observed[first], which, counts
@@ -88,17 +89,17 @@ class RowGroup(NamedTuple):
     outputs: tuple[int, ...]
     scale: Tensor | None = None
 
-    def of(self, block: Tensor) -> Tensor:
-        """The rows of a block."""
+    def select(self, block: Tensor) -> Tensor:
+        """Select and scale the rows of a block."""
         block = block if self.rows is None else block.index_select(0, self.rows)
         return block if self.scale is None else block * self.scale.unsqueeze(-1)
 
 
-def row_groups(chunk: Observations) -> list[RowGroup]:
-    """Groups in which each observed entry of a chunk is exactly once, and each output at least once.
+def make_row_groups(chunk: Observations) -> list[RowGroup]:
+    """Make groups that contain each observed entry of a chunk exactly once, and each output at least once.
 
-    Rows with the same outputs seen are multiplied once for all these outputs, where they are enough to make up for
-    adding the product to each; the rest, and rows with known noise, output by output.
+    Rows with the same observed outputs are multiplied once for all these outputs if they are enough to save time; the
+    others, and rows with known noise, are multiplied output by output.
     """
     every = tuple(range(chunk.num_outputs))
     if chunk.noise is not None:
@@ -106,9 +107,9 @@ def row_groups(chunk: Observations) -> list[RowGroup]:
         return [RowGroup(index, (a,), chunk.noise[index, a].rsqrt()) for a, index in rows]
     if chunk.is_complete:
         return [RowGroup(None, every)]
-    patterns, which, counts = observed_patterns(chunk.observed)
+    patterns, which, counts = find_patterns(chunk.observed)
     sizes = patterns.sum(1)
-    together = counts * (sizes - 1) > ADDING * (sizes + 1)
+    together = counts * (sizes - 1) > GRAM_ADDITION_ROWS * (sizes + 1)
     groups = [
         RowGroup((which == k).nonzero().squeeze(-1), tuple(patterns[k].nonzero().squeeze(-1).tolist()))
         for k in together.nonzero().squeeze(-1).tolist()
@@ -119,14 +120,14 @@ def row_groups(chunk: Observations) -> list[RowGroup]:
     return groups + [group for group in rest if len(group.rows) or not covered.issuperset(group.outputs)]
 
 
-def grams_by_output(
+def compute_grams_by_output(
     scalar_features: list[Tensor], basis: Tensor, Y: Tensor, groups: list[RowGroup], only_gradient: bool = False
 ) -> Tensor:
-    """[φ, h, y_a]ᵀ D_a [φ, h, y_a] for each output a, (p, M + b + 1, M + b + 1), from the rows of `groups`."""
-    size = sum(wave.shape[1] for wave in scalar_features) + basis.shape[1]
+    """Compute [φ, h, y_a]ᵀ D_a [φ, h, y_a] for each output a, (p, M + b + 1, M + b + 1), from the rows of `groups`."""
+    size = sum(block.shape[1] for block in scalar_features) + basis.shape[1]
     cores, crosses, squares = ([[] for _ in range(Y.shape[1])] for _ in range(3))
     for group in groups:
-        blocks = [group.of(block) for block in (*scalar_features, torch.cat([basis, Y[:, list(group.outputs)]], 1))]
+        blocks = [group.select(block) for block in (*scalar_features, torch.cat([basis, Y[:, list(group.outputs)]], 1))]
         gram = BlockGram.apply(only_gradient, *blocks)
         for i, a in enumerate(group.outputs):
             cores[a].append(gram[:size, :size])
@@ -138,35 +139,26 @@ def grams_by_output(
 
 
 def _bordered(core: Tensor, cross: Tensor, square: Tensor) -> Tensor:
-    """[[A, v], [vᵀ, s]]."""
+    """Assemble [[A, v], [vᵀ, s]]."""
     top = torch.cat([core, cross.unsqueeze(-1)], 1)
     return torch.cat([top, torch.cat([cross, square.reshape(1)]).unsqueeze(0)])
 
 
-CHUNK_ROWS = 1 << 16
-"""Rows whose patterns of missing outputs are counted together."""
-
-
-def scalar_feature_parts(Phi: LinearOperator, num_outputs: int) -> list[FeatureOperator] | None:
-    """The parts of Φ, where all of them are made of waves and factors for p outputs; else None."""
+def get_scalar_feature_parts(Phi: LinearOperator, num_outputs: int) -> list[FeatureOperator] | None:
+    """Return the parts of Φ if all of them consist of scalar features and factors for p outputs, else None."""
     parts = Phi.parts if isinstance(Phi, StackedFeatures) else (Phi,)
     fits = all(isinstance(part, FeatureOperator) and part.num_outputs == num_outputs for part in parts)
     return list(parts) if fits else None
 
 
 def choose_layout(template: LinearOperator, noise, data: Observations) -> str:
-    """The smallest layout of `Statistics` that the features, the noise and the data allow.
-
-    Args:
-        template: Φ at one point, p × r.
-        noise: a module with `is_diagonal`.
-        data: the observations.
-    """
+    """Return the smallest layout of `Statistics` that the features (Φ at one point, p × r), the noise and the data
+    allow."""
     if template.shape[-2] != data.num_outputs:
         raise InputError(
-            f"the feature map has {template.shape[-2]} rows for one point, but Y has {data.num_outputs} columns: they must agree."
+            f"Y has {data.num_outputs} columns, expected {template.shape[-2]}, the outputs of the feature map."
         )
-    if scalar_feature_parts(template, data.num_outputs) is None:
+    if get_scalar_feature_parts(template, data.num_outputs) is None:
         return "whitened"
     if data.noise is None and data.is_complete:
         return "shared"
@@ -174,31 +166,26 @@ def choose_layout(template: LinearOperator, noise, data: Observations) -> str:
 
 
 class Rows(torch.nn.Module):
-    """The Gram matrix of the rows of a chunk, as a function of the parameters of feature map and mean.
-
-    Args:
-        feature_map: X ↦ Φ(X).
-        mean: the prior mean.
-        layout: "shared", "by_output" or "whitened".
-    """
+    """The Gram matrix of the rows of a chunk in some layout, as a function of the parameters of feature map and
+    mean."""
 
     def __init__(self, feature_map: torch.nn.Module, mean: torch.nn.Module, layout: str):
         super().__init__()
         self.feature_map, self.mean, self.layout = feature_map, mean, layout
 
     def forward(self, chunk: Observations, noise: Tensor | None = None, only_gradient: bool = False) -> Tensor:
-        """The Gram matrix of a chunk; `noise` is Σ (p, p), which only the whitened layout looks at."""
+        """Compute the Gram matrix of a chunk; the noise Σ (p, p) is used by the whitened layout only."""
         Phi = self.feature_map(chunk.X)
         basis, Y = self._targets(chunk)
         if self.layout == "whitened":
-            return BlockGram.apply(only_gradient, *_whitened(Phi, basis, Y, whitening(chunk, noise)))
-        scalar_features = [part.features for part in scalar_feature_parts(Phi, chunk.num_outputs)]
+            return BlockGram.apply(only_gradient, *_whitened(Phi, basis, Y, whitening_roots(chunk, noise)))
+        scalar_features = [part.features for part in get_scalar_feature_parts(Phi, chunk.num_outputs)]
         if self.layout == "shared":
             return BlockGram.apply(only_gradient, *scalar_features, torch.cat([basis, Y], 1))
-        return grams_by_output(scalar_features, basis, Y, row_groups(chunk), only_gradient)
+        return compute_grams_by_output(scalar_features, basis, Y, make_row_groups(chunk), only_gradient)
 
     def _targets(self, chunk: Observations) -> tuple[Tensor, Tensor]:
-        """h (n, b) and Y (n, p), zero where missing; no columns of h, and residuals, for a mean without a basis."""
+        """Return h (n, b) and Y (n, p), zero where missing; for a mean without a basis, h (n, 0) and residuals."""
         Y = chunk.Y if chunk.is_complete else torch.where(chunk.observed, chunk.Y, 0.0)
         basis = self.mean.basis(chunk.X)
         if basis is not None:
@@ -207,12 +194,12 @@ class Rows(torch.nn.Module):
 
     @property
     def num_basis(self) -> int:
-        """b; 0 for a mean without a basis."""
+        """Number b of basis functions; 0 for a mean without a basis."""
         return len(self.mean.coefficients)
 
 
 def _whitened(Phi: LinearOperator, basis: Tensor, Y: Tensor, root: Tensor) -> list[Tensor]:
-    """N^{-½} Φ (n·p, r) and N^{-½} [h ⊗ I, y] (n·p, b·p + 1), from N^{-½} as (n, p, p)."""
+    """Compute N^{-½} Φ (n·p, r) and N^{-½} [h ⊗ I, y] (n·p, b·p + 1), from N^{-½} as (n, p, p)."""
     p = Y.shape[1]
     features = root @ to_dense(Phi).unflatten(0, (-1, p))  # (n, p, r)
     targets = torch.einsum("nk,npa->npka", basis, root.expand(len(Y), p, p)).flatten(-2)
@@ -220,32 +207,34 @@ def _whitened(Phi: LinearOperator, basis: Tensor, Y: Tensor, root: Tensor) -> li
     return [features.flatten(0, 1), targets.flatten(0, 1)]
 
 
-def whitening(chunk: Observations, noise: Tensor | None) -> Tensor:
-    """N^{-½} of each row, (n, p, p) or (1, p, p) where all are alike: zero in the rows and columns of missing outputs."""
+def whitening_roots(chunk: Observations, noise: Tensor | None) -> Tensor:
+    """Compute N^{-½} of each row, (n, p, p) or (1, p, p) if all are equal: zero in the rows and columns of missing
+    outputs."""
     if chunk.noise is not None:
         return torch.diag_embed(torch.where(chunk.observed, chunk.noise.rsqrt(), 0.0))
     patterns, which = chunk.observed[:1], None
     if not chunk.is_complete:
-        patterns, which, _ = observed_patterns(chunk.observed)
+        patterns, which, _ = find_patterns(chunk.observed)
     chol = _pattern_chol(patterns, noise)
     eye = torch.diag_embed(patterns.to(chol))
     root = torch.linalg.solve_triangular(chol, eye, upper=False)
     return root if which is None else root[which]
 
 
-def whitened_log_noise(data: Observations, noise: Tensor | None) -> Tensor:
-    """log det N over the observed entries, differentiable in Σ."""
+def compute_log_noise(data: Observations, noise: Tensor | None) -> Tensor:
+    """Compute log det N over the observed entries, differentiable in Σ."""
     if data.noise is not None:
         return sum(part.noise.log()[part.observed].sum() for part in data.chunks(CHUNK_ROWS))
     total = noise.new_zeros(())
     for observed in data.observed.split(CHUNK_ROWS):
-        patterns, _, counts = observed_patterns(observed)
+        patterns, _, counts = find_patterns(observed)
         total = total + 2 * counts.to(noise) @ _pattern_chol(patterns, noise).diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return total
 
 
 def _pattern_chol(patterns: Tensor, noise: Tensor) -> Tensor:
-    """The Cholesky factor of Σ between the seen outputs of each pattern (k, p), and of the identity elsewhere."""
+    """Compute the Cholesky factor of Σ between the observed outputs of each pattern (k, p), and of the identity
+    elsewhere."""
     both = patterns.unsqueeze(-1) & patterns.unsqueeze(-2)
     eye = torch.eye(len(noise), dtype=noise.dtype, device=noise.device)
     return torch.linalg.cholesky(torch.where(both, noise, eye))

@@ -1,6 +1,8 @@
-"""Where the outputs of gathered data lie and how much they vary: mean and covariance from statistics alone.
+"""Sufficient statistics of data in weight space: Gram matrices of features, mean basis and outputs that add up over
+data sets.
 
-Exact where the statistics keep them (complete outputs, with a constant in the mean); otherwise good enough for a scale.
+They hold everything that the evidence and the posterior of the weights depend on. The mean and covariance of the
+outputs follow from them, exactly for complete outputs with a constant in the mean, else roughly.
 """
 
 from __future__ import annotations
@@ -16,43 +18,58 @@ from ovkgp.exceptions import InputError
 from ovkgp.inference.model.row_sample import Landmarks
 
 LAYOUTS = ("empty", "shared", "by_output", "whitened")
+MAX_SURROGATE_INPUTS = 100
+"""Maximum number of landmarks used as inputs of surrogate data."""
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Sufficient statistics of data for a feature map; `gather` makes them, `a + b` joins them.
+    """Sufficient statistics of data for a feature map; `a + b` are those of both data sets.
 
-    Args:
-        layout: "shared", "by_output" or "whitened"; "empty" for no data.
-        gram: (M + b + p)² for shared, (p, M + b + 1, M + b + 1) for by_output, (r + b·p + 1)² for whitened.
-        num_observed: how often each output was observed, (p,) int64.
-        num_rows: how many rows had something observed.
-        num_scalar_features: M; the number r of features in the whitened layout.
-        num_basis: b.
-        log_noise: log det of the noise that was divided out at gathering; zero where none was.
-        noise_sum: the sum (p,) of the known variances, where the noise is known.
-        weighted: whether the rows were divided by the noise at gathering.
-        fingerprint: what the rows were computed with; statistics add only where it agrees. Where they are `weighted`
-            by a noise of the model, it must tell one noise from another.
-        landmarks: a sample of the inputs that does not depend on the order of the data.
-        to_whitened: makes whitened statistics of shared ones, for full noise, where a later part has missing outputs.
+    Parameters
+    ----------
+    layout : {"shared", "by_output", "whitened", "empty"}
+        Layout of the Gram matrix; "empty" for no data.
+    gram : Tensor
+        Gram matrix of shape (M + b + p, M + b + p) if shared, (p, M + b + 1, M + b + 1) if by_output, square of size r
+        + b·p + 1 if whitened.
+    num_observed : Tensor of shape (p,)
+        Number of observed values of each output, int64.
+    num_rows : int
+        Number of rows with an observed value.
+    num_scalar_features : int
+        Number M of scalar features; number r of features if whitened.
+    num_basis : int
+        Number b of basis functions of the mean.
+    log_noise : Tensor of shape ()
+        log det of the noise by which the rows were divided; zero if they were not.
+    noise_sum : Tensor of shape (p,)
+        Sum of the known variances; zero if the noise is not known.
+    weighted : bool, default=False
+        Whether the rows were divided by the noise.
+    fingerprint : str, default=""
+        Identifies what the rows were computed with, including the noise of the model if `weighted`; statistics add only
+        if it agrees.
+    landmarks : Landmarks
+        Sample of the inputs that does not depend on the order of the data.
+    to_whitened : callable or None, default=None
+        Converts shared to whitened statistics, for full noise, if data added later have missing outputs.
 
-    Cost of `a + b`: that of adding the Gram matrices, whatever the number of rows.
+    Notes
+    -----
+    Complexity: `a + b` adds the Gram matrices, independently of the number of rows.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.features import ORFF
-        >>> from ovkgp.inference.model.observations import observations
-        >>> from ovkgp.inference.statistics.accumulation import gather
-        >>> from ovkgp.inference.model.mean_noise import output_mean
-        >>> from ovkgp.inference.model.mean_noise import OutputNoise
-        >>> orff = ORFF(RBFKernel(ard_num_dims=1), 50, random_state=0)
-        >>> mean, noise = output_mean("constant", 1), OutputNoise(0.1, 1)
-        >>> parts = [observations(torch.rand(n, 1), torch.rand(n, 1), 1) for n in (30, 20)]
-        >>> total = sum(gather(orff, mean, noise, part) for part in parts)
-        >>> total.num_rows, tuple(total.gram.shape)
-        (50, (102, 102))
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.features import ORFF
+    >>> from ovkgp.inference import OperatorValuedGP
+    >>> kernel = RBFKernel(ard_num_dims=1)
+    >>> gp = OperatorValuedGP(kernel, features=ORFF(kernel, 50, random_state=0))
+    >>> total = sum(gp.statistics(torch.rand(n, 1), torch.rand(n, 1)) for n in (30, 20))
+    >>> total.num_rows, tuple(total.gram.shape)
+    (50, (102, 102))
     """
 
     layout: str
@@ -65,12 +82,12 @@ class Statistics:
     noise_sum: Tensor
     weighted: bool = False
     fingerprint: str = ""
-    landmarks: Landmarks = field(default_factory=Landmarks.none)
+    landmarks: Landmarks = field(default_factory=Landmarks.empty)
     to_whitened: Callable[[Statistics], Statistics] | None = None
 
     @classmethod
     def empty(cls) -> Statistics:
-        """No data: the neutral element of +."""
+        """Return the statistics of no data, the neutral element of addition."""
         zero = torch.zeros((), dtype=torch.float64)
         return cls(
             "empty", zero.reshape(1, 1)[:0, :0], zero.new_zeros(0, dtype=torch.int64), 0, 0, 0, zero, zero[None][:0]
@@ -78,17 +95,17 @@ class Statistics:
 
     @property
     def num_outputs(self) -> int:
-        """p."""
+        """Number of outputs p."""
         return len(self.num_observed)
 
     def __add__(self, other: Statistics) -> Statistics:
         if not isinstance(other, Statistics):
             return NotImplemented
         if "empty" in (self.layout, other.layout):
-            kept, gone = (other, self) if self.layout == "empty" else (self, other)
-            return replace(kept, landmarks=kept.landmarks + gone.landmarks)
-        a, b = self._in_one_layout(other)
-        a._require_alike(b)
+            data, empty = (other, self) if self.layout == "empty" else (self, other)
+            return replace(data, landmarks=data.landmarks + empty.landmarks)
+        a, b = self._convert_to_common_layout(other)
+        a._check_compatible(b)
         return replace(
             a,
             gram=a.gram + b.gram,
@@ -102,7 +119,7 @@ class Statistics:
     def __radd__(self, other) -> Statistics:
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
-    def _in_one_layout(self, other: Statistics) -> tuple[Statistics, Statistics]:
+    def _convert_to_common_layout(self, other: Statistics) -> tuple[Statistics, Statistics]:
         if self.layout == other.layout:
             return self, other
         if "whitened" not in (self.layout, other.layout):
@@ -110,36 +127,35 @@ class Statistics:
         return tuple(part if part.to_whitened is None else part.to_whitened(part) for part in (self, other))
 
     def by_output(self) -> Statistics:
-        """The same with one Gram matrix for each output: what a shared one becomes when an output is missing."""
+        """Convert shared statistics to one Gram matrix per output, as missing outputs require; return others
+        unchanged."""
         if self.layout != "shared":
             return self
         common = torch.arange(self.num_scalar_features + self.num_basis, device=self.gram.device)
         index = [torch.cat([common, common.new_tensor([len(common) + a])]) for a in range(self.num_outputs)]
         return replace(self, layout="by_output", gram=torch.stack([self.gram[i][:, i] for i in index]))
 
-    def _require_alike(self, other: Statistics) -> None:
+    def _check_compatible(self, other: Statistics) -> None:
         if self.layout != other.layout and "whitened" in (self.layout, other.layout):
             raise InputError(
-                f"statistics of layout {self.layout!r} and {other.layout!r} do not add: give the one to gp.statistics(…, into=…) "
-                "when the other is gathered."
+                f"Statistics of layout {self.layout!r} and {other.layout!r} cannot be added. Compute the second with "
+                "gp.statistics(…, into=first)."
             )
         if self.fingerprint != other.fingerprint:
             raise InputError(
-                f"these statistics were gathered with different features (fingerprints {self.fingerprint!r} and "
-                f"{other.fingerprint!r}): their sum would have no meaning. Gather both at the same hyperparameters, with "
-                "the same feature map, mean and noise."
+                f"Statistics computed with different features (fingerprints {self.fingerprint!r} and "
+                f"{other.fingerprint!r}) cannot be added. Compute both at the same hyperparameters, with the same "
+                "feature map, mean and noise."
             )
         if bool((self.noise_sum > 0).any()) != bool((other.noise_sum > 0).any()):
-            raise InputError(
-                "these statistics do not add: the noise is known for each entry in one and not in the other."
-            )
+            raise InputError("Statistics with and without known noise cannot be added.")
         for name in ("num_outputs", "num_scalar_features", "num_basis", "weighted"):
             mine, yours = getattr(self, name), getattr(other, name)
             if mine != yours:
-                raise InputError(f"these statistics do not add: {name} is {mine} in one and {yours} in the other.")
+                raise InputError(f"Statistics with {name}={mine} and {name}={yours} cannot be added.")
 
     def tensors(self) -> tuple[dict[str, Tensor], dict]:
-        """Everything, to be stored: named tensors, and the rest as a dictionary that JSON can hold."""
+        """Return everything for storage: named tensors, and the rest as a JSON-serializable dictionary."""
         tensors = {name: getattr(self, name).detach() for name in ("gram", "num_observed", "log_noise", "noise_sum")}
         tensors |= {f"landmarks.{name}": getattr(self.landmarks, name) for name in ("X", "observed", "priorities")}
         names = ("layout", "num_rows", "num_scalar_features", "num_basis", "weighted", "fingerprint")
@@ -147,7 +163,7 @@ class Statistics:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], header: dict) -> Statistics:
-        """The inverse of `tensors`."""
+        """Restore statistics from the result of `tensors`."""
         header = dict(header)
         landmarks = {name.removeprefix("landmarks."): t for name, t in tensors.items() if name.startswith("landmarks.")}
         own = {name: t for name, t in tensors.items() if not name.startswith("landmarks.")}
@@ -156,36 +172,32 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class OutputStatistics:
-    """The statistics of p independent outputs; a commutative monoid, as each of its parts is.
-
-    Args:
-        parts: those of each output alone.
-    """
+    """Statistics of p independent outputs: one `Statistics` per output, added output by output."""
 
     parts: tuple[Statistics, ...]
 
     @property
     def num_outputs(self) -> int:
-        """p."""
+        """Number of outputs p."""
         return len(self.parts)
 
     @property
     def num_observed(self) -> Tensor:
-        """How often each output was observed, (p,)."""
+        """Number of observed values of each output, (p,)."""
         return torch.stack([part.num_observed.sum() for part in self.parts])
 
     def __add__(self, other: OutputStatistics) -> OutputStatistics:
         if not isinstance(other, OutputStatistics):
             return NotImplemented
         if self.num_outputs != other.num_outputs:
-            raise InputError(f"statistics of {self.num_outputs} and of {other.num_outputs} outputs do not add.")
+            raise InputError(f"Statistics of {self.num_outputs} and {other.num_outputs} outputs cannot be added.")
         return OutputStatistics(tuple(a + b for a, b in zip(self.parts, other.parts, strict=True)))
 
     def __radd__(self, other) -> OutputStatistics:
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def tensors(self) -> tuple[dict[str, Tensor], dict]:
-        """Everything, to be stored: named tensors, and the rest as a dictionary that JSON can hold."""
+        """Return everything for storage: named tensors, and the rest as a JSON-serializable dictionary."""
         tensors, headers = {}, []
         for a, part in enumerate(self.parts):
             own, header = part.tensors()
@@ -195,7 +207,7 @@ class OutputStatistics:
 
 
 def statistics_from_tensors(tensors: dict[str, Tensor], header: dict) -> Statistics | OutputStatistics:
-    """The inverse of `tensors` of either kind."""
+    """Restore statistics of either kind from the result of their `tensors`."""
     if "parts" not in header:
         return Statistics.from_tensors(tensors, header)
     own = (
@@ -205,19 +217,15 @@ def statistics_from_tensors(tensors: dict[str, Tensor], header: dict) -> Statist
     return OutputStatistics(tuple(Statistics.from_tensors(*pair) for pair in zip(own, header["parts"], strict=True)))
 
 
-def whitened(statistics: Statistics, template: LinearOperator, noise: Tensor, fingerprint: str) -> Statistics:
-    """The statistics in the whitened layout, at the noise Σ (p, p); whitened ones as they are.
+def whiten_statistics(statistics: Statistics, template: LinearOperator, noise: Tensor, fingerprint: str) -> Statistics:
+    """Convert shared statistics to the whitened layout, at the noise Σ (p, p); return others unchanged.
 
-    Args:
-        statistics: shared (and of complete outputs), or whitened already.
-        template: Φ at any one point, which carries the factors.
-        noise: Σ.
-        fingerprint: of the whitened rows.
+    `template` is Φ at any point, which has the factors; `fingerprint` is that of the whitened rows.
     """
     if statistics.layout != "shared":
         return statistics
     chol = torch.linalg.cholesky(noise)
-    weight = torch.cholesky_inverse(chol).contiguous()  # LAPACK's is by columns, and `kron` cannot look at it
+    weight = torch.cholesky_inverse(chol).contiguous()  # LAPACK returns column-major memory, which `kron` rejects
     M, b = statistics.num_scalar_features, statistics.num_basis
     gram = statistics.gram
     to_basis = torch.einsum("mk,pa->mpka", gram[:M, M : M + b], weight).flatten(-2)  # (M, p, b·p)
@@ -240,36 +248,14 @@ def whitened(statistics: Statistics, template: LinearOperator, noise: Tensor, fi
     )
 
 
-MAX_LANDMARKS = 100
-"""How many inputs stand for all of them."""
+def compute_output_moments(statistics: Statistics | OutputStatistics, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the mean (p,) and the covariance (p, p) of the outputs, at the noise Σ (p, p), in O(p³).
 
-
-def output_moments(statistics: Statistics | OutputStatistics, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean (p,) and the covariance (p, p) of the outputs.
-
-    Without a constant in the mean the level is taken for zero. Statistics that are divided by the noise know the
-    variances relative to it: that of known variances on average, or the model's.
-
-    Args:
-        statistics: not empty.
-        noise: Σ (p, p).
-
-    Cost: O(p³).
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.features import ORFF
-        >>> from ovkgp.inference import OperatorValuedGP
-        >>> from ovkgp.inference.statistics.statistics import output_moments
-        >>> kernel = RBFKernel(ard_num_dims=1)
-        >>> gp = OperatorValuedGP(kernel, features=ORFF(kernel, 10, random_state=0))
-        >>> mean, covariance = output_moments(gp.statistics([[0.0], [1.0]], [[1.0], [5.0]]), gp.noise_model.matrix())
-        >>> mean.tolist(), covariance.tolist()
-        ([3.0], [[4.0]])
+    Without a constant in the mean, zero is used. Weighted statistics hold variances relative to the noise: the average
+    of the known variances, or that of the model.
     """
     if isinstance(statistics, OutputStatistics):
-        pairs = [output_moments(part, noise[a : a + 1, a : a + 1]) for a, part in enumerate(statistics.parts)]
+        pairs = [compute_output_moments(part, noise[a : a + 1, a : a + 1]) for a, part in enumerate(statistics.parts)]
         return torch.cat([mean for mean, _ in pairs]), torch.block_diag(*(covariance for _, covariance in pairs))
     rest = statistics.gram[..., statistics.num_scalar_features :, statistics.num_scalar_features :]
     make = {"shared": _shared, "by_output": _by_output, "whitened": _whitened}[statistics.layout]
@@ -289,7 +275,7 @@ def _by_output(statistics: Statistics, rest: Tensor, noise: Tensor) -> tuple[Ten
         return mean, torch.diag(square / rest[:, 0, 0] - mean.square())
     variances = square / statistics.num_observed
     return torch.zeros_like(square), torch.diag(
-        variances * _level(statistics, noise) if statistics.weighted else variances
+        variances * _average_noise(statistics, noise) if statistics.weighted else variances
     )
 
 
@@ -299,27 +285,23 @@ def _whitened(statistics: Statistics, rest: Tensor, noise: Tensor) -> tuple[Tens
     if statistics.num_basis:
         mean = torch.linalg.solve(rest[:p, :p], rest[:p, -1])
         square = square - mean @ rest[:p, -1]
-    return mean, torch.diag(square / statistics.num_observed.sum() * _level(statistics, noise))
+    return mean, torch.diag(square / statistics.num_observed.sum() * _average_noise(statistics, noise))
 
 
-def _level(statistics: Statistics, noise: Tensor) -> Tensor:
-    """The variances (p,) that the rows were divided by, on average."""
+def _average_noise(statistics: Statistics, noise: Tensor) -> Tensor:
+    """Return the average variances (p,) by which the rows were divided."""
     is_known = bool((statistics.noise_sum > 0).any())
     return statistics.noise_sum / statistics.num_observed if is_known else noise.diagonal()
 
 
 def make_surrogate_data(statistics: Statistics | OutputStatistics, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Data (n, d), (n, p) with inputs like the landmarks and outputs of the same mean and covariance: they tell the scales
-    of the data to what asks for data, and nothing else.
-
-    Args:
-        statistics, noise: as for `output_moments`.
-    """
-    mean, covariance = output_moments(statistics, noise)
+    """Make data (n, d), (n, p) with landmarks as inputs and outputs of the same mean and covariance, which have the
+    scales of the data."""
+    mean, covariance = compute_output_moments(statistics, noise)
     values, vectors = torch.linalg.eigh(covariance)
     p = len(mean)
     steps = (vectors * (p * values.clamp_min(0)).sqrt()).mT
     Y = torch.cat([mean + steps, mean - steps])
     parts = statistics.parts if isinstance(statistics, OutputStatistics) else (statistics,)
-    X = torch.cat([part.landmarks.X[:MAX_LANDMARKS] for part in parts]).double()
+    X = torch.cat([part.landmarks.X[:MAX_SURROGATE_INPUTS] for part in parts]).double()
     return X.repeat(len(Y), 1), Y.repeat_interleave(len(X), 0)

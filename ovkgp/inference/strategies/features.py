@@ -1,7 +1,7 @@
-"""The road of feature maps: weights instead of functions, statistics instead of data.
+"""Strategy for feature maps: weight space on additive statistics.
 
-One pass over the data gathers `Statistics`; evidence, weights and their covariance follow from those alone, at a cost that
-does not depend on the number of rows.
+One pass over the data computes `Statistics`; evidence, weights and their covariance follow from them at a cost
+independent of the number of rows.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, KernelProcess
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior
-from ovkgp.inference.statistics.accumulation import gather
-from ovkgp.inference.statistics.rows import choose_layout, whitening
-from ovkgp.inference.statistics.statistics import Statistics, whitened
-from ovkgp.inference.statistics.weight_space import WeightSystem, weight_system
+from ovkgp.inference.statistics.accumulation import compute_statistics
+from ovkgp.inference.statistics.rows import choose_layout, whitening_roots
+from ovkgp.inference.statistics.statistics import Statistics, whiten_statistics
+from ovkgp.inference.statistics.weight_space import WeightSystem, make_weight_system
 from ovkgp.inference.strategies.exact import DenseStrategy
 
 MAX_LANDMARKS = 1000
-"""How many inputs statistics keep for the guarded variance."""
+"""Number of inputs that statistics store for the guarded variance."""
 
 
 class FeatureStrategy:
     """Weight space on additive statistics.
 
-    Cost of the evidence and its gradient: O(n M²) time for M waves, then O(M³ + p³) for a separable kernel with complete
-    outputs and O(r³) for r features otherwise; memory for one chunk of rows and the statistics.
+    Complexity of the evidence and its gradient: O(n M²) for M scalar features, then O(M³ + p³) for a separable kernel
+    with complete outputs and O(r³) for r features otherwise; memory for one chunk of rows and the statistics.
     """
 
     name = "features"
@@ -46,24 +46,26 @@ class FeatureStrategy:
         if _is_wide(template, data):
             as_kernel = model._replace(kernel=ORFFKernel(model.features), features=None)
             return DenseStrategy().log_evidence(as_kernel, data)
-        statistics = gather(model.features, model.mean, model.noise, data, template=template, num_landmarks=0)
+        statistics = compute_statistics(
+            model.features, model.mean, model.noise, data, template=template, num_landmarks=0
+        )
         return _system(model, statistics, template).log_density
 
     def condition(self, model: Model, data: Observations, num_landmarks: int = 0) -> WeightPosterior:
-        """The posterior; `model` is frozen. With landmarks its variance is guarded."""
-        return self.condition_on(model, self.statistics(model, data), num_landmarks)
+        """Compute the posterior of a frozen model, with guarded variance if `num_landmarks` is positive."""
+        return self.condition_on_statistics(model, self.statistics(model, data), num_landmarks)
 
     def statistics(self, model: Model, data: Observations, into: Statistics | None = None) -> Statistics:
-        """The statistics of some data, added to others."""
+        """Compute the statistics of data and add them to `into`."""
         template = _template(model, data.X)
         layout = choose_layout(template, model.noise, data)
         fingerprint = _fingerprint(model, template, "whitened")
-        convert = partial(whitened, template=template, noise=model.noise.matrix(), fingerprint=fingerprint)
+        convert = partial(whiten_statistics, template=template, noise=model.noise.matrix(), fingerprint=fingerprint)
         if into is not None and into.layout == "whitened":
             layout = "whitened"
         elif into is not None and into.layout == "shared" and layout == "whitened":
             into = convert(into)
-        found = gather(
+        found = compute_statistics(
             *(model.features, model.mean, model.noise, data),
             template=template,
             layout=layout,
@@ -74,56 +76,56 @@ class FeatureStrategy:
             found = replace(found, to_whitened=convert)
         return found if into is None else into + found
 
-    def log_evidence_of(self, model: Model, statistics: Statistics) -> Tensor:
-        """log p(Y) from statistics; differentiable in noise, mean and output factors."""
-        return self.system_of(model, statistics).log_density
+    def log_evidence_from_statistics(self, model: Model, statistics: Statistics) -> Tensor:
+        """Compute log p(Y) from statistics; differentiable in noise, mean and output factors."""
+        return self.weight_system_from_statistics(model, statistics).log_density
 
-    def condition_on(self, model: Model, statistics: Statistics, num_landmarks: int = 0) -> WeightPosterior:
-        """The posterior from statistics."""
-        system, found = self.system_of(model, statistics), statistics.landmarks
-        guard = None
+    def condition_on_statistics(self, model: Model, statistics: Statistics, num_landmarks: int = 0) -> WeightPosterior:
+        """Compute the posterior from statistics."""
+        system, found = self.weight_system_from_statistics(model, statistics), statistics.landmarks
+        variance_floor = None
         if num_landmarks and model.features.kernel is not None:
-            guard = VarianceFloor(model.kernel, found.X[:num_landmarks], found.observed[:num_landmarks])
+            variance_floor = VarianceFloor(model.kernel, found.X[:num_landmarks], found.observed[:num_landmarks])
         process = KernelProcess(model.kernel, statistics.num_outputs)
         noise = _new_noise(model, statistics)
-        return WeightPosterior(process, model.features, system, model.mean, noise, found.X.shape[1], guard)
+        return WeightPosterior(process, model.features, system, model.mean, noise, found.X.shape[1], variance_floor)
 
     def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
-        """The predictive densities of each entry given all others, in a second pass over the data."""
-        system = self.system_of(model, self.statistics(model, data))
+        """Compute the predictive density of each entry given all others, in a second pass over the data."""
+        system = self.weight_system_from_statistics(model, self.statistics(model, data))
         size = max(CHUNK_ENTRIES // (system.num_features * data.num_outputs), 1)
-        return LeaveOneOut.stack([_left_out(model, system, chunk) for chunk in data.chunks(size)])
+        return LeaveOneOut.stack([_leave_chunk_out(model, system, chunk) for chunk in data.chunks(size)])
 
     @staticmethod
-    def system_of(model: Model, statistics: Statistics) -> WeightSystem:
-        """The posterior of the weights from statistics, which must be those of this model."""
+    def weight_system_from_statistics(model: Model, statistics: Statistics) -> WeightSystem:
+        """Compute the posterior of the weights from statistics of this model."""
         if unobserved := (statistics.num_observed == 0).nonzero().flatten().tolist():
             raise InputError(
-                f"nobody observed output {', '.join(map(str, unobserved))} in these statistics: add data, or leave it out."
+                f"statistics have no observed values for output {', '.join(map(str, unobserved))}. Add data or drop it."
             )
         if statistics.layout == "empty":
-            raise InputError("there are no data in these statistics: add some first.")
+            raise InputError("statistics must contain data, got empty ones. Add some first.")
         if model.features is None:
-            raise OptionError("statistics need a model with the feature map that they were gathered with.")
+            raise OptionError("Statistics need a model with the feature map with which they were computed.")
         template = _template(model, statistics.landmarks.X)
         if not (isinstance(template, FeatureOperator) and template.is_separable):
-            template = template.detach()  # factors that move with the frequencies would give part of a gradient
+            template = template.detach()  # factors that depend on the frequencies would give only part of a gradient
         if statistics.fingerprint != _fingerprint(model, template, statistics.layout):
             raise InputError(
-                "these statistics were gathered with other features, at other hyperparameters of the kernel: gather them "
+                "statistics were computed with other features or other hyperparameters of the kernel. Compute them "
                 "again with gp.statistics(X, Y)."
             )
         return _system(model, statistics, template)
 
 
 def _template(model: Model, X: Tensor) -> LinearOperator:
-    """Φ at a fixed point of the input space: it carries the factors, and tells one map from another."""
+    """Evaluate Φ at a fixed input: it contains the factors and identifies the map."""
     probe = torch.linspace(0.1, 0.9, X.shape[1], dtype=torch.float64, device=X.device).unsqueeze(0)
     return model.features(probe)
 
 
 def _is_wide(template: LinearOperator, data: Observations) -> bool:
-    """Whether there are fewer observed entries than features: the matrix between entries is then the smaller one."""
+    """Whether there are fewer observed entries than features, so that the matrix between entries is the smaller one."""
     separable = isinstance(template, FeatureOperator) and template.is_separable
     size = template.features.shape[-1] if separable and data.is_complete and data.noise is None else template.shape[-1]
     return data.num_observed < size and data.Y.numel() < 2 * size
@@ -131,13 +133,13 @@ def _is_wide(template: LinearOperator, data: Observations) -> bool:
 
 def _system(model: Model, statistics: Statistics, template: LinearOperator) -> WeightSystem:
     coefficients = model.mean.coefficients.to(template.device)
-    return weight_system(statistics, template, model.noise.matrix(), coefficients)
+    return make_weight_system(statistics, template, model.noise.matrix(), coefficients)
 
 
 def _fingerprint(model: Model, template: LinearOperator, layout: str) -> str:
-    """A short name for what the rows are made of: the waves, or Φ itself and the noise where they were divided out."""
+    """Hash the content of the rows: the scalar features, or Φ and the noise if the layout is whitened."""
     values = [part.features for part in getattr(template, "parts", (template,)) if isinstance(part, FeatureOperator)]
-    if not isinstance(model.features, ORFF):  # its values at one point do not tell one map from another
+    if not isinstance(model.features, ORFF):  # values at one point do not identify other maps
         values += model.features.state_dict().values()
     if layout == "whitened":
         values += [to_dense(template), model.noise.matrix()]
@@ -155,17 +157,17 @@ def _new_noise(model: Model, statistics: Statistics) -> Tensor:
     return model.noise.matrix().detach()
 
 
-def _left_out(model: Model, system: WeightSystem, chunk: Observations) -> LeaveOneOut:
+def _leave_chunk_out(model: Model, system: WeightSystem, chunk: Observations) -> LeaveOneOut:
     Phi = model.features(chunk.X)
-    precision = precision_of(chunk, model.noise.matrix(), model.noise.is_diagonal)
+    precision = row_precision(chunk, model.noise.matrix(), model.noise.is_diagonal)
     alpha = system.alpha(Phi, precision, chunk.Y - model.mean(chunk.X))
     return LeaveOneOut.from_inverse(chunk, alpha, system.inverse_diagonal(Phi, precision))
 
 
-def precision_of(chunk: Observations, noise: Tensor, is_diagonal: bool) -> Tensor:
-    """N⁻¹ of each row between its seen outputs, zero elsewhere: (n, p) where it is diagonal, else (n, p, p)."""
+def row_precision(chunk: Observations, noise: Tensor, is_diagonal: bool) -> Tensor:
+    """Compute N⁻¹ of each row between its observed outputs, zero elsewhere: (n, p) if diagonal, else (n, p, p)."""
     if chunk.noise is not None or is_diagonal:
         variances = noise.diagonal() if chunk.noise is None else chunk.noise
         return torch.where(chunk.observed, 1 / variances, 0.0)
-    root = whitening(chunk, noise)
+    root = whitening_roots(chunk, noise)
     return (root.mT @ root).expand(chunk.num_rows, -1, -1)

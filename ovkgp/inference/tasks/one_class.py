@@ -1,8 +1,11 @@
-"""The solver of all one-class SVMs at once: one path, and Newton steps for the thresholds.
+"""One-class SVMs at all levels at once (LT-55, LT-99), solved by one path and Newton steps for the thresholds.
 
-On the path (`one_class_path`) the least of the data term for a threshold t is g_j(t) = t² G(c_j / t), c_j = 1/(N θ_j): convex, piecewise
-quadratic, with g_j' = t Σb(c_j / t). What is left is min over z of Σ_j η_j [g_j(t_j) − t_j] + (λ/2) ‖z‖², t = Ψ z, in as many numbers as
-there are levels; Newton's steps end at the exact solution. With λ = 0 each level is read off the path.
+    P(w, t) = Σ_j η_j [(1/(N θ_j)) Σ_i s_i max(0, t_j − φ_iᵀw_j) − t_j + ½ ‖w_j‖²] + (λ/2) ‖t‖²
+
+On the path (`one_class_path`) the minimum of the data term for a threshold t is g_j(t) = t² G(c_j / t), c_j = 1/(N
+θ_j), which is convex and piecewise quadratic with g_j' = t Σb(c_j / t). It remains to minimize Σ_j η_j [g_j(t_j) − t_j]
++ (λ/2) ‖z‖², t = Ψ z, over z, with as many entries as levels; Newton's method gives the exact solution. With λ = 0 each
+level is read off the path.
 """
 
 from __future__ import annotations
@@ -21,24 +24,33 @@ from ovkgp.inference.tasks.one_class_path import OneClassPath
 from ovkgp.losses import TaskMeasure
 
 
+def solve_one_class(
+    problem: OneClassProblem, *, path: OneClassPath | None = None, tolerance: float = 1e-6, max_iter: int = 100
+) -> OneClassSolution:
+    """Minimize P, and warn if the duality gap is above tolerance · max(|P|, …).
+
+    `path` is that of the same rows and weights, computed if None. Complexity: that of the path, O(n (r + |M|)) per
+    break with |M| points on the margin, and O(m³) per Newton step.
+    """
+    began = time.perf_counter()
+    path = path or OneClassPath(problem.inputs.numpy(), problem.row_weights.numpy())
+    levels = problem.levels.numpy()
+    positions = np.array([path.position(level) for level in levels])
+    t = np.array([_threshold_of(path, C, level) for C, level in zip(positions, levels, strict=True)])
+    steps = 0
+    if problem.lam > 0:
+        t, steps = _minimize_thresholds(problem, path, t, max_iter)
+        positions = _positions_of(problem, t)
+    return _make_solution(problem, path, t, positions, steps, tolerance, began)
+
+
 @dataclass
 class OneClassProblem:
-    """P and D.
+    """The objective P and its dual D.
 
-    Args:
-        inputs: Φ (n, r).
-        measure: levels θ_j in (0, 1] with weights η_j > 0, shared by all rows.
-        thresholds: Ψ (m, q), rows of the threshold kernel at the levels; of no use where λ = 0.
-        lam: λ ≥ 0.
-        row_weights: s (n,) > 0, ones where None; N = Σ s.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.tasks.one_class import OneClassProblem
-        >>> from ovkgp.losses import grid
-        >>> problem = OneClassProblem(torch.tensor([[1.0], [2.0]]).double(), grid([0.75]))
-        >>> problem.objective(torch.tensor([[8 / 3]]).double() / 2, torch.tensor([8 / 3]).double()).item() < 0
-        True
+    inputs is Φ (n, r), measure has levels θ_j in (0, 1] with weights η_j > 0, shared by all rows, and thresholds is Ψ
+    (m, q), the rows of the threshold kernel at the levels, ignored if λ = 0. row_weights are s > 0 (n,), ones if None;
+    N = Σ s.
     """
 
     inputs: Tensor
@@ -52,53 +64,45 @@ class OneClassProblem:
         self.total_weight = self.row_weights.sum()
         self.levels, self.weights = self.measure.nodes, self.measure.weights
         if self.levels.dim() != 1 or not bool(((self.levels > 0) & (self.levels <= 1)).all()):
-            raise InputError(f"levels are masses in (0, 1], one set for all rows; got {self.levels.tolist()}.")
+            raise InputError(f"levels must be in (0, 1] and shared by all rows, got {self.levels.tolist()}.")
         if not bool((self.weights > 0).all()):
-            raise InputError("every level needs a positive weight: a level without one is not learned.")
+            raise InputError("weights of the measure must be positive. Drop levels without weight.")
         if not self.lam >= 0 or (self.lam > 0 and self.thresholds is None):
-            raise OptionError(f"lam must be 0, or positive beside rows of a threshold kernel; got {self.lam!r}.")
+            raise OptionError(f"lam must be 0, or positive together with thresholds, got {self.lam!r}.")
 
     @property
     def bounds(self) -> Tensor:
-        """s_i / (N θ_j), (n, m): what a_ij may reach."""
+        """Upper bounds s_i / (N θ_j) of the dual variables, (n, m)."""
         return self.row_weights[:, None] / (self.total_weight * self.levels)
 
     def values(self, weights: Tensor) -> Tensor:
-        """h(x_i)(θ_j), (n, m), of w (r, m)."""
+        """Return h(x_i)(θ_j), (n, m), for w (r, m)."""
         return self.inputs @ weights
 
     def objective(self, weights: Tensor, t: Tensor) -> Tensor:
-        """P, of w (r, m) and t (m,). Cost O(n r m)."""
-        short = (self.bounds * (t - self.values(weights)).clamp(min=0)).sum(0)
-        return (self.weights * (short - t + weights.square().sum(0) / 2)).sum() + self.lam / 2 * self.threshold_norm(t)
+        """Return P for w (r, m) and t (m,). O(n r m)."""
+        loss = (self.bounds * (t - self.values(weights)).clamp(min=0)).sum(0)
+        return (self.weights * (loss - t + weights.square().sum(0) / 2)).sum() + self.lam / 2 * self.threshold_norm(t)
 
     def threshold_norm(self, t: Tensor) -> Tensor:
-        """‖t‖², 0 where λ = 0 and t is free."""
+        """Return ‖t‖², or 0 if λ = 0."""
         if self.lam == 0:
             return t.new_zeros(())
         return torch.linalg.lstsq(self.thresholds, t[:, None], driver="gelsd").solution.square().sum()
 
     def dual_objective(self, dual: Tensor) -> Tensor:
-        """D, of a (n, m) within its bounds (and of sums 1 where λ = 0)."""
+        """Return D for a (n, m) within its bounds (and with sums 1 if λ = 0)."""
         energy = (self.weights * (self.inputs.T @ dual).square().sum(0)).sum() / 2
         if self.lam == 0:
             return -energy
-        rest = self.thresholds.T @ (self.weights * (1 - dual.sum(0)))
-        return -energy - rest.square().sum() / (2 * self.lam)
+        residual = self.thresholds.T @ (self.weights * (1 - dual.sum(0)))
+        return -energy - residual.square().sum() / (2 * self.lam)
 
 
 @dataclass
 class OneClassSolution:
-    """What the solver found.
-
-    Args:
-        weights: w (r, m), one column a level.
-        thresholds: t (m,).
-        positions: C (m,), where on the path of one-class SVMs each level lies.
-        dual: a (n, m), feasible.
-        objective: P.
-        gap: P − D ≥ 0: P is at most this far above the least value.
-        report: how it was found.
+    """Result of the solver: w (r, m), t (m,), positions C (m,) on the path, a feasible dual (n, m), P, P − D and a
+    report.
     """
 
     weights: Tensor
@@ -111,73 +115,27 @@ class OneClassSolution:
 
 
 def strong_convexity(weights: Tensor, task_gram: Tensor, lam: float) -> float:
-    """min(λ, min_j η_j · λ_min(K_Θ)): how strongly convex ½ Σ_j η_j ‖h(·)(θ_j)‖² + (λ/2) ‖t‖² is in (h, t) (LT-118, LT-E-36).
-
-    Args:
-        weights: η (m,).
-        task_gram: K_Θ (m, m) at the levels.
-        lam: λ.
-
-    Cost: O(m³).
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.tasks.one_class import strong_convexity
-        >>> strong_convexity(torch.tensor([0.25, 0.75]), torch.eye(2), lam=1.0)
-        0.25
-    """
-    least = float(weights.min() * torch.linalg.eigvalsh(task_gram)[0].clamp(min=0))
-    return min(lam, least)
+    """Return min(λ, min_j η_j · λ_min(K_Θ)), the strong convexity of the penalty in (h, t) (LT-118, LT-E-36). O(m³)."""
+    curvature = float(weights.min() * torch.linalg.eigvalsh(task_gram)[0].clamp(min=0))
+    return min(lam, curvature)
 
 
-def solve_one_class(
-    problem: OneClassProblem, *, path: OneClassPath | None = None, tolerance: float = 1e-6, max_iter: int = 100
-) -> OneClassSolution:
-    """Minimise P, with a certificate. A gap above tolerance · max(|P|, …) warns.
-
-    Args:
-        path: that of the same rows and weights, where it is at hand.
-        max_iter: Newton steps; few are needed.
-
-    Cost: that of the path, O(n (r + |M|)) a break with |M| points on the margin, and O(m³) a step.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.tasks.one_class import OneClassProblem
-        >>> from ovkgp.inference.tasks.one_class import solve_one_class
-        >>> from ovkgp.losses import gauss_legendre
-        >>> X = torch.linspace(-1, 1, 30).double()[:, None]
-        >>> rows = torch.linalg.cholesky(torch.exp(-((X - X.T) ** 2)) + 1e-8 * torch.eye(30))
-        >>> solution = solve_one_class(OneClassProblem(rows, gauss_legendre(5)))
-        >>> solution.weights.shape, solution.gap < 1e-6, bool((solution.thresholds.diff() > 0).all())
-        (torch.Size([30, 5]), True, True)
-    """
-    began = time.perf_counter()
-    path = path or OneClassPath(problem.inputs.numpy(), problem.row_weights.numpy())
-    levels = problem.levels.numpy()
-    positions = np.array([path.position(level) for level in levels])
-    t = np.array([_threshold(path, C, level) for C, level in zip(positions, levels, strict=True)])
-    steps = 0
-    if problem.lam > 0:
-        t, steps = _newton(problem, path, t, max_iter)
-        positions = _positions(problem, t)
-    return _solution(problem, path, t, positions, steps, tolerance, began)
-
-
-def _threshold(path: OneClassPath, C: float, level: float) -> float:
-    """t of C = 1/(N θ t)."""
+def _threshold_of(path: OneClassPath, C: float, level: float) -> float:
+    """Return t of C = 1/(N θ t)."""
     return 1 / (path.total_weight * level * C)
 
 
-def _positions(problem: OneClassProblem, t: np.ndarray) -> np.ndarray:
-    """C of t; ∞ where t ≤ 0, and no point is below."""
+def _positions_of(problem: OneClassProblem, t: np.ndarray) -> np.ndarray:
+    """Return C of t; ∞ if t ≤ 0, where no point is below."""
     with np.errstate(divide="ignore"):
         C = 1 / (problem.total_weight.item() * problem.levels.numpy() * np.clip(t, 0.0, None))
     return C
 
 
-def _newton(problem: OneClassProblem, path: OneClassPath, t: np.ndarray, max_iter: int) -> tuple[np.ndarray, int]:
-    """t that minimises what is left, and the number of steps."""
+def _minimize_thresholds(
+    problem: OneClassProblem, path: OneClassPath, t: np.ndarray, max_iter: int
+) -> tuple[np.ndarray, int]:
+    """Return the minimizing t and the number of Newton steps."""
     rows, eta, lam = problem.thresholds.numpy(), problem.weights.numpy(), problem.lam
     z = np.linalg.solve(rows.T @ (eta[:, None] * rows) + lam * np.eye(rows.shape[1]), rows.T @ (eta * t))
     best = np.inf
@@ -204,9 +162,9 @@ def _line_search(problem, path, z, direction, value: float, descent: float) -> n
 
 
 def _data_term(problem: OneClassProblem, path: OneClassPath, t: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """Σ_j η_j [g_j(t_j) − t_j], and the first and second derivatives of the brackets (m,)."""
+    """Return Σ_j η_j [g_j(t_j) − t_j], and the first and second derivatives of the brackets (m,)."""
     value, first, second = -float(problem.weights.numpy() @ t), -np.ones_like(t), np.zeros_like(t)
-    for j, C in enumerate(_positions(problem, t)):
+    for j, C in enumerate(_positions_of(problem, t)):
         if np.isfinite(C):
             start, rate = path.segment(C).total
             value += problem.weights[j].item() * t[j] ** 2 * path.value(C)
@@ -215,21 +173,22 @@ def _data_term(problem: OneClassProblem, path: OneClassPath, t: np.ndarray) -> t
     return value, first, second
 
 
-def _solution(problem, path, t, positions, steps: int, tolerance: float, began: float) -> OneClassSolution:
+def _make_solution(problem, path, t, positions, steps: int, tolerance: float, began: float) -> OneClassSolution:
     dual = np.zeros((len(path.rows), len(t)))
     for j in np.flatnonzero(np.isfinite(positions)):
         dual[:, j] = t[j] * path.at(positions[j]).coefficients
     dual, t = torch.from_numpy(dual), torch.from_numpy(t)
     if problem.lam == 0:
-        dual = dual / dual.sum(0)  # by rounding only
+        dual = dual / dual.sum(0)  # against rounding
     weights = problem.inputs.T @ dual
     objective = problem.objective(weights, t).item()
     gap = objective - problem.dual_objective(dual).item()
     converged = gap <= tolerance * max(abs(objective), 1e-3 * float(problem.weights @ t.abs()))
     if not converged:
         warnings.warn(
-            f"the one-class problem was solved to a gap of {gap:.2g} at the objective {objective:.4g} only: take a larger lam, or levels "
-            "that are less close to 0.",
+            f"The one-class problem was solved to a duality gap of {gap:.2g} only, at the objective {objective:.4g}. "
+            "Use a larger lam, "
+            "or levels further from 0.",
             FitWarning,
             stacklevel=3,
         )

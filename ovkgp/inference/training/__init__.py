@@ -1,1 +1,1 @@
-"""Training."""
+"""Initial values, priors and training of hyperparameters."""

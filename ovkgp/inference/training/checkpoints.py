@@ -1,7 +1,7 @@
-"""A training on disk: one safetensors file, replaced as a whole, from which a killed training goes on.
+"""Checkpoints: the progress of a training in one safetensors file, which is replaced atomically.
 
-The tensors are raw parameters (`start/…`, `current/…`, `best/…`); counters, finished restarts and the seed are JSON in the
-metadata, with a signature of the problem and a SHA-256 of the rest. Reading executes nothing.
+The tensors are raw parameters (`start/…`, `current/…`, `best/…`); counters, finished restarts and the seed are JSON in
+the metadata, with a signature of the problem and a SHA-256 of the rest. Reading executes no code.
 """
 
 from __future__ import annotations
@@ -29,17 +29,12 @@ STATES = ("start", "current", "best")
 
 @dataclass
 class Progress:
-    """What must be known to go on with a training.
+    """Everything needed to resume a training.
 
-    Args:
-        seed: of the perturbed starts; with the index of a restart it gives that restart's numbers.
-        start, current, best: raw parameters by name: where restarts are perturbed from, the best of the restart under
-            way, the best of all.
-        best_value: the objective at `best`; None before the first evaluation.
-        current_iterations: those of the restart under way.
-        finished: a dictionary for each finished restart (objective, iterations, converged, message, gradient_norm).
-        evaluations, failures, seconds, history: as in `FitReport`.
-        done: whether the training has ended by itself.
+    `start`, `current` and `best` are raw parameters by name: the state that restarts perturb, the best of the current
+    restart, and the best of all. `finished` has a dictionary (objective, iterations, converged, message, gradient_norm)
+    per finished restart. With the index of a restart, `seed` gives its random numbers. Other fields are as in
+    `FitReport`.
     """
 
     seed: int
@@ -57,20 +52,13 @@ class Progress:
 
 
 def problem_signature(state: Mapping[str, Tensor], data: str = "") -> str:
-    """Names and shapes of the parameters, and the caller's fingerprint of the data, as one line of JSON.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.training.checkpoints import problem_signature
-        >>> problem_signature({"raw_lengthscale": torch.zeros(1, 2)}, "rows=10")
-        '{"data": "rows=10", "parameters": {"raw_lengthscale": [1, 2]}}'
-    """
+    """Return names and shapes of the parameters and a fingerprint of the data as one line of JSON."""
     shapes = {name: list(value.shape) for name, value in state.items()}
     return json.dumps({"data": data, "parameters": shapes}, sort_keys=True)
 
 
 def check_writable(path: str | os.PathLike) -> Path:
-    """Raise unless a file can be written at `path`; nothing stays behind."""
+    """Check that a file can be written at `path`, and leave nothing behind."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -78,24 +66,11 @@ def check_writable(path: str | os.PathLike) -> Path:
         with tempfile.TemporaryFile(dir=path.parent):
             return path
     except OSError as error:
-        raise InputError(
-            f"nothing can be written to {path}: {error}. Give a file in a folder that exists and is writable."
-        ) from error
+        raise InputError(f"{path} is not writable: {error}. Give a file in an existing, writable folder.") from error
 
 
 def write_progress(path: Path, progress: Progress, signature: str) -> None:
-    """Replace the file at `path` by `progress`, whole or not at all.
-
-    Example:
-        >>> import tempfile, torch
-        >>> from pathlib import Path
-        >>> from ovkgp.inference.training.checkpoints import Progress, read_progress, write_progress
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "training.safetensors"
-        ...     write_progress(path, Progress(seed=3, best={"a": torch.ones(2)}), "toy")
-        ...     read_progress(path, "toy").best["a"].tolist()
-        [1.0, 1.0]
-    """
+    """Replace the file at `path` by `progress`, completely or not at all."""
     numbers = asdict(progress)
     tensors = {f"{kind}/{name}": value.contiguous() for kind in STATES for name, value in numbers.pop(kind).items()}
     text = json.dumps(numbers)
@@ -114,27 +89,29 @@ def write_progress(path: Path, progress: Progress, signature: str) -> None:
 
 
 def read_progress(path: Path, signature: str) -> Progress:
-    """The progress at `path`, which must be whole and of the problem that `signature` describes."""
+    """Return the progress stored at `path`, which must be undamaged and of the problem that `signature` describes."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{path} is not a checkpoint of a training: {error}. {_ADVICE}") from error
+        raise InputError(f"{path} is not a checkpoint of a training: {error}.", **_ADVICE) from error
     if metadata.get("format") != FORMAT:
-        raise InputError(f"{path} is not a checkpoint of a training: it holds something else. {_ADVICE}")
+        raise InputError(f"{path} is not a checkpoint of a training: it has another format.", **_ADVICE)
     stored, text = metadata.get("signature", ""), metadata.get("progress", "")
     if _digest(tensors, stored, text) != metadata.get("sha256"):
-        raise InputError(f"the checkpoint {path} is damaged: its checksum does not fit. {_ADVICE}")
+        raise InputError(f"The checkpoint {path} is damaged: its checksum does not match.", **_ADVICE)
     if stored != signature:
-        raise InputError(
-            f"the checkpoint {path} belongs to another training: {_difference(stored, signature)}. {_ADVICE}"
-        )
+        reason = _describe_difference(stored, signature)
+        raise InputError(f"The checkpoint {path} belongs to another training: {reason}.", **_ADVICE)
     states = {kind: _unprefixed(tensors, f"{kind}/") for kind in STATES}
     return Progress(**json.loads(text), **states)
 
 
-_ADVICE = "Give another path, or delete the file to begin anew."
+_ADVICE = {
+    "advice": "Pass another path, or delete the file to train from scratch.",
+    "cli_advice": "Remove --resume to train from scratch.",
+}
 
 
 def _unprefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -150,12 +127,12 @@ def _digest(tensors: Mapping[str, Tensor], *texts: str) -> str:
     return digest.hexdigest()
 
 
-def _difference(stored: str, expected: str) -> str:
+def _describe_difference(stored: str, expected: str) -> str:
     try:
         old, new = (json.loads(text)["parameters"] for text in (stored, expected))
     except (ValueError, KeyError, TypeError):
         return f"it was made for {stored!r}"
     if old == new:
-        return "its data are not these"
+        return "its data differ"
     changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    return f"its parameters are not these (see {', '.join(changed)})"
+    return f"its parameters differ ({', '.join(changed)})"

@@ -1,11 +1,11 @@
-"""A prior for covariance matrices: log-normal variances, LKJ correlations, independent of one another.
+"""A prior for covariance matrices: log-normal variances and LKJ correlations, independent of each other.
 
 Of Σ = diag(s) R diag(s), with R = C Cᵀ and L = diag(s) C the Cholesky factor of Σ (rows counted from 0),
 
     p(s², R) = Π_i LogNormal(s_i² | loc_i, scale) · |R|^(η−1) / c_p(η),
     |∂(s², R) / ∂(log L_ii, L_ij)| = Π_i 2 s_i^(2−i) C_ii^(p+1−i),
 
-so that the density of the numbers that are trained is known exactly (Lewandowski, Kurowicka and Joe 2009).
+so the density of the trained parameters is known exactly (Lewandowski, Kurowicka and Joe 2009).
 """
 
 from __future__ import annotations
@@ -23,24 +23,38 @@ from ovkgp.exceptions import InputError, OptionError
 
 
 class CovariancePrior(Prior):
-    """log p(variances, correlations) of a covariance given by its Cholesky factor L (..., p, p).
+    """Prior on the variances and correlations of a covariance given by its Cholesky factor L (..., p, p).
 
-    Args:
-        loc: the mean of the logarithm of a variance, a number or (p,).
-        scale: its standard deviation, a number or (p,).
-        concentration: η > 0 of the LKJ law of the correlations: 1 is uniform on correlation matrices, more shrinks them
-            towards zero.
+    Parameters
+    ----------
+    loc : float or tensor of shape (p,)
+        Mean of the logarithm of a variance.
+    scale : float or tensor of shape (p,)
+        Standard deviation of the logarithm of a variance. Must be positive.
+    concentration : float, default=2.0
+        η > 0 of the LKJ distribution of the correlations. 1 is uniform on correlation matrices; larger values shrink
+        the correlations towards zero.
 
-    `register_covariance_prior` puts one on a `FullMatrix` or on a full `OutputNoise`.
+    Raises
+    ------
+    OptionError
+        If a parameter has a wrong shape or value.
 
-    Cost: O(p²) a density, O(p³) a draw.
+    See Also
+    --------
+    register_covariance_prior : Register the prior on a `FullMatrix` or a full `OutputNoise`.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.training.covariance_prior import CovariancePrior
-        >>> prior = CovariancePrior(loc=0.0, scale=1.0, concentration=1.0)
-        >>> round(prior.log_prob(torch.eye(2, dtype=torch.float64)).item(), 6)  # −log 2π − log 2
-        -2.531024
+    Notes
+    -----
+    Complexity: O(p²) per density, O(p³) per draw.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.inference import CovariancePrior
+    >>> prior = CovariancePrior(loc=0.0, scale=1.0, concentration=1.0)
+    >>> round(prior.log_prob(torch.eye(2, dtype=torch.float64)).item(), 6)  # −log 2π − log 2
+    -2.531024
     """
 
     arg_constraints: ClassVar = {"scale": constraints.positive, "concentration": constraints.positive}
@@ -54,11 +68,12 @@ class CovariancePrior(Prior):
         )
         if loc.dim() > 1 or scale.dim() > 1 or concentration.dim() > 0:
             raise OptionError(
-                "loc and scale are numbers or one for each output, (p,); the concentration is one number."
+                "loc and scale must be scalars or have shape (p,), and concentration must be a scalar, got shapes "
+                f"{tuple(loc.shape)}, {tuple(scale.shape)} and {tuple(concentration.shape)}."
             )
         if not bool(torch.isfinite(loc).all() and (scale > 0).all() and concentration > 0):
             raise OptionError(
-                f"loc must be finite, scale and concentration must be positive; got {loc.tolist()}, {scale.tolist()} and "
+                f"loc must be finite, scale and concentration must be positive, got {loc.tolist()}, {scale.tolist()} and "
                 f"{concentration:g}."
             )
         Distribution.__init__(self, validate_args=False)
@@ -66,21 +81,54 @@ class CovariancePrior(Prior):
             self.register_buffer(name, value)
 
     def log_prob(self, chol: Tensor) -> Tensor:
-        """log p(s², R) (...), from the Cholesky factor L (..., p, p)."""
+        """Return log p(s², R).
+
+        Parameters
+        ----------
+        chol : tensor of shape (..., p, p)
+            Cholesky factor L.
+
+        Returns
+        -------
+        tensor of shape (...)
+            Log density of variances and correlations.
+        """
         log_variances, log_diagonal = _split(chol)
         power = 2 * (self.concentration - 1)
         terms = self._exponents(log_variances) - log_variances + power * log_diagonal
         return terms.sum(-1) - self._log_volume(chol.shape[-1])
 
     def log_jacobian(self, chol: Tensor) -> Tensor:
-        """log |∂(s², R) / ∂(log L_ii, L_ij)| (...), the L_ij those below the diagonal."""
+        """Return log |∂(s², R) / ∂(log L_ii, L_ij)|, with i > j.
+
+        Parameters
+        ----------
+        chol : tensor of shape (..., p, p)
+            Cholesky factor L.
+
+        Returns
+        -------
+        tensor of shape (...)
+            Log determinant of the Jacobian.
+        """
         log_variances, log_diagonal = _split(chol)
         p, row = chol.shape[-1], _rows(chol)
         terms = (1 - row / 2) * log_variances + (p + 1 - row) * log_diagonal
         return terms.sum(-1) + p * math.log(2)
 
     def raw_log_prob(self, chol: Tensor) -> Tensor:
-        """The density (...) of (log L_ii, L_ij): `log_prob` + `log_jacobian`, in one."""
+        """Return the log density of (log L_ii, L_ij): `log_prob` + `log_jacobian` in one pass.
+
+        Parameters
+        ----------
+        chol : tensor of shape (..., p, p)
+            Cholesky factor L.
+
+        Returns
+        -------
+        tensor of shape (...)
+            Log density of the trained parameters.
+        """
         log_variances, log_diagonal = _split(chol)
         p, row = chol.shape[-1], _rows(chol)
         terms = self._exponents(log_variances) - row / 2 * log_variances
@@ -88,11 +136,29 @@ class CovariancePrior(Prior):
         return terms.sum(-1) + p * math.log(2) - self._log_volume(p)
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
-        """Cholesky factors L of the given shape (..., p, p), by the onion method."""
+        """Draw Cholesky factors by the onion method.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape (..., p, p) of the result.
+        rng : numpy.random.Generator
+            Source of randomness.
+
+        Returns
+        -------
+        tensor of shape (..., p, p)
+            Cholesky factors L.
+
+        Raises
+        ------
+        InputError
+            If p does not match `loc` or `scale`.
+        """
         *batch, p, q = shape
         if p != q or not self.is_for(p):
-            wanted = max(self.loc.numel(), self.scale.numel())
-            raise InputError(f"a covariance (p, p) with p = {wanted} was expected, got shape {tuple(shape)}.")
+            expected = max(self.loc.numel(), self.scale.numel())
+            raise InputError(f"shape must end in (p, p) with p = {expected}, got {tuple(shape)}.")
         eta = self.concentration.item()
         directions = np.tril(rng.standard_normal((*batch, p, p)), -1)
         lengths = np.zeros((*batch, p))
@@ -106,57 +172,88 @@ class CovariancePrior(Prior):
         return torch.from_numpy(deviations[..., None] * rows)
 
     def is_for(self, num_outputs: int) -> bool:
-        """Whether loc and scale are single numbers, or one for each of p outputs."""
+        """Return whether `loc` and `scale` fit p outputs.
+
+        Parameters
+        ----------
+        num_outputs : int
+            Number of outputs p.
+
+        Returns
+        -------
+        bool
+            True if both are scalars or have p entries.
+        """
         return all(v.numel() in {1, num_outputs} for v in (self.loc, self.scale))
 
     def expand(self, batch_shape: torch.Size) -> CovariancePrior:
-        """The same prior: it broadcasts over leading dimensions."""
+        """Return the same prior, which broadcasts over leading dimensions.
+
+        Parameters
+        ----------
+        batch_shape : torch.Size
+            Ignored; required by `torch.distributions`.
+
+        Returns
+        -------
+        CovariancePrior
+            This prior.
+        """
         return self
 
     def _exponents(self, log_variances: Tensor) -> Tensor:
-        """log N(log s² | loc, scale)."""
+        """Return log N(log s² | loc, scale)."""
         return -0.5 * ((log_variances - self.loc) / self.scale).square() - self.scale.log() - math.log(2 * math.pi) / 2
 
     def _log_volume(self, p: int) -> float:
-        """log c_p(η) = log ∫ |R|^(η−1) dR = Σ_k [k/2 log π + log Γ(α − k/2) − log Γ(α)], k < p, α = η + (p − 1)/2."""
+        """Return log c_p(η) = log ∫ |R|^(η−1) dR = Σ_k [k/2 log π + log Γ(α − k/2) − log Γ(α)], k < p, α = η + (p −
+        1)/2."""
         alpha = self.concentration.item() + (p - 1) / 2
         terms = (k / 2 * math.log(math.pi) + math.lgamma(alpha - k / 2) - math.lgamma(alpha) for k in range(1, p))
         return sum(terms)
 
 
 def register_covariance_prior(module, prior: CovariancePrior, name: str = "covariance_prior") -> None:
-    """Put a `CovariancePrior` on a module that holds L as `log_scale` and `lower`, in place.
+    """Register a `CovariancePrior` on a module that holds L as `log_scale` and `lower`, in place.
 
-    Args:
-        module: a `FullMatrix`, or an `OutputNoise` of kind "full".
-        prior: the prior.
-        name: under which it is registered.
+    Parameters
+    ----------
+    module : FullMatrix or OutputNoise
+        Module with the covariance; an `OutputNoise` must be of kind "full".
+    prior : CovariancePrior
+        Prior to register.
+    name : str, default="covariance_prior"
+        Name of the prior.
 
-    Cost: O(1).
+    Raises
+    ------
+    OptionError
+        If the module holds no Cholesky factor or the prior has another number of outputs.
 
-    Example:
-        >>> from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior
-        >>> from ovkgp.kernels import FullMatrix
-        >>> matrix = FullMatrix(num_outputs=3)
-        >>> register_covariance_prior(matrix, CovariancePrior(0.0, 1.0))
-        >>> [name for name, *_ in matrix.named_priors()]
-        ['covariance_prior']
+    Examples
+    --------
+    >>> from ovkgp.inference import CovariancePrior, register_covariance_prior
+    >>> from ovkgp.kernels import FullMatrix
+    >>> matrix = FullMatrix(num_outputs=3)
+    >>> register_covariance_prior(matrix, CovariancePrior(0.0, 1.0))
+    >>> [name for name, *_ in matrix.named_priors()]
+    ['covariance_prior']
     """
     if not all(hasattr(module, part) for part in ("chol", "log_scale", "lower")):
         raise OptionError(
-            f"a covariance prior is for a full covariance held by its Cholesky factor, such as FullMatrix(p) or "
-            f'OutputNoise("full", p); got {type(module).__name__}.'
+            "module must hold a full covariance by its Cholesky factor, such as FullMatrix(p) or "
+            f'OutputNoise("full", p), got {type(module).__name__}.'
         )
     if not prior.is_for(module.num_outputs):
         raise OptionError(
-            f"the prior has {max(prior.loc.numel(), prior.scale.numel())} variances and {type(module).__name__} has "
-            f"{module.num_outputs}: give a number, or one for each output."
+            f"prior has {max(prior.loc.numel(), prior.scale.numel())} variances, expected {module.num_outputs} as in "
+            f"{type(module).__name__}. Give a scalar or one value per output."
         )
     module.register_prior(name, prior, get_chol, set_chol)
 
 
 def get_chol(module) -> Tensor:
-    """L (..., p, p): the value of which a `CovariancePrior` is a density."""
+    """Return L (..., p, p), the value of which a `CovariancePrior` is a density."""
     return module.chol
 
 
@@ -175,6 +272,6 @@ def _rows(chol: Tensor) -> Tensor:
 
 
 def _split(chol: Tensor) -> tuple[Tensor, Tensor]:
-    """log s_i² and log C_ii, both (..., p)."""
+    """Return log s_i² and log C_ii, both (..., p)."""
     log_variances = chol.square().sum(-1).log()
     return log_variances, chol.diagonal(dim1=-2, dim2=-1).log() - log_variances / 2

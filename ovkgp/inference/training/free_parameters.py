@@ -1,11 +1,13 @@
-"""Loadings are known up to a rotation, Γ = W Wᵀ + diag(v) = (W Q)(W Q)ᵀ + diag(v): here they are kept lower triangular.
+"""Variables of a posterior of hyperparameters: parameters that the evidence depends on, with lower triangular loadings.
 
-Along a rotation the posterior is exactly flat: no Gaussian at a mode describes that, and chains wander. With W = L Q, L (p, r)
-lower triangular, dW = Π_i |L_ii|^(r−i) dL dQ (i = 1, …, r), so that under a prior that rotations leave alone
+Loadings are known up to a rotation, Γ = W Wᵀ + diag(v) = (W Q)(W Q)ᵀ + diag(v), along which the posterior is exactly
+flat. With W = L Q, L (p, r) lower triangular, dW = Π_i |L_ii|^(r−i) dL dQ (i = 1, …, r), so under a rotation-invariant
+prior
 
     log p(L) = log p(W = L) + Σ_i (r − i) log |L_ii| + ½ r² log π − log Γ_r(r/2)
 
-is the density of L with a diagonal of any signs (Γ_r is the multivariate gamma function), and Γ has the law that it had.
+is the density of L with a diagonal of any signs (Γ_r is the multivariate gamma function); the distribution of Γ is
+unchanged.
 """
 
 from __future__ import annotations
@@ -23,39 +25,36 @@ from ovkgp.exceptions import InputError
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.lbfgs import FAILURES
 from ovkgp.inference.training.prior_sites import trained_sites
-from ovkgp.inference.variational.inducing import InducingPoints
 from ovkgp.kernels import FreeMatrix
 
-NUDGE = 1e-3
-"""How far a parameter is moved to see whether anything depends on it."""
+PROBE_STEP = 1e-3
+"""Step by which a parameter is changed to find out whether anything depends on it."""
 
 
-def freeze_unused(gp: torch.nn.Module, evidence: Callable[[], Tensor], is_gathered: bool = False) -> None:
-    """Keep the parameters on which the evidence does not depend, or at whose other values it is not known, in place.
+def freeze_unused_parameters(
+    gp: torch.nn.Module, evidence: Callable[[], Tensor], from_statistics: bool = False
+) -> None:
+    """Freeze the parameters that the evidence does not depend on, or (for statistics) at whose other values it is
+    unknown.
 
-    Args:
-        gp: holds the parameters.
-        evidence: of some data, at the present parameters.
-        is_gathered: whether it is one of statistics, which may refuse other values of a parameter.
-
-    Cost: an evidence and its gradient; for statistics also an evidence for each parameter.
+    Complexity: an evidence and its gradient; for statistics also one evidence per parameter.
     """
-    if isinstance(gp.features, InducingPoints):  # where an approximation is good, and no belief about the data
-        gp.features.points.requires_grad_(False)
+    for parameter in () if gp.features is None else gp.features.auxiliary_parameters():  # no hyperparameters
+        parameter.requires_grad_(False)
     trained = [parameter for parameter in gp.parameters() if parameter.requires_grad]
     with torch.enable_grad():
         value = evidence()
     slopes = torch.autograd.grad(value, trained, allow_unused=True) if value.requires_grad else [None] * len(trained)
     for parameter, slope in zip(trained, slopes, strict=True):
-        if slope is None or (is_gathered and not _may_move(parameter, evidence)):
+        if slope is None or (from_statistics and not _has_evidence_elsewhere(parameter, evidence)):
             parameter.requires_grad_(False)
 
 
 @torch.no_grad()
-def _may_move(parameter: Tensor, evidence: Callable[[], Tensor]) -> bool:
-    """Whether there is an evidence at another value: statistics refuse what would make others of them."""
+def _has_evidence_elsewhere(parameter: Tensor, evidence: Callable[[], Tensor]) -> bool:
+    """Return whether the evidence is known at another value: statistics hold for one value of some parameters."""
     kept = parameter.clone()
-    parameter.add_(NUDGE)
+    parameter.add_(PROBE_STEP)
     try:
         evidence()
     except InputError:
@@ -67,17 +66,12 @@ def _may_move(parameter: Tensor, evidence: Callable[[], Tensor]) -> bool:
     return True
 
 
-def read_entries(
+def find_used_variables(
     vector: ParameterVector, evidence: Callable[[], Tensor], values: Callable[[], dict[str, np.ndarray]]
 ) -> np.ndarray:
-    """Which variables (len,) the evidence, or any of the named values, depends on.
+    """Return a mask (len,) of the variables that the evidence or any of the named values depends on.
 
-    Args:
-        vector: of the parameters.
-        evidence: of some data, at the present parameters.
-        values: the hyperparameters by name, likewise.
-
-    Cost: an evidence and its gradient, and a look at the values for each variable with a gradient of zero.
+    Complexity: an evidence and its gradient, and the named values for each variable with a zero gradient.
     """
     vector.clear_gradient()
     with torch.enable_grad():
@@ -85,7 +79,7 @@ def read_entries(
     read, here, u = vector.gradient() != 0, values(), vector.get()
     vector.clear_gradient()
     for i in np.flatnonzero(~read):
-        vector.set(u + NUDGE * (np.arange(len(u)) == i))
+        vector.set(u + PROBE_STEP * (np.arange(len(u)) == i))
         there = values()
         read[i] = any(not np.array_equal(here[name], there[name]) for name in here)
     vector.set(u)
@@ -93,56 +87,37 @@ def read_entries(
 
 
 class TriangularLoadings:
-    """The loadings of rank two and more inside a model, turned to be lower triangular, as variables of a vector.
+    """The loadings of rank two and more inside a model, rotated in place to be lower triangular, as variables of a
+    vector.
 
-    Args:
-        gp: the model; its loadings are turned in place.
-        vector: its trained parameters, of which what is above the diagonals is left out from now on.
-
-    Loadings whose prior is not alike for all columns keep their rotations.
-
-    Attributes:
-        num_reflections: columns whose sign nothing depends on: the density has 2 to this power equal modes.
-
-    Cost: O(p r²) once, O(r) a call.
-
-    Example:
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.inference import OperatorValuedGP
-        >>> from ovkgp.inference.model.parameter_vector import ParameterVector
-        >>> from ovkgp.inference.training.free_parameters import TriangularLoadings
-        >>> from ovkgp.kernels import DecomposableKernel
-        >>> gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=3, rank=2))
-        >>> matrix, vector = gp.kernel.output_matrix, ParameterVector(gp)
-        >>> before, rotated = len(vector), TriangularLoadings(gp, vector)
-        >>> before - len(vector), bool((gp.kernel.output_matrix - matrix).abs().max() < 1e-12)
-        (1, True)
+    The vector omits the entries above the diagonals from now on. Loadings without a rotation-invariant prior are kept.
+    The density has 2 to the power `num_sign_flips` equal modes. Complexity: O(p r²) once, O(r) per call.
     """
 
     def __init__(self, gp: torch.nn.Module, vector: ParameterVector):
         entries = {id(entry.parameter): entry for entry in vector.entries}
         modules = [part for part in gp.modules() if type(part) is FreeMatrix and id(part.loadings) in entries]
-        priors = _priors_of_loadings(gp)
-        alike = [part for part in modules if _is_alike(priors.get(id(part.loadings), []))]
-        self.modules, self.num_reflections = [part for part in alike if part.rank > 1], sum(part.rank for part in alike)
-        self.turn()
+        priors = _group_priors_by_parameter(gp)
+        alike = [part for part in modules if _is_rotation_invariant(priors.get(id(part.loadings), []))]
+        self.modules, self.num_sign_flips = [part for part in alike if part.rank > 1], sum(part.rank for part in alike)
+        self.rotate()
         kept, diagonals, powers, self.constant = np.ones(len(vector.kept), dtype=bool), [], [], 0.0
         for part in self.modules:
             entry = entries[id(part.loadings)]
-            (p, r), first = part.loadings.shape, entry.piece.start
+            (p, r), first = part.loadings.shape, entry.span.start
             rows, columns = np.triu_indices(p, 1, r)
             kept[first + rows * r + columns] = False
             diagonals += [first + i * (r + 1) for i in range(r - 1)]
             powers += [r - 1 - i for i in range(r - 1)]
             self.constant += 0.5 * r**2 * math.log(math.pi) - float(multigammaln(r / 2, r))
-            self.constant += sum((r - 1 - i) * float(entry.size[i, i].log()) for i in range(r - 1))  # L = size u
+            self.constant += sum((r - 1 - i) * float(entry.scale[i, i].log()) for i in range(r - 1))  # L = size u
         vector.keep(kept[vector.kept])
-        self.places = (np.cumsum(vector.kept) - 1)[np.array(diagonals, dtype=int)]
+        self.indices = (np.cumsum(vector.kept) - 1)[np.array(diagonals, dtype=int)]
         self.powers = np.array(powers, dtype=np.float64)
 
     @torch.no_grad()
-    def turn(self) -> None:
-        """Make the present loadings lower triangular, with a diagonal that is not negative."""
+    def rotate(self) -> None:
+        """Make the present loadings lower triangular with a nonnegative diagonal."""
         for part in self.modules:
             r = part.rank
             Q, R = torch.linalg.qr(part.loadings[:r].mT)
@@ -152,18 +127,19 @@ class TriangularLoadings:
             part.loadings.copy_(rotated)
 
     def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
-        """What the loadings add to log p(W = L) at u (k,), and its gradient (k,); −∞ at a diagonal of zero."""
+        """Return the terms that the loadings add to log p(W = L) at u (k,) and their gradient (k,); −∞ if a diagonal
+        entry is 0."""
         gradient = np.zeros(len(u))
-        if not len(self.places):
+        if not len(self.indices):
             return 0.0, gradient
-        diagonal = u[self.places]
+        diagonal = u[self.indices]
         if not diagonal.all():
             return -np.inf, gradient
-        gradient[self.places] = self.powers / diagonal
+        gradient[self.indices] = self.powers / diagonal
         return self.constant + float(self.powers @ np.log(np.abs(diagonal))), gradient
 
 
-def _priors_of_loadings(gp: torch.nn.Module) -> dict[int, list]:
+def _group_priors_by_parameter(gp: torch.nn.Module) -> dict[int, list]:
     found: dict[int, list] = {}
     for site in trained_sites(gp):
         for parameter in site.parameters.values():
@@ -171,8 +147,8 @@ def _priors_of_loadings(gp: torch.nn.Module) -> dict[int, list]:
     return found
 
 
-def _is_alike(priors: list) -> bool:
-    """Whether rotations of the columns leave the density alone: none, or one normal with the same scale in each row."""
+def _is_rotation_invariant(priors: list) -> bool:
+    """Return whether rotations of the columns keep the density: no prior, or a normal with equal scales in each row."""
     if not priors:
         return True
     (prior, loadings), *more = priors

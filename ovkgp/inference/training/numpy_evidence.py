@@ -1,11 +1,6 @@
-"""The log evidence of separable features from statistics, as a plain function: neither data nor a matrix of features.
+"""The log evidence of exact models and of random-feature statistics in NumPy, with hand-written gradients.
 
-With φᵀφ = U s Uᵀ decomposed once, Γ and Σ made diagonal together (t, rotation), P = Uᵀ φᵀ(Y − hβ) rotation and D such that
-K ≈ φφᵀ/D,
-
-    log p(Y) = ½ [Σ_ij τ_j P_ij² / (1 + s_i τ_j) − Σ_ij log(1 + s_i τ_j) − tr Σ⁻¹E − n log det Σ − n p log 2π],   τ = t/D,
-
-for E the scatter (p, p) of Y − hβ. A gradient costs O(M p (b + p) + p³) for M waves, whatever the number of rows.
+Each evidence is called with θ and a vector: it returns log p(Y) and adds its derivatives to the vector.
 """
 
 from __future__ import annotations
@@ -20,72 +15,21 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.statistics.statistics import Statistics
 from ovkgp.inference.training.numpy_values import BasisMean, CholeskyOutputs, KnownMean, Variances
 
-SMALL = 64
-"""Up to so many rows SciPy's LAPACK is called, which begins sooner; beyond, torch's, which is the faster of the two."""
-
-
-def solved(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """C⁻¹ columns, C⁻¹ and log det C for a positive definite C (N, N) and columns (N, k).
-
-    Of C⁻¹ (N, N) only the symmetric part is right: contract it with symmetric matrices. C may be overwritten.
-
-    Cost: N³ + 2N²k operations.
-
-    Raises:
-        numpy.linalg.LinAlgError: C is not positive definite to working precision.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.inference.training.numpy_evidence import solved
-        >>> x, inverse, logdet = solved(4 * np.eye(3), np.ones((3, 1)))
-        >>> x.ravel().tolist(), inverse.diagonal().tolist(), round(logdet, 4)
-        ([0.25, 0.25, 0.25], [0.25, 0.25, 0.25], 4.1589)
-    """
-    return _by_scipy(C, columns) if len(C) <= SMALL else _by_torch(C, columns)
-
-
-def _by_scipy(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    chol, info = lapack.dpotrf(C.T, lower=1, clean=1, overwrite_a=1)  # C.T is C in the order of Fortran
-    logdet = 2 * float(np.log(chol.diagonal()).sum()) if info == 0 else np.nan
-    if not np.isfinite(logdet):
-        raise np.linalg.LinAlgError("a covariance matrix is not positive definite")
-    x = lapack.dpotrs(chol, columns, lower=1)[0]
-    inverse = lapack.dpotri(chol, lower=1, overwrite_c=1)[0]
-    inverse = inverse.T  # in the order of C; one of its triangles is zero
-    inverse *= 2
-    inverse.flat[:: len(C) + 1] *= 0.5
-    return x, inverse, logdet
-
-
-def _by_torch(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    chol, info = torch.linalg.cholesky_ex(torch.from_numpy(C))
-    logdet = 2 * float(chol.diagonal().log().sum()) if info.item() == 0 else np.nan
-    if not np.isfinite(logdet):
-        raise np.linalg.LinAlgError("a covariance matrix is not positive definite")
-    x = torch.cholesky_solve(torch.from_numpy(np.ascontiguousarray(columns)), chol).numpy()
-    return x, torch.cholesky_inverse(chol).mT.numpy(), logdet  # symmetric, and thus in the order of C
-
+MAX_SCIPY_ROWS = 64
+"""Up to this many rows SciPy's LAPACK is called, which has less overhead; torch's is faster for larger matrices."""
 
 LOG_2_PI = math.log(2 * math.pi)
-FEW_OUTPUTS = 5
-"""Up to so many outputs as many Cholesky factors of n × n are cheaper than one eigendecomposition."""
+MAX_CHOLESKY_OUTPUTS = 5
+"""Up to this many outputs, one n × n Cholesky factor per output is cheaper than one eigendecomposition."""
 
 Noise = Variances | CholeskyOutputs
 Mean = BasisMean | KnownMean
 
 
-class OneOutput:
-    """log N(y | m, K + noise) of one output.
+class SingleOutputEvidence:
+    """log N(y | m, K + noise) of one output with complete data; the data's noise replaces the model's if given.
 
-    Args:
-        kernel: a piece of `plain_kernels`.
-        noise: its variance; not looked at where the data know theirs.
-        mean: of one output.
-        data: complete, of one output.
-
-    Calling it with θ and a vector gives the evidence, and adds its derivatives to the vector.
-
-    Cost: n³ operations.
+    Complexity: O(n³).
     """
 
     def __init__(self, kernel, noise: Variances, mean: Mean, data: Observations):
@@ -94,35 +38,28 @@ class OneOutput:
         self.known = None if data.noise is None else data.noise.cpu().numpy().ravel()
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
-        K, back = self.kernel.matrix(theta)
+        K, backward = self.kernel.matrix(theta)
         C, n = np.array(K, order="C"), len(K)
         if self.known is None:
-            variances, noise_back = self.noise.variances(theta)
+            variances, noise_backward = self.noise.variances(theta)
         C.flat[:: n + 1] += variances if self.known is None else self.known
         residuals = self.y - self.mean.values(theta)
-        alpha, G, logdet = solved(C, residuals)
+        alpha, G, logdet = solve_and_invert(C, residuals)
         value = -0.5 * (float(np.vdot(residuals, alpha)) + logdet + n * LOG_2_PI)
         G *= -0.5
         G += 0.5 * alpha * alpha.T
-        back(G, out)
+        backward(G, out)
         if self.known is None:
-            noise_back(np.trace(G)[None], out)
-        self.mean.back(alpha, out)
+            noise_backward(np.trace(G)[None], out)
+        self.mean.backward(alpha, out)
         return value
 
 
-class Separable:
+class SeparableEvidence:
     """log N(vec Y | m, K ⊗ Γ + I ⊗ Σ) with complete outputs.
 
     In whitened outputs, Σ = L Lᵀ, L⁻¹ Γ L⁻ᵀ = V t Vᵀ, column j of R L⁻ᵀ V has covariance t_j K + I.
-
-    Args:
-        kernel: of K.
-        outputs: of Γ.
-        noise: of Σ.
-        mean, data: of all outputs.
-
-    Cost: p n³ operations for few outputs, about 15 n³ + n²p for many.
+    Complexity: p n³ operations for few outputs, about 15 n³ + n²p for many.
     """
 
     def __init__(self, kernel, outputs, noise: Noise, mean: Mean, data: Observations):
@@ -130,30 +67,25 @@ class Separable:
         self.Y = data.Y.cpu().numpy()
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
-        K, back = self.kernel.matrix(theta)
+        K, backward = self.kernel.matrix(theta)
         whitener = Whitener(*self.outputs.matrix(theta), *self.noise.matrix(theta))
         residuals = self.Y - self.mean.values(theta)
         rotated = residuals @ whitener.rotation  # (n, p)
-        solve = _by_factors if len(whitener.t) <= FEW_OUTPUTS else _by_eigenvectors
+        solve = _solve_with_cholesky if len(whitener.t) <= MAX_CHOLESKY_OUTPUTS else _solve_with_eigh
         logdet, alpha, by_K, traces = solve(K, whitener.t, rotated)
-        back(by_K, out)
+        backward(by_K, out)
         inner = 0.5 * (alpha.T @ K @ alpha - np.diag(traces))
-        whitener.back(inner, -alpha.T @ rotated, len(K), out)
-        self.mean.back(alpha @ whitener.rotation.T, out)
+        whitener.backward(inner, -alpha.T @ rotated, len(K), out)
+        self.mean.backward(alpha @ whitener.rotation.T, out)
         logdet += len(K) * whitener.logdet
         return -0.5 * (float(np.vdot(rotated, alpha)) + logdet + rotated.size * LOG_2_PI)
 
 
 class Whitener:
-    """Γ and Σ made diagonal together: rotation = L⁻ᵀ V has rotationᵀ Σ rotation = I and rotationᵀ Γ rotation = diag t.
+    """Γ and Σ diagonalized jointly: rotation = L⁻ᵀ V has rotationᵀ Σ rotation = I and rotationᵀ Γ rotation = diag t."""
 
-    Args:
-        matrix, matrix_back: Γ and its way back.
-        noise, noise_back: Σ likewise.
-    """
-
-    def __init__(self, matrix: np.ndarray, matrix_back, noise: np.ndarray, noise_back):
-        self.matrix_back, self.noise_back = matrix_back, noise_back
+    def __init__(self, matrix: np.ndarray, matrix_backward, noise: np.ndarray, noise_backward):
+        self.matrix_backward, self.noise_backward = matrix_backward, noise_backward
         L = np.linalg.cholesky(noise)
         half = solve_triangular(L, matrix, lower=True, check_finite=False)
         t, V = np.linalg.eigh(solve_triangular(L, half.T, lower=True, check_finite=False))
@@ -161,35 +93,35 @@ class Whitener:
         self.rotation = solve_triangular(L, V, trans="T", lower=True, check_finite=False)
         self.logdet = 2 * float(np.log(L.diagonal()).sum())
 
-    def back(self, by_matrix: np.ndarray, by_residuals: np.ndarray, num_rows: int, out: np.ndarray) -> None:
-        """Take derivatives back, all in the rotated outputs: A by Γ, and Bᵀ Z for B by the residuals Z.
+    def backward(self, by_matrix: np.ndarray, by_residuals: np.ndarray, num_rows: int, out: np.ndarray) -> None:
+        """Propagate derivatives in the rotated outputs: A by Γ, and Bᵀ Z for B by the residuals Z.
 
-        Moving Σ by dΣ is moving Γ, Z and the scale by −½ dΣ from each side, so ∂Σ = −½ (A t + t A) − ½ BᵀZ − ½ n I.
+        Changing Σ by dΣ changes Γ, Z and the scale by −½ dΣ from each side, so ∂Σ = −½ (A t + t A) − ½ BᵀZ − ½ n I.
         """
         A = by_matrix
         by_noise = -0.5 * (A * self.t + self.t[:, None] * A + by_residuals)
         by_noise.flat[:: len(A) + 1] -= 0.5 * num_rows
-        self.matrix_back(self.rotation @ A @ self.rotation.T, out)
-        self.noise_back(self.rotation @ by_noise @ self.rotation.T, out)
+        self.matrix_backward(self.rotation @ A @ self.rotation.T, out)
+        self.noise_backward(self.rotation @ by_noise @ self.rotation.T, out)
 
 
-def _by_factors(K: np.ndarray, t: np.ndarray, rotated: np.ndarray):
-    """log det, α (n, p), the derivatives by K, and tr(K (t_j K + I)⁻¹): a Cholesky factor for each output."""
+def _solve_with_cholesky(K: np.ndarray, t: np.ndarray, rotated: np.ndarray):
+    """Return log det, α (n, p), the derivatives by K, and tr(K (t_j K + I)⁻¹), with one Cholesky factor per output."""
     n, logdet, traces = len(K), 0.0, np.empty(len(t))
     alpha, by_K = np.empty_like(rotated), np.zeros_like(K)
-    for j, level in enumerate(t):
-        C = level * K
+    for j, scale in enumerate(t):
+        C = scale * K
         C.flat[:: n + 1] += 1.0
-        column, inverse, one = solved(C, rotated[:, j : j + 1])
+        column, inverse, one = solve_and_invert(C, rotated[:, j : j + 1])
         alpha[:, j : j + 1], logdet, traces[j] = column, logdet + one, np.vdot(inverse, K)
-        inverse *= -0.5 * level
+        inverse *= -0.5 * scale
         by_K += inverse
     by_K += (0.5 * alpha * t) @ alpha.T
     return logdet, alpha, by_K, traces
 
 
-def _by_eigenvectors(K: np.ndarray, t: np.ndarray, rotated: np.ndarray):
-    """The same by one eigendecomposition of K."""
+def _solve_with_eigh(K: np.ndarray, t: np.ndarray, rotated: np.ndarray):
+    """Return the same as `_solve_with_cholesky` from one eigendecomposition of K."""
     s, U = np.linalg.eigh(K)
     s = np.maximum(s, 0.0)
     values = 1 + s[:, None] * t
@@ -199,15 +131,10 @@ def _by_eigenvectors(K: np.ndarray, t: np.ndarray, rotated: np.ndarray):
     return float(np.log(values).sum()), alpha, by_K, (s[:, None] / values).sum(0)
 
 
-class Entries:
-    """log N of the observed entries, for any sum of separable terms.
+class DenseEvidence:
+    """log N of the observed entries, for any sum of separable terms (pairs of a kernel and an output node).
 
-    Args:
-        terms: pairs of a kernel's and an output matrix's piece.
-        noise: of Σ; not looked at where the data know theirs.
-        mean, data: of all outputs.
-
-    Cost: N³ operations and O(N²) memory for N observed entries.
+    The data's noise replaces the model's if given. Complexity: O(N³) time and O(N²) memory for N observed entries.
     """
 
     def __init__(self, terms: list[tuple], noise: Noise, mean: Mean, data: Observations):
@@ -216,63 +143,59 @@ class Entries:
         self.rows, self.outputs = self.observed.nonzero()
         self.y = data.Y.cpu().numpy()[self.observed]
         self.known = None if data.noise is None else data.noise.cpu().numpy()[self.observed]
-        self.firsts = np.flatnonzero(np.diff(self.rows, prepend=-1))  # every row has an entry
+        self.first_entries = np.flatnonzero(np.diff(self.rows, prepend=-1))  # every row has an entry
         self.one_hot = np.eye(self.observed.shape[1])[self.outputs]  # (N, p)
-        self.together = self.rows[:, None] == self.rows
+        self.same_row = self.rows[:, None] == self.rows
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
         found = [(kernel.matrix(theta), outputs.matrix(theta)) for kernel, outputs in self.terms]
-        between = [(self._of_rows(K), self._of_outputs(matrix)) for (K, _), (matrix, _) in found]
+        between = [(self._expand_rows(K), self._expand_outputs(matrix)) for (K, _), (matrix, _) in found]
         C = sum(k * g for k, g in between)
-        noise_back = self._add_noise(C, theta)
+        noise_backward = self._add_noise(C, theta)
         mean = self.mean.values(theta)
         residuals = self.y - (mean if np.ndim(mean) == 0 else mean[self.observed])
-        alpha, G, logdet = solved(C, residuals[:, None])
+        alpha, G, logdet = solve_and_invert(C, residuals[:, None])
         value = -0.5 * (float(residuals @ alpha[:, 0]) + logdet + len(residuals) * LOG_2_PI)
         G *= -0.5
         G += 0.5 * alpha * alpha.T
-        for ((_, kernel_back), (_, matrix_back)), (k, g) in zip(found, between, strict=True):
-            kernel_back(self._to_rows(G * g), out)
-            matrix_back(self._to_outputs(G * k), out)
-        noise_back(G, out)
-        spread = np.zeros(self.observed.shape)
-        spread[self.observed] = alpha[:, 0]
-        self.mean.back(spread, out)
+        for ((_, kernel_backward), (_, matrix_backward)), (k, g) in zip(found, between, strict=True):
+            kernel_backward(self._reduce_rows(G * g), out)
+            matrix_backward(self._reduce_outputs(G * k), out)
+        noise_backward(G, out)
+        by_mean = np.zeros(self.observed.shape)
+        by_mean[self.observed] = alpha[:, 0]
+        self.mean.backward(by_mean, out)
         return value
 
     def _add_noise(self, C: np.ndarray, theta: np.ndarray):
-        """Add the noise to C; gives the way back of the derivatives by C."""
+        """Add the noise to C and return the backward function of the derivatives by C."""
         diagonal = slice(None, None, len(C) + 1)
         if self.known is not None:
             C.flat[diagonal] += self.known
             return lambda G, out: None
         if isinstance(self.noise, Variances):
-            variances, back = self.noise.variances(theta)
+            variances, backward = self.noise.variances(theta)
             C.flat[diagonal] += variances[self.outputs]
-            return lambda G, out: back(G.diagonal() @ self.one_hot, out)
-        matrix, back = self.noise.matrix(theta)
-        C += self._of_outputs(matrix) * self.together
-        return lambda G, out: back(self._to_outputs(G * self.together), out)
+            return lambda G, out: backward(G.diagonal() @ self.one_hot, out)
+        matrix, backward = self.noise.matrix(theta)
+        C += self._expand_outputs(matrix) * self.same_row
+        return lambda G, out: backward(self._reduce_outputs(G * self.same_row), out)
 
-    def _of_rows(self, K: np.ndarray) -> np.ndarray:
+    def _expand_rows(self, K: np.ndarray) -> np.ndarray:
         return K.take(self.rows, 0).take(self.rows, 1)
 
-    def _of_outputs(self, matrix: np.ndarray) -> np.ndarray:
+    def _expand_outputs(self, matrix: np.ndarray) -> np.ndarray:
         return matrix.take(self.outputs, 0).take(self.outputs, 1)
 
-    def _to_rows(self, G: np.ndarray) -> np.ndarray:
-        return np.add.reduceat(np.add.reduceat(G, self.firsts, 0), self.firsts, 1)
+    def _reduce_rows(self, G: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(np.add.reduceat(G, self.first_entries, 0), self.first_entries, 1)
 
-    def _to_outputs(self, G: np.ndarray) -> np.ndarray:
+    def _reduce_outputs(self, G: np.ndarray) -> np.ndarray:
         return self.one_hot.T @ G @ self.one_hot
 
 
-class Several:
-    """Outputs that share nothing but, perhaps, a parameter: the sum of their evidences.
-
-    Args:
-        parts: one for each.
-    """
+class SumOfEvidences:
+    """The sum of the evidences of independent outputs, which may share parameters."""
 
     def __init__(self, parts: list):
         self.parts = parts
@@ -281,17 +204,15 @@ class Several:
         return sum(part(theta, out) for part in self.parts)
 
 
-class SharedStatistics:
-    """log p(Y) from statistics of layout "shared" of one separable part.
+class StatisticsEvidence:
+    """log p(Y) of separable features from statistics of layout "shared", without data or a feature matrix.
 
-    Args:
-        statistics: of complete outputs.
-        outputs: of Γ, with K ≈ φφᵀ/D ⊗ Γ.
-        num_frequencies: D.
-        noise: of Σ.
-        mean: with the basis that the statistics keep.
+    With φᵀφ = U s Uᵀ, Γ and Σ diagonalized together (t, rotation), P = Uᵀ φᵀ(Y − hβ) rotation, D frequencies such that
+    K ≈ φφᵀ/D, τ = t/D, and E the scatter (p, p) of Y − hβ,
 
-    Cost: O(M³) once; see above for a call.
+        log p(Y) = ½ [Σ_ij τ_j P_ij² / (1 + s_i τ_j) − Σ_ij log(1 + s_i τ_j) − tr Σ⁻¹E − n log det Σ − n p log 2π].
+
+    Complexity: O(M³) once and O(M p (b + p) + p³) per call for M scalar features, independent of the number of rows.
     """
 
     def __init__(self, statistics: Statistics, outputs, num_frequencies: int, noise: Noise, mean: BasisMean):
@@ -306,7 +227,7 @@ class SharedStatistics:
         whitener = Whitener(*self.outputs.matrix(theta), *self.noise.matrix(theta))
         residual = self._residual(theta, len(whitener.t)) @ whitener.rotation
         P, moved = self.targets @ residual, self.scatter @ residual
-        E = residual.T @ moved  # of the rotated outputs
+        E = residual.T @ moved  # in the rotated outputs
         tau = whitener.t / self.num_frequencies
         values = 1 + self.s * tau
         weights = P / values
@@ -316,7 +237,7 @@ class SharedStatistics:
         return 0.5 * (gain - logdet - np.trace(E) - self.num_rows * len(tau) * LOG_2_PI)
 
     def _residual(self, theta: np.ndarray, num_outputs: int) -> np.ndarray:
-        """[−β; I] (b + p, p), which makes Y − hβ of [h, Y]."""
+        """Return [−β; I] (b + p, p), which maps [h, Y] to Y − hβ."""
         eye = np.eye(num_outputs)
         return np.concatenate([-self.mean.coefficients(theta), eye]) if self.num_basis else eye
 
@@ -324,7 +245,39 @@ class SharedStatistics:
         inner = weights.T @ weights
         inner.flat[:: len(tau) + 1] -= (self.s / values).sum(0)
         by_P = weights * tau
-        whitener.back(0.5 * inner / self.num_frequencies, by_P.T @ P - E, self.num_rows, out)
+        whitener.backward(0.5 * inner / self.num_frequencies, by_P.T @ P - E, self.num_rows, out)
         if self.num_basis:
             by_residual = (self.targets.T @ by_P - moved)[: self.num_basis]
-            self.mean.back_coefficients(-by_residual @ whitener.rotation.T, out)
+            self.mean.backward_coefficients(-by_residual @ whitener.rotation.T, out)
+
+
+def solve_and_invert(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return C⁻¹ columns, C⁻¹ and log det C for a positive definite C (N, N), which may be overwritten, and columns (N,
+    k).
+
+    Only the symmetric part of C⁻¹ is right: contract it with symmetric matrices. Complexity: N³ + 2N²k operations.
+    Raises `numpy.linalg.LinAlgError` if C is not positive definite to working precision.
+    """
+    return _solve_with_scipy(C, columns) if len(C) <= MAX_SCIPY_ROWS else _solve_with_torch(C, columns)
+
+
+def _solve_with_scipy(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    chol, info = lapack.dpotrf(C.T, lower=1, clean=1, overwrite_a=1)  # C.T is C in the order of Fortran
+    logdet = 2 * float(np.log(chol.diagonal()).sum()) if info == 0 else np.nan
+    if not np.isfinite(logdet):
+        raise np.linalg.LinAlgError("a covariance matrix is not positive definite")
+    x = lapack.dpotrs(chol, columns, lower=1)[0]
+    inverse = lapack.dpotri(chol, lower=1, overwrite_c=1)[0]
+    inverse = inverse.T  # in the order of C; one of its triangles is zero
+    inverse *= 2
+    inverse.flat[:: len(C) + 1] *= 0.5
+    return x, inverse, logdet
+
+
+def _solve_with_torch(C: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    chol, info = torch.linalg.cholesky_ex(torch.from_numpy(C))
+    logdet = 2 * float(chol.diagonal().log().sum()) if info.item() == 0 else np.nan
+    if not np.isfinite(logdet):
+        raise np.linalg.LinAlgError("a covariance matrix is not positive definite")
+    x = torch.cholesky_solve(torch.from_numpy(np.ascontiguousarray(columns)), chol).numpy()
+    return x, torch.cholesky_inverse(chol).mT.numpy(), logdet  # symmetric, and thus in the order of C

@@ -1,11 +1,12 @@
-"""Features of some rows of data, as variational inference asks for them: moments, marginal variances and weighted Grams.
+"""Features of some rows of data and the products that variational inference needs: moments, marginal covariances,
+weighted Grams.
 
 With Φ_i (p, r) the features of row i, S a covariance of the weights and W_i a weight between its outputs,
 
     mean_i = Φ_i μ,     covariance_i = Φ_i S Φ_iᵀ,     gradient = Σ_i Φ_iᵀ g_i,     Gram = Σ_i Φ_iᵀ W_i Φ_i.
 
-`KroneckerRows` never forms Φ = φ ⊗ B (BT-76), `BlockRows` keeps independent outputs apart, `DenseRows` holds Φ. All can be turned
-into another basis of the weights.
+`KroneckerRows` never forms Φ = φ ⊗ B (BT-76), `BlockRows` stores one block per independent output, `DenseRows` holds Φ.
+All can be rotated into another basis of the weights.
 """
 
 from __future__ import annotations
@@ -18,24 +19,14 @@ from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference.algebra.dense import gram
 
 Basis = tuple[Tensor, ...]
-"""An orthogonal basis of the weights: () the given one, (R,) the columns of R (r, r), (U, V) those of U ⊗ V."""
+"""Orthogonal basis of the weights: () that of the feature map, (R,) the columns of R (r, r), (U, V) those of U ⊗ V."""
 
 
 class KroneckerRows:
-    """Φ = φ ⊗ B: weights are (M, q) matrices, read row by row.
+    """Φ = φ ⊗ B with scalar features φ (n, M) and a factor B (p, q); weights are (M, q) matrices, read row by row.
 
-    Args:
-        scalar_features: φ (n, M).
-        factor: B (p, q).
-
-    Cost: a Gram or the variances of a full S take O(n M² min(p, q²) + M² p q²); of a diagonal S, O(n M q + n p q).
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.variational.rows import KroneckerRows
-        >>> rows = KroneckerRows(torch.randn(9, 5), torch.randn(3, 2))
-        >>> rows.num_weights, rows.times(torch.ones(10)).shape, rows.diagonal_gram(torch.ones(9, 3)).shape
-        (10, torch.Size([9, 3]), torch.Size([10]))
+    Complexity: a Gram or the variances of a full S take O(n M² min(p, q²) + M² p q²); those of a diagonal S, O(n M q +
+    n p q).
     """
 
     def __init__(self, scalar_features: Tensor, factor: Tensor):
@@ -43,38 +34,39 @@ class KroneckerRows:
 
     @property
     def num_weights(self) -> int:
-        """r = M q."""
+        """Number of weights r = M q."""
         return self.scalar_features.shape[1] * self.factor.shape[1]
 
     def detach(self) -> KroneckerRows:
-        """The same without a graph."""
+        """Return a copy without a graph."""
         return KroneckerRows(self.scalar_features.detach(), self.factor.detach())
 
-    def rotated(self, basis: Basis) -> Rows:
-        """The rows in another basis of the weights, () being this one; they stay Kronecker rows in a basis (U, V)."""
+    def rotate(self, basis: Basis) -> Rows:
+        """Rotate the rows to another basis of the weights, () being this one; in a basis (U, V) they stay Kronecker
+        rows."""
         if not basis:
             return self
         if len(basis) == 1:
-            return DenseRows(self.dense()).rotated(basis)
+            return DenseRows(self.dense()).rotate(basis)
         U, V = basis
         return KroneckerRows(self.scalar_features @ U, self.factor @ V)
 
     def times(self, weights: Tensor) -> Tensor:
-        """Φ w (n, p) of weights (r,), or (n, p, k) of k columns (r, k)."""
+        """Compute Φ w (n, p) of weights (r,), or (n, p, k) of k columns (r, k)."""
         columns = weights.unflatten(0, (-1, self.factor.shape[1]))
         if weights.dim() == 1:
             return (self.scalar_features @ columns) @ self.factor.mT
         return self.factor @ (self.scalar_features @ columns.flatten(1)).unflatten(1, columns.shape[1:])
 
     def adjoint(self, values: Tensor) -> Tensor:
-        """Φᵀ v (r,) of values (n, p), or (r, k) of (n, p, k)."""
+        """Compute Φᵀ v (r,) of values (n, p), or (r, k) of (n, p, k)."""
         if values.dim() == 2:
             return ((values @ self.factor).mT @ self.scalar_features).mT.flatten()
         mixed = self.factor.mT @ values  # (n, q, k)
         return (self.scalar_features.mT @ mixed.flatten(1)).unflatten(1, mixed.shape[1:]).flatten(0, 1)
 
     def gram(self, weight: Tensor) -> Tensor:
-        """Σ Φ_iᵀ W_i Φ_i (r, r) for W (n, p) or (n, p, p)."""
+        """Compute Σ Φ_iᵀ W_i Φ_i (r, r) for W (n, p) or (n, p, p)."""
         if weight.dim() == 2 and bool((weight == weight[:1]).all()):
             right = self.factor.mT * weight[0] @ self.factor
             return torch.kron(gram(self.scalar_features).contiguous(), right.contiguous())
@@ -91,13 +83,13 @@ class KroneckerRows:
         return torch.stack(whole, 1).flatten(2).flatten(0, 1)
 
     def _between_columns(self, weight: Tensor) -> Tensor:
-        """Bᵀ W_i B (n, q, q)."""
+        """Compute Bᵀ W_i B (n, q, q)."""
         if weight.dim() == 2:
             return torch.einsum("np,pb,pc->nbc", weight, self.factor, self.factor)
         return self.factor.mT @ weight @ self.factor
 
     def diagonal_gram(self, weight: Tensor) -> Tensor:
-        """The diagonal (r,) of `gram`."""
+        """Compute the diagonal (r,) of `gram`."""
         if weight.dim() == 2:
             on_columns = weight @ self.factor.square()
         else:
@@ -105,7 +97,7 @@ class KroneckerRows:
         return (on_columns.mT @ self.scalar_features.square()).mT.flatten()
 
     def quadratic(self, covariance: Tensor, form: str) -> Tensor:
-        """Φ_i S Φ_iᵀ for S (r, r): its diagonal (n, p) for "diag", all of it (n, p, p) for "output"."""
+        """Compute Φ_i S Φ_iᵀ for S (r, r): its diagonal (n, p) for "diag", all of it (n, p, p) for "output"."""
         p = len(self.factor)
         blocks = self._by_columns(covariance)
         if form == "diag":
@@ -115,127 +107,106 @@ class KroneckerRows:
         return lower + lower.tril(-1).mT
 
     def _by_columns(self, covariance: Tensor) -> Tensor:
-        """S as (q², M²): its blocks between two columns of B."""
+        """Reshape S to (q², M²): its blocks between two columns of B."""
         M, q = self.scalar_features.shape[1], self.factor.shape[1]
         return covariance.reshape(M, q, M, q).permute(1, 3, 0, 2).reshape(q * q, M * M)
 
     def _quadratics(self, left: Tensor, right: Tensor, blocks: Tensor) -> Tensor:
-        """φ_i (l_kᵀ S r_k) φ_iᵀ (n, K) for K pairs of rows l, r (K, q) of B."""
+        """Compute φ_i (l_kᵀ S r_k) φ_iᵀ (n, K) for K pairs of rows l, r (K, q) of B."""
         M = self.scalar_features.shape[1]
         mixed = ((left.unsqueeze(-1) * right.unsqueeze(-2)).flatten(1) @ blocks).unflatten(-1, (M, M))  # (K, M, M)
         return ((self.scalar_features @ mixed) * self.scalar_features).sum(-1).mT
 
     def diagonal_quadratic(self, variances: Tensor, form: str) -> Tensor:
-        """The same for S = diag(variances (r,))."""
+        """Compute `quadratic` for S = diag(variances (r,))."""
         energy = self.scalar_features.square() @ variances.unflatten(0, (-1, self.factor.shape[1]))  # (n, q)
         if form == "diag":
             return energy @ self.factor.square().mT
         return torch.einsum("nb,pb,ab->npa", energy, self.factor, self.factor)
 
     def dense(self) -> Tensor:
-        """Φ (n, p, r)."""
+        """Return Φ (n, p, r)."""
         return torch.einsum("nm,pb->npmb", self.scalar_features, self.factor).flatten(-2)
 
-    def own_basis(self, weight: Tensor, scalar_features_gram: Tensor) -> Basis:
-        """(U, V): the eigenvectors of `basis_gram` (given) and of Bᵀ W B for one W (p, p)."""
+    def compute_eigenbasis(self, weight: Tensor, scalar_features_gram: Tensor) -> Basis:
+        """Compute (U, V): the eigenvectors of the sum of `basis_gram` (given) and of Bᵀ W B for one W (p, p)."""
         return torch.linalg.eigh(scalar_features_gram)[1], torch.linalg.eigh(self.factor.mT @ weight @ self.factor)[1]
 
     def basis_gram(self, weight: Tensor) -> Tensor:
-        """What `own_basis` needs the sum over the rows of: Σ tr(Bᵀ W_i B) φ_iᵀ φ_i (M, M), φᵀφ where all rows are alike (BT-76)."""
+        """Compute the Gram matrix for `compute_eigenbasis`, to be summed over chunks: Σ tr(Bᵀ W_i B) φ_iᵀ φ_i (M, M), a
+        multiple of φᵀφ if all W_i are equal (BT-76)."""
         between = self.factor @ self.factor.mT
         by_row = weight @ between.diagonal() if weight.dim() == 2 else (weight * between).sum((-2, -1))
         return _weighted_gram(self.scalar_features, by_row)
 
 
 class DenseRows:
-    """Φ (n, p, r) itself.
-
-    Args:
-        features: Φ (n, p, r).
-
-    Cost: a Gram or the variances of a full S take O(n p r²); of a diagonal one O(n p r).
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.variational.rows import DenseRows
-        >>> DenseRows(torch.randn(9, 3, 10)).gram(torch.ones(9, 3)).shape
-        torch.Size([10, 10])
-    """
+    """Dense Φ (n, p, r). A Gram or the variances of a full S take O(n p r²); those of a diagonal one O(n p r)."""
 
     def __init__(self, features: Tensor):
         self.features = features
 
     @property
     def num_weights(self) -> int:
-        """r."""
+        """Number of weights r."""
         return self.features.shape[-1]
 
     def detach(self) -> DenseRows:
-        """The same without a graph."""
+        """Return a copy without a graph."""
         return DenseRows(self.features.detach())
 
-    def rotated(self, basis: Basis) -> DenseRows:
-        """The rows in another basis (R,) of the weights; () is this one."""
+    def rotate(self, basis: Basis) -> DenseRows:
+        """Rotate the rows to another basis (R,) of the weights; () is this one."""
         return DenseRows(self.features @ basis[0]) if basis else self
 
     def times(self, weights: Tensor) -> Tensor:
-        """Φ w (n, p) of weights (r,), or (n, p, k) of k columns (r, k)."""
+        """Compute Φ w (n, p) of weights (r,), or (n, p, k) of k columns (r, k)."""
         return self.features @ weights
 
     def adjoint(self, values: Tensor) -> Tensor:
-        """Φᵀ v (r,) of values (n, p), or (r, k) of (n, p, k)."""
+        """Compute Φᵀ v (r,) of values (n, p), or (r, k) of (n, p, k)."""
         return self.features.flatten(0, 1).mT @ values.flatten(0, 1)
 
     def gram(self, weight: Tensor) -> Tensor:
-        """Σ Φ_iᵀ W_i Φ_i (r, r) for W (n, p) or (n, p, p)."""
+        """Compute Σ Φ_iᵀ W_i Φ_i (r, r) for W (n, p) or (n, p, p)."""
         flat = self.features.flatten(0, 1)
         if weight.dim() == 2:
             return _weighted_gram(flat, weight.flatten())
         return flat.mT @ (weight @ self.features).flatten(0, 1)
 
     def diagonal_gram(self, weight: Tensor) -> Tensor:
-        """The diagonal (r,) of `gram`."""
+        """Compute the diagonal (r,) of `gram`."""
         weighted = weight.unsqueeze(-1) * self.features if weight.dim() == 2 else weight @ self.features
         return (weighted * self.features).sum((0, 1))
 
     def quadratic(self, covariance: Tensor, form: str) -> Tensor:
-        """Φ_i S Φ_iᵀ for S (r, r): its diagonal (n, p) for "diag", all of it (n, p, p) for "output"."""
+        """Compute Φ_i S Φ_iᵀ for S (r, r): its diagonal (n, p) for "diag", all of it (n, p, p) for "output"."""
         half = self.features @ covariance
         return (half * self.features).sum(-1) if form == "diag" else half @ self.features.mT
 
     def diagonal_quadratic(self, variances: Tensor, form: str) -> Tensor:
-        """The same for S = diag(variances (r,))."""
+        """Compute `quadratic` for S = diag(variances (r,))."""
         half = self.features * variances
         return (half * self.features).sum(-1) if form == "diag" else half @ self.features.mT
 
     def dense(self) -> Tensor:
-        """Φ (n, p, r)."""
+        """Return Φ (n, p, r)."""
         return self.features
 
-    def own_basis(self, weight: Tensor, features_gram: Tensor) -> Basis:
-        """(R,): the eigenvectors of Σ Φ_iᵀ W_i Φ_i (given)."""
+    def compute_eigenbasis(self, weight: Tensor, features_gram: Tensor) -> Basis:
+        """Compute (R,): the eigenvectors of Σ Φ_iᵀ W_i Φ_i (given)."""
         return (torch.linalg.eigh(features_gram)[1],)
 
     def basis_gram(self, weight: Tensor) -> Tensor:
-        """What `own_basis` needs the sum over the rows of: `gram`."""
+        """Compute the Gram matrix for `compute_eigenbasis`, to be summed over chunks."""
         return self.gram(weight)
 
 
 class BlockRows(DenseRows):
-    """Φ of independent outputs: output a has features φ_a (n, M) of its own, and weights of its own after those of output a − 1.
+    """Φ of independent outputs with separate weights: blocks (p, n, M) of features φ_a (n, M) of output a.
 
-    Args:
-        blocks: φ_a for each output, (p, n, M).
-
-    Cost: a Gram or the variances of a full S take O(n p M²), p times less than those of dense rows (p² where outputs are
-    coupled: O(n p² M²)); turned into another basis, the rows are dense.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.variational.rows import BlockRows
-        >>> rows = BlockRows(torch.randn(3, 9, 5))
-        >>> rows.num_weights, rows.dense().shape, rows.gram(torch.ones(9, 3)).shape
-        (15, torch.Size([9, 3, 15]), torch.Size([15, 15]))
+    Complexity: a Gram or the variances of a full S take O(n p M²), O(n p² M²) if outputs are coupled, p times less than
+    for dense rows. In another basis the rows are dense.
     """
 
     def __init__(self, blocks: Tensor):
@@ -243,7 +214,7 @@ class BlockRows(DenseRows):
 
     @property
     def features(self) -> Tensor:
-        """Φ (n, p, r)."""
+        """Return Φ (n, p, r)."""
         return torch.diag_embed(self.blocks.permute(1, 2, 0)).permute(0, 3, 2, 1).flatten(-2)
 
     @property
@@ -253,8 +224,8 @@ class BlockRows(DenseRows):
     def detach(self) -> BlockRows:
         return BlockRows(self.blocks.detach())
 
-    def rotated(self, basis: Basis) -> DenseRows:
-        return super().rotated(basis) if basis else self
+    def rotate(self, basis: Basis) -> DenseRows:
+        return super().rotate(basis) if basis else self
 
     def times(self, weights: Tensor) -> Tensor:
         return torch.einsum("anm,am...->na...", self.blocks, self._split(weights))
@@ -293,8 +264,8 @@ class BlockRows(DenseRows):
 Rows = KroneckerRows | DenseRows
 
 
-def rows_of(Phi: LinearOperator, num_outputs: int) -> Rows:
-    """Rows of p outputs from Φ (n·p) × r as a feature map gives it."""
+def make_rows(Phi: LinearOperator, num_outputs: int) -> Rows:
+    """Make rows of p outputs from the Φ (n·p) × r of a feature map."""
     if isinstance(Phi, FeatureOperator) and Phi.is_separable and Phi.num_outputs == num_outputs:
         return KroneckerRows(Phi.features, Phi.factor)
     blocks = _blocks(Phi, num_outputs)
@@ -302,7 +273,8 @@ def rows_of(Phi: LinearOperator, num_outputs: int) -> Rows:
 
 
 def _blocks(Phi: LinearOperator, num_outputs: int) -> Tensor | None:
-    """φ_a (p, n, M) where output a is made of the a-th of p stacked features alone, as for an `IndependentKernel`."""
+    """Return φ_a (p, n, M) if output a depends on the a-th of p stacked features only, as for an `IndependentKernel`,
+    else None."""
     parts = Phi.parts if isinstance(Phi, StackedFeatures) else ()
     if len(parts) != num_outputs or not all(isinstance(part, FeatureOperator) and part.is_separable for part in parts):
         return None
@@ -316,14 +288,14 @@ def _blocks(Phi: LinearOperator, num_outputs: int) -> Tensor | None:
 
 
 def entries_per_row(rows: Rows) -> int:
-    """How many numbers one row of data takes, for the size of chunks."""
+    """Return the number of values per row of data, for the size of chunks."""
     if isinstance(rows, KroneckerRows):
         return rows.scalar_features.shape[1] + rows.factor.numel()
     return rows.num_weights if isinstance(rows, BlockRows) else rows.features[0].numel()
 
 
 def _weighted_gram(matrix: Tensor, weight: Tensor) -> Tensor:
-    """Aᵀ diag(w) A; half a product where no weight is negative."""
+    """Compute Aᵀ diag(w) A; half a product if no weight is negative."""
     if bool((weight >= 0).all()):
         return gram(matrix * weight.sqrt().unsqueeze(-1))
     return matrix.mT @ (matrix * weight.unsqueeze(-1))

@@ -1,7 +1,8 @@
-"""Where the training of a variational model begins: kernel and mean from stand-ins for the latent values, the rest from Y.
+"""Training of a variational model: the collapsed bound max_q ELBO, stochastic training in batches, initial values and
+bounds.
 
-A real output stands for itself. Of any other (a class, a count) the latent function is thought of as the likelihood's own
-start plus the standardised output: of size one, as such functions are.
+Kernel and mean are initialized from surrogates of the latent values: a real output itself; for a class or a count, the
+likelihood's initial latent value plus the standardized output, since latent functions are of order one.
 """
 
 from __future__ import annotations
@@ -23,193 +24,188 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import Bounds, ParameterVector
 from ovkgp.inference.training.initialization import (
     RELATIVE_NOISE_BOUNDS,
-    bounds,
     initial_noise,
     initialize_from_data,
+    kernel_parameter_bounds,
+    kernel_parameter_scales,
     log_prior,
-    sizes,
 )
 from ovkgp.inference.training.lbfgs import FAILURES
-from ovkgp.inference.variational.bound import Piece, RowChunks, VariationalBound
+from ovkgp.inference.variational.bound import RowChunk, RowChunks, VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian
 from ovkgp.inference.variational.inducing import InducingPoints
-from ovkgp.inference.variational.natural_gradients import Slopes, ascend, eigenbasis, natural_step, slopes
+from ovkgp.inference.variational.natural_gradients import (
+    MIN_STEP_SIZE,
+    Slopes,
+    compute_slopes,
+    maximize_bound,
+    natural_step,
+    rotate_to_eigenbasis,
+)
 from ovkgp.inference.variational.rows import DenseRows
 
-LAST_RATE = 0.05
-"""Rates fall along a half cosine to this share of the first."""
+FINAL_RATE_FRACTION = 0.05
+"""Final learning rate relative to the initial one; rates decay along half a cosine."""
 BASIS_ROWS = 4096
-"""Rows from which the eigenbasis is found at the beginning of each epoch; twice as many as waves where those are more."""
-TURN_STEPS = 50
-"""Steps, at least, from one eigenbasis to the next: a turn keeps the diagonal of the precision alone."""
-POLISHING = 10
-"""Natural steps over all rows at the end of a training with batches, and before the first eigenbasis is improved."""
-SHORTEST = 2.0**-20
-"""The smallest share of a natural step that is tried where a longer one lowers the bound of its batch."""
+"""Number of rows that determine the eigenbasis at the beginning of an epoch; twice the number of scalar features if
+that is more."""
+MIN_BASIS_STEPS = 50
+"""Minimum number of steps between two updates of the eigenbasis: an update keeps only the diagonal of the precision."""
+FINAL_STEPS = 10
+"""Number of natural steps over all rows at the end of training in batches, and before the first eigenbasis is
+improved."""
 
 
 class CollapsedBound:
-    """max_q ELBO as a function of the present hyperparameters, differentiable once by the envelope theorem.
+    """max_q ELBO as a function of the current hyperparameters, differentiable once by the envelope theorem.
 
-    Args:
-        gp: the model, whose `q_` is where the search for q begins, and where it ends.
-        data: the observations, in float64.
-        turning: whether the eigenbasis of a family that is not full is found anew at every call.
-
-    By default the eigenbasis is that of the first call, so that the function is smooth and its gradient exact: as samplers and
-    second derivatives want it. It falls off away from there, though, as the features turn out of the basis, and its summit
-    is near to where it began; a training therefore finds the basis anew, and its gradient is that at the present basis. The two are
-    one where mean field is exact in its own basis (a Gaussian likelihood, and for Kronecker features complete outputs).
+    The search for q starts and ends at `gp.q_`. By default the eigenbasis of a family that is not full is fixed at the
+    first call, so that the function is smooth and its gradient exact, as samplers and second derivatives need. Away
+    from there it decreases, as the features rotate out of the basis, so that its maximum is near the initial point;
+    training therefore sets `update_basis`, which recomputes the basis at every call, and takes the gradient at the
+    current basis. Both agree if mean field is exact in its basis (a Gaussian likelihood, and for Kronecker features
+    complete outputs).
     """
 
-    def __init__(self, gp, data: Observations, turning: bool = False):
+    def __init__(self, gp, data: Observations, update_basis: bool = False):
         self.gp, self.bound = gp, VariationalBound(gp.features, gp.mean, gp.likelihood, data)
-        alike = data.is_complete and data.noise is None
-        is_exact = self.bound.is_conjugate and (alike or isinstance(self.bound.probe(), DenseRows))
-        self.turns, self.is_turned = turning or is_exact, False
+        same_rows = data.is_complete and data.noise is None
+        is_exact = self.bound.is_conjugate and (same_rows or isinstance(self.bound.probe(), DenseRows))
+        self.updates_basis, self.has_basis = update_basis or is_exact, False
 
     def __call__(self) -> Tensor:
-        whole = self.bound.whole()
-        self.settle(RowChunks(self.bound, whole))
-        return self.bound.value(self.gp.q_, whole)
+        chunk = self.bound.make_single_chunk()
+        self.maximize_over_q(RowChunks(self.bound, chunk))
+        return self.bound.value(self.gp.q_, chunk)
 
     @torch.no_grad()
-    def settle(self, pieces: RowChunks | None = None) -> None:
-        """Bring q to its best at the present hyperparameters."""
-        pieces = RowChunks(self.bound) if pieces is None else pieces
-        q = self.gp.start_weights(self.bound)
-        if self.turns or not self.is_turned:
-            q = eigenbasis(q, self.bound, pieces)
-            if not (self.bound.is_conjugate or q.is_full):  # once more: the curvatures were those of a poor q
-                q = eigenbasis(ascend(q, self.bound, pieces, POLISHING), self.bound, pieces)
-            self.is_turned = True
-        self.gp.q_ = ascend(q, self.bound, pieces)
+    def maximize_over_q(self, chunks: RowChunks | None = None) -> None:
+        """Set `gp.q_` to the q that maximizes the bound at the current hyperparameters."""
+        chunks = RowChunks(self.bound) if chunks is None else chunks
+        q = self.gp.initial_weights(self.bound)
+        if self.updates_basis or not self.has_basis:
+            q = rotate_to_eigenbasis(q, self.bound, chunks)
+            if not (self.bound.is_conjugate or q.is_full):  # again: the curvatures were those of a poor q
+                q = rotate_to_eigenbasis(maximize_bound(q, self.bound, chunks, FINAL_STEPS), self.bound, chunks)
+            self.has_basis = True
+        self.gp.q_ = maximize_bound(q, self.bound, chunks)
 
 
 class BatchTraining:
-    """Stochastic training of a model's hyperparameters and q, in place.
+    """Stochastic training of a model's hyperparameters (by Adam, in the variables of `ParameterVector`) and q, in
+    place.
 
-    Args:
-        gp: the model.
-        data: the observations.
-        batch_size: rows of a batch.
-        epochs: passes over the data.
-        learning_rate: of Adam, in the well-scaled variables of `ParameterVector`.
-        natural_step: ρ, after the first steps, in which it is 1 / (1 + step).
-        bounds, sizes: of the parameters.
-        callback: called after each epoch with the mean of its estimates of the objective.
-        random_state: of the order of the rows.
-        verbose: 1 shows a progress bar.
-
-    Cost of a step with b rows: O(b M q) for mean field and Φ = φ ⊗ B, O(b M² p + r³) for a full q, and the features' own.
+    The natural step size ρ is 1 / (1 + step) in the first steps, then `natural_step`. `callback` is called after each
+    epoch with the mean estimate of the objective. Complexity of a step with b rows: O(b M q) for mean field and Φ = φ ⊗
+    B, O(b M² p + r³) for a full q, plus the features.
     """
 
     def __init__(
         self, gp, data: Observations, batch_size: int, epochs: int, learning_rate: float, natural_step: float, *,
-        bounds, sizes, callback: Callable | None = None, random_state=None, verbose: int = 0,
+        bounds, scales, callback: Callable | None = None, random_state=None, verbose: int = 0,
     ):  # fmt: skip
         self.gp, self.data, self.batch_size, self.epochs = gp, data, min(batch_size, data.num_rows), epochs
         self.callback = callback
         self.natural_step, self.num_batches = natural_step, math.ceil(data.num_rows / self.batch_size)
         self.generator = torch.Generator().manual_seed(as_seed(random_state))
         self.bound = VariationalBound(gp.features, gp.mean, gp.likelihood, data)
-        self.vector = ParameterVector(gp, bounds, sizes)
+        self.vector = ParameterVector(gp, bounds, scales)
         self.variables = torch.tensor(self.vector.get(), requires_grad=True)
         self.adam = (
             torch.optim.Adam([self.variables], lr=learning_rate, betas=(0.9, 0.99)) if len(self.vector) else None
         )
         self.rate, self.bar = learning_rate, tqdm(disable=not verbose, unit="step", total=epochs * self.num_batches)
-        self.step, self.failures, self.levels, self.history = 0, 0, [], []
-        self.turned_at: int | None = None
+        self.step, self.failures, self.objectives, self.history = 0, 0, [], []
+        self.basis_step: int | None = None
 
     def run(self) -> FitReport:
-        """Train; Ctrl-C keeps the latest parameters."""
-        began, interrupted = time.monotonic(), False
+        """Train for all epochs; Ctrl-C keeps the latest parameters."""
+        start_time, interrupted = time.monotonic(), False
         try:
             for _ in range(self.epochs):
-                self.epoch()
+                self.run_epoch()
                 if self.callback is not None:
                     self.callback(self.history[-1])
-            self.polish()
+            self.finish()
         except KeyboardInterrupt:
             interrupted = True
         finally:
             self.bar.close()
             self.vector.clear_gradient()
-        words = "was interrupted: the parameters are the latest" if interrupted else "finished its epochs"
+        message = "was interrupted: the parameters are the latest" if interrupted else "finished its epochs"
         if interrupted:
-            warnings.warn(f"training {words}.", FitWarning, stacklevel=3)
+            warnings.warn(f"Training {message}.", FitWarning, stacklevel=3)
         objective = self.history[-1] if self.history else math.nan
         return FitReport(
-            objective, not interrupted, words, iterations=self.step, evaluations=self.step, failures=self.failures,
-            interrupted=interrupted, seconds=time.monotonic() - began, history=tuple(self.history),
+            objective, not interrupted, message, iterations=self.step, evaluations=self.step, failures=self.failures,
+            interrupted=interrupted, seconds=time.monotonic() - start_time, history=tuple(self.history),
         )  # fmt: skip
 
-    def epoch(self) -> None:
-        """One pass over the data in a fresh random order."""
-        order, self.levels = torch.randperm(self.data.num_rows, generator=self.generator), []
-        if self.turned_at is None or self.step - self.turned_at >= TURN_STEPS:
-            self.turn(order)
-            self.turned_at = self.step
+    def run_epoch(self) -> None:
+        """Pass over the data once in a new random order."""
+        order, self.objectives = torch.randperm(self.data.num_rows, generator=self.generator), []
+        if self.basis_step is None or self.step - self.basis_step >= MIN_BASIS_STEPS:
+            self.update_basis(order)
+            self.basis_step = self.step
         for rows in order.split(self.batch_size):
-            self.one_step(self.data.rows(rows.to(self.data.X.device)))
+            self.train_on_batch(self.data.rows(rows.to(self.data.X.device)))
             self.bar.update()
-        self.history.append(float(np.mean(self.levels)) if self.levels else math.nan)
+        self.history.append(float(np.mean(self.objectives)) if self.objectives else math.nan)
         self.bar.set_postfix(objective=f"{self.history[-1]:.6g}", refresh=False)
 
     @torch.no_grad()
-    def turn(self, order: Tensor) -> None:
-        """Find the eigenbasis anew, from some of the rows: the features have moved with the hyperparameters."""
-        q = self.gp.start_weights(self.bound)
+    def update_basis(self, order: Tensor) -> None:
+        """Recompute the eigenbasis from some of the rows, as the features change with the hyperparameters."""
+        q = self.gp.initial_weights(self.bound)
         if not q.is_full:
             some = self.data.rows(order[: max(BASIS_ROWS, 2 * q.num_weights // self.data.num_outputs)].sort().values)
             part = VariationalBound(self.gp.features, self.gp.mean, self.gp.likelihood, some)
-            q = eigenbasis(q, part, RowChunks(part), self.data.num_rows / some.num_rows)
+            q = rotate_to_eigenbasis(q, part, RowChunks(part), self.data.num_rows / some.num_rows)
         self.gp.q_ = q
 
-    def one_step(self, batch: Observations) -> None:
-        """A natural step of q and a step of Adam, from one evaluation of the features."""
+    def train_on_batch(self, batch: Observations) -> None:
+        """Take a natural step of q and a step of Adam, from one evaluation of the features."""
         try:
-            piece = self.bound.piece(batch).rotated(self.gp.q_.basis)
-            self.gp.q_ = self.natural(piece.detach(), self.data.num_rows / batch.num_rows)
-            self.adapt(piece, self.data.num_rows / batch.num_rows)
+            chunk = self.bound.make_chunk(batch).rotate(self.gp.q_.basis)
+            self.gp.q_ = self.take_natural_step(chunk.detach(), self.data.num_rows / batch.num_rows)
+            self.take_adam_step(chunk, self.data.num_rows / batch.num_rows)
         except FAILURES:
             self.failures += 1
-            if self.failures > 10 + self.step // 10:  # now and then a step may fail, but not as a rule
+            if self.failures > 10 + self.step // 10:  # occasional failures are tolerated
                 raise
         self.step += 1
 
-    def natural(self, piece: Piece, scale: float) -> WeightGaussian:
-        """q after a natural step; one that lowers the bound of its own batch (an exponential rate may overflow) is halved, and
-        negative curvatures are left out where they would leave no precision."""
-        q, share = self.gp.q_, max(self.natural_step * self.decay, 1 / (1 + self.step))
-        found = self.slopes(piece, scale)
-        while share >= SHORTEST:
+    def take_natural_step(self, chunk: RowChunk, scale: float) -> WeightGaussian:
+        """Compute q after a natural step, which is halved while it lowers the bound of its batch (an exponential rate
+        may overflow); negative curvatures are omitted if the precision would not be positive definite."""
+        q, step_size = self.gp.q_, max(self.natural_step * self.decay, 1 / (1 + self.step))
+        slopes = self.compute_slopes(chunk, scale)
+        while step_size >= MIN_STEP_SIZE:
             try:
-                moved = natural_step(q, found, share)
+                moved = natural_step(q, slopes, step_size)
             except FactorizationError:
-                moved = natural_step(q, self.slopes(piece, scale, clamped=True), share)
-            if self.bound.is_conjugate or not self._is_lower(moved, piece, scale, found):
+                moved = natural_step(q, self.compute_slopes(chunk, scale, clamped=True), step_size)
+            if self.bound.is_conjugate or not self._is_lower(moved, chunk, scale, slopes):
                 return moved
-            share /= 2
+            step_size /= 2
         return q
 
     @torch.no_grad()
-    def _is_lower(self, moved: WeightGaussian, piece: Piece, scale: float, before: Slopes) -> bool:
-        after = scale * self.bound.expected(piece, moved) - moved.divergence
+    def _is_lower(self, moved: WeightGaussian, chunk: RowChunk, scale: float, before: Slopes) -> bool:
+        after = scale * self.bound.expected(chunk, moved) - moved.divergence
         return not bool(after >= before.value - self.gp.q_.divergence)
 
-    def slopes(self, piece: Piece, scale: float, clamped: bool = False) -> Slopes:
-        """The slopes of a batch, scaled to all rows."""
-        exact = not self.bound.is_conjugate
-        return slopes(self.gp.q_, [piece], self.gp.likelihood, self.bound.form, scale, exact, clamped)
+    def compute_slopes(self, chunk: RowChunk, scale: float, clamped: bool = False) -> Slopes:
+        """Compute the slopes of a batch, scaled to all rows."""
+        with_variances = not self.bound.is_conjugate
+        return compute_slopes(self.gp.q_, [chunk], self.gp.likelihood, self.bound.form, scale, with_variances, clamped)
 
-    def adapt(self, piece: Piece, scale: float) -> None:
-        """A step of Adam on the estimate of ELBO + log prior, for each observed entry."""
-        objective = scale * self.bound.expected(piece, self.gp.q_) - self.gp.q_.divergence + log_prior(self.gp)
+    def take_adam_step(self, chunk: RowChunk, scale: float) -> None:
+        """Take a step of Adam on the estimate of ELBO + log prior, per observed entry."""
+        objective = scale * self.bound.expected(chunk, self.gp.q_) - self.gp.q_.divergence + log_prior(self.gp)
         if not bool(torch.isfinite(objective.detach())):
-            raise FactorizationError("the bound is not finite at the present hyperparameters.")
-        self.levels.append(float(objective.detach()))
+            raise FactorizationError("The bound is not finite at the current hyperparameters.")
+        self.objectives.append(float(objective.detach()))
         if self.adam is None:
             return
         self.vector.clear_gradient()
@@ -224,60 +220,52 @@ class BatchTraining:
 
     @property
     def decay(self) -> float:
-        """From 1 to `LAST_RATE` along half a cosine."""
-        way = min(self.step / max(self.epochs * self.num_batches, 1), 1.0)
-        return LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * way)) / 2
+        """Factor of the rates: from 1 to `FINAL_RATE_FRACTION` along half a cosine."""
+        progress = min(self.step / max(self.epochs * self.num_batches, 1), 1.0)
+        return FINAL_RATE_FRACTION + (1 - FINAL_RATE_FRACTION) * (1 + math.cos(math.pi * progress)) / 2
 
     @torch.no_grad()
-    def polish(self) -> None:
-        """Bring q to its best for all rows at the last hyperparameters, unless they are so many that it would take long."""
-        pieces = RowChunks(self.bound)
-        if pieces.kept is not None:
-            self.gp.q_ = ascend(eigenbasis(self.gp.q_, self.bound, pieces), self.bound, pieces, POLISHING)
+    def finish(self) -> None:
+        """Improve q on all rows at the final hyperparameters, if their features can be cached."""
+        chunks = RowChunks(self.bound)
+        if chunks.cached is not None:
+            q = rotate_to_eigenbasis(self.gp.q_, self.bound, chunks)
+            self.gp.q_ = maximize_bound(q, self.bound, chunks, FINAL_STEPS)
         self.history.append(float(self.bound.value(self.gp.q_) + log_prior(self.gp)))
 
 
-def latent_values(gp, data: Observations) -> Tensor:
-    """Stand-ins (n, p) for the latent values at the data, NaN where nothing was observed.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.inference.model.observations import observations
-        >>> from ovkgp.inference.variational.gp import VariationalGP
-        >>> from ovkgp.inference.variational.training import latent_values
-        >>> data = observations(torch.arange(3.0), torch.tensor([1.0, 2.0, 6.0]), 1)
-        >>> latent_values(VariationalGP(RBFKernel(), "gaussian"), data.double()).flatten().tolist()
-        [1.0, 2.0, 6.0]
-    """
+def surrogate_latent_values(gp, data: Observations) -> Tensor:
+    """Compute surrogates (n, p) of the latent values at the data, NaN where missing."""
     Y, is_real = data.Y, gp.likelihood.is_real.to(data.Y.device)
     if bool(is_real.all()):
         return Y
-    centre = Y.nanmean(0)
-    spread = (Y - centre).square().nanmean(0).sqrt()
-    standard = gp.likelihood.initial_latent(Y) + (Y - centre) / torch.where(spread > 0, spread, 1.0)
-    return torch.where(is_real, Y, standard)
+    center = Y.nanmean(0)
+    std = (Y - center).square().nanmean(0).sqrt()
+    standardized = gp.likelihood.initial_latent(Y) + (Y - center) / torch.where(std > 0, std, 1.0)
+    return torch.where(is_real, Y, standardized)
 
 
 @torch.no_grad()
-def initial_latents(gp, data: Observations, start: str, kernel: bool = True) -> list[dict[str, Tensor]]:
-    """The raw parameters to begin from: "current" ones, those from the "data", or both ("auto"); the latter are set, those of the
-    kernel only where `kernel` is True."""
+def make_initial_states(gp, data: Observations, init: str, kernel: bool = True) -> list[dict[str, Tensor]]:
+    """Return the initial raw parameters: the "current" ones, those from the "data", or both ("auto").
+
+    Those from the data are also set in the model, for the kernel only if `kernel` is True.
+    """
     current = _state(gp)
-    if start == "current":
+    if init == "current":
         return [current]
-    values = latent_values(gp, data)
-    gp.mean.start(data.X, values)
+    values = surrogate_latent_values(gp, data)
+    gp.mean.initialize_from_data(data.X, values)
     if kernel:
         initialize_from_data(gp.kernel, data.X, values - gp.mean(data.X))
     gp.likelihood.start(data.Y)
-    return [_state(gp), current] if start == "auto" else [_state(gp)]
+    return [_state(gp), current] if init == "auto" else [_state(gp)]
 
 
 def latent_bounds(gp, data: Observations) -> dict[int, Bounds]:
-    """The box of each parameter that has one, relative to the scales of the data."""
-    values, known = latent_values(gp, data), dict(gp.kernel.named_parameters())
-    found = {id(known[name]): box for name, box in bounds(gp.kernel, data.X, values).items()}
+    """Compute the bounds of parameters, by id, relative to the scales of the data."""
+    values, known = surrogate_latent_values(gp, data), dict(gp.kernel.named_parameters())
+    found = {id(known[name]): bounds for name, bounds in kernel_parameter_bounds(gp.kernel, data.X, values).items()}
     if gp.noise_model is not None and gp.noise_model.is_trained:
         variances = 10 * initial_noise(values)
         variances = variances.mean() if gp.noise_model.kind == "shared" else variances
@@ -288,29 +276,29 @@ def latent_bounds(gp, data: Observations) -> dict[int, Bounds]:
 
 
 def _scale_bounds(gp, deviations: Tensor) -> dict[int, Bounds]:
-    """The scale of a likelihood of real outputs stays where a noise would, relative to the deviation of its output."""
+    """Bound the scales of likelihoods like the standard deviation of noise, relative to that of the output."""
     low, high = (math.sqrt(end) for end in RELATIVE_NOISE_BOUNDS)
     scales = [one for name, one in gp.likelihood.named_parameters() if name.rpartition(".")[2] == "raw_scale"]
-    whole = deviations.min(), deviations.max()
-    ends = [(deviations, deviations) if one.numel() == len(deviations) else whole for one in scales]
-    return {id(one): (low * least, high * most) for one, (least, most) in zip(scales, ends, strict=True)}
+    extremes = deviations.min(), deviations.max()
+    ends = [(deviations, deviations) if one.numel() == len(deviations) else extremes for one in scales]
+    return {id(one): (low * smallest, high * largest) for one, (smallest, largest) in zip(scales, ends, strict=True)}
 
 
-def latent_sizes(gp, data: Observations) -> dict[str, float | Tensor]:
-    """The natural steps of parameters that live in the units of the data."""
-    values = latent_values(gp, data)
-    deviations, spread = (10 * initial_noise(values)).sqrt(), data.X.std(0, correction=0)
-    spread = torch.where(spread > 0, spread, 1.0)
-    steps = {
+def latent_scales(gp, data: Observations) -> dict[str, float | Tensor]:
+    """Compute the typical scales of parameters in the units of the data, by name."""
+    values = surrogate_latent_values(gp, data)
+    deviations, input_std = (10 * initial_noise(values)).sqrt(), data.X.std(0, correction=0)
+    input_std = torch.where(input_std > 0, input_std, 1.0)
+    scales = {
         "mean.constant": deviations,
-        "mean.slopes": deviations / spread.unsqueeze(-1),
+        "mean.slopes": deviations / input_std.unsqueeze(-1),
         "likelihood.noise_model.lower": 0.3 * deviations.unsqueeze(-1),
     }
     if isinstance(gp.features, InducingPoints):
-        steps["features.points"] = spread
+        scales["features.points"] = input_std
     known = dict(gp.named_parameters())
-    found = {f"kernel.{name}": size for name, size in sizes(gp.kernel, data.X, values).items()}
-    return found | {name: step for name, step in steps.items() if name in known}
+    found = {f"kernel.{name}": scale for name, scale in kernel_parameter_scales(gp.kernel, data.X, values).items()}
+    return found | {name: scale for name, scale in scales.items() if name in known}
 
 
 def _state(gp) -> dict[str, Tensor]:

@@ -1,1 +1,1 @@
-"""Outputs."""
+"""Matrices that couple the outputs of a kernel."""

@@ -1,4 +1,4 @@
-"""A trained output matrix without redundancy: Γ = L Lᵀ by its Cholesky factor, one set of numbers for each positive Γ."""
+"""Output matrices Γ (p, p) of separable kernels: trained, given, estimated from data, or from a graph or a code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpytorch.priors import Prior
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import check_integer, check_probability
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels.outputs.roots import thin_root
 from ovkgp.kernels.protocol import BatchIndexMixin
@@ -20,31 +20,32 @@ RANK_CUTOFF = 1e-5
 """Relative size below which an eigenvalue of a fixed output matrix is dropped from its factor (BT-49)."""
 
 
-def _matrix_of(module: OutputMatrix) -> Tensor:
-    return module()
-
-
 class OutputMatrix(BatchIndexMixin, Module):
-    """Base class: `forward()` gives the (..., p, p) matrix, `factor()` a (..., p, r) root of it.
+    """Base class of output matrices: `forward()` returns Γ (..., p, p), `factor()` a root (..., p, r) of it.
 
-    Args:
-        num_outputs: p.
-        batch_shape: leading dimensions, as in GPyTorch's kernels.
-        prior: a prior on the matrix itself.
+    Parameters
+    ----------
+    num_outputs : int
+        Number p of outputs.
+    batch_shape : torch.Size, default=torch.Size()
+        Batch shape, as in GPyTorch's kernels.
+    prior : Prior or None, default=None
+        Prior of the matrix Γ.
 
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from ovkgp.kernels import DecomposableKernel, OutputMatrix
-        >>> class Correlated(OutputMatrix):  # two outputs with a trained correlation
-        ...     def __init__(self):
-        ...         super().__init__(num_outputs=2)
-        ...         self.register_parameter("raw", torch.nn.Parameter(torch.zeros(1)))
-        ...     def forward(self):
-        ...         one = torch.ones(1).to(self.raw)
-        ...         return torch.cat([one, self.raw.tanh(), self.raw.tanh(), one]).reshape(2, 2)
-        >>> DecomposableKernel(RBFKernel(), output_matrix=Correlated())(torch.randn(5, 1)).shape
-        torch.Size([10, 10])
+    Examples
+    --------
+    >>> import torch
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.kernels import DecomposableKernel, OutputMatrix
+    >>> class Correlated(OutputMatrix):  # two outputs with a trained correlation
+    ...     def __init__(self):
+    ...         super().__init__(num_outputs=2)
+    ...         self.register_parameter("raw", torch.nn.Parameter(torch.zeros(1)))
+    ...     def forward(self):
+    ...         one = torch.ones(1).to(self.raw)
+    ...         return torch.cat([one, self.raw.tanh(), self.raw.tanh(), one]).reshape(2, 2)
+    >>> DecomposableKernel(RBFKernel(), output_matrix=Correlated())(torch.randn(5, 1)).shape
+    torch.Size([10, 10])
     """
 
     def __init__(self, num_outputs: int, batch_shape: torch.Size = torch.Size(), prior: Prior | None = None):
@@ -52,44 +53,46 @@ class OutputMatrix(BatchIndexMixin, Module):
         self.num_outputs = check_integer("num_outputs", num_outputs)
         self._batch_shape = torch.Size(batch_shape)
         if prior is not None:
-            self.register_prior("matrix_prior", prior, _matrix_of)
+            self.register_prior("matrix_prior", prior, _get_matrix)
 
     @property
     def batch_shape(self) -> torch.Size:
         return self._batch_shape
 
     def factor(self) -> Tensor:
-        """B (..., p, r) with B Bᵀ = Γ; a Cholesky factor unless a subclass knows a thinner one.
+        """Return B (..., p, r) with B Bᵀ = Γ; the Cholesky factor unless a subclass has a thinner root.
 
-        Where Γ is singular to working precision, GPyTorch's jitter (1e-8 in float64, 1e-6 in float32, and up) is
-        added with a warning.
+        If Γ is singular to working precision, jitter (at least 1e-8 in float64, 1e-6 in float32) is added with a
+        warning.
         """
         return psd_safe_cholesky(self())
 
 
-def starting_loadings(num_outputs: int, rank: int) -> Tensor:
-    """A fixed (p, rank) pattern with no symmetry between outputs or columns.
-
-    From zero loadings, or from equal columns, the gradient never breaks the tie.
-    """
-    a = torch.arange(1, num_outputs + 1).unsqueeze(-1)
-    q = torch.arange(1, rank + 1)
-    return torch.sin(1.7 * a * q + 0.5 * q) / rank**0.5
+def _get_matrix(module: OutputMatrix) -> Tensor:
+    return module()
 
 
 class FreeMatrix(OutputMatrix):
-    """Γ = W Wᵀ + diag(v): `rank` free loadings W (p, rank) and a positive diagonal v (p,), both trained.
+    """Trained low-rank-plus-diagonal matrix Γ = W Wᵀ + diag(v), with loadings W (p, rank) and v > 0 (p,).
 
-    Args:
-        num_outputs: p.
-        rank: the number of columns of W, from 1 to p.
-        batch_shape, prior: as for `OutputMatrix`.
-        diagonal_constraint: the constraint on v; `Positive` by default.
+    Parameters
+    ----------
+    num_outputs : int
+        Number p of outputs.
+    rank : int, default=1
+        Number of columns of W, from 1 to p.
+    batch_shape : torch.Size, default=torch.Size()
+        Batch shape, as in GPyTorch's kernels.
+    prior : Prior or None, default=None
+        Prior of the matrix Γ.
+    diagonal_constraint : Interval or None, default=None
+        Constraint of v. If None, `Positive`.
 
-    Example:
-        >>> from ovkgp.kernels import FreeMatrix
-        >>> FreeMatrix(num_outputs=3, rank=2)().shape
-        torch.Size([3, 3])
+    Examples
+    --------
+    >>> from ovkgp.kernels import FreeMatrix
+    >>> FreeMatrix(num_outputs=3, rank=2)().shape
+    torch.Size([3, 3])
     """
 
     def __init__(
@@ -101,17 +104,17 @@ class FreeMatrix(OutputMatrix):
         diagonal_constraint: Interval | None = None,
     ):
         super().__init__(num_outputs, batch_shape, prior)
-        self.rank = check_integer("rank", rank, least=None)
+        self.rank = check_integer("rank", rank, minimum=None)
         if not 1 <= self.rank <= self.num_outputs:
             raise OptionError(f"rank must be between 1 and num_outputs = {num_outputs}, got {rank}.")
-        start = starting_loadings(self.num_outputs, self.rank).to(torch.get_default_dtype())
-        self.register_parameter("loadings", torch.nn.Parameter(start.repeat(*self.batch_shape, 1, 1)))
+        loadings = make_initial_loadings(self.num_outputs, self.rank).to(torch.get_default_dtype())
+        self.register_parameter("loadings", torch.nn.Parameter(loadings.repeat(*self.batch_shape, 1, 1)))
         self.register_parameter("raw_diagonal", torch.nn.Parameter(torch.zeros(*self.batch_shape, num_outputs)))
         self.register_constraint("raw_diagonal", diagonal_constraint or Positive())
 
     @property
     def diagonal(self) -> Tensor:
-        """The positive diagonal v (..., p)."""
+        """Positive diagonal v (..., p)."""
         return self.raw_diagonal_constraint.transform(self.raw_diagonal)
 
     @diagonal.setter
@@ -126,20 +129,30 @@ class FreeMatrix(OutputMatrix):
         return f"num_outputs={self.num_outputs}, rank={self.rank}"
 
 
+def make_initial_loadings(num_outputs: int, rank: int) -> Tensor:
+    """Return fixed loadings (p, rank) without symmetries, which the gradient of the evidence could not break."""
+    a = torch.arange(1, num_outputs + 1).unsqueeze(-1)
+    q = torch.arange(1, rank + 1)
+    return torch.sin(1.7 * a * q + 0.5 * q) / rank**0.5
+
+
 class KnownMatrix(OutputMatrix):
-    """A given positive semi-definite Γ (p, p), never trained.
+    """Given matrix Γ, which is not trained.
 
-    Its factor keeps only the eigenvalues above 1e-5 of the largest, so that features are as few as the rank.
+    The number of columns of its factor is its numerical rank: eigenvalues below 1e-5 of the largest are dropped.
 
-    Args:
-        matrix: Γ (..., p, p), symmetric and positive semi-definite.
+    Parameters
+    ----------
+    matrix : Tensor of shape (..., p, p)
+        Symmetric positive semi-definite matrix Γ.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import KnownMatrix
-        >>> twins = KnownMatrix(torch.ones(2, 2))  # two outputs that are one
-        >>> twins().shape, twins.factor().shape
-        (torch.Size([2, 2]), torch.Size([2, 1]))
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import KnownMatrix
+    >>> twins = KnownMatrix(torch.ones(2, 2))  # two equal outputs
+    >>> twins().shape, twins.factor().shape
+    (torch.Size([2, 2]), torch.Size([2, 1]))
     """
 
     def __init__(self, matrix: Tensor):
@@ -147,9 +160,9 @@ class KnownMatrix(OutputMatrix):
         if matrix.dtype not in (torch.float32, torch.float64):
             matrix = matrix.to(torch.get_default_dtype())
         if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
-            raise InputError(f"an output matrix is square, (p, p); got shape {tuple(matrix.shape)}.")
+            raise InputError(f"matrix must be square, (p, p), got shape {tuple(matrix.shape)}.")
         super().__init__(matrix.shape[-1], matrix.shape[:-2])
-        _require_psd(matrix)
+        _check_psd(matrix)
         self.register_buffer("matrix", (matrix + matrix.mT) / 2)
 
     def __getitem__(self, index):
@@ -174,33 +187,40 @@ class KnownMatrix(OutputMatrix):
         return thin_root(self.matrix, RANK_CUTOFF)
 
 
-def _require_psd(matrix: Tensor) -> None:
+def _check_psd(matrix: Tensor) -> None:
     if not torch.isfinite(matrix).all():
-        raise InputError("the output matrix holds NaN or infinity.")
+        raise InputError("The output matrix must be finite, got NaN or infinity.")
     size = matrix.abs().amax().clamp_min(torch.finfo(matrix.dtype).tiny)
     slack = 1e3 * torch.finfo(matrix.dtype).eps * matrix.shape[-1]
     if (matrix - matrix.mT).abs().amax() > slack * size:
-        raise InputError("the output matrix is not symmetric; use (A + A.T) / 2 if that is what you mean.")
+        raise InputError("The output matrix must be symmetric. Use (A + A.T) / 2 if that is intended.")
     if torch.linalg.eigvalsh(matrix).amin() < -slack * size:
-        raise InputError("the output matrix has a negative eigenvalue, so it is no covariance between outputs.")
+        raise InputError("The output matrix must be positive semi-definite, got a negative eigenvalue.")
 
 
 class EmpiricalMatrix(KnownMatrix):
-    """Γ = the covariance of the observed outputs Y (n, p) (BA-05), shrunk towards its diagonal.
+    """Covariance matrix of observed outputs, shrunk towards its diagonal.
 
-    Missing entries (NaN) are left out pair by pair, and what that makes indefinite is clipped to the nearest
-    positive semi-definite matrix.
+    Missing entries (NaN) are omitted pairwise, and negative eigenvalues of the result are set to 0.
 
-    Args:
-        Y: the outputs (n, p), at least two rows, at least one value a column.
-        shrinkage: s in [0, 1] gives (1 − s) Γ + s diag(Γ).
+    Parameters
+    ----------
+    Y : Tensor of shape (n, p)
+        Outputs, with at least 2 rows and at least one observed value per column.
+    shrinkage : float, default=0.0
+        Weight s in [0, 1] of the diagonal: Γ is replaced by (1 − s) Γ + s diag(Γ).
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import EmpiricalMatrix
-        >>> EmpiricalMatrix(torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]))().round(decimals=4)
-        tensor([[1., 2.],
-                [2., 4.]])
+    References
+    ----------
+    BA-05
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import EmpiricalMatrix
+    >>> EmpiricalMatrix(torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]))().round(decimals=4)
+    tensor([[1., 2.],
+            [2., 4.]])
     """
 
     def __init__(self, Y: Tensor, shrinkage: float = 0.0):
@@ -211,38 +231,47 @@ class EmpiricalMatrix(KnownMatrix):
 
 def _empirical_covariance(Y: Tensor, shrinkage: float) -> Tensor:
     if Y.dim() != 2 or len(Y) < 2:
-        raise InputError(f"Y must be (n, p) with at least two rows, got shape {tuple(Y.shape)}.")
+        raise InputError(f"Y must have shape (n, p) with at least 2 rows, got shape {tuple(Y.shape)}.")
     Y = Y if Y.is_floating_point() else Y.to(torch.get_default_dtype())
     observed = ~Y.isnan()
     if not observed.any(0).all():
-        raise InputError(f"output column {int((~observed.any(0)).nonzero()[0])} of Y has no observed value.")
-    centred = torch.where(observed, Y - Y.nanmean(0), 0.0)
+        raise InputError(f"Y has no observed values in column {int((~observed.any(0)).nonzero()[0])}.")
+    centered = torch.where(observed, Y - Y.nanmean(0), 0.0)
     weight = observed.to(Y.dtype)
-    covariance = (centred.mT @ centred) / (weight.mT @ weight - 1).clamp_min(1)
+    covariance = (centered.mT @ centered) / (weight.mT @ weight - 1).clamp_min(1)
     values, vectors = torch.linalg.eigh(covariance)
     covariance = (vectors * values.clamp_min(0)) @ vectors.mT
     return (1 - shrinkage) * covariance + shrinkage * torch.diag(covariance.diagonal())
 
 
 class GraphMatrix(KnownMatrix):
-    """Γ from a graph of tasks: the pseudo-inverse of its Laplacian L = diag(W1) − W (BT-25).
+    """Pseudo-inverse of the Laplacian L = diag(W1) − W of a graph of outputs.
 
-    A bare L† punishes differences along edges, ‖f‖² = ½ Σ W_kl ‖f_k − f_l‖², and gives the **mean over the tasks
-    zero prior variance**: Σ_k f_k = 0 for every function of the prior. Real outputs seldom have a zero mean over
-    tasks, so give one of the two remedies, or 0 to say that you mean the bare pseudo-inverse.
+    L† alone penalizes differences along edges, ‖f‖² = ½ Σ W_kl ‖f_k − f_l‖², and gives the **mean over the outputs zero
+    prior variance**: Σ_k f_k = 0 for every draw. Outputs rarely satisfy this, so set `ridge` or `mean_variance`, or set
+    one of them to 0 if the pseudo-inverse alone is intended.
 
-    Args:
-        weights: W (p, p), symmetric, non-negative; its diagonal is ignored.
-        ridge: ε > 0 gives (L + ε I)⁻¹.
-        mean_variance: α > 0 gives L† + α P, P the projector on the null space of L (11ᵀ/p if the graph is connected).
-            Not together with a ridge, which gives that mean the variance 1/ε already.
+    Parameters
+    ----------
+    weights : Tensor of shape (p, p)
+        Symmetric nonnegative weights W. The diagonal is ignored.
+    ridge : float or None, default=None
+        ε > 0 gives (L + ε I)⁻¹.
+    mean_variance : float or None, default=None
+        α > 0 gives L† + α P, P the projector on the null space of L (11ᵀ/p if the graph is connected). Not supported
+        together with `ridge`, which gives the mean the variance 1/ε.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import GraphMatrix
-        >>> chain = torch.tensor([[0., 1., 0.], [1., 0., 1.], [0., 1., 0.]])
-        >>> GraphMatrix(chain, mean_variance=1.0)().shape
-        torch.Size([3, 3])
+    References
+    ----------
+    BT-25
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import GraphMatrix
+    >>> chain = torch.tensor([[0., 1., 0.], [1., 0., 1.], [0., 1., 0.]])
+    >>> GraphMatrix(chain, mean_variance=1.0)().shape
+    torch.Size([3, 3])
     """
 
     def __init__(self, weights: Tensor, ridge: float | None = None, mean_variance: float | None = None):
@@ -251,29 +280,43 @@ class GraphMatrix(KnownMatrix):
             weights = weights.to(torch.get_default_dtype())
         for name, value in (("ridge", ridge), ("mean_variance", mean_variance)):
             if value is not None and value < 0:
-                raise OptionError(f"{name} must not be negative, got {value}.")
+                raise OptionError(f"{name} must be at least 0, got {value}.")
         if ridge and mean_variance:
             raise OptionError(
-                f"give ridge or mean_variance, not both (got {ridge} and {mean_variance}): each of them gives the mean "
-                "over the tasks a variance."
+                f"ridge is not supported together with mean_variance, got {ridge} and {mean_variance}. Use one of them."
             )
         if ridge is None and mean_variance is None:
             warnings.warn(
-                "a bare Laplacian pseudo-inverse gives the mean over the tasks zero prior variance; pass "
-                "mean_variance= or ridge=, or mean_variance=0 if you mean it.",
+                "The pseudo-inverse of a Laplacian gives the mean over the outputs zero prior variance. Set "
+                "mean_variance or ridge, or mean_variance=0 if this is intended.",
                 UserWarning,
                 stacklevel=2,
             )
-        # in double precision: the null space must not drown in round-off
+        # double precision separates the null space from rounding errors
         inverse = _inverse_laplacian(graph_laplacian(weights.double()), ridge or 0.0, mean_variance or 0.0)
         super().__init__(inverse.to(weights.dtype))
 
     @classmethod
     def from_outputs(cls, Y: Tensor, gamma: float | None = None, **options) -> GraphMatrix:
-        """Weights W_kl = exp(−γ ‖y_k − y_l‖) from complete outputs Y (n, p); γ = 1 / median distance by default."""
+        """Return a matrix with weights W_kl = exp(−γ ‖y_k − y_l‖) between complete outputs.
+
+        Parameters
+        ----------
+        Y : Tensor of shape (n, p)
+            Outputs without missing values.
+        gamma : float or None, default=None
+            Rate γ. If None, one over the median positive distance.
+        **options
+            Arguments `ridge` and `mean_variance` of `GraphMatrix`.
+
+        Returns
+        -------
+        GraphMatrix
+            The matrix.
+        """
         Y = torch.as_tensor(Y)
         if not torch.isfinite(Y).all():
-            raise InputError("Y holds NaN or infinity; distances between outputs need complete ones.")
+            raise InputError("Y must be finite, got NaN or infinity.")
         distances = torch.cdist(Y.mT, Y.mT)
         if gamma is None:
             positive = distances[distances > 0]
@@ -282,22 +325,30 @@ class GraphMatrix(KnownMatrix):
 
 
 def graph_laplacian(weights: Tensor) -> Tensor:
-    """The Laplacian L = diag(W1) − W of a graph.
+    """Compute the Laplacian L = diag(W1) − W of a graph.
 
-    Args:
-        weights: W (p, p), symmetric and non-negative; its diagonal is ignored.
+    Parameters
+    ----------
+    weights : Tensor of shape (p, p)
+        Symmetric nonnegative weights W. The diagonal is ignored.
 
-    Example:
-        >>> import torch
-        >>> from ovkgp.kernels import graph_laplacian
-        >>> graph_laplacian(torch.tensor([[0.0, 2.0], [2.0, 0.0]]))
-        tensor([[ 2., -2.],
-                [-2.,  2.]])
+    Returns
+    -------
+    Tensor of shape (p, p)
+        The Laplacian.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from ovkgp.kernels import graph_laplacian
+    >>> graph_laplacian(torch.tensor([[0.0, 2.0], [2.0, 0.0]]))
+    tensor([[ 2., -2.],
+            [-2.,  2.]])
     """
     if weights.dim() != 2 or weights.shape[0] != weights.shape[1]:
-        raise InputError(f"graph weights are a square matrix (p, p), got shape {tuple(weights.shape)}.")
+        raise InputError(f"weights must be a square matrix (p, p), got shape {tuple(weights.shape)}.")
     if (weights < 0).any() or not torch.allclose(weights, weights.mT):
-        raise InputError("graph weights must be symmetric and non-negative.")
+        raise InputError("weights must be symmetric and nonnegative.")
     weights = (weights + weights.mT) / 2 - torch.diag(weights.diagonal())
     return torch.diag(weights.sum(-1)) - weights
 
@@ -311,19 +362,30 @@ def _inverse_laplacian(laplacian: Tensor, ridge: float, mean_variance: float) ->
 
 
 def simplex_code(num_classes: int) -> Tensor:
-    """The simplex code C (p−1, p): unit columns with pairwise inner products −1/(p−1), C Cᵀ = p/(p−1) I (BT-80, BT-E-29).
+    """Return the simplex code C of p classes: unit columns with inner products −1/(p−1), C Cᵀ = p/(p−1) I.
 
-    Args:
-        num_classes: p, at least 2. Column k is the code of class k; of a prediction f (p−1,), `(f @ C).argmax()` is
-            the class.
+    Parameters
+    ----------
+    num_classes : int
+        Number p of classes. Must be at least 2.
 
-    Example:
-        >>> from ovkgp.kernels import simplex_code
-        >>> code = simplex_code(3)
-        >>> code.shape, (code.mT @ code)[0, 1].item()
-        (torch.Size([2, 3]), -0.5)
+    Returns
+    -------
+    Tensor of shape (p − 1, p)
+        Column k is the code of class k. The class of a prediction f (p−1,) is `(f @ C).argmax()`.
+
+    References
+    ----------
+    BT-80, BT-E-29
+
+    Examples
+    --------
+    >>> from ovkgp.kernels import simplex_code
+    >>> code = simplex_code(3)
+    >>> code.shape, (code.mT @ code)[0, 1].item()
+    (torch.Size([2, 3]), -0.5)
     """
-    num_classes = check_integer("num_classes", num_classes, least=2)
+    num_classes = check_integer("num_classes", num_classes, minimum=2)
     code = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
     for p in range(2, num_classes):
         top = torch.cat([code.new_ones(1, 1), code.new_full((1, p), -1 / p)], dim=1)
@@ -333,16 +395,23 @@ def simplex_code(num_classes: int) -> Tensor:
 
 
 class SimplexMatrix(OutputMatrix):
-    """Γ = CᵀC = p/(p−1) (I − 11ᵀ/p) of the simplex code C: class scores that sum to zero (BT-80).
+    """Matrix Γ = CᵀC = p/(p−1) (I − 11ᵀ/p) of the simplex code C, for class scores that sum to zero.
 
-    Args:
-        num_classes: p, at least 2.
+    Parameters
+    ----------
+    num_classes : int
+        Number p of classes. Must be at least 2.
 
-    Example:
-        >>> from ovkgp.kernels import SimplexMatrix
-        >>> matrix = SimplexMatrix(3)
-        >>> bool(matrix().sum(-1).abs().max() < 1e-6), matrix.factor().shape
-        (True, torch.Size([3, 2]))
+    References
+    ----------
+    BT-80
+
+    Examples
+    --------
+    >>> from ovkgp.kernels import SimplexMatrix
+    >>> matrix = SimplexMatrix(3)
+    >>> bool(matrix().sum(-1).abs().max() < 1e-6), matrix.factor().shape
+    (True, torch.Size([3, 2]))
     """
 
     def __init__(self, num_classes: int):
@@ -351,9 +420,7 @@ class SimplexMatrix(OutputMatrix):
 
     def _apply(self, *args, **options) -> SimplexMatrix:
         super()._apply(*args, **options)
-        self.code = simplex_code(self.num_outputs).to(
-            self.code
-        )  # in the new precision, without the rounding of the old
+        self.code = simplex_code(self.num_outputs).to(self.code)  # recompute in the new precision
         return self
 
     def forward(self) -> Tensor:
@@ -364,33 +431,40 @@ class SimplexMatrix(OutputMatrix):
 
 
 class MeanRegularizedMatrix(OutputMatrix):
-    """Γ = c 11ᵀ + (1 − c) I: outputs are shrunk towards their common mean, by a trained coupling c in (0, 1).
+    """Matrix Γ = c 11ᵀ + (1 − c) I, which shrinks outputs towards their mean by a trained coupling c in (0, 1).
 
-    The matching penalty is ‖f‖² = Σ_a ‖f_a − f̄‖² / (1 − c) + p ‖f̄‖² / (1 − c + p c): c = 0 is independence,
-    c → 1 one function for all.
+    Outputs are independent for c → 0 and equal for c → 1.
 
-    Args:
-        num_outputs: p.
-        coupling: where c starts.
-        batch_shape: leading dimensions.
+    Parameters
+    ----------
+    num_outputs : int
+        Number p of outputs.
+    coupling : float, default=0.5
+        Initial value of c.
+    batch_shape : torch.Size, default=torch.Size()
+        Batch shape, as in GPyTorch's kernels.
 
-    Example:
-        >>> from ovkgp.kernels import MeanRegularizedMatrix
-        >>> MeanRegularizedMatrix(2, coupling=0.25)().tolist()
-        [[1.0, 0.25], [0.25, 1.0]]
+    Notes
+    -----
+    The corresponding penalty is ‖f‖² = Σ_a ‖f_a − f̄‖² / (1 − c) + p ‖f̄‖² / (1 − c + p c).
+
+    Examples
+    --------
+    >>> from ovkgp.kernels import MeanRegularizedMatrix
+    >>> MeanRegularizedMatrix(2, coupling=0.25)().tolist()
+    [[1.0, 0.25], [0.25, 1.0]]
     """
 
     def __init__(self, num_outputs: int, coupling: float = 0.5, batch_shape: torch.Size = torch.Size()):
         super().__init__(num_outputs, batch_shape)
-        if not 0 < coupling < 1:
-            raise OptionError(f"coupling must lie strictly between 0 and 1, got {coupling}.")
+        coupling = check_probability("coupling", coupling)
         self.register_parameter("raw_coupling", torch.nn.Parameter(torch.zeros(self.batch_shape)))
         self.register_constraint("raw_coupling", Interval(0.0, 1.0))
         self.coupling = coupling
 
     @property
     def coupling(self) -> Tensor:
-        """c (...)."""
+        """Coupling c (...)."""
         return self.raw_coupling_constraint.transform(self.raw_coupling)
 
     @coupling.setter
@@ -404,22 +478,30 @@ class MeanRegularizedMatrix(OutputMatrix):
 
 
 class FullMatrix(OutputMatrix):
-    """Γ = L Lᵀ with a lower-triangular L (p, p), trained: p(p + 1)/2 numbers, and no two of them give the same Γ.
+    """Trained matrix Γ = L Lᵀ with a lower-triangular L (p, p), parameterized by its p(p + 1)/2 entries.
 
-    The diagonal of L is kept as its logarithm, what is below it as it is. Where Γ itself is to be inferred this is the
-    matrix to take: the loadings of a `FreeMatrix` can be rotated without changing Γ.
+    The diagonal of L is stored as its logarithm. Use this matrix to infer Γ: unlike the loadings of a `FreeMatrix`,
+    which can be rotated without changing Γ, its parameters are identified.
 
-    Args:
-        num_outputs: p.
-        batch_shape, prior: as for `OutputMatrix`.
+    Parameters
+    ----------
+    num_outputs : int
+        Number p of outputs.
+    batch_shape : torch.Size, default=torch.Size()
+        Batch shape, as in GPyTorch's kernels.
+    prior : Prior or None, default=None
+        Prior of the matrix Γ.
 
-    Cost: O(p³) for Γ, O(p²) for its factor.
+    Notes
+    -----
+    Complexity: O(p³) for Γ, O(p²) for its factor.
 
-    Example:
-        >>> from ovkgp.kernels import FullMatrix
-        >>> matrix = FullMatrix(num_outputs=3)
-        >>> matrix().shape, sum(parameter.numel() for parameter in matrix.parameters())
-        (torch.Size([3, 3]), 6)
+    Examples
+    --------
+    >>> from ovkgp.kernels import FullMatrix
+    >>> matrix = FullMatrix(num_outputs=3)
+    >>> matrix().shape, sum(parameter.numel() for parameter in matrix.parameters())
+    (torch.Size([3, 3]), 6)
     """
 
     def __init__(self, num_outputs: int, batch_shape: torch.Size = torch.Size(), prior: Prior | None = None):
@@ -430,10 +512,10 @@ class FullMatrix(OutputMatrix):
 
     @property
     def chol(self) -> Tensor:
-        """L (..., p, p)."""
+        """Cholesky factor L (..., p, p)."""
         rows, columns = torch.tril_indices(self.num_outputs, self.num_outputs, -1, device=self.lower.device)
         chol = torch.diag_embed(self.log_scale.exp())
-        chol[..., rows, columns] = self.lower  # in place of zeros that need no gradient
+        chol[..., rows, columns] = self.lower  # replaces zeros that need no gradient
         return chol
 
     def forward(self) -> Tensor:

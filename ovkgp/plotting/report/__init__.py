@@ -1,8 +1,4 @@
-"""One page about a fitted model: data, model, hyperparameters, fit, calibration and warnings, in a single HTML file.
-
-`write_report(estimator, path)` is the door. `sections` is what a report holds, `page` how it looks; the other modules make
-one section each.
-"""
+"""A self-contained HTML page about a fitted model: `write_report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration: whether intervals hold as often as they say, in pictures and in words, by the kind of estimator."""
+"""Calibration section of a report: coverage of intervals in sentences and figures, by type of estimator."""
 
 from __future__ import annotations
 
@@ -8,185 +8,193 @@ from scipy.stats import binom
 
 from ovkgp import plotting
 from ovkgp.criticism import Coverage
-from ovkgp.estimators.common.summary import count
-from ovkgp.plotting.axes import output_names
-from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, class_name, kind_of
-from ovkgp.plotting.report.figures import panels
-from ovkgp.plotting.report.numbers import percent, show
+from ovkgp.estimators.common.summary import pluralize
+from ovkgp.plotting.axes import get_output_names
+from ovkgp.plotting.report.evaluation_data import (
+    IN_SAMPLE_CAVEAT,
+    HeldOutPredictions,
+    Rows,
+    get_class_name,
+    get_target_type,
+)
+from ovkgp.plotting.report.figures import render_panels
+from ovkgp.plotting.report.numbers import format_number, format_percent
 from ovkgp.plotting.report.sections import Calibration, CoverageAssessment
 
-CHANCE = 0.99
-"""The probability of a count that raises no doubt."""
-CLOSE = 0.02
-"""A share this near to the level is near enough, whatever chance says."""
-FEW = 20
-"""So few entries say little."""
-
-
-def judged(held: int, total: int, level: float = 0.9, name: str = "") -> CoverageAssessment:
-    """The judgement of intervals of a level that held so many of all entries.
-
-    Example:
-        >>> from ovkgp.plotting.report.calibration import judged
-        >>> print(judged(211, 240).sentence)
-        The 90 % intervals held 88 % of 240 entries: as they should.
-        >>> print(judged(150, 240, name="u").sentence)
-        'u': the 90 % intervals held 62 % of 240 entries: they are too narrow (chance alone gives 85 % to 95 %).
-    """
-    low, high = binom.interval(CHANCE, total, level)
-    share = held / total
-    is_good = low <= held <= high or abs(share - level) <= CLOSE
-    start = f"'{name}': the" if name else "The"
-    sentence = f"{start} {percent(level)} intervals held {percent(share)} of {count(total, 'entry', 'entries')}: "
-    if total < FEW:
-        return CoverageAssessment(name, level, held, total, f"{sentence}too few to say more.", None)
-    if is_good:
-        return CoverageAssessment(name, level, held, total, f"{sentence}as they should.", True)
-    side = "too narrow" if share < level else "wider than they need to be"
-    return CoverageAssessment(
-        name, level, held, total, f"{sentence}they are {side} ({_chance(low, high, total)}).", False
-    )
-
-
-def judged_outside(outside: int, total: int, level: float) -> CoverageAssessment:
-    """The judgement of a set that should leave a share `level` of all rows outside.
-
-    Example:
-        >>> from ovkgp.plotting.report.calibration import judged_outside
-        >>> print(judged_outside(24, 240, 0.1).sentence)
-        The set of level 10 % left 10 % of 240 rows outside: as it should.
-    """
-    low, high = binom.interval(CHANCE, total, level)
-    is_good = low <= outside <= high or abs(outside / total - level) <= CLOSE
-    end = (
-        "as it should"
-        if is_good
-        else f"it is too {'small' if outside > high else 'large'} ({_chance(low, high, total)})"
-    )
-    sentence = (
-        f"The set of level {percent(level)} left {percent(outside / total)} of {count(total, 'row')} outside: {end}."
-    )
-    return CoverageAssessment("", level, outside, total, sentence, is_good)
-
-
-def _chance(low: float, high: float, total: int) -> str:
-    return f"chance alone gives {percent(low / total)} to {percent(high / total)}"
-
-
-LEVEL = 0.9
-"""Of the intervals that are judged in words."""
+CONSISTENCY_PROBABILITY = 0.99
+"""Probability of the range of counts that is consistent with the nominal level."""
+MAX_LEVEL_DIFFERENCE = 0.02
+"""Coverage this close to the level is accepted even if many entries make the difference significant."""
+MIN_ENTRIES = 20
+"""Minimum number of entries for an assessment."""
+INTERVAL_LEVEL = 0.9
+"""Level of the assessed intervals."""
 MAX_OUTPUTS = 12
-"""Of more outputs only those that fail are named."""
-LEVELS = (0.05, 0.1, 0.5)
-"""Of the level sets that are judged."""
+"""Up to this number of outputs all are listed, of more only the miscalibrated ones."""
+SET_LEVELS = (0.05, 0.1, 0.5)
+"""Levels of the assessed level sets."""
+CONSISTENT = "consistent with the nominal level"
 
 
-def calibration(estimator, rows: Rows | None, found: HeldOutPredictions | None) -> Calibration:
-    """The calibration of a fitted estimator on the rows at hand.
-
-    Args:
-        estimator: fitted.
-        rows: those given or kept.
-        found: predictions of unseen entries, where there are some.
-    """
-    if found is not None:
-        return _of_predictions(estimator, found)
-    return _BY_KIND[kind_of(estimator)](estimator, rows)
+def assess_calibration(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> Calibration:
+    """Assess the calibration of a fitted estimator on given or stored rows, or on predictions of held-out entries."""
+    if held_out is not None:
+        return _assess_predictions(estimator, held_out)
+    return _BY_TARGET_TYPE[get_target_type(estimator)](estimator, rows)
 
 
-def _of_predictions(estimator, found: HeldOutPredictions) -> Calibration:
-    level = judged_level(estimator)
-    inside = Coverage.of(found.distribution.pit(), [level])
-    pictures = (
-        panels(
+def _assess_predictions(estimator, held_out: HeldOutPredictions) -> Calibration:
+    level = get_assessed_level(estimator)
+    coverage = Coverage.of(held_out.distribution.pit(), [level])
+    figures = (
+        render_panels(
             plotting.plot_pit,
             estimator,
-            found.rows,
-            "Histograms of where in its predicted distribution each observation falls, with the range of an even spread.",
-            "Where in its predicted distribution each observation falls. Bars of one height are right; high ends say that the intervals are "
-            "too narrow, a hump in the middle that they are too wide, a slope that the mean is off.",
+            held_out.rows,
+            "Histograms of the probability integral transform of each observation, with the band of a calibrated "
+            "model.",
+            "Probability integral transform of each observation. Bars of equal height indicate calibration; high ends "
+            "indicate intervals that are too narrow, a hump in the middle intervals that are too wide, and a slope a "
+            "biased mean.",
         ),
-        panels(
+        render_panels(
             plotting.plot_coverage,
             estimator,
-            found.rows,
-            "The share of observations inside of intervals against the level of the intervals.",
-            "Shares inside of intervals against what the intervals promise. On the diagonal they hold what they promise.",
+            held_out.rows,
+            "Fraction of observations inside of intervals against the nominal level of the intervals.",
+            "Coverage of intervals against their nominal level. The curve of a calibrated model lies on the diagonal.",
         ),
     )
-    note = f"{found.how}, each entry is compared with what the model says of it. {found.caution}".strip()
-    return Calibration(note, judgements(output_names(estimator), inside.held[0], inside.counts, level), pictures)
+    if held_out.is_leave_one_out:
+        note = "Each entry is compared with its leave-one-out predictive distribution."
+    else:
+        note = f"Each entry of {held_out.rows_name} is compared with its predictive distribution."
+    note = " ".join(sentence for sentence in (held_out.preface, note, held_out.caveat) if sentence)
+    assessments = assess_outputs(get_output_names(estimator), coverage.held[0], coverage.counts, level)
+    return Calibration(note, assessments, figures)
 
 
-def judged_level(estimator) -> float:
-    """The level of the intervals that are judged: 90 %, or the widest that a regressor with finitely many quantiles has learned."""
+def get_assessed_level(estimator) -> float:
+    """Return the level of the assessed intervals: 90 %, or the widest one if finitely many quantiles were learned."""
     if getattr(estimator, "coupling", "infinite") == "infinite":
-        return LEVEL
+        return INTERVAL_LEVEL
     nodes = estimator.measure_.nodes
     widest = round(float(2 * min(0.5 - nodes.min(), nodes.max() - 0.5)), 10)
-    return widest if widest > 0 else LEVEL  # quantiles of one side have no interval of their own
+    return widest if widest > 0 else INTERVAL_LEVEL  # quantiles of one side form no interval
 
 
-def judgements(names: list[str], held: np.ndarray, totals: np.ndarray, level: float) -> tuple[CoverageAssessment, ...]:
-    """Of all outputs together and of each: how many of their entries (p,) the intervals held."""
-    overall = judged(int(held.sum()), int(totals.sum()), level)
+def assess_outputs(
+    names: list[str], covered: np.ndarray, totals: np.ndarray, level: float
+) -> tuple[CoverageAssessment, ...]:
+    """Assess the coverage of all outputs together, then of each, from numbers of covered and all entries (p,)."""
+    overall = assess_coverage(int(covered.sum()), int(totals.sum()), level)
     if len(names) == 1:
         return (overall,)
-    each = [judged(int(h), int(n), level, name) for name, h, n in zip(names, held, totals, strict=True) if n]
-    return (overall, *(one for one in each if len(names) <= MAX_OUTPUTS or one.is_good is False))
+    each = [
+        assess_coverage(int(inside), int(total), level, name)
+        for name, inside, total in zip(names, covered, totals, strict=True)
+        if total
+    ]
+    return (overall, *(one for one in each if len(names) <= MAX_OUTPUTS or one.is_consistent is False))
 
 
-def _without(estimator, rows: Rows | None) -> Calibration:
-    if class_name(estimator) == "InfiniteQuantileRegressor":
+def assess_coverage(covered: int, total: int, level: float = INTERVAL_LEVEL, name: str = "") -> CoverageAssessment:
+    """Assess intervals of a nominal level that covered some of all entries, by a binomial interval."""
+    low, high = binom.interval(CONSISTENCY_PROBABILITY, total, level)
+    coverage = covered / total
+    is_consistent = low <= covered <= high or abs(coverage - level) <= MAX_LEVEL_DIFFERENCE
+    of_output = f" of '{name}'" if name else ""
+    sentence = f"Coverage of the {format_percent(level)} intervals{of_output}: {format_percent(coverage)} of "
+    sentence += pluralize(total, "entry", "entries")
+    if total < MIN_ENTRIES:
+        return CoverageAssessment(name, level, covered, total, f"{sentence}, too few for an assessment.", None)
+    if is_consistent:
+        return CoverageAssessment(name, level, covered, total, f"{sentence}, {CONSISTENT}.", True)
+    side = "too narrow" if coverage < level else "too wide"
+    sentence += f". The intervals are {side} ({_format_expected(low, high, total)})."
+    return CoverageAssessment(name, level, covered, total, sentence, False)
+
+
+def assess_level_set(outside: int, total: int, level: float) -> CoverageAssessment:
+    """Assess a set that should exclude a fraction `level` of all rows."""
+    low, high = binom.interval(CONSISTENCY_PROBABILITY, total, level)
+    is_consistent = low <= outside <= high or abs(outside / total - level) <= MAX_LEVEL_DIFFERENCE
+    sentence = f"The set of level {format_percent(level)} excludes {format_percent(outside / total)} of "
+    sentence += pluralize(total, "row")
+    if is_consistent:
+        sentence += f", {CONSISTENT}."
+    else:
+        side = "too small" if outside > high else "too large"
+        sentence += f". The set is {side} ({_format_expected(low, high, total)})."
+    return CoverageAssessment("", level, outside, total, sentence, is_consistent)
+
+
+def _format_expected(low: float, high: float, total: int) -> str:
+    return f"expected by chance: {format_percent(low / total)} to {format_percent(high / total)}"
+
+
+# --- estimators without predictions of held-out entries ---------------------------------------------------------------
+
+
+def _explain_missing(estimator, rows: Rows | None) -> Calibration:
+    if get_class_name(estimator) == "InfiniteQuantileRegressor":
         return Calibration(
-            "predict_interval calibrates its intervals on rows that it leaves out. To judge the quantiles themselves, give rows that were "
-            "not among those of the fit (X=, Y=, or --data)."
+            "predict_interval calibrates its intervals on held-out rows. To assess the quantiles themselves, give "
+            "rows that were not used for the fit (X=, Y=, or --data)."
         )
-    if class_name(estimator) == "ConstrainedORFF":
-        return Calibration("This estimator has no standard deviation, and so nothing to calibrate.")
+    if get_class_name(estimator) == "ConstrainedORFF":
+        return Calibration("This estimator predicts no standard deviation, so there is nothing to calibrate.")
     return Calibration(
-        "Nothing to judge by: this model cannot leave its rows out one at a time. Give rows that were not among those of the fit (X=, Y=, or "
-        "--data)."
+        "Calibration is not assessed because this model has no leave-one-out predictions. Give rows that were not "
+        "used for the fit (X=, Y=, or --data)."
     )
 
 
-def _labels(estimator, rows: Rows | None) -> Calibration:
-    if class_name(estimator) != "SimplexClassifier":
+def _assess_labels(estimator, rows: Rows | None) -> Calibration:
+    if get_class_name(estimator) != "SimplexClassifier":
         return Calibration(
-            "The scores are margins and no probabilities: the costs say how to trade one mistake for the other."
+            "The scores are margins, not probabilities; the costs set the trade-off between both kinds of errors."
         )
     held_out, frequencies = estimator.calibration_, estimator.calibration_.frequencies
     entropy = -float(np.sum(frequencies * np.log(frequencies)))
     note = (
-        f"Probabilities were calibrated on {count(held_out.num_rows, 'row')} held out in {count(held_out.num_folds, 'fold')}: their log loss there is "
-        f"{show(held_out.log_loss, 3)}, where the class frequencies alone have {show(entropy, 3)}."
+        f"Probabilities were calibrated on {pluralize(held_out.num_rows, 'row')} held out in "
+        f"{pluralize(held_out.num_folds, 'fold')}. Log loss on these rows: {format_number(held_out.log_loss, 3)} "
+        f"({format_number(entropy, 3)} for the class frequencies alone)."
     )
     if rows is None or not rows.is_given:
         return Calibration(note)
     chosen = estimator.predict_proba(rows.X)[np.arange(len(rows.Y)), np.searchsorted(estimator.classes_, rows.Y)]
-    right = float(np.mean(estimator.predict(rows.X) == rows.Y))
-    own = f"On the rows given it is {show(float(-np.log(chosen).mean()), 3)}, and {show(100 * right, 3)} % of the classes are right."
-    return Calibration(f"{note} {own}")
+    accuracy = float(np.mean(estimator.predict(rows.X) == rows.Y))
+    loss = format_number(float(-np.log(chosen).mean()), 3)
+    return Calibration(f"{note} Log loss on the given rows: {loss}, accuracy {format_number(100 * accuracy, 3)} %.")
 
 
-def _points(estimator, rows: Rows | None) -> Calibration:
+def _assess_level_sets(estimator, rows: Rows | None) -> Calibration:
     if not rows.is_given:
         return Calibration(
-            "Levels were calibrated with rows left out one at a time. To judge them, give fresh rows (X=, or --data)."
+            "Levels were calibrated with leave-one-out scores. To assess them, give new rows (X=, or --data)."
         )
-    scores, levels = estimator.level_score(rows.X), [level for level in LEVELS if level >= estimator.lowest]
-    found = [judged_outside(int((scores < level).sum()), len(scores), level) for level in levels]
-    return Calibration("Shares of the rows given outside of the level sets.", tuple(found))
+    scores, levels = estimator.level_score(rows.X), [level for level in SET_LEVELS if level >= estimator.min_nu]
+    assessments = [assess_level_set(int((scores < level).sum()), len(scores), level) for level in levels]
+    return Calibration("Fractions of the given rows outside of the level sets.", tuple(assessments))
 
 
-def _tasks(estimator, rows: Rows | None) -> Calibration:
+def _assess_tasks(estimator, rows: Rows | None) -> Calibration:
     if rows is None or not rows.is_given:
-        return _without(estimator, rows)
+        return _explain_missing(estimator, rows)
     mean, std = (np.reshape(part, rows.Y.shape) for part in estimator.predict(rows.X, return_std=True))
     observed = np.isfinite(rows.Y)
-    held = np.abs(rows.Y - mean)[observed] <= ndtri((1 + LEVEL) / 2) * std[observed]
-    caution = "If these rows are those of the fit, the model looks better here than it is."
-    return Calibration(f"On the rows given. {caution}", (judged(int(held.sum()), int(observed.sum()), LEVEL),))
+    is_covered = np.abs(rows.Y - mean)[observed] <= ndtri((1 + INTERVAL_LEVEL) / 2) * std[observed]
+    assessment = assess_coverage(int(is_covered.sum()), int(observed.sum()), INTERVAL_LEVEL)
+    note = "Each entry of the given rows is compared with its predicted interval."
+    return Calibration(f"{note} If these are training rows, {IN_SAMPLE_CAVEAT}", (assessment,))
 
 
-_BY_KIND = {"table": _without, "target": _without, "labels": _labels, "none": _points, "tasks": _tasks}
+_BY_TARGET_TYPE = {
+    "table": _explain_missing,
+    "target": _explain_missing,
+    "labels": _assess_labels,
+    "none": _assess_level_sets,
+    "tasks": _assess_tasks,
+}

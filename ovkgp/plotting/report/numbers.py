@@ -1,22 +1,16 @@
-"""Numbers as a reader wants them: four digits, a true minus sign, and powers of ten that are raised."""
+"""Text of a report: numbers with four digits and raised powers of ten, percentages, and lists of names."""
 
 from __future__ import annotations
 
 import math
 
-RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-SMALL, LARGE = 1e-3, 1e6
-"""Between these a number is written without a power of ten."""
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+MIN_DECIMAL, MAX_DECIMAL = 1e-3, 1e6
+"""Numbers in this range are written without a power of ten."""
 
 
-def show(value: float | None, digits: int = 4) -> str:
-    """A number with so many significant digits; a dash where there is none.
-
-    Example:
-        >>> from ovkgp.plotting.report.numbers import show
-        >>> show(-1234.5678), show(0.5), show(1.5e-7), show(None), show(0.0)
-        ('−1235', '0.5', '1.5·10⁻⁷', '–', '0')
-    """
+def format_number(value: float | None, digits: int = 4) -> str:
+    """Format a number with significant `digits`, such as −1235, 0.5 or 1.5·10⁻⁷; None and NaN become a dash."""
     if value is None or math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -24,56 +18,41 @@ def show(value: float | None, digits: int = 4) -> str:
     if value == 0:
         return "0"
     size = abs(value)
-    text = f"{size:.{digits}g}" if SMALL <= size < LARGE else f"{size:.{digits - 1}e}"
+    is_decimal = MIN_DECIMAL <= size < MAX_DECIMAL
+    text = f"{size:.{digits}g}" if is_decimal else f"{size:.{digits - 1}e}"
     if "e" in text:
-        text = _raised(text) if not SMALL <= size < LARGE else f"{float(text):.0f}"
+        text = f"{float(text):.0f}" if is_decimal else _format_power(text)
     return f"−{text}" if value < 0 else text
 
 
-def _raised(text: str) -> str:
+def _format_power(text: str) -> str:
     mantissa, exponent = text.split("e")
     mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
-    power = f"10{str(int(exponent)).translate(RAISED)}"
+    power = f"10{str(int(exponent)).translate(SUPERSCRIPTS)}"
     return power if mantissa == "1" else f"{mantissa}·{power}"
 
 
-def percent(share: float | None, digits: int = 0) -> str:
-    """A share in per cent; small ones are not rounded to nothing, nor large ones to everything.
-
-    Example:
-        >>> from ovkgp.plotting.report.numbers import percent
-        >>> percent(0.256), percent(0.001), percent(0.9999), percent(0.0)
-        ('26 %', '< 1 %', '> 99 %', '0 %')
-    """
-    if share is None or math.isnan(share):
+def format_percent(fraction: float | None, digits: int = 0) -> str:
+    """Format a fraction as a percentage; values close to 0 and 1 become "< 1 %" and "> 99 %"."""
+    if fraction is None or math.isnan(fraction):
         return "–"
-    least = 10.0**-digits
-    if 0 < 100 * share < least / 2:
-        return f"< {least:g} %"
-    if 100 - least / 2 < 100 * share < 100:
-        return f"> {100 - least:g} %"
-    return f"{100 * share:.{digits}f} %".replace("-", "−")
+    step = 10.0**-digits
+    if 0 < 100 * fraction < step / 2:
+        return f"< {step:g} %"
+    if 100 - step / 2 < 100 * fraction < 100:
+        return f"> {100 - step:g} %"
+    return f"{100 * fraction:.{digits}f} %".replace("-", "−")
 
 
-def listed(names, most: int = 5) -> str:
-    """Names in quotes with commas and "and"; the first ones of many.
-
-    Example:
-        >>> from ovkgp.plotting.report.numbers import listed
-        >>> listed(["u"]), listed(["u", "v", "w"]), listed("abcdefgh", most=2)
-        ("'u'", "'u', 'v' and 'w'", "'a', 'b' and 6 more")
-    """
+def quote_names(names, max_names: int = 5) -> str:
+    """Join quoted names, such as "'u', 'v' and 'w'", or "'a', 'b' and 6 more" if there are many."""
     names = [f"'{name}'" for name in names]
-    return joined(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"
+    if len(names) <= max_names:
+        return join_names(names)
+    return f"{', '.join(names[:max_names])} and {len(names) - max_names} more"
 
 
-def joined(parts) -> str:
-    """Parts of a sentence with commas, and "and" before the last.
-
-    Example:
-        >>> from ovkgp.plotting.report.numbers import joined
-        >>> joined(["rain"]), joined(["wind", "rain", "sun"])
-        ('rain', 'wind, rain and sun')
-    """
-    *first, last = map(str, parts)
+def join_names(names) -> str:
+    """Join names with commas, and "and" before the last."""
+    *first, last = map(str, names)
     return f"{', '.join(first)} and {last}" if first else last

@@ -1,217 +1,196 @@
-"""The first paragraph: what was fitted, how well it does, and whether to trust it, for a reader who reads nothing else."""
+"""Title, first paragraph and data section of a report."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ovkgp.estimators.common.summary import count
-from ovkgp.plotting.axes import input_names, output_names
-from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, class_name, kept, kind_of
-from ovkgp.plotting.report.numbers import joined, percent, show
+from ovkgp.estimators.common.summary import pluralize
+from ovkgp.plotting.axes import get_input_names, get_output_names
+from ovkgp.plotting.report.evaluation_data import (
+    HeldOutPredictions,
+    Rows,
+    get_class_name,
+    get_target_type,
+    get_training_rows,
+)
+from ovkgp.plotting.report.numbers import format_number, format_percent, join_names
 from ovkgp.plotting.report.sections import Column, CoverageAssessment, DataSummary
 
 MAX_COLUMNS = 30
-"""A table shows no more columns than this."""
+"""Maximum number of columns in a table."""
+MAX_NAMED_COLUMNS = 4
+"""Up to this number of columns, the title and the explained variance list each."""
 ROUNDING = 1e-12
-"""What is smaller than this part of the largest entry was left by scaling there and back."""
+"""Numbers below this fraction of the largest entry are rounding errors of the scaling."""
 HINT = (
-    "The model keeps no rows, only what they add up to. Give them again to see more: "
+    "The model stores no training rows, only statistics of them. Give the rows again to see more: "
     "write_report(model, path, X=X, Y=Y), or ovkgp report MODEL --data FILE."
 )
 
 
-def data_summary(estimator, rows: Rows | None) -> DataSummary:
-    """Rows, inputs and outputs of the data at hand, or what the model knows without them."""
+def make_default_title(estimator) -> str:
+    """Make a title of the predicted outputs and the inputs: their names if few and known, else their numbers."""
+    known = getattr(estimator, "feature_names_in_", None)
+    is_named = known is not None and len(known) <= MAX_NAMED_COLUMNS
+    inputs = join_names(known) if is_named else pluralize(estimator.n_features_in_, "input")
+    return f"{_title_outputs(estimator)} over {inputs}"
+
+
+def _title_outputs(estimator) -> str:
+    kind = get_target_type(estimator)
+    if kind == "none":
+        return "Level sets"
+    names = get_output_names(estimator)
+    is_named = getattr(estimator, "_has_names", hasattr(estimator, "output_names_") and names != ["y"])
+    if kind == "labels":
+        classes = pluralize(len(estimator.classes_), "class", "classes")
+        return f"{names[0]} ({classes})" if is_named else classes
+    return join_names(names) if is_named and len(names) <= MAX_NAMED_COLUMNS else pluralize(len(names), "output")
+
+
+def write_overview(
+    estimator,
+    name: str,
+    rows: Rows | None,
+    held_out: HeldOutPredictions | None,
+    assessments: tuple[CoverageAssessment, ...],
+    num_warnings: int,
+) -> str:
+    """Write the first paragraph: model, accuracy, coverage (the first of `assessments`) and number of warnings."""
+    sentences = [_describe_fit(estimator, name), _describe_accuracy(estimator, rows, held_out)]
+    if assessments:
+        sentences.append(assessments[0].sentence)
+    warnings = "warning" if num_warnings == 1 else f"{num_warnings} warnings"
+    sentences.append(f"See the {warnings} below." if num_warnings else "There are no warnings.")
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _describe_fit(estimator, name: str) -> str:
+    stored, kind = get_training_rows(estimator), get_target_type(estimator)
+    parts = [pluralize(estimator.n_features_in_, "input")]
+    if kind == "labels":
+        parts.append(pluralize(len(estimator.classes_), "class", "classes"))
+    elif kind != "none":
+        parts.append(pluralize(len(get_output_names(estimator)), "output"))
+    if (entries := count_entries(estimator)) is not None:
+        parts.append(pluralize(entries, "observed entry", "observed entries"))
+    elif stored is not None or hasattr(estimator, "num_rows_"):
+        parts.append(pluralize(estimator.num_rows_ if stored is None else len(stored.X), "row"))
+    return f"{name}, fitted to {join_names(parts)}."
+
+
+def _describe_accuracy(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> str:
+    if held_out is not None:
+        return _describe_explained_variance(get_output_names(estimator), held_out)
+    if get_target_type(estimator) != "labels" or rows is None:
+        return ""
+    where = "the given rows" if rows.is_given else "the training rows"
+    if get_class_name(estimator) == "SimplexClassifier":
+        accuracy = float(np.mean(estimator.predict(rows.X) == rows.Y))
+        return f"Accuracy on {where}: {format_percent(accuracy)}."
+    if len(np.unique(rows.Y)) < 2:
+        return ""
+    area = estimator.roc_curve(rows.X, rows.Y).area
+    return f"Area under the ROC curve on {where}: {format_number(area, 3)}."
+
+
+def _describe_explained_variance(names: list[str], held_out: HeldOutPredictions) -> str:
+    """Describe the explained variance of held-out entries, of each output or of the worst and the best."""
+    known = [(name, value) for name, value in zip(names, held_out.explained, strict=True) if np.isfinite(value)]
+    if not known:
+        return ""
+    quantity = "Leave-one-out explained variance"
+    if not held_out.is_leave_one_out:
+        quantity = f"Explained variance on {held_out.rows_name}"
+    if len(names) == 1:
+        text = _format_explained(known[0][1])
+    elif len(known) <= MAX_NAMED_COLUMNS:
+        text = ", ".join(f"{_format_explained(value)} ({name})" for name, value in known)
+    else:
+        ends = min(known, key=lambda pair: pair[1]), max(known, key=lambda pair: pair[1])
+        text = " to ".join(f"{_format_explained(value)} ({name})" for name, value in ends)
+    return f"{held_out.preface} {quantity}: {text}.".lstrip()
+
+
+def _format_explained(fraction: float) -> str:
+    return "none" if fraction <= 0 else format_percent(fraction)
+
+
+def count_entries(estimator) -> int | None:
+    """Return the number of observed training entries, if the estimator has counted them."""
+    if hasattr(estimator, "_num_observed"):
+        return int(np.sum(estimator._num_observed))
+    return int(estimator._counts[1]) if hasattr(estimator, "_counts") else None
+
+
+# --- data section -----------------------------------------------------------------------------------------------------
+
+
+def summarize_data(estimator, rows: Rows | None) -> DataSummary:
+    """Summarize given or stored rows, or what the model knows without them."""
     if rows is None:
-        return _without_rows(estimator)
-    inputs = columns(rows.inputs, input_names(estimator))
+        return _summarize_without_rows(estimator)
+    inputs = summarize_columns(rows.inputs, get_input_names(estimator))
     outputs, classes = (), ()
-    if kind_of(estimator) == "labels":
+    if get_target_type(estimator) == "labels":
         classes = tuple((str(name), int((name == rows.Y).sum())) for name in estimator.classes_)
     elif rows.Y is not None:
-        outputs = columns(rows.Y, output_names(estimator))
+        outputs = summarize_columns(rows.Y, get_output_names(estimator))
     shown = {"inputs": inputs[:MAX_COLUMNS], "outputs": outputs[:MAX_COLUMNS], "classes": classes[:MAX_COLUMNS]}
-    return DataSummary(_sentence(estimator, rows), **shown, left_off=_left_off(inputs, outputs))
+    return DataSummary(_describe_data(estimator, rows), **shown, omitted=_describe_omitted(inputs, outputs))
 
 
-def columns(values: np.ndarray, names: list[str]) -> tuple[Column, ...]:
-    """What each column of a table (n, k) with NaN where missing is like.
-
-    Example:
-        >>> import numpy as np
-        >>> from ovkgp.plotting.report.overview import columns
-        >>> columns(np.array([[1.0], [3.0], [np.nan], [2.0]]), ["u"])
-        (Column(name='u', count=3, missing=0.25, low=1.0, mean=2.0, high=3.0, sd=1.0),)
-    """
-    return tuple(_column(name, values[:, i]) for i, name in enumerate(names))
+def summarize_columns(values: np.ndarray, names: list[str]) -> tuple[Column, ...]:
+    """Summarize each column of a table (n, k) with NaN where missing."""
+    return tuple(_summarize_column(name, values[:, i]) for i, name in enumerate(names))
 
 
-def _column(name: str, values: np.ndarray) -> Column:
+def _summarize_column(name: str, values: np.ndarray) -> Column:
     observed = values[np.isfinite(values)]
     missing = 1 - len(observed) / len(values)
     if not len(observed):
         return Column(name, 0, missing)
     sd = float(observed.std(ddof=1)) if len(observed) > 1 else None
     rounding = ROUNDING * float(np.abs(observed).max())
-    low, mean, high = (
-        0.0 if abs(value) < rounding else float(value) for value in (observed.min(), observed.mean(), observed.max())
-    )
+    statistics = (observed.min(), observed.mean(), observed.max())
+    low, mean, high = (0.0 if abs(value) < rounding else float(value) for value in statistics)
     return Column(name, len(observed), missing, low, mean, high, sd)
 
 
-def _sentence(estimator, rows: Rows) -> str:
-    where = "given to this report" if rows.is_given else "kept by the model"
-    parts = f"{count(len(rows.X), 'row')} {where}: {count(estimator.n_features_in_, 'input')}"
-    kind = kind_of(estimator)
+def _describe_data(estimator, rows: Rows) -> str:
+    source = "given to this report" if rows.is_given else "stored by the model"
+    text = f"{pluralize(len(rows.X), 'row')} {source}: {pluralize(estimator.n_features_in_, 'input')}"
+    kind = get_target_type(estimator)
     if kind == "labels":
-        return f"{parts} and {count(len(estimator.classes_), 'class', 'classes')}."
+        return f"{text} and {pluralize(len(estimator.classes_), 'class', 'classes')}."
     if kind == "none":
-        return f"{parts}, no outputs."
+        return f"{text}, no outputs."
     observed = int(np.isfinite(rows.Y).sum())
-    outputs = f"{count(rows.Y.shape[1], 'output')}, {count(observed, 'entry', 'entries')} observed"
-    return (
-        f"{parts} and {outputs} of {rows.Y.size}."
-        if observed < rows.Y.size
-        else f"{parts} and {outputs}, none missing."
-    )
+    missing = f" of {rows.Y.size}" if observed < rows.Y.size else ", none missing"
+    entries = f"{pluralize(observed, 'entry', 'entries')} observed{missing}"
+    return f"{text} and {pluralize(rows.Y.shape[1], 'output')}, {entries}."
 
 
-def _without_rows(estimator) -> DataSummary:
-    inputs, outputs = tuple(Column(name) for name in input_names(estimator)), ()
-    sentence, counts = count(len(inputs), "input"), getattr(estimator, "_num_observed", None)
-    if kind_of(estimator) == "labels":
-        sentence += f" and {count(len(estimator.classes_), 'class', 'classes')}"
+def _summarize_without_rows(estimator) -> DataSummary:
+    inputs, outputs = tuple(Column(name) for name in get_input_names(estimator)), ()
+    sentence, counts = pluralize(len(inputs), "input"), getattr(estimator, "_num_observed", None)
+    if get_target_type(estimator) == "labels":
+        sentence += f" and {pluralize(len(estimator.classes_), 'class', 'classes')}"
     else:
-        names = output_names(estimator)
+        names = get_output_names(estimator)
         known = [None] * len(names) if counts is None else [int(number) for number in counts]
         outputs = tuple(Column(name, number) for name, number in zip(names, known, strict=True))
-        sentence += f" and {count(len(names), 'output')}"
-    if (entries := num_entries(estimator)) is not None:
-        sentence += f", {count(entries, 'observed entry', 'observed entries')}"
+        sentence += f" and {pluralize(len(names), 'output')}"
+    if (entries := count_entries(estimator)) is not None:
+        sentence += f", {pluralize(entries, 'observed entry', 'observed entries')}"
     shown = {"inputs": inputs[:MAX_COLUMNS], "outputs": outputs[:MAX_COLUMNS]}
-    return DataSummary(f"{sentence}.", **shown, hint=HINT, left_off=_left_off(inputs, outputs))
+    return DataSummary(f"{sentence}.", **shown, hint=HINT, omitted=_describe_omitted(inputs, outputs))
 
 
-def num_entries(estimator) -> int | None:
-    """How many entries of Y the fit has seen, where the estimator has counted them."""
-    if hasattr(estimator, "_num_observed"):
-        return int(np.sum(estimator._num_observed))
-    return int(estimator._counts[1]) if hasattr(estimator, "_counts") else None
-
-
-def _left_off(inputs: tuple, outputs: tuple) -> str:
-    more = [
-        f"{len(found) - MAX_COLUMNS} further {name}"
-        for found, name in ((inputs, "inputs"), (outputs, "outputs"))
-        if len(found) > MAX_COLUMNS
+def _describe_omitted(inputs: tuple, outputs: tuple) -> str:
+    omitted = [
+        f"{len(columns) - MAX_COLUMNS} further {name}"
+        for columns, name in ((inputs, "inputs"), (outputs, "outputs"))
+        if len(columns) > MAX_COLUMNS
     ]
-    return f"The table leaves out {' and '.join(more)}." if more else ""
-
-
-MAX_NAMED = 4
-"""Outputs whose explained variance is told one by one."""
-
-
-def default_title(estimator) -> str:
-    """What is predicted from what: names where they are few and known, else how many.
-
-    Example:
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> from ovkgp.plotting.report.overview import default_title
-        >>> default_title(ovkgp.OVKRidge().fit(np.eye(3), np.eye(3)))
-        '3 outputs over 3 inputs'
-    """
-    known = getattr(estimator, "feature_names_in_", None)
-    inputs = count(estimator.n_features_in_, "input") if known is None or len(known) > MAX_NAMED else joined(known)
-    return f"{_answers(estimator)} over {inputs}"
-
-
-def _answers(estimator) -> str:
-    kind = kind_of(estimator)
-    if kind == "none":
-        return "Level sets"
-    names = output_names(estimator)
-    is_named = getattr(estimator, "_has_names", hasattr(estimator, "output_names_") and names != ["y"])
-    if kind == "labels":
-        classes = count(len(estimator.classes_), "class", "classes")
-        return f"{names[0]} ({classes})" if is_named else classes
-    return joined(names) if is_named and len(names) <= MAX_NAMED else count(len(names), "output")
-
-
-def verdict(
-    estimator,
-    name: str,
-    rows: Rows | None,
-    found: HeldOutPredictions | None,
-    judgements: tuple[CoverageAssessment, ...],
-    num_warnings: int,
-) -> str:
-    """One paragraph in plain words.
-
-    Args:
-        estimator: fitted.
-        name: of the model.
-        rows: those given or kept.
-        found: predictions of unseen entries, where there are some.
-        judgements: of the intervals, all outputs together first.
-        num_warnings: how many warnings follow.
-    """
-    sentences = [_what(estimator, name), _quality(estimator, rows, found)]
-    if judgements:
-        sentences.append(judgements[0].sentence)
-    sentences.append("There are no warnings." if not num_warnings else f"Read the {_warnings(num_warnings)} below.")
-    return " ".join(sentence for sentence in sentences if sentence)
-
-
-def _warnings(number: int) -> str:
-    return "warning" if number == 1 else f"{number} warnings"
-
-
-def _what(estimator, name: str) -> str:
-    d, learned = estimator.n_features_in_, kept(estimator)
-    kind = kind_of(estimator)
-    parts = [count(d, "input")]
-    if kind == "labels":
-        parts.append(count(len(estimator.classes_), "class", "classes"))
-    elif kind != "none":
-        parts.append(count(len(output_names(estimator)), "output"))
-    if (entries := num_entries(estimator)) is not None:
-        parts.append(count(entries, "observed entry", "observed entries"))
-    elif learned is not None or hasattr(estimator, "num_rows_"):
-        parts.append(count(estimator.num_rows_ if learned is None else len(learned.X), "row"))
-    return f"{name}, fitted to {joined(parts)}."
-
-
-def _quality(estimator, rows: Rows | None, found: HeldOutPredictions | None) -> str:
-    if found is not None:
-        return _explained(output_names(estimator), found)
-    if kind_of(estimator) != "labels" or rows is None:
-        return ""
-    where = "the rows given" if rows.is_given else "the rows of the fit"
-    if class_name(estimator) == "SimplexClassifier":
-        return (
-            f"Of {where}, {percent(float(np.mean(estimator.predict(rows.X) == rows.Y)))} are assigned to their class."
-        )
-    if len(np.unique(rows.Y)) < 2:
-        return ""
-    return f"On {where}, the area under the curve of found against false alarms is {show(estimator.roc_curve(rows.X, rows.Y).area, 3)}."
-
-
-def _explained(names: list[str], found: HeldOutPredictions) -> str:
-    """The share of the variance that predictions of unseen entries explain."""
-    known = [(name, share) for name, share in zip(names, found.explained, strict=True) if np.isfinite(share)]
-    if not known:
-        return ""
-    start = f"{found.how}, observations are predicted with"
-    if len(names) == 1:
-        return f"{start} {_share(known[0][1])} of their variance explained."
-    if len(known) <= MAX_NAMED:
-        each = ", ".join(f"{_share(share)} ('{name}')" for name, share in known)
-        return f"{start} so much of their variance explained: {each}."
-    worst, best = min(known, key=lambda pair: pair[1]), max(known, key=lambda pair: pair[1])
-    return f"{start} {_share(worst[1])} ('{worst[0]}') to {_share(best[1])} ('{best[0]}') of their variance explained."
-
-
-def _share(share: float) -> str:
-    return "none" if share <= 0 else percent(share)
+    return f"The table omits {' and '.join(omitted)}." if omitted else ""

@@ -1,4 +1,4 @@
-"""`write_report`: gather the sections of a fitted model, render them, and put one whole file in its place."""
+"""`write_report`: collect the sections of a fitted model, render them as HTML, and write one file."""
 
 from __future__ import annotations
 
@@ -14,96 +14,23 @@ from markupsafe import Markup, escape
 
 from ovkgp import __version__
 from ovkgp.estimators.storage.file import replace_file
-from ovkgp.plotting.report.calibration import calibration
-from ovkgp.plotting.report.descriptions import model_words
-from ovkgp.plotting.report.evaluation_data import predicted, report_rows
-from ovkgp.plotting.report.figures import NO_PICTURE, extra_pictures, fit_pictures, trace_pictures
-from ovkgp.plotting.report.fit_warnings import cautions, poor_intervals
-from ovkgp.plotting.report.numbers import percent, show
-from ovkgp.plotting.report.overview import data_summary, default_title, verdict
-from ovkgp.plotting.report.parameters import parameter_table
+from ovkgp.plotting.report.calibration import assess_calibration
+from ovkgp.plotting.report.descriptions import describe_model
+from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out
+from ovkgp.plotting.report.figures import NO_FIGURE_NOTE, encode_extra_figures, make_fit_figures, make_trace_figures
+from ovkgp.plotting.report.fit_warnings import collect_warnings, miscalibrated_intervals
+from ovkgp.plotting.report.numbers import format_number, format_percent
+from ovkgp.plotting.report.overview import make_default_title, summarize_data, write_overview
+from ovkgp.plotting.report.parameters import make_parameter_table
 from ovkgp.plotting.report.sections import Report
 
-
-def check_place(path: str | os.PathLike) -> Path:
-    """A path at which a file can be written; of a link, the file behind it counts.
-
-    Raises:
-        OSError: it is a folder, or its folder does not exist or may not be written to.
-    """
-    target = Path(path)
-    if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder; name a file in it, such as {target / 'report.html'}.")
-    folder = Path(os.path.realpath(target)).parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder} to write {target.name} to; make it first.")
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"may not write to the folder {folder}; write the report elsewhere.")
-    return target
-
-
-TOKENS = re.compile(r"[_^](?:\{[^{}]*\}|[^\s{}])|[^\W\d_]+|.", re.DOTALL)
-"""A lowered or raised part, a word, or any other character."""
-WIDE = "\N{EM SPACE}"
-"""What three spaces are: browsers would make one of them."""
-
-
-def formula_html(text: str) -> Markup:
-    """A formula as HTML.
-
-    Example:
-        >>> from ovkgp.plotting.report.page import formula_html
-        >>> str(formula_html("s_a^2 < exp(x)"))
-        '<var>s</var><sub><var>a</var></sub><sup>2</sup> &lt; exp(<var>x</var>)'
-    """
-    return Markup("").join(_token(token) for token in TOKENS.findall(text.replace("   ", WIDE)))
-
-
-def _token(token: str) -> Markup:
-    if token[0] in "_^" and len(token) > 1:
-        tag = "sub" if token[0] == "_" else "sup"
-        inside = token[2:-1] if token[1] == "{" else token[1:]
-        # two letters are two indices, and no word
-        html = Markup("").join(map(_token, inside)) if len(inside) == 2 else formula_html(inside)
-        return Markup(f"<{tag}>") + html + Markup(f"</{tag}>")
-    if len(token) == 1 and token.isalpha() and token not in "ΣΠ":
-        return Markup("<var>") + escape(token) + Markup("</var>")
-    return escape(token)
-
-
 TEMPLATE, STYLE = "report.html.j2", "report.css"
-TIED = re.compile(r"(?<=[<>0-9]) (?=[0-9%])")
-"""Spaces inside of a number, at which a line must not break."""
-
-
-def render(report: Report) -> str:
-    """The page as text.
-
-    Cost: that of the template; pictures are already text.
-    """
-    return _template().render(report=report, style=Markup(_read(STYLE)))
-
-
-@cache
-def _template():
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"show": _number, "percent": percent, "formula": formula_html, "prose": _prose}
-    return environment.from_string(_read(TEMPLATE))
-
-
-def _read(name: str) -> str:
-    return files("ovkgp.plotting.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _number(value: float | None, digits: int = 4) -> Markup:
-    """A number for readers, with all its digits for machines."""
-    if value is None:
-        return Markup("–")
-    return Markup('<data value="{}">{}</data>').format(repr(float(value)), show(value, digits))
-
-
-def _prose(sentence: str) -> str:
-    return TIED.sub("\N{NO-BREAK SPACE}", sentence)
+NUMBER_SPACES = re.compile(r"(?<=[<>0-9]) (?=[0-9%])")
+"""Spaces inside of a number, where lines must not break."""
+FORMULA_TOKENS = re.compile(r"[_^](?:\{[^{}]*\}|[^\s{}])|[^\W\d_]+|.", re.DOTALL)
+"""A subscript or superscript, a word, or any other character."""
+WIDE_SPACE = "\N{EM SPACE}"
+"""Replaces three spaces, which browsers would collapse."""
 
 
 def write_report(
@@ -116,73 +43,146 @@ def write_report(
     notes: Iterable[str] = (),
     extra_figures: Iterable = (),
 ) -> Path:
-    """Write one self-contained HTML file about a fitted estimator: data, model, hyperparameters, fit, calibration, warnings.
+    """Write a self-contained HTML report on a fitted estimator.
 
-    The page needs no network and no other file; pictures are parts of it. With X and Y the data and the calibration are those of
-    these rows; without, those of the rows that the model has kept, each predicted from the others.
+    The sections are data, model, hyperparameters, fit, calibration and warnings. The page needs no network and no
+    other file. If X and Y are given, data and calibration are those of these rows; otherwise, those of the stored
+    training rows, with leave-one-out predictions.
 
-    Args:
-        estimator: a fitted estimator of `ovkgp`, or a loaded one.
-        path: of the file, which is replaced where it exists; its folder must exist.
-        X, Y: rows (n, d) and (n, p) with the columns of the fit, NaN in Y where an output is missing; labels (n,) for a classifier.
-        title: of the page; the outputs and inputs of the model where it is None.
-        notes: paragraphs of text at the end.
-        extra_figures: pairs (caption, matplotlib Figure), which stay open.
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted or loaded estimator of `ovkgp`.
+    path : str or path-like
+        File to write, replaced if it exists. Its folder must exist.
+    X, Y : array-like of shape (n, d) and (n, p), default=None
+        Rows with the columns of the fit, NaN in Y where missing. Y has labels of shape (n,) for a classifier.
+    title : str, default=None
+        Title of the page. If None, the names or numbers of outputs and inputs.
+    notes : iterable of str, default=()
+        Paragraphs of text at the end.
+    extra_figures : iterable of tuple, default=()
+        Pairs (caption, matplotlib Figure). The figures stay open.
 
-    Returns:
+    Returns
+    -------
+    pathlib.Path
         The path.
 
-    Raises:
-        NotFittedError: the estimator is not fitted.
-        InputError: X came without Y, or their columns are not those of the fit.
-        OSError: the path is a folder, or its folder does not exist or cannot be written to; an older file is then untouched.
+    Raises
+    ------
+    NotFittedError
+        If the estimator is not fitted.
+    InputError
+        If X is given without Y, or their columns differ from those of the fit.
+    OSError
+        If the path is a folder, or its folder does not exist or is not writable. An existing file is unchanged.
 
-    Cost: predictions on a grid; four times that of `ovkgp.criticism.pit_values`, once for the numbers and once for each picture of
-    unseen entries; and for small models a hundred evaluations of the evidence. Seconds for small models.
+    Notes
+    -----
+    Complexity: predictions on a grid; four times the cost of `ovkgp.criticism.pit_values`, once for the
+    numbers and once for each figure of held-out entries; for small models, a hundred evaluations of the evidence.
+    Seconds for small models.
 
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> import numpy as np
-        >>> import ovkgp
-        >>> from ovkgp.plotting import write_report
-        >>> X = np.linspace(0, 6, 20)[:, None]
-        >>> model = ovkgp.OVKRidge(lam=0.01).fit(X, np.sin(X))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     page = write_report(model, Path(folder) / "report.html", title="A sine").read_text(encoding="utf-8")
-        >>> "<h1>A sine</h1>" in page
-        True
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> import ovkgp
+    >>> from ovkgp.plotting import write_report
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> model = ovkgp.OVKRidge(lam=0.01).fit(X, np.sin(X))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_report(model, Path(folder) / "report.html", title="A sine").read_text(encoding="utf-8")
+    >>> "<h1>A sine</h1>" in page
+    True
     """
-    target = check_place(path)
-    report = make_report(estimator, target.name, X=X, Y=Y, title=title, notes=notes, extra_figures=extra_figures)
+    target = check_output_path(path)
+    report = collect_sections(estimator, target.name, X=X, Y=Y, title=title, notes=notes, extra_figures=extra_figures)
     replace_file(target, render(report).encode())
     return target
 
 
-def make_report(estimator, file_name: str, *, X=None, Y=None, title=None, notes=(), extra_figures=()) -> Report:
-    """All sections of the report, before they become a page; the arguments are those of `write_report`."""
-    rows, extra = report_rows(estimator, X, Y), extra_pictures(extra_figures)
-    found, model = predicted(estimator, rows), model_words(estimator)
-    calibrated = calibration(estimator, rows, found)
-    warnings = (*cautions(estimator, rows), *poor_intervals(calibrated.judgements))
-    fit = fit_pictures(estimator, rows, found)
+def check_output_path(path: str | os.PathLike) -> Path:
+    """Check that a file can be written at a path; for a link, at its target."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"path must be a file, got the folder {target}. Use {target / 'report.html'}.")
+    folder = Path(os.path.realpath(target)).parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"The folder {folder} of {target.name} does not exist. Create it first.")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"The folder {folder} is not writable. Write the report to another folder.")
+    return target
+
+
+def collect_sections(estimator, file_name: str, *, X=None, Y=None, title=None, notes=(), extra_figures=()) -> Report:
+    """Collect all sections of the report; the arguments are those of `write_report`."""
+    rows, extra = collect_rows(estimator, X, Y), encode_extra_figures(extra_figures)
+    held_out, model = predict_held_out(estimator, rows), describe_model(estimator)
+    calibration = assess_calibration(estimator, rows, held_out)
+    warnings = (*collect_warnings(estimator, rows), *miscalibrated_intervals(calibration.assessments))
+    fit = make_fit_figures(estimator, rows, held_out)
     return Report(
-        title=str(title) if title else default_title(estimator),
-        verdict=verdict(estimator, model.name, rows, found, calibrated.judgements, len(warnings)),
-        data=data_summary(estimator, rows),
+        title=str(title) if title else make_default_title(estimator),
+        overview=write_overview(estimator, model.name, rows, held_out, calibration.assessments, len(warnings)),
+        data=summarize_data(estimator, rows),
         model=model,
-        parameters=parameter_table(estimator),
-        traces=trace_pictures(estimator),
+        parameters=make_parameter_table(estimator),
+        traces=make_trace_figures(estimator),
         fit=fit,
-        fit_note="" if fit else NO_PICTURE,
-        calibration=calibrated,
+        fit_note="" if fit else NO_FIGURE_NOTE,
+        calibration=calibration,
         warnings=warnings,
         extra=extra,
-        notes=_notes(notes),
+        notes=(notes,) if isinstance(notes, str) else tuple(str(note) for note in notes),
         file_name=file_name,
         version=__version__,
     )
 
 
-def _notes(notes: Iterable[str]) -> tuple[str, ...]:
-    return (notes,) if isinstance(notes, str) else tuple(str(note) for note in notes)
+def render(report: Report) -> str:
+    """Render the page as text."""
+    return _load_template().render(report=report, style=Markup(_read_resource(STYLE)))
+
+
+@cache
+def _load_template():
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"number": _format_data, "percent": format_percent, "formula": format_formula, "prose": _tie}
+    return environment.from_string(_read_resource(TEMPLATE))
+
+
+def _read_resource(name: str) -> str:
+    return files("ovkgp.plotting.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _format_data(value: float | None, digits: int = 4) -> Markup:
+    """Format a number for readers, with all its digits for machines."""
+    if value is None:
+        return Markup("–")
+    return Markup('<data value="{}">{}</data>').format(repr(float(value)), format_number(value, digits))
+
+
+def _tie(sentence: str) -> str:
+    """Replace spaces inside of numbers by no-break spaces."""
+    return NUMBER_SPACES.sub("\N{NO-BREAK SPACE}", sentence)
+
+
+def format_formula(text: str) -> Markup:
+    """Format a formula such as "s_a^2 < exp(x)" as HTML."""
+    tokens = FORMULA_TOKENS.findall(text.replace("   ", WIDE_SPACE))
+    return Markup("").join(_format_token(token) for token in tokens)
+
+
+def _format_token(token: str) -> Markup:
+    if token[0] in "_^" and len(token) > 1:
+        tag = "sub" if token[0] == "_" else "sup"
+        inside = token[2:-1] if token[1] == "{" else token[1:]
+        # two letters are two indices, not a word
+        html = Markup("").join(map(_format_token, inside)) if len(inside) == 2 else format_formula(inside)
+        return Markup(f"<{tag}>") + html + Markup(f"</{tag}>")
+    if len(token) == 1 and token.isalpha() and token not in "ΣΠ":
+        return Markup("<var>") + escape(token) + Markup("</var>")
+    return escape(token)

@@ -1,7 +1,4 @@
-"""What a report holds, before it becomes a page: each section is a small record of words, numbers and pictures.
-
-Nothing here knows of HTML. The template of `page` reads these records; the other modules make them from a fitted estimator.
-"""
+"""Contents of a report, independent of HTML: records that the other modules fill and the template of `page` shows."""
 
 from __future__ import annotations
 
@@ -10,10 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the data: its name, how many entries were observed, and what they are like.
-
-    Numbers that are not known are None; `missing` is a share of the rows.
-    """
+    """Statistics of a data column; unknown numbers are None, `missing` is a fraction of the rows."""
 
     name: str
     count: int | None = None
@@ -26,34 +20,19 @@ class Column:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The rows that the report is about.
-
-    Args:
-        sentence: how many rows, inputs and outputs, and where they are from.
-        inputs, outputs: their columns; only the first ones where there are many.
-        classes: names and counts of the labels of a classifier.
-        hint: how to learn more, where the model keeps no rows.
-        left_off: what the tables leave out, in words.
-    """
+    """Data of the report: a sentence, and tables of the first columns."""
 
     sentence: str
     inputs: tuple[Column, ...] = ()
     outputs: tuple[Column, ...] = ()
-    classes: tuple[tuple[str, int], ...] = ()
-    hint: str = ""
-    left_off: str = ""
+    classes: tuple[tuple[str, int], ...] = ()  # names and counts of the labels of a classifier
+    hint: str = ""  # how to see more if the model stores no data
+    omitted: str = ""  # which columns the tables omit
 
 
 @dataclass(frozen=True)
-class ModelWords:
-    """The model in words.
-
-    Args:
-        name: what it is, in a few words.
-        paragraphs: what it believes, in sentences.
-        formulas: the same in symbols, in the small language of `ovkgp.plotting.report.page`.
-        facts: pairs (what, how).
-    """
+class ModelDescription:
+    """Model as name, sentences, formulas (in the notation of `page.format_formula`) and pairs (property, value)."""
 
     name: str
     paragraphs: tuple[str, ...]
@@ -63,19 +42,12 @@ class ModelWords:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A hyperparameter, or one entry of it, in the user's units.
-
-    Args:
-        name: such as "lengthscale".
-        of: the input, output or part that it belongs to; empty where it belongs to all.
-        value: the mean of its draws, or its one value.
-        sd, low, high: of its draws, and the ends of their central 90 %.
-        rhat, ess: of its chains.
-    """
+    """A scalar hyperparameter in original units, with the ends of its central 90 % interval if there are draws."""
 
     name: str
-    of: str
-    value: float
+    output: str  # empty for all outputs
+    input: str  # empty if it belongs to no input
+    value: float  # mean of the draws, or the point value
     sd: float | None = None
     low: float | None = None
     high: float | None = None
@@ -85,20 +57,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ParameterTable:
-    """The hyperparameters and how they were found.
-
-    Args:
-        sentence: by draws, by evidence, or by the user.
-        rows: one for each entry.
-        value_name: what the column of values holds.
-        units: whose units the values are in.
-        notes: what is left out, and how far to trust the rest.
-    """
+    """Hyperparameters: a sentence on their origin, the table, and notes on what it omits or how reliable it is."""
 
     sentence: str
     rows: tuple[Parameter, ...]
     value_name: str = "value"
-    units: str = "of the data"
+    units: str = "original units"
     notes: tuple[str, ...] = ()
 
     @property
@@ -108,20 +72,13 @@ class ParameterTable:
 
     @property
     def has_chains(self) -> bool:
-        """Whether any row comes from chains."""
+        """Whether any row comes from Markov chains."""
         return any(row.rhat is not None for row in self.rows)
 
 
 @dataclass(frozen=True)
 class ReportFigure:
-    """A picture that is a part of the page.
-
-    Args:
-        source: a data URI.
-        alt: what is to be seen, for those who cannot see it.
-        caption: what to look for.
-        width, height: in CSS pixels.
-    """
+    """Figure as a data URI, with text for screen readers, caption and size in CSS pixels."""
 
     source: str
     alt: str
@@ -132,41 +89,33 @@ class ReportFigure:
 
 @dataclass(frozen=True)
 class CoverageAssessment:
-    """Coverage in words: of so many entries so many lay inside, and what that says.
-
-    Args:
-        name: of the output; empty for all together.
-        level: what the intervals promise.
-        held, total: entries inside, and all.
-        sentence: the judgement.
-        is_good: whether chance explains the difference; None where too few entries say nothing.
-    """
+    """Coverage of intervals of one output, or of all if `name` is empty."""
 
     name: str
     level: float
-    held: int
+    covered: int
     total: int
     sentence: str
-    is_good: bool | None
+    is_consistent: bool | None  # whether chance explains the difference to the level; None if there are too few entries
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Whether intervals hold what they promise: a sentence, judgements and pictures."""
+    """Calibration as a sentence, assessments of the coverage, and figures."""
 
     note: str
-    judgements: tuple[CoverageAssessment, ...] = ()
-    pictures: tuple[ReportFigure, ...] = ()
+    assessments: tuple[CoverageAssessment, ...] = ()
+    figures: tuple[ReportFigure, ...] = ()
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that the page shows, in its order."""
+    """All contents of the page, in its order."""
 
     title: str
-    verdict: str
+    overview: str
     data: DataSummary
-    model: ModelWords
+    model: ModelDescription
     parameters: ParameterTable
     traces: tuple[ReportFigure, ...]
     fit: tuple[ReportFigure, ...]

@@ -1,4 +1,4 @@
-"""Estimators on several processes: the answer of one, to the bit the same on all, and errors instead of waiting."""
+"""Tests of estimators on several processes: results equal those of one process, and errors reach all ranks."""
 
 import json
 
@@ -13,14 +13,14 @@ RIDGES = ("ridge, complete", "ridge, missing", "file, .csv", "file, .parquet")
 
 
 @pytest.fixture(scope="module")
-def alone():
-    """The answers of one process."""
+def single_process():
+    """Results of one process."""
     return fit_all()
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def shared(request, tmp_path_factory):
-    """The folder with the answers and errors of each of several processes."""
+    """Results and errors of each of several processes, and their folder."""
     folder = tmp_path_factory.mktemp(f"ranks{request.param}")
     torchrun(request.param, "fit_shards.py", folder)
     arrays = [dict(np.load(path)) for path in sorted(folder.glob("rank*.npz"))]
@@ -29,14 +29,14 @@ def shared(request, tmp_path_factory):
     return arrays, errors, folder
 
 
-def test_several_processes_give_the_answer_of_one(alone, shared):
+def test_distributed_fit_equals_single_process_fit(single_process, shared):
     arrays, _, _ = shared
-    assert {name.split("/")[0] for name in alone} == {*CASES, "partial", "apart", *RIDGES}
-    for name, expected in alone.items():
+    assert {name.split("/")[0] for name in single_process} == {*CASES, "partial", "apart", *RIDGES}
+    for name, expected in single_process.items():
         np.testing.assert_allclose(arrays[0][name], expected, rtol=1e-8, atol=1e-8, err_msg=name)
 
 
-def test_every_rank_has_the_same_bits(shared):
+def test_distributed_fit_is_bitwise_equal_on_all_ranks(shared):
     (first, *others), _, _ = shared
     for other in others:
         assert other.keys() == first.keys()
@@ -44,36 +44,37 @@ def test_every_rank_has_the_same_bits(shared):
             np.testing.assert_array_equal(value, first[name], err_msg=name)
 
 
-def test_training_moved_the_hyperparameters(alone, shared):
-    start = ovkgp.GPRegressor("decomposable", hyperparameters="fixed", num_frequencies=20, random_state=0)
-    started = start.fit_stream([table(missing=0.4)])
-    assert not np.allclose(started.predict(grid()), alone["trained/mean"], atol=1e-3)
+def test_distributed_fit_trains_the_hyperparameters(single_process, shared):
+    initial = ovkgp.GPRegressor("decomposable", hyperparameters="fixed", num_frequencies=20, random_state=0)
+    initial.fit_stream([table(missing=0.4)])
+    assert not np.allclose(initial.predict(grid()), single_process["trained/mean"], atol=1e-3)
 
 
-def test_errors_of_one_rank_reach_all(shared):
+def test_distributed_fit_raises_on_all_ranks_if_one_fails(shared):
     _, errors, _ = shared
     size, last = len(errors), errors[-1]
-    assert last["bad row"] == ["InputError", "chunk 0: Input X contains NaN."]
+    assert last["bad row"] == ["InputError", "Chunk 0: Input X contains NaN."]
     assert last["bad row, added"][0] == "ValueError" and "contains NaN" in last["bad row, added"][1]
     assert last["one-shot"][0] == "InputError" and "two passes" in last["one-shot"][1]
-    for rank, told in enumerate(errors):
+    for rank, found in enumerate(errors):
         for what in ("bad row", "bad row, added", "one-shot"):
             if rank < size - 1:
-                assert told[what][0] == "DistributedError" and f"rank {size - 1} failed while" in told[what][1]
-        assert told["kept"], "a failed fit leaves the model as it was"
+                assert found[what][0] == "DistributedError" and f"rank {size - 1} failed while" in found[what][1]
+        assert found["kept"], "a failed fit must restore the model"
 
 
-def test_errors_of_the_whole_are_the_same_on_all(shared):
+def test_distributed_fit_raises_the_same_error_on_all_ranks_for_invalid_totals(shared):
     _, errors, _ = shared
-    for told in errors:
-        assert told["unobserved"] == errors[0]["unobserved"] and "nobody observed output 1" in told["unobserved"][1]
-        assert told["width"] == errors[0]["width"] and f"rank {len(errors) - 1}" in told["width"][1]
-        assert told["no rows"] == ["InputError", "there is nothing to learn from: the chunks have no rows."]
-        assert told["apart"][0] == "DistributedError" and "the same methods in the same order" in told["apart"][1]
+    for found in errors:
+        assert found["unobserved"] == errors[0]["unobserved"] and "output 1" in found["unobserved"][1]
+        assert found["width"] == errors[0]["width"] and f"rank {len(errors) - 1}" in found["width"][1]
+        assert found["no rows"] == errors[0]["no rows"]
+        assert found["no rows"][0] == "InputError" and "no rows" in found["no rows"][1]
+        assert found["apart"][0] == "DistributedError" and "same methods in the same order" in found["apart"][1]
     assert errors[0]["option"][0] == "OptionError" and errors[1]["option"][0] == "DistributedError"
 
 
-def test_a_saved_model_predicts_in_one_process(shared):
+def test_saved_distributed_model_predicts_in_one_process(shared):
     arrays, _, folder = shared
     loaded = ovkgp.load(folder / "model.ovkgp")
     assert loaded.distributed
@@ -84,11 +85,11 @@ def test_a_saved_model_predicts_in_one_process(shared):
 
 
 @pytest.mark.parametrize(("size", "dying", "when"), [(3, 1, "reading"), (2, 0, "training")])
-def test_a_killed_process_is_noticed_by_the_others(size, dying, when, tmp_path):
+def test_distributed_fit_raises_if_a_process_is_killed(size, dying, when, tmp_path):
     codes = bare(size, "lose_a_rank.py", tmp_path, dying, when)
     assert [code != 0 for code in codes] == [rank == dying for rank in range(size)]
-    told = {rank: tmp_path / f"rank{rank}.json" for rank in range(size) if rank != dying}
-    for rank, path in told.items():
+    files = {rank: tmp_path / f"rank{rank}.json" for rank in range(size) if rank != dying}
+    for rank, path in files.items():
         found = json.loads(path.read_text())
         assert f"rank {rank} of {size} lost the others while" in found["message"]
         assert found["seconds"] < 60

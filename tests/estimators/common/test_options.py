@@ -1,6 +1,6 @@
-"""λ as a noise variance: one test for each row of the papers' tables, against the minimiser of the objective as written.
+"""Tests of `ovkgp.estimators.common.options`: λ as a noise variance, for each objective in the tables of the papers.
 
-An objective a Σ_ij w_ij (y_ij − f(x_i)_j)² + b ‖f‖² is minimised densely over f = K u, and compared with the wrapper.
+The objective a Σ_ij w_ij (y_ij − f(x_i)_j)² + b ‖f‖² is minimized densely over f = K u and compared with the estimator.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ ROWS = {
     "BO KRR": ("penalty_unhalved", lambda n, m: (0.5 / n, LAM)),
     "BO Nyström KRR": ("mean", lambda n, m: (1 / n, LAM)),
     "BO vv-KRR": ("mean", lambda n, m: (1 / n, LAM)),
-    "BO dualisation, halved loss": ("penalty_unhalved", lambda n, m: (0.5 / n, LAM)),
+    "BO dualization, halved loss": ("penalty_unhalved", lambda n, m: (0.5 / n, LAM)),
     "BO FKRR on a grid": ("samples", lambda n, m: (1 / (n * m), LAM)),
     "BO 3BE, KAM as run": ("sum", lambda n, m: (1.0, LAM)),
     "BO KPL, FPL on a grid": ("samples", lambda n, m: (1 / (n * m), LAM)),
@@ -66,8 +66,8 @@ def dense_features(feature_map, X):
     return to_dense(feature_map(torch.from_numpy(X))).detach().numpy()
 
 
-def minimiser(kernel, X, Y, test, a, b, weights=None):
-    """f̂ at the test points: the gradient −2a K W (y − K u) + 2b K u is zero at (a W K + b I) u = a W y."""
+def minimizer(kernel, X, Y, test, a, b, weights=None):
+    """Return f̂ at the test points: the gradient −2a K W (y − K u) + 2b K u is zero at (a W K + b I) u = a W y."""
     K, cross = gram(kernel, X, X), gram(kernel, test, X)
     observed = np.isfinite(Y).ravel()
     W = np.diag(np.where(observed, 1.0 if weights is None else weights.ravel(), 0.0))
@@ -76,33 +76,33 @@ def minimiser(kernel, X, Y, test, a, b, weights=None):
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_the_wrapper_minimises_the_objective_of_each_row(row, data, kernel):
+def test_ovk_ridge_minimizes_the_objective_of_each_convention(row, data, kernel):
     X, Y, test = data
     convention, factors = ROWS[row]
     ridge = ovkgp.OVKRidge(kernel, lam=LAM, convention=convention).fit(X, Y)
     a, b = factors(N, P)
     assert ridge.noise_ == pytest.approx(b / a)
-    np.testing.assert_allclose(ridge.predict(test), minimiser(kernel, X, Y, test, a, b), atol=1e-10)
+    np.testing.assert_allclose(ridge.predict(test), minimizer(kernel, X, Y, test, a, b), atol=1e-10)
 
 
-def test_reweighted_entries_have_noise_n_lam_over_eta(data, kernel):
+def test_ovk_ridge_weights_entries_as_noise_n_lam_over_eta(data, kernel):
     """LT, the re-weighted row: (1/n) ΣΣ (η_ij / 2) r² + (λ/2) ‖h‖²."""
     X, Y, test = data
     eta = np.random.default_rng(2).uniform(0.2, 2, Y.shape)
     ridge = ovkgp.OVKRidge(kernel, lam=LAM, convention="mean").fit(X, Y, sample_weight=eta)
-    np.testing.assert_allclose(ridge.predict(test), minimiser(kernel, X, Y, test, 0.5 / N, LAM / 2, eta), atol=1e-10)
+    np.testing.assert_allclose(ridge.predict(test), minimizer(kernel, X, Y, test, 0.5 / N, LAM / 2, eta), atol=1e-10)
 
 
-def test_rows_with_m_i_values_each_weigh_one_over_m_i(data, kernel):
+def test_ovk_ridge_weights_rows_by_their_number_of_observations(data, kernel):
     """BO, the ridge-iter row: (1/n) Σ_i (1/m_i) ‖·‖² + λ ‖h‖² has noise n λ m_i in row i."""
     X, Y, test = data
     Y = np.where(np.random.default_rng(3).random(Y.shape) < 0.3, np.nan, Y)
     weights = np.tile(1 / np.isfinite(Y).sum(1, keepdims=True).clip(1), (1, P))
     ridge = ovkgp.OVKRidge(kernel, lam=LAM, convention="mean").fit(X, Y, sample_weight=weights)
-    np.testing.assert_allclose(ridge.predict(test), minimiser(kernel, X, Y, test, 1 / N, LAM, weights), atol=1e-10)
+    np.testing.assert_allclose(ridge.predict(test), minimizer(kernel, X, Y, test, 1 / N, LAM, weights), atol=1e-10)
 
 
-def test_one_observed_task_a_row_counts_rows_as_entries(data, kernel):
+def test_conventions_count_rows_as_entries_with_one_observed_output_per_row(data, kernel):
     """BT-84: with one output observed at each point, N of the table is the number of scalar observations."""
     X, Y, test = data
     single = np.full_like(Y, np.nan)
@@ -110,11 +110,11 @@ def test_one_observed_task_a_row_counts_rows_as_entries(data, kernel):
     by = {name: ovkgp.OVKRidge(kernel, lam=LAM, convention=name).fit(X, single) for name in ("mean", "samples")}
     assert by["mean"].noise_ == by["samples"].noise_ == pytest.approx(N * LAM)
     np.testing.assert_allclose(
-        by["mean"].predict(test), minimiser(kernel, X, single, test, 0.5 / N, LAM / 2), atol=1e-10
+        by["mean"].predict(test), minimizer(kernel, X, single, test, 0.5 / N, LAM / 2), atol=1e-10
     )
 
 
-def test_bt_e_01_and_03_the_dual_solution_is_not_n_times_too_large(data, kernel):
+def test_bt_e_01_and_03_dual_solution_is_not_n_times_too_large(data, kernel):
     X, Y, _ = data
     K = gram(kernel, X, X)
     u = ovkgp.OVKRidge(kernel, lam=LAM, convention="mean").fit(X, Y).dual_coef_.ravel()
@@ -134,7 +134,7 @@ def test_bt_e_25_algorithm_3_is_for_the_halved_loss(data, kernel):
     )
 
 
-def test_bt_e_02_the_primal_minimiser_has_the_outputs_in_it(data):
+def test_bt_e_02_primal_minimizer_includes_the_outputs(data):
     X, Y, _ = data
     ridge = ovkgp.ORFFRidge(RBFKernel(), LAM, "mean", num_frequencies=15, random_state=0).fit(X, Y[:, 0])
     phi = dense_features(ridge.gp_.features, X).T
@@ -143,21 +143,21 @@ def test_bt_e_02_the_primal_minimiser_has_the_outputs_in_it(data):
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
-def test_scaling_lam_scales_the_noise(convention):
+def test_noise_of_is_proportional_to_lam(convention):
     assert noise_of(0.2, convention, 10, 30) == pytest.approx(2 * noise_of(0.1, convention, 10, 30))
 
 
-def test_a_series_needs_two_vectors():
-    with pytest.raises(InputError, match="two rows"):
+def test_noise_of_rejects_a_series_of_one_vector():
+    with pytest.raises(InputError, match="2 rows"):
         noise_of(0.1, "var", 1, 3)
 
 
 @pytest.mark.parametrize("lam", [0, -1.0, np.nan, np.inf, [], [1.0, 0.0], "a", None, True, [[1.0]]])
-def test_a_lam_that_is_not_positive_is_refused(lam):
-    with pytest.raises(InputError, match="lam must be"):
+def test_check_lam_rejects_invalid_values(lam):
+    with pytest.raises(InputError, match="lam"):
         check_lam(lam)
 
 
-def test_an_unknown_convention_is_refused_with_those_there_are():
+def test_ovk_ridge_lists_conventions_for_an_unknown_one():
     with pytest.raises(OptionError, match="mean_unhalved"):
         ovkgp.OVKRidge(convention="average").fit([[0.0], [1.0]], [0.0, 1.0])

@@ -1,4 +1,4 @@
-"""A learned input kernel: what a network finds, and that it stays as trained."""
+"""Tests of `ovkgp.estimators.quantiles.deep`."""
 
 import numpy as np
 import pytest
@@ -31,12 +31,12 @@ def deep(**options):
     return InfiniteQuantileRegressor(random_state=0, **{**given, **options})
 
 
-def test_a_network_learns_a_direction_that_the_plain_kernel_does_not_find():
+def test_network_learns_a_direction_that_the_kernel_alone_does_not():
     X, y = one_direction(150, 0)
     test = one_direction(500, 1)
     found = deep(extractor_rate=3e-2).fit(X, y)
-    plain = InfiniteQuantileRegressor(lengthscale="median", lam=1e-3, random_state=0).fit(X, y)
-    ours, theirs = (model.pinball_loss(*test, LEVELS).sum() for model in (found, plain))
+    shallow = InfiniteQuantileRegressor(lengthscale="median", lam=1e-3, random_state=0).fit(X, y)
+    ours, theirs = (model.pinball_loss(*test, LEVELS).sum() for model in (found, shallow))
     assert ours < 0.5 * theirs
     weights = found.function_.inputs.factor.network.weight[0].numpy()
     direction = np.random.default_rng(99).standard_normal(8)
@@ -44,7 +44,7 @@ def test_a_network_learns_a_direction_that_the_plain_kernel_does_not_find():
     assert cosine > 0.97
 
 
-def test_the_network_given_is_not_touched():
+def test_fit_does_not_modify_the_given_network():
     network = projection()
     before = network.weight.clone()
     deep(feature_extractor=network, extractor_epochs=3).fit(*one_direction(40, 0))
@@ -52,7 +52,7 @@ def test_the_network_given_is_not_touched():
     assert network.weight.dtype == torch.float32
 
 
-def test_without_epochs_of_use_the_weights_are_solved_for_the_network_as_it_is():
+def test_weights_are_solved_for_an_untrained_network():
     X, y = one_direction(40, 0)
     model = deep(extractor_epochs=1, extractor_rate=1e-12).fit(X, y)
     network = model.function_.inputs.factor.network
@@ -60,13 +60,13 @@ def test_without_epochs_of_use_the_weights_are_solved_for_the_network_as_it_is()
     assert model.fit_report_.converged
 
 
-def test_the_same_seed_gives_the_same_model():
+def test_fit_is_reproducible_with_a_seed():
     X, y = one_direction(40, 0)
     first, second = (deep(extractor_epochs=5).fit(X, y).predict(X, LEVELS) for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
-def test_the_global_random_state_is_left_alone():
+def test_fit_keeps_the_global_random_state():
     X, y = one_direction(40, 0)
     model = deep(feature_extractor=torch.nn.Sequential(torch.nn.Dropout(0.1), projection()), extractor_epochs=2)
     torch.manual_seed(5)
@@ -76,12 +76,12 @@ def test_the_global_random_state_is_left_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_network_of_another_shape_is_refused():
-    with pytest.raises(InputError, match="feature_extractor must map"):
+def test_network_of_wrong_output_shape_raises():
+    with pytest.raises(InputError, match="feature_extractor"):
         deep(feature_extractor=torch.nn.Sequential(projection(), torch.nn.Flatten(0))).fit(*one_direction(20, 0))
 
 
-def test_a_deep_factor_is_another_factor_after_a_network():
+def test_deep_factor_applies_the_network_first():
     network = projection().double()
     X = torch.from_numpy(one_direction(6, 0)[0])
     factor = input_factor(network(X).detach(), lengthscale=1.0)

@@ -11,23 +11,23 @@ from scipy import stats
 from ovkgp.estimators.common.task_options import TASK_KERNELS, input_factor
 from ovkgp.estimators.quantiles import kernel as quantile_kernel
 from ovkgp.estimators.quantiles.kernel import (
-    LARGEST_GUESS,
-    NOISES,
+    MAX_INITIAL_LAM,
+    NOISE_RATIOS,
     GaussianQuantiles,
     GaussianScales,
-    KernelShares,
+    KernelProportions,
     LearnedKernel,
     TrendFactor,
-    gaussian_scales,
-    learned_kernel,
-    learned_trend,
-    products,
+    estimate_gaussian_scales,
+    learn_kernel,
+    learn_trend,
+    quadratic_monomials,
 )
 from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.inference.tasks.factors import KernelFactor
 
 
-def rows_of(X, y):
+def scaled_rows(X, y):
     rows = QuantileRows.of(X, y)
     return rows.scaled(rows.scaling(scale_inputs=True))
 
@@ -37,9 +37,9 @@ def inputs(n=80, d=2, seed=0):
     return rng.standard_normal((n, d)), 0.1 * rng.standard_normal(n)
 
 
-def test_the_density_is_that_of_a_dense_gaussian_process_and_its_priors():
+def test_log_posterior_matches_a_dense_gaussian_process_and_its_priors():
     X, noise = inputs(30)
-    rows = rows_of(X, X[:, 0] + noise)
+    rows = scaled_rows(X, X[:, 0] + noise)
     X, y = torch.from_numpy(rows.X), torch.from_numpy(rows.y)
     posterior = quantile_kernel._LogPosterior(X, y, "rbf", "quadratic", None)
     logs = np.array([0.3, -0.2, -1.0, 0.1, 0.4, -0.7])
@@ -50,8 +50,8 @@ def test_the_density_is_that_of_a_dense_gaussian_process_and_its_priors():
     K = s * np.exp(-(lag**2).sum(-1) / 2) + linear * gram + q * gram**2 + (s + linear + q)
     K += (noise + 1e-6) * np.eye(30)
     evidence = -(rows.y @ np.linalg.solve(K, rows.y) + np.linalg.slogdet(K)[1] + 30 * math.log(2 * math.pi)) / 2
-    off = logs[:2] - math.log(2 * math.sqrt(2))
-    prior = off @ np.linalg.solve(np.ones((2, 2)) + 0.25 * np.eye(2), off) / 2
+    difference = logs[:2] - math.log(2 * math.sqrt(2))
+    prior = difference @ np.linalg.solve(np.ones((2, 2)) + 0.25 * np.eye(2), difference) / 2
     prior += (((logs[2:] - np.array([-1.0, 0.0, 0.0, -2.0])) / np.array([1.5, 3.0, 3.0, 3.0])) ** 2).sum() / 2
     assert value == pytest.approx(prior - evidence, rel=1e-9)
     steps = 1e-5 * np.eye(6)
@@ -60,69 +60,69 @@ def test_the_density_is_that_of_a_dense_gaussian_process_and_its_priors():
 
 
 @pytest.mark.parametrize("name", list(TASK_KERNELS))
-def test_every_kernel_by_name_can_be_learned(name):
+def test_learn_kernel_supports_every_name(name):
     X, noise = inputs(40)
-    found = learned_kernel(rows_of(X, np.sin(2 * X[:, 0]) + noise), name, "linear")
+    found = learn_kernel(scaled_rows(X, np.sin(2 * X[:, 0]) + noise), name, "linear")
     assert found.lengthscale.shape == (2,)
     assert (found.lengthscale > 0).all()
     assert found.lengthscale[0] < found.lengthscale[1]
 
 
-def test_a_line_is_found_to_be_one():
+def test_learn_kernel_finds_a_linear_function():
     X, noise = inputs()
-    found = learned_kernel(rows_of(X, X @ [1.0, -2.0] + noise), "rbf", "linear")
-    assert found.shares.linear > 0.8
+    found = learn_kernel(scaled_rows(X, X @ [1.0, -2.0] + noise), "rbf", "linear")
+    assert found.proportions.linear > 0.8
     assert found.scales.residual_scale == pytest.approx(0.1 / math.sqrt(5), rel=0.4)
 
 
-def test_a_wave_has_no_trend():
+def test_learn_kernel_finds_no_trend_in_a_sine():
     X, noise = inputs()
-    found = learned_kernel(rows_of(X, np.sin(3 * X[:, 0]) + noise), "rbf", "quadratic")
-    assert found.shares.stationary > 0.6
+    found = learn_kernel(scaled_rows(X, np.sin(3 * X[:, 0]) + noise), "rbf", "quadratic")
+    assert found.proportions.stationary > 0.6
 
 
-def test_few_rows_give_columns_about_the_same_lengthscale():
+def test_lengthscales_are_similar_for_few_rows():
     X, noise = inputs(8, 4)
-    few = learned_kernel(rows_of(X, X[:, 0] + 10 * noise), "rbf").lengthscale
+    few = learn_kernel(scaled_rows(X, X[:, 0] + 10 * noise), "rbf").lengthscale
     assert few.max() / few.min() < 2.5
 
 
-def test_a_known_lengthscale_is_kept():
+def test_learn_kernel_keeps_a_given_lengthscale():
     X, noise = inputs()
-    found = learned_kernel(rows_of(X, X[:, 0] + noise), "rbf", "linear", lengthscale=1.5)
+    found = learn_kernel(scaled_rows(X, X[:, 0] + noise), "rbf", "linear", lengthscale=1.5)
     assert found.lengthscale == 1.5
-    assert 0 < found.shares.linear < 1
+    assert 0 < found.proportions.linear < 1
 
 
-def test_a_weak_signal_leaves_room_for_a_constant():
+def test_intercept_grows_for_a_weak_signal():
     assert LearnedKernel(1.0).intercept == 1
     assert LearnedKernel(1.0, scales=GaussianScales(2.0, 0.1)).intercept == 1
     assert LearnedKernel(1.0, scales=GaussianScales(0.04, 1.0)).intercept == pytest.approx(5.0)
     assert LearnedKernel(1.0, scales=GaussianScales(1e-12, 1.0)).intercept == pytest.approx(math.sqrt(1000))
 
 
-def test_auto_takes_a_quadratic_trend_only_where_the_evidence_is_strong():
+def test_learn_trend_is_quadratic_only_for_strong_evidence():
     X, noise = inputs(80, 3)
-    straight, bent = rows_of(X, X.sum(1) + noise), rows_of(X, X[:, 0] * X[:, 1] + X[:, 2] ** 2 + noise)
-    assert learned_trend(straight, "rbf").shares.quadratic == 0
-    assert learned_trend(bent, "rbf").shares.quadratic > 0.1
-    linear, quadratic = (learned_kernel(bent, "rbf", trend).log_density for trend in ("linear", "quadratic"))
+    straight, bent = scaled_rows(X, X.sum(1) + noise), scaled_rows(X, X[:, 0] * X[:, 1] + X[:, 2] ** 2 + noise)
+    assert learn_trend(straight, "rbf").proportions.quadratic == 0
+    assert learn_trend(bent, "rbf").proportions.quadratic > 0.1
+    linear, quadratic = (learn_kernel(bent, "rbf", trend).log_density for trend in ("linear", "quadratic"))
     assert quadratic > linear + 5
 
 
-def test_a_wave_beside_an_outlier_is_found_from_short_lengthscales():
+def test_learn_kernel_finds_a_sine_with_an_outlying_input():
     rng = np.random.default_rng(0)
     x = np.r_[rng.uniform(0, 1, 60), 8.0]
-    found = learned_kernel(rows_of(x[:, None], np.sin(12 * x) + 0.1 * rng.standard_normal(61)), "rbf", "linear")
+    found = learn_kernel(scaled_rows(x[:, None], np.sin(12 * x) + 0.1 * rng.standard_normal(61)), "rbf", "linear")
     assert found.scales.residual_scale < 0.3  # in standard deviations of y; a line alone leaves 1
 
 
-def test_the_offset_has_the_quantiles_of_gaussian_noise():
+def test_offset_equals_gaussian_quantiles():
     levels = torch.linspace(0.01, 0.99, 25, dtype=torch.float64)
     np.testing.assert_allclose(GaussianQuantiles(0.7)(levels), stats.norm(0, 0.7).ppf(levels), atol=1e-12)
 
 
-def test_the_slopes_of_the_offset_are_its_derivative():
+def test_offset_slopes_are_its_derivative():
     levels = torch.linspace(0.02, 0.98, 13, dtype=torch.float64).requires_grad_()
     offset = GaussianQuantiles(1.3)
     (slopes,) = torch.autograd.grad(offset(levels).sum(), levels)
@@ -141,11 +141,11 @@ def dense_log_evidence(Phi, y, signal, noise):
     return torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y).item()
 
 
-def test_signal_and_noise_have_the_largest_dense_evidence():
+def test_gaussian_scales_maximize_the_dense_evidence():
     Phi, y = coordinates()
-    found = gaussian_scales(Phi, y, torch.ones(len(y), dtype=torch.float64))
+    found = estimate_gaussian_scales(Phi, y, torch.ones(len(y), dtype=torch.float64))
     best = dense_log_evidence(Phi, y, found.signal, found.noise)
-    for c in NOISES[::4].tolist():
+    for c in NOISE_RATIOS[::4].tolist():
         # at a given ratio c the best signal is the mean of the whitened squares
         whitened = torch.linalg.solve(Phi @ Phi.T + c * torch.eye(len(y), dtype=torch.float64), y)
         signal = (y @ whitened).item() / len(y)
@@ -154,18 +154,18 @@ def test_signal_and_noise_have_the_largest_dense_evidence():
         assert dense_log_evidence(Phi, y, factor * found.signal, factor * found.noise) < best
 
 
-def test_weights_of_rows_are_copies_of_rows():
+def test_gaussian_scales_count_weights_as_copies():
     Phi, y = coordinates()
     copies = torch.tensor([2] * 10 + [1] * 30)
-    weighted = gaussian_scales(Phi, y, copies.double())
-    repeated = gaussian_scales(
+    weighted = estimate_gaussian_scales(Phi, y, copies.double())
+    repeated = estimate_gaussian_scales(
         Phi.repeat_interleave(copies, 0), y.repeat_interleave(copies), torch.ones(50, dtype=torch.float64)
     )
     assert weighted.signal == pytest.approx(repeated.signal, rel=1e-9)
     assert weighted.noise == pytest.approx(repeated.noise, rel=1e-9)
 
 
-def test_the_first_lam_balances_the_curvature_of_the_loss_and_the_prior():
+def test_initial_lam_balances_curvature_of_loss_and_prior():
     scales = GaussianScales(signal=2.0, noise=0.04)
     assert scales.residual_scale == pytest.approx(0.2)
     assert scales.lam(100) == pytest.approx(0.3 * 0.2 / (100 * 2.0))
@@ -174,39 +174,41 @@ def test_the_first_lam_balances_the_curvature_of_the_loss_and_the_prior():
     assert stats.norm.pdf(stats.norm.ppf(levels)).mean() == pytest.approx(1 / (2 * math.sqrt(math.pi)), rel=1e-3)
 
 
-def test_without_a_signal_the_first_lam_is_bounded():
-    assert GaussianScales(signal=1e-12, noise=1.0).lam(50) == LARGEST_GUESS
+def test_initial_lam_is_bounded_without_signal():
+    assert GaussianScales(signal=1e-12, noise=1.0).lam(50) == MAX_INITIAL_LAM
 
 
 def points(n, d=3, seed=0):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def dense(X, Z, shares, lengthscale):
+def dense(X, Z, proportions, lengthscale):
     inner = X @ Z.T / X.shape[1]
     stationary = torch.exp(-(torch.cdist(X, Z) ** 2) / (2 * lengthscale**2))
-    return shares.stationary * stationary + shares.linear * inner + shares.quadratic * inner**2
+    return proportions.stationary * stationary + proportions.linear * inner + proportions.quadratic * inner**2
 
 
-@pytest.mark.parametrize("shares", [KernelShares(0.5, 0.5), KernelShares(0.2, 0.3, 0.5), KernelShares(0.6, 0.0, 0.4)])
-def test_rows_have_the_inner_products_of_the_dense_kernel(shares):
+@pytest.mark.parametrize(
+    "proportions", [KernelProportions(0.5, 0.5), KernelProportions(0.2, 0.3, 0.5), KernelProportions(0.6, 0.0, 0.4)]
+)
+def test_trend_factor_reproduces_the_dense_kernel(proportions):
     X = points(10)
-    phi = TrendFactor(input_factor(X, lengthscale=1.5), shares)
+    phi = TrendFactor(input_factor(X, lengthscale=1.5), proportions)
     new = points(4, seed=1)
-    torch.testing.assert_close(phi(new) @ phi(X).T, dense(new, X, shares, 1.5), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(phi(new) @ phi(X).T, dense(new, X, proportions, 1.5), rtol=1e-8, atol=1e-8)
 
 
-def test_rows_at_the_anchors_are_kept():
+def test_trend_factor_anchor_rows_equal_evaluated_rows():
     X = points(8)
-    phi = TrendFactor(KernelFactor(RBFKernel().double(), X), KernelShares(0.3, 0.3, 0.4))
+    phi = TrendFactor(KernelFactor(RBFKernel().double(), X), KernelProportions(0.3, 0.3, 0.4))
     torch.testing.assert_close(phi.anchor_rows, phi(X), rtol=1e-9, atol=1e-9)
 
 
-def test_products_have_the_squared_inner_product():
+def test_quadratic_monomials_have_the_squared_inner_product():
     X, Z = points(6), points(5, seed=2)
-    torch.testing.assert_close(products(X) @ products(Z).T, (X @ Z.T) ** 2)
+    torch.testing.assert_close(quadratic_monomials(X) @ quadratic_monomials(Z).T, (X @ Z.T) ** 2)
 
 
-def test_shares_are_parts_of_one():
-    shares = KernelShares.of(stationary=2.0, linear=1.0, quadratic=1.0)
-    assert (shares.stationary, shares.linear, shares.quadratic) == (0.5, 0.25, 0.25)
+def test_proportions_sum_to_one():
+    proportions = KernelProportions.from_variances(stationary=2.0, linear=1.0, quadratic=1.0)
+    assert (proportions.stationary, proportions.linear, proportions.quadratic) == (0.5, 0.25, 0.25)

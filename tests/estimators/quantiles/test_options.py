@@ -12,41 +12,41 @@ from ovkgp.estimators.quantiles.options import canonical_lam, check_levels, chec
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.losses import TaskMeasure, grid
 
-BAD = [
-    ({"kernel": "rfb"}, "kernel must be"),
-    ({"task_kernel": "sine"}, "task_kernel must be"),
-    ({"lengthscale": -1.0}, "lengthscale must be"),
-    ({"lengthscale": "long"}, "lengthscale must be"),
-    ({"task_lengthscale": "auto"}, "task_lengthscale must be"),
-    ({"task_lengthscale": LearnedKernel(1.0)}, "task_lengthscale must be"),
-    ({"trend": "cubic"}, "trend must be"),
+INVALID = [
+    ({"kernel": "rfb"}, "kernel"),
+    ({"task_kernel": "sine"}, "task_kernel"),
+    ({"lengthscale": -1.0}, "lengthscale"),
+    ({"lengthscale": "long"}, "lengthscale"),
+    ({"task_lengthscale": "auto"}, "task_lengthscale"),
+    ({"task_lengthscale": LearnedKernel(1.0)}, "task_lengthscale"),
+    ({"trend": "cubic"}, "trend"),
     ({"trend": "linear", "kernel": RBFKernel()}, "LinearKernel"),
-    ({"trend": "linear", "lengthscale": LearnedKernel(1.0)}, "has its trend already"),
-    ({"trend": "linear", "feature_extractor": torch.nn.Linear(1, 1), "lam": 0.1}, "trend is not for"),
-    ({"lam": [0.1, 0.2]}, "one positive number"),
-    ({"convention": "half"}, "convention must be"),
-    ({"coupling": "loose"}, "coupling must be"),
-    ({"levels": [0.1]}, "leave levels out"),
+    ({"trend": "linear", "lengthscale": LearnedKernel(1.0)}, "LearnedKernel"),
+    ({"trend": "linear", "feature_extractor": torch.nn.Linear(1, 1), "lam": 0.1}, "feature_extractor"),
+    ({"lam": [0.1, 0.2]}, "lam"),
+    ({"convention": "half"}, "convention"),
+    ({"coupling": "loose"}, "coupling"),
+    ({"levels": [0.1]}, "levels"),
     ({"num_tasks": 0}, "num_tasks"),
-    ({"measure": "simpson"}, "measure must be"),
-    ({"noncrossing": "sort"}, "noncrossing must be"),
+    ({"measure": "simpson"}, "measure"),
+    ({"noncrossing": "sort"}, "noncrossing"),
     ({"noncrossing": "penalty", "coupling": "joint"}, "rearrange"),
     ({"lam_nc": -1.0}, "lam_nc"),
-    ({"loss": "square"}, "loss must be"),
-    ({"loss": "smoothed_pinball"}, "kappa must be"),
-    ({"kappa": 0.1}, "leave it out"),
-    ({"prior_mean": "flat"}, "prior_mean must be"),
+    ({"loss": "square"}, "loss"),
+    ({"loss": "smoothed_pinball"}, "kappa"),
+    ({"kappa": 0.1}, "kappa"),
+    ({"prior_mean": "flat"}, "prior_mean"),
     ({"num_frequencies": 0}, "num_frequencies"),
     ({"feature_extractor": "network", "lam": 0.1}, "torch.nn.Module"),
     ({"feature_extractor": torch.nn.Linear(1, 1)}, "BayesSearchCV"),
-    ({"tol": 0.0}, "tol must be"),
+    ({"tol": 0.0}, "tol"),
     ({"max_iter": 0}, "max_iter"),
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), BAD)
-def test_bad_options_are_refused_in_words(options, words):
-    with pytest.raises(OptionError, match=words):
+@pytest.mark.parametrize(("options", "match"), INVALID)
+def test_quantile_options_reject_invalid_values(options, match):
+    with pytest.raises(OptionError, match=match):
         check_quantile_options(InfiniteQuantileRegressor(**options))
 
 
@@ -65,23 +65,23 @@ def test_bad_options_are_refused_in_words(options, words):
         {"loss": "smoothed_pinball", "kappa": 0.1},
     ],
 )
-def test_good_options_pass(options):
+def test_quantile_options_accept_valid_values(options):
     check_quantile_options(InfiniteQuantileRegressor(**options))
 
 
 def test_lam_must_be_positive():
-    with pytest.raises(InputError, match="lam must be a positive number"):
+    with pytest.raises(InputError, match="lam"):
         check_quantile_options(InfiniteQuantileRegressor(lam=0.0))
 
 
-def test_finite_levels_and_nodes_lie_inside_zero_and_one():
+def test_levels_and_nodes_must_lie_between_zero_and_one():
     with pytest.raises(InputError, match="levels"):
         check_quantile_options(InfiniteQuantileRegressor(coupling="joint", levels=[0.0, 0.5]))
-    with pytest.raises(InputError, match="nodes of the measure"):
+    with pytest.raises(InputError, match="nodes"):
         check_quantile_options(InfiniteQuantileRegressor(measure=TaskMeasure(torch.tensor([0.5, 1.0]))))
 
 
-def test_bad_options_leave_a_fitted_model_as_it_was():
+def test_failed_option_check_keeps_the_fitted_model():
     X = np.linspace(0, 1, 20)[:, None]
     model = InfiniteQuantileRegressor(lengthscale=1.0, lam=1e-2).fit(X, X[:, 0])
     before = model.predict(X)
@@ -90,18 +90,18 @@ def test_bad_options_leave_a_fitted_model_as_it_was():
     np.testing.assert_array_equal(model.predict(X), before)
 
 
-def test_lam_of_the_stability_convention_is_twice_the_canonical_one():
+def test_canonical_lam_doubles_the_stability_convention():
     assert canonical_lam(InfiniteQuantileRegressor(lam=0.1)) == 0.1
     assert canonical_lam(InfiniteQuantileRegressor(lam=0.1, convention="stability")) == 0.2
 
 
 @pytest.mark.parametrize("levels", [[0.1, 1.0], [0.0], [np.nan], [[0.1]], [], "median", [0.1, 90]])
-def test_levels_that_are_none_are_refused(levels):
-    with pytest.raises(InputError, match="quantiles must"):
+def test_check_levels_rejects_invalid_levels(levels):
+    with pytest.raises(InputError, match="quantiles"):
         check_levels(levels)
 
 
-def test_levels_come_back_as_a_vector():
+def test_check_levels_returns_a_vector():
     assert check_levels(0.5).tolist() == [0.5]
     assert check_levels(torch.tensor([0.9, 0.1])).dtype == np.float64
 
@@ -116,25 +116,25 @@ def summary(data, **options):
     return str(InfiniteQuantileRegressor(random_state=0, **options).fit(*data).summary())
 
 
-def test_it_names_the_parts_of_a_kernel_with_a_trend(data):
+def test_summary_lists_kernel_terms_with_a_trend(data):
     text = summary(data)
     assert "all levels by 10 nodes" in text
     assert "% stationary" in text
     assert "% linear" in text
     assert "% quadratic" not in text
-    assert "tried; loss of rows left out" in text
+    assert "held-out loss" in text
     assert "40 distinct rows, 2 inputs" in text
 
 
-def test_it_is_silent_on_a_trend_where_there_is_none(data):
+def test_summary_omits_kernel_terms_without_a_trend(data):
     text = summary(data, lengthscale=0.5, lam=1e-3, coupling="joint")
     assert "stationary" not in text
     assert "levels 0.1, 0.3, 0.5, 0.7, 0.9, joint" in text
-    assert "tried" not in text
+    assert "held-out loss" not in text
     assert "λ 0.001" in text
 
 
-def test_it_names_random_features(data):
+def test_summary_lists_random_features(data):
     text = summary(data, lengthscale=0.5, lam=1e-3, num_frequencies=20, intercept=False, trend="linear")
     assert "20 random frequencies" in text
     assert "% linear" in text

@@ -35,28 +35,28 @@ def fitted(sine):
     return InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y)
 
 
-# --- what is learned ------------------------------------------------------------------------------------------------
+# --- curves ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_upper_quantile_of_skewed_data_is_the_upper_one():
-    """τ = .8 on exponential data: 1.609, where a turned sign gives 0.223."""
+def test_upper_quantile_of_skewed_data_is_correct():
+    """τ = .8 on exponential data: 1.609, where a wrong sign gives 0.223."""
     X, y, _ = make_exponential_quantiles(1000, random_state=0)
     model = InfiniteQuantileRegressor(lengthscale=2.0, lam=1e-3).fit(X, y)
     assert abs(model.predict(X, 0.8).mean() - 1.609) < 0.12
     assert abs((y <= model.predict(X, 0.8)).mean() - 0.8) < 0.02
 
 
-def test_defaults_come_close_to_the_oracle():
+def test_default_fit_is_close_to_the_oracle():
     train, test = make_sine_quantiles(400, random_state=1), make_sine_quantiles(2000, random_state=2)
     model = InfiniteQuantileRegressor(random_state=0).fit(train.X, train.y)
     oracle = pinball_losses(test.y, test.quantiles(test.X, LEVELS), np.array(LEVELS))
     assert model.pinball_loss(test.X, test.y, LEVELS).sum() < 1.03 * oracle.sum()
-    shares = (test.y[:, None] <= model.predict(test.X, LEVELS)).mean(0)
-    assert np.abs(shares - LEVELS).max() < 0.05
+    coverage = (test.y[:, None] <= model.predict(test.X, LEVELS)).mean(0)
+    assert np.abs(coverage - LEVELS).max() < 0.05
 
 
-def test_a_linear_model_is_that_of_scikit_learn():
-    """Independent levels, a linear kernel and λ → 0: quantile regression as everybody knows it."""
+def test_linear_fit_matches_scikit_learn():
+    """Independent levels, a linear kernel and λ → 0: linear quantile regression."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((80, 2))
     y = X @ [1.0, -2.0] + rng.standard_normal(80)
@@ -67,7 +67,7 @@ def test_a_linear_model_is_that_of_scikit_learn():
     np.testing.assert_allclose(ours.predict(X, 0.3), theirs.predict(X), atol=1e-3)
 
 
-def test_lambda_of_both_conventions_is_one_penalty(sine):
+def test_lam_conventions_are_equivalent(sine):
     """G-11: λ/2 ‖h‖² and λ ‖h‖²."""
     first, second = (
         InfiniteQuantileRegressor(lengthscale=0.5, lam=lam, convention=convention, tol=1e-7).fit(sine.X, sine.y)
@@ -76,36 +76,36 @@ def test_lambda_of_both_conventions_is_one_penalty(sine):
     np.testing.assert_array_equal(first.predict(sine.X, LEVELS), second.predict(sine.X, LEVELS))
 
 
-def test_g_14_joint_levels_are_the_nodes_of_a_measure(sine):
+def test_g_14_joint_levels_equal_nodes_of_a_measure(sine):
     joint = InfiniteQuantileRegressor(coupling="joint", levels=LEVELS, noncrossing=None, tol=1e-7, **FIXED)
     nodes = InfiniteQuantileRegressor(measure=grid(LEVELS), noncrossing=None, tol=1e-7, **FIXED)
     found = [model.fit(sine.X, sine.y).predict(sine.X, LEVELS) for model in (joint, nodes)]
     np.testing.assert_allclose(found[0], found[1], atol=2e-3)
 
 
-def test_g_14_independent_levels_are_fits_of_one_level_each(sine):
-    together = InfiniteQuantileRegressor(
+def test_g_14_independent_levels_equal_separate_fits(sine):
+    joint = InfiniteQuantileRegressor(
         coupling="independent", levels=[0.2, 0.8], noncrossing=None, tol=1e-8, lengthscale=0.5, lam=1e-3
     ).fit(sine.X, sine.y)
     for level in (0.2, 0.8):
-        # the two levels share the loss, half each, and not the penalty
-        alone = InfiniteQuantileRegressor(
+        # each of the two levels has half of the loss, and all of its penalty
+        single = InfiniteQuantileRegressor(
             coupling="independent", levels=[level], noncrossing=None, tol=1e-8, lengthscale=0.5, lam=2e-3
         ).fit(sine.X, sine.y)
-        np.testing.assert_allclose(together.predict(sine.X, level), alone.predict(sine.X, level), atol=2e-3)
+        np.testing.assert_allclose(joint.predict(sine.X, level), single.predict(sine.X, level), atol=2e-3)
 
 
-def test_random_features_come_to_the_exact_kernel(sine):
+def test_random_features_approach_the_exact_kernel(sine):
     exact = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y).predict(sine.X, LEVELS)
     many, few = (
         InfiniteQuantileRegressor(num_frequencies=number, **FIXED).fit(sine.X, sine.y).predict(sine.X, LEVELS)
         for number in (150, 5)
     )
-    assert np.abs(many - exact).mean() < 0.03  # of curves that are told apart by 0.3
+    assert np.abs(many - exact).mean() < 0.03  # of curves that differ by 0.3
     assert np.abs(many - exact).mean() < 0.5 * np.abs(few - exact).mean()
 
 
-def test_rows_that_come_twice_are_rows_of_weight_two(sine):
+def test_fit_counts_weights_as_copies(sine):
     X, y = sine.X[:60], sine.y[:60]
     weights = np.ones(60)
     weights[:20] = 2.0
@@ -115,15 +115,15 @@ def test_rows_that_come_twice_are_rows_of_weight_two(sine):
         np.testing.assert_allclose(ours, theirs)
 
 
-def test_units_do_not_matter(sine):
-    plain = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y).predict(sine.X, LEVELS, return_std=True)
+def test_predictions_are_equivariant_to_units(sine):
+    original = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y).predict(sine.X, LEVELS, return_std=True)
     scaled = InfiniteQuantileRegressor(**FIXED).fit(1e3 * sine.X, 1e6 * sine.y + 5e7)
     mean, std = scaled.predict(1e3 * sine.X, LEVELS, return_std=True)
-    np.testing.assert_allclose((mean - 5e7) / 1e6, plain[0], atol=1e-6)
-    np.testing.assert_allclose(std / 1e6, plain[1], rtol=1e-4)
+    np.testing.assert_allclose((mean - 5e7) / 1e6, original[0], atol=1e-6)
+    np.testing.assert_allclose(std / 1e6, original[1], rtol=1e-4)
 
 
-def test_a_smoothed_loss_of_little_width_is_the_sharp_one(sine):
+def test_smoothed_loss_of_small_width_approaches_pinball(sine):
     sharp = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y).predict(sine.X, LEVELS)
     smooth = InfiniteQuantileRegressor(loss="smoothed_pinball", kappa=1e-3, **FIXED).fit(sine.X, sine.y)
     assert np.abs(smooth.predict(sine.X, LEVELS) - sharp).max() < 0.03
@@ -132,26 +132,26 @@ def test_a_smoothed_loss_of_little_width_is_the_sharp_one(sine):
 # --- crossings ------------------------------------------------------------------------------------------------------
 
 
-def test_no_option_lets_curves_cross_more_than_none(sine):
+def test_noncrossing_options_reduce_crossings(sine):
     few = make_sine_quantiles(40, random_state=3)
-    shares = {}
+    proportions = {}
     for option in (None, "rearrange", "penalty", "exact"):
         model = InfiniteQuantileRegressor(lengthscale=0.3, lam=1e-4, task_lengthscale=0.3, noncrossing=option, tol=1e-6)
-        shares[option] = model.fit(few.X, few.y).crossing(few.X).share
-    assert shares[None] > 0
-    assert shares["rearrange"] == 0
-    # beyond the outermost nodes there are no anchors, and percentiles that still fall
-    assert shares["penalty"] < shares[None] and shares["exact"] < 0.5 * shares[None]
+        proportions[option] = model.fit(few.X, few.y).crossing(few.X).share
+    assert proportions[None] > 0
+    assert proportions["rearrange"] == 0
+    # percentiles beyond the outermost nodes are not constrained
+    assert proportions["penalty"] < proportions[None] and proportions["exact"] < 0.5 * proportions[None]
 
 
-def test_exact_curves_do_not_fall_at_the_anchors():
+def test_exact_noncrossing_has_nonnegative_slopes_at_anchors():
     few = make_sine_quantiles(40, random_state=3)
     model = InfiniteQuantileRegressor(lengthscale=0.3, lam=1e-4, noncrossing="exact").fit(few.X, few.y)
     slopes = model.function_.slopes(model.scaling_.inputs(few.X), model.measure_.nodes)
     assert slopes.min() > -1e-8
 
 
-def test_predictions_at_a_level_do_not_depend_on_the_others_asked_for(fitted, sine):
+def test_predictions_at_a_level_do_not_depend_on_other_levels(fitted, sine):
     together = fitted.predict(sine.X, [0.2, 0.9, 0.4])
     for column, level in enumerate((0.2, 0.9, 0.4)):
         np.testing.assert_allclose(together[:, column], fitted.predict(sine.X, level))
@@ -167,52 +167,52 @@ def test_std_has_the_shape_of_the_quantiles(fitted, sine):
         np.testing.assert_array_equal(mean, fitted.predict(sine.X[:7], quantiles))
 
 
-def test_far_from_the_data_the_curves_are_as_unsure_as_the_prior(fitted, sine):
+def test_std_is_that_of_the_prior_far_from_the_data(fitted, sine):
     near = fitted.predict(sine.X, 0.5, return_std=True)[1]
     far = fitted.predict([[50.0]], 0.5, return_std=True)[1][0]
     prior = fitted.scaling_.output_scale[0] * np.sqrt(fitted.sandwich_.temperature)
     assert far > 2 * near.max()
-    assert prior <= far < 1.5 * prior  # the constant that is added to the kernel is the rest
+    assert prior <= far < 1.5 * prior  # the rest is the intercept
 
 
-def test_more_rows_make_surer(fitted):
+def test_std_decreases_with_more_rows(fitted):
     many = make_sine_quantiles(1200, random_state=0)
-    surer = InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-3 / 8, num_frequencies=100, random_state=0).fit(
+    many_rows = InfiniteQuantileRegressor(lengthscale=0.5, lam=1e-3 / 8, num_frequencies=100, random_state=0).fit(
         many.X, many.y
     )
-    at = np.linspace(0.1, 1.4, 9)[:, None]
-    ratio = fitted.predict(at, LEVELS, return_std=True)[1] / surer.predict(at, LEVELS, return_std=True)[1]
+    points = np.linspace(0.1, 1.4, 9)[:, None]
+    ratio = fitted.predict(points, LEVELS, return_std=True)[1] / many_rows.predict(points, LEVELS, return_std=True)[1]
     assert 2.0 < ratio.mean() < 3.8  # √8 = 2.8
 
 
-def test_bootstrap_is_of_the_size_of_the_sandwich(sine):
-    at = np.linspace(0.2, 1.3, 9)[:, None]
+def test_bootstrap_std_agrees_with_the_sandwich(sine):
+    points = np.linspace(0.2, 1.3, 9)[:, None]
     std = {}
     for uncertainty in ("sandwich", "bootstrap"):
         model = InfiniteQuantileRegressor(uncertainty=uncertainty, num_replicates=30, **FIXED).fit(sine.X, sine.y)
-        std[uncertainty] = model.predict(at, LEVELS, return_std=True)[1]
+        std[uncertainty] = model.predict(points, LEVELS, return_std=True)[1]
     assert 0.7 < (std["bootstrap"] / std["sandwich"]).mean() < 1.3
 
 
 @pytest.mark.parametrize(
     "options", [{"coupling": "joint"}, {"coupling": "independent", "levels": [0.4]}, {"noncrossing": "exact"}]
 )
-def test_every_coupling_has_a_std(sine, options):
+def test_std_is_positive_for_every_coupling(sine, options):
     model = InfiniteQuantileRegressor(**options, **FIXED).fit(sine.X, sine.y)
     std = model.predict(sine.X, [0.4] if "levels" in options else [0.5], return_std=True)[1]
     assert np.isfinite(std).all() and (std > 0).all()
 
 
 def bands(model, seed, n=200):
-    """Whether bands of 90 % hold the true curves, (points, levels)."""
+    """Return whether 90 % bands contain the true curves, (points, levels)."""
     X, y, quantiles = make_sine_quantiles(n, random_state=seed)
     at, levels = np.linspace(0.1, 1.4, 27)[:, None], np.arange(1, 10) / 10
     mean, std = model.fit(X, y).predict(at, levels, return_std=True)
     return np.abs(mean - quantiles(at, levels)) <= 1.6449 * std
 
 
-def test_bands_of_90_percent_cover_the_true_curves():
-    """100 data sets of 200 rows, levels .1 to .9, x in [.1, 1.4]; lengthscale and λ are what the defaults choose on average."""
+def test_90_percent_bands_cover_the_true_curves():
+    """100 data sets of 200 rows, levels .1 to .9, x in [.1, 1.4]; lengthscale and λ are typical defaults."""
     model = InfiniteQuantileRegressor(lengthscale=0.57, lam=6.5e-4, random_state=0)
     inside = np.array([bands(model, seed) for seed in range(100)])
     assert 0.85 < inside.mean() < 0.95
@@ -220,7 +220,7 @@ def test_bands_of_90_percent_cover_the_true_curves():
 
 
 @pytest.mark.slow
-def test_bands_of_the_defaults_cover_the_true_curves():
+def test_90_percent_bands_of_defaults_cover_the_true_curves():
     inside = np.array([bands(InfiniteQuantileRegressor(random_state=0), seed) for seed in range(100)])
     assert 0.85 < inside.mean() < 0.95
     assert (inside.mean((0, 1)) > 0.82).all() and (inside.mean((0, 1)) < 0.97).all()
@@ -229,9 +229,9 @@ def test_bands_of_the_defaults_cover_the_true_curves():
 # --- many rows ------------------------------------------------------------------------------------------------------
 
 
-def test_rows_made_a_few_at_a_time_give_the_same_model(sine, monkeypatch):
+def test_streamed_features_give_the_same_model(sine, monkeypatch):
     whole = InfiniteQuantileRegressor(num_frequencies=30, tol=1e-5, **FIXED).fit(sine.X, sine.y)
-    monkeypatch.setattr(quantile_model, "FASTER_APART", 100)
+    monkeypatch.setattr(quantile_model, "STREAMING_THRESHOLD_ENTRIES", 100)
     parts = InfiniteQuantileRegressor(num_frequencies=30, tol=1e-5, **FIXED).fit(sine.X, sine.y)
     assert parts.fit_report_.converged
     for ours, theirs in zip(*(m.predict(sine.X, LEVELS, return_std=True) for m in (whole, parts)), strict=True):
@@ -239,20 +239,20 @@ def test_rows_made_a_few_at_a_time_give_the_same_model(sine, monkeypatch):
     assert parts.posterior_.sample(sine.X[:2], LEVELS, 3, random_state=0).shape == (3, 2, 5)
 
 
-def test_lambda_of_streamed_rows_comes_from_a_part_of_them(sine, monkeypatch):
-    monkeypatch.setattr(quantile_model, "FASTER_APART", 100)
-    monkeypatch.setattr(quantile_model, "SAMPLE", 60)
+def test_lam_of_streamed_features_is_selected_on_a_subset(sine, monkeypatch):
+    monkeypatch.setattr(quantile_model, "STREAMING_THRESHOLD_ENTRIES", 100)
+    monkeypatch.setattr(quantile_model, "MAX_SELECTION_ROWS", 60)
     model = InfiniteQuantileRegressor(lengthscale=0.5, num_frequencies=20, random_state=0).fit(sine.X, sine.y)
     assert model.lam_ == pytest.approx(model.lam_path_.best * 60 / 150)
 
 
-def test_penalties_on_crossings_need_all_rows_in_memory(sine, monkeypatch):
-    monkeypatch.setattr(quantile_model, "MAX_ENTRIES", 100)
+def test_noncrossing_penalty_raises_for_streamed_features(sine, monkeypatch):
+    monkeypatch.setattr(quantile_model, "MAX_STORED_ENTRIES", 100)
     with pytest.raises(OptionError, match="rearrange"):
         InfiniteQuantileRegressor(num_frequencies=20, noncrossing="exact", **FIXED).fit(sine.X, sine.y)
 
 
-# --- asking and judging ---------------------------------------------------------------------------------------------
+# --- predictions and scores -----------------------------------------------------------------------------------------
 
 
 def test_distribution_has_the_predicted_quantiles(fitted, sine):
@@ -265,9 +265,9 @@ def test_distribution_has_the_predicted_quantiles(fitted, sine):
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9])
-def test_intervals_hold_the_share_of_fresh_rows_they_name(level):
-    """Few rows and many inputs, where the curves alone lie far too close together."""
-    shares = {}
+def test_calibrated_intervals_have_nominal_coverage(level):
+    """Few rows and many inputs, where uncalibrated intervals are far too narrow."""
+    proportions = {}
     for calibrate in (True, False):
         inside = []
         for seed in range(6):
@@ -278,12 +278,12 @@ def test_intervals_hold_the_share_of_fresh_rows_they_name(level):
             lower, upper = model.predict_interval(Z, level, calibrate=calibrate)
             assert (lower <= upper).all()
             inside.append(((lower <= z) & (z <= upper)).mean())
-        shares[calibrate] = np.mean(inside)
-    assert abs(shares[True] - level) < 0.06
-    assert shares[False] < level - 0.1
+        proportions[calibrate] = np.mean(inside)
+    assert abs(proportions[True] - level) < 0.06
+    assert proportions[False] < level - 0.1
 
 
-def test_finite_levels_have_the_interval_between_two_of_them(sine):
+def test_intervals_of_finite_levels_need_learned_ends(sine):
     model = InfiniteQuantileRegressor(coupling="joint", **FIXED).fit(sine.X, sine.y)
     lower, upper = model.predict_interval(sine.X, 0.8)
     assert abs(((lower <= sine.y) & (sine.y <= upper)).mean() - 0.8) < 0.12
@@ -291,12 +291,12 @@ def test_finite_levels_have_the_interval_between_two_of_them(sine):
         model.predict_interval(sine.X, 0.7)
 
 
-def test_an_interval_is_of_one_level(fitted, sine):
-    with pytest.raises(InputError, match="one number"):
+def test_predict_interval_rejects_several_levels(fitted, sine):
+    with pytest.raises(InputError, match="level"):
         fitted.predict_interval(sine.X, [0.5, 0.9])
 
 
-def test_outliers_move_no_quantile_but_the_outermost():
+def test_outliers_hardly_change_inner_quantiles():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2))
     y = X[:, 0] + 0.3 * rng.standard_normal(60)
@@ -307,8 +307,8 @@ def test_outliers_move_no_quantile_but_the_outermost():
         np.testing.assert_allclose(moved, clean, atol=0.25)
 
 
-def test_where_inputs_say_nothing_the_bands_still_cover():
-    """y ~ N(0, 1), whatever X: what is not known is the prior mean."""
+def test_bands_cover_without_informative_inputs():
+    """y ~ N(0, 1) independent of X: the uncertainty is that of the prior mean."""
     inside = []
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -319,7 +319,7 @@ def test_where_inputs_say_nothing_the_bands_still_cover():
     assert np.mean(inside) > 0.75
 
 
-def test_few_rows_are_warned_of():
+def test_std_warns_for_few_rows():
     rng = np.random.default_rng(0)
     model = InfiniteQuantileRegressor(lam=1e-2, lengthscale=1.0).fit(
         rng.standard_normal((12, 1)), rng.standard_normal(12)
@@ -328,14 +328,14 @@ def test_few_rows_are_warned_of():
         model.predict([[0.0]], 0.5, return_std=True)
 
 
-def test_score_is_one_for_perfect_and_zero_for_nothing(fitted, sine):
+def test_score_is_zero_for_an_uninformative_fit(fitted, sine):
     assert 0.2 < fitted.score(sine.X, sine.y) < 1
     X, y, _ = make_exponential_quantiles(300, random_state=0)
-    nothing = InfiniteQuantileRegressor(lengthscale=1.0, lam=10.0).fit(X, y)
-    assert abs(nothing.score(X, y)) < 0.1
+    uninformative = InfiniteQuantileRegressor(lengthscale=1.0, lam=10.0).fit(X, y)
+    assert abs(uninformative.score(X, y)) < 0.1
 
 
-def test_data_frames_and_tensors_are_taken(sine):
+def test_fit_accepts_data_frames_and_tensors(sine):
     frame = pd.DataFrame(sine.X, columns=["x"])
     model = InfiniteQuantileRegressor(**FIXED).fit(frame, pd.Series(sine.y))
     assert list(model.feature_names_in_) == ["x"]
@@ -343,17 +343,17 @@ def test_data_frames_and_tensors_are_taken(sine):
     np.testing.assert_array_equal(model.predict(frame, LEVELS), again.predict(sine.X, LEVELS))
 
 
-def test_summary_names_what_was_learned(fitted):
+def test_summary_lists_gap_and_levels(fitted):
     assert "duality gap" in str(fitted.summary()) and "all levels" in str(fitted.summary())
 
 
-def test_the_same_seed_gives_the_same_bits(sine):
+def test_fit_is_reproducible_with_a_seed(sine):
     options = {"num_frequencies": 20, "measure": "sobol", "lengthscale": "median", "random_state": 3}
     first, second = (InfiniteQuantileRegressor(**options).fit(sine.X, sine.y).predict(sine.X, LEVELS) for _ in range(2))
     np.testing.assert_array_equal(first, second)
 
 
-# --- keeping --------------------------------------------------------------------------------------------------------
+# --- storage --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_the_same_seed_gives_the_same_bits(sine):
         {"uncertainty": "bootstrap", "num_replicates": 3},
     ],
 )
-def test_saved_and_loaded_it_says_the_same_to_the_bit(sine, tmp_path, options):
+def test_save_and_load_keep_predictions_exactly(sine, tmp_path, options):
     model = InfiniteQuantileRegressor(**options, **FIXED).fit(sine.X, sine.y)
     expected = model.predict(sine.X, LEVELS, return_std=True)
     interval = model.predict_interval(sine.X, 0.8) if model.coupling == "infinite" else ()
@@ -379,7 +379,7 @@ def test_saved_and_loaded_it_says_the_same_to_the_bit(sine, tmp_path, options):
         assert again.get_params().keys() == model.get_params().keys() and again.gap_ == model.gap_
 
 
-def test_a_corrupt_file_is_refused(fitted, tmp_path):
+def test_load_rejects_a_corrupt_file(fitted, tmp_path):
     path = tmp_path / "model.ovkgp"
     fitted.save(path)
     content = bytearray(path.read_bytes())
@@ -389,43 +389,36 @@ def test_a_corrupt_file_is_refused(fitted, tmp_path):
         ovkgp.load(path)
 
 
-def test_a_network_can_be_pickled_and_says_that_it_cannot_be_saved(sine, tmp_path):
+def test_network_can_be_pickled_but_not_saved(sine, tmp_path):
     network = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
     model = InfiniteQuantileRegressor(feature_extractor=network, extractor_epochs=2, lam=1e-3, random_state=0)
     model.fit(sine.X, sine.y)
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict(sine.X, LEVELS), model.predict(sine.X, LEVELS))
     assert model.predict(sine.X, LEVELS, return_std=True)[1].min() > 0
-    with pytest.raises(InputError, match="pickle"):
+    with pytest.raises(InputError, match="network"):
         model.save(tmp_path / "model.ovkgp")
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------
+# --- validation -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"lam": [1.0, 2.0]}, "lam"),
         ({"coupling": "some"}, "coupling"),
-        ({"levels": [0.5]}, "levels"),
-        ({"noncrossing": "often"}, "noncrossing"),
         ({"coupling": "joint", "noncrossing": "exact"}, "rearrange"),
         ({"uncertainty": "guess"}, "uncertainty"),
         ({"num_replicates": 1}, "num_replicates"),
-        ({"loss": "smoothed_pinball"}, "kappa"),
-        ({"kappa": 0.1}, "kappa"),
-        ({"feature_extractor": "cnn", "lam": 1.0}, "Module"),
         ({"kernel": RBFKernel, "lam": 1.0}, "kernel"),
-        ({"tol": 0.0}, "tol"),
     ],
 )
-def test_options_that_there_are_not_are_refused(sine, options, message):
+def test_fit_rejects_invalid_options(sine, options, message):
     with pytest.raises(OptionError, match=message):
         InfiniteQuantileRegressor(**options).fit(sine.X, sine.y)
 
 
-def test_bad_data_are_refused(sine, fitted):
+def test_fit_and_predict_reject_invalid_data(sine, fitted):
     X, y = sine.X.copy(), sine.y.copy()
     X[3] = np.nan
     with pytest.raises(ValueError, match="NaN"):
@@ -433,9 +426,9 @@ def test_bad_data_are_refused(sine, fitted):
     y[3] = np.inf
     with pytest.raises(ValueError, match="inf"):
         InfiniteQuantileRegressor().fit(sine.X, y)
-    with pytest.raises(InputError, match="at least two"):
+    with pytest.raises(InputError, match="1 sample"):
         InfiniteQuantileRegressor().fit([[1.0]], [2.0])
-    with pytest.raises(InputError, match="one output"):
+    with pytest.raises(InputError, match="shape"):
         InfiniteQuantileRegressor().fit(sine.X, np.zeros((150, 2)))
     with pytest.raises(ValueError, match="features"):
         fitted.predict(np.zeros((3, 2)))
@@ -447,16 +440,16 @@ def test_bad_data_are_refused(sine, fitted):
         InfiniteQuantileRegressor(coupling="joint", **FIXED).fit(sine.X, sine.y).predict(sine.X, 0.33)
 
 
-def test_a_failed_fit_leaves_the_model_as_it_was(sine):
+def test_failed_fit_keeps_the_previous_model(sine):
     model = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y)
     before = model.predict(sine.X, LEVELS)
     model.set_params(lam=-1.0)
-    with pytest.raises(InputError, match="lam must be a positive number"):
+    with pytest.raises(InputError, match="lam"):
         model.fit(sine.X[:20], sine.y[:20])
     np.testing.assert_array_equal(model.predict(sine.X, LEVELS), before)
 
 
-def test_a_constant_target_is_predicted_with_certainty():
+def test_constant_target_is_predicted_exactly():
     X = np.linspace(0, 1, 20)[:, None]
     model = InfiniteQuantileRegressor().fit(X, np.full(20, 3.0))
     mean, std = model.predict(X, LEVELS, return_std=True)
@@ -464,7 +457,7 @@ def test_a_constant_target_is_predicted_with_certainty():
     assert np.isfinite(std).all()
 
 
-def test_two_rows_and_equal_inputs_are_enough():
+def test_fit_accepts_two_rows_and_equal_inputs():
     model = InfiniteQuantileRegressor(lam=1e-2, lengthscale=1.0).fit([[0.0], [1.0]], [0.0, 1.0])
     with pytest.warns(FitWarning, match="2 rows"):
         assert np.isfinite(model.predict([[0.5]], LEVELS, return_std=True)).all()
@@ -475,41 +468,46 @@ def test_two_rows_and_equal_inputs_are_enough():
     assert abs(same.predict(np.zeros((1, 2)), 0.5)[0] - np.median(y)) < 0.2
 
 
-def test_ctrl_c_keeps_the_best_curves_so_far(sine, monkeypatch):
-    def interrupted(self, budget, bar):
+def test_interrupted_fit_keeps_the_best_curves(sine, monkeypatch):
+    def interrupt(self, budget, bar):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(primal.ADMM, "run", interrupted)
+    monkeypatch.setattr(primal.ADMM, "run", interrupt)
     with pytest.warns(FitWarning, match="interrupted"):
         model = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y)
     assert model.fit_report_.interrupted and np.isfinite(model.predict(sine.X, LEVELS)).all()
 
 
-def test_ctrl_c_in_the_bootstrap_ends_all_replicates(sine, monkeypatch):
+def test_interrupted_bootstrap_keeps_complete_replicates(sine, monkeypatch):
     model = InfiniteQuantileRegressor(uncertainty="bootstrap", num_replicates=10, **FIXED).fit(sine.X, sine.y)
     rounds, calls = primal.ADMM.run, []
 
-    def third_time(self, budget, bar):
+    def interrupt_third(self, budget, bar):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
         return rounds(self, budget, bar)
 
-    monkeypatch.setattr(primal.ADMM, "run", third_time)
+    monkeypatch.setattr(primal.ADMM, "run", interrupt_third)
     with pytest.warns(FitWarning, match="2 of 10"):
         model.predict(sine.X[:3], 0.5, return_std=True)
     assert len(model._replicates) == 2
 
 
-INFINITE_QUANTILE_CHECKS_FIXED = {"lengthscale": "median", "lam": 1e-5, "num_tasks": 5, "tol": 1e-3}
+FAST_OPTIONS = {"lengthscale": "median", "lam": 1e-5, "num_tasks": 5, "tol": 1e-3}
 
 
+@parametrize_with_checks([InfiniteQuantileRegressor(random_state=0)])
+def test_scikit_learn_checks_pass(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
 @parametrize_with_checks(
     [
-        InfiniteQuantileRegressor(random_state=0),
-        InfiniteQuantileRegressor(coupling="joint", random_state=0, **INFINITE_QUANTILE_CHECKS_FIXED),
-        InfiniteQuantileRegressor(num_frequencies=50, random_state=0, **INFINITE_QUANTILE_CHECKS_FIXED),
+        InfiniteQuantileRegressor(coupling="joint", random_state=0, **FAST_OPTIONS),
+        InfiniteQuantileRegressor(num_frequencies=50, random_state=0, **FAST_OPTIONS),
     ]
 )
-def test_scikit_learn_checks_pass(estimator, check):
+def test_scikit_learn_checks_pass_with_other_options(estimator, check):
     check(estimator)

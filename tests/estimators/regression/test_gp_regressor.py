@@ -1,4 +1,4 @@
-"""GPRegressor: scikit-learn's own checks, the shapes and units of its answers, and data that nobody likes."""
+"""Tests of `GPRegressor`: scikit-learn's checks, shapes and units of predictions, degenerate data and errors."""
 
 import copy
 import os
@@ -21,8 +21,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators.common.named_kernels import approximate, structure
-from ovkgp.estimators.common.scaling import in_user_units
+from ovkgp.estimators.common.named_kernels import approximate, make_named_kernel
+from ovkgp.estimators.common.scaling import in_original_units
 from ovkgp.estimators.regression.training import RegressorTrainer, Table, num_weights
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
 from ovkgp.inference import hyperparameters
@@ -30,19 +30,24 @@ from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, KnownMatrix
 from ovkgp.kernels.fields import FieldKernel
 
 
+@parametrize_with_checks([ovkgp.GPRegressor(random_state=0)])
+def test_gp_regressor_passes_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
 @parametrize_with_checks(
     [
-        ovkgp.GPRegressor(random_state=0),
         ovkgp.GPRegressor(kernel="decomposable", approximation="orff", num_frequencies=30, random_state=0),
         ovkgp.GPRegressor(kernel="lmc", approximation="nystrom", num_frequencies=20, noise="full", random_state=0),
     ]
 )
-def test_scikit_learn_checks(estimator, check):
+def test_gp_regressor_passes_scikit_learn_checks_with_features(estimator, check):
     check(estimator)
 
 
 def smooth(n=60, seed=0, missing=0.0):
-    """Inputs (n, 2), noisy outputs (n, 3) of different scales, and the truth."""
+    """Inputs (n, 2), noisy outputs (n, 3) of different scales, and the ground truth."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(0, 5, (n, 2))
     truth = np.c_[np.sin(X[:, 0]), 50 + 10 * np.cos(X[:, 1]), 0.01 * np.sin(X.sum(1))]
@@ -57,10 +62,10 @@ def fitted():
     return ovkgp.GPRegressor(kernel="decomposable", random_state=0).fit(X, Y)
 
 
-# --- answers ------------------------------------------------------------------------------------------------------------
+# --- predictions--------------------------------------------------------------------------------------------------------
 
 
-def test_shapes(fitted):
+def test_predictions_have_documented_shapes(fitted):
     X = np.random.default_rng(1).uniform(0, 5, (7, 2))
     mean, std = fitted.predict(X, return_std=True)
     assert mean.shape == std.shape == (7, 3) and mean.dtype == std.dtype == np.float64
@@ -73,7 +78,7 @@ def test_shapes(fitted):
     np.testing.assert_array_equal(fitted.sample_y(X, 2, random_state=3), fitted.sample_y(X, 2, random_state=3))
 
 
-def test_one_dimensional_targets_stay_one_dimensional():
+def test_predictions_are_one_dimensional_for_one_dimensional_targets():
     X, Y, _ = smooth()
     flat = ovkgp.GPRegressor(random_state=0).fit(X, Y[:, 0])
     column = ovkgp.GPRegressor(random_state=0).fit(X, Y[:, :1])
@@ -85,7 +90,7 @@ def test_one_dimensional_targets_stay_one_dimensional():
     np.testing.assert_allclose(column.predict(X[:5])[:, 0], mean)
 
 
-def test_std_cov_and_noise_agree(fitted):
+def test_std_agrees_with_covariances_and_noise(fitted):
     X = np.random.default_rng(2).uniform(0, 5, (6, 2))
     _, std = fitted.predict(X, return_std=True)
     _, cov = fitted.predict(X, return_cov=True)
@@ -96,8 +101,8 @@ def test_std_cov_and_noise_agree(fitted):
     np.testing.assert_allclose(std**2 - latent**2, np.broadcast_to(np.diag(fitted.noise_), (6, 3)))
 
 
-def test_it_is_the_gp_behind_it_in_the_users_units(fitted):
-    """The same kernel, noise and mean written in the units of the data give the same posterior and evidence."""
+def test_predictions_equal_the_gp_in_original_units(fitted):
+    """A kernel, noise and mean in original units give the same posterior and evidence."""
     X, Y, _ = smooth(missing=0.2)
     scaling, gp = fitted.scaling_, fitted.gp_
     scale = torch.from_numpy(scaling.output_scale)
@@ -117,7 +122,7 @@ def test_it_is_the_gp_behind_it_in_the_users_units(fitted):
     assert posterior.log_evidence == pytest.approx(fitted.log_evidence_, rel=1e-8)
 
 
-def test_score_looks_at_observed_entries_only(fitted):
+def test_score_uses_observed_entries_only(fitted):
     X, Y, truth = smooth(missing=0.2)
     gaps = truth.copy()
     gaps[np.isnan(Y)] = np.nan
@@ -131,7 +136,7 @@ def test_score_looks_at_observed_entries_only(fitted):
     assert fitted.score(X, gaps) > 0.95
 
 
-def test_data_frames_keep_their_names():
+def test_fit_keeps_names_of_data_frames():
     X, Y, _ = smooth()
     model = ovkgp.GPRegressor(kernel="independent", random_state=0)
     model.fit(pd.DataFrame(X, columns=["east", "north"]), pd.DataFrame(Y, columns=["u", "v", "w"]))
@@ -143,13 +148,13 @@ def test_data_frames_keep_their_names():
         model.predict(frame)
 
 
-def test_tensors_are_welcome(fitted):
+def test_fit_accepts_tensors(fitted):
     X, Y, _ = smooth(missing=0.2)
     again = ovkgp.GPRegressor(kernel="decomposable", random_state=0).fit(torch.tensor(X), torch.tensor(Y))
     np.testing.assert_array_equal(again.predict(torch.tensor(X)), fitted.predict(X))
 
 
-def test_random_state_reproduces_bit_for_bit():
+def test_random_state_makes_fit_bitwise_reproducible():
     X, Y, _ = smooth(missing=0.1)
     options = dict(kernel="decomposable", approximation="orff", num_frequencies=40, random_state=3)
     one, two = (ovkgp.GPRegressor(**options).fit(X, Y).predict(X, return_std=True) for _ in range(2))
@@ -157,7 +162,7 @@ def test_random_state_reproduces_bit_for_bit():
     np.testing.assert_array_equal(one[1], two[1])
 
 
-def test_fit_leaves_the_given_kernel_alone():
+def test_fit_does_not_modify_the_kernel_object():
     X, Y, _ = smooth()
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3, rank=2)
     before = copy.deepcopy(kernel.state_dict())
@@ -167,7 +172,7 @@ def test_fit_leaves_the_given_kernel_alone():
     assert model.score(X, Y) > 0.9
 
 
-def test_fixed_hyperparameters_of_a_kernel_object_are_in_the_users_units():
+def test_fixed_hyperparameters_of_a_kernel_object_are_in_original_units():
     X, Y, _ = smooth()
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), output_matrix=torch.diag(torch.tensor([1.0, 100.0, 1e-4])))
     kernel.base_kernel.lengthscale = 1.5
@@ -183,15 +188,15 @@ def test_fixed_hyperparameters_of_a_kernel_object_are_in_the_users_units():
 
 
 @pytest.mark.parametrize("noise", [0.04, [0.04, 1.0, 1e-6], np.diag([0.04, 1.0, 1e-6])])
-def test_fixed_noise_is_in_the_users_units(noise):
+def test_fixed_noise_is_in_original_units(noise):
     X, Y, _ = smooth()
     model = ovkgp.GPRegressor(kernel="decomposable", noise=noise, random_state=0).fit(X, Y)
     expected = np.diag(np.broadcast_to(noise, 3)) if np.ndim(noise) < 2 else noise
     np.testing.assert_allclose(model.noise_, expected, rtol=1e-10)
 
 
-def test_known_noise_of_each_entry():
-    """A point that is known to be worthless is as good as a missing one."""
+def test_known_noise_downweights_entries():
+    """An entry with a huge known variance has the effect of a missing one."""
     X, Y, _ = smooth()
     noise = np.full(Y.shape, 0.01) * Y.std(0) ** 2
     spoilt, gone = Y.copy(), Y.copy()
@@ -204,16 +209,16 @@ def test_known_noise_of_each_entry():
     two = ovkgp.GPRegressor(**options).fit(X[keep], Y[keep], noise=noise[keep])
     truth = smooth()[2]
     assert one.score(X, truth) > 0.97 and two.score(X, truth) > 0.97
-    with pytest.raises(InputError, match="variance for each entry"):
+    with pytest.raises(InputError, match="noise"):
         one.fit(X, Y, noise=noise[:, 0])
 
 
-# --- structure ----------------------------------------------------------------------------------------------------------
+# --- kernels ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kernel", ["independent", "decomposable", "lmc"])
 @pytest.mark.parametrize("approximation", ["exact", "orff", "nystrom"])
-def test_structures_and_approximations_learn(kernel, approximation):
+def test_named_kernels_and_approximations_recover_the_functions(kernel, approximation):
     X, Y, truth = smooth(80, missing=0.15)
     model = ovkgp.GPRegressor(kernel=kernel, approximation=approximation, num_frequencies=40, random_state=0).fit(X, Y)
     assert (model.kernel_, model.approximation_) == (kernel, approximation)
@@ -223,7 +228,7 @@ def test_structures_and_approximations_learn(kernel, approximation):
 
 
 def vortex(n=60, seed=0, scale=(1.0, 100.0)):
-    """An incompressible field of two components whose scales differ: inputs are stretched alike, so that it stays so."""
+    """Incompressible field of two components with different scales; inputs are stretched alike, so that it stays incompressible."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1, 1, (n, 2)) * np.array(scale)
     x, y = (X / np.array(scale)).T
@@ -233,8 +238,8 @@ def vortex(n=60, seed=0, scale=(1.0, 100.0)):
 
 
 @pytest.mark.parametrize("approximation", ["exact", "orff"])
-def test_divergence_free_mean_whatever_the_scales(approximation):
-    """Components whose scales differ a hundredfold: their own scalings would destroy the property."""
+def test_divergence_free_mean_has_no_divergence_at_any_scale(approximation):
+    """The scales of the components differ a hundredfold; separate scalings would destroy the property."""
     X, Y = vortex()
     model = ovkgp.GPRegressor(kernel="divergence_free", approximation=approximation, num_frequencies=60, random_state=0)
     model.fit(X, Y)
@@ -251,14 +256,14 @@ def test_divergence_free_mean_whatever_the_scales(approximation):
 
 
 @pytest.mark.parametrize("kernel", ["curl_free", "divergence_free", "helmholtz"])
-def test_field_kernels_share_one_scale_and_keep_the_axes(kernel):
+def test_named_field_kernels_share_one_scale(kernel):
     X, Y = vortex(scale=(1.0, 1.0))
     model = ovkgp.GPRegressor(kernel=kernel, random_state=0).fit(X * [1.0, 30.0], Y)
     assert np.ptp(model.scaling_.output_scale) == np.ptp(model.scaling_.input_scale) == 0
     assert any(isinstance(part, FieldKernel) for part in model.gp_.kernel.modules())
 
 
-def test_given_field_kernel_shares_one_scale_and_leaves_inputs_alone():
+def test_given_field_kernel_shares_one_scale_and_does_not_scale_inputs():
     X, Y = vortex(scale=(1.0, 1.0))
     kernel = ScaleKernel(DivergenceFreeKernel(RBFKernel(), num_dims=2))
     model = ovkgp.GPRegressor(kernel=kernel, random_state=0).fit(X, Y * [1, 5])
@@ -271,14 +276,14 @@ def unlike(X, rng):
 
 
 def alike(X, rng):
-    """Independent draws of one process: the same smoothness, which invites to couple them."""
+    """Independent draws of one process, which have the same smoothness."""
     K = np.exp(-0.5 * (X - X.T) ** 2)
     return np.linalg.cholesky(K + 1e-8 * np.eye(len(X))) @ rng.standard_normal((len(X), 3))
 
 
 @pytest.mark.parametrize("truths", [unlike, alike])
-def test_independence_costs_little_to_find_out(truths):
-    """On independent outputs the default loses at most 0.02 nats an observation to independent GPs, out of sample."""
+def test_auto_kernel_predicts_like_independent_on_independent_outputs(truths):
+    """On independent outputs the default loses at most 0.02 nats per observation to independent GPs, out of sample."""
     gain = []
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -294,8 +299,8 @@ def test_independence_costs_little_to_find_out(truths):
     assert np.mean(gain) >= -0.02, gain
 
 
-def test_auto_finds_coupling():
-    """Outputs that are copies of one function: what is missing in one is read off the others."""
+def test_auto_kernel_selects_decomposable_for_coupled_outputs():
+    """Outputs are copies of one function, so that missing entries of one follow from the others."""
     rng = np.random.default_rng(1)
     X = np.linspace(0, 6, 80)[:, None]
     Y = np.sin(2 * X) @ [[1.0, -2.0, 0.5]] + 0.05 * rng.standard_normal((80, 3))
@@ -306,7 +311,7 @@ def test_auto_finds_coupling():
     assert np.abs(model.predict(X)[20:60, 0] - truth[20:60, 0]).max() < 0.15
 
 
-def test_auto_takes_features_beyond_the_limit():
+def test_auto_approximation_uses_features_for_many_rows():
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 6, (5200, 1)).astype(np.float32)
     y = np.sin(X[:, 0]) + 0.1 * rng.standard_normal(5200)
@@ -323,7 +328,7 @@ def test_auto_takes_features_beyond_the_limit():
 
 
 @pytest.mark.parametrize("noise", ["per_output", "full"])
-def test_partial_fit_is_the_one_pass_answer(noise):
+def test_partial_fit_equals_one_pass(noise):
     X, Y, _ = smooth(90, missing=0.2)
     Y[:30] = smooth(90)[1][:30]  # the first part is complete, the later ones are not
     options = dict(kernel="decomposable", approximation="orff", num_frequencies=30, noise=noise, random_state=0)
@@ -338,7 +343,7 @@ def test_partial_fit_is_the_one_pass_answer(noise):
     assert first._num_observed.sum() == np.isfinite(Y).sum()
 
 
-def test_partial_fit_goes_on_from_an_exact_fit():
+def test_partial_fit_continues_an_exact_fit():
     X, Y, truth = smooth(120, missing=0.1)
     for kernel in ("independent", "decomposable"):
         model = ovkgp.GPRegressor(kernel=kernel, num_frequencies=100, random_state=0).fit(X[:60], Y[:60])
@@ -349,7 +354,7 @@ def test_partial_fit_goes_on_from_an_exact_fit():
         assert model.score(X, truth) > 0.97
 
 
-def test_partial_fit_refuses_other_shapes():
+def test_partial_fit_rejects_other_shapes():
     X, Y, _ = smooth()
     model = ovkgp.GPRegressor(num_frequencies=10, random_state=0).partial_fit(X, Y)
     with pytest.raises(InputError, match="columns"):
@@ -358,7 +363,7 @@ def test_partial_fit_refuses_other_shapes():
         model.partial_fit(X[:, :1], Y)
 
 
-def test_trained_runs_agree_in_evidence():
+def test_log_evidence_does_not_depend_on_row_order_or_method():
     """From fit or from a first partial_fit, and in another order of rows: the same evidence to 1e-4."""
     X, Y, _ = smooth(80)
     options = dict(kernel="decomposable", approximation="orff", num_frequencies=50, random_state=0)
@@ -371,10 +376,10 @@ def test_trained_runs_agree_in_evidence():
     np.testing.assert_allclose(evidences, evidences[0], rtol=1e-4)
 
 
-# --- neighbours ---------------------------------------------------------------------------------------------------------
+# --- scikit-learn-------------------------------------------------------------------------------------------------------
 
 
-def test_grid_search_and_pipelines():
+def test_gp_regressor_works_in_grid_search_and_pipelines():
     X, Y, _ = smooth(40, missing=0.1)
     search = GridSearchCV(ovkgp.GPRegressor(kernel="decomposable", random_state=0), {"rank": [1, 2]}, cv=2).fit(X, Y)
     assert search.best_score_ > 0.5
@@ -383,27 +388,27 @@ def test_grid_search_and_pipelines():
     assert cross_val_score(pipeline, X, Y, cv=2).shape == (2,)
 
 
-def test_pickle_and_deepcopy(fitted):
+def test_gp_regressor_can_be_pickled_and_copied(fitted):
     X = np.random.default_rng(5).uniform(0, 5, (4, 2))
     for twin in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
         np.testing.assert_array_equal(twin.predict(X, return_std=True)[1], fitted.predict(X, return_std=True)[1])
 
 
-# --- data that nobody likes -----------------------------------------------------------------------------------------------
+# --- degenerate data -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("approximation", ["exact", "orff"])
 @pytest.mark.parametrize("scale", [1e-8, 1e8])
-def test_any_scale(scale, approximation):
+def test_predictions_do_not_depend_on_the_scale_of_the_data(scale, approximation):
     X, Y, _ = smooth(40)
     options = dict(kernel="decomposable", approximation=approximation, num_frequencies=30, random_state=0)
-    plain = ovkgp.GPRegressor(**options).fit(X, Y).predict(X, return_std=True)
+    unscaled = ovkgp.GPRegressor(**options).fit(X, Y).predict(X, return_std=True)
     scaled = ovkgp.GPRegressor(**options).fit(X * scale, Y / scale).predict(X * scale, return_std=True)
-    np.testing.assert_allclose(scaled[0] * scale, plain[0], rtol=1e-4)  # training stops at slightly different points
-    np.testing.assert_allclose(scaled[1] * scale, plain[1], rtol=1e-3)
+    np.testing.assert_allclose(scaled[0] * scale, unscaled[0], rtol=1e-4)  # training stops at slightly different points
+    np.testing.assert_allclose(scaled[1] * scale, unscaled[1], rtol=1e-3)
 
 
-def test_float32_input():
+def test_fit_accepts_float32():
     X, Y, truth = smooth()
     model = ovkgp.GPRegressor(random_state=0).fit(X.astype(np.float32), Y.astype(np.float32))
     assert model.predict(X.astype(np.float32)).dtype == np.float64
@@ -411,7 +416,7 @@ def test_float32_input():
 
 
 @pytest.mark.parametrize("approximation", ["exact", "orff", "nystrom"])
-def test_one_row(approximation):
+def test_fit_accepts_one_row(approximation):
     model = ovkgp.GPRegressor(approximation=approximation, num_frequencies=10, random_state=0)
     model.fit(np.array([[1.0, 2.0]]), np.array([[3.0, 5.0]]))
     mean, std = model.predict([[1.0, 2.0], [9.0, 9.0]], return_std=True)
@@ -420,7 +425,7 @@ def test_one_row(approximation):
 
 
 @pytest.mark.parametrize("approximation", ["exact", "orff", "nystrom"])
-def test_constant_output_and_constant_input(approximation):
+def test_fit_accepts_constant_columns(approximation):
     X, Y, _ = smooth(40)
     X[:, 1], Y[:, 1] = 7.0, -3.0
     model = ovkgp.GPRegressor(approximation=approximation, num_frequencies=20, random_state=0).fit(X, Y)
@@ -430,7 +435,7 @@ def test_constant_output_and_constant_input(approximation):
 
 
 @pytest.mark.parametrize("approximation", ["exact", "orff", "nystrom"])
-def test_duplicate_rows(approximation):
+def test_fit_accepts_duplicate_rows(approximation):
     X, Y, truth = smooth(30)
     X, Y = np.repeat(X, 3, 0), np.repeat(Y, 3, 0) + 0.01 * np.random.default_rng(0).standard_normal((90, 3)) * Y.std(0)
     model = ovkgp.GPRegressor(approximation=approximation, num_frequencies=30, random_state=0).fit(X, Y)
@@ -438,7 +443,7 @@ def test_duplicate_rows(approximation):
     assert np.isfinite(std).all() and model.score(X, np.repeat(truth, 3, 0)) > 0.9
 
 
-def test_an_output_with_two_observations():
+def test_summary_notes_outputs_with_few_observations():
     X, Y, _ = smooth(40)
     Y[2:, 2] = np.nan
     model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
@@ -446,7 +451,7 @@ def test_an_output_with_two_observations():
     assert "only 2 observations" in model.summary()
 
 
-def test_rows_without_any_output_change_nothing():
+def test_fit_ignores_rows_without_observations():
     X, Y, _ = smooth(40)
     more = np.r_[Y, np.full((5, 3), np.nan)]
     options = dict(kernel="decomposable", random_state=0)
@@ -459,21 +464,21 @@ def test_rows_without_any_output_change_nothing():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda X, Y: (X, np.c_[Y[:, :2], np.full(60, np.nan)]), "nobody observed output 2"),
+        (lambda X, Y: (X, np.c_[Y[:, :2], np.full(60, np.nan)]), "output 2"),
         (lambda X, Y: (np.where(X > 4, np.nan, X), Y), "NaN"),
         (lambda X, Y: (X, np.where(Y > 50, np.inf, Y)), "infinity"),
-        (lambda X, Y: (X[:-1], Y), "inconsistent numbers of samples"),
+        (lambda X, Y: (X[:-1], Y), "inconsistent"),
         (lambda X, Y: (X, Y[:, :, None]), "dim"),
-        (lambda X, Y: (X, None), "y to be passed"),
+        (lambda X, Y: (X, None), "requires y"),
     ],
 )
-def test_bad_data_get_a_clear_error(change, message):
+def test_fit_rejects_invalid_data(change, message):
     X, Y, _ = smooth()
     with pytest.raises(ValueError, match=message):
         ovkgp.GPRegressor().fit(*change(X, Y))
 
 
-def test_an_unseen_output_is_called_by_its_name():
+def test_fit_names_the_unobserved_output():
     X, Y, _ = smooth()
     frame = pd.DataFrame(Y, columns=["u", "v", "w"])
     frame["v"] = np.nan
@@ -484,47 +489,47 @@ def test_an_unseen_output_is_called_by_its_name():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kernel": "nonsense"}, "kernel must be one of 'auto'"),
-        ({"base_kernel": "nonsense"}, "base_kernel must be one of"),
-        ({"approximation": "nonsense"}, "approximation must be one of"),
-        ({"approximation": "exact", "likelihood": "student_t"}, "needs variational inference"),
-        ({"hyperparameters": "nonsense"}, "hyperparameters must be one of"),
-        ({"hyperparameters": "nuts", "sampling": 500}, "sampling is a dictionary"),
-        ({"hyperparameters": "nuts", "sampling": {"drawz": 500}}, "unknown option 'drawz'"),
-        ({"hyperparameters": "nuts", "sampling": {"random_state": 0}}, "unknown option 'random_state'"),
+        ({"kernel": "nonsense"}, "kernel"),
+        ({"base_kernel": "nonsense"}, "base_kernel"),
+        ({"approximation": "nonsense"}, "approximation"),
+        ({"approximation": "exact", "likelihood": "student_t"}, "variational"),
+        ({"hyperparameters": "nonsense"}, "hyperparameters"),
+        ({"hyperparameters": "nuts", "sampling": 500}, "sampling"),
+        ({"hyperparameters": "nuts", "sampling": {"drawz": 500}}, "'drawz'"),
+        ({"hyperparameters": "nuts", "sampling": {"random_state": 0}}, "'random_state'"),
         ({"hyperparameters": "nuts", "sampling": {"max_draws": 0}}, "max_draws"),
-        ({"sampling": {"draws": 500}}, "nothing is drawn"),
-        ({"likelihood": "nonsense"}, "likelihood must be one of"),
-        ({"noise": "nonsense"}, "noise must be one of"),
-        ({"noise": -1.0}, "positive"),
-        ({"variance": "nonsense"}, "variance must be one of"),
+        ({"sampling": {"draws": 500}}, "sampling"),
+        ({"likelihood": "nonsense"}, "likelihood"),
+        ({"noise": "nonsense"}, "noise"),
+        ({"noise": -1.0}, "noise"),
+        ({"variance": "nonsense"}, "variance"),
         ({"rank": 0}, "rank"),
         ({"num_frequencies": 0}, "num_frequencies"),
         ({"training_rows": 0}, "training_rows"),
         ({"kernel": "curl_free"}, "as many outputs as inputs"),
-        ({"kernel": DecomposableKernel(RBFKernel(), num_outputs=2)}, "kernel has 2 outputs"),
+        ({"kernel": DecomposableKernel(RBFKernel(), num_outputs=2)}, "2 outputs"),
         ({"base_kernel": DecomposableKernel(RBFKernel(), num_outputs=2)}, "scalar"),
     ],
 )
-def test_bad_options_get_a_clear_error(options, message):
+def test_fit_rejects_invalid_options(options, message):
     X, Y, _ = smooth()
     with pytest.raises(OvkgpError, match=message):
         ovkgp.GPRegressor(**options).fit(X, Y)
 
 
-def test_unfitted():
+def test_methods_raise_before_fit():
     with pytest.raises(NotFittedError):
         ovkgp.GPRegressor().predict([[0.0]])
     with pytest.raises(NotFittedError):
         ovkgp.GPRegressor().summary()
 
 
-def test_std_and_cov_are_not_asked_together(fitted):
-    with pytest.raises(OptionError, match="not both"):
+def test_predict_rejects_return_std_with_return_cov(fitted):
+    with pytest.raises(OptionError, match="return_cov"):
         fitted.predict([[0.0, 0.0]], return_std=True, return_cov=True)
 
 
-def test_a_failed_fit_loses_nothing(fitted):
+def test_fit_restores_the_model_on_error(fitted):
     X, Y, _ = smooth(missing=0.2)
     model = copy.deepcopy(fitted)
     with pytest.raises(ValueError):
@@ -532,7 +537,7 @@ def test_a_failed_fit_loses_nothing(fitted):
     np.testing.assert_array_equal(model.predict(X[:3]), fitted.predict(X[:3]))
 
 
-def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
+def test_interrupted_fit_keeps_the_best_parameters(monkeypatch):
     X, Y, truth = smooth()
     calls, original = [], gpytorch.kernels.MaternKernel.forward
 
@@ -549,7 +554,7 @@ def test_ctrl_c_keeps_the_best_so_far(monkeypatch):
     assert model.score(X, truth) > 0.5
 
 
-def test_checkpoint_resumes(tmp_path):
+def test_fit_resumes_from_a_checkpoint(tmp_path):
     X, Y, _ = smooth(40)
     path = tmp_path / "training"
     options = dict(kernel="decomposable", random_state=0)
@@ -559,7 +564,7 @@ def test_checkpoint_resumes(tmp_path):
     np.testing.assert_allclose(two.predict(X), one.predict(X), rtol=1e-10)
 
 
-def test_quiet_unless_asked(capsys):
+def test_fit_is_silent_unless_verbose(capsys):
     X, Y, _ = smooth(30)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -569,21 +574,22 @@ def test_quiet_unless_asked(capsys):
     assert "objective" in capsys.readouterr().err
 
 
-# --- what a reader of the code would ask --------------------------------------------------------------------------------
+# --- units, names and interrupts ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kernel", ["independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"])
-def test_the_summary_is_in_the_units_of_the_data(kernel):
-    """A kernel built with the numbers of the summary has the prior variance of the model, in the user's units."""
+def test_hyperparameters_in_original_units_reproduce_the_prior(kernel):
+    """A kernel with the hyperparameters in original units has the prior covariance of the model in original units."""
     X, Y = vortex(scale=(3.0, 3.0))
     model = ovkgp.GPRegressor(kernel=kernel, base_kernel="rbf", random_state=0).fit(X, 7 * Y)
     values = {
-        name: torch.as_tensor(in_user_units(name, value, kernel, model.scaling_))
+        name: torch.as_tensor(in_original_units(name, value, kernel, model.scaling_))
         for name, value in hyperparameters(model.gp_.kernel).items()
     }
     written = copy.deepcopy(model.gp_.kernel)
+    terms = {"independent": ("0.", "1."), "lmc": ("component_1.", "component_2."), "helmholtz": ("curl.", "div.")}
     for path, part in written.named_modules():
-        prefix = "".join(f"{step}." for step in path.split(".") if step.isdigit())
+        prefix = "".join(terms[kernel][int(step)] for step in path.split(".") if step.isdigit())
         if isinstance(part, ScaleKernel):
             part.outputscale = values[f"{prefix}outputscale"]
         elif isinstance(part, RBFKernel):
@@ -595,8 +601,8 @@ def test_the_summary_is_in_the_units_of_the_data(kernel):
     np.testing.assert_allclose(to_dense(written(points)).detach(), ours, rtol=1e-9, atol=1e-12 * np.abs(ours).max())
 
 
-def test_numbers_in_a_kernel_object_are_in_the_users_units():
-    """A frozen outputscale, a prior or a known output matrix mean what they say: nothing is scaled."""
+def test_kernel_object_values_are_in_original_units():
+    """With a frozen outputscale, a prior or a known output matrix, the data are not scaled."""
     X, Y, _ = smooth()
     frozen = ScaleKernel(RBFKernel(ard_num_dims=2))
     frozen.outputscale = 1e4
@@ -609,23 +615,23 @@ def test_numbers_in_a_kernel_object_are_in_the_users_units():
     np.testing.assert_allclose(std[0], [2.0, 10.0, 0.01], rtol=1e-5)
 
 
-def test_columns_of_y_are_known_by_their_names():
+def test_methods_reject_reordered_output_columns():
     X, Y, _ = smooth()
     frame = pd.DataFrame(Y, columns=["u", "v", "w"])
     model = ovkgp.GPRegressor(kernel="decomposable", num_frequencies=20, random_state=0).partial_fit(X, frame)
     for call in (model.score, model.partial_fit):
-        with pytest.raises(InputError, match="fitted with"):
+        with pytest.raises(InputError, match="order"):
             call(X, frame[["v", "u", "w"]])
-    assert model.score(X, Y) == model.score(X, frame)  # a plain array has no names to contradict
+    assert model.score(X, Y) == model.score(X, frame)  # an array has no column names
 
 
-def test_nothing_to_score(fitted):
-    with pytest.raises(InputError, match="nothing to score"):
+def test_score_rejects_y_without_observations(fitted):
+    with pytest.raises(InputError, match="observed"):
         fitted.score(np.zeros((2, 2)), np.full((2, 3), np.nan))
 
 
-def test_ctrl_c_while_structures_are_compared(monkeypatch):
-    """One interrupt ends the whole fit; what was trained so far is kept."""
+def test_interrupted_kernel_comparison_keeps_finished_candidates(monkeypatch):
+    """One interrupt ends the whole fit and keeps what was trained so far."""
     X, Y, _ = smooth()
     calls, original = [], MaternKernel.forward
 
@@ -642,10 +648,10 @@ def test_ctrl_c_while_structures_are_compared(monkeypatch):
     assert np.isfinite(model.predict(X)).all()
 
 
-def test_an_interrupt_in_the_second_candidate_is_told_where_the_first_is_taken(monkeypatch):
+def test_interrupt_in_the_second_candidate_is_reported_if_the_first_is_selected(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 5, (60, 2))
-    Y = np.c_[np.sin(X[:, 0]), np.cos(3 * X[:, 1])] + 0.1 * rng.standard_normal((60, 2))  # which share nothing
+    Y = np.c_[np.sin(X[:, 0]), np.cos(3 * X[:, 1])] + 0.1 * rng.standard_normal((60, 2))  # unrelated outputs
     begun, calls = [], []
     candidate, forward = RegressorTrainer._candidate, MaternKernel.forward
 
@@ -663,19 +669,19 @@ def test_an_interrupt_in_the_second_candidate_is_told_where_the_first_is_taken(m
     assert model.fit_report_.interrupted
 
 
-def test_a_constant_output_beside_others_is_named():
+def test_fit_warns_about_constant_outputs_trained_jointly():
     X, Y, _ = smooth(20)
     table = pd.DataFrame(Y, columns=["u", "still", "w"])
     table["still"] = 3.0
-    with pytest.warns(FitWarning, match="'still' of Y never changes"):
+    with pytest.warns(FitWarning, match="'still'"):
         ovkgp.GPRegressor("decomposable", random_state=0).fit(X, table)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = ovkgp.GPRegressor("independent", random_state=0).fit(X, table)  # where it does no harm
+        model = ovkgp.GPRegressor("independent", random_state=0).fit(X, table)  # without effect on the other outputs
     assert abs(model.predict(X)[:, 1] - 3.0).max() < 1e-6
 
 
-def test_checkpoints_of_another_model_are_refused(tmp_path):
+def test_fit_rejects_the_checkpoint_of_another_model(tmp_path):
     X, Y, _ = smooth(30)
     path = tmp_path / "training"
     ovkgp.GPRegressor(kernel="decomposable", base_kernel="matern12", random_state=0).fit(X, Y, checkpoint=path)
@@ -683,12 +689,14 @@ def test_checkpoints_of_another_model_are_refused(tmp_path):
         ovkgp.GPRegressor(kernel="decomposable", base_kernel="rbf", random_state=0).fit(X, Y, checkpoint=path)
 
 
-def test_a_training_with_many_weights_is_done_with_the_exact_kernel():
+def test_training_uses_the_exact_kernel_with_many_weights():
     X, Y, truth = smooth(150, missing=0.2)
     model = ovkgp.GPRegressor(kernel="decomposable", approximation="orff", num_frequencies=400, random_state=0)
     assert (
         num_weights(
-            approximate(structure("decomposable", "rbf", 2, 2, 3).double(), "orff", torch.from_numpy(X), 400, 0),
+            approximate(
+                make_named_kernel("decomposable", "rbf", 2, 2, 3).double(), "orff", torch.from_numpy(X), 400, 0
+            ),
             Table(X, Y),
         )
         == 2400
@@ -701,7 +709,7 @@ def test_a_training_with_many_weights_is_done_with_the_exact_kernel():
     assert model.score(X, truth) > 0.97
 
 
-def test_masked_arrays_are_missing_outputs():
+def test_fit_treats_masked_entries_as_missing():
     X, Y, _ = smooth(40)
     mask = np.random.default_rng(0).random(Y.shape) < 0.3
     options = dict(kernel="decomposable", random_state=0)
@@ -710,28 +718,28 @@ def test_masked_arrays_are_missing_outputs():
     np.testing.assert_array_equal(masked.predict(X), gaps.predict(X))
 
 
-def test_draws_check_their_inputs(fitted):
+def test_function_draws_reject_inputs_of_wrong_shape(fitted):
     draws = fitted.sample_functions(2, random_state=0)
     for X in (np.zeros((3, 1)), np.zeros((3, 4)), np.zeros(3)):
-        with pytest.raises(InputError, match=r"shape \(m, 2\)"):
+        with pytest.raises(InputError, match="shape"):
             draws(X)
 
 
-def test_partial_fit_is_never_exact():
+def test_partial_fit_rejects_exact_inference():
     X, Y, _ = smooth(30)
-    with pytest.raises(OptionError, match="feature map"):
+    with pytest.raises(OptionError, match="exact"):
         ovkgp.GPRegressor(approximation="exact").partial_fit(X, Y)
 
 
 @pytest.mark.parametrize("base", [RBFKernel(ard_num_dims=3), RBFKernel(active_dims=[5])])
-def test_kernels_of_other_dimensions_are_refused(base):
+def test_fit_rejects_kernels_of_other_dimensions(base):
     X, Y, _ = smooth(30)
-    with pytest.raises(InputError, match="ard_num_dims and active_dims"):
+    with pytest.raises(InputError, match="ard_num_dims"):
         ovkgp.GPRegressor(kernel=DecomposableKernel(base, num_outputs=3)).fit(X, Y)
 
 
-def test_one_row_has_a_scale_that_follows_the_units():
+def test_predictions_from_one_row_scale_with_the_units():
     far = [[900.0, 900.0]]
-    plain, scaled = (ovkgp.GPRegressor(random_state=0).fit([[1.0, 2.0]], [[3.0 * s, 5.0 * s]]) for s in (1.0, 1e6))
-    ratio = scaled.predict(far, return_std=True)[1] / plain.predict(far, return_std=True)[1]
+    unscaled, scaled = (ovkgp.GPRegressor(random_state=0).fit([[1.0, 2.0]], [[3.0 * s, 5.0 * s]]) for s in (1.0, 1e6))
+    ratio = scaled.predict(far, return_std=True)[1] / unscaled.predict(far, return_std=True)[1]
     np.testing.assert_allclose(ratio, 1e6, rtol=1e-4)

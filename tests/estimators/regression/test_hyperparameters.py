@@ -18,21 +18,21 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
-from ovkgp.estimators.common.scaling import Scaling, draws_in_user_units, in_user_units
+from ovkgp.estimators.common.scaling import Scaling, draws_in_original_units, in_original_units
 from ovkgp.estimators.regression import gp_regressor
 from ovkgp.estimators.regression.hyperparameters import MIXTURE_DRAWS, groups_of, sampler_options
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.posteriors.mixture import MixturePosterior
-from ovkgp.inference.sampling.arviz_data import dataset, to_arviz_object
-from ovkgp.kernels import DecomposableKernel
+from ovkgp.inference.sampling.arviz_data import make_dataset, to_arviz_object
+from ovkgp.kernels import DecomposableKernel, IndependentKernel
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:the laplace approximation is poor",
-    "ignore:the posterior is flat or bent upwards at its mode",
+    "ignore:The laplace approximation is poor",
+    "ignore:The posterior is flat or convex at its mode",
     "ignore:Estimated shape parameter of Pareto",
 )
-FEW = {"draws": 60, "max_draws": 3, "prior_draws": 8}
+LAPLACE_SAMPLING = {"draws": 60, "max_draws": 3, "prior_draws": 8}
 MIX = np.array([[1.0, 0.5], [-0.3, 2.0]])
 
 
@@ -47,7 +47,7 @@ def table(n=20, missing=0.0):
 def model(**options):
     given = {"kernel": "decomposable", "base_kernel": "rbf", "random_state": 0} | options
     if given.get("hyperparameters") == "laplace":
-        given["sampling"] = FEW
+        given["sampling"] = LAPLACE_SAMPLING
     return ovkgp.GPRegressor(**given)
 
 
@@ -56,11 +56,11 @@ def drawn():
     return model(hyperparameters="laplace").fit(*table())
 
 
-# --- a dense model in the user's units ------------------------------------------------------------------------------
+# --- dense model in original units ----------------------------------------------------------------------------------
 
 
 class Dense:
-    """The Gaussian of the observed entries at one draw, from the numbers that were exported and the user's own data."""
+    """Gaussian of the observed entries at one draw, from exported hyperparameters and data in original units."""
 
     def __init__(self, group, draw, X, Y):
         value = {name: group[name].values[0, draw] for name in group.data_vars}
@@ -72,7 +72,7 @@ class Dense:
         self.C, self.mean = C[np.ix_(observed, observed)], np.tile(value["mean"], len(X))[observed]
         self.y = Y.ravel()[observed]
 
-    def left_out(self):
+    def leave_one_out(self):
         inverse = np.linalg.inv(self.C)
         alpha, d = inverse @ (self.y - self.mean), np.diag(inverse)
         return norm.logpdf(self.y, self.y - alpha / d, d**-0.5)
@@ -83,16 +83,16 @@ class Dense:
 
 @pytest.mark.parametrize("noise", ["per_output", "full", "shared"])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_a_point_estimate_in_the_users_units_is_the_model(noise, missing):
+def test_to_arviz_of_a_point_estimate_equals_the_dense_model(noise, missing):
     X, Y = table(missing=missing)
     fitted = model(noise=noise).fit(X, Y)
     data = fitted.to_arviz()
     dense = Dense(data["posterior"], 0, X, Y)
     assert dense.log_evidence() == pytest.approx(fitted.log_evidence_, rel=1e-9)
     pointwise = data["log_likelihood"]["y"].values.ravel()
-    np.testing.assert_allclose(pointwise, dense.left_out(), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(pointwise, dense.leave_one_out(), rtol=1e-8, atol=1e-8)
     attrs = data["posterior"].attrs
-    assert attrs["elpd_loo"] == pytest.approx(dense.left_out().sum(), rel=1e-9) and attrs["method"] == "evidence"
+    assert attrs["elpd_loo"] == pytest.approx(dense.leave_one_out().sum(), rel=1e-9) and attrs["method"] == "evidence"
     assert attrs["elpd_loo_se"] == pytest.approx(np.sqrt(len(pointwise)) * pointwise.std())
     np.testing.assert_allclose(data["observed_data"]["y"].values, Y, rtol=1e-12)
     rows, outputs = np.nonzero(np.isfinite(Y))
@@ -100,30 +100,32 @@ def test_a_point_estimate_in_the_users_units_is_the_model(noise, missing):
     assert data["log_likelihood"]["output"].values.tolist() == [f"y{a}" for a in outputs]
 
 
-def test_draws_in_the_users_units_are_models_of_the_users_data(drawn):
+def test_to_arviz_of_draws_equals_dense_models_in_original_units(drawn):
     X, Y = table()
     data = drawn.to_arviz()
     for draw in (0, 7, 59):
         dense = Dense(data["posterior"], draw, X, Y)
-        np.testing.assert_allclose(data["log_likelihood"]["y"].values[0, draw], dense.left_out(), rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(
+            data["log_likelihood"]["y"].values[0, draw], dense.leave_one_out(), rtol=1e-8, atol=1e-8
+        )
     np.testing.assert_allclose(data["observed_data"]["y"].values, Y, rtol=1e-12)
     replicated = data["posterior_predictive"]["y"]
     assert replicated.dims == ("chain", "draw", "row", "output")
-    spread = np.nanstd(Y, axis=0)
-    assert (np.abs(replicated.values.mean((0, 1)) - Y) < spread).all()  # about the data, not about their scaled twins
+    std = np.nanstd(Y, axis=0)
+    assert (np.abs(replicated.values.mean((0, 1)) - Y) < std).all()  # near the data in original units
     assert drawn.draws_["posterior_predictive"]["y"].values.std() < 3 < replicated.values[..., 1].std()
 
 
-def test_densities_of_all_data_change_with_the_units(drawn):
+def test_to_arviz_shifts_total_log_densities_by_the_units(drawn):
     scaled, mine = drawn.draws_["posterior"].attrs, drawn.to_arviz()["posterior"].attrs
     shift = 20 * np.log(drawn.scaling_.output_scale).sum()
     for name in ("log_marginal_likelihood", "elbo"):
         assert mine[name] == pytest.approx(scaled[name] - shift)
-    assert mine["khat"] == scaled["khat"] and mine["units"] == "of the data"
+    assert mine["khat"] == scaled["khat"] and mine["units"] == "original units"
 
 
-def test_units_that_are_powers_of_two_change_exactly_what_they_should(drawn):
-    """The scaled data are the same to the bit, and so are the draws."""
+def test_to_arviz_scales_with_units_that_are_powers_of_two(drawn):
+    """The scaled data are bitwise equal, and so are the draws."""
     X, Y = table()
     other = model(hyperparameters="laplace").fit(8 * X, Y * [2.0, 0.25]).to_arviz()
     mine = drawn.to_arviz()
@@ -140,7 +142,7 @@ def test_units_that_are_powers_of_two_change_exactly_what_they_should(drawn):
     np.testing.assert_array_equal(other["sample_stats"]["lp"].values, mine["sample_stats"]["lp"].values)
 
 
-def test_the_draws_of_the_regressor_are_not_touched(drawn):
+def test_to_arviz_copies_the_draws(drawn):
     before = drawn.draws_["posterior"].copy(deep=True)
     exported = drawn.to_arviz()
     for name in ("posterior", "unconstrained_posterior"):
@@ -150,10 +152,10 @@ def test_the_draws_of_the_regressor_are_not_touched(drawn):
     assert not (drawn.draws_["unconstrained_posterior"]["mean.constant"] == -1.0).any()
 
 
-# --- ArviZ itself -------------------------------------------------------------------------------------------------------
+# --- ArviZ objects ------------------------------------------------------------------------------------------------------
 
 
-def test_arviz_reads_it(drawn, tmp_path):
+def test_to_arviz_is_readable_by_arviz(drawn, tmp_path):
     data = drawn.to_arviz()
     summary = arviz.summary(data, var_names=["lengthscale", "noise"])
     assert "noise[y1]" in summary.index and "lengthscale[x0]" in summary.index
@@ -163,7 +165,7 @@ def test_arviz_reads_it(drawn, tmp_path):
     np.testing.assert_array_equal(again["posterior"]["noise"].values, data["posterior"]["noise"].values)
 
 
-def test_columns_keep_their_names():
+def test_to_arviz_keeps_column_names():
     X, Y = table()
     fitted = model().fit(pd.DataFrame(X, columns=["east", "north"]), pd.DataFrame(Y, columns=["u", "v"]))
     group = fitted.to_arviz()["posterior"]
@@ -171,8 +173,8 @@ def test_columns_keep_their_names():
     assert group["output_matrix"]["output_bis"].values.tolist() == ["u", "v"]
 
 
-def test_both_kinds_of_object_have_groups():
-    group = dataset({"noise": np.ones((1, 2))}, {"noise": ("chain", "draw")})
+def test_groups_of_supports_both_arviz_objects():
+    group = make_dataset({"noise": np.ones((1, 2))}, {"noise": ("chain", "draw")})
     for kind in ("inference_data", "datatree"):
         ((name, found),) = groups_of(to_arviz_object({"posterior": group}, kind))
         assert name == "posterior" and found.identical(group)
@@ -182,7 +184,7 @@ def test_both_kinds_of_object_have_groups():
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_independent_outputs(missing):
+def test_to_arviz_of_independent_outputs_has_the_same_densities_with_and_without_data(missing):
     X, Y = table(missing=missing)
     fitted = model(kernel="independent").fit(X, Y)
     kept, given = fitted.to_arviz(), fitted.to_arviz(X, Y)
@@ -193,7 +195,87 @@ def test_independent_outputs(missing):
         np.testing.assert_allclose(kept["observed_data"]["y"].values, Y, rtol=1e-12)
 
 
-def test_features_need_the_data_for_densities():
+def test_to_arviz_stacks_independent_outputs():
+    X, Y = table()
+    fitted = model(kernel="independent").fit(
+        pd.DataFrame(X, columns=["east", "north"]), pd.DataFrame(Y, columns=["u", "v"])
+    )
+    group, scaling = fitted.to_arviz()["posterior"], fitted.scaling_
+    assert set(group.data_vars) == {"lengthscale", "outputscale", "mean", "noise"}
+    assert group["lengthscale"].dims == ("chain", "draw", "output", "input")
+    assert group["lengthscale"].shape == (1, 1, 2, 2)
+    for name in ("outputscale", "mean", "noise"):
+        assert group[name].dims == ("chain", "draw", "output")
+    assert group["output"].values.tolist() == ["u", "v"] and group["input"].values.tolist() == ["east", "north"]
+    for a, (output, kernel) in enumerate(zip(("u", "v"), fitted.gp_.kernel.kernels, strict=True)):
+        lengthscale = kernel.base_kernel.lengthscale.detach().numpy().ravel() * scaling.input_scale
+        np.testing.assert_allclose(group["lengthscale"].sel(output=output).values[0, 0], lengthscale, rtol=1e-12)
+        variance = kernel.outputscale.item() * scaling.output_scale[a] ** 2
+        assert group["outputscale"].sel(output=output).item() == pytest.approx(variance, rel=1e-12)
+        assert group["noise"].sel(output=output).item() == pytest.approx(fitted.noise_[a, a], rel=1e-12)
+
+
+def test_to_arviz_stacks_draws_of_independent_outputs(perturbed_draws):
+    X, Y = table()
+    fitted = ovkgp.GPRegressor("independent", "rbf", hyperparameters="laplace", random_state=0).fit(X, Y)
+    raw, scaling = fitted.draws_["posterior"], fitted.scaling_
+    group = fitted.to_arviz()["posterior"]
+    assert group["lengthscale"].dims == ("chain", "draw", "output", "input")
+    assert group["lengthscale"].shape == (2, 3, 2, 2)
+    for a in range(2):
+        expected = raw[f"{a}.lengthscale"].values.reshape(2, 3, 2) * scaling.input_scale
+        np.testing.assert_allclose(group["lengthscale"].values[:, :, a], expected, rtol=1e-12)
+        expected = raw[f"{a}.outputscale"].values.reshape(2, 3) * scaling.output_scale[a] ** 2
+        np.testing.assert_allclose(group["outputscale"].values[:, :, a], expected, rtol=1e-12)
+
+
+def test_to_arviz_of_independent_outputs_with_different_shapes_has_prefixes():
+    kernel = IndependentKernel([RBFKernel(ard_num_dims=2), RBFKernel()])
+    kernel.kernels[0].lengthscale, kernel.kernels[1].lengthscale = torch.tensor([1.5, 3.5]), 2.5
+    X, Y = table()
+    fitted = ovkgp.GPRegressor(kernel, hyperparameters="fixed", noise=[0.01, 9.0]).fit(X, Y)
+    group = fitted.to_arviz()["posterior"]
+    assert group["y0.lengthscale"].dims == ("chain", "draw", "input")
+    np.testing.assert_allclose(group["y0.lengthscale"].values.ravel(), [1.5, 3.5])
+    assert group["y1.lengthscale"].values.ravel() == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "names"),
+    [
+        ("helmholtz", {f"{term}.{name}" for term in ("curl", "div") for name in ("lengthscale", "outputscale")}),
+        ("lmc", {f"component_{k}.{name}" for k in (1, 2) for name in ("lengthscale", "output_matrix")}),
+    ],
+)
+def test_to_arviz_prefixes_the_terms_of_a_sum(kernel, names):
+    group = model(kernel=kernel, hyperparameters="fixed").fit(*table()).to_arviz()["posterior"]
+    assert set(group.data_vars) == names | {"mean", "noise"}
+    if kernel == "lmc":
+        assert group["component_1.output_matrix"].dims == ("chain", "draw", "output", "output_bis")
+        assert group["component_1.lengthscale"].dims == ("chain", "draw", "input")
+
+
+def test_to_arviz_stacks_likelihood_parameters_that_all_outputs_have():
+    X, Y = table()
+    for likelihood, names in (
+        (["student_t", "student_t"], {"scale": ("output",), "df": ("output",)}),
+        (["student_t", "laplace"], {"scale": ("output",), "y0.df": ()}),
+        (["gaussian", "laplace"], {"y0.noise": (), "y1.scale": ()}),
+    ):
+        fitted = model(likelihood=likelihood, hyperparameters="fixed", num_frequencies=10).fit(X, Y)
+        group = fitted.to_arviz()["posterior"]
+        assert set(group.data_vars) == {"lengthscale", "output_matrix", "mean", *names}
+        assert {name: group[name].dims[2:] for name in names} == names
+        unit, parts = fitted.scaling_.output_scale, fitted.gp_.likelihood.likelihoods
+        if "scale" in names:
+            expected = [part.scale.item() * unit[a] for a, part in enumerate(parts)]
+            np.testing.assert_allclose(group["scale"].values.ravel(), expected, rtol=1e-12)
+        else:
+            assert group["y0.noise"].item() == pytest.approx(parts[0].noise.item() * unit[0] ** 2, rel=1e-12)
+            assert group["y1.scale"].item() == pytest.approx(parts[1].scale.item() * unit[1], rel=1e-12)
+
+
+def test_to_arviz_requires_data_for_densities_with_features():
     X, Y = table()
     fitted = model(approximation="orff", num_frequencies=20).fit(X, Y)
     bare, whole = fitted.to_arviz(), fitted.to_arviz(X, Y)
@@ -206,7 +288,7 @@ def test_features_need_the_data_for_densities():
     np.testing.assert_array_equal(bare["posterior"]["noise"].values, whole["posterior"]["noise"].values)
 
 
-def test_known_noise_and_fixed_hyperparameters():
+def test_to_arviz_supports_known_noise_and_fixed_hyperparameters():
     X, Y = table()
     fitted = model(hyperparameters="fixed").fit(X, Y, noise=np.full(Y.shape, [0.01, 9.0]))
     data = fitted.to_arviz()
@@ -215,12 +297,12 @@ def test_known_noise_and_fixed_hyperparameters():
     np.testing.assert_allclose(data["log_likelihood"]["y"].values, given["log_likelihood"]["y"].values, rtol=1e-9)
 
 
-def test_refusals(drawn):
+def test_to_arviz_rejects_invalid_calls(drawn):
     with pytest.raises(NotFittedError):
         model().to_arviz()
-    with pytest.raises(OptionError, match="takes no data"):
+    with pytest.raises(OptionError, match="X, Y"):
         drawn.to_arviz(*table())
-    with pytest.raises(InputError, match="give X and Y together"):
+    with pytest.raises(InputError, match="together"):
         model(hyperparameters="fixed").fit(*table()).to_arviz(table()[0])
 
 
@@ -229,43 +311,51 @@ def test_refusals(drawn):
 SCALING = Scaling(np.zeros(2), np.array([10.0, 4.0]), np.array([5.0, -1.0]), np.array([2.0, 3.0]))
 
 
-def test_a_shared_noise_is_one_for_each_output_in_units_that_differ():
-    np.testing.assert_allclose(in_user_units("noise", np.array(0.5), "lmc", SCALING), [2.0, 4.5])
+def test_shared_noise_becomes_one_per_output_in_original_units():
+    np.testing.assert_allclose(in_original_units("noise", np.array(0.5), "lmc", SCALING), [2.0, 4.5])
     same = Scaling(np.zeros(1), np.ones(1), np.zeros(2), np.array([2.0, 2.0]))
-    assert in_user_units("noise", np.array(0.5), "lmc", same).shape == ()
-    np.testing.assert_allclose(in_user_units("noise", MIX, "lmc", SCALING), MIX * [[4, 6], [6, 9]])
-    draws = draws_in_user_units("noise", np.full((3, 4), 0.5), "lmc", SCALING)
+    assert in_original_units("noise", np.array(0.5), "lmc", same).shape == ()
+    np.testing.assert_allclose(in_original_units("noise", MIX, "lmc", SCALING), MIX * [[4, 6], [6, 9]])
+    draws = draws_in_original_units("noise", np.full((3, 4), 0.5), "lmc", SCALING)
     assert draws.shape == (3, 4, 2)
 
 
-def test_numbers_of_a_kernel_object_are_its_own():
-    np.testing.assert_array_equal(in_user_units("lengthscale", np.array([1.0, 2.0]), "given", SCALING), [1, 2])
-    np.testing.assert_array_equal(in_user_units("lengthscale", np.array([1.0, 2.0]), "lmc", SCALING), [10, 8])
-    np.testing.assert_array_equal(in_user_units("mean", np.array([1.0, 2.0]), "given", SCALING), [7, 5])
-    np.testing.assert_array_equal(in_user_units("0.alpha", np.array(0.7), "lmc", SCALING), 0.7)
+def test_values_of_a_kernel_object_are_not_converted():
+    np.testing.assert_array_equal(in_original_units("lengthscale", np.array([1.0, 2.0]), "given", SCALING), [1, 2])
+    np.testing.assert_array_equal(in_original_units("lengthscale", np.array([1.0, 2.0]), "lmc", SCALING), [10, 8])
+    np.testing.assert_array_equal(in_original_units("mean", np.array([1.0, 2.0]), "given", SCALING), [7, 5])
+    np.testing.assert_array_equal(in_original_units("0.alpha", np.array(0.7), "lmc", SCALING), 0.7)
 
 
-GP_REGRESSOR_DRAWS_FEW = {"draws": 60, "max_draws": 5, "prior_draws": 5}
-BARE = {"draws": 60, "max_draws": 3, "prior_draws": 0, "log_likelihood": False, "posterior_predictive": False}
+MIXTURE_SAMPLING = {"draws": 60, "max_draws": 5, "prior_draws": 5}
+MINIMAL_SAMPLING = {
+    "draws": 60,
+    "max_draws": 3,
+    "prior_draws": 0,
+    "log_likelihood": False,
+    "posterior_predictive": False,
+}
 
 
 @pytest.fixture
-def cheap(monkeypatch):
+def perturbed_draws(monkeypatch):
     monkeypatch.setattr(gp_regressor, "draw_hyperparameters", perturbed)
 
 
 @parametrize_with_checks([ovkgp.GPRegressor("independent", hyperparameters="laplace", random_state=0)])
-def test_scikit_learn_checks(estimator, check, cheap):
+def test_sampled_regressor_passes_scikit_learn_checks(estimator, check, perturbed_draws):
     check(estimator)
 
 
 @pytest.mark.slow
-@parametrize_with_checks([ovkgp.GPRegressor("independent", hyperparameters="laplace", sampling=BARE, random_state=0)])
-def test_scikit_learn_checks_with_the_sampler(estimator, check):
+@parametrize_with_checks(
+    [ovkgp.GPRegressor("independent", hyperparameters="laplace", sampling=MINIMAL_SAMPLING, random_state=0)]
+)
+def test_sampled_regressor_passes_scikit_learn_checks_with_the_sampler(estimator, check):
     check(estimator)
 
 
-def table_gp_regressor_draws(n=25, seed=0, missing=0.0):
+def small_table(n=25, seed=0, missing=0.0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(0, 5, (n, 2))
     Y = np.c_[np.sin(X[:, 0]), 50 + 10 * np.cos(X[:, 1])] + rng.standard_normal((n, 2)) * [0.1, 1.0]
@@ -273,28 +363,28 @@ def table_gp_regressor_draws(n=25, seed=0, missing=0.0):
     return X, Y
 
 
-NEW = table_gp_regressor_draws(6, seed=1)[0]
+NEW = small_table(6, seed=1)[0]
 
 
-def model_gp_regressor_draws(**options):
+def sampled_model(**options):
     return ovkgp.GPRegressor(
-        **{"hyperparameters": "laplace", "sampling": GP_REGRESSOR_DRAWS_FEW, "random_state": 0} | options
+        **{"hyperparameters": "laplace", "sampling": MIXTURE_SAMPLING, "random_state": 0} | options
     )
 
 
 @pytest.fixture(scope="module")
 def fitted():
-    return model_gp_regressor_draws(kernel="decomposable").fit(*table_gp_regressor_draws())
+    return sampled_model(kernel="decomposable").fit(*small_table())
 
 
-# --- the mixture behind it ----------------------------------------------------------------------------------------------
+# --- mixture over the draws ---------------------------------------------------------------------------------------------
 
 
-def assert_is_the_mixture(fitted, X, Y, noise=None, most=5):
-    """The posterior is that of the gp behind it, averaged over the draws, with all rows."""
+def assert_equals_mixture(fitted, X, Y, noise=None, max_draws=5):
+    """Check that predictions are those of the GP averaged over the draws, conditioned on all rows."""
     scaling, variance = fitted.scaling_, fitted.variance
     noise = None if noise is None else scaling.variances(noise)
-    options = {"hyperparameters": fitted.draws_, "max_draws": most, "variance": variance, "noise": noise}
+    options = {"hyperparameters": fitted.draws_, "max_draws": max_draws, "variance": variance, "noise": noise}
     posterior = fitted.gp_.condition(scaling.inputs(X), scaling.outputs(Y), **options)
     expected = posterior.predict(scaling.inputs(NEW), "output", noise=True)
     mean, cov = fitted.predict(NEW, return_cov=True)
@@ -305,14 +395,14 @@ def assert_is_the_mixture(fitted, X, Y, noise=None, most=5):
     assert fitted.log_evidence_ == pytest.approx(posterior.log_evidence - shift, rel=1e-12)
 
 
-def test_it_averages_over_the_draws_of_the_gp_behind_it(fitted):
+def test_predictions_average_over_hyperparameter_draws(fitted):
     assert type(fitted.posterior_) is MixturePosterior and len(fitted.posterior_) == 5
     assert fitted.draws_["posterior"].sizes["draw"] == 60
-    assert_is_the_mixture(fitted, *table_gp_regressor_draws())
+    assert_equals_mixture(fitted, *small_table())
 
 
-def test_uncertainty_of_the_hyperparameters_is_added(fitted):
-    """The mean over the draws of the variances is less than the variance of the mixture, by that of the means."""
+def test_predictive_variance_includes_the_variance_of_the_means(fitted):
+    """The variance of the mixture is the mean of the variances plus the variance of the means."""
     X = fitted.scaling_.inputs(NEW)
     each = [part.predict(X, "diag", noise=True) for part in fitted.posterior_.parts]
     within = torch.stack([e.variance for e in each]).mean(0)
@@ -335,41 +425,45 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_structures_approximations_and_missing_outputs(case, cheap):
+def test_predictions_equal_the_mixture_for_all_options(case, perturbed_draws):
     options, about = CASES[case]
-    X, Y = table_gp_regressor_draws(**about)
-    fitted = model_gp_regressor_draws(sampling=None, **options).fit(X, Y)
+    X, Y = small_table(**about)
+    fitted = sampled_model(sampling=None, **options).fit(X, Y)
     assert len(fitted.posterior_) == 6
-    assert_is_the_mixture(fitted, X, Y, most=MIXTURE_DRAWS)
+    assert_equals_mixture(fitted, X, Y, max_draws=MIXTURE_DRAWS)
 
 
-def test_known_noise():
-    X, Y = table_gp_regressor_draws()
+def test_predictions_equal_the_mixture_with_known_noise():
+    X, Y = small_table()
     noise = np.full(Y.shape, [0.01, 1.0])
-    fitted = model_gp_regressor_draws(kernel="decomposable", sampling=BARE).fit(X, Y, noise=noise)
-    assert_is_the_mixture(fitted, X, Y, noise, most=3)
+    fitted = sampled_model(kernel="decomposable", sampling=MINIMAL_SAMPLING).fit(X, Y, noise=noise)
+    assert_equals_mixture(fitted, X, Y, noise, max_draws=3)
     np.testing.assert_allclose(np.diag(fitted.noise_), [0.01, 1.0])
 
 
 @pytest.mark.parametrize("method", ["svi", "nuts"])
-def test_other_samplers(method):
-    X, Y = table_gp_regressor_draws(15)
-    sampling = {"draws": 60, "tune": 30, "chains": 2, "max_draws": 4, "prior_draws": 0} if method == "nuts" else BARE
+def test_svi_and_nuts_sample_hyperparameters(method):
+    X, Y = small_table(15)
+    sampling = (
+        {"draws": 60, "tune": 30, "chains": 2, "max_draws": 4, "prior_draws": 0}
+        if method == "nuts"
+        else MINIMAL_SAMPLING
+    )
     with warnings.catch_warnings(record=True) as caught:
-        fitted = model_gp_regressor_draws(hyperparameters=method, sampling=sampling).fit(X, Y[:, 0])
+        fitted = sampled_model(hyperparameters=method, sampling=sampling).fit(X, Y[:, 0])
     assert fitted.draws_["posterior"].attrs["method"] == method and len(fitted.posterior_) == sampling["max_draws"]
     assert fitted.predict(NEW).shape == (6,)
     assert all(issubclass(warning.category, FitWarning) for warning in caught)
 
 
-def test_rows_beyond_those_of_training_are_conditioned_on(cheap):
-    X, Y = table_gp_regressor_draws(60)
-    fitted = model_gp_regressor_draws(kernel="decomposable", training_rows=20, sampling=None).fit(X, Y)
+def test_predictions_condition_on_rows_beyond_training_rows(perturbed_draws):
+    X, Y = small_table(60)
+    fitted = sampled_model(kernel="decomposable", training_rows=20, sampling=None).fit(X, Y)
     assert fitted.fit_report_.num_rows == 20
-    assert_is_the_mixture(fitted, X, Y, most=MIXTURE_DRAWS)
+    assert_equals_mixture(fitted, X, Y, max_draws=MIXTURE_DRAWS)
 
 
-def test_many_weights_are_drawn_with_the_exact_kernel(monkeypatch):
+def test_sampling_uses_the_exact_kernel_with_many_weights(monkeypatch):
     observed = []
 
     def watched(estimator, gp, rows, seed):
@@ -379,16 +473,16 @@ def test_many_weights_are_drawn_with_the_exact_kernel(monkeypatch):
     monkeypatch.setattr(gp_regressor, "draw_hyperparameters", watched)
     monkeypatch.setattr("ovkgp.estimators.regression.training.MAX_WEIGHTS", 10)
     monkeypatch.setattr("ovkgp.estimators.regression.training.DENSE_ENTRIES", 30)
-    X, Y = table_gp_regressor_draws()
-    fitted = model_gp_regressor_draws(kernel="lmc", approximation="orff", num_frequencies=15, sampling=None).fit(X, Y)
+    X, Y = small_table()
+    fitted = sampled_model(kernel="lmc", approximation="orff", num_frequencies=15, sampling=None).fit(X, Y)
     assert observed == [(None, 15)] and fitted.gp_.features is not None
-    assert_is_the_mixture(fitted, X, Y, most=MIXTURE_DRAWS)
+    assert_equals_mixture(fitted, X, Y, max_draws=MIXTURE_DRAWS)
 
 
 # --- shapes and names ---------------------------------------------------------------------------------------------------
 
 
-def test_shapes(fitted):
+def test_predictions_have_documented_shapes(fitted):
     mean, std = fitted.predict(NEW, return_std=True)
     assert mean.shape == std.shape == (6, 2) and mean.dtype == np.float64
     assert fitted.predict(NEW, return_cov="full")[1].shape == (12, 12)
@@ -400,19 +494,19 @@ def test_shapes(fitted):
     assert lower.shape == upper.shape == (6, 2)
 
 
-def test_one_dimensional_targets_stay_one_dimensional(cheap):
-    X, Y = table_gp_regressor_draws()
-    fitted = model_gp_regressor_draws(sampling=None).fit(X, Y[:, 0])
+def test_predictions_are_one_dimensional_for_one_dimensional_targets(perturbed_draws):
+    X, Y = small_table()
+    fitted = sampled_model(sampling=None).fit(X, Y[:, 0])
     assert fitted.predict(NEW).shape == fitted.predict_quantiles(NEW).shape == (6,)
     assert fitted.predict_quantiles(NEW, [0.1, 0.9]).shape == (6, 2)
     assert fitted.predict_interval(NEW)[0].shape == (6,)
     assert fitted.sample_y(NEW, 3).shape == (6, 3)
 
 
-def test_data_frames_name_the_axes():
-    X, Y = table_gp_regressor_draws()
+def test_draws_have_the_column_names_of_data_frames():
+    X, Y = small_table()
     inputs, outputs = pd.DataFrame(X, columns=["east", "north"]), pd.DataFrame(Y, columns=["u", "v"])
-    fitted = model_gp_regressor_draws(kernel="decomposable", sampling=BARE).fit(inputs, outputs)
+    fitted = sampled_model(kernel="decomposable", sampling=MINIMAL_SAMPLING).fit(inputs, outputs)
     group = fitted.draws_["posterior"]
     assert group["lengthscale"]["input"].values.tolist() == ["east", "north"]
     assert group["noise"]["output"].values.tolist() == ["u", "v"]
@@ -421,7 +515,7 @@ def test_data_frames_name_the_axes():
 # --- quantiles and intervals --------------------------------------------------------------------------------------------
 
 
-def test_quantiles_are_those_of_the_mixture(fitted):
+def test_quantiles_equal_those_of_the_mixture(fitted):
     levels = [0.01, 0.3, 0.975]
     found = fitted.predict_quantiles(NEW, levels)
     X, scaling = fitted.scaling_.inputs(NEW), fitted.scaling_
@@ -441,8 +535,8 @@ def test_quantiles_are_those_of_the_mixture(fitted):
     "estimator", [ovkgp.GPRegressor("decomposable", random_state=0), ovkgp.OVKRidge(lam=0.1), ovkgp.ORFFRidge(lam=0.1)]
 )
 @pytest.mark.parametrize("noise", [True, False])
-def test_quantiles_of_gaussian_posteriors(estimator, noise):
-    fitted = clone(estimator).fit(*table_gp_regressor_draws())
+def test_quantiles_of_gaussian_posteriors_equal_normal_quantiles(estimator, noise):
+    fitted = clone(estimator).fit(*small_table())
     mean, std = fitted.predict(NEW, return_std=True, noise=noise)
     found = fitted.predict_quantiles(NEW, [0.1, 0.9], noise=noise)
     np.testing.assert_allclose(found, np.stack([norm.ppf(q, mean, std) for q in (0.1, 0.9)], -1), rtol=1e-9)
@@ -451,50 +545,50 @@ def test_quantiles_of_gaussian_posteriors(estimator, noise):
         np.testing.assert_allclose(end, expected, rtol=1e-9)
 
 
-def test_bad_levels_get_a_clear_error(fitted):
-    with pytest.raises(OptionError, match="strictly between 0 and 1"):
+def test_quantiles_and_intervals_reject_invalid_levels(fitted):
+    with pytest.raises(OptionError, match="between"):
         fitted.predict_quantiles(NEW, [0.5, 1.0])
-    with pytest.raises(OptionError, match="a level or a list of levels"):
+    with pytest.raises(OptionError, match="quantiles"):
         fitted.predict_quantiles(NEW, [[0.5, 0.6]])
-    with pytest.raises(OptionError, match="strictly between 0 and 1"):
+    with pytest.raises(OptionError, match="between"):
         fitted.predict_interval(NEW, 95)
 
 
-# --- what it cannot do, and what may go wrong -------------------------------------------------------------------------
+# --- errors and interrupts -------------------------------------------------------------------------------------------
 
 
-def test_streams_and_further_rows_are_refused(fitted):
-    X, Y = table_gp_regressor_draws()
-    with pytest.raises(OptionError, match="a stream is not available with draws"):
-        model_gp_regressor_draws().fit_stream([(X, Y)])
-    with pytest.raises(OptionError, match="a stream is not available with draws"):
-        model_gp_regressor_draws(distributed=True).fit(X, Y)
+def test_sampled_regressor_rejects_streams_and_partial_fit(fitted):
+    X, Y = small_table()
+    with pytest.raises(OptionError, match="draws"):
+        sampled_model().fit_stream([(X, Y)])
+    with pytest.raises(OptionError, match="draws"):
+        sampled_model(distributed=True).fit(X, Y)
     again = copy.deepcopy(fitted).set_params(hyperparameters="evidence", sampling=None)
-    for estimator in (model_gp_regressor_draws(), fitted, again):
-        assert not hasattr(estimator, "partial_fit")  # so that nothing that looks for it, such as a search, is misled
+    for estimator in (sampled_model(), fitted, again):
+        assert not hasattr(estimator, "partial_fit")  # so that a search does not use it
         with pytest.raises(AttributeError, match="partial_fit") as error:
             estimator.partial_fit(X, Y)
-        assert "not available with draws" in str(error.value.__cause__)
+        assert "not supported with hyperparameter draws" in str(error.value.__cause__)
     assert hasattr(ovkgp.GPRegressor(), "partial_fit")
 
 
-def test_a_fit_without_draws_forgets_those_of_the_last(fitted):
-    again = copy.deepcopy(fitted).set_params(hyperparameters="evidence", sampling=None).fit(*table_gp_regressor_draws())
+def test_fit_without_sampling_removes_earlier_draws(fitted):
+    again = copy.deepcopy(fitted).set_params(hyperparameters="evidence", sampling=None).fit(*small_table())
     assert not hasattr(again, "draws_") and not isinstance(again.posterior_, MixturePosterior)
 
 
-def test_a_failed_sampler_loses_nothing(fitted, monkeypatch):
+def test_fit_restores_the_model_if_the_sampler_fails(fitted, monkeypatch):
     def failing(*args):
-        raise RuntimeError("no draws today")
+        raise RuntimeError("sampler failed")
 
     again = copy.deepcopy(fitted)
     monkeypatch.setattr(gp_regressor, "draw_hyperparameters", failing)
-    with pytest.raises(RuntimeError, match="no draws"):
-        again.fit(*table_gp_regressor_draws(seed=3))
+    with pytest.raises(RuntimeError, match="sampler failed"):
+        again.fit(*small_table(seed=3))
     np.testing.assert_array_equal(again.predict(NEW), fitted.predict(NEW))
 
 
-def test_ctrl_c_in_training_leaves_the_best_so_far(monkeypatch):
+def test_interrupted_training_skips_sampling(monkeypatch):
     fit = OperatorValuedGP.fit
 
     def interrupted(self, *args, **kwargs):
@@ -502,55 +596,59 @@ def test_ctrl_c_in_training_leaves_the_best_so_far(monkeypatch):
         return self
 
     monkeypatch.setattr(OperatorValuedGP, "fit", interrupted)
-    with pytest.warns(FitWarning, match="no hyperparameters were drawn"):
-        fitted = model_gp_regressor_draws(kernel="independent").fit(*table_gp_regressor_draws())
+    with pytest.warns(FitWarning, match="interrupted"):
+        fitted = sampled_model(kernel="independent").fit(*small_table())
     assert not hasattr(fitted, "draws_") and fitted.predict(NEW, return_std=True)[1].shape == (6, 2)
-    assert "training" in fitted.summary()
+    assert "optimization" in fitted.summary()
 
 
-def test_options_of_the_sampler_are_those_that_it_has():
+def test_sampler_options_equal_the_arguments_of_the_sampler():
     assert {"draws", "tune", "chains", "guide"} <= set(sampler_options())
     assert not {"noise", "random_state", "verbose", "output_names"} & set(sampler_options())
 
 
-def test_bad_inputs_are_refused(fitted):
+def test_predictions_reject_inputs_of_wrong_shape(fitted):
     with pytest.raises(ValueError, match="3 features"):
         fitted.predict_quantiles(np.zeros((2, 3)))
     with pytest.raises(InputError):
         fitted.sample_functions(2)(np.zeros((2, 3)))
 
 
-# --- the rest ---------------------------------------------------------------------------------------------------------
+# --- reproducibility---------------------------------------------------------------------------------------------------
 
 
-def test_random_state_reproduces_bit_for_bit():
+def test_random_state_makes_draws_bitwise_reproducible():
     first, second = (
-        model_gp_regressor_draws(kernel="independent", sampling=BARE).fit(*table_gp_regressor_draws()) for _ in range(2)
+        sampled_model(kernel="independent", sampling=MINIMAL_SAMPLING).fit(*small_table()) for _ in range(2)
     )
     assert first.draws_["unconstrained_posterior"].identical(second.draws_["unconstrained_posterior"])
     np.testing.assert_array_equal(first.predict_quantiles(NEW, 0.9), second.predict_quantiles(NEW, 0.9))
 
 
-def test_pickle_deepcopy_and_clone(fitted):
+def test_sampled_regressor_can_be_pickled_copied_and_cloned(fitted):
     for again in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted)):
         np.testing.assert_array_equal(again.predict(NEW, return_std=True)[1], fitted.predict(NEW, return_std=True)[1])
-    assert clone(fitted).sampling == GP_REGRESSOR_DRAWS_FEW
+    assert clone(fitted).sampling == MIXTURE_SAMPLING
 
 
-def test_kernel_objects_keep_their_numbers(cheap):
+def test_summary_of_a_kernel_object_is_in_standardized_units(perturbed_draws):
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2, rank=1)
-    X, Y = table_gp_regressor_draws()
-    fitted = model_gp_regressor_draws(kernel=kernel, sampling=None).fit(X, Y)
-    assert_is_the_mixture(fitted, X, Y, most=MIXTURE_DRAWS)
-    assert "of the model" in fitted.summary()
+    X, Y = small_table()
+    fitted = sampled_model(kernel=kernel, sampling=None).fit(X, Y)
+    assert_equals_mixture(fitted, X, Y, max_draws=MIXTURE_DRAWS)
+    assert "standardized units" in fitted.summary()
 
 
-def test_the_summary_shows_posterior_means_and_how_far_to_trust_them(fitted):
+def test_summary_lists_posterior_means_and_diagnostics(fitted):
     text, group = str(fitted.summary()), fitted.to_arviz()["posterior"]
-    assert "posterior mean ± standard deviation" in text
-    noise = group["noise"].values
-    line = next(line for line in text.splitlines() if line.strip().startswith("noise"))
-    numbers = line.replace("[", " ").replace("]", " ").replace(",", " ").replace("±", " ").split()[1:]
-    expected = [*noise.mean((0, 1)), *noise.std((0, 1))]
-    np.testing.assert_allclose([float(number) for number in numbers], expected, rtol=1e-2)
-    assert "drawn by laplace: 1 × 60 draws, predictions average over 5; Pareto k̂" in text
+    noise = np.sqrt(group["noise"].values)
+    lines = text.splitlines()
+    header = next(i for i, line in enumerate(lines) if line.strip().startswith("parameter"))
+    assert lines[header].split()[-7:] == ["mean", "sd", "5", "%", "95", "%", "R̂"]
+    first = next(i for i, line in enumerate(lines) if line.strip().startswith("noise std"))
+    for a, line in enumerate(lines[first : first + 2]):
+        mean, std, low, high, _ = (float(number) for number in line.split()[-5:])
+        draws = noise[..., a]
+        expected = [draws.mean(), draws.std(), *np.quantile(draws, [0.05, 0.95])]
+        np.testing.assert_allclose([mean, std, low, high], expected, rtol=1e-3)
+    assert "drawn by laplace: 1 × 60 draws; predictions average over 5 draws; Pareto k̂" in text

@@ -1,4 +1,4 @@
-"""OVKRidge: the ridge estimator is a posterior mean, whichever way it is solved, chosen or weighed."""
+"""Tests of `ovkgp.estimators.ridge.base` and `OVKRidge`: every solver, selection and weighting gives the posterior mean."""
 
 import pickle
 
@@ -22,14 +22,19 @@ from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FreeMatrix, GraphM
 SOLVERS = ("auto", "eigen", "closed_form", "cg", "lbfgs")
 
 
+@parametrize_with_checks([ovkgp.OVKRidge()])
+def test_ovk_ridge_passes_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
 @parametrize_with_checks(
     [
-        ovkgp.OVKRidge(),
         ovkgp.OVKRidge(lam=1e-3, convention="mean", fit_intercept=True, scale="evidence"),
         ovkgp.OVKRidge(base_kernel="matern32", lam=0.1, solver="closed_form"),
     ]
 )
-def test_scikit_learn_checks(estimator, check):
+def test_ovk_ridge_passes_scikit_learn_checks_with_other_options(estimator, check):
     check(estimator)
 
 
@@ -47,7 +52,7 @@ def gram(kernel, X, Z=None):
 
 
 def oracle(kernel, X, Y, noise, test):
-    """Mean, and variance of the latent function, at the test points by explicit matrices."""
+    """Return mean and latent variance at the test points by dense algebra."""
     p = Y.shape[1]
     posterior = DensePosterior(gram(kernel, X), noise_matrix(noise, *Y.shape), np.zeros(Y.shape), Y)
     cross = gram(kernel, test, X)
@@ -60,7 +65,7 @@ def oracle(kernel, X, Y, noise, test):
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("name", ["auto", "decomposable", "curl_free", "divergence_free", "helmholtz"])
-def test_mean_and_std_are_those_of_explicit_matrices(name, missing):
+def test_predictions_equal_dense_algebra(name, missing):
     X, Y = smooth(p=2, missing=missing)
     ridge = ovkgp.OVKRidge(name, lam=0.05).fit(X, Y)
     test = np.random.default_rng(1).uniform(-2, 2, (7, 2))
@@ -72,7 +77,7 @@ def test_mean_and_std_are_those_of_explicit_matrices(name, missing):
     np.testing.assert_allclose(std**2, variance + 0.05, atol=1e-8)
 
 
-def test_one_output_is_scikit_learns_kernel_ridge():
+def test_ovk_ridge_with_one_output_equals_kernel_ridge():
     X, Y = smooth(p=1)
     other = KernelRidge(alpha=0.3, kernel="rbf", gamma=1 / (2 * 0.7**2)).fit(X, Y[:, 0])
     ridge = ovkgp.OVKRidge(lam=0.3, lengthscale=0.7).fit(X, Y[:, 0])
@@ -94,7 +99,7 @@ def test_solvers_agree(solver, kernel, missing):
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-def test_doubly_stochastic_descent_is_for_features():
+def test_ovk_ridge_rejects_doubly_stochastic_descent():
     with pytest.raises(OptionError, match="ORFFRidge"):
         ovkgp.OVKRidge(solver="doubly_sgd").fit(*smooth())
 
@@ -104,7 +109,7 @@ def test_doubly_stochastic_descent_is_for_features():
 
 @pytest.mark.parametrize("kernel", ["decomposable", "curl_free"])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_a_path_is_a_fit_at_each_lam(kernel, missing):
+def test_path_equals_fits_at_each_lam(kernel, missing):
     X, Y = smooth(p=2, missing=missing)
     lams = [1e-3, 0.1, 5.0]
     path = ovkgp.OVKRidge(kernel, convention="mean").fit(X, Y).path(X, Y, lams)
@@ -113,29 +118,29 @@ def test_a_path_is_a_fit_at_each_lam(kernel, missing):
         ridge = ovkgp.OVKRidge(kernel, lam=lam, convention="mean").fit(X, Y)
         assert path.noise[i] == pytest.approx(ridge.noise_)
         np.testing.assert_allclose(means[i], ridge.predict(X[:5]), atol=1e-8)
-        left_out = ridge.leave_one_out(X, Y)
-        assert path.loo_error[i] == pytest.approx(np.nanmean((left_out.mean - Y) ** 2), rel=1e-8)
+        loo = ridge.leave_one_out(X, Y)
+        assert path.loo_error[i] == pytest.approx(np.nanmean((loo.mean - Y) ** 2), rel=1e-8)
         assert path.log_evidence[i] == pytest.approx(ridge.posterior_.log_evidence, rel=1e-8)
 
 
 @pytest.mark.parametrize("name", ["decomposable", "curl_free"])
-def test_leaving_out_in_closed_form_is_fitting_without(name):
+def test_leave_one_out_equals_refits(name):
     X, Y = smooth(n=15, p=2, missing=0.2)
     options = {"kernel": name, "lam": 0.1, "lengthscale": 1.0, "base_kernel": "matern52"}
     ridge = ovkgp.OVKRidge(**options).fit(X, Y)
     kernel = ridge.gp_.kernel
-    left_out = ridge.leave_one_out(X, Y)
+    loo = ridge.leave_one_out(X, Y)
     for i in np.flatnonzero(np.isfinite(Y).any(1))[::3]:
         rest = np.arange(15) != i
         mean, std = ovkgp.OVKRidge(kernel, lam=0.1).fit(X[rest], Y[rest]).predict(X[[i]], return_std=True)
         observed = np.isfinite(Y[i])
-        np.testing.assert_allclose(left_out.mean[i, observed], mean[0, observed], atol=1e-9)
-        np.testing.assert_allclose(left_out.std[i, observed], std[0, observed], atol=1e-9)
-    assert np.isnan(left_out.mean[np.isnan(Y)]).all()
-    assert left_out.log_density.shape == (15,)
+        np.testing.assert_allclose(loo.mean[i, observed], mean[0, observed], atol=1e-9)
+        np.testing.assert_allclose(loo.std[i, observed], std[0, observed], atol=1e-9)
+    assert np.isnan(loo.mean[np.isnan(Y)]).all()
+    assert loo.log_density.shape == (15,)
 
 
-def test_among_several_lam_the_one_with_the_smallest_error_is_taken():
+def test_lam_selection_minimizes_the_leave_one_out_error():
     X, Y = smooth(n=80)
     lams = np.logspace(-6, 2, 9)
     ridge = ovkgp.OVKRidge(lam=lams).fit(X, Y)
@@ -146,7 +151,7 @@ def test_among_several_lam_the_one_with_the_smallest_error_is_taken():
     np.testing.assert_allclose(ridge.predict(X), ovkgp.OVKRidge(lam=ridge.lam_).fit(X, Y).predict(X), atol=1e-10)
 
 
-def test_or_the_one_with_the_largest_evidence():
+def test_lam_selection_maximizes_the_evidence():
     X, Y = smooth(n=80)
     lams = list(np.logspace(-6, 2, 9))
     ridge = ovkgp.OVKRidge(lam=lams, selection="evidence").fit(X, Y)
@@ -154,32 +159,32 @@ def test_or_the_one_with_the_largest_evidence():
     assert ridge.lam_ == lams[int(np.argmax(evidence))]
 
 
-def test_a_search_over_lam_works_as_for_any_estimator():
+def test_grid_search_selects_lam():
     X, Y = smooth()
     search = GridSearchCV(ovkgp.OVKRidge(convention="mean"), {"lam": [1e-5, 1e-2, 10.0]}, cv=3).fit(X, Y)
     assert search.best_params_["lam"] < 10.0
 
 
-def test_the_scale_of_largest_evidence_leaves_the_mean_and_mends_the_std():
+def test_evidence_scale_changes_the_std_but_not_the_mean():
     X, Y = smooth(n=60)
-    plain = ovkgp.OVKRidge(lam=1e-2).fit(X, 100 * Y)
+    unscaled = ovkgp.OVKRidge(lam=1e-2).fit(X, 100 * Y)
     scaled = ovkgp.OVKRidge(lam=1e-2, scale="evidence").fit(X, 100 * Y)
-    np.testing.assert_allclose(scaled.predict(X), plain.predict(X), rtol=1e-8)
-    assert scaled.noise_ == plain.noise_ == 1e-2
-    K = gram(plain.gp_.kernel, X)
+    np.testing.assert_allclose(scaled.predict(X), unscaled.predict(X), rtol=1e-8)
+    assert scaled.noise_ == unscaled.noise_ == 1e-2
+    K = gram(unscaled.gp_.kernel, X)
     y = 100 * Y.ravel()
     assert scaled.scale_ == pytest.approx(y @ np.linalg.solve(K + 1e-2 * np.eye(len(K)), y) / len(y))
     steps = [scaled.scale_ * factor for factor in (0.9, 1.0, 1.1)]
     densities = [_log_density(y, s * (K + 1e-2 * np.eye(len(K)))) for s in steps]
     assert np.argmax(densities) == 1
     assert scaled.posterior_.log_evidence == pytest.approx(densities[1])
-    ratio = scaled.predict(X, return_std=True)[1] / plain.predict(X, return_std=True)[1]
+    ratio = scaled.predict(X, return_std=True)[1] / unscaled.predict(X, return_std=True)[1]
     np.testing.assert_allclose(ratio, np.sqrt(scaled.scale_), rtol=1e-6)
 
 
 @pytest.mark.parametrize("metric", [None, "full", "vector"])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_the_scale_is_right_for_every_noise(metric, missing):
+def test_evidence_scale_equals_dense_algebra_for_every_noise(metric, missing):
     X, Y = smooth(n=20, p=2, missing=missing)
     metric = {None: None, "full": np.array([[1.0, 0.6], [0.6, 2.0]]), "vector": np.array([1.0, 3.0])}[metric]
     ridge = ovkgp.OVKRidge("curl_free", lam=0.1, output_metric=metric, scale="evidence").fit(X, Y)
@@ -200,8 +205,8 @@ def _log_density(y, C):
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_bt_72_bt_e_24_a_metric_is_correlated_noise(missing):
-    """The loss ½ (y − f)ᵀ Σ⁻¹ (y − f): noise nλΣ, and not that of the printed adjoint, which would be nλΣ⁻¹."""
+def test_bt_72_bt_e_24_output_metric_is_correlated_noise(missing):
+    """The loss ½ (y − f)ᵀ Σ⁻¹ (y − f) has the noise nλΣ; the printed adjoint would give nλΣ⁻¹."""
     X, Y = smooth(n=12, p=2, missing=missing)
     metric, lam = np.array([[2.0, 0.9], [0.9, 0.5]]), 0.02
     ridge = ovkgp.OVKRidge(lam=lam, convention="mean", output_metric=metric).fit(X, Y)
@@ -214,7 +219,7 @@ def test_bt_72_bt_e_24_a_metric_is_correlated_noise(missing):
 
 
 @pytest.mark.parametrize("convention", ["sum", "mean", "samples"])
-def test_weights_of_rows_are_repetitions(convention):
+def test_sample_weights_equal_repeated_rows(convention):
     X, Y = smooth(n=20, p=2)
     counts = np.random.default_rng(0).integers(0, 4, 20)
     options = {"lam": 0.01, "convention": convention, "fit_intercept": True}
@@ -226,17 +231,17 @@ def test_weights_of_rows_are_repetitions(convention):
     np.testing.assert_allclose(*stds, atol=1e-7)
 
 
-def test_an_intercept_is_the_mean_of_the_outputs():
+def test_intercept_is_the_mean_of_the_outputs():
     X, Y = smooth(n=20, p=2, missing=0.2)
     ridge = ovkgp.OVKRidge(lam=0.1, fit_intercept=True).fit(X, Y + 7.0)
-    centred = ovkgp.OVKRidge(lam=0.1).fit(X, Y - np.nanmean(Y, 0))
-    np.testing.assert_allclose(ridge.predict(X), centred.predict(X) + 7.0 + np.nanmean(Y, 0), atol=1e-9)
+    centered = ovkgp.OVKRidge(lam=0.1).fit(X, Y - np.nanmean(Y, 0))
+    np.testing.assert_allclose(ridge.predict(X), centered.predict(X) + 7.0 + np.nanmean(Y, 0), atol=1e-9)
     far = ridge.predict([[1e4, 1e4]])
     np.testing.assert_allclose(far[0], 7.0 + np.nanmean(Y, 0), atol=1e-9)
 
 
-def test_a_graph_between_the_tasks_couples_them():
-    """BT-84: with one task observed a row, a Laplacian coupling lends each task what the others have seen."""
+def test_graph_matrix_couples_tasks():
+    """BT-84: with one task observed per row, a Laplacian coupling improves each task by the data of the others."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (90, 1))
     truth = np.sin(2 * X) + np.array([[0.0, 0.1, -0.1]])
@@ -245,16 +250,16 @@ def test_a_graph_between_the_tasks_couples_them():
     single[rows, rows % 3] = truth[rows, rows % 3] + 0.3 * rng.standard_normal(90)
     coupling = GraphMatrix(10 * (torch.ones(3, 3).double() - torch.eye(3).double()), ridge=1.0)
     options = {"lam": 0.1, "lengthscale": 0.4}
-    alone = ovkgp.OVKRidge(**options).fit(X, single)
+    independent = ovkgp.OVKRidge(**options).fit(X, single)
     coupled = ovkgp.OVKRidge("decomposable", output_matrix=coupling, **options).fit(X, single)
-    errors = [np.mean((model.predict(X) - truth) ** 2) for model in (alone, coupled)]
+    errors = [np.mean((model.predict(X) - truth) ** 2) for model in (independent, coupled)]
     assert errors[1] < 0.8 * errors[0]
 
 
 # --- kernels and options --------------------------------------------------------------------------------------------------
 
 
-def test_the_median_is_of_distinct_rows_in_any_order():
+def test_median_distance_uses_distinct_rows_in_any_order():
     X, _ = smooth(n=50)
     rng = np.random.default_rng(0)
     repeated = rng.permutation(X.repeat(rng.integers(1, 4, 50), 0))
@@ -263,7 +268,7 @@ def test_the_median_is_of_distinct_rows_in_any_order():
     assert median_distance(X) == pytest.approx(np.median(pairs))
 
 
-def test_kernels_by_name_are_the_papers():
+def test_named_kernels_equal_those_of_the_papers():
     X, Y = smooth(p=2)
     helmholtz = ovkgp.OVKRidge("helmholtz", lengthscale=0.9).fit(X, Y).gp_.kernel
     assert isinstance(helmholtz, HelmholtzKernel)
@@ -277,7 +282,7 @@ def test_kernels_by_name_are_the_papers():
     assert isinstance(matern, MaternKernel) and matern.nu == 1.5 and matern.lengthscale.item() == 2.0
 
 
-def test_a_kernel_object_is_copied_and_left_alone():
+def test_fit_does_not_modify_the_kernel_object():
     X, Y = smooth(p=2)
     kernel = DecomposableKernel(RBFKernel(), num_outputs=2, rank=1)
     before = {name: value.clone() for name, value in kernel.state_dict().items()}
@@ -287,7 +292,7 @@ def test_a_kernel_object_is_copied_and_left_alone():
     assert clone(ridge).kernel is not None
 
 
-def test_frames_tensors_and_flat_outputs():
+def test_fit_accepts_frames_tensors_and_one_dimensional_targets():
     X, Y = smooth(p=2)
     frame, outputs = pd.DataFrame(X, columns=["a", "b"]), pd.DataFrame(Y, columns=["u", "v"])
     ridge = ovkgp.OVKRidge(lam=0.1).fit(frame, outputs)
@@ -302,7 +307,7 @@ def test_frames_tensors_and_flat_outputs():
     assert single.predict(X.astype(np.float32)).dtype == np.float64
 
 
-def test_it_pickles_and_draws():
+def test_ovk_ridge_can_be_pickled_and_sampled():
     X, Y = smooth()
     ridge = ovkgp.OVKRidge(lam=[0.01, 0.1]).fit(X, Y)
     again = pickle.loads(pickle.dumps(ridge))
@@ -315,25 +320,25 @@ def test_it_pickles_and_draws():
     ("options", "match"),
     [
         ({"kernel": "lmc"}, "decomposable"),
-        ({"kernel": 3}, "kernel must be"),
+        ({"kernel": 3}, "kernel"),
         ({"solver": "sgd"}, "closed_form"),
         ({"selection": "aic"}, "loo"),
-        ({"scale": 2.0}, "evidence"),
+        ({"scale": 2.0}, "scale"),
         ({"lengthscale": "mean"}, "median"),
-        ({"lengthscale": -1.0}, "positive"),
-        ({"lengthscale": True}, "positive"),
+        ({"lengthscale": -1.0}, "lengthscale"),
+        ({"lengthscale": True}, "lengthscale"),
         ({"base_kernel": "gauss"}, "rbf"),
         ({"kernel": "independent", "output_matrix": np.eye(2)}, "decomposable"),
-        ({"kernel": "curl_free", "output_matrix": np.eye(2)}, "derivatives"),
+        ({"kernel": "curl_free", "output_matrix": np.eye(2)}, "output_matrix"),
         ({"output_matrix": np.eye(3)}, r"\(2, 2\)"),
         ({"output_matrix": np.ones(2)}, r"\(2, 2\)"),
         ({"output_metric": np.eye(3)}, r"\(2, 2\)"),
-        ({"output_metric": np.array([[1.0, 2.0], [2.0, 1.0]])}, "positive definite"),
-        ({"lam": -1.0}, "positive"),
+        ({"output_metric": np.array([[1.0, 2.0], [2.0, 1.0]])}, "definite"),
+        ({"lam": -1.0}, "lam"),
         ({"tolerance": 0.0, "solver": "cg"}, "tolerance"),
     ],
 )
-def test_options_that_there_are_not(options, match):
+def test_fit_rejects_invalid_options(options, match):
     X, Y = smooth(p=2)
     with pytest.raises((OptionError, InputError), match=match):
         ovkgp.OVKRidge(**options).fit(X, Y)
@@ -342,14 +347,14 @@ def test_options_that_there_are_not(options, match):
 @pytest.mark.parametrize(
     ("weight", "match"),
     [
-        (np.ones(39), "each row"),
-        (np.ones((40, 3)), "each row"),
+        (np.ones(39), "shape"),
+        (np.ones((40, 3)), "shape"),
         (-np.ones(40), "negative"),
         (np.full(40, np.nan), "finite"),
-        (np.zeros(40), "weight zero"),
+        (np.zeros(40), "zero"),
     ],
 )
-def test_weights_that_make_no_sense(weight, match):
+def test_fit_rejects_invalid_weights(weight, match):
     X, Y = smooth(p=2)
     with pytest.raises(InputError, match=match):
         ovkgp.OVKRidge().fit(X, Y, sample_weight=weight)
@@ -357,13 +362,13 @@ def test_weights_that_make_no_sense(weight, match):
         ovkgp.OVKRidge(output_metric=np.eye(2)).fit(X, Y, sample_weight=np.arange(40.0))
 
 
-def test_data_that_nobody_likes():
+def test_fit_handles_degenerate_data():
     X, Y = smooth(p=2)
     with pytest.raises(ValueError, match="NaN"):
         ovkgp.OVKRidge().fit(np.where(X > 1.9, np.nan, X), Y)
     with pytest.raises(InputError, match="output 1"):
         ovkgp.OVKRidge().fit(X, np.column_stack([Y[:, 0], np.full(40, np.nan)]))
-    with pytest.raises(InputError, match="vector fields"):
+    with pytest.raises(InputError, match="curl_free"):
         ovkgp.OVKRidge("curl_free").fit(X, Y[:, :1])
     one = ovkgp.OVKRidge(lam=0.5).fit([[1.0, 2.0]], [[3.0, 4.0]])
     np.testing.assert_allclose(one.predict([[1.0, 2.0]]), [[2.0, 8 / 3]])
@@ -373,7 +378,7 @@ def test_data_that_nobody_likes():
     assert np.isfinite(constant.predict(X, return_std=True)).all()
 
 
-def test_a_failed_fit_leaves_the_last_one():
+def test_fit_restores_the_model_on_error():
     X, Y = smooth(p=2)
     ridge = ovkgp.OVKRidge(lam=0.1).fit(X, Y)
     before = ridge.predict(X)
@@ -382,23 +387,23 @@ def test_a_failed_fit_leaves_the_last_one():
     np.testing.assert_array_equal(ridge.predict(X), before)
 
 
-# --- numbers that are small, and options that do not go together ---------------------------------------------------------
+# --- small numbers and conflicting options ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1e-5, 1e4])
 @pytest.mark.parametrize("selection", ["loo", "evidence"])
-def test_lam_is_chosen_alike_in_any_units(unit, selection):
+def test_lam_selection_does_not_depend_on_units(unit, selection):
     X, Y = smooth()
     lams = np.logspace(-6, 0, 7)
     options = {"kernel": "decomposable", "selection": selection}
-    plain = ovkgp.OVKRidge(lam=lams, **options).fit(X, Y)
+    unscaled = ovkgp.OVKRidge(lam=lams, **options).fit(X, Y)
     other = ovkgp.OVKRidge(lam=lams * unit**2, **options).fit(X, Y * unit)
-    assert other.lam_ / unit**2 == pytest.approx(plain.lam_)
-    np.testing.assert_allclose(other.path_.loo_error / unit**2, plain.path_.loo_error, rtol=1e-6)
+    assert other.lam_ / unit**2 == pytest.approx(unscaled.lam_)
+    np.testing.assert_allclose(other.path_.loo_error / unit**2, unscaled.path_.loo_error, rtol=1e-6)
 
 
 @pytest.mark.parametrize("lam", [1e-10, 1e-13])
-def test_the_scale_survives_a_small_lam(lam):
+def test_evidence_scale_is_accurate_for_a_small_lam(lam):
     X = np.linspace(0, 6, 40)[:, None]
     ridge = ovkgp.OVKRidge(lam=lam, lengthscale=0.5, base_kernel="matern12", scale="evidence").fit(X, np.sin(X))
     C = gram(ridge._kernel, X) + lam * np.eye(40)
@@ -407,38 +412,38 @@ def test_the_scale_survives_a_small_lam(lam):
 
 
 @pytest.mark.parametrize("unit", [1.0, 100.0])
-def test_the_evidence_of_a_path_is_that_at_the_best_scale(unit):
+def test_path_evidence_is_computed_at_the_best_scale(unit):
     X, Y = smooth()
     lams = np.logspace(-6, 2, 9)
     options = {"scale": "evidence", "lengthscale": 1.0}
     ridge = ovkgp.OVKRidge(lam=lams, selection="evidence", **options).fit(X, unit * Y)
     fits = [ovkgp.OVKRidge(lam=lam, **options).fit(X, unit * Y) for lam in lams]
     np.testing.assert_allclose(ridge.path_.log_evidence, [fit.posterior_.log_evidence for fit in fits], rtol=1e-7)
-    left_out = [fit.leave_one_out(X, unit * Y).log_density.sum() for fit in fits]
-    np.testing.assert_allclose(ridge.path_.loo_log_density, left_out, rtol=1e-7)
+    loo = [fit.leave_one_out(X, unit * Y).log_density.sum() for fit in fits]
+    np.testing.assert_allclose(ridge.path_.loo_log_density, loo, rtol=1e-7)
     assert ridge.lam_ == lams[np.argmax(ridge.path_.log_evidence)]
     assert ridge.lam_ == ovkgp.OVKRidge(lam=lams, selection="evidence", **options).fit(X, Y).lam_
 
 
-def test_a_metric_and_weights_are_refused_everywhere():
+def test_methods_reject_weights_with_an_output_metric():
     X, Y = smooth(p=2)
     ridge = ovkgp.OVKRidge(output_metric=np.array([[1.0, 0.5], [0.5, 1.0]])).fit(X, Y)
-    for ask in (ridge.path, ridge.leave_one_out):
+    for method in (ridge.path, ridge.leave_one_out):
         with pytest.raises(OptionError, match="output_metric"):
-            ask(X, Y, sample_weight=np.arange(1.0, 41.0))
+            method(X, Y, sample_weight=np.arange(1.0, 41.0))
 
 
-def test_a_path_checks_its_points():
+def test_path_rejects_invalid_points():
     X, Y = smooth(p=2)
     path = ovkgp.OVKRidge(lam=[0.1, 1.0]).fit(X, Y).path(X, Y)
-    with pytest.raises(InputError, match=r"\(m, 2\)"):
+    with pytest.raises(InputError, match="shape"):
         path.predict(X[:, :1])
     assert path.predict(torch.from_numpy(X).requires_grad_()).shape == (2, 40, 2)
-    with pytest.raises(OptionError, match="numbers only"):
+    with pytest.raises(OptionError, match="predict"):
         ovkgp.OVKRidge(lam=[0.1, 1.0]).fit(X, Y).path_.predict(X)
 
 
-def test_modules_of_the_user_are_left_alone():
+def test_fit_does_not_modify_the_output_matrix_object():
     X, Y = smooth(p=2)
     matrix = FreeMatrix(2, 1)
     ridge = ovkgp.OVKRidge("decomposable", output_matrix=matrix).fit(X, Y)
@@ -449,18 +454,18 @@ def test_modules_of_the_user_are_left_alone():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"lam": ["a"]}, "lam must be"),
-        ({"lam": [[1.0, 2.0], [3.0]]}, "lam must be"),
+        ({"lam": ["a"]}, "lam"),
+        ({"lam": [[1.0, 2.0], [3.0]]}, "lam"),
         ({"output_metric": "a"}, "output_metric"),
         ({"tolerance": "x"}, "tolerance"),
         ({"max_iter": -3}, "max_iter"),
-        ({"kernel": "decomposable", "output_matrix": FreeMatrix(3, 1)}, r"got \(3, 3\)"),
-        ({"base_kernel": RBFKernel(), "lengthscale": 0.1}, "has its own"),
-        ({"kernel": CurlFreeKernel(RBFKernel(), num_dims=2), "lengthscale": 0.1}, "has its own"),
+        ({"kernel": "decomposable", "output_matrix": FreeMatrix(3, 1)}, "output_matrix"),
+        ({"base_kernel": RBFKernel(), "lengthscale": 0.1}, "lengthscale"),
+        ({"kernel": CurlFreeKernel(RBFKernel(), num_dims=2), "lengthscale": 0.1}, "lengthscale"),
         ({"kernel": CurlFreeKernel(RBFKernel(), num_dims=2), "base_kernel": "nonsense"}, "rbf"),
     ],
 )
-def test_more_options_that_there_are_not(options, match):
+def test_fit_rejects_conflicting_options(options, match):
     X, Y = smooth(p=2)
     with pytest.raises((OptionError, InputError), match=match):
         ovkgp.OVKRidge(**options).fit(X, Y)

@@ -1,22 +1,22 @@
-"""Calibrated probabilities: the gradient, the limits, what is recovered, and folds that hold rows out for good."""
+"""Tests of `ovkgp.estimators.ridge.calibration`."""
 
 import numpy as np
 import pytest
 from scipy.optimize import OptimizeResult, approx_fprime, minimize
 from scipy.special import expit, log_softmax, softmax
 
-from ovkgp.estimators.ridge import calibration as probability_calibration
+from ovkgp.estimators.ridge import calibration as calibration_module
 from ovkgp.estimators.ridge.calibration import Calibration, _Problem, calibrate, deal_folds, lone_classes
 from ovkgp.exceptions import FitWarning, InputError
 
 
-def held_out(n=200, num_classes=3, seed=0, beta=4.0, unlike=True):
-    """Scores that sum to zero, unknown shares, labels drawn with the formula's probabilities, and the frequencies."""
+def held_out(n=200, num_classes=3, seed=0, beta=4.0, unbalanced=True):
+    """Draw scores that sum to zero, unknown fractions, labels with the probabilities of the formula, and class frequencies."""
     rng = np.random.default_rng(seed)
     scores = 0.6 * rng.standard_normal((n, num_classes))
     scores -= scores.mean(1, keepdims=True)
     unknown = rng.uniform(0, 0.3, n)
-    frequencies = np.arange(1, num_classes + 1.0) if unlike else np.ones(num_classes)
+    frequencies = np.arange(1, num_classes + 1.0) if unbalanced else np.ones(num_classes)
     frequencies /= frequencies.sum()
     true = Calibration(beta, 0.5 * np.log(frequencies), frequencies, np.nan, 0, 0)
     p = softmax(true.logits(scores, unknown), axis=1)
@@ -25,7 +25,7 @@ def held_out(n=200, num_classes=3, seed=0, beta=4.0, unlike=True):
 
 
 @pytest.mark.parametrize("at", [(0.0, 0.0), (1.3, -0.7), (-2.0, 2.0)])
-def test_gradient_is_that_of_differences(at):
+def test_calibration_gradient_equals_finite_differences(at):
     scores, unknown, labels, frequencies = held_out()
     weight = np.random.default_rng(1).uniform(0, 2, len(labels))
     problem = _Problem(scores, unknown, labels, np.log(frequencies), weight)
@@ -34,7 +34,7 @@ def test_gradient_is_that_of_differences(at):
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
-def test_logits_are_the_formula():
+def test_calibration_logits_equal_the_formula():
     scores, unknown, _, frequencies = held_out(4)
     calibration = Calibration(3.0, np.array([0.2, -0.1, 0.4]), frequencies, np.nan, 0, 0)
     for i in range(4):
@@ -44,21 +44,21 @@ def test_logits_are_the_formula():
             assert calibration.logits(scores, unknown)[i, k] == pytest.approx(expected)
 
 
-def test_nothing_known_leaves_the_frequencies_whatever_was_fitted():
+def test_calibration_returns_class_frequencies_if_all_is_unknown():
     calibration = calibrate(*held_out())
     np.testing.assert_allclose(
         softmax(calibration.logits(np.zeros((1, 3)), np.ones(1)), axis=1)[0], [1 / 6, 1 / 3, 1 / 2]
     )
 
 
-def test_more_unknown_is_less_certain():
-    calibration = calibrate(*held_out(unlike=False))
+def test_calibration_is_less_certain_with_more_unknown():
+    calibration = calibrate(*held_out(unbalanced=False))
     scores = np.tile([[0.8, -0.3, -0.5]], (5, 1))
     largest = softmax(calibration.logits(scores, np.linspace(0, 1, 5)), axis=1)[:, 0]
     assert (np.diff(largest) < 0).all()
 
 
-def test_the_root_averages_a_logistic_over_a_gaussian_margin():
+def test_calibration_approximates_a_logistic_averaged_over_a_gaussian_margin():
     """MacKay: E σ(m + β √u ε) ≈ σ(m / √(1 + π/8 β² u)), to two digits, for a margin m = 2 β s between two classes."""
     noise, beta, u = np.random.default_rng(0).standard_normal(200_000), 1.5, 0.4
     calibration = Calibration(beta, np.zeros(2), np.array([0.5, 0.5]), np.nan, 0, 0)
@@ -67,13 +67,13 @@ def test_the_root_averages_a_logistic_over_a_gaussian_margin():
         assert p == pytest.approx(expit(2 * beta * s + beta * np.sqrt(u) * noise).mean(), abs=0.01)
 
 
-def test_what_drew_the_labels_is_found_again():
+def test_calibrate_recovers_the_true_parameters():
     calibration = calibrate(*held_out(20_000, beta=4.0))
     assert calibration.beta == pytest.approx(4.0, rel=0.05)
     np.testing.assert_allclose(calibration.bias, 0.5 * np.log([1 / 6, 1 / 3, 1 / 2]), atol=0.1)
 
 
-def test_the_fit_is_the_least_of_the_penalised_loss():
+def test_calibrate_minimizes_the_penalized_loss():
     scores, unknown, labels, frequencies = held_out(40)
     calibration = calibrate(scores, unknown, labels, frequencies)
 
@@ -94,7 +94,7 @@ def test_the_fit_is_the_least_of_the_penalised_loss():
     np.testing.assert_allclose(calibration.bias, best.x[1] * np.log(frequencies), atol=1e-5)
 
 
-def test_separated_scores_do_not_lead_to_certainty():
+def test_calibrate_is_not_certain_for_separated_scores():
     labels = np.tile(np.arange(3), 4)
     scores = 1.5 * np.eye(3)[labels] - 0.5
     calibration = calibrate(scores, np.zeros(12), labels, np.full(3, 1 / 3))
@@ -102,39 +102,39 @@ def test_separated_scores_do_not_lead_to_certainty():
     assert (p < 1 - 1e-4).all() and (p > 0.9).all()
 
 
-def test_scores_that_say_nothing_are_not_believed():
-    scores, unknown, _, frequencies = held_out(2000, unlike=False)
+def test_calibrate_ignores_uninformative_scores():
+    scores, unknown, _, frequencies = held_out(2000, unbalanced=False)
     labels = np.random.default_rng(5).integers(0, 3, 2000)
     calibration = calibrate(scores, unknown, labels, frequencies)
     assert calibration.beta < 0.15
     assert calibration.log_loss == pytest.approx(np.log(3), abs=0.01)
 
 
-def test_one_row_is_enough_and_none_is_not():
+def test_calibrate_requires_one_held_out_row():
     calibration = calibrate(np.array([[0.5, -0.5]]), np.array([0.1]), np.array([0]), np.array([0.5, 0.5]))
     assert 1.0 < calibration.beta < 3.0  # near the prior's K − 1
-    with pytest.raises(InputError, match="no held-out rows"):
+    with pytest.raises(InputError, match="hold out"):
         calibrate(np.zeros((0, 2)), np.zeros(0), np.zeros(0, dtype=int), np.array([0.5, 0.5]))
 
 
-def test_a_search_that_did_not_converge_says_so(monkeypatch):
-    def stop_at_once(fun, x0, **options):
+def test_calibrate_warns_without_convergence(monkeypatch):
+    def stop_immediately(fun, x0, **options):
         return OptimizeResult(x=x0, jac=fun(x0)[1])
 
-    monkeypatch.setattr(probability_calibration, "minimize", stop_at_once)
-    with pytest.warns(FitWarning, match="did not converge.*CalibratedClassifierCV"):
+    monkeypatch.setattr(calibration_module, "minimize", stop_immediately)
+    with pytest.warns(FitWarning, match="converge"):
         calibrate(*held_out())
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1e-3, 1e3])
-def test_scores_of_any_size_are_calibrated(scale, recwarn):
+def test_calibrate_accepts_scores_of_any_size(scale, recwarn):
     scores, unknown, labels, frequencies = held_out()
     calibration = calibrate(scale * scores, unknown, labels, frequencies)
     assert not recwarn.list and 0 < calibration.beta < np.inf
-    assert calibration.log_loss < 1.1  # of the frequencies alone: 1.01; of equal ones: 1.10
+    assert calibration.log_loss < 1.1  # log loss of class frequencies: 1.01; of equal ones: 1.10
 
 
-def test_the_start_has_the_slope_of_least_squares():
+def test_calibration_initial_value_has_the_slope_of_least_squares():
     """At β = K − 1 and equal scores, the softmax moves with the scores as p_k = (1 + (K − 1) s_k) / K does."""
     for K in (2, 3, 6):
         calibration = Calibration(K - 1.0, np.zeros(K), np.full(K, 1 / K), np.nan, 0, 0)
@@ -143,7 +143,7 @@ def test_the_start_has_the_slope_of_least_squares():
         np.testing.assert_allclose(p, (1 + (K - 1) * step) / K, atol=1e-9)
 
 
-def test_weights_are_repetitions():
+def test_calibrate_weights_equal_repeated_rows():
     scores, unknown, labels, frequencies = held_out(30)
     weight = np.random.default_rng(2).integers(1, 4, 30)
     weighted = calibrate(scores, unknown, labels, frequencies, weight.astype(float))
@@ -155,7 +155,7 @@ def test_weights_are_repetitions():
 # --- folds --------------------------------------------------------------------------------------------------------------
 
 
-def test_every_class_is_spread_over_all_folds():
+def test_deal_folds_distributes_every_class_over_all_folds():
     rng = np.random.default_rng(0)
     X, labels = rng.standard_normal((103, 3)), rng.integers(0, 4, 103)
     folds = deal_folds(X, labels, 5)
@@ -167,7 +167,7 @@ def test_every_class_is_spread_over_all_folds():
     np.testing.assert_array_equal(deal_folds(X[order], labels[order], 5), folds[order])
 
 
-def test_copies_share_a_fold_even_with_other_labels():
+def test_deal_folds_keeps_duplicate_rows_together():
     X = np.repeat(np.random.default_rng(0).standard_normal((20, 2)), 3, axis=0)
     labels = np.random.default_rng(1).integers(0, 2, 60)
     folds = deal_folds(X, labels, 4).reshape(20, 3)
@@ -178,21 +178,21 @@ def test_copies_share_a_fold_even_with_other_labels():
     ("labels", "expected"),
     [
         ([0] * 10 + [1] * 3, 3),
-        ([0] * 10 + [1], 5),  # a class of one is dealt like any other
+        ([0] * 10 + [1], 5),  # a class of one row does not limit the folds
         ([0, 1], 2),
         ([0, 1, 2], 3),
         ([0, 0, 1, 1], 2),
     ],
 )
-def test_how_many_folds(labels, expected):
+def test_deal_folds_limits_the_number_of_folds(labels, expected):
     X = np.arange(float(len(labels)))[:, None]
     assert set(deal_folds(X, np.array(labels), 5)) == set(range(expected))
 
 
-def test_one_row_copied_is_still_dealt():
+def test_deal_folds_splits_copies_of_one_row():
     assert set(deal_folds(np.ones((6, 2)), np.array([0, 0, 0, 1, 1, 1]), 5)) == {0, 1, 2}
 
 
-def test_lone_classes_are_those_with_one_distinct_row():
+def test_lone_classes_have_one_distinct_row():
     X = np.array([[0.0], [1.0], [2.0], [2.0], [3.0]])
     np.testing.assert_array_equal(lone_classes(X, np.array([0, 0, 1, 1, 2])), [1, 2])

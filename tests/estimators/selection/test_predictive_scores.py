@@ -1,4 +1,4 @@
-"""Log predictive densities in the user's units against direct computations."""
+"""Tests of log predictive densities in original units against direct computations."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,10 @@ from scipy.stats import norm
 
 import ovkgp
 from ovkgp.estimators.selection.predictive_scores import (
-    left_out_entries,
-    left_out_entries_drawn,
-    left_out_rows,
-    smoothed_leave_one_out,
+    compute_loo_densities,
+    compute_psis_loo_densities,
+    run_psis_loo,
+    score_heldout_rows,
 )
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.sampling.arviz_data import to_arviz_object
@@ -24,7 +24,7 @@ def data(n=16, missing=True, seed=0):
     X = np.sort(rng.uniform(0, 5, n))[:, None]
     Y = np.hstack([np.sin(X), 100 + 30 * np.cos(X)]) + [0.1, 3.0] * rng.normal(size=(n, 2))
     if missing:
-        Y[2, 0] = Y[5, 1] = Y[7] = np.nan  # and a row of which nothing is known
+        Y[2, 0] = Y[5, 1] = Y[7] = np.nan  # and one row without observed values
     return X, Y
 
 
@@ -34,9 +34,9 @@ def fitted():
     return ovkgp.GPRegressor("decomposable", random_state=0).fit(X, Y), X, Y
 
 
-def test_entries_left_out_are_predictions_from_all_others(fitted):
+def test_loo_densities_match_predictions_from_other_entries(fitted):
     model, X, Y = fitted
-    found, scaling = left_out_entries(model, X, Y), model.scaling_
+    found, scaling = compute_loo_densities(model, X, Y), model.scaling_
     entries = np.argwhere(np.isfinite(Y))
     assert len(found) == len(entries) == 28
     for k, (i, j) in list(enumerate(entries))[::5]:
@@ -45,24 +45,24 @@ def test_entries_left_out_are_predictions_from_all_others(fitted):
         posterior = model.gp_.condition(scaling.inputs(X), scaling.outputs(others))
         prediction = posterior.predict(scaling.inputs(X[i : i + 1]), "diag", noise=True)
         mean, std = scaling.mean(prediction.mean)[0, j], scaling.std(prediction.std)[0, j]
-        # given θ the other output of the row is a separate observation: its noise is independent of this one's
+        # given θ, the noise of the other output of the row is independent of this one
         assert found[k] == pytest.approx(norm.logpdf(Y[i, j], mean, std), abs=1e-8)
 
 
-def test_rows_left_out_are_scored_by_the_prediction_of_a_new_observation(fitted):
+def test_heldout_rows_are_scored_by_noisy_predictions(fitted):
     model = fitted[0]
     inputs, outputs = data(n=9, seed=1)
-    density, error = left_out_rows(model, inputs, outputs)
+    density, error = score_heldout_rows(model, inputs, outputs)
     mean, std = model.predict(inputs, return_std=True)
     np.testing.assert_allclose(density, norm.logpdf(outputs, mean, std), rtol=1e-10)
     np.testing.assert_allclose(error, outputs - mean, rtol=1e-10)
 
 
-def test_a_mixture_over_hyperparameters_is_scored_as_one():
+def test_heldout_rows_are_scored_by_mixture_of_draws():
     X, Y = data(missing=False)
     options = {"draws": 40}
     model = ovkgp.GPRegressor("independent", hyperparameters="laplace", sampling=options, random_state=0).fit(X, Y)
-    density, _ = left_out_rows(model, X + 0.1, Y)
+    density, _ = score_heldout_rows(model, X + 0.1, Y)
     prediction = model.posterior_.predict(model.scaling_.inputs(X + 0.1), "diag", noise=True)
     parts = [
         norm.logpdf(Y, model.scaling_.mean(part.mean), model.scaling_.std(part.variance.sqrt()))
@@ -72,31 +72,31 @@ def test_a_mixture_over_hyperparameters_is_scored_as_one():
     np.testing.assert_allclose(density, logsumexp(parts, axis=0) - np.log(len(parts)), rtol=1e-10)
 
 
-def test_drawn_entries_are_arviz_loo_in_the_units_of_the_user(fitted):
+def test_psis_loo_densities_match_arviz_in_original_units(fitted):
     model, X, Y = fitted
-    found = left_out_entries_drawn(model, X, Y, "laplace", random_state=3, draws=100)
+    found = compute_psis_loo_densities(model, X, Y, "laplace", random_state=3, draws=100)
     rows = np.isfinite(Y).any(1)
     inputs, outputs = model.scaling_.inputs(X[rows]), model.scaling_.outputs(Y[rows])
     direct = sample_hyperparameters(
         model.gp_, inputs, outputs, "laplace", draws=100, random_state=3, prior_draws=0, posterior_predictive=False
     )
-    pointwise, khat = smoothed_leave_one_out(direct)
+    pointwise, khat = run_psis_loo(direct)
     scale = np.broadcast_to(model.scaling_.output_scale, Y.shape)[np.isfinite(Y)]
     np.testing.assert_allclose(found.log_density, pointwise - np.log(scale), rtol=1e-12)
     np.testing.assert_array_equal(found.khat, khat)
 
 
-def test_averaging_over_few_parameters_changes_little_where_data_are_many():
+def test_psis_loo_densities_approach_closed_form_for_many_rows():
     X, Y = data(n=120, missing=False)
     model = ovkgp.GPRegressor("independent", random_state=0).fit(X, Y)
-    point = left_out_entries(model, X, Y)
-    drawn = left_out_entries_drawn(model, X, Y, "laplace", random_state=0, draws=100).log_density
+    point = compute_loo_densities(model, X, Y)
+    drawn = compute_psis_loo_densities(model, X, Y, "laplace", random_state=0, draws=100).log_density
     assert abs(drawn.sum() - point.sum()) < 0.02 * len(point)
     assert np.corrcoef(drawn, point)[0, 1] > 0.99
 
 
 @pytest.mark.parametrize("library, kind", [("arviz", "inference_data"), ("arviz_stats", "datatree")])
-def test_both_libraries_smooth_alike(library, kind):
+def test_psis_loo_agrees_between_arviz_versions(library, kind):
     rng = np.random.default_rng(0)
     values = rng.normal(-1, 0.2, (1, 400, 12))
     coords = {"chain": [0], "draw": np.arange(400)}
@@ -104,10 +104,10 @@ def test_both_libraries_smooth_alike(library, kind):
         "posterior": xarray.Dataset({"a": (("chain", "draw"), rng.normal(size=(1, 400)))}, coords),
         "log_likelihood": xarray.Dataset({"y": (("chain", "draw", "entry"), values)}, coords),
     }
-    pointwise, khat = smoothed_leave_one_out(make(groups, kind), library)
-    # 1 / mean(1 / p), which smoothing leaves almost alone where all weights are alike
-    plain = np.log(400) - logsumexp(-values[0], axis=0)
-    np.testing.assert_allclose(pointwise, plain, atol=0.01)
+    pointwise, khat = run_psis_loo(make(groups, kind), library)
+    # 1 / mean(1 / p), which smoothing hardly changes if all weights are similar
+    unsmoothed = np.log(400) - logsumexp(-values[0], axis=0)
+    np.testing.assert_allclose(pointwise, unsmoothed, atol=0.01)
     assert khat.shape == (12,) and khat.max() < 0.7
 
 
@@ -117,14 +117,14 @@ def make(groups, kind):
     return to_arviz_object(groups)
 
 
-def test_densities_that_cost_too_much_are_refused_with_advice(fitted):
+def test_psis_loo_densities_reject_missing_log_likelihood(fitted):
     model, X, Y = fitted
     with pytest.raises(OptionError, match='method="none"'):
-        left_out_entries_drawn(model, X, Y, "laplace", random_state=0, draws=20, log_likelihood=False)
+        compute_psis_loo_densities(model, X, Y, "laplace", random_state=0, draws=20, log_likelihood=False)
 
 
-def test_the_model_is_not_changed(fitted):
+def test_psis_loo_densities_do_not_modify_model(fitted):
     model, X, Y = fitted
     before = {name: value.clone() for name, value in model.gp_.state_dict().items()}
-    left_out_entries_drawn(model, X, Y, "laplace", random_state=0, draws=20)
+    compute_psis_loo_densities(model, X, Y, "laplace", random_state=0, draws=20)
     assert all(torch.equal(value, before[name]) for name, value in model.gp_.state_dict().items())

@@ -1,4 +1,4 @@
-"""Saved regressors that average over draws: the same predictions, the same draws, and refusals of what is not whole."""
+"""Tests of saved regressors that average over draws: same predictions and draws, and rejection of invalid files."""
 
 import copy
 import pickle
@@ -19,12 +19,12 @@ from ovkgp.estimators.storage.file import read_model, write_model
 from ovkgp.estimators.storage.values import draws_from_state, draws_state, value_from_state, value_state
 from ovkgp.exceptions import InputError, ModelFileError, OptionError, OvkgpError
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.posteriors import mixture as draws_conditioning
+from ovkgp.inference.posteriors import mixture
 from ovkgp.inference.sampling import arviz_data
 from ovkgp.inference.sampling.arviz_data import to_arviz_object
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:the laplace approximation is poor", "ignore:the posterior is flat or bent upwards at its mode"
+    "ignore:The laplace approximation is poor", "ignore:The posterior is flat or convex at its mode"
 )
 BARE = {"draws": 60, "max_draws": 3, "prior_draws": 0, "log_likelihood": False, "posterior_predictive": False}
 NEW = np.random.default_rng(1).normal(size=(5, 2))
@@ -72,7 +72,7 @@ CASES = EXACT | FEATURES
 
 @cache
 def fitted(case):
-    """A fitted regressor; nobody changes it, as the tests share it."""
+    """Return a fitted regressor, shared by the tests and never modified."""
     options, shape = CASES[case]
     given = {"hyperparameters": "laplace", "sampling": BARE, "num_frequencies": 8, "random_state": 0} | options
     model, data = ovkgp.GPRegressor(**given), table() if shape is None else shape(*table())
@@ -102,40 +102,40 @@ def assert_same_draws(mine, yours):
         assert list(group.data_vars) == list(yours[name].data_vars)
 
 
-def assert_same_answers(model, other, rtol=1e-12):
+def assert_same_predictions(model, other, rtol=1e-12):
     points = pd.DataFrame(NEW, columns=["east", "north"]) if hasattr(model, "feature_names_in_") else NEW
-    for ask in (
+    for compute in (
         lambda m: m.predict(points, return_std=True),
         lambda m: m.predict(points, return_cov=True, noise=False),
         lambda m: (m.predict_quantiles(points, [0.1, 0.9]),),
         lambda m: (m.sample_y(points, 4, random_state=2), m.sample_functions(4, random_state=3)(NEW)),
         lambda m: (m.noise_, m.log_evidence_),
     ):
-        for mine, yours in zip(ask(model), ask(other), strict=True):
+        for mine, yours in zip(compute(model), compute(other), strict=True):
             np.testing.assert_allclose(yours, mine, rtol=rtol, atol=rtol)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_loaded_model_gives_the_same_answers(case, path):
+def test_loaded_mixture_gives_same_predictions(case, path):
     model = fitted(case)
     loaded = through(model, path)
     assert vars(loaded).keys() == vars(model).keys() and loaded.get_params() == model.get_params()
     assert len(loaded.posterior_) == len(model.posterior_) == 3
     assert_same_draws(model.draws_, loaded.draws_)
-    assert_same_answers(model, loaded)
+    assert_same_predictions(model, loaded)
     assert str(loaded.summary()) == str(model.summary())
     assert_same_draws(model.to_arviz(), loaded.to_arviz())
 
 
-def test_a_loaded_model_may_be_saved_again(path):
+def test_loaded_mixture_can_be_saved_again(path):
     for case in ("missing", "orff"):
         again = through(through(fitted(case), path), path)
-        assert_same_answers(fitted(case), again)
+        assert_same_predictions(fitted(case), again)
         assert not hasattr(again, "partial_fit")
 
 
 @pytest.mark.parametrize("case", FEATURES)
-def test_posteriors_of_features_are_not_computed_again(case, path, monkeypatch):
+def test_load_does_not_recompute_feature_posteriors(case, path, monkeypatch):
     model = fitted(case)
     model.save(path)
     expected = model.predict(NEW, return_std=True)
@@ -143,20 +143,20 @@ def test_posteriors_of_features_are_not_computed_again(case, path, monkeypatch):
     np.testing.assert_array_equal(ovkgp.load(path).predict(NEW, return_std=True), expected)
 
 
-def test_components_that_are_not_kept(path, monkeypatch):
-    """They are made anew from the data, before and after."""
-    monkeypatch.setattr(draws_conditioning, "MAX_BYTES", 1)
+def test_loaded_mixture_recomputes_uncached_components(path, monkeypatch):
+    """Uncached components are recomputed from the data, before saving and after loading."""
+    monkeypatch.setattr(mixture, "MAX_CACHED_BYTES", 1)
     for kernel, approximation in (("decomposable", "exact"), ("decomposable", "orff")):
         options = {"approximation": approximation, "num_frequencies": 8, "hyperparameters": "laplace", "sampling": BARE}
         model = fit_cheaply(ovkgp.GPRegressor(kernel, random_state=0, **options), *table())
-        assert not model.posterior_.parts.are_kept
+        assert not model.posterior_.parts.are_cached
         loaded = through(model, path)
-        assert not loaded.posterior_.parts.are_kept
-        assert_same_answers(model, loaded)
+        assert not loaded.posterior_.parts.are_cached
+        assert_same_predictions(model, loaded)
 
 
-def test_the_trees_of_arviz_1(path, monkeypatch):
-    """Where ArviZ 1.x is installed the draws are an xarray.DataTree, and a file from elsewhere becomes one."""
+def test_load_supports_arviz_1_trees(path, monkeypatch):
+    """With ArviZ 1.x, draws are an xarray.DataTree, and draws of a file written with ArviZ 0.x become one."""
     fitted("kronecker").save(path)
     monkeypatch.setattr(arviz_data, "_installed_kind", lambda: "datatree")
     loaded = ovkgp.load(path)
@@ -165,14 +165,14 @@ def test_the_trees_of_arviz_1(path, monkeypatch):
     assert str(loaded.summary()) == str(fitted("kronecker").summary())
     model = fit_cheaply(clone(loaded), *table())
     assert isinstance(model.draws_, xarray.DataTree)
-    assert_same_answers(model, through(model, path))
+    assert_same_predictions(model, through(model, path))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(NEW), model.predict(NEW))
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- invalid files --------------------------------------------------------------------------------------------------
 
 
-def test_a_changed_byte_is_found(path):
+def test_load_rejects_modified_or_truncated_mixture(path):
     fitted("kronecker").save(path)
     data = bytearray(path.read_bytes())
     data[-9] ^= 1
@@ -214,7 +214,7 @@ def without_options(tensors, header):
 @pytest.mark.parametrize(
     "change", [without_draws, without_data, other_shape, other_name, without_group, without_options]
 )
-def test_files_that_do_not_fit_together_are_refused(change, path):
+def test_load_rejects_inconsistent_mixture(change, path):
     fitted("kronecker").save(path)
     tensors, header = read_model(path)
     change(tensors, header)
@@ -223,20 +223,20 @@ def test_files_that_do_not_fit_together_are_refused(change, path):
         ovkgp.load(path)
 
 
-def test_a_model_that_was_changed_is_refused(path):
+def test_save_rejects_modified_features(path):
     model = copy.deepcopy(fitted("kronecker"))
-    model.gp_.kernel.base_kernel.lengthscale = 3.0  # was drawn: its present value says nothing
+    model.gp_.kernel.base_kernel.lengthscale = 3.0  # sampled: its current value is not used
     model.save(path)
     model = copy.deepcopy(fitted("orff"))
     next(model.gp_.features.buffers()).add_(1.0)
-    with pytest.raises(OptionError, match="gp_ was changed"):
+    with pytest.raises(OptionError, match="gp_ was modified"):
         model.save(path)
 
 
-# --- pieces -----------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------------------------
 
 
-def test_draws_of_either_kind_are_stored_alike():
+def test_draws_state_supports_inference_data_and_datatree():
     groups = {
         "posterior": xarray.Dataset(
             {
@@ -264,9 +264,9 @@ def test_draws_of_either_kind_are_stored_alike():
         assert attrs["method"] == "nuts" and attrs["seconds"] == 1.5 and list(attrs["sizes"]) == [1, 2]
 
 
-def test_options_may_be_dictionaries_of_plain_values():
+def test_value_state_accepts_dictionary_options():
     options = {"draws": 60, "guide": "normal", "target_accept": 0.9, "log_likelihood": False}
     entry, tensors = value_state("sampling", options)
     assert value_from_state(entry, tensors) == options and not tensors
-    with pytest.raises(InputError, match="sampling is a object"):
+    with pytest.raises(InputError, match="sampling"):
         value_state("sampling", {"draws": object()})

@@ -1,5 +1,4 @@
-"""Saved ridge estimators and classifiers: equal to the bit in all they say, whichever way they were solved, and what cannot be
-stored is named."""
+"""Tests of saved ridge estimators and classifiers: exact predictions for all solvers, and errors that name what cannot be stored."""
 
 import copy
 import warnings
@@ -117,7 +116,7 @@ EXACT = {
     "graph": ({"output_matrix": GraphMatrix(torch.tensor([[0.0, 2.0], [2.0, 0.0]]), ridge=0.3)}, None),
     "simplex": ({"output_matrix": SimplexMatrix(2)}, None),
     "empirical": ({"output_matrix": EmpiricalMatrix(SAMPLE, shrinkage=0.2)}, missing),
-    "mean regularised": ({"output_matrix": MeanRegularizedMatrix(2, coupling=0.3)}, None),
+    "mean regularized": ({"output_matrix": MeanRegularizedMatrix(2, coupling=0.3)}, None),
     "kernel object": ({"kernel": decomposable(), **SCALED}, None),
     "scaled kernel object": ({"kernel": ScaleKernel(decomposable())}, missing),
     "independent outputs": ({"kernel": independent()}, missing),
@@ -176,7 +175,7 @@ def data_of(case, n=N, seed=0):
 
 @cache
 def fitted(case):
-    """A fitted ridge estimator; nobody changes it, as the tests share it."""
+    """Return a fitted ridge estimator, shared by the tests and never modified."""
     kind, options, _ = CASES[case]
     return kind(**options).fit(*data_of(case))
 
@@ -186,8 +185,8 @@ def points(model):
     return NEW if names is None else pd.DataFrame(NEW, columns=names)
 
 
-def answers(model, X, y, weight=None):
-    """Everything a ridge estimator can be asked."""
+def predictions_by_name(model, X, y, weight=None):
+    """Yield everything that a ridge estimator computes."""
     new = points(model)
     yield "mean and std", model.predict(new, return_std=True)
     yield "latent std", model.predict(new, return_std=True, noise=False)
@@ -195,18 +194,18 @@ def answers(model, X, y, weight=None):
     yield "whole covariance", model.predict(new, return_cov="full")
     yield "draws", model.sample_y(new, 2, random_state=2)
     yield "score", model.score(X, y)
-    yield "left out", model.leave_one_out(X, y, weight)
+    yield "leave-one-out", model.leave_one_out(X, y, weight)
     lams = None if isinstance(model, ManifoldRidge) else [0.1, 0.2]
     yield "path", path_numbers(model.path(X, y, lams, weight))
     for name in ("lam_", "noise_", "scale_", "kernel_", "n_iter_", "dual_coef_", "coef_", "_noise_now", "_counts"):
         if not is_split(model, name):
             yield name, getattr(model, name, None)
     if hasattr(model, "path_"):
-        yield "chosen by", path_numbers(model.path_)
+        yield "selection path", path_numbers(model.path_)
 
 
 def is_split(model, name):
-    """Whether the outputs were fitted one by one, and there is no one vector of coefficients."""
+    """Whether outputs were fitted separately, so that there is no single coefficient vector."""
     return name in ("dual_coef_", "coef_", "n_iter_") and hasattr(model.posterior_, "parts")
 
 
@@ -214,8 +213,10 @@ def path_numbers(path):
     return [path.lam, path.noise, path.log_evidence, path.loo_error, path.loo_log_density]
 
 
-def assert_equal_answers(model, other, *data):
-    for (name, mine), (_, yours) in zip(answers(model, *data), answers(other, *data), strict=True):
+def assert_equal_predictions(model, other, *data):
+    for (name, mine), (_, yours) in zip(
+        predictions_by_name(model, *data), predictions_by_name(other, *data), strict=True
+    ):
         mine, yours = (part if isinstance(part, tuple | list) else (part,) for part in (mine, yours))
         for left, right in zip(mine, yours, strict=True):
             assert type(left) is type(right), name
@@ -225,14 +226,14 @@ def assert_equal_answers(model, other, *data):
             assert np.shape(left) == np.shape(right) and same, name
 
 
-def assert_equal_predictions(model, other):
+def assert_equal_covariances(model, other):
     both = (one.predict(points(one), return_cov="full") for one in (model, other))
     for mine, yours in zip(*both, strict=True):
         assert np.array_equal(mine, yours)
 
 
 def dense(value):
-    """An option that is a matrix of any kind as an array."""
+    """Return an option that is a matrix of any kind as an array."""
     if isinstance(value, OutputMatrix):
         return value().detach().numpy()
     if sparse.issparse(value):
@@ -263,16 +264,16 @@ def path(tmp_path):
 
 
 def through(model, path, **options):
-    """Saved and loaded."""
+    """Save and load a model."""
     save(model, path)
     return ovkgp.load(path, **options)
 
 
-# --- equal to the bit -----------------------------------------------------------------------------------------------
+# --- exact predictions ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_loaded_ridge_gives_the_same_answers(case, path):
+def test_loaded_ridge_predicts_exactly(case, path):
     model = fitted(case)
     model.save(path)
     loaded = ovkgp.load(path)
@@ -282,20 +283,20 @@ def test_a_loaded_ridge_gives_the_same_answers(case, path):
     assert same_tensors(loaded._kernel.state_dict(), model._kernel.state_dict())
     assert same_tensors(loaded.gp_.state_dict(), model.gp_.state_dict())
     assert_same_options(model, loaded)
-    assert_equal_answers(model, loaded, *data_of(case))
+    assert_equal_predictions(model, loaded, *data_of(case))
 
 
 @pytest.mark.parametrize(
     "case", ["scaled", "several lam", "blocks", "features, curl-free", "manifold features, scaled"]
 )
-def test_saved_again_it_is_the_same_file(case, path):
+def test_loaded_ridge_saves_to_same_file(case, path):
     through(fitted(case), path).save(path.with_name("again"))
     (tensors, header), (tensors_again, header_again) = read_model(path), read_model(path.with_name("again"))
     assert header == header_again and same_tensors(tensors, tensors_again)
 
 
 @pytest.mark.parametrize("case", ["auto", "features", "blocks", "features, independent outputs"])
-def test_random_functions(case, path):
+def test_loaded_ridge_samples_same_functions(case, path):
     model = fitted(case)
     drawn = [one.sample_functions(2, random_state=3)(NEW) for one in (model, through(model, path))]
     assert np.array_equal(*drawn)
@@ -305,27 +306,27 @@ STREAMED = [case for case in FEATURES if CASES[case][1].get("solver", "auto") ==
 
 
 @pytest.mark.parametrize("case", STREAMED)
-def test_partial_fit_goes_on(case, path):
+def test_loaded_ridge_continues_partial_fit(case, path):
     model, loaded = copy.deepcopy(fitted(case)), through(fitted(case), path)
     for seed in (5, 6):
         for one in (model, loaded):
             one.partial_fit(*data_of(case, n=10, seed=seed))
     assert loaded._counts == model._counts and loaded._counts[0] > fitted(case)._counts[0]
     assert loaded.lam_ == model.lam_ and loaded.noise_ == model.noise_
-    assert_equal_predictions(model, loaded)
+    assert_equal_covariances(model, loaded)
 
 
-def test_a_stream_can_be_saved_between_two_calls(path):
-    options = {"lam": 0.1, "convention": "mean", "num_frequencies": 10}  # the seed is drawn once, and kept
+def test_ridge_stream_can_be_saved_between_calls(path):
+    options = {"lam": 0.1, "convention": "mean", "num_frequencies": 10}  # the seed is drawn once and stored
     model = ORFFRidge(**options).fit_stream([table(), table(seed=1)])
     stored = through(model, path)
     for seed in range(2, 5):
         model.partial_fit(*table(seed=seed))
         stored = through(stored, path).partial_fit(*table(seed=seed))
-    assert_equal_answers(model, stored, *table())
+    assert_equal_predictions(model, stored, *table())
 
 
-def test_blocks_do_not_depend_on_the_default_dtype(path):
+def test_load_does_not_depend_on_default_dtype(path):
     model, before = fitted("blocks"), torch.get_default_dtype()
     model.save(path)
     try:
@@ -337,41 +338,41 @@ def test_blocks_do_not_depend_on_the_default_dtype(path):
 
 
 @pytest.mark.parametrize("case", ["auto", "features", "features, curl-free", "blocks", "no penalty"])
-def test_nothing_is_factorised_again(case, path, monkeypatch):
+def test_load_ridge_does_not_factorize(case, path, monkeypatch):
     fitted(case).save(path)
 
-    def refused(factorise):
-        def guarded(matrix, *others, **options):
-            assert len(matrix) <= P, "a matrix of the size of the data was factorised"
-            return factorise(matrix, *others, **options)
+    def limit_size(factorize):
+        def checked(matrix, *others, **options):
+            assert len(matrix) <= P, "a matrix of the size of the data was factorized"
+            return factorize(matrix, *others, **options)
 
-        return guarded
+        return checked
 
     for name in ("cholesky", "cholesky_ex", "eigh", "solve", "inv"):
-        monkeypatch.setattr(torch.linalg, name, refused(getattr(torch.linalg, name)))
+        monkeypatch.setattr(torch.linalg, name, limit_size(getattr(torch.linalg, name)))
     ovkgp.load(path)
 
 
 @pytest.mark.parametrize("case", ["several lam", "scaled", "graph", "blocks", "sparse array", "neighbors"])
-def test_cloned_and_fitted_again(case, path):
+def test_loaded_ridge_can_be_cloned_and_refitted(case, path):
     loaded = through(fitted(case), path)
     again = clone(loaded)
     assert not hasattr(again, "posterior_")
-    assert_equal_answers(again.fit(*data_of(case)), fitted(case), *data_of(case))
+    assert_equal_predictions(again.fit(*data_of(case)), fitted(case), *data_of(case))
 
 
 @pytest.mark.parametrize("case", ["auto", "scaled", "features, curl-free", "scaled manifold"])
 @pytest.mark.parametrize(
     "changed", [{"lam": 7.0}, {"kernel": "helmholtz"}, {"output_metric": [1.0, 2.0]}, {"lengthscale": 9.0}]
 )
-def test_options_that_were_set_since_do_no_harm(case, changed, path):
+def test_save_ridge_keeps_options_changed_after_fit(case, changed, path):
     model = copy.deepcopy(fitted(case)).set_params(**changed)
     loaded = through(model, path)
     assert_same_options(model, loaded)
-    assert_equal_predictions(model, loaded)
+    assert_equal_covariances(model, loaded)
 
 
-def test_manifold_laplacians_come_back_sparse(path):
+def test_load_keeps_sparse_laplacians(path):
     model = fitted("neighbors")
     loaded = through(model, path)
     assert type(loaded.manifold_) is type(model.manifold_) and (loaded.manifold_ != model.manifold_).nnz == 0
@@ -385,14 +386,14 @@ def labelled(kind="numbers", n=30):
     X = np.random.default_rng(3).normal(size=(n, 2))
     y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
     names = {"strings": np.array(["elm", "oak", "yew"]), "objects": np.array(["elm", "oak", "yew"], dtype=object)}
-    names |= {"unsigned": np.array([2, 5, 9], dtype=np.uint32), "truths": np.array([False, True, True])}
+    names |= {"unsigned": np.array([2, 5, 9], dtype=np.uint32), "booleans": np.array([False, True, True])}
     return X, names.get(kind, np.array([1, 4, 8]))[y]
 
 
 CLASSIFIERS = {
     "codes": ({}, "numbers"),
     "one-hot": ({"coding": "one_hot"}, "strings"),
-    "two classes": ({"lam": SEVERAL}, "truths"),
+    "two classes": ({"lam": SEVERAL}, "booleans"),
     "objects": ({"base_kernel": RBFKernel(ard_num_dims=2)}, "objects"),
     "random features": ({"num_frequencies": 20}, "unsigned"),
     "random features, one-hot": ({"num_frequencies": 20, "coding": "one_hot", "lam": SEVERAL}, "numbers"),
@@ -402,7 +403,7 @@ WEIGHTED = ("one-hot", "random features")
 
 
 @pytest.mark.parametrize("case", CLASSIFIERS)
-def test_a_loaded_classifier_gives_the_same_answers(case, path):
+def test_loaded_classifier_predicts_exactly(case, path):
     options, kind = CLASSIFIERS[case]
     X, y = labelled(kind)
     model = SimplexClassifier(**({"lam": 0.1, "cv": 2, "random_state": 0} | options))
@@ -417,13 +418,13 @@ def test_a_loaded_classifier_gives_the_same_answers(case, path):
     assert_same_options(model, loaded)
     assert_same_options(model.ridge_, loaded.ridge_)
     assert loaded.lam_ == model.lam_ and loaded.noise_ == model.noise_ and loaded.score(X, y) == model.score(X, y)
-    for ask in ("predict", "predict_proba", "decision_function", "scores"):
-        assert np.array_equal(getattr(loaded, ask)(NEW), getattr(model, ask)(NEW)), ask
+    for method in ("predict", "predict_proba", "decision_function", "scores"):
+        assert np.array_equal(getattr(loaded, method)(NEW), getattr(model, method)(NEW)), method
     assert np.array_equal(loaded.scores(NEW, return_std=True), model.scores(NEW, return_std=True))
     assert np.array_equal(clone(loaded).fit(X, y).predict_proba(NEW), clone(model).fit(X, y).predict_proba(NEW))
 
 
-def test_a_classifier_of_data_frames_keeps_their_names(path):
+def test_loaded_classifier_keeps_feature_names(path):
     X, y = labelled()
     frame = pd.DataFrame(X, columns=["east", "north"])
     model = SimplexClassifier(cv=3).fit(frame, y)
@@ -432,15 +433,15 @@ def test_a_classifier_of_data_frames_keeps_their_names(path):
     assert np.array_equal(loaded.predict_proba(frame), model.predict_proba(frame))
 
 
-# --- kernels of one's own -------------------------------------------------------------------------------------------
+# --- custom kernels -------------------------------------------------------------------------------------------------
 
 
-class Own(RBFKernel):
-    """A class that no file knows."""
+class CustomKernel(RBFKernel):
+    """Kernel class that no file can describe."""
 
 
-def own():
-    kernel = DecomposableKernel(Own(), output_matrix=torch.from_numpy(GAMMA))
+def custom_kernel():
+    kernel = DecomposableKernel(CustomKernel(), output_matrix=torch.from_numpy(GAMMA))
     kernel.base_kernel.lengthscale = 0.8
     return kernel
 
@@ -450,31 +451,31 @@ def own():
     ("kind", "options"),
     [(OVKRidge, {}), (ManifoldRidge, {"num_neighbors": 3}), (ManifoldRidge, {"manifold": full_penalty()})],
 )
-def test_a_kernel_of_ones_own_is_supplied(kind, options, scale, path):
-    model = kind(own(), scale=scale, **options).fit(*few_labels(*table()))
+def test_load_ridge_fills_custom_kernel(kind, options, scale, path):
+    model = kind(custom_kernel(), scale=scale, **options).fit(*few_labels(*table()))
     model.save(path)
-    with pytest.raises(OptionError, match=r"which a file cannot describe: .*load\(path, kernel="):
+    with pytest.raises(OptionError, match=r"load\(path, kernel="):
         ovkgp.load(path)
-    loaded = ovkgp.load(path, kernel=own())
+    loaded = ovkgp.load(path, kernel=custom_kernel())
     assert same_tensors(loaded._kernel.state_dict(), model._kernel.state_dict())
-    assert_equal_answers(model, loaded, *few_labels(*table()))
+    assert_equal_predictions(model, loaded, *few_labels(*table()))
 
 
-def test_a_base_kernel_of_ones_own_in_a_classifier(path):
-    model = SimplexClassifier(base_kernel=Own(), coding="one_hot", cv=3).fit(*labelled())
-    loaded = through(model, path, kernel=Own())
-    assert type(loaded.base_kernel) is type(loaded.ridge_.base_kernel) is Own
+def test_load_classifier_fills_custom_base_kernel(path):
+    model = SimplexClassifier(base_kernel=CustomKernel(), coding="one_hot", cv=3).fit(*labelled())
+    loaded = through(model, path, kernel=CustomKernel())
+    assert type(loaded.base_kernel) is type(loaded.ridge_.base_kernel) is CustomKernel
     assert np.array_equal(loaded.predict_proba(NEW), model.predict_proba(NEW))
 
 
-def test_a_kernel_that_was_set_since_is_refused(path):
+def test_save_ridge_rejects_kernel_changed_after_fit(path):
     model = copy.deepcopy(fitted("kernel object")).set_params(kernel=ScaleKernel(decomposable()))
-    with pytest.raises(OptionError, match="is not what the model was fitted with"):
+    with pytest.raises(OptionError, match="changed after fitting"):
         model.save(path)
     assert not path.exists()
 
 
-class OwnMatrix(OutputMatrix):
+class CustomMatrix(OutputMatrix):
     def __init__(self):
         super().__init__(2)
 
@@ -482,14 +483,14 @@ class OwnMatrix(OutputMatrix):
         return torch.eye(2, dtype=torch.float64)
 
 
-def test_an_output_matrix_of_ones_own_is_refused(path):
-    model = OVKRidge(output_matrix=OwnMatrix()).fit(*table())
-    with pytest.raises(KernelTypeError, match=r"output_matrix is a OwnMatrix.*output_matrix=matrix\(\)\.detach\(\)"):
+def test_save_rejects_custom_output_matrix(path):
+    model = OVKRidge(output_matrix=CustomMatrix()).fit(*table())
+    with pytest.raises(KernelTypeError, match=r"output_matrix is a CustomMatrix"):
         model.save(path)
     assert not path.exists()
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- invalid models and files ---------------------------------------------------------------------------------------
 
 BY_PRODUCTS = {
     "lbfgs": lambda: OVKRidge(solver="lbfgs"),
@@ -502,9 +503,9 @@ BY_PRODUCTS = {
 
 
 @pytest.mark.parametrize("case", BY_PRODUCTS)
-def test_posteriors_by_products_alone_are_refused(case, path):
+def test_save_rejects_matrix_free_posteriors(case, path):
     model = BY_PRODUCTS[case]().fit(*(labelled() if case == "classifier" else table()))
-    with pytest.raises(OptionError, match=r'by products alone: fit with solver="auto" or solver="closed_form"'):
+    with pytest.raises(OptionError, match="closed_form"):
         save(model, path)
     assert not path.exists()
 
@@ -518,10 +519,10 @@ def test_posteriors_by_products_alone_are_refused(case, path):
         (OVKRidge(), "output_metric", np.ones(2, dtype=complex)),
     ],
 )
-def test_options_that_no_file_can_hold_are_named(model, name, value, path):
+def test_save_names_unsupported_options(model, name, value, path):
     data = labelled() if isinstance(model, SimplexClassifier) else table()
     model = clone(model).fit(*data).set_params(**{name: value})
-    with pytest.raises(InputError, match=rf"{name}.* which a model file cannot hold|cannot hold tensors .*{name}"):
+    with pytest.raises(InputError, match=name):
         save(model, path)
     assert not path.exists()
 
@@ -530,16 +531,16 @@ KINDS = [OVKRidge, ORFFRidge, ManifoldRidge, SimplexClassifier]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_not_fitted(kind, path):
+def test_save_rejects_unfitted_estimator(kind, path):
     with pytest.raises(NotFittedError):
         save(kind(), path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_class_of_ones_own(kind, path):
-    heir = type("Heir", (kind,), {})
-    with pytest.raises(InputError, match=r"not a Heir of one's own"):
-        save(heir(), path)
+def test_save_rejects_subclass(kind, path):
+    subclass = type("Subclass", (kind,), {})
+    with pytest.raises(InputError, match="Subclass"):
+        save(subclass(), path)
 
 
 def small(kind):
@@ -548,7 +549,7 @@ def small(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_noticed(kind, path):
+def test_load_rejects_damaged_file(kind, path):
     save(small(kind), path)
     data = path.read_bytes()
     for damaged in (data[: len(data) // 2], data[:-1], data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]):
@@ -558,7 +559,7 @@ def test_damage_is_noticed(kind, path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_tensor_or_word_is_noticed(kind, path):
+def test_load_rejects_missing_tensor_or_attribute(kind, path):
     save(small(kind), path)
     tensors, header = read_model(path)
     for name in [name for name in tensors if name.startswith(("gp.", "fitted.", "ridge_.gp.", "ridge_.fitted."))]:
@@ -566,36 +567,36 @@ def test_a_missing_tensor_or_word_is_noticed(kind, path):
         with pytest.raises((ModelFileError, OptionError)):
             ovkgp.load(path)
     for name in set(header["fitted"]) - {"scaling_", "statistics_"}:  # in tensors; not in every file
-        words = {key: word for key, word in header["fitted"].items() if key != name}
-        write_model(path, tensors, {**header, "fitted": words})
+        attributes = {key: value for key, value in header["fitted"].items() if key != name}
+        write_model(path, tensors, {**header, "fitted": attributes})
         with pytest.raises(ModelFileError, match=name):
             ovkgp.load(path)
 
 
 @pytest.mark.parametrize("name", ["os.system", "Estimator", "GPRegressor"])
-def test_a_class_named_inside_a_classifier_is_never_looked_up(name, path):
+def test_load_rejects_unknown_class_inside_classifier(name, path):
     save(small(SimplexClassifier), path)
     tensors, header = read_model(path)
     header["ridge_"]["estimator"] = name
     write_model(path, tensors, header)
-    with pytest.raises(ModelFileError, match="does not describe a fitted model"):
+    with pytest.raises(ModelFileError, match="does not describe"):
         ovkgp.load(path)
 
 
-def test_no_warning(path):
+def test_save_and_load_do_not_warn(path):
     model = fitted("kernel object")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         through(model, path)
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------------------------
 
 VALUES = {
     "reversed": np.arange(3.0)[::-1],
     "by columns": np.asfortranarray(GAMMA),
-    "not to be written to": np.broadcast_to(np.float32(2.0), (2, 3)),
-    "truths": np.array([True, False]),
+    "read-only": np.broadcast_to(np.float32(2.0), (2, 3)),
+    "booleans": np.array([True, False]),
     "bytes": np.array([1, 255], dtype=np.uint8),
     "unsigned": np.array([[1, 2**40]], dtype=np.uint64),
     "strings": np.array(["a", "été"]),
@@ -608,7 +609,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_values_come_back(case, path):
+def test_value_state_round_trip_is_exact(case, path):
     value = VALUES[case]
     entry, tensors = value_state(case, value)
     write_model(path, {f"x{name}": tensor for name, tensor in tensors.items()}, {"entry": entry})
@@ -622,8 +623,8 @@ def test_values_come_back(case, path):
 @pytest.mark.parametrize(
     "entry", [{"array": "ndarray", "dtype": "M8[s]", "items": [1]}, {"array": "ndarray", "dtype": "c16", "items": [1]}]
 )
-def test_lists_of_other_kinds_are_refused(entry):
-    with pytest.raises(ModelFileError, match="which this version does not know"):
+def test_value_from_state_rejects_unsupported_dtypes(entry):
+    with pytest.raises(ModelFileError, match="does not support"):
         value_from_state(entry, {})
 
 
@@ -636,7 +637,7 @@ def test_lists_of_other_kinds_are_refused(entry):
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_the_name_of_the_one_output_is_kept(model, tmp_path):
+def test_loaded_model_keeps_output_name(model, tmp_path):
     X = pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["a", "b"])
     y = (X["a"] > 0).astype(float)
     assert clone(model).fit(X.to_numpy(), y.to_numpy()).output_names_ == ["y"]

@@ -1,6 +1,5 @@
-"""Saved regressors: what a loaded one says is equal to the bit, whatever its posterior; and what is no model is refused."""
+"""Tests of saved regressors: loaded models predict exactly the same, and invalid files are rejected."""
 
-import base64
 import copy
 import json
 import os
@@ -9,7 +8,6 @@ import signal
 import subprocess
 import sys
 import warnings
-import zlib
 from functools import cache
 
 import numpy as np
@@ -85,7 +83,7 @@ def decomposable():
     return kernel
 
 
-def coregionalised():
+def coregionalized():
     return DecomposableKernel(MaternKernel(nu=1.5), output_matrix=KnownMatrix(torch.tensor([[2.0, 0.5], [0.5, 1.0]])))
 
 
@@ -110,7 +108,7 @@ EXACT = {
     "divergence-free": ({"kernel": "divergence_free", "hyperparameters": "evidence"}, None),
     "helmholtz": ({"kernel": "helmholtz", "base_kernel": "rbf"}, missing),
     "kernel object": ({"kernel": decomposable()}, None),
-    "kernel object, trained": ({"kernel": coregionalised(), "hyperparameters": "evidence"}, None),
+    "kernel object, trained": ({"kernel": coregionalized(), "hyperparameters": "evidence"}, None),
     "base kernel object": ({"kernel": "lmc", "base_kernel": RBFKernel(active_dims=(1,))}, None),
     "fixed noise": ({"kernel": "decomposable", "noise": 0.02}, None),
     "fixed noises": ({"kernel": "decomposable", "noise": [0.02, 0.04]}, missing),
@@ -131,7 +129,7 @@ FEATURES = {
     "orff, curl-free": ({"approximation": "orff", "kernel": "curl_free", "base_kernel": "rbf"}, None),
     "orff, helmholtz": ({"approximation": "orff", "kernel": "helmholtz"}, None),
     "orff, data frames": ({"approximation": "orff", "kernel": "decomposable"}, frames),
-    "orff, kernel object": ({"approximation": "orff", "kernel": coregionalised()}, None),
+    "orff, kernel object": ({"approximation": "orff", "kernel": coregionalized()}, None),
     "nystrom": ({"approximation": "nystrom", "kernel": "decomposable"}, None),
     "nystrom, independent": ({"approximation": "nystrom", "kernel": "independent"}, missing),
     "nystrom, helmholtz": ({"approximation": "nystrom", "kernel": "helmholtz", "variance": "features"}, None),
@@ -147,7 +145,7 @@ def data_of(case, n=N, seed=0):
 
 @cache
 def fitted(case):
-    """A fitted regressor; nobody changes it, as the tests share it."""
+    """Return a fitted regressor, shared by the tests and never modified."""
     options = {"hyperparameters": "fixed", "num_frequencies": 20, "random_state": 0} | CASES[case][0]
     return GPRegressor(**options).fit(*data_of(case))
 
@@ -156,8 +154,8 @@ def as_tables(X, Y, noise=None):
     return np.asarray(X, dtype=float), np.asarray(Y, dtype=float).reshape(len(X), -1), noise
 
 
-def answers(model, X, Y, noise=None):
-    """Everything a model can be asked."""
+def predictions_by_name(model, X, Y, noise=None):
+    """Yield everything that a model computes."""
     if hasattr(model, "feature_names_in_"):
         points = pd.DataFrame(NEW, columns=model.feature_names_in_)
     else:
@@ -175,13 +173,15 @@ def answers(model, X, Y, noise=None):
     scaling = model.scaling_
     variance = None if noise is None else scaling.variances(noise)
     yield (
-        "left out",
+        "leave-one-out",
         [f.numpy() for f in model.gp_.leave_one_out(scaling.inputs(inputs), scaling.outputs(outputs), variance)],
     )
 
 
-def assert_equal_answers(model, other, *data):
-    for (name, mine), (_, yours) in zip(answers(model, *data), answers(other, *data), strict=True):
+def assert_equal_predictions(model, other, *data):
+    for (name, mine), (_, yours) in zip(
+        predictions_by_name(model, *data), predictions_by_name(other, *data), strict=True
+    ):
         mine, yours = (part if isinstance(part, tuple | list) else (part,) for part in (mine, yours))
         for left, right in zip(mine, yours, strict=True):
             assert np.shape(left) == np.shape(right) and np.array_equal(left, right, equal_nan=True), name
@@ -223,29 +223,29 @@ def path(tmp_path):
 
 
 def through(model, path, **options):
-    """Saved and loaded."""
+    """Save and load a model."""
     model.save(path)
     return ovkgp.load(path, **options)
 
 
-# --- equal to the bit -----------------------------------------------------------------------------------------------
+# --- exact predictions ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_loaded_model_gives_the_same_answers(case, path):
+def test_loaded_model_predicts_exactly(case, path):
     model = fitted(case)
     loaded = through(model, path)
     assert type(loaded) is GPRegressor
     assert type(loaded.posterior_) is type(model.posterior_)
     assert_same_attributes(model, loaded)
     assert_same_options(model, loaded)
-    assert_equal_answers(model, loaded, *data_of(case))
+    assert_equal_predictions(model, loaded, *data_of(case))
 
 
 @pytest.mark.parametrize("kernel", ["lmc", "decomposable"])
 @pytest.mark.parametrize("noise", ["per_output", "full", "known"])
-def test_iterative_posteriors(kernel, noise, path, monkeypatch):
-    monkeypatch.setattr(strategies, "DENSE_LIMIT", 20)
+def test_loaded_iterative_posterior_predicts_exactly(kernel, noise, path, monkeypatch):
+    monkeypatch.setattr(strategies, "MAX_DENSE_ENTRIES", 20)
     X, Y = table()
     data = (X, holes(Y), variances(Y)) if noise == "known" else (X, holes(Y))
     noise = "per_output" if noise == "known" else noise
@@ -253,51 +253,51 @@ def test_iterative_posteriors(kernel, noise, path, monkeypatch):
     loaded = through(model, path)
     assert type(loaded.posterior_.solver).__name__ == "IterativeSolver"
     assert loaded.posterior_.log_evidence_error == model.posterior_.log_evidence_error > 0
-    assert_equal_answers(model, loaded, *data)
+    assert_equal_predictions(model, loaded, *data)
 
 
-def test_nothing_is_factorised_again(path, monkeypatch):
+def test_load_does_not_factorize(path, monkeypatch):
     cases = ("kronecker", "missing", "orff, full noise, missing", "orff, trained", "independent")
     for case in cases:
         fitted(case).save(path.with_name(case))
 
-    def refused(factorise):
-        def guarded(matrix, *others, **options):
-            assert len(matrix) <= P, "a matrix of the size of the data was factorised"
-            return factorise(matrix, *others, **options)
+    def limit_size(factorize):
+        def checked(matrix, *others, **options):
+            assert len(matrix) <= P, "a matrix of the size of the data was factorized"
+            return factorize(matrix, *others, **options)
 
-        return guarded
+        return checked
 
     for name in ("cholesky", "cholesky_ex", "eigh", "solve", "inv"):
-        monkeypatch.setattr(torch.linalg, name, refused(getattr(torch.linalg, name)))
-    monkeypatch.setattr(np.linalg, "eigh", refused(np.linalg.eigh))
+        monkeypatch.setattr(torch.linalg, name, limit_size(getattr(torch.linalg, name)))
+    monkeypatch.setattr(np.linalg, "eigh", limit_size(np.linalg.eigh))
     for case in cases:
         ovkgp.load(path.with_name(case))
 
 
 @pytest.mark.parametrize("case", ["kronecker", "missing", "known noise, missing", "independent", "lmc", *FEATURES])
-def test_partial_fit_goes_on(case, path):
+def test_loaded_model_continues_partial_fit(case, path):
     model = copy.deepcopy(fitted(case))
     loaded = through(model, path)
     for seed in (5, 6):
         for one in (model, loaded):
             one.partial_fit(*data_of(case, n=15, seed=seed))
-    assert_equal_answers(model, loaded, *data_of(case))
-    assert_equal_answers(model, through(loaded, path), *data_of(case))
+    assert_equal_predictions(model, loaded, *data_of(case))
+    assert_equal_predictions(model, through(loaded, path), *data_of(case))
 
 
-def test_a_stream_can_be_saved_between_two_calls(path):
+def test_partial_fit_can_be_saved_between_calls(path):
     options = {"kernel": "decomposable", "num_frequencies": 20, "random_state": 0}
     model, stored = GPRegressor(**options).partial_fit(*table()), GPRegressor(**options).partial_fit(*table())
     for seed in range(3):
         model.partial_fit(*table(seed=seed))
         stored = through(stored, path).partial_fit(*table(seed=seed))
-    assert_equal_answers(model, stored, *table())
+    assert_equal_predictions(model, stored, *table())
 
 
 @pytest.mark.parametrize("view", ["potential", "stream_function", "components"])
 @pytest.mark.parametrize("approximation", ["exact", "orff"])
-def test_views_of_a_field(view, approximation, path):
+def test_loaded_field_components_predict_exactly(view, approximation, path):
     options = {"approximation": approximation, "num_frequencies": 20, "hyperparameters": "fixed", "random_state": 0}
     model = GPRegressor("helmholtz", **options).fit(*table())
     views = [getattr(one.posterior_, view)() for one in (model, through(model, path))]
@@ -310,17 +310,17 @@ def test_views_of_a_field(view, approximation, path):
 @pytest.mark.parametrize(
     "case", ["auto, trained", "missing", "known noise", "orff", "nystrom", "curl-free", "data frames"]
 )
-def test_copies_and_pickles_give_the_same_answers(case):
+def test_copied_and_pickled_models_predict_exactly(case):
     model = fitted(case)
-    assert_equal_answers(model, copy.deepcopy(model), *data_of(case))
-    assert_equal_answers(model, pickle.loads(pickle.dumps(model)), *data_of(case))
+    assert_equal_predictions(model, copy.deepcopy(model), *data_of(case))
+    assert_equal_predictions(model, pickle.loads(pickle.dumps(model)), *data_of(case))
 
 
-# --- what can be done with a loaded model ---------------------------------------------------------------------------
+# --- use of a loaded model ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_saved_again_it_is_the_same_file(case, path):
+def test_loaded_model_saves_to_same_file(case, path):
     through(fitted(case), path).save(path.with_name("again"))
     (tensors, header), (tensors_again, header_again) = read_model(path), read_model(path.with_name("again"))
     assert header == header_again
@@ -328,16 +328,16 @@ def test_saved_again_it_is_the_same_file(case, path):
 
 
 @pytest.mark.parametrize("case", ["auto, trained", "kernel object, trained", "orff, trained", "fixed noise matrix"])
-def test_cloned_and_fitted_again(case, path):
+def test_loaded_model_can_be_cloned_and_refitted(case, path):
     loaded = through(fitted(case), path)
     data = data_of(case)
     again = clone(loaded)
     assert not hasattr(again, "posterior_")
-    assert_equal_answers(again.fit(*data), fitted(case), *data)
-    assert_equal_answers(loaded.fit(*data), fitted(case), *data)
+    assert_equal_predictions(again.fit(*data), fitted(case), *data)
+    assert_equal_predictions(loaded.fit(*data), fitted(case), *data)
 
 
-def test_the_model_behind_it_is_trained_with_the_same_priors(path):
+def test_loaded_gp_trains_with_same_priors(path):
     model = fitted("auto, trained")
     loaded = through(model, path)
     priors = [sorted(name for name, *_ in one.gp_.named_priors()) for one in (model, loaded)]
@@ -348,25 +348,25 @@ def test_the_model_behind_it_is_trained_with_the_same_priors(path):
 
 
 @pytest.mark.parametrize("source", [np.random.RandomState, np.random.default_rng])
-def test_a_source_of_random_numbers_is_left_out(source, path):
+def test_save_omits_random_generators(source, path):
     model = GPRegressor("decomposable", hyperparameters="fixed", random_state=source(0)).fit(*table())
     loaded = through(model, path)
     assert loaded.random_state is None
-    assert_equal_answers(model, loaded, *table())
+    assert_equal_predictions(model, loaded, *table())
 
 
-def test_paths_may_be_strings(path):
+def test_save_and_load_accept_string_paths(path):
     assert through(fitted("kronecker"), str(path)).n_outputs_ == 2
 
 
-# --- kernels of one's own -------------------------------------------------------------------------------------------
+# --- custom kernels -------------------------------------------------------------------------------------------------
 
 
-class Own(RBFKernel):
-    """A class that no file knows."""
+class CustomKernel(RBFKernel):
+    """Kernel class that no file can describe."""
 
 
-class OwnPair(Kernel):
+class CustomPairKernel(Kernel):
     def __init__(self, kernel):
         super().__init__()
         self.kernel, self.num_outputs = kernel, 2
@@ -379,8 +379,8 @@ class OwnPair(Kernel):
         return gram.repeat_interleave(2, -1) if diag else torch.kron(gram.to_dense(), torch.eye(2).to(x))
 
 
-def own():
-    kernel = DecomposableKernel(Own(), num_outputs=2, rank=1)
+def custom_kernel():
+    kernel = DecomposableKernel(CustomKernel(), num_outputs=2, rank=1)
     kernel.base_kernel.lengthscale = 0.8
     return kernel
 
@@ -390,9 +390,9 @@ def predictions(model):
 
 
 @pytest.mark.parametrize("approximation", ["exact", "nystrom"])
-@pytest.mark.parametrize("make", [own, lambda: OwnPair(RBFKernel())])
+@pytest.mark.parametrize("make", [custom_kernel, lambda: CustomPairKernel(RBFKernel())])
 @pytest.mark.parametrize("hyperparameters", ["fixed", "evidence"])
-def test_a_kernel_of_ones_own_is_supplied(make, approximation, hyperparameters, path):
+def test_load_fills_custom_kernel(make, approximation, hyperparameters, path):
     options = {"approximation": approximation, "num_frequencies": 10, "hyperparameters": hyperparameters}
     model = GPRegressor(make(), random_state=0, **options).fit(*table())
     supplied = make()
@@ -407,55 +407,53 @@ def test_a_kernel_of_ones_own_is_supplied(make, approximation, hyperparameters, 
     assert np.array_equal(predictions(loaded.fit(*table())), predictions(model))
 
 
-def test_a_base_kernel_of_ones_own_is_supplied(path):
-    model = GPRegressor("lmc", base_kernel=Own(), hyperparameters="fixed").fit(*table())
-    loaded = through(model, path, kernel=Own())
-    assert type(loaded.base_kernel) is Own and loaded.kernel == "lmc"
+def test_load_fills_custom_base_kernel(path):
+    model = GPRegressor("lmc", base_kernel=CustomKernel(), hyperparameters="fixed").fit(*table())
+    loaded = through(model, path, kernel=CustomKernel())
+    assert type(loaded.base_kernel) is CustomKernel and loaded.kernel == "lmc"
     assert np.array_equal(predictions(model), predictions(loaded))
 
 
-def test_a_kernel_of_ones_own_must_be_supplied(path):
-    GPRegressor(own(), hyperparameters="fixed").fit(*table()).save(path)
-    with pytest.raises(
-        OptionError, match=r"is a DecomposableKernel, which a file cannot describe: .*load\(path, kernel="
-    ):
+def test_load_requires_custom_kernel(path):
+    GPRegressor(custom_kernel(), hyperparameters="fixed").fit(*table()).save(path)
+    with pytest.raises(OptionError, match=r"DecomposableKernel.*load\(path, kernel="):
         ovkgp.load(path)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "message"),
+    ("kernel", "key"),
     [
-        (RBFKernel(), "is a DecomposableKernel; got a RBFKernel"),
-        (DecomposableKernel(RBFKernel(), num_outputs=3), "does not fit the stored values"),
-        (DecomposableKernel(ScaleKernel(RBFKernel()), num_outputs=2), "does not fit the stored values"),
+        (RBFKernel(), "DecomposableKernel.*got a RBFKernel"),
+        (DecomposableKernel(RBFKernel(), num_outputs=3), "does not match"),
+        (DecomposableKernel(ScaleKernel(RBFKernel()), num_outputs=2), "does not match"),
     ],
 )
 @pytest.mark.parametrize("needed", [True, False])
-def test_another_kernel_is_refused(kernel, message, needed, path):
-    GPRegressor(own() if needed else decomposable(), hyperparameters="fixed").fit(*table()).save(path)
-    with pytest.raises(OptionError, match=message):
+def test_load_rejects_mismatched_kernel(kernel, key, needed, path):
+    GPRegressor(custom_kernel() if needed else decomposable(), hyperparameters="fixed").fit(*table()).save(path)
+    with pytest.raises(OptionError, match=key):
         ovkgp.load(path, kernel=kernel)
 
 
-def test_a_kernel_for_a_model_without_one_is_refused(path):
+def test_load_rejects_kernel_for_named_structure(path):
     fitted("kronecker").save(path)
-    with pytest.raises(OptionError, match=r"made by name \('decomposable'\): leave kernel out"):
+    with pytest.raises(OptionError, match=r"by name \('decomposable'\)"):
         ovkgp.load(path, kernel=decomposable())
 
 
-def test_an_unused_base_kernel_of_ones_own(path):
-    model = GPRegressor(decomposable(), base_kernel=Own(), hyperparameters="fixed").fit(*table())
-    with pytest.raises(KernelTypeError, match="base_kernel is a Own, which no file can describe, and is not used"):
+def test_save_rejects_unused_custom_base_kernel(path):
+    model = GPRegressor(decomposable(), base_kernel=CustomKernel(), hyperparameters="fixed").fit(*table())
+    with pytest.raises(KernelTypeError, match=r"base_kernel is a CustomKernel.*not used"):
         model.save(path)
     assert not path.exists()
 
 
-def test_priors_are_warned_about_and_come_back_with_the_kernel(path):
+def test_save_warns_about_priors_that_load_restores_with_kernel(path):
     def make():
         return DecomposableKernel(RBFKernel(lengthscale_prior=GammaPrior(3.0, 6.0)), num_outputs=2)
 
     model = GPRegressor(make()).fit(*table())
-    with pytest.warns(UserWarning, match="the priors of the kernel are not stored") as caught:
+    with pytest.warns(UserWarning, match="priors of kernel") as caught:
         model.save(path)
     assert caught[0].filename == __file__
     assert not list(ovkgp.load(path).kernel.named_priors())
@@ -465,45 +463,45 @@ def test_priors_are_warned_about_and_come_back_with_the_kernel(path):
     assert np.array_equal(predictions(loaded.fit(*table())), predictions(model))
 
 
-def test_no_warning_without_priors(path):
+def test_save_does_not_warn_without_priors(path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted("kernel object, trained").save(path)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- invalid models and files ---------------------------------------------------------------------------------------
 
 
-def test_not_fitted(path):
+def test_save_rejects_unfitted_model(path):
     with pytest.raises(NotFittedError):
         GPRegressor().save(path)
     assert not path.exists()
 
 
-def test_an_option_that_no_file_can_hold(path):
+def test_save_rejects_unsupported_option(path):
     model = copy.deepcopy(fitted("kronecker")).set_params(verbose=object())
-    with pytest.raises(InputError, match="verbose is a object, which a model file cannot hold"):
+    with pytest.raises(InputError, match="verbose"):
         model.save(path)
     assert not path.exists()
 
 
-class OwnRegressor(GPRegressor):
+class CustomRegressor(GPRegressor):
     pass
 
 
-def test_a_regressor_of_ones_own(path):
-    model = OwnRegressor("decomposable", hyperparameters="fixed").fit(*table())
-    with pytest.raises(InputError, match=r"can hold one of GPRegressor, OVKRidge, .*, not a OwnRegressor"):
+def test_save_rejects_custom_estimator(path):
+    model = CustomRegressor("decomposable", hyperparameters="fixed").fit(*table())
+    with pytest.raises(InputError, match="CustomRegressor"):
         model.save(path)
     assert not path.exists()
 
 
 @pytest.mark.parametrize("case", ["kronecker", "independent", "orff"])
-def test_a_model_that_was_changed_since_is_refused(case, path):
+def test_save_rejects_modified_model(case, path):
     model = copy.deepcopy(fitted(case))
     with torch.no_grad():
         next(model.gp_.kernel.parameters()).add_(0.1)
-    with pytest.raises(OptionError, match="gp_ was changed after posterior_ was made"):
+    with pytest.raises(OptionError, match="gp_ was modified"):
         model.save(path)
     assert not path.exists()
 
@@ -519,35 +517,37 @@ def test_a_model_that_was_changed_since_is_refused(case, path):
     ],
 )
 @pytest.mark.parametrize("case", ["kronecker", "orff", "fixed noise matrix", "kernel object, trained"])
-def test_options_that_were_set_since_do_no_harm(case, changed, path):
-    """They say how the next `fit` will be, and the model is still the one of the last."""
+def test_save_keeps_options_changed_after_fit(case, changed, path):
+    """Options that change after `fit` apply to the next `fit`; the stored model is that of the last."""
     model = copy.deepcopy(fitted(case)).set_params(**changed)
     loaded = through(model, path)
     assert_same_options(model, loaded)
-    assert_equal_answers(model, loaded, *data_of(case))
+    assert_equal_predictions(model, loaded, *data_of(case))
 
 
-@pytest.mark.parametrize("changed", [{"kernel": coregionalised()}, {"base_kernel": RBFKernel()}, {"kernel": own()}])
-def test_kernel_objects_that_were_set_since_are_refused(changed, path):
+@pytest.mark.parametrize(
+    "changed", [{"kernel": coregionalized()}, {"base_kernel": RBFKernel()}, {"kernel": custom_kernel()}]
+)
+def test_save_rejects_kernel_changed_after_fit(changed, path):
     model = copy.deepcopy(fitted("kronecker")).set_params(**changed)
-    with pytest.raises(OptionError, match="is not what the model was fitted with"):
+    with pytest.raises(OptionError, match="changed after fitting"):
         model.save(path)
     assert not path.exists()
 
 
-def test_a_kernel_of_ones_own_that_was_taken_away_is_refused(path):
-    model = GPRegressor(own(), hyperparameters="fixed").fit(*table()).set_params(kernel="lmc")
-    with pytest.raises(KernelTypeError, match="Own cannot be stored in a model file"):
+def test_save_rejects_custom_kernel_removed_after_fit(path):
+    model = GPRegressor(custom_kernel(), hyperparameters="fixed").fit(*table()).set_params(kernel="lmc")
+    with pytest.raises(KernelTypeError, match="CustomKernel"):
         model.save(path)
     assert not path.exists()
 
 
-def test_missing_file_and_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no model file"):
+def test_save_and_load_reject_missing_paths(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no model file"):
         ovkgp.load(tmp_path / "nothing")
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileNotFoundError, match="no folder"):
         fitted("kronecker").save(tmp_path / "missing" / "model.ovkgp")
-    with pytest.raises(IsADirectoryError, match="is a folder"):
+    with pytest.raises(IsADirectoryError, match="folder"):
         ovkgp.load(tmp_path)
 
 
@@ -557,7 +557,7 @@ def saved(path):
     return path
 
 
-def test_every_truncation_is_noticed(saved):
+def test_load_rejects_truncated_file(saved):
     data = saved.read_bytes()
     for length in [0, 1, 7, 8, 9, 500, *np.random.default_rng(0).integers(10, len(data), 40), len(data) - 1]:
         saved.write_bytes(data[:length])
@@ -565,94 +565,47 @@ def test_every_truncation_is_noticed(saved):
             ovkgp.load(saved)
 
 
-def test_every_changed_byte_is_noticed(saved):
-    """Half of the head, one bit each, and some of the numbers."""
+def test_load_rejects_changed_bytes(saved):
+    """Flip one bit in half of the bytes of the header and in some of the numbers."""
     data = bytearray(saved.read_bytes())
     start, rng = 8 + int.from_bytes(data[:8], "little"), np.random.default_rng(0)
-    for place in [
+    for index in [
         *range(8),
         *rng.choice(start, start // 2, replace=False),
         *rng.integers(start, len(data), 100),
         len(data) - 1,
     ]:
         changed = data.copy()
-        changed[place] ^= 1 << rng.integers(8)
+        changed[index] ^= 1 << rng.integers(8)
         saved.write_bytes(changed)
         with pytest.raises(ModelFileError):
             ovkgp.load(saved)
 
 
-def test_somebody_elses_safetensors(path):
+def test_load_rejects_other_safetensors(path):
     path.write_bytes(safetensors.torch.save({"a": torch.ones(2)}, {"format": "pt"}))
-    with pytest.raises(ModelFileError, match="not a model written by ovkgp"):
+    with pytest.raises(ModelFileError, match="not a model"):
         ovkgp.load(path)
 
 
-def test_a_newer_format(saved):
+def test_load_rejects_newer_format_version(saved):
     data = saved.read_bytes()
     metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     metadata["format_version"] = str(FORMAT_VERSION + 1)
     saved.write_bytes(safetensors.torch.save(safetensors.torch.load_file(saved), metadata))
-    with pytest.raises(ModelFileError, match="newer ovkgp"):
+    with pytest.raises(ModelFileError, match="newer"):
         ovkgp.load(saved)
 
 
-FIRST = """
-eNqtWA1wFOUZxsIUUGqATvmxTIonVIHl2Fvu9jY07R4/AwNpCBOr0OZw++X2u7sle7vH7l5+CCdOCdTKiA7FMkprYpXWMraDCEVoOgeGDh0cy08sBSsQ
-RqdFaCRa0EyBmb7f/iT3H492Z2Dzfd/7Pe/z/uz7vsnJ8cPMp9UlCDFsIBEZSBBc81pdUYxErLnmuVqDLqwbUgwZqhZ0zQu6lqyoxREN6zpZU0FXWDIM
-LMIRSApRpAsKimEd1mEk6xgEBEkXwjIy0rZQPK6pzQRUUhXBhFW1cNjECyFFlIAI1slB3WqiAiMjoWELWZDMG0pCli3tgobjqmakbTZgTcGyhSvikBqL
-qzqql7GJrwg2nIPkMTfVhBFPGKZOBjaspa2R8Ai6Wmjzfosn6CKkdAPYg2dC5nkroaJEsBbXJMUwNftQOFzBVHAsN9cjwj/ztoxaANo816NII44ju1JM
-IpsemqYJm0RMqEe6pDvsYK2pTWTptZdNqBE76yYsRaJWDEwHJ5OwGYnbrGxjrVW9rIYa4EeiJSQjXTeZ1NQuXmzyUOMkII6smlBEE9XQEiRqMkYaeE/D
-axNYCUkZQSacRCmWzjhTkDhVR7G4jDU73kZUjagKkoMuwlfHpio6ORA/mwUyQlEBfBW3bCDnIeBoaAgc7VBFOhasW24NNQkyViJGVA8hGQuDwpbsoNkr
-VF0ypEYrLUBE0cOqFrNio4aNuJzQLW52MsRUMSFjU4EoIZP7/4xO4MOaug4rTrKnGz+ItigtjatsiZyADXoh+3rtgsWFbiFNFLKil+Zzk1Uy3QnI0KTm
-bPzFGsbV9kkurUw0Oz3sD85ODfAPyUtPMmkqMyQzG0A1LGIYKaYW09mIuJpgqJKOLQ1QYMwYpCdrg6SI5qU41mxdVjA1FVkHKGGodnwz/JFemzJLU6aD
-Aare2hehDmhSfSLtG4TdaAuojiMNSoiBNctPYanZ/uTTYHJKlCw1YFmKqqpFNIISui4RH6SZnWlYwU8O/CqqMYEUK2x/946rrbSUFChbTnUh9YeINCIN
-9IUsPZEEpIjNuhFr9aqp3/xQVTjQbL+BAWCmpGpu84I7FFWJeXUeiiYhHzzWW+CnmPuRYoePOofJ9FNL0QCfnFBbhVAfcIeT0smkiyLllvGx0NHEetGP
-WE8Yeb0YV/g55PcjhvMwaK5vLh1GHBI9qJ6lPSITCuOwn6lA9RUMG2b8HCMyOCQCFvmSkQFYamNDJD6wIYB7dMgaOPBAYtmt0Q2lTXGHoJoaOmmtogGJ
-ASJLWa9Fi6zqmNWUy2y/ajisYyJZR1MednUazEDDccsQ1RjSGnR3nPgF6gwuAu3NhfawlJfLj00cRxiXRNXLUayX4OVEcmi4XDTWS/mZdHZQyCFL3ZJC
-KpAll463OAPPkwvoZyiOLgho9omS8Dia4rg8eHaNHIphHgdyHOWhvYUhh+CYBxHgKA9D5w9yBKpSYTQ/5c+Dx9CUz8MMlZCrCsMCn1xYgKR8Xm8BWDUi
-mAWvMGgeRK+X8vkKEDXRBD0RK8mXAEf5WDPikbjbGanMSSCt5Ap0EdC8trMc5eO8Nqw9vxSZZYrkaF54DhxRwXxh+LRhBjzfBO3FHAFL8n0FQ7E0fUcq
-E/H4nagEdaCSy1SZObHJ0PLhW9JLDA+gUizjLYacPguWlFGACxWT/qLY/4fQgDbQyN2JxjuNDOkKPtbWSKY4tzPBleYrH0uxfiePrS8YGAN9Uh9Kr4yA
-RbFW/c43tBQrYHlaKSBRnNWos9EGqmKJNRHgKM6bRdD5jbR4OWSofM0FAsFZDTB3DCvRXMCBTkVzecEeLZEYASJ9Lz81El0RK/BrVEspaUfwCChXELTk
-lkLQANLH5oWMqTFcLKW5fICQ0x67PecA6mshfUojSLoz/Jff5kYkJ3DRJGTyQoLNHqt/5EDao3ZpRgMYjCS+IYfa7HlxQU3Nd4ekyxCPMmQKTU4dYf1Z
-a5jzXvTqmcgDT989przthRnfMCYEn92369SFLXdp4ZbqticXXGnMlh81LP3p51+9vmNn0wef8M7aeo8JZO6PCRzfuSX5/OaywNSHP9i2/6XbfM/HqdEz
-6qTOs1e77ltxeUsnf7OL6X2rLLCqeUOw/fyLlduShzbef7k15cinXvt8/KWf9vM/PNnytZ0fzq6s3V7x1e6eNZ2VV47+Z+He2/zyR3papXf0zgkjv3n8
-4XsupBx8R/7AVyb/ouP7v+ND/fK+HfPP8o4Fky/uiQyfeZHnt8f/pp0/zzt8HHxH/qUZbY1lvx8esG51VE6cvO/E9H+OCvw11D82fH5kwOHv8MlwE8hb
-77GBzP09nY69Dn+Hj4OfKT82MHXcjH9s3H1vwPGPY6/D3+Hj4Dvyzv3QpzXfCzbdSJ3rTf1pevv7vL3m7XVqWJHnD7ePErsCx5f08z87kzg158W+LDv7
-NjRHp1y7tvIT3nnHfnvAtcx7K+W8s+Uz1892vnxwa8um8r6U8+4+5N8Mcvxfjn5W9pua9/gRf1fG7649ws985l3vy+0fDejfNHnOPftn9fJVpz+eeOHB
-K/yRdRcf3/p0D59tg9jbdGzD1Ut8wyxpT2zt2wXtbRcemrSm8m1+KH+NM58jOXqy9381euW05Yn5lZ/GNz22t+MaPzN0hnurqSvl/c7+kSeeupCaemjl
-iVvl/+LvfjA559tjV3XeeG75rYnr13Xa15+ornnmqa+/+3jlLOsef93Gse8N4MzYPO6hDteyymk/6V16rkuunLXtaNt79An+3rGjd5WNvpZy3vZ+iqpG
-x+e8NuXwK6a/6cNdl998bHr3L1MT1z95s8OzPfX5lAeWLVw04vCBQ0/M3vHHG6kfLSw/dt+wCYFdX15TI/78Br+ulVG3bp8fKO9+fUPPovvtPFseqLrN
-9td+qY+f94Z+4eS0Pp5RNv779mjwm//A3t3XJwZGVcee+9bN4YFXguXHWg5ygfl7bkWXbSgLfHTu0sr1XUsCc6dce+NU/WG+6v0fN6oLjvFVXcuWjrl+
-ItX+Z2NS99meVNu5N2f/4GA3f/PDSb9+fcse/qpb7Zl0+jN+3Dvs6abTp/i77Oe/a/s80A==
-"""
-"""A file of the first version, which held regressors only: deflated, in base 64."""
-
-
-def test_files_of_the_first_version_are_read(path):
-    path.write_bytes(zlib.decompress(base64.b64decode(FIRST)))
-    X = np.arange(4.0)[:, None]
-    options = {"base_kernel": "rbf", "rank": 1, "approximation": "orff", "num_frequencies": 2}
-    model = GPRegressor("decomposable", **options, hyperparameters="fixed", random_state=0)
-    model.fit(X, np.hstack([X, X**2]))
-    loaded = ovkgp.load(path)
-    assert vars(loaded).keys() == vars(model).keys()
-    assert_same_options(model, loaded)
-    for one in (model, loaded):
-        one.partial_fit(X + 0.5, np.hstack([X, X]))
-    for mine, yours in zip(model.predict(X, return_cov="full"), loaded.predict(X, return_cov="full"), strict=True):
-        np.testing.assert_allclose(yours, mine, rtol=1e-9, atol=1e-12)  # it was written on another machine, perhaps
-
-
 class Trap:
-    def __init__(self, place):
-        self.place = str(place)
+    def __init__(self, folder):
+        self.folder = str(folder)
 
     def __reduce__(self):
-        return os.mkdir, (self.place,)
+        return os.mkdir, (self.folder,)
 
 
-def test_a_pickle_is_refused_and_not_run(path, tmp_path):
+def test_load_rejects_pickle_without_running_it(path, tmp_path):
     for write in (
         lambda: path.write_bytes(pickle.dumps(Trap(tmp_path / "sprung"))),
         lambda: torch.save(Trap(tmp_path / "sprung"), path),
@@ -666,8 +619,8 @@ def test_a_pickle_is_refused_and_not_run(path, tmp_path):
 NAMES = ("os.system", "subprocess.Popen", "builtins.eval", "Estimator", "__class__", "Kernel")
 
 
-def rewritten(path, change):
-    """The same file with a changed header under a checksum that fits."""
+def rewrite_header(path, change):
+    """Change the header and write the file with a valid checksum."""
     tensors, header = read_model(path)
     change(header)
     write_model(path, tensors, header)
@@ -675,45 +628,45 @@ def rewritten(path, change):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "place",
+    "keys",
     [("estimator",), ("gp", "kernel", "kernel", "class"), ("gp", "features", "class"), ("posterior", "kind")],
 )
-def test_a_class_named_in_the_file_is_never_looked_up(place, name, path):
+def test_load_rejects_unknown_class_names(keys, name, path):
     fitted("orff, trained").save(path)
 
     def change(header):
-        *way, last = place
-        for step in way:
-            header = header[step]
+        *parents, last = keys
+        for key in parents:
+            header = header[key]
         header[last] = name
 
-    rewritten(path, change)
+    rewrite_header(path, change)
     with pytest.raises((ModelFileError, KernelTypeError), match=name):
         ovkgp.load(path)
 
 
 @pytest.mark.parametrize("gone", ["options", "gp", "posterior", "fitted", "orders"])
-def test_a_header_without_a_part(gone, saved):
-    rewritten(saved, lambda header: header.pop(gone))
-    with pytest.raises(ModelFileError, match="does not describe a fitted model"):
+def test_load_rejects_incomplete_header(gone, saved):
+    rewrite_header(saved, lambda header: header.pop(gone))
+    with pytest.raises(ModelFileError, match="does not describe"):
         ovkgp.load(saved)
 
 
-def test_a_header_with_an_option_that_there_is_not(saved):
-    rewritten(saved, lambda header: header["options"].update(colour="red"))
-    with pytest.raises(ModelFileError, match="colour"):
+def test_load_rejects_unknown_option(saved):
+    rewrite_header(saved, lambda header: header["options"].update(color="red"))
+    with pytest.raises(ModelFileError, match="color"):
         ovkgp.load(saved)
 
 
 @pytest.mark.parametrize("header", [{"kind": "demo"}, {"estimator": ["GPRegressor"]}, [], None])
-def test_a_model_file_that_holds_no_estimator(header, path):
+def test_load_rejects_file_without_estimator(header, path):
     write_model(path, {"weights": torch.ones(3)}, header)
-    with pytest.raises(ModelFileError, match=r"does not (hold an estimator|describe a fitted model)"):
+    with pytest.raises(ModelFileError, match=r"not an estimator|does not describe"):
         ovkgp.load(path)
 
 
 @pytest.mark.parametrize("case", ["kronecker", "missing", "orff, missing", "nystrom"])
-def test_a_missing_tensor(case, path):
+def test_load_rejects_missing_tensor(case, path):
     fitted(case).save(path)
     tensors, header = read_model(path)
     needed = [name for name in tensors if name.startswith(("gp.", "fitted."))]
@@ -723,10 +676,10 @@ def test_a_missing_tensor(case, path):
             ovkgp.load(path)
 
 
-# --- all or nothing -------------------------------------------------------------------------------------------------
+# --- atomic writes --------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_keeps_the_old_file(saved, monkeypatch):
+def test_failed_save_keeps_old_file(saved, monkeypatch):
     def fail(*_):
         raise OSError("no space left on device")
 
@@ -742,7 +695,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 import ovkgp
-from ovkgp.estimators import model_file
+from ovkgp.estimators.storage import file as model_file
 
 def die(path, data):
     with open(path, "xb") as file:
@@ -750,24 +703,24 @@ def die(path, data):
         file.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
-path, points, answer = sys.argv[1:]
+path, points, predictions = sys.argv[1:]
 model = ovkgp.load(path)
-np.save(answer, model.predict(np.load(points), return_cov="full")[1])
+np.save(predictions, model.predict(np.load(points), return_cov="full")[1])
 model_file._write = die
 model.partial_fit(np.zeros((1, 2)), np.zeros((1, 2)))
 model.save(path)
 """
 
 
-def test_killed_in_the_middle_of_writing(path, tmp_path):
-    """Another process loads the model, gives the same answers, adds a row, and dies while it writes."""
-    model, places = fitted("orff, trained"), [tmp_path / "X.npy", tmp_path / "cov.npy"]
+def test_killed_save_keeps_old_file(path, tmp_path):
+    """Another process loads the model, predicts the same, adds a row, and is killed while writing."""
+    model, arrays = fitted("orff, trained"), [tmp_path / "X.npy", tmp_path / "cov.npy"]
     model.save(path)
-    np.save(places[0], NEW)
+    np.save(arrays[0], NEW)
     before = path.read_bytes()
-    done = subprocess.run([sys.executable, "-c", KILLED, path, *places], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", KILLED, path, *arrays], capture_output=True, text=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert np.array_equal(np.load(places[1]), model.predict(NEW, return_cov="full")[1])
+    assert np.array_equal(np.load(arrays[1]), model.predict(NEW, return_cov="full")[1])
     assert path.read_bytes() == before
-    assert len(list(tmp_path.glob(".model.ovkgp.*.tmp"))) == 1  # half-written, and in nobody's way
-    assert_equal_answers(model, through(model, path), *data_of("orff, trained"))
+    assert len(list(tmp_path.glob(".model.ovkgp.*.tmp"))) == 1  # the incomplete temporary file
+    assert_equal_predictions(model, through(model, path), *data_of("orff, trained"))

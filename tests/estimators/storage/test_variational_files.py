@@ -1,4 +1,4 @@
-"""Variational regressors on disk: what is read back predicts the same numbers."""
+"""Tests of saved variational regressors: loaded models predict the same numbers."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ CLASSES = np.eye(2)[(F + RNG.gumbel(size=F.shape)).argmax(1)]
 OPTIONS = {"num_frequencies": 6, "random_state": 0, "kernel": "decomposable"}
 
 
-def again(model, folder, **options):
+def save_and_load(model, folder, **options):
     model.save(folder / "model.ovkgp")
     return ovkgp.load(folder / "model.ovkgp", **options)
 
@@ -64,56 +64,56 @@ def assert_same(loaded, model):
     ],
     ids=["labels", "counts", "student_t", "gaussian", "classes", "names", "objects", "object"],
 )
-def test_predictions_are_equal_to_the_bit(tmp_path, likelihood, Y):
+def test_loaded_variational_model_predicts_exactly(tmp_path, likelihood, Y):
     Y = Y.copy()
     if likelihood != "softmax":
         Y[3, 0] = np.nan
     model = ovkgp.GPRegressor(**OPTIONS, likelihood=likelihood, approximation="variational").fit(X, Y)
-    loaded = again(model, tmp_path)
+    loaded = save_and_load(model, tmp_path)
     assert_same(loaded, model)
     assert loaded.approximation_ == "variational" and loaded.fit_report_.message == model.fit_report_.message
     assert [name for name, *_ in loaded.gp_.named_priors()] == [name for name, *_ in model.gp_.named_priors()]
 
 
 @pytest.mark.parametrize(("noise", "kernel"), [("shared", "independent"), ("full", "independent"), (4.0, "lmc")])
-def test_noise_and_structures(tmp_path, noise, kernel):
+def test_loaded_variational_model_keeps_noise_and_structure(tmp_path, noise, kernel):
     options = OPTIONS | {"kernel": kernel}
     model = ovkgp.GPRegressor(**options, approximation="variational", noise=noise).fit(X, REAL)
-    loaded = again(model, tmp_path)
+    loaded = save_and_load(model, tmp_path)
     assert_same(loaded, model)
     assert np.array_equal(loaded.noise_, model.noise_)
 
 
-def test_a_loaded_model_is_trained_again_to_the_same(tmp_path):
+def test_loaded_variational_model_refits_to_same_predictions(tmp_path):
     model = ovkgp.GPRegressor(**OPTIONS, likelihood="poisson").fit(X, COUNTS)
-    loaded = again(model, tmp_path)
+    loaded = save_and_load(model, tmp_path)
     assert np.allclose(loaded.fit(X, COUNTS).predict(X), model.predict(X), rtol=1e-12)
 
 
-def test_averages_over_draws(tmp_path):
+def test_loaded_variational_mixture_predicts_the_same(tmp_path):
     sampling = {"draws": 8, "max_draws": 3, "prior_draws": 0, "posterior_predictive": False}
     options = OPTIONS | {"hyperparameters": "laplace", "sampling": sampling, "likelihood": "bernoulli"}
     model = ovkgp.GPRegressor(**options).fit(X, LABELS)
-    loaded = again(model, tmp_path)
+    loaded = save_and_load(model, tmp_path)
     assert np.allclose(loaded.predict(X), model.predict(X), rtol=1e-12)
     assert np.allclose(loaded.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1], rtol=1e-12)
     assert loaded.noise_ is None and len(loaded.posterior_) == 3
 
 
-def test_a_model_that_was_changed_is_refused(tmp_path):
+def test_save_rejects_modified_variational_model(tmp_path):
     model = ovkgp.GPRegressor(**OPTIONS, likelihood="poisson").fit(X, COUNTS)
     model.gp_.kernel.base_kernel.lengthscale = 0.1
-    with pytest.raises(OptionError, match="call fit again"):
+    with pytest.raises(OptionError, match="modified"):
         model.save(tmp_path / "model.ovkgp")
 
 
-def test_a_torn_file_is_an_error(tmp_path):
+def test_load_rejects_modified_variational_file(tmp_path):
     model, path = ovkgp.GPRegressor(**OPTIONS, likelihood="poisson").fit(X, COUNTS), tmp_path / "model.ovkgp"
     model.save(path)
-    whole = bytearray(path.read_bytes())
-    whole[-20] ^= 1
-    path.write_bytes(whole)
-    with pytest.raises(ModelFileError):
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match="modified"):
         ovkgp.load(path)
 
 
@@ -135,7 +135,7 @@ def test_a_torn_file_is_an_error(tmp_path):
     ],
     ids=lambda one: one.name,
 )
-def test_every_likelihood_comes_back(likelihood):
+def test_likelihood_state_round_trip_is_exact(likelihood):
     found = likelihood_from_state(*likelihood_state(likelihood))
     assert type(found) is type(likelihood)
     assert [name for name, _ in found.named_parameters()] == [name for name, _ in likelihood.named_parameters()]
@@ -143,14 +143,14 @@ def test_every_likelihood_comes_back(likelihood):
     assert torch.equal(found.log_density(Y, mean), likelihood.log_density(Y, mean))
 
 
-def test_a_likelihood_of_ones_own_is_refused():
-    class Own(Poisson):
+def test_likelihood_state_rejects_custom_class():
+    class CustomPoisson(Poisson):
         pass
 
-    with pytest.raises(InputError, match="Own"):
-        likelihood_state(Own(1))
+    with pytest.raises(InputError, match="CustomPoisson"):
+        likelihood_state(CustomPoisson(1))
 
 
-def test_an_unknown_likelihood_in_a_file_is_refused():
+def test_blank_likelihood_rejects_unknown_name():
     with pytest.raises(ModelFileError, match="nonsense"):
         blank_likelihood({"name": "nonsense", "num_outputs": 1})

@@ -53,7 +53,7 @@ KERNELS = {
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_it_is_the_largest_norm_of_a_block(name, monkeypatch):
+def test_measured_error_is_the_largest_norm_of_a_block(name, monkeypatch):
     kernel, X, maps = KERNELS[name], points(), []
     monkeypatch.setattr(
         "ovkgp.features.bounds.concentration.ORFF", lambda *a, **o: maps.append(ORFF(*a, **o)) or maps[-1]
@@ -71,14 +71,14 @@ def test_it_is_the_largest_norm_of_a_block(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_it_falls_as_the_square_root(name):
+def test_measured_error_decreases_as_the_square_root(name):
     sizes = (10, 100, 1000)
     errors = [measured_error(KERNELS[name], points(), size, repeats=10, random_state=1) for size in sizes]
     # ten maps a size: the slope of other seeds lies within 0.07 of a half
     assert np.polyfit(np.log(sizes), np.log(errors), 1)[0] == pytest.approx(-0.5, abs=0.1)
 
 
-def test_neither_scale_nor_number_of_outputs_matters():
+def test_measured_error_is_invariant_to_scale_and_outputs():
     X = points()
     found = measured_error(rbf(), X, 50, random_state=3)
     many = DecomposableKernel(rbf(), output_matrix=torch.eye(5, dtype=torch.float64))
@@ -88,26 +88,26 @@ def test_neither_scale_nor_number_of_outputs_matters():
     assert measured_error(large, X, 50, random_state=3) == pytest.approx(found, rel=1e-9)
 
 
-def test_it_is_below_what_is_guaranteed():
+def test_measured_error_is_below_the_bound():
     X = points()
     diameter = torch.cdist(X, X).max().item()
     enough = required_features(rbf(), epsilon=0.5, delta=0.05, diameter=diameter)
     assert measured_error(rbf(), X, enough, repeats=10, random_state=0) < 0.5
 
 
-def test_it_reproduces_itself():
+def test_measured_error_is_reproducible():
     first, again, other = (measured_error(rbf(), points(), 20, random_state=seed) for seed in (0, 0, 1))
     assert first == again != other
 
 
-def test_bad_arguments():
+def test_measured_error_rejects_invalid_arguments():
     with pytest.raises(InputError, match=r"\(n, d\)"):
         measured_error(rbf(), torch.zeros(3), 10)
     with pytest.raises(OptionError, match="repeats"):
         measured_error(rbf(), points(), 10, repeats=0)
 
 
-def test_norms_of_blocks():
+def test_block_norms():
     gram = torch.arange(16.0).reshape(4, 4)
     norms = block_norms(gram, 2)
     assert norms.shape == (2, 2)
@@ -166,7 +166,7 @@ def test_bernstein_unbounded_reference_value():
     )  # hence the bounded map
 
 
-def test_an_output_matrix_scales_the_error():
+def test_output_matrix_scales_the_bound():
     kernel = DecomposableKernel(rbf_bounds_uniform(2), output_matrix=3 * torch.eye(2, dtype=torch.float64))
     for method in ("hoeffding", "bernstein_bounded"):
         one = uniform_error_bound(rbf_bounds_uniform(2), 5000, 0.2, 1.0, method=method)
@@ -186,7 +186,7 @@ def test_an_output_matrix_scales_the_error():
 @pytest.mark.parametrize("variant", ["corrected", "printed"])
 @pytest.mark.parametrize("bounded", [True, False])
 @pytest.mark.parametrize("kernel", kernels(), ids=lambda k: type(k).__name__)
-def test_monotone_in_everything(kernel, bounded, variant):
+def test_uniform_bound_is_monotone(kernel, bounded, variant):
     options = {"bounded": bounded, "variant": variant}
     enough = required_features(kernel, 0.5, 0.5, 2.0, **options)
     in_features = [uniform_error_bound(kernel, int(enough * s), 0.5, 2.0, **options) for s in (0.5, 1, 1.5, 2, 4)]
@@ -203,7 +203,7 @@ def test_monotone_in_everything(kernel, bounded, variant):
 @pytest.mark.parametrize("kernel", kernels(), ids=lambda k: type(k).__name__)
 def test_required_features_is_the_smallest(kernel, method, variant):
     if method == "hoeffding" and not isinstance(kernel, DecomposableKernel):
-        with pytest.raises(OptionError, match="Hoeffding"):
+        with pytest.raises(OptionError, match="hoeffding"):
             required_features(kernel, 0.3, method=method)
         return
     for epsilon, delta, diameter in ((0.3, 0.1, 1.0), (1.0, 0.01, 3.0)):
@@ -214,13 +214,13 @@ def test_required_features_is_the_smallest(kernel, method, variant):
 
 
 @pytest.mark.parametrize("kernel", kernels(), ids=lambda k: type(k).__name__)
-def test_auto_is_the_least_of_those_that_apply(kernel):
+def test_auto_is_the_smallest_applicable_bound(kernel):
     methods = ["bernstein_bounded", "bernstein_unbounded"]
     methods += ["hoeffding"] if isinstance(kernel, DecomposableKernel) else []
     assert required_features(kernel, 0.4) == min(required_features(kernel, 0.4, method=m) for m in methods)
 
 
-def test_one_feature_is_enough_for_a_zero_kernel():
+def test_zero_kernel_requires_one_feature():
     kernel = DecomposableKernel(rbf_bounds_uniform(2), output_matrix=torch.zeros(2, 2, dtype=torch.float64))
     assert required_features(kernel, 0.1) == 1 and uniform_error_bound(kernel, 1, 0.1, 1.0) == 0.0
 
@@ -238,17 +238,17 @@ def test_one_feature_is_enough_for_a_zero_kernel():
     ids=lambda k: type(k).__name__,
 )
 @pytest.mark.parametrize("method", ["auto", "bernstein_bounded", "bernstein_unbounded"])
-def test_infinite_moments_answer_infinity(kernel, method):
+def test_infinite_moments_require_infinitely_many_features(kernel, method):
     assert required_features(kernel, 0.1, method=method) == math.inf
     assert uniform_error_bound(kernel, 10**9, 0.1, 1.0, method=method) == 1.0
 
 
-def test_an_unbounded_map_has_no_bounded_bound():
+def test_unbounded_map_has_no_bounded_bernstein_bound():
     kernel = CurlFreeKernel(rbf_bounds_uniform(2))
     assert required_features(kernel, 0.5, method="bernstein_bounded", bounded=False) == math.inf
 
 
-def test_kernels_without_their_dimension_ask_for_it():
+def test_uniform_bound_requires_the_input_dimension():
     with pytest.raises(OptionError, match="num_dims"):
         required_features(RBFKernel(), 0.5)
     assert required_features(RBFKernel(), 0.5, num_dims=2) == required_features(RBFKernel(ard_num_dims=2), 0.5)
@@ -265,7 +265,7 @@ def test_kernels_without_their_dimension_ask_for_it():
         ("lipschitz", {"lipschitz": -1.0}),
     ],
 )
-def test_bad_options_are_refused(name, change):
+def test_uniform_bound_rejects_invalid_options(name, change):
     options = {"epsilon": 0.5, "diameter": 1.0, **change}
     with pytest.raises(OptionError, match=name):
         uniform_error_bound(rbf_bounds_uniform(2), 10, **options)
@@ -274,18 +274,18 @@ def test_bad_options_are_refused(name, change):
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, math.nan])
-def test_delta_is_a_probability(delta):
+def test_required_features_reject_invalid_delta(delta):
     with pytest.raises(OptionError, match="delta"):
         required_features(rbf_bounds_uniform(2), 0.5, delta)
 
 
 @pytest.mark.parametrize("num_frequencies", [0, -3, 1.5, math.nan])
-def test_the_number_of_frequencies_is_a_count(num_frequencies):
+def test_uniform_bound_rejects_invalid_num_frequencies(num_frequencies):
     with pytest.raises(OptionError, match="num_frequencies"):
         uniform_error_bound(rbf_bounds_uniform(2), num_frequencies, 0.5, 1.0)
 
 
-def test_kernels_that_are_not_shift_invariant_are_refused():
+def test_uniform_bound_rejects_kernels_that_are_not_shift_invariant():
     with pytest.raises(SpectralError):
         required_features(LinearKernel(), 0.5)
 
@@ -314,7 +314,7 @@ def grid(diameter, side=5):
 
 
 @pytest.mark.parametrize(("kernel", "epsilon"), list(zip(kernels(), (0.4, 0.8, 0.8), strict=True)))
-def test_the_uniform_bound_holds_over_200_draws(kernel, epsilon):
+def test_uniform_bound_holds_over_200_draws(kernel, epsilon):
     delta, diameter = 0.3, 1.0
     enough = required_features(kernel, epsilon, delta, diameter)
     worst = errors(kernel, grid(diameter), enough, 200).amax((1, 2))
@@ -333,17 +333,17 @@ def test_pointwise_bounds_hold(kernel, method, bounded):
             bound = pointwise_error_bound(kernel, X[row], 60, epsilon, method=method, bounded=bounded)
             assert frequency <= bound + 3 * math.sqrt(bound * (1 - bound) / 300)
             observed |= bound < 1
-    assert observed or method == "orlicz"  # that one is too loose to speak of 60 features
+    assert observed or method == "orlicz"  # that one is too loose for 60 features
 
 
-def test_the_orlicz_bound_speaks_for_many_features():
+def test_orlicz_bound_is_informative_for_many_features():
     kernel, lag = CurlFreeKernel(rbf_bounds_uniform(2)), torch.tensor([0.5, 0.2])
     bounds = [pointwise_error_bound(kernel, lag, D, 0.5, method="orlicz", bounded=False) for D in (10**3, 10**4, 10**5)]
     assert bounds == sorted(bounds, reverse=True) and bounds[-1] < 1e-6
     assert pointwise_error_bound(kernel, lag, 10**5, 0.5, bounded=False) == 1.0  # the norm of A has no bound
 
 
-def test_bernstein_bound_is_for_the_norm_and_so_has_two_sides():
+def test_bernstein_bound_is_two_sided():
     variance = torch.ones(1, 1)  # one random sign: |X| = 1 surely
     assert bernstein_bound(variance, 1.0, 1.0, method="dimension") == 1.0
     assert bernstein_bound(variance, 1.0, 1.0, method="dimension", variant="printed") == pytest.approx(math.exp(-3 / 8))
@@ -364,7 +364,7 @@ def test_bernstein_bound_formulas():
         assert found == pytest.approx(2 * 1.25 * tail * math.exp(-exponent), rel=1e-5) and found < 1  # V is in float32
 
 
-def test_bernstein_bound_refuses_bad_input():
+def test_bernstein_bound_rejects_invalid_arguments():
     with pytest.raises(OptionError, match="method"):
         bernstein_bound(torch.eye(2), 1.0, 1.0, method="chebyshev")
     with pytest.raises(OptionError, match="size"):
@@ -418,7 +418,7 @@ def test_bt_e_21_lags_fill_a_ball_whose_radius_is_the_diameter(kernel):
 
 
 @pytest.mark.parametrize("kernel", kernels(), ids=lambda k: type(k).__name__)
-def test_bt_e_22_the_centres_of_the_balls_are_held_at_half_the_error(kernel):
+def test_bt_e_22_errors_at_ball_centers_are_bounded_at_half_epsilon(kernel):
     epsilon, c = 0.5, spectral_constants(kernel)
     u, d, D = c.sup_norm + c.kernel_norm, c.num_dims, 8000
 
@@ -429,12 +429,12 @@ def test_bt_e_22_the_centres_of_the_balls_are_held_at_half_the_error(kernel):
 
     assert rate("corrected") == pytest.approx(epsilon**2 / (8 * (d + 1) * (c.variance + u * epsilon / 6)))
     assert rate("printed") == pytest.approx(epsilon**2 / (2 * (d + 1) * (c.variance + u * epsilon / 3)))
-    # each centre at ε/2 is Bernstein's inequality at ε/2, to the power 1/(d + 1)
+    # each center at ε/2 is Bernstein's inequality at ε/2, to the power 1/(d + 1)
     half = math.exp(-((epsilon / 2) ** 2) / (2 * c.variance / D + 2 * u / D * epsilon / 6))
     assert D * rate("corrected") == pytest.approx(-math.log(half) / (d + 1))
 
 
-def test_the_variance_in_the_bound_dominates_that_of_every_lag():
+def test_variance_in_the_bound_dominates_that_of_every_lag():
     for kernel in kernels():
         for bounded in (True, False):
             v = spectral_constants(kernel, bounded=bounded).variance

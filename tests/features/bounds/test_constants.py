@@ -25,7 +25,7 @@ from ovkgp.features.bounds import (
     required_features,
     spectral_constants,
 )
-from ovkgp.features.bounds.constants import estimated_constants
+from ovkgp.features.bounds.constants import estimate_constants
 from ovkgp.features.spectral.pair import SpectralPair
 from ovkgp.kernels import (
     CurlFreeKernel,
@@ -103,7 +103,7 @@ def test_orlicz_norm_of_heavy_tails_is_infinite_unless_bounded():
 
 
 @pytest.mark.parametrize("bad", [torch.tensor([]), torch.tensor([1.0, math.nan])])
-def test_orlicz_norm_refuses_nothing_and_nan(bad):
+def test_orlicz_norm_rejects_empty_and_nan_draws(bad):
     with pytest.raises(InputError, match="draw"):
         orlicz_norm(bad)
 
@@ -117,7 +117,7 @@ def test_intrinsic_dimension():
 
 
 @pytest.mark.parametrize("bad", [torch.ones(2, 3), -torch.eye(2), torch.tensor([[0.0, 1.0], [-1.0, 0.0]])])
-def test_intrinsic_dimension_refuses_what_is_not_positive_semidefinite(bad):
+def test_intrinsic_dimension_rejects_matrices_that_are_not_semidefinite(bad):
     with pytest.raises(InputError):
         intrinsic_dimension(bad)
 
@@ -177,8 +177,8 @@ CLOSED = [
 
 @pytest.mark.parametrize("kernel", CLOSED, ids=lambda k: type(k).__name__)
 def test_closed_forms_agree_with_the_sobol_estimates(kernel):
-    # One percent: third moments of heavy-tailed laws converge slowly; a wrong constant would be off by far more.
-    exact, estimate = spectral_constants(kernel), estimated_constants(kernel, None, True)
+    # One percent: heavy-tailed third moments converge slowly; a wrong constant would be off by far more.
+    exact, estimate = spectral_constants(kernel), estimate_constants(kernel, None, True)
     for name in ("kernel_norm", "slope", "sup_norm", "orlicz"):
         assert getattr(exact, name) == pytest.approx(getattr(estimate, name), rel=1e-2), name
     if exact.separable:
@@ -188,7 +188,7 @@ def test_closed_forms_agree_with_the_sobol_estimates(kernel):
     assert (exact.num_dims, exact.num_outputs) == (estimate.num_dims, estimate.num_outputs)
 
 
-def test_a_scale_multiplies_and_squares():
+def test_constants_of_a_scaled_kernel():
     plain, scaled = CurlFreeKernel(rbf(2)), ScaleKernel(CurlFreeKernel(rbf(2))).double()
     scaled.outputscale = 3.0
     one, three = spectral_constants(plain), spectral_constants(scaled)
@@ -197,7 +197,7 @@ def test_a_scale_multiplies_and_squares():
     assert three.kernel_norm == pytest.approx(3 * one.kernel_norm)
 
 
-def test_a_sum_adds():
+def test_constants_of_a_sum_add():
     parts = [spectral_constants(CurlFreeKernel(rbf(2))), spectral_constants(DivergenceFreeKernel(rbf(2)))]
     kernel = HelmholtzKernel(rbf(2)).double()
     kernel.curl.outputscale = kernel.div.outputscale = 1.0
@@ -206,7 +206,7 @@ def test_a_sum_adds():
         assert getattr(total, name) == pytest.approx(sum(getattr(part, name) for part in parts))
 
 
-def test_multitask_kernels_are_decomposable():
+def test_constants_of_multitask_kernels_are_decomposable():
     kernel = MultitaskKernel(rbf(2), num_tasks=3).double()
     found = spectral_constants(kernel)
     assert found.separable and found.num_outputs == 3
@@ -214,7 +214,7 @@ def test_multitask_kernels_are_decomposable():
     assert found.sup_norm == pytest.approx(float(torch.linalg.eigvalsh(matrix)[-1]))
 
 
-def test_active_dims_count_the_columns_that_are_seen():
+def test_constants_count_the_active_dims():
     kernel = RBFKernel(active_dims=(0, 2)).double()
     assert spectral_constants(kernel).num_dims == 2
     total = kernel + RBFKernel(active_dims=(1,)).double()
@@ -238,7 +238,7 @@ def test_active_dims_count_the_columns_that_are_seen():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_which_moments_are_finite(kernel, slope_is_finite, root_slope_is_finite):
+def test_slopes_are_finite_with_finite_moments(kernel, slope_is_finite, root_slope_is_finite):
     found = spectral_constants(kernel)
     assert math.isfinite(found.slope) == slope_is_finite
     assert math.isfinite(found.root_slope) == root_slope_is_finite
@@ -259,7 +259,7 @@ def _(kernel):
     return SpectralPair(1, lambda u: torch.special.ndtri(u), factor, even=False)
 
 
-def test_a_kernel_that_is_not_even_is_bounded_through_its_dilation():
+def test_constants_of_a_kernel_that_is_not_even_use_its_dilation():
     found = spectral_constants(DelayedKernel())
     assert (found.num_outputs, found.separable) == (4, False)
     assert found.sup_norm == pytest.approx(2) and found.variance == pytest.approx(4)
@@ -269,7 +269,7 @@ def test_a_kernel_that_is_not_even_is_bounded_through_its_dilation():
         pointwise_error_bound(DelayedKernel(), torch.ones(1), 100, 0.5)
 
 
-def test_a_product_adds_its_frequencies():
+def test_constants_of_a_product_add_its_frequencies():
     narrow = spectral_constants(rbf(2, math.sqrt(0.5)))  # k² of lengthscale 1
     found = spectral_constants(rbf(2) * rbf(2), num_dims=2)
     assert found.num_dims == 2 and found.separable
@@ -282,12 +282,12 @@ def test_a_product_adds_its_frequencies():
 @pytest.mark.parametrize(
     "kernel", [LinearKernel(), RBFKernelGrad(ard_num_dims=2), TransformableKernel(rbf(2), [torch.sin])]
 )
-def test_kernels_that_are_no_function_of_the_lag_are_refused(kernel):
+def test_constants_reject_kernels_that_are_not_a_function_of_the_lag(kernel):
     with pytest.raises(SpectralError):
         spectral_constants(kernel)
 
 
-def test_batches_and_bad_lipschitz_constants_are_refused():
+def test_constants_reject_batches_and_invalid_lipschitz():
     with pytest.raises(OptionError, match="batch"):
         spectral_constants(RBFKernel(ard_num_dims=2, batch_shape=torch.Size([3])))
     with pytest.raises(OptionError, match="lipschitz"):

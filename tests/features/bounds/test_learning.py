@@ -82,7 +82,7 @@ def data():
 
 
 @pytest.mark.parametrize("lam", [0.01, 0.3, 5.0])
-def test_the_norm_of_a_ridge_solution_obeys_the_rule_behind_the_ceiling(data, lam):
+def test_ridge_solution_norm_satisfies_the_bound_behind_the_ceiling(data, lam):
     X, Y = data
     square, values = ridge(DecomposableKernel(rbf(2), output_matrix=torch.eye(2, dtype=torch.float64)), X, Y, lam)
     variance = float(Y.square().sum(-1).mean())
@@ -105,7 +105,7 @@ def test_lambda_ceiling_values():
         lambda_ceiling(TransformableKernel(rbf(2), [torch.sin]), 1.0, 1.0)
 
 
-def test_a_lambda_above_the_ceiling_cannot_reach_the_largest_output(data):
+def test_lambda_above_the_ceiling_cannot_reach_the_largest_output(data):
     X, Y = data
     variance, largest = float(Y.square().sum(-1).mean()), float(Y.norm(dim=-1).max())
     kernel = DecomposableKernel(rbf(2), output_matrix=torch.eye(2, dtype=torch.float64))
@@ -124,7 +124,7 @@ def test_suggest_features():
 def test_lemma_7_1_holds(radius, delta):
     generator = torch.Generator().manual_seed(0)
     draws = torch.randn(2000, 20, 3, generator=generator, dtype=torch.float64)
-    draws[..., 0] += 1.0  # off centre
+    draws[..., 0] += 1.0  # off center
     points = radius * torch.nn.functional.normalize(draws, dim=-1)
     deviation = (points.mean(1) - points.mean((0, 1))).norm(dim=-1)
     assert (deviation > mean_deviation_bound(radius, 20, delta)).double().mean() <= delta
@@ -156,7 +156,7 @@ def test_excess_risk_bound_is_twice_the_estimation_error_plus_the_approximation_
         ("norm_bound", lambda: weight_radius(0.0, 10)),
     ],
 )
-def test_bad_input_is_refused(name, call):
+def test_bounds_reject_invalid_arguments(name, call):
     with pytest.raises(OptionError, match=name):
         call()
 
@@ -202,7 +202,7 @@ def test_bt_e_40_stability_bound():
     assert in_rows == pytest.approx(2, rel=1e-3) and in_lam == pytest.approx(4, rel=1e-3)
 
 
-def test_bt_e_41_the_weights_of_normalised_features_have_radius_m_over_root_d():
+def test_bt_e_41_weights_of_normalized_features_have_radius_m_over_root_d():
     M, D = 3.0, 64
     Phi = ORFF(rbf(2), D, random_state=0)(torch.zeros(1, 2, dtype=torch.float64)).to_dense().detach()
     theta = M * Phi[0]  # at x = 0 the D cosines are 1: one weight of size M/√D a frequency
@@ -249,7 +249,7 @@ def labels(y):
 
 @pytest.mark.parametrize("n", [20, 60])
 @pytest.mark.parametrize("loss, targets", [(PINBALL, lambda y: y), (HINGE, labels)], ids=["pinball", "hinge"])
-def test_losses_change_by_less_than_the_stability_when_a_row_goes(n, loss, targets):
+def test_losses_change_by_less_than_the_stability_without_a_row(n, loss, targets):
     """B-17. The problem without a row keeps the factor 1/n."""
     X, y = rows(n, 0)
     grid = torch.linspace(0, 1.5, 30).double()[:, None]
@@ -267,7 +267,7 @@ def test_losses_change_by_less_than_the_stability_when_a_row_goes(n, loss, targe
 
 
 @pytest.mark.parametrize("lam", [0.5, 0.01])
-def test_fits_keep_the_bounds_on_values_and_losses(lam):
+def test_task_value_and_loss_bounds_hold(lam):
     """B-18 and B-19."""
     X, y = rows(40, 1)
     grid = torch.linspace(-0.5, 2, 60).double()[:, None]
@@ -277,7 +277,7 @@ def test_fits_keep_the_bounds_on_values_and_losses(lam):
         assert losses(function, loss, X, target).max().item() <= task_loss_bound(lam, loss=name)
 
 
-def test_the_generalisation_bound_holds_over_resamples():
+def test_task_generalization_bound_holds_over_resamples():
     """B-20: at most δ·50 of 50 samples may violate it; the bound is loose, none does."""
     X_test, y_test = rows(2000, 99)
     for seed in range(50):
@@ -287,7 +287,7 @@ def test_the_generalisation_bound_holds_over_resamples():
         assert risk <= task_generalization_bound(empirical, 30, HALF, form="tight")
 
 
-def test_generalisation_bounds_are_those_of_the_thesis():
+def test_task_generalization_bounds_are_those_of_the_thesis():
     """(5.15) with 4κ²/(λn) + [8κ²/λ + 2(B + κ√(B/λ))]√(ln(1/δ)/n), and κ²/(λn) + (2κ²/λ + 1 + κ/√λ)√(ln(1/δ)/n)."""
     n, lam, B, kappa, delta = 50, 0.2, 3.0, 1.5, 0.1
     rate = np.sqrt(np.log(1 / delta) / n)
@@ -298,7 +298,7 @@ def test_generalisation_bounds_are_those_of_the_thesis():
     assert task_generalization_bound(0.5, n, lam, loss="hinge", **given) == pytest.approx(0.5 + hinge, rel=1e-12)
 
 
-def test_the_sharp_bound_is_as_stated_and_falls_with_rows():
+def test_sharp_bound_is_as_stated_and_decreases_with_rows():
     n, lam, delta = 10_000, 0.5, 0.05
     beta, xi, log = 1 / (2 * lam * n), 2 * (1 + np.sqrt(2)), np.log(np.e / delta)
     expected = 12 * np.sqrt(2) * np.e * beta * np.log2(n) * log + 4 * np.e * xi * np.sqrt(log / n)
@@ -330,7 +330,7 @@ def test_lt_e_32_sums_of_square_roots_of_cells_are_not_bounded():
         assert np.sqrt(np.full(p, 1 / p)).sum() == pytest.approx(np.sqrt(p))
 
 
-def test_bad_options_are_refused():
+def test_task_bounds_reject_invalid_options():
     for call in (
         lambda: task_stability(0, 1.0),
         lambda: task_stability(5, -1.0),

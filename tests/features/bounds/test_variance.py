@@ -1,4 +1,4 @@
-"""The operator variance of random features, against simulation of the laws in closed form."""
+"""The operator variance of random features, against simulation and closed forms."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from gpytorch.kernels import MaternKernel, PeriodicKernel, RBFKernel, ScaleKerne
 from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features import ORFF
 from ovkgp.features.bounds import kernel_variance, spectral_constants
-from ovkgp.features.bounds.variance import _estimated_variance
+from ovkgp.features.bounds.variance import _estimate_variance
 from ovkgp.features.spectral.moments import largest_radial_variance
 from ovkgp.kernels import (
     CurlFreeKernel,
@@ -82,7 +82,7 @@ def test_decomposable_variance_against_simulation(lag):
 
 
 @pytest.mark.parametrize("num_dims", [2, 4])
-def test_values_at_zero_lag(num_dims):
+def test_variance_at_zero_lag(num_dims):
     sigma, zero = 1.3, torch.zeros(num_dims)
     eye = torch.eye(num_dims, dtype=torch.float64)
     curl, div = (field(rbf(num_dims, sigma)) for field in FIELDS)
@@ -100,7 +100,7 @@ def test_values_at_zero_lag(num_dims):
 @pytest.mark.parametrize("lengthscale", [0.8, vector([0.6, 1.0, 1.7])], ids=["isotropic", "ard"])
 def test_closed_forms_agree_with_the_sobol_estimate(field, bounded, lengthscale):
     kernel, lag = field(rbf(3, lengthscale)), vector([0.4, -0.3, 0.2])
-    exact, estimate = kernel_variance(kernel, lag, bounded=bounded), _estimated_variance(kernel, lag, bounded).detach()
+    exact, estimate = kernel_variance(kernel, lag, bounded=bounded), _estimate_variance(kernel, lag, bounded).detach()
     # 2¹⁴ points; without the bounded map A² holds fourth powers of normal variables, which converge more slowly
     tolerance = 0.01 if bounded else 0.02
     assert torch.allclose(exact, estimate, rtol=0, atol=tolerance * float(estimate.abs().max()))
@@ -129,7 +129,7 @@ def test_variance_decreases_as_one_over_the_number_of_frequencies():
     assert torch.allclose(kernel_variance(kernel, lag, 40), kernel_variance(kernel, lag) / 40)
 
 
-def test_scales_square_and_sums_add():
+def test_variance_of_scaled_and_summed_kernels():
     lag = vector([0.5, 0.1])
     one, other = CurlFreeKernel(rbf(2)), DivergenceFreeKernel(rbf(2, 0.6))
     scaled = ScaleKernel(one).double()
@@ -146,10 +146,10 @@ def test_scales_square_and_sums_add():
     [LaplaceKernel(ard_num_dims=2), MaternKernel(nu=1.5, ard_num_dims=2), PeriodicKernel(ard_num_dims=2)],
     ids=lambda k: type(k).__name__,
 )
-def test_other_scalar_kernels_against_the_sobol_estimate(base):
+def test_scalar_variance_against_the_sobol_estimate(base):
     base, lag = base.double(), vector([0.4, -0.7])
-    exact, estimate = kernel_variance(base, lag), _estimated_variance(base, lag, True).detach()
-    assert torch.allclose(exact, estimate, atol=0.01)  # 2¹⁴ points of a heavy-tailed law
+    exact, estimate = kernel_variance(base, lag), _estimate_variance(base, lag, True).detach()
+    assert torch.allclose(exact, estimate, atol=0.01)  # 2¹⁴ points of a heavy-tailed distribution
     lifted = DecomposableKernel(base, output_matrix=GAMMA)
     assert torch.allclose(kernel_variance(lifted, lag), exact * GAMMA @ GAMMA)
 
@@ -161,7 +161,7 @@ def test_active_dims_select_columns_of_the_lag():
     assert torch.allclose(kernel_variance(kernel, vector([9.0, 9.0, 0.4])), kernel_variance(plain, vector([0.4])))
 
 
-def test_a_scale_selects_the_columns_of_its_base_kernel_once():
+def test_scale_kernel_selects_the_columns_of_its_base_kernel_once():
     base = RBFKernel(active_dims=(2,)).double()
     lag = vector([9.0, 9.0, 0.4])
     scaled = ScaleKernel(base).double()
@@ -194,7 +194,7 @@ def test_variance_against_draws_of_features(kernel):
     assert_simulated(kernel_variance(kernel, X[0], 2), torch.stack(products), exact)
 
 
-def test_the_skewed_group_has_its_own_lag():
+def test_variance_on_the_skewed_group_uses_its_lag():
     kernel = SkewedChi2Kernel(ard_num_dims=2, c=0.5).double()
     assert kernel_variance(kernel, vector([0.5, 0.5])).item() == pytest.approx(0.0, abs=1e-12)  # the neutral element
     lag = vector([1.2, 0.1])
@@ -203,14 +203,14 @@ def test_the_skewed_group_has_its_own_lag():
     assert kernel_variance(kernel, lag).item() == pytest.approx(float((1 + double - 2 * value**2) / 2), abs=1e-3)
 
 
-def test_a_variance_is_positive_semidefinite():
+def test_variance_is_positive_semidefinite():
     for lag in LAGS:
         for kernel in (CurlFreeKernel(rbf(3)), DivergenceFreeKernel(rbf(3, vector([0.6, 1.0, 1.7])))):
             eigenvalues = torch.linalg.eigvalsh(kernel_variance(kernel, vector(lag)))
             assert eigenvalues[0] > -1e-12 * eigenvalues[-1]
 
 
-def test_bad_input_is_refused():
+def test_variance_rejects_invalid_arguments():
     kernel = CurlFreeKernel(rbf(2))
     with pytest.raises(InputError, match="lag"):
         kernel_variance(kernel, torch.zeros(3, 2))

@@ -1,4 +1,4 @@
-"""Every spectral pair reproduces its kernel: Monte-Carlo z-scores, the rate D^(−1/2), and what must be refused."""
+"""Every spectral pair reproduces its kernel: Monte-Carlo z-scores, the rate D^(−1/2), and errors."""
 
 import math
 
@@ -29,7 +29,7 @@ from ovkgp.kernels import (
 BOTH = [(name, True) for name in CASES] + [
     (name, False)
     for name in FIELDS
-    if "matern32" not in name  # refused: infinite variance
+    if "matern32" not in name  # rejected: infinite variance
 ]
 
 
@@ -66,7 +66,7 @@ def test_monte_carlo_kernel_agrees_with_the_closed_form(name, bounded):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "cosine"])
-def test_errors_fall_as_one_over_root_d(name):
+def test_errors_decrease_as_one_over_root_d(name):
     kernel, x = make(name), points(NUM_DIMS[name])
     sizes = np.array([64, 256, 1024, 4096])
     with torch.no_grad():
@@ -83,7 +83,7 @@ def _squared_error(kernel, K, x, D, seed, num_dims, sampler="iid"):
     return (Phi @ Phi.mT - K).square().mean().item()
 
 
-def test_one_frequency_makes_the_cosine_kernel_exactly():
+def test_cosine_kernel_is_exact_with_one_frequency():
     kernel, x = make("cosine"), points(2)
     assert _squared_error(kernel, kernel(x).to_dense(), x, 1, 0, None) < 1e-24
 
@@ -118,13 +118,13 @@ def test_structured_samplers_are_unbiased(name, sampler):
 
 
 @pytest.mark.parametrize("make_kernel", [lambda: LaplaceKernel(ard_num_dims=2), lambda: make("skewed chi2")])
-def test_orthogonal_sampling_of_product_laws_is_refused(make_kernel):
+def test_orthogonal_sampling_of_product_distributions_is_rejected(make_kernel):
     with pytest.raises(SpectralError, match='sampler="qmc"'):
         ORFF(make_kernel(), 10, sampler="orthogonal")
 
 
 @pytest.mark.parametrize("field", [CurlFreeKernel, DivergenceFreeKernel])
-def test_infinite_variance_is_refused(field):
+def test_infinite_variance_is_rejected(field):
     rough = field(MaternKernel(nu=1.5, ard_num_dims=2))
     with pytest.raises(SpectralError, match="infinite variance"):
         ORFF(rough, 10, bounded=False)
@@ -147,26 +147,26 @@ def test_moment_orders():
 
 
 @pytest.mark.parametrize("kernel", [LinearKernel(), ExponentiatedChi2Kernel(), RBFKernelGrad()])
-def test_kernels_without_a_pair_say_what_to_do(kernel):
+def test_kernels_without_a_pair_raise_with_advice(kernel):
     with pytest.raises(SpectralError, match="Nystrom"):
         spectral_pair(kernel)
 
 
-def test_not_a_kernel():
+def test_spectral_pair_rejects_other_objects():
     with pytest.raises(KernelTypeError):
         spectral_pair("rbf")
     with pytest.raises(KernelTypeError):
         ORFF("rbf")
 
 
-def test_unknown_input_dimension_asks_for_it():
+def test_spectral_pair_requires_the_input_dimension():
     with pytest.raises(OptionError, match="num_dims"):
         ORFF(RBFKernel(), 5)
     assert ORFF(RBFKernel(active_dims=[0, 3]), 5).frequencies.shape == (5, 2)
     assert ORFF(CurlFreeKernel(RBFKernel(), num_dims=4), 5).frequencies.shape == (5, 4)
 
 
-def test_a_subclass_that_computes_something_else_inherits_no_pair():
+def test_subclass_with_another_forward_inherits_no_pair():
     class Doubled(RBFKernel):
         def forward(self, x1, x2, **params):
             return super().forward(2 * x1, 2 * x2, **params)
@@ -177,7 +177,7 @@ def test_a_subclass_that_computes_something_else_inherits_no_pair():
         CurlFreeKernel(Doubled(ard_num_dims=2))
 
 
-def test_a_user_registers_a_kernel_with_one_function():
+def test_custom_kernel_is_registered_with_one_function():
     class Mine(RBFKernel):
         """exp(−2 r²/ℓ²): a subclass whose parent's pair would be wrong."""
 
@@ -198,8 +198,8 @@ def test_a_user_registers_a_kernel_with_one_function():
     torch.testing.assert_close(Phi @ Phi.mT, kernel(x).to_dense(), atol=0.03, rtol=0)  # 4/√20 000
 
 
-def test_fields_over_a_kernel_of_ones_own_use_its_own_law():
-    """A subclass of RBFKernel with a formula, derivatives and a pair of its own is not taken for an RBF kernel."""
+def test_fields_over_a_custom_kernel_use_its_pair():
+    """A subclass of RBFKernel with another formula, derivatives and pair is not treated as an RBF kernel."""
 
     class Sharper(RBFKernel):
         def forward(self, x1, x2, **params):
@@ -229,8 +229,8 @@ def _gaussian_profile(s):
     return value, -value / 2, value / 4
 
 
-def test_a_bare_pair_is_a_legitimate_kernel():
-    """BT-50, BT-51: any pairing, law and factor make a positive semi-definite kernel, closed form or not."""
+def test_pair_without_a_kernel_is_a_valid_kernel():
+    """BT-50, BT-51: any pairing, distribution and factor make a positive semi-definite kernel, closed form or not."""
     pair = SpectralPair(
         base_dim=2,
         frequencies=lambda u: 5 * (u - 0.5),
@@ -264,7 +264,7 @@ def delay_kernel(x):
     return torch.exp(-blocks.square() / 2).transpose(1, 2).reshape(2 * len(x), 2 * len(x))
 
 
-def test_bt_e_15_the_complex_road_reproduces_the_delay_kernel():
+def test_bt_e_15_complex_factor_reproduces_the_delay_kernel():
     x = torch.linspace(-1, 1, 7).double().unsqueeze(-1)
     K, D = delay_kernel(x), 100_000
     Phi = ORFF(delay_pair(), D, random_state=0)(x).to_dense()
@@ -282,14 +282,14 @@ def test_bt_e_11_the_conjugate_pairing_matters():
 
 
 @pytest.mark.parametrize("even", [True, False])
-def test_bt_e_15_the_real_road_refuses_it(even):
+def test_bt_e_15_real_factor_is_rejected(even):
     """A complex factor called even, and a real factor for a signature that is not."""
     factor = None if even else lambda w: torch.ones(1, 2, 1, dtype=w.dtype)
-    with pytest.raises(SpectralError, match="complex factor"):
+    with pytest.raises(SpectralError, match="factor"):
         ORFF(delay_pair(even, factor), 10)
 
 
-def test_bt_e_15_a_registered_real_pair_of_a_kernel_that_is_not_even_is_refused():
+def test_bt_e_15_even_pair_of_a_kernel_that_is_not_even_is_rejected():
     class DelayKernel(TransformableKernel):
         pass
 
@@ -323,7 +323,7 @@ class Undeclared(Kernel):
         return x1 @ x2.mT
 
 
-def test_unregistered_kernel():
+def test_unregistered_kernel_raises():
     with pytest.raises(SpectralError, match="register"):
         ORFF(Undeclared(), 3, num_dims=1)
 
@@ -331,7 +331,7 @@ def test_unregistered_kernel():
 @pytest.mark.parametrize("bounded", [True, False])
 @pytest.mark.parametrize("d", [2, 3, 6])
 def test_factors_of_field_pairs(d, bounded):
-    """BT-E-05, -06, -07: A = ωωᵀ and ‖ω‖²I − ωωᵀ, normalised by ‖ω∘ℓ‖²/d where bounded; d − 1 columns across."""
+    """BT-E-05, -06, -07: A = ωωᵀ and ‖ω‖²I − ωωᵀ, normalized by ‖ω∘ℓ‖²/d where bounded; d − 1 columns across."""
     lengthscale = torch.linspace(0.5, 2, d).double()
     base = RBFKernel(ard_num_dims=d).double()
     base.lengthscale = lengthscale
@@ -366,7 +366,7 @@ def test_bt_e_07_unbounded_divergence_free_factor_is_orthogonal_to_its_frequency
     assert (w.unsqueeze(-2) @ pair.factor(w)).abs().max() < 1e-13
 
 
-def test_bt_e_08_the_spectral_law_has_precision_lengthscale_squared():
+def test_bt_e_08_spectral_distribution_has_precision_lengthscale_squared():
     """N(0, σ⁻²I), not N(0, σ²I): a longer lengthscale means lower frequencies."""
     base = RBFKernel(ard_num_dims=2).double()
     base.lengthscale = 4.0

@@ -100,13 +100,13 @@ def test_mean_over_frequencies_is_the_kernel(name):
     assert (difference <= 4 * error + 1e-12).all()  # 1e-12: rounding, where every frequency is exact
 
 
-# The slope ω sin(ωδ) of a Cauchy law has no mean, hence no standard error to compare with: these have the test below.
+# The slope ω sin(ωδ) of a Cauchy distribution has no mean, hence no standard error: these have the test below.
 CAUCHY_LAWS = ("laplace", "sobolev_1")
 TRAINED = [name for name, make in PAIRS.items() if list(make().parameters()) and name not in CAUCHY_LAWS]
 
 
 @pytest.mark.parametrize("name", CAUCHY_LAWS)
-def test_gradient_of_cauchy_laws_averaged_over_lags(name):
+def test_gradient_of_cauchy_frequencies_averaged_over_lags(name):
     """Averaged over lags δ ~ N(0, s²I), cos⟨ω, δ⟩ is exp(−s²‖ω‖²/2), of bounded slope; E k(δ) has a closed form."""
     kernel, s = PAIRS[name]().double(), 0.8
     pair = spectral_pair(kernel)
@@ -223,7 +223,7 @@ def test_zeta_integers_against_the_cumulative_sum(order):
         np.testing.assert_array_equal(drawn, sign * expected)
 
 
-def test_bessel_integers_are_symmetric_with_the_masses_of_the_law():
+def test_bessel_integers_are_symmetric_with_the_right_masses():
     u = torch.tensor(np.random.default_rng(0).uniform(size=(NUM_DRAWS, 1)))
     drawn = scalar_pairs._bessel_integers(u, torch.full((1, 1), 2.0)).flatten().numpy()
     values = np.arange(-5, 6)
@@ -240,7 +240,7 @@ def test_log_bessel_first_and_second_derivatives():
     assert torch.autograd.gradgradcheck(lambda z: scalar_pairs._log_bessel(order, z), (z,))
 
 
-def test_laws_are_symmetric_so_that_coordinates_may_be_multiplied():
+def test_spectral_distributions_are_symmetric():
     for name, make in PAIRS.items():
         for term in spectral_pair(make()).terms:
             u = torch.rand(101, term.base_dim, dtype=torch.float64)
@@ -250,7 +250,7 @@ def test_laws_are_symmetric_so_that_coordinates_may_be_multiplied():
             torch.testing.assert_close(term.frequencies(reflected), -term.frequencies(u), msg=name)
 
 
-def test_cosine_is_exact_with_one_frequency_and_refused_in_two_dimensions():
+def test_cosine_pair_is_exact_in_one_dimension_only():
     kernel = with_values(CosineKernel(), period_length=1.3).double()
     pair = spectral_pair(kernel, num_dims=1)
     frequency = pair.frequencies(torch.tensor([[0.9]], dtype=torch.float64))
@@ -267,14 +267,14 @@ def test_mixture_is_a_sum_of_pairs_in_one_dimension_and_one_pair_in_more():
     assert isinstance(spectral_pair(mixture(2)), SpectralPair)
 
 
-def test_domains_are_checked_by_the_warp():
+def test_warp_checks_domains():
     for kernel in (SkewedChi2Kernel(c=0.5), WarpedKernel(LaplaceKernel(), MultiplicativeGroup(2))):
         pair = spectral_pair(kernel, num_dims=2)
         with pytest.raises(DomainError, match=r"column 1 .*smallest value is -3"):
             pair.warp(torch.tensor([[1.0, -3.0]]))
 
 
-def test_input_dimension_must_be_known():
+def test_scalar_pairs_require_the_input_dimension():
     with pytest.raises(OptionError, match="num_dims"):
         spectral_pair(LaplaceKernel())
     assert spectral_pair(LaplaceKernel(), num_dims=4).base_dim == 4
@@ -289,7 +289,7 @@ def test_warped_kernel_selects_columns_before_and_after_the_warp():
     assert pair.base_dim == 1
 
 
-def test_base_kernel_without_a_pair_is_refused():
+def test_base_kernel_without_a_pair_is_rejected():
     with pytest.raises(SpectralError):
         spectral_pair(WarpedKernel(KernelWithoutPair(), MultiplicativeGroup()))
 

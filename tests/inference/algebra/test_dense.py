@@ -1,4 +1,4 @@
-"""The dense road against explicit inverses, its derivatives against differences, and its failures."""
+"""Dense solver against explicit inverses, its derivatives against finite differences, and its errors."""
 
 import math
 
@@ -26,13 +26,13 @@ def close(actual, expected, rtol=1e-10):
     torch.testing.assert_close(actual, expected, rtol=rtol, atol=rtol * scale)
 
 
-def test_log_density_is_that_of_torch():
+def test_log_density_equals_torch():
     C, r = covariance(6), normal(6)
     expected = torch.distributions.MultivariateNormal(torch.zeros(6).double(), C).log_prob(r)
     close(dense_log_density(C, r), expected)
 
 
-def test_first_and_second_derivatives_equal_differences():
+def test_derivatives_equal_finite_differences():
     def density(root, r):
         return dense_log_density(root @ root.mT + torch.eye(4).double(), r)
 
@@ -41,7 +41,7 @@ def test_first_and_second_derivatives_equal_differences():
     assert torch.autograd.gradgradcheck(density, inputs)
 
 
-def test_gradient_is_the_closed_form():
+def test_gradient_equals_closed_form():
     C, r = covariance(5).requires_grad_(), normal(5).requires_grad_()
     by_C, by_r = torch.autograd.grad(3 * dense_log_density(C, r), (C, r))
     inverse = torch.linalg.inv(C.detach())
@@ -51,13 +51,13 @@ def test_gradient_is_the_closed_form():
     assert torch.equal(by_C, by_C.mT)
 
 
-def test_gradient_of_residuals_alone():
+def test_gradient_of_residuals_only():
     C, r = covariance(5), normal(5).requires_grad_()
     (by_r,) = torch.autograd.grad(dense_log_density(C, r), r)
     close(by_r, -torch.linalg.solve(C, r.detach()))
 
 
-def test_jitter_is_added_with_a_warning():
+def test_cholesky_adds_jitter_with_warning():
     v = normal(6, 2)
     singular = v @ v.mT - 1e-12 * torch.eye(6).double()
     with pytest.warns(NumericalWarning, match="mean diagonal was added"):
@@ -65,7 +65,7 @@ def test_jitter_is_added_with_a_warning():
     assert (chol @ chol.mT - singular).abs().max() < 1.1e-6 * singular.diagonal().mean()
 
 
-def test_second_derivatives_use_the_jitter_that_the_value_used():
+def test_second_derivatives_use_same_jitter():
     """The matrix without its jitter is indefinite: its inverse has nothing in common with the one that was used."""
     v = normal(6, 2)
     C = (v @ v.mT - 1e-12 * torch.eye(6).double()).requires_grad_()
@@ -73,18 +73,18 @@ def test_second_derivatives_use_the_jitter_that_the_value_used():
         value = dense_log_density(C, normal(6))
     once = torch.autograd.grad(value, C, retain_graph=True)[0]
     twice = torch.autograd.grad(value, C, create_graph=True)[0].detach()
-    close(twice, once, 1e-4)  # the condition number is 1e10, and one road is Cholesky, the other LU
+    close(twice, once, 1e-4)  # the condition number is 1e10, and one method is Cholesky, the other LU
 
 
 @pytest.mark.parametrize("bad", [NAN, math.inf])
-def test_nan_is_blamed_on_the_hyperparameters(bad):
+def test_cholesky_rejects_nan(bad):
     C = covariance(4)
     C[1, 0] = C[0, 1] = bad
     with pytest.raises(FactorizationError, match="hyperparameters"):
         safe_cholesky(C)
 
 
-def test_indefinite_is_an_error():
+def test_cholesky_rejects_indefinite_matrix():
     with pytest.raises(FactorizationError, match="more noise"):
         safe_cholesky(torch.diag(torch.tensor([1.0, -1.0, 2.0]).double()))
 
@@ -107,7 +107,7 @@ def padded_inverse(observed, C):
     return inverse
 
 
-def test_solver_against_the_padded_inverse():
+def test_dense_solver_equals_padded_inverse():
     _, R, observed, C = missing_case()
     solver, inverse = DenseSolver(C, R), padded_inverse(observed, C)
     close(solver.alpha, (inverse @ R.nan_to_num().flatten()).view(R.shape))
@@ -120,7 +120,7 @@ def test_solver_against_the_padded_inverse():
 
 
 @pytest.mark.parametrize("q", [None, 3])
-def test_explained_in_every_form(q):
+def test_dense_solver_explained_equals_dense(q):
     _, R, observed, C = missing_case()
     size = 2 if q is None else q
     cross = normal(4 * size, 10, seed=5)
@@ -132,7 +132,7 @@ def test_explained_in_every_form(q):
     close(solver.explained(cross, "output", num_outputs=q), blocks)
 
 
-def test_tensors_restore_the_solver_bit_for_bit():
+def test_dense_solver_tensors_restore_bit_for_bit():
     _, R, _, C = missing_case()
     solver = DenseSolver(C, R)
     stored = {name: tensor.clone() for name, tensor in solver.tensors().items()}
@@ -144,9 +144,9 @@ def test_tensors_restore_the_solver_bit_for_bit():
     assert torch.equal(again.explained(cross, "full"), solver.explained(cross, "full"))
 
 
-def test_wrong_size_and_wrong_form_are_refused():
+def test_dense_solver_rejects_wrong_size_and_form():
     full, R, _, C = missing_case()
-    with pytest.raises(InputError, match="8 observed entries"):
+    with pytest.raises(InputError, match="covariance has shape"):
         DenseSolver(full, R)
     with pytest.raises(OptionError, match="'diag', 'output', 'full'"):
         DenseSolver(C, R).explained(normal(2, 10), "all")

@@ -1,7 +1,7 @@
 """Conjugate gradients on Σ K_q ⊗ Γ_q + N against the explicit matrix of the observed entries.
 
 Solves must agree to 1e-6 or better. The log determinant and the trace in the gradient are estimates: their exact standard
-deviations over probes are computed from the dense matrices, and what is seen over seeds must look like draws with those.
+deviations over probes are computed from the dense matrices, and the estimates over seeds must be consistent with those.
 """
 
 import copy
@@ -15,7 +15,7 @@ from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.inference.algebra.dense import dense_log_density
 from ovkgp.inference.algebra.iterative import IterativeSolver, iterative_log_density
 from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
-from ovkgp.inference.algebra.preconditioners import pivoted_cholesky, precondition
+from ovkgp.inference.algebra.preconditioners import make_preconditioner, pivoted_cholesky
 
 N, P = 60, 3
 NOISES = ("shared", "per_output", "full", "full, by point", "known")
@@ -81,32 +81,32 @@ def padded(R, inverse):
 
 
 @pytest.mark.parametrize(("components", "missing", "noise"), SHAPES)
-def test_product_preconditioner_and_its_determinant_equal_the_dense_ones(components, missing, noise):
+def test_product_and_preconditioner_equal_dense(components, missing, noise):
     grams, outputs, noise, R = problem(components, missing, noise)
     observed = ~torch.isnan(R)
     C = KroneckerSum(grams, outputs, noise, observed)
     masked = normal(N * P, 4) * observed.flatten().unsqueeze(1)
     dense = dense_covariance(grams, outputs, noise)
-    close(C.matmul(masked), dense @ masked * observed.flatten().unsqueeze(1), 1e-12)
+    close(C.flatten(C.apply(C.stack(masked))), dense @ masked * observed.flatten().unsqueeze(1), 1e-12)
     assert C.norm_bound() >= torch.linalg.matrix_norm(dense_observed(grams, outputs, noise, R), 2)
-    preconditioner = precondition(C, max_rank=40)
+    preconditioner = make_preconditioner(C, max_rank=40)
     approximate = [L @ L.mT for L in preconditioner.factors]
     P_hat = dense_observed(approximate, outputs, noise, R)
     close(preconditioner.logdet(), torch.logdet(P_hat), 1e-10)
-    close(C.flat(preconditioner.solve(C.stacked(masked))), padded(R, torch.linalg.inv(P_hat)) @ masked, 1e-9)
+    close(C.flatten(preconditioner.solve(C.stack(masked))), padded(R, torch.linalg.inv(P_hat)) @ masked, 1e-9)
 
 
-def test_probes_have_the_covariance_of_the_preconditioner():
+def test_probes_have_covariance_of_preconditioner():
     grams, outputs, noise, R = problem(noise="full", n=6)
-    preconditioner = precondition(KroneckerSum(grams, outputs, noise, ~torch.isnan(R)), max_rank=8)
-    Z = KroneckerSum.flat(preconditioner.sample(40_000, seed=0))
+    preconditioner = make_preconditioner(KroneckerSum(grams, outputs, noise, ~torch.isnan(R)), max_rank=8)
+    Z = KroneckerSum.flatten(preconditioner.sample(40_000, seed=0))
     expected = padded(R, dense_observed([L @ L.mT for L in preconditioner.factors], outputs, noise, R))
     error = (Z @ Z.mT / 40_000 - expected).abs()
     d = expected.diagonal()
     assert (error <= 5 * ((d.outer(d) + expected.square()) / 40_000).sqrt()).all()  # Wishart's standard deviation
 
 
-def test_pivoted_cholesky_leaves_no_more_than_its_tolerance():
+def test_pivoted_cholesky_residual_is_within_tolerance():
     K = problem()[0][1]
     L = pivoted_cholesky(K, N, 1e-3)
     left = K - L @ L.mT
@@ -119,7 +119,7 @@ def test_pivoted_cholesky_leaves_no_more_than_its_tolerance():
 
 
 @pytest.mark.parametrize(("components", "missing", "noise"), SHAPES)
-def test_solver_against_the_dense_inverse(components, missing, noise):
+def test_iterative_solver_equals_dense_inverse(components, missing, noise):
     grams, outputs, noise, R = problem(components, missing, noise)
     inverse = padded(R, torch.linalg.inv(dense_observed(grams, outputs, noise, R)))
     solver = IterativeSolver(grams, outputs, noise, R, max_rank=30)
@@ -136,7 +136,7 @@ def test_solver_against_the_dense_inverse(components, missing, noise):
 
 
 @pytest.mark.parametrize("max_rank", [600, 1500])
-def test_small_noise_and_more_points(max_rank):
+def test_iterative_solver_with_small_noise(max_rank):
     grams, outputs, noise, R = problem(n=400, level=1e-3)
     C, observed = dense_observed(grams, outputs, noise, R), ~torch.isnan(R).flatten()
     solver = IterativeSolver(grams, outputs, noise, R, max_rank=max_rank)
@@ -146,7 +146,7 @@ def test_small_noise_and_more_points(max_rank):
     close(solver.explained(cross, "diag").flatten(), variance, 1e-7)
 
 
-def test_tensors_restore_the_solver_bit_for_bit():
+def test_iterative_solver_tensors_restore_bit_for_bit():
     solver = IterativeSolver(*problem(noise="full"), max_rank=30)
     tensors = solver.tensors()
     assert all(tensor.is_contiguous() for tensor in tensors.values())
@@ -162,10 +162,10 @@ def test_tensors_restore_the_solver_bit_for_bit():
 
 
 def standard_deviation(matrix):
-    """Of N uᵀMu / uᵀu over directions u: N entries, M made symmetric."""
+    """Standard deviation of N uᵀMu / uᵀu over directions u: N entries, M symmetrized."""
     size, symmetric = len(matrix), (matrix + matrix.mT) / 2
-    spread = symmetric.square().sum() - symmetric.diagonal().sum() ** 2 / size
-    return math.sqrt(2 * size / (size + 2) * spread.item())
+    variance = symmetric.square().sum() - symmetric.diagonal().sum() ** 2 / size
+    return math.sqrt(2 * size / (size + 2) * variance.item())
 
 
 def matrix_root(matrix, power):
@@ -179,7 +179,7 @@ def matrix_log(matrix):
 
 
 def approximate_grams(grams, outputs, noise, R, max_rank):
-    preconditioner = precondition(KroneckerSum(grams, outputs, noise, ~torch.isnan(R)), max_rank)
+    preconditioner = make_preconditioner(KroneckerSum(grams, outputs, noise, ~torch.isnan(R)), max_rank)
     return [L @ L.mT for L in preconditioner.factors]
 
 
@@ -187,7 +187,7 @@ CASES = [(1, 0.3, "shared"), (2, 0.0, "full"), (2, 0.3, "known")]
 
 
 @pytest.mark.parametrize(("components", "missing", "noise"), CASES)
-def test_evidence_is_unbiased_and_its_error_is_known(components, missing, noise):
+def test_log_density_is_unbiased_with_known_error(components, missing, noise):
     """20 seeds of 16 probes: z-scores by the exact deviation have mean 0 ± 3/√20, none beyond 4; reported errors are right."""
     args = problem(components, missing, noise)
     R = args[-1]
@@ -222,7 +222,7 @@ def change(index, direction, grams, outputs, noise, R):
 
 @pytest.mark.parametrize("max_rank", [30, 1500])
 @pytest.mark.parametrize(("components", "missing", "noise"), CASES)
-def test_gradient_is_unbiased_and_its_error_is_known(components, missing, noise, max_rank):
+def test_gradient_is_unbiased_with_known_error(components, missing, noise, max_rank):
     """Along a direction of every argument: z-scores by the exact deviation over probes, as for the evidence.
 
     With 1500 columns the preconditioner is so close that only rounding (1e-10) may be left.
@@ -253,7 +253,7 @@ def test_gradient_is_unbiased_and_its_error_is_known(components, missing, noise,
 
 
 @pytest.mark.parametrize(("components", "missing", "noise"), SHAPES)
-def test_gradient_of_the_residuals_is_exact(components, missing, noise):
+def test_gradient_of_residuals_is_exact(components, missing, noise):
     grams, outputs, noise, R = problem(components, missing, noise)
     observed = ~torch.isnan(R)
     (got,) = torch.autograd.grad(3 * iterative_log_density(grams, outputs, noise, R.requires_grad_()), R)
@@ -262,7 +262,7 @@ def test_gradient_of_the_residuals_is_exact(components, missing, noise):
     close(got, expected, 1e-5)  # the solves of the evidence stop at 1e-6
 
 
-def test_many_probes_bring_the_whole_gradient_close():
+def test_gradient_converges_with_many_probes():
     """Every argument at once, entry by entry, with 20 000 probes: 1/√20000 of the largest entry, times six."""
     grams, outputs, noise, R = problem(noise="full, by point", n=12)
     inputs = [t.requires_grad_() for t in (*grams, *outputs, noise, R)]
@@ -273,7 +273,7 @@ def test_many_probes_bring_the_whole_gradient_close():
         assert (got - want).abs().max() < 6 / math.sqrt(20_000) * want.abs().max()
 
 
-def test_a_solver_keeps_no_graph():
+def test_iterative_solver_keeps_no_graph():
     grams, outputs, noise, R = problem()
     solver = IterativeSolver([K.requires_grad_() * 1 for K in grams], outputs, noise.requires_grad_() * 1, R)
     assert not any(tensor.requires_grad for tensor in solver.tensors().values())
@@ -284,15 +284,15 @@ def test_a_solver_keeps_no_graph():
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
-def test_too_few_iterations_warn():
+def test_iterative_solver_warns_after_too_few_iterations():
     args = problem(level=1e-3)
-    with pytest.warns(NumericalWarning, match="more iterations"):
+    with pytest.warns(NumericalWarning, match="max_iterations"):
         IterativeSolver(*args, max_rank=4, max_iterations=5)
-    with pytest.warns(NumericalWarning, match="more iterations"):
+    with pytest.warns(NumericalWarning, match="max_iterations"):
         iterative_log_density(*args, max_rank=4, max_iterations=5)
 
 
-def test_second_derivatives_nan_and_wrong_shapes_are_refused():
+def test_log_density_rejects_second_derivatives_nan_and_wrong_shapes():
     grams, outputs, noise, R = problem()
     value = iterative_log_density([grams[0].requires_grad_(), grams[1]], outputs, noise, R)
     with pytest.raises(OptionError, match="first derivatives only"):
@@ -301,20 +301,20 @@ def test_second_derivatives_nan_and_wrong_shapes_are_refused():
         iterative_log_density([grams[0] * float("nan")], outputs[:1], noise, R)
     with pytest.raises(InputError, match=r"Σ.unsqueeze\(0\)"):
         iterative_log_density(grams, outputs, torch.eye(P).double(), R)
-    with pytest.raises(InputError, match="Gram and an output matrix"):
+    with pytest.raises(InputError, match="output_matrices"):
         iterative_log_density(grams, outputs[:1], noise, R)
-    with pytest.raises(InputError, match="Gram matrices of shape"):
+    with pytest.raises(InputError, match="grams has a matrix of shape"):
         iterative_log_density([g[:5, :5] for g in grams], outputs, noise, R)
 
 
-def test_a_component_of_nothing_is_nothing():
+def test_zero_component_changes_nothing():
     grams, outputs, noise, R = problem()
     zero = [outputs[0], torch.zeros(P, P).double()]
     alone = IterativeSolver(grams[:1], outputs[:1], noise, R)
     close(IterativeSolver(grams, zero, noise, R).alpha, alone.alpha, 1e-9)
 
 
-def test_residuals_of_nothing_are_solved_by_nothing():
+def test_zero_residuals_have_zero_solution():
     grams, outputs, noise, R = problem()
     R = torch.where(torch.isnan(R), R, 0.0)
     solver = IterativeSolver(grams, outputs, noise, R)

@@ -9,14 +9,14 @@ import ovkgp
 from ovkgp.estimators.storage.models import posterior_from_state, posterior_state
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.inference import OperatorValuedGP, noise_path
-from ovkgp.inference.algebra import kronecker as common_solver
+from ovkgp.inference.algebra import kronecker
 from ovkgp.inference.algebra.dense import dense_log_density
 from ovkgp.inference.algebra.kronecker import (
-    CommonSolver,
     KroneckerSolver,
-    common_scale,
+    ProportionalSolver,
     kronecker_log_density,
-    kronecker_solver,
+    make_kronecker_solver,
+    proportionality_factor,
 )
 from ovkgp.inference.ridge.solvers import solve_ridge
 from ovkgp.inference.strategies import selection as strategies
@@ -49,11 +49,11 @@ def output_matrix(rank):
 
 
 CASES = {
-    "generic": lambda: (gram(points()), output_matrix(3), SIGMA),
-    "singular outputs": lambda: (gram(points()), output_matrix(1), SIGMA),
+    "generic": lambda: (gram(points()), output_matrix(3), SIGMA.clone()),
+    "singular outputs": lambda: (gram(points()), output_matrix(1), SIGMA.clone()),
     "repeated eigenvalues": lambda: (torch.eye(N).double(), torch.eye(P).double(), 0.2 * torch.eye(P).double()),
-    "duplicate points": lambda: (gram(points(duplicates=True)), output_matrix(2), SIGMA),
-    "no outputs correlated": lambda: (gram(points()), torch.zeros(P, P).double(), SIGMA),
+    "duplicate points": lambda: (gram(points(duplicates=True)), output_matrix(2), SIGMA.clone()),
+    "no outputs correlated": lambda: (gram(points()), torch.zeros(P, P).double(), SIGMA.clone()),
 }
 
 
@@ -62,7 +62,7 @@ def dense_covariance(K, G, noise):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_value_and_gradient_equal_the_dense_ones(name):
+def test_log_density_and_gradient_equal_dense(name):
     inputs = [t.requires_grad_() for t in (*CASES[name](), normal(N, P, seed=2))]
     *matrices, R = inputs
     ours = kronecker_log_density(*matrices, R)
@@ -75,7 +75,7 @@ def test_value_and_gradient_equal_the_dense_ones(name):
         close((got + got.mT) / 2 if symmetric else got, (want + want.mT) / 2 if symmetric else want, 1e-9)
 
 
-def test_gradient_equals_differences():
+def test_gradient_equals_finite_differences():
     """In the lengthscale and in roots of Γ and Σ, so that what is varied stays a covariance."""
 
     def density(lengthscale, root, chol, R):
@@ -87,7 +87,7 @@ def test_gradient_equals_differences():
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_each_gradient_can_be_asked_for_alone(index):
+def test_gradient_of_one_argument_equals_joint_gradient(index):
     inputs = [*CASES["generic"](), normal(N, P, seed=2)]
     together = torch.autograd.grad(kronecker_log_density(*[t.requires_grad_() for t in inputs]), inputs)
     inputs = [t.detach() for t in inputs]
@@ -96,20 +96,20 @@ def test_each_gradient_can_be_asked_for_alone(index):
     assert torch.equal(alone, together[index])
 
 
-def test_a_second_derivative_is_refused():
+def test_second_derivative_is_rejected():
     K, G, noise = CASES["generic"]()
     value = kronecker_log_density(K.requires_grad_(), G, noise, normal(N, P))
     with pytest.raises(OptionError, match="first derivatives only"):
         torch.autograd.grad(value, K, create_graph=True)
 
 
-def test_nan_and_wrong_shapes_are_refused():
+def test_log_density_rejects_nan_and_wrong_shapes():
     K, G, noise = CASES["generic"]()
     with pytest.raises(FactorizationError, match="hyperparameters"):
         kronecker_log_density(K * float("nan"), G, noise, normal(N, P))
     with pytest.raises(FactorizationError, match="positive definite"):
         kronecker_log_density(K, G, -noise, normal(N, P))
-    with pytest.raises(InputError, match=r"noise of shape \(3, 3\)"):
+    with pytest.raises(InputError, match=r"noise has shape .*\(3, 3\)"):
         kronecker_log_density(K, G, noise[:2, :2], normal(N, P))
 
 
@@ -117,7 +117,7 @@ def test_nan_and_wrong_shapes_are_refused():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_solver_against_the_dense_inverse(name):
+def test_kronecker_solver_equals_dense_inverse(name):
     K, G, noise = CASES[name]()
     R, inverse = normal(N, P, seed=2), torch.linalg.inv(dense_covariance(K, G, noise))
     solver = KroneckerSolver(K, G, noise, R)
@@ -130,7 +130,7 @@ def test_solver_against_the_dense_inverse(name):
 
 
 @pytest.mark.parametrize("name", ["generic", "singular outputs", "duplicate points"])
-def test_explained_in_every_form(name):
+def test_kronecker_solver_explained_equals_dense(name):
     K, G, noise = CASES[name]()
     cross = normal(4, N, seed=3)
     wide = torch.kron(cross, G)
@@ -140,18 +140,18 @@ def test_explained_in_every_form(name):
     close(solver.explained(cross, "diag", num_outputs=P), expected.diagonal().view(4, P))
     blocks = torch.stack([expected[i * P : (i + 1) * P, i * P : (i + 1) * P] for i in range(4)])
     close(solver.explained(cross, "output"), blocks)
-    with pytest.raises(InputError, match="its own 3 outputs"):
+    with pytest.raises(InputError, match="num_outputs must be 3"):
         solver.explained(cross, "diag", num_outputs=2)
 
 
-def test_path_is_the_density_at_each_noise():
+def test_kronecker_solver_path_equals_density_at_each_noise():
     K, G, noise = CASES["generic"]()
     R, multipliers = normal(N, P, seed=2), [0.01, 1.0, 30.0]
     expected = torch.stack([kronecker_log_density(K, G, c * noise, R) for c in multipliers])
     close(KroneckerSolver(K, G, noise, R).path(multipliers), expected)
 
 
-def test_tensors_restore_the_solver_bit_for_bit():
+def test_kronecker_solver_tensors_restore_bit_for_bit():
     solver = KroneckerSolver(*CASES["generic"](), normal(N, P))
     tensors = solver.tensors()
     assert all(tensor.is_contiguous() for tensor in tensors.values())
@@ -163,126 +163,121 @@ def test_tensors_restore_the_solver_bit_for_bit():
     assert torch.equal(again.path([0.5]), solver.path([0.5]))
 
 
-N, P = 7, 3
 I = torch.eye(P).double()
 FORMS = ("diag", "output", "full")
 
 
-def gram_common_solver(X):
-    return torch.exp(-0.5 * (X[:, None] - X[None]).square().sum(-1))
-
-
-def close_common_solver(actual, expected, rtol=1e-9):
+def close_numpy(actual, expected, rtol=1e-9):
     expected = torch.as_tensor(expected)
     torch.testing.assert_close(actual, expected, rtol=rtol, atol=rtol * expected.abs().max().item())
 
 
 def duplicates():
     X = normal(N, 2)
-    return gram_common_solver(torch.cat([X[:4], X[:3]]))
+    return gram(torch.cat([X[:4], X[:3]]))
 
 
-COMMON_SOLVER_CASES = {
-    "alike": lambda: (gram_common_solver(normal(N, 2)), I, 0.2 * I),
-    "full noise": lambda: (gram_common_solver(normal(N, 2)), 3.7 * SIGMA, SIGMA),
-    "little noise": lambda: (gram_common_solver(normal(N, 2)), I, 1e-4 * I),
-    "one output": lambda: (gram_common_solver(normal(N, 2)), 1.3 * I[:1, :1], 0.2 * I[:1, :1]),
+PROPORTIONAL_CASES = {
+    "proportional": lambda: (gram(normal(N, 2)), I, 0.2 * I),
+    "full noise": lambda: (gram(normal(N, 2)), 3.7 * SIGMA, SIGMA),
+    "little noise": lambda: (gram(normal(N, 2)), I, 1e-4 * I),
+    "one output": lambda: (gram(normal(N, 2)), 1.3 * I[:1, :1], 0.2 * I[:1, :1]),
     "duplicate points": lambda: (duplicates(), 0.3 * SIGMA, SIGMA),
-    "one point": lambda: (gram_common_solver(normal(1, 2)), 2 * SIGMA, SIGMA),
+    "one point": lambda: (gram(normal(1, 2)), 2 * SIGMA, SIGMA),
     "rank one": lambda: (torch.ones(1, 1).double().expand(N, N), I, 0.2 * I),
-    "no signal": lambda: (gram_common_solver(normal(N, 2)), 0 * I, SIGMA),
+    "no signal": lambda: (gram(normal(N, 2)), 0 * I, SIGMA),
 }
 
 
-@pytest.fixture(params=COMMON_SOLVER_CASES)
+@pytest.fixture(params=PROPORTIONAL_CASES)
 def case(request):
     """K, Γ, Σ, R."""
-    K, G, noise = COMMON_SOLVER_CASES[request.param]()
+    K, G, noise = PROPORTIONAL_CASES[request.param]()
     return K, G, noise, normal(len(K), len(G), seed=2)
 
 
-def dense_covariance_common_solver(K, G, noise):
+def dense_covariance_numpy(K, G, noise):
     return np.kron(K, G) + np.kron(np.eye(len(K)), noise)
 
 
 # --- every method ---------------------------------------------------------------------------------------------------
 
 
-def test_every_number_against_the_dense_matrix(case):
+def test_proportional_solver_equals_dense_inverse(case):
     K, G, noise, R = case
-    C, solver = dense_covariance_common_solver(K, G, noise), CommonSolver(*case)
+    C, solver = dense_covariance_numpy(K, G, noise), ProportionalSolver(*case)
     inverse, r = np.linalg.inv(C), R.flatten().numpy()
-    close_common_solver(solver.alpha, (inverse @ r).reshape(R.shape))
+    close_numpy(solver.alpha, (inverse @ r).reshape(R.shape))
     density = -(r @ inverse @ r + np.linalg.slogdet(C)[1] + len(r) * np.log(2 * np.pi)) / 2
     assert solver.log_density.item() == pytest.approx(density, rel=1e-9)
     rhs = normal(len(r), 4, seed=5)
-    close_common_solver(solver.solve(rhs), inverse @ rhs.numpy())
-    close_common_solver(solver.inverse_diagonal(), inverse.diagonal().copy().reshape(R.shape))
+    close_numpy(solver.solve(rhs), inverse @ rhs.numpy())
+    close_numpy(solver.inverse_diagonal(), inverse.diagonal().copy().reshape(R.shape))
 
 
-def test_every_number_against_the_eigendecompositions(case):
-    solver, eigen = CommonSolver(*case), KroneckerSolver(*case)
+def test_proportional_solver_equals_kronecker_solver(case):
+    solver, eigen = ProportionalSolver(*case), KroneckerSolver(*case)
     rhs = normal(eigen.alpha.numel(), 4, seed=5)
-    close_common_solver(solver.alpha, eigen.alpha)
-    close_common_solver(solver.log_density, eigen.log_density)
-    close_common_solver(solver.solve(rhs), eigen.solve(rhs))
-    close_common_solver(solver.inverse_diagonal(), eigen.inverse_diagonal())
+    close_numpy(solver.alpha, eigen.alpha)
+    close_numpy(solver.log_density, eigen.log_density)
+    close_numpy(solver.solve(rhs), eigen.solve(rhs))
+    close_numpy(solver.inverse_diagonal(), eigen.inverse_diagonal())
     assert solver.standard_error == eigen.standard_error == 0.0
 
 
-def test_explained_in_every_form_common_solver(case):
+def test_proportional_solver_explained_equals_dense(case):
     K, G, noise, _ = case
     p, cross = len(G), normal(4, len(K), seed=3)
-    solver, eigen, wide = CommonSolver(*case), KroneckerSolver(*case), np.kron(cross, G)
-    full = wide @ np.linalg.inv(dense_covariance_common_solver(K, G, noise)) @ wide.T
+    solver, eigen, wide = ProportionalSolver(*case), KroneckerSolver(*case), np.kron(cross, G)
+    full = wide @ np.linalg.inv(dense_covariance_numpy(K, G, noise)) @ wide.T
     blocks = np.stack([full[i * p : (i + 1) * p, i * p : (i + 1) * p] for i in range(4)])
     expected = {"diag": full.diagonal().copy().reshape(4, p), "output": blocks, "full": full}
     for form in FORMS:
         found = solver.explained(cross, form, num_outputs=p)
-        close_common_solver(found, expected[form])
-        close_common_solver(found, eigen.explained(cross, form))
+        close_numpy(found, expected[form])
+        close_numpy(found, eigen.explained(cross, form))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_explained_is_differentiable_in_the_scalar_covariance(form):
-    K, G, noise = COMMON_SOLVER_CASES["full noise"]()
-    solver, eigen = (make(K, G, noise, normal(N, P)) for make in (CommonSolver, KroneckerSolver))
+def test_proportional_solver_explained_is_differentiable(form):
+    K, G, noise = PROPORTIONAL_CASES["full noise"]()
+    solver, eigen = (make(K, G, noise, normal(N, P)) for make in (ProportionalSolver, KroneckerSolver))
     cross = normal(2, N, seed=3).requires_grad_()
     assert torch.autograd.gradcheck(lambda k: solver.explained(k, form), cross)
     weights = normal(*solver.explained(cross, form).shape, seed=6)
     ours, theirs = (
         torch.autograd.grad((weights * one.explained(cross, form)).sum(), cross)[0] for one in (solver, eigen)
     )
-    close_common_solver(ours, theirs)
+    close_numpy(ours, theirs)
 
 
-def test_path_is_the_density_at_each_noise_common_solver(case):
+def test_proportional_solver_path_equals_density_at_each_noise(case):
     K, G, noise, R = case
     multipliers = [0.01, 1.0, 30.0]
-    solver = CommonSolver(*case)
+    solver = ProportionalSolver(*case)
     path = solver.path(multipliers)
-    close_common_solver(path, KroneckerSolver(*case).path(multipliers))
-    close_common_solver(path, torch.stack([CommonSolver(K, G, c * noise, R).log_density for c in multipliers]))
-    close_common_solver(path[1], solver.log_density)
+    close_numpy(path, KroneckerSolver(*case).path(multipliers))
+    close_numpy(path, torch.stack([ProportionalSolver(K, G, c * noise, R).log_density for c in multipliers]))
+    close_numpy(path[1], solver.log_density)
 
 
-def test_the_eigendecomposition_is_made_once_and_only_for_a_path(monkeypatch):
-    calls, eigh = [], common_solver.eigh
-    monkeypatch.setattr(common_solver, "eigh", lambda matrix: calls.append(len(matrix)) or eigh(matrix))
-    solver = kronecker_solver(*COMMON_SOLVER_CASES["full noise"](), normal(N, P))
+def test_proportional_solver_path_decomposes_once(monkeypatch):
+    calls, eigh = [], kronecker.eigh
+    monkeypatch.setattr(kronecker, "eigh", lambda matrix: calls.append(len(matrix)) or eigh(matrix))
+    solver = make_kronecker_solver(*PROPORTIONAL_CASES["full noise"](), normal(N, P))
     solver.solve(normal(N * P, 1)), solver.inverse_diagonal(), solver.explained(normal(2, N), "full")
     assert calls == []
     assert torch.equal(solver.path([0.5]), solver.path([0.5])) and calls == [N]
 
 
 @pytest.mark.parametrize("path_first", [False, True])
-def test_tensors_restore_the_solver_bit_for_bit_common_solver(path_first, case):
-    solver = CommonSolver(*case)
+def test_proportional_solver_tensors_restore_bit_for_bit(path_first, case):
+    solver = ProportionalSolver(*case)
     if path_first:
         solver.path([2.0])
     tensors = solver.tensors()
     assert all(tensor.is_contiguous() for tensor in tensors.values())
-    again = CommonSolver.from_tensors({name: tensor.clone() for name, tensor in tensors.items()})
+    again = ProportionalSolver.from_tensors({name: tensor.clone() for name, tensor in tensors.items()})
     cross, rhs = normal(4, len(solver.alpha)), normal(solver.alpha.numel(), 2)
     assert torch.equal(again.alpha, solver.alpha) and torch.equal(again.log_density, solver.log_density)
     assert torch.equal(again.solve(rhs), solver.solve(rhs))
@@ -291,46 +286,46 @@ def test_tensors_restore_the_solver_bit_for_bit_common_solver(path_first, case):
     assert torch.equal(again.path([0.5]), solver.path([0.5]))
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- invalid arguments ------------------------------------------------------------------------------------------------
 
 
-def test_an_output_matrix_that_is_no_multiple_of_the_noise_is_refused():
-    K, G, _ = COMMON_SOLVER_CASES["alike"]()
+def test_proportional_solver_rejects_other_output_matrix():
+    K, G, _ = PROPORTIONAL_CASES["proportional"]()
     with pytest.raises(InputError, match="multiple of the noise"):
-        CommonSolver(K, G, SIGMA, normal(N, P))
+        ProportionalSolver(K, G, SIGMA, normal(N, P))
 
 
-@pytest.mark.parametrize("make", [CommonSolver, kronecker_solver])
-def test_nan_and_wrong_shapes_are_refused_common_solver(make):
-    K, G, noise = COMMON_SOLVER_CASES["full noise"]()
+@pytest.mark.parametrize("make", [ProportionalSolver, make_kronecker_solver])
+def test_proportional_solver_rejects_nan_and_wrong_shapes(make):
+    K, G, noise = PROPORTIONAL_CASES["full noise"]()
     with pytest.raises(FactorizationError, match="hyperparameters"):
         make(K * float("nan"), G, noise, normal(N, P))
     with pytest.raises(FactorizationError, match="positive definite"):
         make(K, G, -noise, normal(N, P))
-    with pytest.raises(InputError, match=r"noise of shape \(3, 3\)"):
+    with pytest.raises(InputError, match=r"noise has shape .*\(3, 3\)"):
         make(K, G, noise[:2, :2], normal(N, P))
-    with pytest.raises(InputError, match=r"K of shape \(6, 6\)"):
+    with pytest.raises(InputError, match=r"K has shape .*\(6, 6\)"):
         make(K, G, noise, normal(N - 1, P))
 
 
-def test_forms_and_outputs_that_there_are_not():
-    solver = CommonSolver(*COMMON_SOLVER_CASES["full noise"](), normal(N, P))
+def test_proportional_solver_rejects_unknown_forms_and_outputs():
+    solver = ProportionalSolver(*PROPORTIONAL_CASES["full noise"](), normal(N, P))
     with pytest.raises(OptionError, match="'half'"):
         solver.explained(normal(4, N), "half")
-    with pytest.raises(InputError, match="its own 3 outputs"):
+    with pytest.raises(InputError, match="num_outputs must be 3"):
         solver.explained(normal(4, N), "diag", num_outputs=2)
 
 
 # --- where it is taken ----------------------------------------------------------------------------------------------
 
 
-def test_it_is_chosen_where_the_outputs_are_alike(case):
-    assert type(kronecker_solver(*case)) is CommonSolver
+def test_proportional_solver_is_selected_for_proportional_outputs(case):
+    assert type(make_kronecker_solver(*case)) is ProportionalSolver
 
 
-def test_the_scale_is_found():
-    assert common_scale(3.7 * SIGMA, SIGMA) == pytest.approx(3.7, rel=1e-14)
-    assert common_scale(0 * SIGMA, SIGMA) == 0.0
+def test_proportionality_factor_is_found():
+    assert proportionality_factor(3.7 * SIGMA, SIGMA) == pytest.approx(3.7, rel=1e-14)
+    assert proportionality_factor(0 * SIGMA, SIGMA) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -338,9 +333,9 @@ def test_the_scale_is_found():
     [I, SIGMA + 1e-10 * torch.diag(I[0]), SIGMA + 1e-10 * (I[:1].mT @ I[2:] + I[2:].mT @ I[:1]), -SIGMA],
     ids=["other matrix", "one variance", "one covariance", "negative"],
 )
-def test_it_is_not_chosen_elsewhere(G):
-    assert common_scale(G, SIGMA) is None
-    assert type(kronecker_solver(gram_common_solver(normal(N, 2)), G, SIGMA, normal(N, P))) is KroneckerSolver
+def test_kronecker_solver_is_selected_otherwise(G):
+    assert proportionality_factor(G, SIGMA) is None
+    assert type(make_kronecker_solver(gram(normal(N, 2)), G, SIGMA, normal(N, P))) is KroneckerSolver
 
 
 def model(noise=0.05, output_matrix=I, **options):
@@ -355,13 +350,13 @@ def table(n=12):
 @pytest.mark.parametrize(
     ("noise", "output_matrix", "expected"),
     [
-        (0.05, I, CommonSolver),
-        (SIGMA, 2 * SIGMA, CommonSolver),
+        (0.05, I, ProportionalSolver),
+        (SIGMA, 2 * SIGMA, ProportionalSolver),
         (torch.tensor([0.1, 0.1, 0.2]), I, KroneckerSolver),
         (0.05, SIGMA, KroneckerSolver),
     ],
 )
-def test_the_posterior_of_a_model_equals_the_dense_one(noise, output_matrix, expected):
+def test_posterior_equals_dense_strategy(noise, output_matrix, expected):
     X, Y = table()
     ours, dense = (model(noise, output_matrix, strategy=strategy) for strategy in ("auto", "dense"))
     posterior, oracle = ours.condition(X, Y), dense.condition(X, Y)
@@ -370,75 +365,75 @@ def test_the_posterior_of_a_model_equals_the_dense_one(noise, output_matrix, exp
     new = normal(5, 2, seed=7)
     for form in FORMS:
         mine, theirs = posterior.predict(new, form), oracle.predict(new, form)
-        close_common_solver(mine.mean, theirs.mean)
-        close_common_solver(mine.std, theirs.std)
+        close_numpy(mine.mean, theirs.mean)
+        close_numpy(mine.std, theirs.std)
         if form != "diag":
-            close_common_solver(mine.cov, theirs.cov)
+            close_numpy(mine.cov, theirs.cov)
     for mine, theirs in zip(ours.leave_one_out(X, Y), dense.leave_one_out(X, Y), strict=True):
-        close_common_solver(mine, theirs)
+        close_numpy(mine, theirs)
     draws = (one.sample_functions(3, random_state=1)(new) for one in (posterior, oracle))
-    close_common_solver(*draws, rtol=1e-8)
+    close_numpy(*draws, rtol=1e-8)
 
 
-def test_chunking_over_test_points_changes_nothing(monkeypatch):
+def test_posterior_is_unchanged_by_chunks(monkeypatch):
     posterior, new = model().condition(*table()), normal(5, 2, seed=7)
     whole = posterior.predict(new, "diag")
     monkeypatch.setattr("ovkgp.inference.posteriors.exact.CHUNK_ENTRIES", 1)
     calls, latent = [], posterior.latent
     monkeypatch.setattr(posterior, "latent", lambda X, form: calls.append(len(X)) or latent(X, form))
-    close_common_solver(posterior.predict(new, "diag").std, whole.std, 1e-12)
+    close_numpy(posterior.predict(new, "diag").std, whole.std, 1e-12)
     assert calls == [1] * 5
 
 
-def test_one_output_beyond_the_dense_limit(monkeypatch):
+def test_posterior_of_one_output_beyond_dense_limit(monkeypatch):
     X, Y = table()
     gp = OperatorValuedGP(RBFKernel(), noise=0.05)
     dense = gp.condition(X, Y[:, :1])
-    monkeypatch.setattr(strategies, "DENSE_LIMIT", 5)
+    monkeypatch.setattr(strategies, "MAX_DENSE_ENTRIES", 5)
     posterior = gp.condition(X, Y[:, :1])
-    assert type(posterior.solver) is CommonSolver and type(dense.solver) is not CommonSolver
-    close_common_solver(posterior.predict(X).std, dense.predict(X).std)
+    assert type(posterior.solver) is ProportionalSolver and type(dense.solver) is not ProportionalSolver
+    close_numpy(posterior.predict(X).std, dense.predict(X).std)
 
 
-def test_the_ridge_solver_eigen_stays_an_eigendecomposition():
+def test_ridge_solver_eigen_uses_eigendecomposition():
     X, Y = table()
     auto, eigen = (solve_ridge(model(), X, Y, solver=name) for name in ("auto", "eigen"))
-    assert type(auto.solver) is CommonSolver and type(eigen.solver) is KroneckerSolver
-    close_common_solver(auto.predict(X).mean, eigen.predict(X).mean)
-    close_common_solver(auto.predict(X).std, eigen.predict(X).std)
+    assert type(auto.solver) is ProportionalSolver and type(eigen.solver) is KroneckerSolver
+    close_numpy(auto.predict(X).mean, eigen.predict(X).mean)
+    close_numpy(auto.predict(X).std, eigen.predict(X).std)
     assert auto.log_evidence == pytest.approx(eigen.log_evidence, rel=1e-9)
 
 
-def test_paths_of_the_noise_from_the_model_and_from_its_posterior():
+def test_noise_paths_of_model_and_posterior_agree():
     X, Y = table()
     multipliers = [0.1, 1.0, 10.0]
     path, posterior = noise_path(model(), X, Y, multipliers), model().condition(X, Y)
-    assert type(posterior.solver) is CommonSolver
-    close_common_solver(posterior.noise_path(multipliers), path.log_evidence)
+    assert type(posterior.solver) is ProportionalSolver
+    close_numpy(posterior.noise_path(multipliers), path.log_evidence)
     each = [model(0.05 * c).condition(X, Y) for c in multipliers]
-    close_common_solver(path.predict(X), torch.stack([one.predict(X).mean for one in each]))
+    close_numpy(path.predict(X), torch.stack([one.predict(X).mean for one in each]))
 
 
 # --- stored ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_posterior_goes_through_its_state_bit_for_bit():
+def test_posterior_state_restores_bit_for_bit():
     gp, (X, Y) = model(SIGMA, 2 * SIGMA), table()
     posterior = gp.condition(X, Y)
     header, tensors = posterior_state(posterior, gp.model)
     again = posterior_from_state(header, tensors, gp.frozen().model)
-    assert header["kind"] == "common" and type(again.solver) is CommonSolver
+    assert header["kind"] == "common" and type(again.solver) is ProportionalSolver
     new = normal(5, 2, seed=7)
     assert torch.equal(again.predict(new, "full").cov, posterior.predict(new, "full").cov)
     assert again.log_evidence == posterior.log_evidence
 
 
-def test_a_ridge_goes_through_a_file_bit_for_bit(tmp_path):
+def test_ridge_file_restores_bit_for_bit(tmp_path):
     X, Y = (part.numpy() for part in table(30))
     ridge = ovkgp.OVKRidge(lam=0.1).fit(X, Y)
     ridge.save(tmp_path / "ridge.ovkgp")
     loaded = ovkgp.load(tmp_path / "ridge.ovkgp")
-    assert type(ridge.posterior_.solver) is type(loaded.posterior_.solver) is CommonSolver
+    assert type(ridge.posterior_.solver) is type(loaded.posterior_.solver) is ProportionalSolver
     for mine, yours in zip(ridge.predict(X, return_cov="full"), loaded.predict(X, return_cov="full"), strict=True):
         assert np.array_equal(mine, yours)
     assert torch.equal(loaded.posterior_.noise_path([0.5]), ridge.posterior_.noise_path([0.5]))

@@ -21,24 +21,24 @@ def preconditioned(A, rank):
     return torch.linalg.eigvalsh(root @ C @ root)
 
 
-def test_a_whole_sketch_is_the_inverse():
+def test_full_sketch_equals_inverse():
     values = preconditioned(smooth(), 40)
     assert values.min() > 1 - 1e-6 and values.max() < 1 + 1e-6
 
 
-def test_a_sketch_of_the_leading_directions_bounds_the_condition_number():
+def test_sketch_of_leading_directions_bounds_condition_number():
     values = preconditioned(smooth(), 20)
     assert values.max() / values.min() < 100  # that of C is 1e6
 
 
-def test_what_the_sketch_exhausts_is_left_at_one():
+def test_exhaustive_sketch_has_tail_one():
     A = torch.diag(torch.tensor([1e5, 3.0] + [0.0] * 8)).double()
     values = preconditioned(A, 5)
     assert values.min() > 1 - 1e-6 and values.max() < 1 + 1e-6
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_same_seed_gives_the_same_numbers_and_touches_no_global_state(seed):
+def test_sketch_is_reproducible_without_global_state(seed):
     A = smooth()
     before = torch.get_rng_state()
     one, other = (SketchedPreconditioner(lambda V: V + A @ V, 40, rank=7, seed=seed, like=A) for _ in range(2))

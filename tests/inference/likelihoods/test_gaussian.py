@@ -1,4 +1,4 @@
-"""The Gaussian likelihood with every kind of noise, against dense normal laws and GPyTorch."""
+"""The Gaussian likelihood with every kind of noise, against dense normal distributions and GPyTorch."""
 
 import gpytorch
 import numpy as np
@@ -28,7 +28,7 @@ def with_holes(n=4, p=3):
 
 
 def dense_expectation(y, mean, covariance, sigma):
-    """log N(y; m, Σ) − ½ tr(Σ⁻¹ V) on what was seen."""
+    """log N(y; m, Σ) − ½ tr(Σ⁻¹ V) on the observed entries."""
     observed = ~np.isnan(y)
     if not observed.any():
         return 0.0
@@ -37,7 +37,7 @@ def dense_expectation(y, mean, covariance, sigma):
     return density - np.trace(np.linalg.solve(sigma, covariance)) / 2
 
 
-def test_full_noise_is_the_dense_formula_on_what_was_seen():
+def test_gaussian_full_noise_equals_dense_formula_on_observed_entries():
     likelihood, Y, mean, V = Gaussian(3, noise=SIGMA), with_holes(), normal(4, 3), blocks()
     assert likelihood.couples_outputs
     rows = zip(Y.numpy(), mean.numpy(), V.numpy(), strict=True)
@@ -49,7 +49,7 @@ def test_full_noise_is_the_dense_formula_on_what_was_seen():
     np.testing.assert_allclose(likelihood.log_density(Y, mean).numpy(), without, rtol=1e-12)
 
 
-def test_terms_with_full_noise_are_derivatives_by_mean_and_symmetric_covariance():
+def test_gaussian_terms_with_full_noise_are_derivatives_by_mean_and_symmetric_covariance():
     likelihood, Y = Gaussian(3, noise="full"), with_holes()
     with torch.no_grad():
         likelihood.noise_model.set(SIGMA)
@@ -65,7 +65,7 @@ def test_terms_with_full_noise_are_derivatives_by_mean_and_symmetric_covariance(
     assert bool((found[2].mT[missing] == 0).all())
 
 
-def test_log_density_with_full_noise_takes_many_latent_draws():
+def test_gaussian_log_density_with_full_noise_accepts_latent_draws():
     likelihood, Y, F = Gaussian(3, noise=SIGMA), with_holes(), normal(5, 4, 3)
     found = likelihood.log_density(Y, F)
     assert found.shape == (5, 4)
@@ -73,16 +73,16 @@ def test_log_density_with_full_noise_takes_many_latent_draws():
 
 
 @pytest.mark.parametrize("noise", ["shared", "per_output"])
-def test_diagonal_noise_agrees_with_full_noise(noise):
+def test_gaussian_diagonal_noise_equals_full_noise(noise):
     likelihood, Y, mean, V = Gaussian(3, noise=noise), with_holes(), normal(4, 3), blocks()
     assert not likelihood.couples_outputs
     full = Gaussian(3, noise=likelihood.noise_model.matrix().detach())
-    apart = likelihood.expected(Y, mean, V.diagonal(dim1=-2, dim2=-1))
-    torch.testing.assert_close(apart.sum(-1), full.expected(Y, mean, V))
+    diagonal = likelihood.expected(Y, mean, V.diagonal(dim1=-2, dim2=-1))
+    torch.testing.assert_close(diagonal.sum(-1), full.expected(Y, mean, V))
 
 
 @pytest.mark.parametrize("noise", ["per_output", "full"])
-def test_known_noise_replaces_the_own_one(noise):
+def test_gaussian_known_noise_replaces_trained_noise(noise):
     likelihood, Y, mean, V = Gaussian(3, noise=noise), with_holes(), normal(4, 3), blocks()
     known = 0.1 + normal(4, 3, seed=9).square()
     known[torch.isnan(Y)] = torch.nan
@@ -100,17 +100,17 @@ def test_known_noise_replaces_the_own_one(noise):
     assert density.shape == ((4,) if likelihood.couples_outputs else (4, 3))
 
 
-def test_known_noise_must_be_positive_and_of_the_shape_of_Y():
+def test_gaussian_rejects_invalid_known_noise():
     likelihood, zero = Gaussian(2), torch.zeros(3, 2)
-    with pytest.raises(InputError, match="positive and finite"):
+    with pytest.raises(InputError, match="noise"):
         likelihood.expected(zero, zero, zero + 1, zero)
-    with pytest.raises(InputError, match="shape of Y"):
+    with pytest.raises(InputError, match="shape"):
         likelihood.expected(zero, zero, zero + 1, torch.ones(3, 1))
-    with pytest.raises(InputError, match=r"covariances \(n, p, p\)"):
+    with pytest.raises(InputError, match="covariance"):
         Gaussian(2, noise="full").expected(zero, zero, zero + 1)
 
 
-def test_diagonal_expectations_are_those_of_gpytorch():
+def test_gaussian_expected_with_diagonal_noise_equals_gpytorch():
     theirs = gpytorch.likelihoods.MultitaskGaussianLikelihood(num_tasks=3, rank=0).double()
     theirs.noise = 0.3
     ours = Gaussian(3, noise=theirs.task_noises.detach() + 0.3)
@@ -120,7 +120,7 @@ def test_diagonal_expectations_are_those_of_gpytorch():
     torch.testing.assert_close(ours.expected(Y, mean, variance).sum(), wanted, rtol=1e-10, atol=1e-10)
 
 
-def test_full_densities_are_those_of_gpytorch():
+def test_gaussian_log_density_with_full_noise_equals_gpytorch():
     theirs = gpytorch.likelihoods.MultitaskGaussianLikelihood(num_tasks=3, rank=3).double()
     with torch.no_grad():
         theirs.task_noise_covar_factor.copy_(torch.linalg.cholesky(SIGMA))
@@ -130,12 +130,12 @@ def test_full_densities_are_those_of_gpytorch():
     torch.testing.assert_close(ours.log_density(Y, F).sum(), theirs(certain).log_prob(Y).detach(), rtol=1e-8, atol=1e-8)
 
 
-def test_draws_with_full_noise_have_its_covariance():
+def test_gaussian_draws_with_full_noise_have_its_covariance():
     y = Gaussian(3, noise=SIGMA).draw(torch.zeros(200_000, 3), torch.Generator().manual_seed(0))
     torch.testing.assert_close(torch.cov(y.T), SIGMA, rtol=0.0, atol=0.01)
 
 
-def test_moments_take_variances_or_covariances():
+def test_gaussian_moments_accept_variances_or_covariances():
     likelihood, mean, V = Gaussian(3, noise=SIGMA), normal(4, 3), blocks()
     for variance in (V, V.diagonal(dim1=-2, dim2=-1)):
         torch.testing.assert_close(
@@ -144,7 +144,7 @@ def test_moments_take_variances_or_covariances():
 
 
 @pytest.mark.parametrize("noise", ["shared", "per_output", "full"])
-def test_start_takes_a_tenth_of_the_variance_for_noise(noise):
+def test_gaussian_initial_noise_is_a_tenth_of_the_variance(noise):
     likelihood, Y = Gaussian(2, noise=noise), normal(500, 2) * torch.tensor([1.0, 3.0])
     Y[7, 1] = torch.nan
     likelihood.start(Y)
@@ -154,13 +154,13 @@ def test_start_takes_a_tenth_of_the_variance_for_noise(noise):
     torch.testing.assert_close(likelihood.initial_latent(Y), Y.nanmean(0))
 
 
-def test_start_of_constant_or_single_outputs_is_positive():
+def test_gaussian_initial_noise_is_positive_for_constant_outputs():
     likelihood = Gaussian(1)
     for Y in (column([4.0]), column([4.0, 4.0]), column([np.nan, 4.0])):
         likelihood.start(Y)
         assert likelihood.noise.item() == pytest.approx(0.1)
 
 
-def test_variables_are_named_noise_where_it_is_trained():
+def test_gaussian_variables_hold_trained_noise():
     assert Gaussian(2, noise="full").variables()["noise"].shape == (2, 2)
     assert Gaussian(2, noise=0.1).variables() == {}

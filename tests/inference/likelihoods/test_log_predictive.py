@@ -36,7 +36,7 @@ def column(*values):
 
 
 def integrated(likelihood, y, mean, variance):
-    """By adaptive quadrature over f, where the integrand is; its pieces end at the peak and at kinks."""
+    """By adaptive quadrature over f, where the integrand is not negligible, split at the peak and at kinks."""
 
     def log_joint(f):
         density = likelihood.log_density(column(y), torch.as_tensor(f).reshape(-1, 1, 1)).flatten().numpy()
@@ -46,10 +46,10 @@ def integrated(likelihood, y, mean, variance):
     level, peak = log_joint(grid).max(), grid[log_joint(grid).argmax()]
     inside = grid[log_joint(grid) > level - 45]
     ends = inside[0] - 2 * (grid[1] - grid[0]), inside[-1] + 2 * (grid[1] - grid[0])
-    pieces = np.unique(np.clip([*ends, peak, y, y - 1.0, y + 1.0], *ends))
+    cuts = np.unique(np.clip([*ends, peak, y, y - 1.0, y + 1.0], *ends))
     parts = [
         quad(lambda f: np.exp(log_joint(np.array([f]))[0] - level), a, b, epsabs=0, epsrel=1e-10, limit=400)[0]
-        for a, b in pairwise(pieces)
+        for a, b in pairwise(cuts)
     ]
     return level + np.log(sum(parts))
 
@@ -72,7 +72,7 @@ def integrated(likelihood, y, mean, variance):
     ],
     ids=lambda value: value.name if hasattr(value, "name") else "",
 )
-def test_log_predictive_is_the_integral(likelihood, values):
+def test_log_predictive_equals_numerical_integral(likelihood, values):
     for mean, variance in LATENT:
         for y in values:
             found = likelihood.log_predictive(column(y), column(mean), column(variance)).item()
@@ -86,14 +86,14 @@ def test_log_predictive_is_the_integral(likelihood, values):
 @pytest.mark.parametrize(
     "likelihood", [StudentT(1), Laplace(1), Huber(1), Bernoulli(1), Poisson(1), NegativeBinomial(1)]
 )
-def test_without_latent_variance_it_is_the_likelihood_itself(likelihood):
+def test_log_predictive_equals_log_density_without_latent_variance(likelihood):
     y, mean = column(0.0, 1.0), column(0.4, -0.7)
     found = likelihood.log_predictive(y, mean, torch.zeros_like(mean))
     assert torch.allclose(found, likelihood.log_density(y, mean), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("likelihood", [Poisson(1), NegativeBinomial(1, dispersion=0.7)])
-def test_the_probabilities_of_all_counts_sum_to_one(likelihood):
+def test_log_predictive_of_counts_sums_to_one(likelihood):
     y = torch.arange(4000.0, dtype=torch.float64).reshape(-1, 1, 1)
     found = likelihood.log_predictive(y, column(1.0), column(0.5))
     assert found.logsumexp(0).item() == pytest.approx(0.0, abs=1e-9)
@@ -102,13 +102,13 @@ def test_the_probabilities_of_all_counts_sum_to_one(likelihood):
 
 
 @pytest.mark.parametrize("likelihood", [StudentT(1, scale=1.0, df=5.0), Laplace(1, scale=1.0), Huber(1, scale=1.0)])
-def test_a_gross_error_has_the_density_of_the_noise(likelihood):
+def test_log_predictive_equals_noise_density_at_gross_errors(likelihood):
     y = column(1e3, -1e4)
     found = likelihood.log_predictive(y, column(0.0, 0.0), column(1e-6, 1e-6))
     assert torch.allclose(found, likelihood.log_density(y, torch.zeros_like(y)), rtol=1e-4)
 
 
-def test_values_outside_of_the_support_have_no_density_and_nan_stays_nan():
+def test_log_predictive_is_minus_infinity_outside_of_the_support_and_keeps_nan():
     zero, one = torch.zeros(4, 1).double(), torch.ones(4, 1).double()
     y = column(-1.0, 0.5, torch.nan, 1.0)
     for likelihood in (Bernoulli(1), Bernoulli(1, link="probit"), Poisson(1), NegativeBinomial(1)):
@@ -118,11 +118,11 @@ def test_values_outside_of_the_support_have_no_density_and_nan_stays_nan():
         assert likelihood.log_predictive(y, zero, one).isnan().flatten().tolist() == [False, False, True, False]
 
 
-def test_a_count_whose_mean_overflows_has_no_density():
+def test_log_predictive_is_minus_infinity_if_the_mean_overflows():
     assert Poisson(1).log_predictive(column(2.0), column(800.0), column(1.0)).item() == -torch.inf
 
 
-def test_per_output_asks_each_member():
+def test_log_predictive_per_output_equals_that_of_its_members():
     members = [Gaussian(1, noise=0.2), Poisson(1), Bernoulli(1)]
     Y = torch.tensor([[0.3, 2.0, 1.0], [-1.0, 0.0, torch.nan]]).double()
     mean, variance = torch.randn(2, 3).double(), torch.rand(2, 3).double()
@@ -132,7 +132,7 @@ def test_per_output_asks_each_member():
         assert torch.equal(found[:, [j]].nan_to_num(7.0), alone.nan_to_num(7.0))
 
 
-def test_a_row_of_classes_sums_to_the_log_probability_of_its_class():
+def test_log_predictive_of_a_one_hot_row_sums_to_the_log_probability_of_its_class():
     likelihood = Softmax(3)
     latent = Prediction(torch.randn(2, 3).double(), torch.eye(3).double().expand(2, 3, 3), "output")
     prediction = LikelihoodPrediction(latent, likelihood)
@@ -144,7 +144,7 @@ def test_a_row_of_classes_sums_to_the_log_probability_of_its_class():
         prediction.log_density(torch.ones(2, 3))
 
 
-def test_gaussian_predictions_have_the_normal_density():
+def test_prediction_log_density_equals_scipy():
     mean, variance = torch.randn(4, 2).double(), torch.rand(4, 2).double() + 0.1
     Y = torch.randn(4, 2).double()
     Y[1, 0] = torch.nan
@@ -154,7 +154,7 @@ def test_gaussian_predictions_have_the_normal_density():
     assert Prediction(mean, variance, "diag").log_density(torch.zeros(5, 1, 2)).shape == (5, 4, 2)
 
 
-def test_the_density_of_a_mixture_is_the_mean_of_the_densities():
+def test_mixture_log_density_is_the_mean_density():
     Y = torch.tensor([[2.0], [0.0]]).double()
     latents = [
         Prediction(torch.full((2, 1), m).double(), torch.full((2, 1), 0.3).double(), "diag") for m in (-1.0, 2.0)
@@ -165,7 +165,7 @@ def test_the_density_of_a_mixture_is_the_mean_of_the_densities():
         assert np.allclose(found.numpy(), expected, rtol=1e-13)
 
 
-def test_log_expected_of_a_quadratic_in_closed_form():
+def test_log_expected_equals_closed_form_for_a_quadratic():
     mean, std = column(0.0, 2.0, -3.0), column(1e-3, 1.0, 30.0)
     found = log_expected(lambda f: -(f.square()) / 2, mean, std)  # √(2π) N(0; m, 1 + σ²)
     total = 1 + std.square()

@@ -19,7 +19,7 @@ from ovkgp.inference.likelihoods import (
 )
 from ovkgp.inference.likelihoods.prediction import continuous_quantile, count_quantile
 
-LAWS = {
+DISTRIBUTIONS = {
     "normal": stats.norm(3.0, 0.2),
     "laplace": stats.laplace(-4.0, 1e-3),
     "cauchy": stats.cauchy(1.0, 50.0),
@@ -32,10 +32,10 @@ class Bimodal:
         return 0.5 * stats.norm.cdf(y, -10, 0.1) + 0.5 * stats.norm.cdf(y, 10, 0.1)
 
 
-@pytest.mark.parametrize("name", list(LAWS))
+@pytest.mark.parametrize("name", list(DISTRIBUTIONS))
 @pytest.mark.parametrize("q", [1e-6, 0.1, 0.499, 0.9, 1 - 1e-6])
-def test_quantiles_have_their_level(name, q):
-    distribution, calls = LAWS[name] or Bimodal(), []
+def test_continuous_quantile_has_its_level(name, q):
+    distribution, calls = DISTRIBUTIONS[name] or Bimodal(), []
 
     def cdf(y):
         calls.append(1)
@@ -46,7 +46,7 @@ def test_quantiles_have_their_level(name, q):
     assert len(calls) < 160
 
 
-def test_a_smooth_law_takes_few_evaluations():
+def test_continuous_quantile_takes_few_evaluations_for_a_smooth_distribution():
     calls = []
 
     def cdf(y):
@@ -59,13 +59,13 @@ def test_a_smooth_law_takes_few_evaluations():
     assert len(calls) <= 16
 
 
-def test_laws_without_a_quantile_are_refused():
-    with pytest.raises(FactorizationError, match="no interval holds the quantile"):
+def test_continuous_quantile_rejects_distributions_without_a_quantile():
+    with pytest.raises(FactorizationError, match="interval"):
         continuous_quantile(lambda y: torch.full_like(y, torch.nan), 0.5, one(0.0), one(1.0))
 
 
 @pytest.mark.parametrize("q", [0.0, 1.0, -0.1])
-def test_levels_lie_strictly_between_zero_and_one(q):
+def test_quantiles_reject_levels_outside_the_unit_interval(q):
     for find in (
         lambda q: continuous_quantile(torch.special.ndtr, q, one(0.0), one(1.0)),
         lambda q: count_quantile(None, q, one(1.0)),
@@ -75,7 +75,7 @@ def test_levels_lie_strictly_between_zero_and_one(q):
 
 
 @pytest.mark.parametrize("guess", [0.0, 7.0, 1e9, np.inf])
-def test_whole_numbers_do_not_depend_on_the_guess(guess):
+def test_count_quantile_does_not_depend_on_the_guess(guess):
     distribution = stats.poisson(np.array([[0.01], [40.0]]))
     for q in (0.01, 0.5, 0.999):
         found = count_quantile(lambda k: torch.from_numpy(distribution.cdf(k.numpy())), q, column([guess, guess]))
@@ -86,7 +86,7 @@ SIGMA = torch.tensor([[1.0, 0.4], [0.4, 0.8]], dtype=torch.float64)
 
 
 def latents(m=4, p=2):
-    """One latent law in all its forms."""
+    """One latent distribution in all its forms."""
     mean, root = normal(m, p), normal(m * p, m * p, seed=1)
     full = root @ root.mT / (m * p)
     blocks = torch.stack([full[i * p : (i + 1) * p, i * p : (i + 1) * p] for i in range(m)])
@@ -95,20 +95,20 @@ def latents(m=4, p=2):
 
 
 @pytest.mark.parametrize("form", ["diag", "output", "full"])
-def test_gaussian_predictions_are_the_latent_ones_with_noise(form):
+def test_gaussian_prediction_is_the_latent_one_plus_noise(form):
     latent, likelihood = latents()[form], Gaussian(2, noise=SIGMA)
     found = LikelihoodPrediction(latent, likelihood)
     noise = {"diag": SIGMA.diagonal(), "output": SIGMA, "full": torch.block_diag(*[SIGMA] * 4)}[form]
-    plain = Prediction(latent.mean, latent._covariance + noise, form)
-    torch.testing.assert_close(found.std, plain.std)
-    torch.testing.assert_close(found.quantile([0.1, 0.8]), plain.quantile([0.1, 0.8]))
-    torch.testing.assert_close(found.cdf(0.3), plain.cdf(0.3))
+    expected = Prediction(latent.mean, latent._covariance + noise, form)
+    torch.testing.assert_close(found.std, expected.std)
+    torch.testing.assert_close(found.quantile([0.1, 0.8]), expected.quantile([0.1, 0.8]))
+    torch.testing.assert_close(found.cdf(0.3), expected.cdf(0.3))
     if form != "diag":
-        torch.testing.assert_close(found.cov, plain.cov)
+        torch.testing.assert_close(found.cov, expected.cov)
 
 
 @pytest.mark.parametrize("name", ["student_t", "laplace", "huber", "poisson", "negative_binomial", "bernoulli"])
-def test_intervals_hold_draws_as_often_as_they_say(name):
+def test_interval_has_its_nominal_coverage(name):
     latent, likelihood = latents()["diag"], make_likelihood(name, 2)
     prediction = LikelihoodPrediction(latent, likelihood)
     generator = torch.Generator().manual_seed(0)
@@ -123,7 +123,7 @@ def test_intervals_hold_draws_as_often_as_they_say(name):
     torch.testing.assert_close(prediction.cdf(1.0), level, rtol=0.0, atol=0.015)
 
 
-def test_shapes_are_those_of_every_prediction():
+def test_prediction_has_the_shapes_of_every_prediction():
     prediction = LikelihoodPrediction(latents()["diag"], make_likelihood(["student_t", "poisson"], 2))
     assert prediction.mean.shape == prediction.std.shape == prediction.quantile(0.3).shape == (4, 2)
     assert prediction.quantile([0.1, 0.5, 0.9]).shape == (3, 4, 2)
@@ -131,7 +131,7 @@ def test_shapes_are_those_of_every_prediction():
     assert prediction.form == "diag" and "per_output" in repr(prediction)
 
 
-def test_additive_noise_keeps_the_covariance_between_outputs_and_points():
+def test_prediction_with_additive_noise_keeps_the_form_of_the_covariance():
     likelihood = StudentT(2, scale=0.5, df=4.0)
     for form in ("output", "full"):
         latent = latents()[form]
@@ -141,7 +141,7 @@ def test_additive_noise_keeps_the_covariance_between_outputs_and_points():
         assert found.cov.shape == latent.cov.shape and found.form == form
 
 
-def test_means_of_real_outputs_need_no_variance():
+def test_prediction_without_variance_has_the_mean_of_real_outputs_only():
     latent = latents()["none"]
     found = LikelihoodPrediction(latent, AsymmetricLaplace(2, scale=0.5, tau=0.8))
     torch.testing.assert_close(found.mean, latent.mean + 0.5 * (1 / 0.8 - 1 / 0.2))
@@ -152,7 +152,7 @@ def test_means_of_real_outputs_need_no_variance():
 
 
 @pytest.mark.parametrize("form", ["output", "full"])
-def test_classes_need_the_covariance_between_outputs(form):
+def test_prediction_of_classes_needs_the_covariance_between_outputs(form):
     prediction = LikelihoodPrediction(latents()[form], Softmax(2))
     np.testing.assert_allclose(prediction.mean.sum(-1).numpy(), 1.0)
     torch.testing.assert_close(prediction.mean, LikelihoodPrediction(latents()["output"], Softmax(2)).mean)
@@ -162,16 +162,16 @@ def test_classes_need_the_covariance_between_outputs(form):
         LikelihoodPrediction(latents()["diag"], Softmax(2))
 
 
-def test_what_a_mixture_does_not_have_is_refused():
+def test_prediction_of_counts_rejects_cov_and_distribution():
     prediction = LikelihoodPrediction(latents()["output"], Poisson(2))
-    with pytest.raises(OptionError, match="only their variances are known"):
+    with pytest.raises(OptionError, match="cov"):
         prediction.cov  # noqa: B018
-    with pytest.raises(OptionError, match="described by its mean, quantiles and cdf"):
+    with pytest.raises(OptionError, match="distribution"):
         prediction.distribution  # noqa: B018
     with pytest.raises(OptionError, match="strictly between 0 and 1"):
         prediction.quantile([0.5, 1.0])
 
 
-def test_predictions_carry_no_graph_of_the_likelihood():
+def test_prediction_has_no_graph():
     prediction = LikelihoodPrediction(latents()["diag"], StudentT(2))
     assert not prediction.mean.requires_grad and not prediction.variance.requires_grad

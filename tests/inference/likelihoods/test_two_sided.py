@@ -10,7 +10,7 @@ from ovkgp.exceptions import OptionError
 from ovkgp.inference.likelihoods import AsymmetricLaplace, Laplace
 
 
-def test_expectation_is_near_that_of_gpytorch_whose_nodes_miss_the_kink():
+def test_laplace_expected_is_near_gpytorch_whose_nodes_miss_the_kink():
     theirs = gpytorch.likelihoods.LaplaceLikelihood().double()
     theirs.initialize(noise=0.5)  # GPyTorch's scale is √noise
     ours = Laplace(1, scale=0.5**0.5)
@@ -35,7 +35,7 @@ def test_id_15_the_latent_value_is_the_quantile():
         assert likelihood.quantile(tau, one(1.2), one(0.0)).item() == pytest.approx(1.2, abs=1e-6)
 
 
-def test_half_is_the_laplace_law_of_twice_the_scale():
+def test_asymmetric_laplace_at_one_half_equals_laplace_of_twice_the_scale():
     y, mean, variance = normal(5, 1), normal(5, 1, seed=1), normal(5, 1, seed=2).square()
     half, whole = AsymmetricLaplace(1, scale=0.35), Laplace(1, scale=0.7)
     for found, wanted in zip(half.terms(y, mean, variance), whole.terms(y, mean, variance), strict=True):
@@ -44,7 +44,7 @@ def test_half_is_the_laplace_law_of_twice_the_scale():
 
 
 @pytest.mark.parametrize("variance", [0.0, 1e-20, 1e-6, 1e6, 1e12])
-def test_extreme_variances_stay_finite_and_in_range(variance):
+def test_laplace_is_finite_and_in_range_at_extreme_variances(variance):
     likelihood, y = Laplace(1, scale=0.01), column([-50.0, 0.0, 1e-3, 50.0])
     zero, variances = torch.zeros_like(y), torch.full_like(y, variance)
     assert all(bool(torch.isfinite(term).all()) for term in likelihood.terms(y, zero, variances))
@@ -53,7 +53,7 @@ def test_extreme_variances_stay_finite_and_in_range(variance):
     assert levels[1].item() == pytest.approx(0.5, abs=1e-9)
 
 
-def test_the_latent_level_starts_at_the_quantile():
+def test_asymmetric_laplace_initial_latent_is_the_quantile():
     Y = torch.cat([normal(301, 1), 5 * normal(301, 1, seed=1)], -1)
     Y[:50, 1] = torch.nan
     found = AsymmetricLaplace(2, tau=0.9).initial_latent(Y)
@@ -63,6 +63,6 @@ def test_the_latent_level_starts_at_the_quantile():
 
 
 @pytest.mark.parametrize("tau", [0.0, 1.0, -0.5])
-def test_levels_outside_the_unit_interval_are_refused(tau):
+def test_asymmetric_laplace_rejects_levels_outside_the_unit_interval(tau):
     with pytest.raises(OptionError, match="strictly between 0 and 1"):
         AsymmetricLaplace(1, tau=tau)

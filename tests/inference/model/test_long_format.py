@@ -43,7 +43,7 @@ def random_table(seed, n, d, p, levels=3, missing=0.1):
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 40), d=st.integers(1, 3), p=st.integers(1, 4))
-def test_wide_table_agrees_with_the_one_filled_by_hand(seed, n, d, p):
+def test_to_wide_equals_loop(seed, n, d, p):
     x, task, y = random_table(seed, n, d, p)
     X, Y = to_wide(x, task, y)
     expected_X, expected_Y = wide_by_hand(x, task, y, p)
@@ -54,7 +54,7 @@ def test_wide_table_agrees_with_the_one_filled_by_hand(seed, n, d, p):
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 40))
-def test_nothing_is_lost_on_the_way_there_and_back(seed, n):
+def test_to_wide_and_to_long_round_trip(seed, n):
     x, task, y = random_table(seed, n, 2, 3)
     observed = ~np.isnan(y)
     there = to_long(*to_wide(x, task, y))
@@ -62,7 +62,7 @@ def test_nothing_is_lost_on_the_way_there_and_back(seed, n):
     assert sorted(zip(*(part.tolist() for part in there), strict=True)) == before
 
 
-def test_a_wide_table_with_distinct_rows_comes_back_as_it_was():
+def test_to_long_and_to_wide_round_trip_with_distinct_rows():
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(20, 3)), rng.normal(size=(20, 4))
     Y[rng.random(Y.shape) < 0.5] = np.nan
@@ -72,30 +72,30 @@ def test_a_wide_table_with_distinct_rows_comes_back_as_it_was():
         np.testing.assert_array_equal(ours, expected)
 
 
-def test_complete_repetitions_stay_apart():
+def test_to_wide_keeps_complete_repetitions():
     X, Y = np.zeros((3, 1)), np.arange(6.0).reshape(3, 2)
     np.testing.assert_array_equal(to_wide(*to_long(X, Y))[1], Y)
 
 
-def test_halves_of_a_row_are_put_together():
+def test_to_wide_merges_observations_of_one_row():
     X, Y = to_wide([[1.0, 2.0], [1.0, 2.0]], [1, 0], [5.0, 6.0])
     assert (X.tolist(), Y.tolist()) == ([[1.0, 2.0]], [[6.0, 5.0]])
 
 
-def test_one_observed_task_a_point():
+def test_to_wide_with_one_task_per_point():
     x, task = np.arange(6.0), np.array([0, 1, 2, 0, 1, 2])
     X, Y = to_wide(x, task, x)
     assert X.shape == (6, 1) and (np.isnan(Y).sum(1) == 2).all()
     np.testing.assert_array_equal(Y[np.arange(6), task], x)
 
 
-def test_long_table_is_row_by_row():
+def test_to_long_is_row_by_row():
     x, task, y = to_long([1.0, 2.0], [[np.nan, 1.0], [2.0, 3.0]])
     assert (x.tolist(), task.tolist(), y.tolist()) == ([[1.0], [2.0], [2.0]], [1, 0, 1], [1.0, 2.0, 3.0])
     assert (x.dtype, task.dtype, y.dtype) == (np.float64, np.int64, np.float64)
 
 
-def test_one_output_may_be_a_vector():
+def test_to_long_accepts_vector_output():
     x, task, y = to_long(np.eye(2), [3.0, np.nan])
     assert (x.tolist(), task.tolist(), y.tolist()) == ([[1.0, 0.0]], [0], [3.0])
 
@@ -103,34 +103,34 @@ def test_one_output_may_be_a_vector():
 @pytest.mark.parametrize(
     "labels", [["wind", "rain"], [7, 3], [("a", 1), ("b", 2)], [None, "rain"], [np.int64(7), np.int64(3)]]
 )
-def test_labels_name_the_columns_in_their_order(labels):
+def test_to_wide_orders_columns_by_labels(labels):
     X, Y = to_wide([0.0, 0.0, 1.0], [labels[1], labels[0], labels[1]], [1.0, 2.0, 3.0], tasks=[*labels, "unobserved"])
     assert X.tolist() == [[0.0], [1.0]]
     np.testing.assert_array_equal(Y, [[2.0, 1.0, np.nan], [np.nan, 3.0, np.nan]])
 
 
 @pytest.mark.parametrize("wrap", [np.array, torch.tensor, pd.Series])
-def test_labels_that_are_numbers_may_come_in_any_array(wrap):
+def test_to_wide_accepts_numeric_labels(wrap):
     Y = to_wide([0.0, 1.0], wrap([30, 10]), [1.0, 2.0], tasks=[10, 30])[1]
     np.testing.assert_array_equal(Y, [[np.nan, 1.0], [2.0, np.nan]])
 
 
-def test_the_number_of_outputs_counts_tasks_whose_values_are_all_missing():
+def test_to_wide_counts_tasks_without_observations():
     X, Y = to_wide([0.0, 1.0], [0, 2], [1.0, np.nan])
     assert X.tolist() == [[0.0]] and Y.shape == (1, 3)
 
 
-def test_tables_without_observations():
+def test_long_and_wide_tables_without_observations():
     X, Y = to_wide(np.zeros((0, 3)), [], [], tasks=["a", "b"])
     assert (X.shape, Y.shape) == ((0, 3), (0, 2))
     assert [part.shape for part in to_long(np.zeros((2, 3)), np.full((2, 2), np.nan))] == [(0, 3), (0,), (0,)]
 
 
-def test_whole_numbers_stored_as_floats_are_tasks():
+def test_to_wide_accepts_integers_stored_as_floats():
     assert to_wide([0.0, 0.0], [0.0, 1.0], [1.0, 2.0])[1].tolist() == [[1.0, 2.0]]
 
 
-def test_tensors_give_tensors():
+def test_long_format_converts_tensors_to_tensors():
     X, Y = to_wide(torch.zeros(2, 1), torch.tensor([0, 1]), torch.tensor([1.0, 2.0], requires_grad=True))
     assert torch.equal(Y, torch.tensor([[1.0, 2.0]], dtype=torch.float64)) and X.dtype == torch.float64
     x, task, y = to_long(X, Y)
@@ -138,7 +138,7 @@ def test_tensors_give_tensors():
     assert torch.is_tensor(to_long([[0.0]], torch.ones(1, 1))[0])
 
 
-def test_data_frames_give_arrays():
+def test_long_format_converts_data_frames_to_arrays():
     frame = pd.DataFrame({"a": [1, 1], "b": [0.5, 0.5], "task": ["u", "v"], "y": [1.0, 2.0]})
     X, Y = to_wide(frame[["a", "b"]], frame["task"], frame["y"], tasks=["u", "v"])
     assert type(X) is np.ndarray and (X.tolist(), Y.tolist()) == ([[1.0, 0.5]], [[1.0, 2.0]])
@@ -146,7 +146,7 @@ def test_data_frames_give_arrays():
     assert type(x) is np.ndarray and y.tolist() == [1.0, 2.0]
 
 
-def test_inputs_are_left_alone():
+def test_long_format_leaves_inputs_unchanged():
     x = np.array([[-0.0], [0.0]])
     X, Y = to_wide(x, [0, 0], [1.0, 2.0])
     assert np.signbit(x[0, 0]) and Y.tolist() == [[1.0], [2.0]] and X.tolist() == [[0.0], [0.0]]
@@ -159,46 +159,46 @@ def test_inputs_are_left_alone():
     [
         (([0.0, 1.0], [0], [1.0, 2.0]), "got 2, 1 and 2"),
         (([0.0], [0], [1.0, 2.0]), "got 1, 1 and 2"),
-        (([np.nan], [0], [1.0]), "x holds NaN or infinity"),
-        (([np.inf], [0], [1.0]), "x holds NaN or infinity"),
-        (([0.0], [0], [np.inf]), "y holds infinity"),
+        (([np.nan], [0], [1.0]), "x must not contain"),
+        (([np.inf], [0], [1.0]), "x must not contain"),
+        (([0.0], [0], [np.inf]), "y must not contain infinity"),
         (([0.0], [-1], [1.0]), "from 0 on"),
-        (([0.0], [0.5], [1.0]), "whole number"),
+        (([0.0], [0.5], [1.0]), "task must be"),
         (([0.0], ["wind"], [1.0]), r"list them: tasks="),
-        (([0.0], [np.nan], [1.0]), "whole number"),
-        (([0.0], [[0, 1]], [1.0]), "whole number"),
-        (([0.0], 0, [1.0]), "whole number"),
-        (([0.0], [0], [[1.0]]), r"y holds one number an observation, \(N,\); got shape \(1, 1\)"),
-        ((np.zeros((1, 1, 1)), [0], [1.0]), r"got shape \(1, 1, 1\)"),
-        ((["a"], [0], [1.0]), "x must hold numbers only"),
+        (([0.0], [np.nan], [1.0]), "task must be"),
+        (([0.0], [[0, 1]], [1.0]), "task must be"),
+        (([0.0], 0, [1.0]), "task must be"),
+        (([0.0], [0], [[1.0]]), r"y has shape \(1, 1\)"),
+        ((np.zeros((1, 1, 1)), [0], [1.0]), r"x has shape \(1, 1, 1\)"),
+        ((["a"], [0], [1.0]), "x must contain numbers"),
         (([0.0, 1.0], [0, 10**12], [1.0, 1.0]), r"tasks=sorted\(set\(task\)\)"),
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_bad_long_tables(arguments, message):
+def test_to_wide_rejects_invalid_tables(arguments, message):
     with pytest.raises(InputError, match=message):
         to_wide(*arguments)
 
 
-def test_bad_labels():
-    with pytest.raises(InputError, match="task holds 'rain', which is not among the 1 labels"):
+def test_to_wide_rejects_invalid_labels():
+    with pytest.raises(InputError, match="task contains 'rain'"):
         to_wide([0.0], ["rain"], [1.0], tasks=["wind"])
-    with pytest.raises(InputError, match="one label an observation"):
+    with pytest.raises(InputError, match="one label of tasks"):
         to_wide([0.0], [["wind"]], [1.0], tasks=["wind"])
-    with pytest.raises(OptionError, match="a label twice"):
+    with pytest.raises(OptionError, match="distinct labels"):
         to_wide([0.0], ["rain"], [1.0], tasks=["rain", "rain"])
 
 
-def test_bad_wide_tables():
+def test_to_long_rejects_invalid_tables():
     with pytest.raises(InputError, match="got 1 and 2"):
         to_long([0.0], [1.0, 2.0])
-    with pytest.raises(InputError, match="X holds NaN"):
+    with pytest.raises(InputError, match="X must not contain NaN"):
         to_long([np.nan], [1.0])
-    with pytest.raises(InputError, match="a missing output is NaN"):
+    with pytest.raises(InputError, match="Y must not contain infinity"):
         to_long([0.0], [np.inf])
 
 
-def test_a_million_observations_are_gathered_without_a_loop():
+def test_to_wide_of_a_million_observations_is_fast():
     """A second or two; the bound is wide, for a machine that does other things."""
     rng = np.random.default_rng(0)
     n = 10**6

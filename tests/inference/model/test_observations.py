@@ -1,4 +1,4 @@
-"""Data at the door: shapes, kinds of arrays, missing entries, known noise, and messages that say what to do."""
+"""Validation of data: shapes, types of arrays, missing entries, known noise, and error messages."""
 
 import warnings
 
@@ -9,7 +9,13 @@ import torch
 
 from ovkgp.exceptions import InputError
 from ovkgp.inference.model import observations as module
-from ovkgp.inference.model.observations import Observations, as_floating, inputs, observations, one_point
+from ovkgp.inference.model.observations import (
+    Observations,
+    as_floating,
+    validate_inputs,
+    validate_observations,
+    validate_point,
+)
 
 NAN = float("nan")
 
@@ -42,72 +48,72 @@ def missing():
         lambda t: t.clone().requires_grad_(),
     ],
 )
-def test_arrays_of_every_kind(convert):
+def test_observations_accept_arrays_of_every_type(convert):
     X, Y = normal(5, 2), missing()
-    found = observations(convert(X), convert(Y), 3)
-    expected = observations(X, Y, 3)
+    found = validate_observations(convert(X), convert(Y), 3)
+    expected = validate_observations(X, Y, 3)
     assert torch.equal(found.X, expected.X) and found.X.dtype == torch.float64
     assert torch.equal(found.Y.nan_to_num(), expected.Y.nan_to_num()) and torch.equal(found.observed, expected.observed)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int8, np.uint8, bool])
-def test_whole_numbers_become_float64(dtype):
+def test_inputs_convert_integers_to_float64(dtype):
     X = np.array([[0, 1], [1, 0]], dtype=dtype)
-    assert inputs(X).dtype == torch.float64
-    assert inputs(X).tolist() == [[0, 1], [1, 0]]
+    assert validate_inputs(X).dtype == torch.float64
+    assert validate_inputs(X).tolist() == [[0, 1], [1, 0]]
 
 
-def test_lists_are_not_rounded_to_single_precision():
-    assert inputs([[0.1]]).item() == 0.1
+def test_inputs_convert_lists_to_float64():
+    assert validate_inputs([[0.1]]).item() == 0.1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_single_precision_stays_until_it_is_asked_for(dtype):
-    data = observations(normal(5, 2).to(dtype), normal(5, 1).to(dtype), 1)
+def test_observations_keep_single_precision_until_double(dtype):
+    data = validate_observations(normal(5, 2).to(dtype), normal(5, 1).to(dtype), 1)
     assert data.X.dtype == data.Y.dtype == dtype
     assert data.double().X.dtype == data.double().Y.dtype == torch.float64
 
 
-def test_complete_data_are_not_copied():
+def test_observations_do_not_copy_complete_data():
     X, Y = normal(5, 2).numpy(), normal(5, 3).numpy()
-    data = observations(X, Y, 3)
+    data = validate_observations(X, Y, 3)
     assert np.shares_memory(data.X.numpy(), X) and np.shares_memory(data.Y.numpy(), Y)
 
 
-def test_read_only_memory_gives_no_warning():
+def test_observations_of_read_only_memory_give_no_warning():
     X = normal(5, 2).numpy()
     X.flags.writeable = False
     torch.set_warn_always(True)  # torch says it once in a process otherwise, and perhaps has
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert np.shares_memory(inputs(X).numpy(), X)
+            assert np.shares_memory(validate_inputs(X).numpy(), X)
     finally:
         torch.set_warn_always(False)
 
 
-def test_masked_entries_are_missing():
+def test_observations_treat_masked_entries_as_missing():
     Y = np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]])
-    assert observations([[0.0], [1.0]], Y, 2).observed.tolist() == [[True, False], [True, True]]
+    assert validate_observations([[0.0], [1.0]], Y, 2).observed.tolist() == [[True, False], [True, True]]
 
 
-def test_vectors_are_one_column():
-    data = observations(torch.arange(4.0), torch.arange(4.0), 1, noise=torch.ones(4))
+def test_observations_treat_vectors_as_one_column():
+    data = validate_observations(torch.arange(4.0), torch.arange(4.0), 1, noise=torch.ones(4))
     assert data.X.shape == data.Y.shape == data.noise.shape == (4, 1)
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_few_rows(n):
-    data = observations(normal(n, 3), normal(n, 2), 2)
+def test_observations_with_few_rows(n):
+    data = validate_observations(normal(n, 3), normal(n, 2), 2)
     assert (data.num_rows, data.num_outputs, data.num_observed, data.is_complete) == (n, 2, 2 * n, True)
 
 
 # --- what comes out -------------------------------------------------------------------------------------------------------
 
 
-def test_rows_without_outputs_are_left_out():
+def test_observations_drop_rows_without_outputs():
     X, Y, noise = normal(5, 2), missing(), 1 + normal(5, 3).square()
-    data = observations(X, Y, 3, noise)
+    data = validate_observations(X, Y, 3, noise)
     kept = [0, 2, 3, 4]
     assert torch.equal(data.X, X[kept])
     assert torch.equal(data.observed, ~torch.isnan(Y[kept]))
@@ -115,14 +121,14 @@ def test_rows_without_outputs_are_left_out():
     assert (data.num_rows, data.num_observed, data.is_complete) == (4, 9, False)
 
 
-def test_known_noise_is_not_looked_at_where_nothing_was_seen():
+def test_observations_ignore_noise_of_missing_entries():
     Y = torch.tensor([[1.0, NAN], [2.0, 3.0]])
-    data = observations(normal(2, 1), Y, 2, noise=torch.tensor([[1.0, NAN], [2.0, 3.0]]))
+    data = validate_observations(normal(2, 1), Y, 2, noise=torch.tensor([[1.0, NAN], [2.0, 3.0]]))
     assert data.noise.tolist() == [[1, 1], [2, 3]]
 
 
-def test_one_output_alone():
-    data = observations(normal(5, 2), missing(), 3, 1 + normal(5, 3).square())
+def test_observations_select_one_output():
+    data = validate_observations(normal(5, 2), missing(), 3, 1 + normal(5, 3).square())
     for a in range(3):
         alone, rows = data.output(a), data.observed[:, a]
         assert alone.is_complete and alone.num_outputs == 1
@@ -132,7 +138,7 @@ def test_one_output_alone():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_chunks_are_the_rows_in_order(size):
+def test_observations_chunks_are_rows_in_order(size):
     data = Observations(normal(5, 2).float(), missing().float())
     chunks = list(data.chunks(size))
     assert all(chunk.num_rows <= size and chunk.X.dtype == torch.float64 for chunk in chunks)
@@ -141,7 +147,7 @@ def test_chunks_are_the_rows_in_order(size):
     assert torch.equal(torch.cat([chunk.observed for chunk in chunks]), whole.observed)
 
 
-def test_a_complete_set_is_its_own_seen_rows():
+def test_observed_rows_of_complete_data_are_the_data():
     data = Observations(normal(5, 2), normal(5, 3))
     assert data.observed_rows() is data
 
@@ -150,92 +156,92 @@ def test_a_complete_set_is_its_own_seen_rows():
 
 
 @pytest.mark.parametrize("Y", [normal(5, 2), normal(5), normal(5, 3, 1), torch.tensor(1.0)])
-def test_outputs_of_another_shape(Y):
-    with pytest.raises(InputError, match=r"Y must have shape \(n, 3\), one column for each output of the kernel; got"):
-        observations(normal(5, 2), Y, 3)
+def test_observations_reject_outputs_of_wrong_shape(Y):
+    with pytest.raises(InputError, match=r"Y has shape .*\(n, 3\)"):
+        validate_observations(normal(5, 2), Y, 3)
 
 
-def test_rows_that_do_not_match():
-    with pytest.raises(InputError, match="X has 4 rows and Y has 5"):
-        observations(normal(4, 2), normal(5, 3), 3)
+def test_observations_reject_different_numbers_of_rows():
+    with pytest.raises(InputError, match="rows, got 4 and 5"):
+        validate_observations(normal(4, 2), normal(5, 3), 3)
 
 
 @pytest.mark.parametrize("bad", [float("inf"), -float("inf")])
-def test_infinite_outputs(bad):
+def test_observations_reject_infinite_outputs(bad):
     Y = normal(5, 3)
     Y[3, 1] = bad
-    with pytest.raises(InputError, match=r"a missing output is NaN. \(First such entry: row 3, column 1.\)"):
-        observations(normal(5, 2), Y, 3)
+    with pytest.raises(InputError, match=r"Y must not contain infinity.*row 3, column 1"):
+        validate_observations(normal(5, 2), Y, 3)
 
 
 @pytest.mark.parametrize("bad", [NAN, float("inf")])
-def test_inputs_that_are_not_finite(bad, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_CHECKED", 2)
+def test_inputs_reject_nonfinite_values(bad, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_ROWS", 2)
     X = normal(5, 2)
     X[3, 1] = bad
-    with pytest.raises(InputError, match=r"X holds NaN or infinity.*row 3, column 1"):
-        observations(X, normal(5, 3), 3)
+    with pytest.raises(InputError, match=r"X must not contain NaN.*row 3, column 1"):
+        validate_observations(X, normal(5, 3), 3)
 
 
-def test_nothing_observed():
+def test_observations_reject_data_without_observed_values():
     with pytest.raises(InputError, match="every entry of Y is missing"):
-        observations(normal(2, 1), torch.full((2, 2), NAN), 2)
+        validate_observations(normal(2, 1), torch.full((2, 2), NAN), 2)
     with pytest.raises(InputError, match="X and Y have no rows"):
-        observations(normal(0, 1), normal(0, 2), 2)
+        validate_observations(normal(0, 1), normal(0, 2), 2)
 
 
-def test_an_output_that_nobody_observed():
+def test_observations_reject_output_without_observed_values():
     Y = normal(5, 3)
     Y[:, [0, 2]] = NAN
-    with pytest.raises(InputError, match=r"nobody observed output 0, 2 of Y .*: leave that column out, or add data"):
-        observations(normal(5, 2), Y, 3)
-    assert observations(normal(5, 2), Y, 3, every_output=False).num_observed == 5
+    with pytest.raises(InputError, match=r"no observed values for output 0, 2"):
+        validate_observations(normal(5, 2), Y, 3)
+    assert validate_observations(normal(5, 2), Y, 3, every_output=False).num_observed == 5
 
 
 @pytest.mark.parametrize("noise", [0.1, [0.1, 0.1, 0.1], torch.ones(3, 3), torch.ones(5, 1), torch.ones(5)])
-def test_known_noise_of_another_shape(noise):
-    with pytest.raises(InputError, match=r"shape \(5, 3\); got .* goes into the constructor"):
-        observations(normal(5, 2), normal(5, 3), 3, noise)
+def test_observations_reject_noise_of_wrong_shape(noise):
+    with pytest.raises(InputError, match=r"noise has shape .*\(5, 3\)"):
+        validate_observations(normal(5, 2), normal(5, 3), 3, noise)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, NAN, float("inf")])
-def test_known_noise_that_is_no_variance(bad):
+def test_observations_reject_invalid_noise(bad):
     noise = torch.ones(5, 3)
     noise[2, 2] = bad
-    with pytest.raises(InputError, match="positive, finite variance wherever Y is observed"):
-        observations(normal(5, 2), normal(5, 3), 3, noise)
+    with pytest.raises(InputError, match="noise must be a positive"):
+        validate_observations(normal(5, 2), normal(5, 3), 3, noise)
 
 
 @pytest.mark.parametrize("X", [normal(5, 2, 1), normal(5, 0), torch.tensor(1.0)])
-def test_inputs_of_another_shape(X):
+def test_inputs_reject_wrong_shapes(X):
     with pytest.raises(InputError, match=r"X must have shape \(n, d\) with d ≥ 1, got"):
-        inputs(X)
+        validate_inputs(X)
 
 
-def test_inputs_with_other_columns():
-    with pytest.raises(InputError, match=r"X has 2 columns; the model was made with 3. \(One point is one row"):
-        inputs(normal(5, 2), 3)
+def test_inputs_reject_other_number_of_columns():
+    with pytest.raises(InputError, match=r"X has 2 columns, expected 3"):
+        validate_inputs(normal(5, 2), 3)
 
 
 @pytest.mark.parametrize("bad", [None, "words", [["a", "b"]], [[1.0], [1.0, 2.0]], object(), np.array([[None, 1.0]])])
-def test_what_is_no_array_of_numbers(bad):
+def test_inputs_reject_other_types(bad):
     with pytest.raises(InputError, match="X must be an array of numbers"):
         as_floating(bad, "X")
 
 
 @pytest.mark.parametrize("bad", [np.ones((2, 1), dtype=complex), torch.ones(2, 1, dtype=torch.complex64)])
-def test_complex_numbers(bad):
-    with pytest.raises(InputError, match="X is complex; real numbers are wanted"):
-        inputs(bad)
+def test_inputs_reject_complex_numbers(bad):
+    with pytest.raises(InputError, match="X must be real"):
+        validate_inputs(bad)
 
 
 @pytest.mark.parametrize("point", [[1, 2], (1.0, 2.0), np.array([1, 2]), torch.tensor([[1.0, 2.0]]), [[1], [2]]])
-def test_one_point(point):
-    row = one_point(point, 2, "here")
+def test_validate_point_accepts_one_point(point):
+    row = validate_point(point, 2, "here")
     assert row.dtype == torch.float64 and row.tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize("point", [1.0, [1, 2, 3], [1, NAN], "here", None, [1j, 2]])
-def test_what_is_not_one_point(point):
+def test_validate_point_rejects_other_shapes(point):
     with pytest.raises(InputError, match="here must be one finite point with 2 coordinates, got"):
-        one_point(point, 2, "here")
+        validate_point(point, 2, "here")

@@ -28,13 +28,19 @@ NAMES = {
     ),
     "lmc": (
         lambda: DecomposableKernel(RBFKernel(), 2) + ScaleKernel(DecomposableKernel(MaternKernel(), 2)),
-        ["0.lengthscale", "0.output_matrix", "1.lengthscale", "1.output_matrix", "1.outputscale"],
+        [
+            "component_1.lengthscale",
+            "component_1.output_matrix",
+            "component_2.lengthscale",
+            "component_2.output_matrix",
+            "component_2.outputscale",
+        ],
     ),
     "field": (lambda: CurlFreeKernel(RBFKernel(ard_num_dims=2)), ["lengthscale"]),
     "scaled field": (lambda: ScaleKernel(CurlFreeKernel(RBFKernel(ard_num_dims=2))), ["lengthscale", "outputscale"]),
     "helmholtz": (
         lambda: HelmholtzKernel(RBFKernel(ard_num_dims=2)),
-        ["0.lengthscale", "0.outputscale", "1.lengthscale", "1.outputscale"],
+        ["curl.lengthscale", "curl.outputscale", "div.lengthscale", "div.outputscale"],
     ),
     "independent": (
         lambda: IndependentKernel([RBFKernel(), ScaleKernel(MaternKernel())]),
@@ -42,7 +48,13 @@ NAMES = {
     ),
     "sum of sums": (
         lambda: DecomposableKernel(RBFKernel() + LinearKernel(), 2) + DecomposableKernel(RBFKernel(), 2),
-        ["0.0.lengthscale", "0.1.variance", "0.output_matrix", "1.lengthscale", "1.output_matrix"],
+        [
+            "component_1.component_1.lengthscale",
+            "component_1.component_2.variance",
+            "component_1.output_matrix",
+            "component_2.lengthscale",
+            "component_2.output_matrix",
+        ],
     ),
     "function-valued": (
         lambda: FunctionValuedKernel(RBFKernel(), MaternKernel(), tasks=torch.tensor([0.0, 1.0])),
@@ -60,12 +72,12 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names(name):
+def test_hyperparameters_have_short_names(name):
     make, expected = NAMES[name]
     assert sorted(hyperparameters(make())) == expected
 
 
-def test_values_are_constrained_and_detached():
+def test_hyperparameters_are_constrained_and_detached():
     kernel = ScaleKernel(DecomposableKernel(ScaleKernel(MaternKernel(ard_num_dims=2)), 3, rank=1)).double()
     kernel.outputscale = 2.5
     kernel.base_kernel.base_kernel.outputscale = 0.3
@@ -78,7 +90,7 @@ def test_values_are_constrained_and_detached():
     assert not any(value.requires_grad for value in found.values())
 
 
-def test_values_do_not_follow_the_kernel():
+def test_hyperparameters_are_copies():
     kernel = DecomposableKernel(RBFKernel(), 2)
     found = hyperparameters(kernel)
     before = {name: value.clone() for name, value in found.items()}

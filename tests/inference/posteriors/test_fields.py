@@ -240,13 +240,13 @@ def field_from(function, part, X):
 
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("name, index", SCALARS)
-def test_scalar_is_that_of_dense_algebra(name, index, missing):
+def test_scalar_posterior_equals_dense_algebra(name, index, missing):
     case = Case(name, missing)
     agrees(case.scalar(index), case.test, *case.scalar_oracle(index))
 
 
 @pytest.mark.parametrize("name, index", SCALARS)
-def test_scalar_with_a_reference_is_that_of_dense_algebra(name, index):
+def test_scalar_posterior_with_reference_equals_dense_algebra(name, index):
     case = Case(name)
     reference = case.test[1].numpy() / 2
     agrees(case.scalar(index, reference), case.test, *case.scalar_oracle(index, reference))
@@ -254,7 +254,7 @@ def test_scalar_with_a_reference_is_that_of_dense_algebra(name, index):
 
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("name", HELMHOLTZ)
-def test_components_are_those_of_dense_algebra(name, index):
+def test_components_equal_dense_algebra(name, index):
     case = Case(name)
     component = case.posterior.components()[("curl", "div")[index]]
     part = case.parts[index]
@@ -262,7 +262,7 @@ def test_components_are_those_of_dense_algebra(name, index):
 
 
 @pytest.mark.parametrize("name, index", SCALARS)
-def test_a_reference_pins_the_scalar_to_zero(name, index):
+def test_scalar_posterior_is_zero_at_reference(name, index):
     case = Case(name)
     scalar = case.scalar(index, case.test[2])
     prediction = scalar.predict(case.test)
@@ -274,7 +274,7 @@ def test_a_reference_pins_the_scalar_to_zero(name, index):
 
 
 @pytest.mark.parametrize("name, index", [(name, i) for name, i in SCALARS if name not in HELMHOLTZ])
-def test_derivatives_of_the_mean_are_the_mean_of_the_field(name, index):
+def test_scalar_mean_has_field_mean_as_derivatives(name, index):
     case = Case(name, mean="constant")
     points = torch.cat([case.test, case.X[:3]])  # at data, too, where distances vanish
     scalar = case.scalar(index, case.test[0])
@@ -283,7 +283,7 @@ def test_derivatives_of_the_mean_are_the_mean_of_the_field(name, index):
 
 
 @pytest.mark.parametrize("name", HELMHOLTZ)
-def test_helmholtz_scalars_and_components_agree(name):
+def test_helmholtz_scalars_agree_with_components(name):
     case = Case(name, mean="constant")
     components = case.posterior.components()
     for index, component in enumerate(components.values()):
@@ -324,7 +324,7 @@ RBF_SCALARS = [(name, i) for name, i in SCALARS if "Matérn" not in name and nam
 @pytest.mark.parametrize("with_reference", [False, True])
 @pytest.mark.parametrize("bounded", [True, False])
 @pytest.mark.parametrize("name, index", RBF_SCALARS)
-def test_scalar_of_features_is_that_of_dense_algebra(name, index, bounded, with_reference):
+def test_scalar_posterior_of_features_equals_dense_algebra(name, index, bounded, with_reference):
     case = Case(name, features=map_of(bounded))
     Phi, g = case.gp.features(case.X).to_dense().detach().numpy(), scalar_features(case, index, bounded)
     observed, y = ~np.isnan(case.Y.numpy().ravel()), case.Y.numpy().ravel()
@@ -338,7 +338,7 @@ def test_scalar_of_features_is_that_of_dense_algebra(name, index, bounded, with_
 
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("name", HELMHOLTZ)
-def test_components_of_features_are_those_of_dense_algebra(name, index):
+def test_components_of_features_equal_dense_algebra(name, index):
     case = Case(name, features=map_of())
     Phi, test = (case.gp.features(X).to_dense().detach().numpy() for X in (case.X, case.test))
     observed, y = ~np.isnan(case.Y.numpy().ravel()), case.Y.numpy().ravel()
@@ -361,7 +361,7 @@ def product_base():
 
 
 @pytest.mark.parametrize("make", [lambda: PeriodicKernel(ard_num_dims=2).double(), product_base])
-def test_frequencies_of_zero_keep_the_level_of_the_potential(make):
+def test_potential_with_zero_frequencies_keeps_prior_level(make):
     kernel = CurlFreeKernel(make())
     features = ORFF(kernel, 40, random_state=0)
     at_zero = (features.factors[0] == 0).all(-2).squeeze(-1)
@@ -374,7 +374,7 @@ def test_frequencies_of_zero_keep_the_level_of_the_potential(make):
 
 
 @pytest.mark.parametrize("make", [lambda: PeriodicKernel(ard_num_dims=2).double(), product_base])
-def test_derivatives_of_a_drawn_potential_over_lattice_frequencies(make):
+def test_drawn_potential_has_field_as_gradient_for_lattice_frequencies(make):
     kernel = CurlFreeKernel(make())
     X = normal(5, 2, seed=1)
     posterior = OperatorValuedGP(kernel, "zero", NOISE, ORFF(kernel, 40, random_state=0)).condition(X, X.sin())
@@ -389,7 +389,7 @@ STRATEGIES = {"exact": None, "bounded": map_of(), "unbounded": map_of(bounded=Fa
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name, index", [(name, i) for name, i in SCALARS if name not in HELMHOLTZ])
-def test_a_drawn_scalar_differentiates_to_the_drawn_field(name, index, strategy):
+def test_drawn_scalar_has_drawn_field_as_derivatives(name, index, strategy):
     case = Case(name, mean="constant", features=STRATEGIES[strategy])
     scalars = case.scalar(index).sample_functions(3, random_state=11)
     pinned = case.scalar(index, case.test[0]).sample_functions(3, random_state=11)
@@ -404,7 +404,7 @@ def test_a_drawn_scalar_differentiates_to_the_drawn_field(name, index, strategy)
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", HELMHOLTZ)
-def test_drawn_components_add_up_and_keep_their_properties(name, strategy):
+def test_drawn_components_add_up_and_are_curl_or_divergence_free(name, strategy):
     case = Case(name, mean="constant", features=STRATEGIES[strategy])
     components = case.posterior.components()
     curl, div = (components[key].sample_functions(2, random_state=11) for key in ("curl", "div"))
@@ -425,7 +425,7 @@ def test_drawn_components_add_up_and_keep_their_properties(name, strategy):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_means_of_components_keep_their_properties(strategy):
+def test_component_means_are_curl_or_divergence_free(strategy):
     case = Case("helmholtz", features=STRATEGIES[strategy])
     components = case.posterior.components()
     slopes = {key: gradient(lambda X, c=c: c.predict(X).mean, case.test) for key, c in components.items()}
@@ -434,7 +434,7 @@ def test_means_of_components_keep_their_properties(strategy):
     assert (div[:, 0, 0] + div[:, 1, 1]).abs().max() < 1e-10 * div.abs().max()
 
 
-def test_joint_samples_have_the_covariance_of_the_scalar():
+def test_scalar_samples_have_covariance_of_scalar():
     case = Case("curl")
     scalar = case.scalar(0, case.test[0])
     draws = scalar.sample(case.test, 20_000, random_state=0).squeeze(-1)
@@ -451,14 +451,14 @@ def test_joint_samples_have_the_covariance_of_the_scalar():
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("form", ("none", "diag", "output"))
-def test_chunks_and_single_points_change_nothing(form, strategy, monkeypatch):
+def test_scalar_posterior_is_unchanged_by_chunks_and_single_points(form, strategy, monkeypatch):
     case = Case("helmholtz", features=STRATEGIES[strategy])
     views = [case.scalar(0, case.test[0]), case.scalar(1), *case.posterior.components().values()]
     whole = [view.predict(case.test, form) for view in views]
     for module in (exact_posterior, weight_posterior):
         monkeypatch.setattr(module, "CHUNK_ENTRIES", 1)
     for view, expected in zip(views, whole, strict=True):
-        assert view.rows_at_once(form) == 0
+        assert view.max_chunk_rows(form) == 0
         found = view.predict(case.test, form)
         close(found.mean, expected.mean, 1e-12)
         assert view.predict(case.test[:1], form).mean.shape == (1, view.num_outputs)
@@ -466,7 +466,7 @@ def test_chunks_and_single_points_change_nothing(form, strategy, monkeypatch):
             close(found._covariance, expected._covariance, 1e-12)
 
 
-def test_inputs_may_be_lists_and_arrays():
+def test_scalar_posterior_accepts_lists_and_arrays():
     case = Case("curl")
     expected = case.scalar(0, case.test[0]).predict(case.test)
     found = case.scalar(0, case.test[0].tolist()).predict(case.test.numpy())
@@ -475,67 +475,67 @@ def test_inputs_may_be_lists_and_arrays():
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("form", FORMS)
-def test_there_is_no_noise_to_add(form, strategy):
+def test_derived_posteriors_reject_noise(form, strategy):
     case = Case("helmholtz", features=STRATEGIES[strategy])
     for view in (case.scalar(0), case.scalar(1), *case.posterior.components().values()):
-        with pytest.raises(OptionError, match=r"not itself observed.*noise=False"):
+        with pytest.raises(OptionError, match=r"noise=False"):
             view.predict(case.test, form, noise=True)
 
 
 @pytest.mark.parametrize(
     "kernel, view, message",
     [
-        (DivergenceFreeKernel(base()), "potential", "needs a CurlFreeKernel.*this is a DivergenceFreeKernel"),
-        (CurlFreeKernel(base()), "stream_function", "needs a DivergenceFreeKernel.*this is a CurlFreeKernel"),
-        (CurlFreeKernel(base()), "components", "HelmholtzKernel.*this is a CurlFreeKernel"),
-        (DecomposableKernel(base(), num_outputs=2), "potential", "CurlFreeKernel.*this is a DecomposableKernel"),
-        (DecomposableKernel(base(), num_outputs=2), "components", "HelmholtzKernel.*this is a DecomposableKernel"),
+        (DivergenceFreeKernel(base()), "potential", "must be a CurlFreeKernel.*got a DivergenceFreeKernel"),
+        (CurlFreeKernel(base()), "stream_function", "must be a DivergenceFreeKernel.*got a CurlFreeKernel"),
+        (CurlFreeKernel(base()), "components", "HelmholtzKernel.*got a CurlFreeKernel"),
+        (DecomposableKernel(base(), num_outputs=2), "potential", "CurlFreeKernel.*got a DecomposableKernel"),
+        (DecomposableKernel(base(), num_outputs=2), "components", "HelmholtzKernel.*got a DecomposableKernel"),
         (
             CurlFreeKernel(base()) + DivergenceFreeKernel(base()),
             "potential",
-            "HelmholtzKernel; this is a AdditiveKernel",
+            "HelmholtzKernel, got a AdditiveKernel",
         ),
     ],
 )
-def test_kernels_without_such_a_view_are_refused(kernel, view, message):
+def test_derived_posteriors_reject_unsupported_kernels(kernel, view, message):
     posterior = OperatorValuedGP(kernel, noise=NOISE).condition(normal(5, 2, seed=1), normal(5, 2, seed=2))
     with pytest.raises(KernelTypeError, match=message):
         getattr(posterior, view)()
 
 
 @pytest.mark.parametrize("make", [DivergenceFreeKernel, HelmholtzKernel])
-def test_a_stream_function_in_three_dimensions_is_refused(make):
+def test_stream_function_rejects_three_dimensions(make):
     kernel = make(base(lengthscale=(1.0, 1.0, 1.0)))
     posterior = OperatorValuedGP(kernel, noise=NOISE).condition(normal(5, 3, seed=1), normal(5, 3, seed=2))
-    with pytest.raises(KernelTypeError, match="two dimensions; this one has 3"):
+    with pytest.raises(KernelTypeError, match="two dimensions, got 3"):
         posterior.stream_function()
 
 
 @pytest.mark.parametrize("view", ["potential", "stream_function", "components"])
-def test_nystrom_maps_are_refused(view):
+def test_derived_posteriors_reject_nystrom_maps(view):
     case = Case("helmholtz", features=lambda kernel: Nystrom(kernel, normal(6, 2, seed=7)))
-    with pytest.raises(OptionError, match=r"Nystrom: use features=ORFF\(kernel\)"):
+    with pytest.raises(OptionError, match=r"Nystrom.*features=ORFF\(kernel\)"):
         getattr(case.posterior, view)()
 
 
-def test_views_of_views():
+def test_derived_posteriors_of_derived_posteriors():
     case = Case("helmholtz")
     parts = case.posterior.components()
     close(parts["curl"].potential().predict(case.test).mean, case.scalar(0).predict(case.test).mean)
     close(parts["div"].stream_function().predict(case.test).std, case.scalar(1).predict(case.test).std)
-    with pytest.raises(KernelTypeError, match=r"needs a CurlFreeKernel.*this is a DivergenceFreeKernel"):
+    with pytest.raises(KernelTypeError, match=r"must be a CurlFreeKernel.*got a DivergenceFreeKernel"):
         parts["div"].potential()
-    with pytest.raises(KernelTypeError, match=r"needs a DivergenceFreeKernel.*this is a CurlFreeKernel"):
+    with pytest.raises(KernelTypeError, match=r"must be a DivergenceFreeKernel.*got a CurlFreeKernel"):
         parts["curl"].stream_function()
     with pytest.raises(KernelTypeError, match="derived"):
         parts["curl"].components()
     for view in ("potential", "stream_function"):
-        with pytest.raises(KernelTypeError, match="scalar function already"):
+        with pytest.raises(KernelTypeError, match="scalar function"):
             getattr(case.scalar(0), view)()
 
 
 @pytest.mark.parametrize("reference", [[0.0], [0.0, 1.0, 2.0], [0.0, float("nan")], "here"])
-def test_a_reference_is_one_finite_point(reference):
+def test_reference_must_be_one_finite_point(reference):
     case = Case("curl")
     with pytest.raises(InputError, match="reference must be one finite point with 2 coordinates"):
         case.scalar(0, reference)

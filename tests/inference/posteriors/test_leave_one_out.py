@@ -1,4 +1,4 @@
-"""Leave-one-out densities against data from which each entry was actually deleted, on every road."""
+"""Leave-one-out densities against data from which each entry was actually deleted, with every strategy."""
 
 import numpy as np
 import pytest
@@ -36,26 +36,26 @@ def make(case, **options):
     return Problem(**{"mean": "linear", "n": 9, "level": 0.05, **CASES[case], **options})
 
 
-def close_where_seen(found, expected, rtol):
+def close_where_observed(found, expected, rtol):
     assert np.array_equal(np.isnan(found), np.isnan(expected))
     close(found[~np.isnan(expected)], expected[~np.isnan(expected)], rtol)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_mean_std_and_log_density_are_those_without_the_entry(case):
+def test_leave_one_out_equals_deleting_the_entry(case):
     problem = make(case)
     assert problem.strategy == case.split(",")[0]
     expected, rtol = problem.oracle().leave_one_out(), 1e-6 if problem.strategy == "iterative" else 1e-8
     found = ours(problem)
     for value, reference in zip(found, expected, strict=True):
         assert value.shape == problem.Y.shape and not value.requires_grad
-        close_where_seen(value.numpy(), reference, rtol)
+        close_where_observed(value.numpy(), reference, rtol)
     assert found.total == pytest.approx(np.nansum(expected[2]), rel=rtol)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "full" not in case and "known" not in case])
-def test_refits_without_the_entry_agree(case):
-    """By conditioning anew; with noise that is independent, the density of an observation is latent plus noise."""
+def test_leave_one_out_equals_conditioning_without_the_entry(case):
+    """Condition again; with independent noise the density of an observation is latent plus noise."""
     problem = make(case)
     found, rtol = ours(problem), 1e-6 if problem.strategy == "iterative" else 1e-8
     for i, a in (~torch.isnan(problem.Y)).nonzero()[::5].tolist():
@@ -66,7 +66,7 @@ def test_refits_without_the_entry_agree(case):
         assert found.std[i, a].item() == pytest.approx(prediction.std[0, a].item(), rel=rtol)
 
 
-def test_rows_in_which_nothing_was_seen_stay_in_place():
+def test_leave_one_out_keeps_rows_without_outputs():
     for case in CASES:
         problem = make(case)
         expected = ours(problem)
@@ -81,7 +81,7 @@ def test_rows_in_which_nothing_was_seen_stay_in_place():
 
 
 @pytest.mark.parametrize("case", ["features", "features, missing, full noise", "features, missing, known noise"])
-def test_chunks_of_rows_change_nothing(case, monkeypatch):
+def test_leave_one_out_is_unchanged_by_chunks(case, monkeypatch):
     problem = make(case)
     whole = ours(problem)
     monkeypatch.setattr("ovkgp.inference.strategies.features.CHUNK_ENTRIES", 1)
@@ -90,7 +90,7 @@ def test_chunks_of_rows_change_nothing(case, monkeypatch):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_lists_arrays_and_single_precision(case):
+def test_leave_one_out_accepts_lists_arrays_and_single_precision(case):
     problem = make(case)
     problem.X, problem.Y = problem.X.float(), problem.Y.float()
     expected = problem.gp.leave_one_out(problem.X.double(), problem.Y.double(), problem.known)

@@ -34,7 +34,7 @@ def _set_noise(noise, value):
 
 
 def truth(rng):
-    """Inputs and noisy outputs, to learn from and to be judged by, with hyperparameters from their priors."""
+    """Inputs and noisy outputs, for training and test, with hyperparameters from their priors."""
     length, scale, noise = (np.exp(rng.normal(*LAWS[name])) for name in ("lengthscale", "outputscale", "noise"))
     X = rng.uniform(0, 6, (ROWS + NEW, 1))
     K = scale * np.exp(-0.5 * (X - X.T) ** 2 / length**2)
@@ -50,7 +50,7 @@ def covered(posterior, X, Y):
 
 
 def coverages(num_sets, draws, seed=0):
-    """The share of new observations inside 95 % intervals, (data sets, 2): averaged over draws, and plug-in."""
+    """Fraction of new observations inside 95 % intervals, (data sets, 2): averaged over draws, and plug-in."""
     rng, found = np.random.default_rng(seed), []
     for index in range(num_sets):
         X, Y, new, held = truth(rng)
@@ -64,7 +64,7 @@ def coverages(num_sets, draws, seed=0):
 
 
 @pytest.mark.slow
-def test_intervals_that_average_over_hyperparameters_cover_within_two_points(record_property):
+def test_mixture_intervals_have_nominal_coverage_within_two_points(record_property):
     """Hyperparameters from their priors, n = 20: the averaged intervals are right by construction, plug-in ones too short."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # short chains

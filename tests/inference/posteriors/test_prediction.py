@@ -36,7 +36,7 @@ SIZES = [(4, 3), (1, 3), (4, 1), (1, 1), (3, 3)]
 
 
 @pytest.mark.parametrize("m, p", SIZES)
-def test_variances_are_the_same_in_every_form(m, p):
+def test_prediction_variance_is_equal_in_every_form(m, p):
     full, made = predictions(m, p)
     for prediction in made.values():
         assert prediction.variance.shape == prediction.std.shape == (m, p)
@@ -47,7 +47,7 @@ def test_variances_are_the_same_in_every_form(m, p):
 
 
 @pytest.mark.parametrize("form", ["diag", "output", "full"])
-def test_quantiles_are_those_of_scipy(form):
+def test_prediction_quantiles_equal_scipy(form):
     prediction = predictions()[1][form]
     mean, std = prediction.mean.numpy(), prediction.std.numpy()
     levels = [1e-6, 0.05, 0.5, 0.9]
@@ -63,7 +63,7 @@ def test_quantiles_are_those_of_scipy(form):
 
 
 @pytest.mark.parametrize("level", [0.01, 0.5, 0.95])
-def test_intervals_are_those_of_scipy(level):
+def test_prediction_intervals_equal_scipy(level):
     prediction = predictions()[1]["diag"]
     expected = norm.interval(level, prediction.mean.numpy(), prediction.std.numpy())
     for end, wanted in zip(prediction.interval(level), expected, strict=True):
@@ -71,7 +71,7 @@ def test_intervals_are_those_of_scipy(level):
         close(end, wanted)
 
 
-def test_an_interval_covers_what_it_says():
+def test_prediction_interval_has_its_probability():
     prediction = Prediction(torch.zeros(1, 1).double(), torch.ones(1, 1).double(), "diag")
     lower, upper = prediction.interval()
     draws = normal(100_000)
@@ -79,7 +79,7 @@ def test_an_interval_covers_what_it_says():
 
 
 @pytest.mark.parametrize("form", ["diag", "output", "full"])
-def test_the_distribution_function_is_that_of_scipy(form):
+def test_prediction_cdf_equals_scipy(form):
     prediction = predictions()[1][form]
     mean, std = prediction.mean.numpy(), prediction.std.numpy()
     for y in (0.3, normal(3, seed=5), normal(4, 1, seed=6), normal(4, 3, seed=7), normal(2, 4, 3, seed=8)):
@@ -91,27 +91,27 @@ def test_the_distribution_function_is_that_of_scipy(form):
     assert prediction.cdf(y).isnan().nonzero().tolist() == [[1, 2]]
 
 
-def test_the_distribution_function_keeps_its_digits_in_the_lower_tail():
+def test_prediction_cdf_is_accurate_in_lower_tail():
     prediction = Prediction(torch.zeros(1, 1).double(), torch.ones(1, 1).double(), "diag")
     for y in (-3.0, -7.0, -12.0, -30.0):
         assert prediction.cdf(y).item() == pytest.approx(norm.cdf(y), rel=1e-12)
 
 
-def test_the_distribution_function_of_a_point_is_a_step():
+def test_prediction_cdf_without_variance_is_a_step():
     prediction = Prediction(torch.ones(1, 4), torch.zeros(1, 4), "diag")
     given = torch.tensor([[0.9, 1.0, 1.1, torch.nan]])
     assert prediction.cdf(given)[0, :3].tolist() == [0, 1, 1] and bool(prediction.cdf(given)[0, 3].isnan())
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 3), (4, 2), (3, 4)])
-def test_thresholds_of_another_shape_are_refused(shape):
-    with pytest.raises(InputError, match="y must be a number or broadcast to"):
+def test_prediction_cdf_rejects_wrong_shapes(shape):
+    with pytest.raises(InputError, match="y has shape"):
         predictions()[1]["diag"].cdf(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("m, p", SIZES)
 @pytest.mark.parametrize("form", ["diag", "output", "full"])
-def test_distribution_agrees(form, m, p):
+def test_prediction_distribution_has_same_moments(form, m, p):
     full, made = predictions(m, p)
     distribution = made[form].distribution
     keep = {
@@ -129,37 +129,37 @@ def test_distribution_agrees(form, m, p):
     close(distribution.log_prob(y), torch.tensor(wanted), 1e-10)
 
 
-def test_a_variance_of_zero_is_a_point():
+def test_prediction_quantile_without_variance_is_mean():
     prediction = Prediction(torch.ones(2, 1), torch.zeros(2, 1), "diag")
     assert prediction.quantile(0.1).tolist() == [[1], [1]]
 
 
-def test_single_precision():
+def test_prediction_in_single_precision():
     prediction = Prediction(torch.zeros(2, 1), torch.ones(2, 1), "diag")
     assert prediction.quantile(0.975).dtype == torch.float32
     torch.testing.assert_close(prediction.quantile(0.975), torch.full((2, 1), 1.959964), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("ask", ["variance", "std", "cov", "distribution"])
-def test_what_was_not_asked_for_is_refused_with_advice(ask):
+def test_prediction_rejects_access_to_missing_covariance(ask):
     prediction = Prediction(normal(4, 3))
-    with pytest.raises(OptionError, match=r'made with cov="none": ask for it with predict\(X, cov='):
+    with pytest.raises(OptionError, match=r'cov="none".*cov='):
         getattr(prediction, ask)
 
 
-def test_blocks_of_a_diagonal_are_refused_with_advice():
-    with pytest.raises(OptionError, match=r'made with cov="diag".*cov="output" or cov="full"'):
+def test_prediction_rejects_blocks_of_diagonal():
+    with pytest.raises(OptionError, match=r'cov="diag".*cov="output" or cov="full"'):
         _ = predictions()[1]["diag"].cov
 
 
-def test_quantiles_and_intervals_without_variances_are_refused():
+def test_prediction_rejects_quantiles_without_variances():
     for ask in (lambda: Prediction(normal(4, 3)).quantile(0.5), lambda: Prediction(normal(4, 3)).interval()):
-        with pytest.raises(OptionError, match='made with cov="none"'):
+        with pytest.raises(OptionError, match='cov="none"'):
             ask()
 
 
 @pytest.mark.parametrize("q", [0, 1, -0.1, 1.5, float("nan"), [0.5, 1.0]])
-def test_levels_outside_the_unit_interval_are_refused(q):
+def test_prediction_rejects_levels_outside_unit_interval(q):
     prediction = predictions()[1]["diag"]
     with pytest.raises(OptionError, match="strictly between 0 and 1"):
         prediction.quantile(q)
@@ -169,25 +169,25 @@ def test_levels_outside_the_unit_interval_are_refused(q):
 
 
 @pytest.mark.parametrize("form", ["variance", "FULL", None, ""])
-def test_unknown_forms_are_refused(form):
+def test_prediction_rejects_unknown_forms(form):
     with pytest.raises(OptionError, match=r"cov must be one of 'none', 'diag', 'output', 'full', got"):
         check_form(form)
 
 
-def test_a_covariance_that_its_form_contradicts_is_refused():
+def test_prediction_rejects_covariance_of_other_form():
     made = predictions()[1]
     for form in FORMS:
         for other, prediction in made.items():
             if form != other:
-                with pytest.raises(InputError, match=r"`form` says what it is"):
+                with pytest.raises(InputError, match=r"`form`"):
                     Prediction(prediction.mean, prediction._covariance, form)
-    with pytest.raises(InputError, match=r"form='diag' and a mean \(4, 3\) .* \(4, 3\), got None"):
+    with pytest.raises(InputError, match=r"covariance has shape None.*form='diag'"):
         Prediction(made["diag"].mean, None, "diag")
-    with pytest.raises(InputError, match=r"has shape \(m, p\), got \(4,\)"):
+    with pytest.raises(InputError, match=r"mean has shape \(4,\)"):
         Prediction(torch.zeros(4))
 
 
-def test_repr():
+def test_prediction_repr():
     assert repr(predictions()[1]["output"]) == "Prediction(mean=(4, 3), cov='output')"
 
 
@@ -199,17 +199,17 @@ def in_form(full, form):
     return {"diag": full.diagonal().reshape(M, P), "output": blocks, "full": full}[form]
 
 
-def components(form, spread=1.0):
+def components(form, scale=1.0):
     """S Gaussian predictions, and their means (S, m, p) and whole covariances (S, m·p, m·p)."""
     roots = normal(S, M * P, M * P, seed=1)
-    means, covariances = spread * normal(S, M, P), roots @ roots.mT
+    means, covariances = scale * normal(S, M, P), roots @ roots.mT
     return [Prediction(m, in_form(c, form), form) for m, c in zip(means, covariances, strict=True)], means, covariances
 
 
 @pytest.mark.parametrize("form", ["diag", "output", "full"])
-def test_moments_are_those_of_the_mixture(form):
+def test_mixture_moments_equal_total_covariance(form):
     """Cov y = E[y yᵀ] − E[y] E[y]ᵀ, with the second moments of the components."""
-    made, means, covariances = components(form, spread=10.0)
+    made, means, covariances = components(form, scale=10.0)
     flat = means.flatten(1)
     second = (covariances + flat.unsqueeze(-1) * flat.unsqueeze(-2)).mean(0)
     expected = second - flat.mean(0).outer(flat.mean(0))
@@ -221,7 +221,7 @@ def test_moments_are_those_of_the_mixture(form):
         close(mixture.cov, in_form(expected, form), 1e-11)
 
 
-def test_the_variance_of_means_that_lie_far_away_keeps_its_digits():
+def test_mixture_variance_is_accurate_for_distant_means():
     offset = 1e8
     means = torch.tensor([offset - 1, offset + 1], dtype=torch.float64).reshape(2, 1, 1)
     made = [Prediction(mean, torch.ones(1, 1).double(), "diag") for mean in means]
@@ -230,8 +230,8 @@ def test_the_variance_of_means_that_lie_far_away_keeps_its_digits():
 
 @pytest.mark.parametrize("form", ["diag", "output", "full"])
 @pytest.mark.parametrize("q", [1e-12, 0.025, 0.5, 0.99, 1 - 1e-9])
-def test_quantiles_invert_the_mixture_of_distribution_functions(form, q):
-    made, means, covariances = components(form, spread=3.0)
+def test_mixture_quantiles_invert_cdf(form, q):
+    made, means, covariances = components(form, scale=3.0)
     found = MixturePrediction(made).quantile(q)
     means, std = means.numpy(), covariances.diagonal(dim1=-2, dim2=-1).sqrt().reshape(S, M, P).numpy()
     for i, a in np.ndindex(M, P):
@@ -249,7 +249,7 @@ def test_quantiles_invert_the_mixture_of_distribution_functions(form, q):
         )  # 1 − q has few digits there
 
 
-def test_the_distribution_function_is_the_average():
+def test_mixture_cdf_is_average():
     made, means, covariances = components("diag")
     mixture, y = MixturePrediction(made), normal(4, M, P, seed=9)
     std = covariances.diagonal(dim1=-2, dim2=-1).sqrt().reshape(S, M, P)
@@ -261,8 +261,8 @@ def test_the_distribution_function_is_the_average():
     close(mixture.cdf(mixture.quantile(levels)), expected)
 
 
-def test_intervals_hold_what_they_say_and_matched_ones_do_not():
-    """Two narrow components far apart: a Gaussian with the same moments puts its 50 % where nothing is."""
+def test_mixture_interval_has_its_probability_unlike_gaussian():
+    """Two narrow distant components: the 50 % interval of a Gaussian with the same moments contains almost nothing."""
     made = [
         Prediction(torch.full((1, 1), level).double(), torch.ones(1, 1).double(), "diag") for level in (-50.0, 50.0)
     ]
@@ -270,12 +270,12 @@ def test_intervals_hold_what_they_say_and_matched_ones_do_not():
     lower, upper = mixture.interval(0.5)
     assert (mixture.cdf(upper) - mixture.cdf(lower)).item() == pytest.approx(0.5, abs=1e-12)
     assert lower.item() == pytest.approx(-50, abs=1e-9) and upper.item() == pytest.approx(50, abs=1e-9)
-    lower, upper = mixture.matched.interval(0.5)
+    lower, upper = Prediction(mixture.mean, mixture.variance, "diag").interval(0.5)
     assert (mixture.cdf(upper) - mixture.cdf(lower)).item() < 1e-12
 
 
 @pytest.mark.parametrize("form", ["diag", "output", "full"])
-def test_one_component_is_itself(form):
+def test_mixture_of_one_component_equals_it(form):
     made, *_ = components(form)
     mixture = MixturePrediction(made[:1])
     close(mixture.mean, made[0].mean)
@@ -284,7 +284,7 @@ def test_one_component_is_itself(form):
     close(mixture.cdf(0.1), made[0].cdf(0.1))
 
 
-def test_points_and_steps():
+def test_mixture_of_points_has_step_cdf():
     """Components without variance: the quantile is the smallest y at which the mixture reaches the level."""
     made = [Prediction(torch.full((1, 1), float(s)).double(), torch.zeros(1, 1).double(), "diag") for s in range(4)]
     mixture = MixturePrediction(made)
@@ -297,8 +297,8 @@ def likelihood_predictions(likelihood, form="diag"):
     return [LikelihoodPrediction(Prediction(m, v, form), likelihood) for m, v in zip(*latent, strict=True)]
 
 
-def test_mixtures_of_likelihoods():
-    """One likelihood an output: quantiles of counts are whole numbers, all of them invert the averaged cdf."""
+def test_mixture_of_likelihood_predictions():
+    """One likelihood per output: quantiles of counts are integers, all of them invert the averaged cdf."""
     made = likelihood_predictions(make_likelihood(["poisson", "student_t"], 2))
     mixture = MixturePrediction(made)
     means, variances = (torch.stack([getattr(m, name) for m in made]) for name in ("mean", "variance"))
@@ -312,8 +312,8 @@ def test_mixtures_of_likelihoods():
         assert (sum(m.cdf(found) for m in made)[0, 1] / 2).item() == pytest.approx(q, abs=1e-9)
 
 
-def test_real_outputs_are_never_rounded():
-    """Components whose quantiles are whole numbers by chance."""
+def test_mixture_quantiles_of_real_outputs_are_not_rounded():
+    """Components whose quantiles happen to be integers."""
     likelihood = make_likelihood(["gaussian", "gaussian"], 2)
     made = [
         LikelihoodPrediction(Prediction(torch.full((1, 2), m).double(), torch.ones(1, 2).double(), "diag"), likelihood)
@@ -324,38 +324,37 @@ def test_real_outputs_are_never_rounded():
     assert (sum(m.cdf(median) for m in made) / 3 - 0.5).abs().max() < 1e-12 and (median.frac() > 1e-3).all()
 
 
-def test_bisection_ends_at_the_last_bit():
+def test_bisect_converges_to_last_bit():
     root = bisect(lambda y: y**3, 0.5, torch.zeros(1).double(), torch.full((1,), 1e10).double())
     assert root.item() == pytest.approx(0.5 ** (1 / 3), rel=4e-16)
 
 
-def test_means_alone():
+def test_mixture_of_means_rejects_access_to_variance():
     mixture = MixturePrediction(Prediction(mean) for mean in normal(S, M, P))
     close(mixture.mean, normal(S, M, P).mean(0))
     for ask in (lambda: mixture.std, lambda: mixture.quantile(0.5), lambda: mixture.cdf(0.0)):
-        with pytest.raises(OptionError, match='made with cov="none"'):
+        with pytest.raises(OptionError, match='cov="none"'):
             ask()
 
 
-def test_a_mixture_is_no_gaussian():
+def test_mixture_rejects_gaussian_distribution():
     mixture = MixturePrediction(components("full")[0])
-    with pytest.raises(OptionError, match=r"matched\.distribution"):
+    with pytest.raises(OptionError, match=r"not Gaussian"):
         _ = mixture.distribution
-    close(mixture.matched.distribution.covariance_matrix, mixture.cov)
     assert "5 components" in repr(mixture)
 
 
-def test_components_must_fit_together():
+def test_mixture_rejects_different_components():
     with pytest.raises(InputError, match="at least one"):
         MixturePrediction([])
-    with pytest.raises(InputError, match="one shape and one form"):
+    with pytest.raises(InputError, match="same shape and form"):
         MixturePrediction([components("diag")[0][0], components("full")[0][0]])
-    with pytest.raises(InputError, match="one shape and one form"):
+    with pytest.raises(InputError, match="same shape and form"):
         MixturePrediction([Prediction(normal(2, 1)), Prediction(normal(3, 1))])
 
 
 @pytest.mark.parametrize("q", [0, 1, float("nan"), [0.5, 2.0]])
-def test_levels_outside_the_unit_interval_are_refused_mixture_prediction(q):
+def test_mixture_rejects_levels_outside_unit_interval(q):
     with pytest.raises(OptionError, match="strictly between 0 and 1"):
         MixturePrediction(components("diag")[0]).quantile(q)
 
@@ -387,7 +386,7 @@ def posterior(strategy: str, variance: str):
         ("features", "guarded"),
     ],
 )
-def test_gradients_in_the_test_inputs(strategy, variance, form):
+def test_mixture_is_differentiable_in_inputs(strategy, variance, form):
     given = posterior(strategy, variance)
 
     def value(x):

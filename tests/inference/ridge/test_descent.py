@@ -13,7 +13,7 @@ from linear_operator import to_dense
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF, BlockedORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.ridge import descent as block_descent
+from ovkgp.inference.ridge import descent
 from ovkgp.inference.ridge.descent import Sweeps, doubly_stochastic_weights
 from ovkgp.inference.ridge.solvers import solve_ridge
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
@@ -62,7 +62,7 @@ def test_id_19_one_step_on_all_rows_and_features_is_the_closed_form(missing, noi
     close(found, exact(gp, X, Y), 1e-10)
 
 
-def test_a_plain_map_is_one_block():
+def test_feature_map_without_blocks_is_one_block():
     X, Y = data()
     kernel = CurlFreeKernel(RBFKernel(ard_num_dims=2))
     gp = OperatorValuedGP(kernel, "zero", NOISE, features=ORFF(kernel, 12, random_state=0))
@@ -94,7 +94,7 @@ def test_steps_are_block_gauss_seidel():
         close(weights(gp, X, Y, max_iter=7, learning_rate=lambda t: 1.0), theta, 1e-10)
 
 
-def test_plain_steps_are_algorithm_4_and_only_the_active_block_shrinks():
+def test_steps_without_preconditioning_are_algorithm_4():
     """θ_i ← θ_i − γ ((1/n) Σ Φ_iᵀ (h − y) + λ θ_i) with λ = σ²/n, and the same 1/√D in h as in the gradient (BT-E-36)."""
     X, Y = data()
     gp = model()
@@ -109,7 +109,7 @@ def test_plain_steps_are_algorithm_4_and_only_the_active_block_shrinks():
         close(weights(gp, X, Y, **options), theta, 1e-10)
 
 
-def test_plain_steps_reach_the_closed_form():
+def test_steps_without_preconditioning_reach_the_closed_form():
     X, Y = data()
     gp = model(noise=20.0)
     close(weights(gp, X, Y, preconditioned=False), exact(gp, X, Y), 1e-6)
@@ -117,7 +117,7 @@ def test_plain_steps_reach_the_closed_form():
     assert errors(weights(gp, X, Y, batch_size=20, max_iter=300, **rate), exact(gp, X, Y)) < 0.2
 
 
-def test_with_batches_the_error_falls_with_the_root_of_the_iterations():
+def test_batch_error_falls_with_the_root_of_the_iterations():
     """γ_t = 1/t on one block: the variance of a mean of t independent batches, and no bias is left."""
     X, Y = data()
     gp = model(block_size=12)
@@ -135,7 +135,7 @@ def test_with_batches_the_error_falls_with_the_root_of_the_iterations():
     assert 2.0 < early / late < 8.0  # 4 = √16
 
 
-def test_the_default_rate_converges_over_blocks():
+def test_default_rate_converges_over_blocks():
     X, Y = data()
     gp = model(noise=5.0)
     expected = exact(gp, X, Y)
@@ -151,14 +151,14 @@ def test_batches_reproduce_bit_for_bit_and_touch_no_global_state():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_a_batch_of_all_rows_is_all_rows():
+def test_batch_of_all_rows_equals_no_batches():
     X, Y = data()
     gp = model()
     assert torch.equal(weights(gp, X, Y, batch_size=1000), weights(gp, X, Y))
 
 
 @pytest.mark.parametrize("batch_size", [None, 20])
-def test_frequencies_of_one_block_at_a_time(batch_size, monkeypatch):
+def test_descent_evaluates_frequencies_of_one_block_at_a_time(batch_size, monkeypatch):
     X, Y = data()
     gp, drawn, frequencies = model(num_frequencies=40), [], BlockedORFF._frequencies
 
@@ -169,17 +169,17 @@ def test_frequencies_of_one_block_at_a_time(batch_size, monkeypatch):
 
     monkeypatch.setattr(BlockedORFF, "_frequencies", watched)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)  # of too few iterations
+        warnings.simplefilter("ignore", FitWarning)  # too few iterations
         posterior = solve_ridge(gp, X, Y, solver="doubly_sgd", batch_size=batch_size, max_iter=30)
     assert len(drawn) > 20 and max(drawn) == 4
     assert not any(getattr(posterior.feature_map, name).numel() for name in posterior.feature_map._noise_names)
     gp.features(X)
-    assert max(drawn) == 40  # the whole map would have been noticed
+    assert max(drawn) == 40  # evaluating the whole map would be noticed
 
 
-def test_an_interrupt_keeps_the_weights_so_far(monkeypatch):
+def test_descent_keeps_the_weights_after_an_interrupt(monkeypatch):
     X, Y = data()
-    gp, calls, step = model(), [], block_descent.AllRows.step
+    gp, calls, step = model(), [], descent.AllRows.step
 
     def interrupted(self, index, rate):
         calls.append(index)
@@ -187,31 +187,31 @@ def test_an_interrupt_keeps_the_weights_so_far(monkeypatch):
             raise KeyboardInterrupt
         return step(self, index, rate)
 
-    with pytest.warns(FitWarning, match="relative residual"):
+    with pytest.warns(FitWarning, match="residual"):
         expected = weights(gp, X, Y, max_iter=4)
-    monkeypatch.setattr(block_descent.AllRows, "step", interrupted)
-    with pytest.warns(FitWarning, match=r"interrupted at iteration 5 .* kept"):
+    monkeypatch.setattr(descent.AllRows, "step", interrupted)
+    with pytest.warns(FitWarning, match="interrupted at iteration 5"):
         posterior = solve_ridge(gp, X, Y, solver="doubly_sgd")
     assert torch.equal(posterior.weights, expected) and bool(expected.any())
     assert bool((posterior.predict(X).std > 0).all())
 
 
-def test_too_few_iterations_and_divergence_are_told():
+def test_descent_reports_slow_convergence_and_divergence():
     X, Y = data()
     gp = model(noise=0.01)
-    with pytest.warns(FitWarning, match='solver="doubly_sgd" stopped at a relative residual of'):
+    with pytest.warns(FitWarning, match=r"doubly_sgd.*residual"):
         weights(gp, X, Y, max_iter=3)
-    with pytest.raises(OptionError, match=r"diverged by iteration .* smaller learning_rate"):
+    with pytest.raises(OptionError, match=r"diverged.*learning_rate"):
         weights(gp, X, Y, preconditioned=False, learning_rate=lambda t: 1e4)
 
 
-def test_a_bar_shows_the_progress(capsys):
+def test_descent_shows_a_progress_bar(capsys):
     X, Y = data()
     weights(model(block_size=12), X, Y, verbose=1)
     assert "iteration" in capsys.readouterr().err
 
 
-def test_outputs_of_zero_give_weights_of_zero():
+def test_descent_gives_zero_weights_for_zero_outputs():
     X, Y = data()
     assert not bool(weights(model(), X, 0 * Y).any())
 
@@ -220,35 +220,35 @@ def normal(seed, *shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
-def test_as_many_sweeps_as_unknowns_reach_the_least_point():
+def test_sweeps_reach_the_minimum_after_as_many_as_unknowns():
     Psi, z = normal(0, 9, 5), normal(1, 9, 1)
     sweeps = Sweeps(torch.zeros(5).double(), z)
     for seed in range(5):
         change = normal(seed + 2, 5)
         sweeps.add(slice(None), change, (Psi @ change).unsqueeze(-1))
-        weights, left = sweeps.combine()
-        torch.testing.assert_close(left, z - (Psi @ weights).unsqueeze(-1))
+        weights, residual = sweeps.combine()
+        torch.testing.assert_close(residual, z - (Psi @ weights).unsqueeze(-1))
     exact = torch.linalg.solve(torch.eye(5).double() + Psi.mT @ Psi, Psi.mT @ z).squeeze(-1)
     torch.testing.assert_close(weights, exact)
 
 
-def test_each_sweep_lowers_the_objective():
+def test_sweeps_lower_the_objective():
     Psi, z = normal(0, 30, 20), normal(1, 30, 1)
     sweeps, values = Sweeps(torch.zeros(20).double(), z), [z.square().sum().item()]
-    for seed in range(15):  # more than are kept
+    for seed in range(15):  # more than are stored
         change = normal(seed + 2, 20)
         sweeps.add(slice(None), change, (Psi @ change).unsqueeze(-1))
-        weights, left = sweeps.combine()
-        values.append((left.square().sum() + weights.square().sum()).item())
+        weights, residual = sweeps.combine()
+        values.append((residual.square().sum() + weights.square().sum()).item())
     assert all(after < before for before, after in pairwise(values))
 
 
-def test_a_sweep_that_says_nothing_new_is_taken_as_it_is():
+def test_sweeps_accept_a_sweep_without_a_new_direction():
     Psi, z, change = normal(0, 9, 5), normal(1, 9, 1), normal(2, 5)
     sweeps = Sweeps(torch.zeros(5).double(), z)
     for _ in range(2):
         sweeps.add(slice(None), change, (Psi @ change).unsqueeze(-1))
-        weights, left = sweeps.combine()
-        torch.testing.assert_close(left, z - (Psi @ weights).unsqueeze(-1))
+        weights, residual = sweeps.combine()
+        torch.testing.assert_close(residual, z - (Psi @ weights).unsqueeze(-1))
     sweeps.add(slice(None), 0 * change, 0 * z)
     assert torch.equal(sweeps.combine()[0], weights)

@@ -1,4 +1,4 @@
-"""A path of noise levels from one factorisation is what the model says at each level on its own."""
+"""Tests of `ovkgp.inference.ridge.noise_path`."""
 
 from copy import deepcopy
 
@@ -31,7 +31,7 @@ CASES = [
 
 
 def at_level(problem, c):
-    """The same model and data with the noise multiplied by c."""
+    """Return the model and the known noise with the noise multiplied by c."""
     gp = deepcopy(problem.gp)
     gp.noise_model.set(c * problem.gp.noise)
     known = None if problem.known is None else c * problem.known
@@ -40,22 +40,22 @@ def at_level(problem, c):
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize(("name", "missing", "features"), CASES)
-def test_each_level_is_the_model_at_that_noise(name, missing, features, noise):
+def test_noise_path_equals_the_model_at_each_noise_level(name, missing, features, noise):
     problem = Problem(name, noise, missing, features=features, level=0.05)
     path = noise_path(problem.gp, problem.X, problem.Y, MULTIPLIERS, problem.known)
     means = path.predict(problem.test)
     for i, c in enumerate(MULTIPLIERS):
         gp, known = at_level(problem, c)
         posterior = gp.condition(problem.X, problem.Y, noise=known)
-        left_out = rows_left_out(gp, problem.X, problem.Y, known)
+        held_out = rows_left_out(gp, problem.X, problem.Y, known)
         assert path.log_evidence[i].item() == pytest.approx(posterior.log_evidence, rel=1e-8)
-        assert path.loo_log_density[i].item() == pytest.approx(left_out.log_density.nansum().item(), rel=1e-7)
+        assert path.loo_log_density[i].item() == pytest.approx(held_out.log_density.nansum().item(), rel=1e-7)
         torch.testing.assert_close(means[i], posterior.predict(problem.test, "none").mean, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize(("name", "missing", "features"), CASES)
-def test_rows_left_out_are_what_the_other_rows_say(name, missing, features, noise):
+def test_rows_left_out_agree_with_the_dense_oracle(name, missing, features, noise):
     problem = Problem(name, noise, missing, features=features, level=0.05)
     wanted = dense_rows_left_out(problem.oracle())
     found = rows_left_out(problem.gp, problem.X, problem.Y, problem.known)
@@ -64,22 +64,22 @@ def test_rows_left_out_are_what_the_other_rows_say(name, missing, features, nois
 
 
 @pytest.mark.parametrize(("name", "missing", "features"), CASES)
-def test_many_levels_take_the_factorisations_of_one(name, missing, features, monkeypatch):
+def test_noise_path_factorizes_once_for_many_levels(name, missing, features, monkeypatch):
     problem = Problem(name, "float", missing, features=features, level=0.05)
     sizes = []
 
-    def counted(factorise):
+    def counted(factorize):
         def wrapper(matrix, *others, **options):
             if matrix.ndim == 2 and len(matrix) > problem.num_outputs:  # not the blocks of single rows
                 sizes.append(len(matrix))
-            return factorise(matrix, *others, **options)
+            return factorize(matrix, *others, **options)
 
         return wrapper
 
     for module in (torch.linalg, np.linalg):
-        for factorise in ("eigh", "cholesky", "cholesky_ex"):
-            if hasattr(module, factorise):
-                monkeypatch.setattr(module, factorise, counted(getattr(module, factorise)))
+        for factorize in ("eigh", "cholesky", "cholesky_ex"):
+            if hasattr(module, factorize):
+                monkeypatch.setattr(module, factorize, counted(getattr(module, factorize)))
     counts = []
     for multipliers in ([1.0], list(np.logspace(-2, 2, 20))):
         sizes.clear()
@@ -88,34 +88,34 @@ def test_many_levels_take_the_factorisations_of_one(name, missing, features, mon
     assert counts[0] and counts[0] == counts[1]
 
 
-def test_for_outputs_that_share_nothing_rows_are_entries():
+def test_rows_left_out_equal_entries_for_independent_outputs():
     problem = Problem("icm, rank 2", "float", 0.0)
     problem.gp.kernel.output_module = KnownMatrix(torch.eye(3).double())
-    left_out = problem.gp.leave_one_out(problem.X, problem.Y)
+    entries = problem.gp.leave_one_out(problem.X, problem.Y)
     found = rows_left_out(problem.gp, problem.X, problem.Y)
-    torch.testing.assert_close(found.mean, left_out.mean)
-    torch.testing.assert_close(found.std, left_out.std)
-    torch.testing.assert_close(found.log_density, left_out.log_density.sum(1))
+    torch.testing.assert_close(found.mean, entries.mean)
+    torch.testing.assert_close(found.std, entries.std)
+    torch.testing.assert_close(found.log_density, entries.log_density.sum(1))
 
 
-def test_the_error_is_that_of_rows_left_out():
+def test_loo_error_is_the_mean_squared_error_of_rows_left_out():
     problem = Problem("icm, rank 2", "float", 0.0)
     path = noise_path(problem.gp, problem.X, problem.Y, [1.0])
-    left_out = rows_left_out(problem.gp, problem.X, problem.Y)
-    assert path.loo_error.item() == pytest.approx((left_out.mean - problem.Y).square().mean().item())
+    held_out = rows_left_out(problem.gp, problem.X, problem.Y)
+    assert path.loo_error.item() == pytest.approx((held_out.mean - problem.Y).square().mean().item())
 
 
-def test_errors_are_weighed_by_the_inverse_of_their_noise():
+def test_loo_error_is_weighted_by_the_inverse_noise():
     problem = Problem("curl-free", "known", 0.3)
     path = noise_path(problem.gp, problem.X, problem.Y, [1.0], problem.known)
-    left_out = rows_left_out(problem.gp, problem.X, problem.Y, problem.known)
+    held_out = rows_left_out(problem.gp, problem.X, problem.Y, problem.known)
     observed = ~problem.Y.isnan()
-    weights, errors = 1 / problem.known[observed], (left_out.mean - problem.Y)[observed].square()
+    weights, errors = 1 / problem.known[observed], (held_out.mean - problem.Y)[observed].square()
     assert path.loo_error.item() == pytest.approx(((weights * errors).sum() / weights.sum()).item())
 
 
 @pytest.mark.parametrize(("name", "missing", "features"), CASES[:8])
-def test_a_path_at_the_best_scale_is_the_model_at_that_scale(name, missing, features):
+def test_noise_path_rescale_equals_the_model_at_the_best_scale(name, missing, features):
     problem = Problem(name, "matrix", missing, features=features, mean="zero", level=0.05)
     path = noise_path(problem.gp, problem.X, problem.Y, [1.0, 7.0], rescale=True)
     twin = problem.oracle()
@@ -128,28 +128,28 @@ def test_a_path_at_the_best_scale_is_the_model_at_that_scale(name, missing, feat
         assert path.loo_log_density[i].item() == pytest.approx(np.nansum(dense_rows_left_out(best)[2]), rel=1e-6)
 
 
-def test_a_system_at_another_noise_has_its_variances_and_draws_too():
+def test_weight_system_at_another_noise_has_its_variances_and_draws():
     problem = Problem("lmc", "float", 0.3, features="orff")
     gp, _ = at_level(problem, 5.0)
     posterior, other = problem.condition(), gp.condition(problem.X, problem.Y)
     Phi = gp.features(problem.test)
-    moved = posterior.system.at(5.0)
+    moved = posterior.system.scale_noise(5.0)
     torch.testing.assert_close(moved.variance(Phi), other.system.variance(Phi))
     torch.testing.assert_close(moved.weights, other.weights)
     generators = [torch.Generator().manual_seed(0) for _ in range(2)]
-    spread = [s.draw(4000, g).var(0).sum() for s, g in zip((moved, other.system), generators, strict=True)]
-    assert spread[0].item() == pytest.approx(spread[1].item(), rel=0.05)
+    variances = [s.draw(4000, g).var(0).sum() for s, g in zip((moved, other.system), generators, strict=True)]
+    assert variances[0].item() == pytest.approx(variances[1].item(), rel=0.05)
     assert moved.path(torch.tensor([2.0])).item() == pytest.approx(posterior.system.path(torch.tensor([10.0])).item())
 
 
 @pytest.mark.parametrize("multipliers", [[], [0.0], [-1.0], [float("nan")], [1.0, float("inf")]])
-def test_multipliers_are_positive_numbers(multipliers):
+def test_noise_path_rejects_invalid_multipliers(multipliers):
     problem = Problem("scalar", "float", 0.0)
-    with pytest.raises(InputError, match="positive"):
+    with pytest.raises(InputError, match="multipliers"):
         noise_path(problem.gp, problem.X, problem.Y, multipliers)
 
 
-def test_too_many_entries_for_one_factorisation_are_refused():
+def test_noise_path_rejects_too_many_entries_for_a_dense_factorization():
     problem = Problem("lmc", "float", 0.0, n=3000)
     with pytest.raises(OptionError, match="feature map"):
         noise_path(problem.gp, problem.X, problem.Y, [1.0])

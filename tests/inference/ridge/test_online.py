@@ -8,7 +8,7 @@ from linear_operator import to_dense
 
 from ovkgp.exceptions import OptionError
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.ridge import online as online_posterior
+from ovkgp.inference.ridge import online
 from ovkgp.inference.ridge.online import OnlineGradient, OnlinePosterior
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, OperatorValuedKernel
 
@@ -65,7 +65,7 @@ def gram(kernel, X, Z):
 
 
 def oracle(kernel, X, Y, lam, eta0, power):
-    """The recursion in the space of functions: values of f at all rows of X, as one vector, and their average."""
+    """Run the recursion in function space: values of f at all rows of X and their average."""
     n, p = Y.shape
     K = gram(kernel, X, X)
     norms = [np.linalg.norm(K[i * p : (i + 1) * p, i * p : (i + 1) * p], 2) for i in range(n)]
@@ -93,7 +93,7 @@ def values(kernel, X, expansion, average=False):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("power", [0.0, 0.5])
-def test_the_recursion_is_that_of_functions(kernel, power):
+def test_online_gradient_equals_the_recursion_of_functions(kernel, power):
     kernel, (X, Y) = kernel(), rows(missing=0.2)
     learner = OnlineGradient(kernel, 2, 0.05, eta0=0.4, power=power, average=True)
     expansion = learn(learner, X, Y)
@@ -103,7 +103,7 @@ def test_the_recursion_is_that_of_functions(kernel, power):
     assert expansion.error == expansion.average_error == 0.0 and expansion.num_steps == 40
 
 
-def test_one_step_by_hand():
+def test_online_gradient_equals_one_step_by_hand():
     kernel, X, Y = decomposable(), np.array([[1.0, 2.0]]), np.array([[3.0, -1.0]])
     expansion = learn(OnlineGradient(kernel, 2, 0.5, eta0=0.25), X, Y)
     matrix = np.eye(2) + 0.5  # K(x, x), of norm 2
@@ -113,10 +113,10 @@ def test_one_step_by_hand():
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_copies_of_a_row_share_a_point(kernel):
+def test_online_gradient_merges_rows_with_the_same_input(kernel):
     kernel, (X, Y) = kernel(), rows(12)
     X, Y = np.tile(X, (3, 1)), np.tile(Y, (3, 1))
-    X[5], X[17] = 0.0, -0.0  # alike too
+    X[5], X[17] = 0.0, -0.0  # the same input too
     expansion = learn(OnlineGradient(kernel, 2, 0.05), X, Y)
     assert len(expansion) == 13  # the input that row 5 had comes again at row 29
     np.testing.assert_allclose(
@@ -127,7 +127,7 @@ def test_copies_of_a_row_share_a_point(kernel):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("eta0", [0.5, 0.9])
-def test_the_budget_costs_no_more_than_its_bound(kernel, average, eta0):
+def test_budget_error_is_below_its_bound(kernel, average, eta0):
     kernel, (X, Y) = kernel(), rows(150, missing=0.1)
     options = dict(eta0=eta0, power=0.25, average=average)
     whole = learn(OnlineGradient(kernel, 2, 0.05, **options), X, Y)
@@ -140,14 +140,14 @@ def test_the_budget_costs_no_more_than_its_bound(kernel, average, eta0):
     norm = np.sqrt(difference @ gram(kernel, X_all, X_all) @ difference)
     assert 0 < norm <= bound * (1 + 1e-9)
     X_new = rows(50, seed=1)[0]
-    apart = values(kernel, X_new, whole, average) - values(kernel, X_new, short, average)
+    errors = values(kernel, X_new, whole, average) - values(kernel, X_new, short, average)
     largest = np.sqrt([np.linalg.norm(gram(kernel, x[None], x[None]), 2) for x in X_new])
-    assert (np.linalg.norm(apart, axis=1) <= bound * largest).all()
+    assert (np.linalg.norm(errors, axis=1) <= bound * largest).all()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_step_on_a_full_budget_loses_least(kernel):
-    """Of dropping any kept point and of projecting the new one on any, as a dense computation finds them."""
+def test_step_on_a_full_budget_loses_least(kernel):
+    """The loss is the least over dropping a kept point and projecting the new one on a kept point, computed densely."""
     kernel, (X, Y) = kernel(), rows(30)
     learner = OnlineGradient(kernel, 2, 0.05, power=0.0, budget=10)
     before = learn(learner, X[:-1], Y[:-1])
@@ -167,8 +167,8 @@ def square(kernel, z, a):
     return a @ gram(kernel, z, z) @ a
 
 
-def test_the_bound_forgets_geometrically():
-    """With steps of one size nothing is ever worth more than the geometric series of the largest loss."""
+def test_error_bound_decays_geometrically():
+    """With constant steps the bound is at most the geometric series of the largest loss."""
     X, Y = rows(400)
     learner = OnlineGradient(decomposable(), 2, 0.5, power=0.0, budget=5)
     errors, expansion = [], learner.start(2)
@@ -180,7 +180,7 @@ def test_the_bound_forgets_geometrically():
     assert (losses > -1e-12).all() and max(errors) <= losses.max() / (1 - shrinkage)
 
 
-def test_chunks_do_not_matter():
+def test_online_gradient_is_independent_of_chunks():
     for kernel in KERNELS:
         kernel, (X, Y) = kernel(), rows(60, missing=0.1)
         learner = OnlineGradient(kernel, 2, 0.01, budget=15, average=True)
@@ -191,7 +191,7 @@ def test_chunks_do_not_matter():
         assert one.error == pytest.approx(other.error, rel=1e-9)
 
 
-def test_steps_that_are_too_long_for_a_larger_kernel_shrink_with_it():
+def test_step_size_shrinks_with_a_growing_kernel():
     """A kernel that grows along the stream never makes a step unstable: f stays below the bound √κ max‖y‖ / λ."""
     kernel = DecomposableKernel(LinearKernel(), output_matrix=torch.eye(2)).double().requires_grad_(False)
     X = np.exp(np.linspace(0, 8, 300))[:, None]
@@ -201,14 +201,14 @@ def test_steps_that_are_too_long_for_a_larger_kernel_shrink_with_it():
     assert np.abs(values(kernel, X[-1:], expansion)).max() <= expansion.norm / 0.1 * np.sqrt(2)
 
 
-def test_a_smaller_budget_drops_points_at_once():
+def test_smaller_budget_drops_points_at_once():
     kernel, (X, Y) = decomposable(), rows(30)
     before = learn(OnlineGradient(kernel, 2, 0.01), X, Y)
     after = OnlineGradient(kernel, 2, 0.01, budget=4).learn(before, X[:1], Y[:1])
     assert len(before) == 30 and len(after) == 4 and after.error > 0
 
 
-def test_the_earlier_expansion_is_left_alone():
+def test_learn_does_not_change_the_earlier_expansion():
     kernel, (X, Y) = decomposable(), rows(30)
     learner = OnlineGradient(kernel, 2, 0.01, budget=10, average=True)
     before = learn(learner, X[:20], Y[:20])
@@ -221,18 +221,18 @@ def test_the_earlier_expansion_is_left_alone():
 @pytest.mark.parametrize(
     "options", [{"eta0": 0.0}, {"eta0": 1.5}, {"power": -0.1}, {"power": 2.0}, {"budget": 0}, {"budget": 1.5}]
 )
-def test_bad_options_are_refused(options):
+def test_online_gradient_rejects_invalid_options(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         OnlineGradient(decomposable(), 2, 0.1, **options)
 
 
 @pytest.mark.parametrize("lam", [0.0, -1.0, np.inf, np.nan])
-def test_a_bad_lam_is_refused(lam):
+def test_online_gradient_rejects_an_invalid_lam(lam):
     with pytest.raises(OptionError, match="lam"):
         OnlineGradient(decomposable(), 2, lam)
 
 
-ONLINE_POSTERIOR_KERNELS = {
+POSTERIOR_KERNELS = {
     "decomposable": lambda: DecomposableKernel(RBFKernel(), output_matrix=torch.eye(2) + 0.5),
     "curl-free": lambda: CurlFreeKernel(RBFKernel(), num_dims=2),
 }
@@ -243,14 +243,14 @@ def posterior(kernel, budget=1000, missing=0.0, n=50, average=False):
     X = rng.uniform(-2, 2, (n, 2))
     Y = np.sin(X)
     Y[(rng.random(Y.shape) < missing) & (np.arange(2) > 0)] = np.nan
-    gp = OperatorValuedGP(ONLINE_POSTERIOR_KERNELS[kernel](), mean="zero", noise=0.3)
+    gp = OperatorValuedGP(POSTERIOR_KERNELS[kernel](), mean="zero", noise=0.3)
     learner = OnlineGradient(gp.kernel, 2, 0.01, budget=budget, average=True)
     return gp, X, Y, OnlinePosterior(gp, learner.learn(learner.start(2), X, Y), average)
 
 
-@pytest.mark.parametrize("kernel", ONLINE_POSTERIOR_KERNELS)
+@pytest.mark.parametrize("kernel", POSTERIOR_KERNELS)
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_with_all_points_kept_the_covariance_is_that_of_the_process(kernel, missing):
+def test_online_posterior_with_all_points_has_the_covariance_of_the_process(kernel, missing):
     gp, X, Y, found = posterior(kernel, missing=missing)
     exact, X_new = gp.condition(X, Y), np.random.default_rng(1).uniform(-3, 3, (9, 2))
     for form in ("diag", "output", "full"):
@@ -259,28 +259,28 @@ def test_with_all_points_kept_the_covariance_is_that_of_the_process(kernel, miss
         torch.testing.assert_close(*covariance, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("kernel", ONLINE_POSTERIOR_KERNELS)
+@pytest.mark.parametrize("kernel", POSTERIOR_KERNELS)
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_fewer_points_never_lower_the_variance(kernel, missing, monkeypatch):
+def test_online_posterior_variance_never_falls_with_fewer_points(kernel, missing, monkeypatch):
     gp, X, Y, few = posterior(kernel, budget=12, missing=missing)
     X_new = np.random.default_rng(1).uniform(-3, 3, (40, 2))
     exact = gp.condition(X, Y).predict(X_new).std
     std = few.predict(X_new).std
     assert (std >= exact - 1e-9).all() and (std > exact + 1e-3).any()
-    monkeypatch.setattr(online_posterior, "DENSE_LIMIT", 6)
+    monkeypatch.setattr(online, "MAX_DENSE_ENTRIES", 6)
     fewer = OnlinePosterior(gp, few.expansion)
     assert fewer.given_points.data.num_observed <= 12 and (fewer.predict(X_new).std >= std - 1e-9).all()
 
 
 @pytest.mark.parametrize("average", [False, True])
-def test_the_mean_is_the_expansion(average):
+def test_online_posterior_mean_is_the_expansion(average):
     _, X, _, found = posterior("curl-free", budget=20, average=average)
     coefficients = found.expansion.average if average else found.expansion.coefficients
     K = found.process.cross(torch.from_numpy(X), torch.from_numpy(found.expansion.X)).to_dense().numpy()
     np.testing.assert_allclose(found.predict(X).mean.numpy(), (K @ coefficients.ravel()).reshape(-1, 2), atol=1e-12)
 
 
-def test_draws_have_the_mean_and_the_spread():
+def test_online_posterior_draws_have_mean_and_standard_deviation():
     _, X, _, found = posterior("decomposable", budget=20)
     draws = found.sample_functions(3000, random_state=0)(X[:4])
     prediction = found.predict(X[:4])
@@ -289,7 +289,7 @@ def test_draws_have_the_mean_and_the_spread():
     assert torch.equal(found.sample_functions(2, random_state=3)(X), found.sample_functions(2, random_state=3)(X))
 
 
-def test_an_output_that_no_kept_point_has_seen_keeps_its_prior():
+def test_online_posterior_keeps_the_prior_of_an_unobserved_output():
     gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), output_matrix=torch.eye(2)), mean="zero", noise=0.3)
     learner = OnlineGradient(gp.kernel, 2, 0.01)
     expansion = learner.learn(learner.start(1), np.zeros((1, 1)), np.array([[1.0, np.nan]]))

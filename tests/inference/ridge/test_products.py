@@ -19,14 +19,14 @@ from ovkgp.inference.ridge.products import (
 )
 from ovkgp.inference.ridge.solvers import solve_ridge
 from ovkgp.inference.ridge.weight_products import WeightProducts
-from ovkgp.inference.strategies.exact import noise_of_rows
+from ovkgp.inference.strategies.exact import row_noise
 
 
 def setting(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):
     problem = Problem(name, noise, missing, n=12, level=1e-2)
     model, data = problem.gp.frozen().model, Observations(problem.X, problem.Y, problem.known)
     with torch.no_grad():
-        C = KernelProducts(model.kernel, data.X, noise_of_rows(model, data), data.observed, chunk_rows)
+        C = KernelProducts(model.kernel, data.X, row_noise(model, data), data.observed, chunk_rows)
         residuals = data.Y - model.mean(data.X)
     return problem, C, KernelRows(model.kernel, data.X, data.observed), residuals
 
@@ -35,17 +35,17 @@ def setting(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("chunk_rows", [None, 5])
-def test_products_and_bound_against_a_dense_matrix(name, noise, missing, chunk_rows):
+def test_kernel_products_and_norm_bound_agree_with_a_dense_matrix(name, noise, missing, chunk_rows):
     problem, C, _, _ = setting(name, noise, missing, chunk_rows)
     oracle = problem.oracle()
     dense = np.where(np.outer(oracle.observed, oracle.observed), oracle.K + oracle.N, 0.0)
     V = np.random.default_rng(0).standard_normal((len(dense), 3))
-    close(C.matmul(torch.from_numpy(V)), dense @ V)
+    close(C.flatten(C.apply(C.stack(torch.from_numpy(V)))), dense @ V)
     assert np.linalg.eigvalsh(oracle.C)[-1] <= C.norm_bound()
 
 
 @pytest.mark.parametrize("method", ["cg", "lbfgs"])
-def test_the_solver_knows_what_a_dense_one_knows(method):
+def test_product_solver_equals_the_dense_oracle(method):
     problem, C, rows, residuals = setting()
     solver, oracle = ProductSolver(C, rows, residuals, method), problem.oracle()
     close(solver.alpha.flatten(), oracle.coefficients, 1e-7)
@@ -71,7 +71,7 @@ def systems(name="curl-free", noise="matrix", missing=0.3, chunk_rows=None):
 
 @pytest.mark.parametrize("name", ["icm, rank 2", "lmc", "curl-free", "delays"])
 @pytest.mark.parametrize("chunk_rows", [None, 7])
-def test_weights_and_every_form_of_covariance(name, chunk_rows):
+def test_matrix_free_system_equals_the_dense_system(name, chunk_rows):
     problem, system, exact, Phi = systems(name, chunk_rows=chunk_rows)
     close(system.weights, exact.weights, 1e-7)
     for form in ("diag", "output", "full"):
@@ -91,31 +91,23 @@ def test_draws_have_the_mean_and_covariance_of_the_posterior():
     assert torch.equal(again, system.draw(3, torch.Generator().manual_seed(5)))
 
 
-def test_what_products_do_not_tell_is_nan_or_an_error_that_says_so():
+def test_matrix_free_system_has_no_log_density_and_rejects_paths():
     _, system, _, _ = systems()
     assert torch.isnan(system.log_density)
-    for ask in (lambda: system.path([1.0]), lambda: system.path_weights(2.0), system.tensors):
+    for request in (lambda: system.path([1.0]), lambda: system.path_weights(2.0), system.tensors):
         with pytest.raises(OptionError, match='solver="closed_form"'):
-            ask()
+            request()
 
 
-def test_pickles():
+def test_matrix_free_system_pickles():
     _, system, _, Phi = systems()
     again = pickle.loads(pickle.dumps(system))
     assert torch.equal(again.variance(Phi), system.variance(Phi))
 
 
-def setting_row_preconditioner(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):
-    problem = Problem(name, noise, missing, n=12, level=1e-2)
-    model, data = problem.gp.frozen().model, Observations(problem.X, problem.Y, problem.known)
-    with torch.no_grad():
-        C = KernelProducts(model.kernel, data.X, noise_of_rows(model, data), data.observed, chunk_rows)
-    return problem, C, KernelRows(model.kernel, data.X, data.observed)
-
-
 @pytest.mark.parametrize("name", ["curl-free", "lmc"])
-def test_rows_make_the_pivoted_factor_of_the_dense_matrix(name):
-    problem, _, rows = setting_row_preconditioner(name)
+def test_kernel_rows_give_the_pivoted_factor_of_the_dense_matrix(name):
+    problem, _, rows, _ = setting(name)
     oracle = problem.oracle()
     K = torch.from_numpy(np.where(np.outer(oracle.observed, oracle.observed), oracle.K, 0.0))
     close(rows.diagonal(), K.diagonal())
@@ -125,14 +117,14 @@ def test_rows_make_the_pivoted_factor_of_the_dense_matrix(name):
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_the_preconditioner_and_its_root(noise, missing):
-    problem, C, rows = setting_row_preconditioner("curl-free", noise, missing)
+def test_low_rank_preconditioner_equals_dense_inverse_and_root(noise, missing):
+    problem, C, rows, _ = setting("curl-free", noise, missing)
     factor = pivoted_cholesky(rows, 6, 0.0)
     P, oracle = LowRankPreconditioner(C, factor), problem.oracle()
     index = np.ix_(oracle.observed, oracle.observed)
     dense = (oracle.N + (factor @ factor.mT).numpy())[index]
-    V = C.stacked(torch.randn(len(factor), 2, generator=torch.Generator().manual_seed(0)).double())
-    close(C.flat(P.solve(V))[oracle.observed], np.linalg.solve(dense, C.flat(V)[oracle.observed].numpy()))
+    V = C.stack(torch.randn(len(factor), 2, generator=torch.Generator().manual_seed(0)).double())
+    close(C.flatten(P.solve(V))[oracle.observed], np.linalg.solve(dense, C.flatten(V)[oracle.observed].numpy()))
     close(P.half(P.half_transposed(V)), P.solve(V))
     W = torch.randn_like(V) * C.observed.unsqueeze(1)
     assert (P.half(V) * W).sum().item() == pytest.approx((V * P.half_transposed(W)).sum().item())

@@ -18,10 +18,9 @@ from ovkgp.features import ORFF, BlockedORFF
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.algebra.iterative import IterativeSolver
-from ovkgp.inference.ridge import solvers as primal_dual
-from ovkgp.inference.ridge import solvers as ridge_solvers
+from ovkgp.inference.ridge import solvers
 from ovkgp.inference.ridge.products import KernelProducts
-from ovkgp.inference.ridge.solvers import EXACT_SOLVERS, SOLVERS, primal_dual_residual, solve_ridge
+from ovkgp.inference.ridge.solvers import SOLVERS, primal_dual_residual, solve_ridge
 from ovkgp.inference.statistics.factors import DenseFactor
 
 KERNELS = ("icm, rank 2", "curl-free", "divergence-free", "lmc")
@@ -40,7 +39,7 @@ def figure_6_1(lam):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("noise", ["float", "matrix", "known"])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_bt_69_the_two_solutions_are_one(name, noise, missing):
+def test_bt_69_primal_and_dual_solutions_agree(name, noise, missing):
     problem = Problem(name, noise, missing, features="orff", n=20, level=0.1, num_frequencies=15)
     found = primal_dual_residual(problem.gp, problem.X, problem.Y, problem.known)
     assert found.relative < 1e-11
@@ -58,7 +57,7 @@ def test_id_5_the_norm_of_the_weights_is_that_of_the_function(name):
     np.testing.assert_allclose(Phi.T @ u, weights, rtol=0, atol=1e-10 * np.abs(weights).max())
 
 
-def test_the_residual_flags_a_noise_that_is_numerically_zero():
+def test_primal_dual_residual_flags_numerically_zero_noise():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)  # jitter, at 1e-18
         found = [primal_dual_residual(*figure_6_1(lam)).relative for lam in (1e-2, 1e-10, 1e-18)]
@@ -73,19 +72,19 @@ def test_without_noise_the_solutions_of_least_norm_are_equal():
     np.testing.assert_allclose(primal, dual, rtol=0, atol=1e-4 * np.abs(dual).max())
 
 
-def test_conjugate_gradients_beyond_the_dense_limit(monkeypatch):
-    monkeypatch.setattr(primal_dual, "DENSE_LIMIT", 10)
+def test_primal_dual_residual_uses_conjugate_gradients_beyond_the_dense_limit(monkeypatch):
+    monkeypatch.setattr(solvers, "MAX_DENSE_ENTRIES", 10)
     problem = Problem("curl-free", "matrix", 0.3, features="orff", n=20, level=0.1, num_frequencies=15)
     assert primal_dual_residual(problem.gp, problem.X, problem.Y).relative < 1e-9
 
 
-def test_a_model_without_features_is_refused():
+def test_primal_dual_residual_rejects_models_without_features():
     problem = Problem("curl-free")
-    with pytest.raises(OptionError, match="needs a feature map"):
+    with pytest.raises(OptionError, match="feature map"):
         primal_dual_residual(problem.gp, problem.X, problem.Y)
 
 
-RIDGE_SOLVERS_KERNELS = ("icm, rank 2", "lmc", "curl-free", "divergence-free", "independent", "scalar")
+ALL_KERNELS = ("icm, rank 2", "lmc", "curl-free", "divergence-free", "independent", "scalar")
 
 
 def problem_of(name, noise="float", missing=0.0, features=None, **options):
@@ -102,18 +101,18 @@ def has_eigen_form(name, noise, missing):
 
 
 @pytest.mark.parametrize("features", [None, "orff"])
-@pytest.mark.parametrize("name", RIDGE_SOLVERS_KERNELS)
+@pytest.mark.parametrize("name", ALL_KERNELS)
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("noise", ["float", "matrix", "known"])
-def test_every_solver_gives_the_posterior_of_the_dense_twin(features, name, missing, noise):
+def test_solvers_give_the_posterior_of_the_dense_oracle(features, name, missing, noise):
     problem = problem_of(name, noise, missing, features)
     mean, covariance, _ = problem.expected()
     variances, _ = diagonal_parts(covariance, problem.num_outputs)
     with warnings.catch_warnings():
         warnings.simplefilter("error", FitWarning)
-        for solver in SOLVERS if features else EXACT_SOLVERS:
+        for solver in SOLVERS if features else [name for name in SOLVERS if name != "doubly_sgd"]:
             if solver == "eigen" and not has_eigen_form(name, noise, missing):
-                with pytest.raises(OptionError, match='use solver="closed_form"'):
+                with pytest.raises(OptionError, match=r"eigen.*closed_form"):
                     solved(problem, solver)
                 continue
             prediction = solved(problem, solver).predict(problem.test)
@@ -123,7 +122,7 @@ def test_every_solver_gives_the_posterior_of_the_dense_twin(features, name, miss
 
 @pytest.mark.parametrize("features", [None, "orff"])
 @pytest.mark.parametrize("solver", ["cg", "lbfgs"])
-def test_covariances_draws_and_new_noise_of_posteriors_by_products(features, solver):
+def test_matrix_free_posteriors_have_covariances_draws_and_new_noise(features, solver):
     problem = problem_of("curl-free", "known", 0.3, features)
     posterior, exact = solved(problem, solver), solved(problem, "closed_form")
     for cov in ("output", "full"):
@@ -137,7 +136,7 @@ def test_covariances_draws_and_new_noise_of_posteriors_by_products(features, sol
     assert torch.equal(again.predict(problem.test).std, posterior.predict(problem.test).std)
 
 
-def test_closed_form_is_a_road_of_its_own_for_separable_features():
+def test_closed_form_uses_a_dense_factor_for_separable_features():
     problem = problem_of("icm, rank 2", features="orff")
     closed, eigen = solved(problem, "closed_form"), solved(problem, "eigen")
     assert isinstance(closed.system.factor, DenseFactor) and not isinstance(eigen.system.factor, DenseFactor)
@@ -147,7 +146,7 @@ def test_closed_form_is_a_road_of_its_own_for_separable_features():
 
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "eigen"])
 def test_bt_e_25_algorithm_3_is_of_half_the_squared_error(solver):
-    """(P + λI) θ = q is the least point of (1/N) Σ ½‖y − f‖² + (λ/2)‖θ‖², and its GP has the noise Nλ (ID-1)."""
+    """(P + λI) θ = q is the minimizer of (1/N) Σ ½‖y − f‖² + (λ/2)‖θ‖², and its GP has the noise Nλ (ID-1)."""
     problem = problem_of("curl-free", mean="zero", features="orff")
     N, noise = len(problem.X), problem.gp.noise.item()
     Phi, y, lam = to_dense(problem.gp.features(problem.X)).detach().numpy(), problem.Y.numpy().ravel(), noise / N
@@ -160,21 +159,21 @@ def test_bt_e_25_algorithm_3_is_of_half_the_squared_error(solver):
 
 @pytest.mark.parametrize("name", ["icm, rank 2", "lmc", "curl-free", "independent"])
 def test_blocked_features_by_every_solver(name):
-    plain = problem_of(name)
-    kernel = plain.gp.kernel
+    problem = problem_of(name)
+    kernel = problem.gp.kernel
     gp = OperatorValuedGP(kernel, "zero", 1.0, features=BlockedORFF(kernel, 20, 10, num_dims=2, random_state=0))
-    Phi = gp.features(plain.X)
+    Phi = gp.features(problem.X)
     assert isinstance(Phi, FeatureOperator) == (name in ("icm, rank 2", "curl-free"))
-    expected = solve_ridge(gp, plain.X, plain.Y, solver="closed_form").predict(plain.test)
+    expected = solve_ridge(gp, problem.X, problem.Y, solver="closed_form").predict(problem.test)
     for solver in ("auto", "cg", "lbfgs", "doubly_sgd"):
-        found = solve_ridge(gp, plain.X, plain.Y, solver=solver).predict(plain.test)
+        found = solve_ridge(gp, problem.X, problem.Y, solver=solver).predict(problem.test)
         close(found.mean, expected.mean, 1e-6)
         close(found.std, expected.std, 1e-6)
 
 
 @pytest.mark.parametrize("solver", ["cg", "lbfgs"])
-def test_separable_kernels_of_many_rows_go_by_rows_of_the_kernel(solver, monkeypatch):
-    monkeypatch.setattr(ridge_solvers, "MAX_ROWS", 10)
+def test_separable_kernels_with_many_rows_use_kernel_products(solver, monkeypatch):
+    monkeypatch.setattr(solvers, "MAX_EXACT_ROWS", 10)
     problem = problem_of("lmc", "matrix", 0.3)
     posterior = solved(problem, solver)
     assert isinstance(posterior.solver.covariance, KernelProducts)
@@ -183,41 +182,41 @@ def test_separable_kernels_of_many_rows_go_by_rows_of_the_kernel(solver, monkeyp
 
 @pytest.mark.parametrize("features", [None, "orff"])
 @pytest.mark.parametrize("solver", ["cg", "lbfgs"])
-def test_too_few_iterations_are_a_warning(features, solver, monkeypatch):
+def test_iterative_solvers_warn_after_too_few_iterations(features, solver, monkeypatch):
     for name in (
-        "algebra.preconditioners.SKETCHED_MAX_RANK",
+        "algebra.preconditioners.MAX_SKETCH_COLUMNS",
         "ridge.products.MAX_RANK",
     ):  # a good preconditioner would converge
         monkeypatch.setattr(f"ovkgp.inference.{name}", 1)
     problem = problem_of("curl-free", features=features)
-    with pytest.warns(FitWarning, match="relative residual of .* above the tolerance"):
+    with pytest.warns(FitWarning, match="residual"):
         solved(problem, solver, max_iter=2)
 
 
-def test_a_warning_for_separable_kernels_too(monkeypatch):
-    monkeypatch.setattr(ridge_solvers, "IterativeSolver", partial(IterativeSolver, max_rank=1))
-    with pytest.warns(FitWarning, match='solver="cg" stopped at a relative residual'):
+def test_kronecker_solver_warns_after_too_few_iterations(monkeypatch):
+    monkeypatch.setattr(solvers, "IterativeSolver", partial(IterativeSolver, max_rank=1))
+    with pytest.warns(FitWarning, match=r"cg.*residual"):
         solved(problem_of("lmc", missing=0.3), "cg", max_iter=2)
 
 
-def test_only_one_kind_of_model_takes_doubly_stochastic_descent():
-    with pytest.raises(OptionError, match="use ORFFRidge"):
+def test_doubly_sgd_rejects_models_without_features():
+    with pytest.raises(OptionError, match="ORFFRidge"):
         solved(problem_of("curl-free"), "doubly_sgd")
 
 
 @pytest.mark.parametrize(
     "options, match",
     [
-        ({"solver": "newton"}, "solver must be one of"),
-        ({"solver": "cg", "tolerance": 0.0}, "tolerance must be a positive"),
-        ({"solver": "cg", "tolerance": float("nan")}, "tolerance must be a positive"),
-        ({"solver": "cg", "max_iter": 0}, "max_iter must be at least 1"),
-        ({"solver": "doubly_sgd", "batch_size": 0}, "batch_size must be at least 1"),
-        ({"solver": "doubly_sgd", "learning_rate": -1.0}, "learning_rate must be a positive"),
-        ({"solver": "doubly_sgd", "learning_rate": lambda t: float("nan")}, "learning_rate must be a positive"),
+        ({"solver": "newton"}, "solver"),
+        ({"solver": "cg", "tolerance": 0.0}, "tolerance"),
+        ({"solver": "cg", "tolerance": float("nan")}, "tolerance"),
+        ({"solver": "cg", "max_iter": 0}, "max_iter"),
+        ({"solver": "doubly_sgd", "batch_size": 0}, "batch_size"),
+        ({"solver": "doubly_sgd", "learning_rate": -1.0}, "learning_rate"),
+        ({"solver": "doubly_sgd", "learning_rate": lambda t: float("nan")}, "learning_rate"),
     ],
 )
-def test_bad_options_are_refused_in_words(options, match):
+def test_solve_ridge_rejects_invalid_options(options, match):
     problem = problem_of("curl-free", features="orff")
     with pytest.raises(OptionError, match=match):
         solve_ridge(problem.gp, problem.X, problem.Y, **options)
@@ -225,14 +224,14 @@ def test_bad_options_are_refused_in_words(options, match):
 
 @pytest.mark.parametrize("features", [None, "orff"])
 @pytest.mark.parametrize("solver", ["closed_form", "cg", "lbfgs"])
-def test_bad_data_are_refused_and_single_rows_and_float32_are_not(features, solver):
+def test_solve_ridge_rejects_invalid_data_and_accepts_single_rows_and_float32(features, solver):
     problem = problem_of("curl-free", features=features)
     X, Y = problem.X.clone(), problem.Y.clone()
     X[3, 1] = torch.inf
     with pytest.raises(InputError, match="NaN or infinity"):
         solve_ridge(problem.gp, X, problem.Y, solver=solver)
     Y[:, 1] = torch.nan
-    with pytest.raises(InputError, match="nobody observed output 1"):
+    with pytest.raises(InputError, match="output 1"):
         solve_ridge(problem.gp, problem.X, Y, solver=solver)
     one = solve_ridge(problem.gp, problem.X[:1].float(), problem.Y[:1].float(), solver=solver)
     expected = problem.gp.condition(problem.X[:1].float(), problem.Y[:1].float()).predict(problem.test)
@@ -242,7 +241,7 @@ def test_bad_data_are_refused_and_single_rows_and_float32_are_not(features, solv
     close(twice.predict(problem.test).mean, expected.mean, 1e-6)
 
 
-def test_the_posterior_outlives_changes_of_the_arrays_and_of_the_model():
+def test_posterior_is_independent_of_later_changes_of_arrays_and_model():
     problem = problem_of("curl-free", features="orff")
     posterior = solved(problem, "cg")
     before = posterior.predict(problem.test)

@@ -1,4 +1,4 @@
-"""Products with whitened features, chunk by chunk, against dense matrices."""
+"""Tests of `ovkgp.inference.ridge.weight_products`."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def setting(name, noise, missing, chunk_rows):
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("chunk_rows", [None, 4])
-def test_against_dense_matrices(name, noise, missing, chunk_rows):
+def test_weight_products_agree_with_dense_matrices(name, noise, missing, chunk_rows):
     problem, products = setting(name, noise, missing, chunk_rows)
     oracle = problem.oracle()
     Phi = to_dense(problem.gp.features(problem.X)).detach().numpy()[oracle.observed]
@@ -50,9 +50,9 @@ def test_noise_draws_have_the_covariance_of_the_moment():
         torch.testing.assert_close(draws @ draws.mT / 20_000, A, rtol=0, atol=0.03 * A.diagonal().max().item())
 
 
-def test_chunks_are_made_again_and_one_chunk_is_kept():
+def test_chunks_are_evaluated_again_unless_one_holds_all_rows():
     _, products = setting("curl-free", "float", 0.0, 4)
-    assert [rows for _, _, rows in products.pieces()] == [slice(0, 4), slice(4, 8), slice(8, 11)]
-    assert next(products.pieces())[0] is not next(products.pieces())[0]
+    assert [rows for _, _, rows in products.chunks()] == [slice(0, 4), slice(4, 8), slice(8, 11)]
+    assert next(products.chunks())[0] is not next(products.chunks())[0]
     _, whole = setting("curl-free", "float", 0.0, None)
-    assert next(whole.pieces())[0] is next(whole.pieces())[0]
+    assert next(whole.chunks())[0] is next(whole.chunks())[0]

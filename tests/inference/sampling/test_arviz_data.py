@@ -8,14 +8,14 @@ import pytest
 import xarray as xr
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.sampling.arviz_data import Axes, dataset, named_group, raw_group, to_arviz_object
+from ovkgp.inference.sampling.arviz_data import Axes, make_dataset, make_named_group, make_raw_group, to_arviz_object
 
 KINDS = ("inference_data", "datatree")
 
 
 def group(**attrs):
     noise = np.random.default_rng(0).random((2, 5, 3))
-    return dataset({"noise": noise}, {"noise": ("chain", "draw", "output")}, {"output": ["a", "b", "c"]}, attrs)
+    return make_dataset({"noise": noise}, {"noise": ("chain", "draw", "output")}, {"output": ["a", "b", "c"]}, attrs)
 
 
 @pytest.mark.parametrize(
@@ -35,49 +35,49 @@ def group(**attrs):
         ("mixture_means", (4, 1, 2), ("mixture_means_dim_0", "mixture_means_dim_1")),
     ],
 )
-def test_dimensions_follow_from_name_and_shape(name, shape, dims):
+def test_axes_dims_follow_from_name_and_shape(name, shape, dims):
     assert Axes.of(2, 3).dims(name, shape) == dims
 
 
-def test_one_output_keeps_its_dimension():
+def test_axes_keep_dimension_of_one_output():
     axes = Axes.of(1, 1)
     assert axes.dims("noise", (1,)) == ("output",) and axes.dims("output_matrix", (1, 1)) == ("output", "output_bis")
 
 
-def test_without_inputs_lengthscales_have_a_dimension_of_their_own():
+def test_axes_without_inputs_name_lengthscale_dimension():
     assert Axes.of(None, 3).dims("lengthscale", (1, 2)) == ("lengthscale_dim_0",)
 
 
-def test_labels_must_be_as_many_as_columns_and_differ():
-    with pytest.raises(InputError, match="output_names needs 3 different names"):
+def test_axes_reject_wrong_labels():
+    with pytest.raises(InputError, match="output_names must have 3"):
         Axes.of(2, 3, output_names=["a", "b"])
-    with pytest.raises(InputError, match="input_names needs 2"):
+    with pytest.raises(InputError, match="input_names must have 2"):
         Axes.of(2, 3, input_names=["a", "a"])
 
 
-def test_a_named_group_has_chains_draws_and_labels():
+def test_named_group_has_chains_draws_and_labels():
     variables = {"lengthscale": np.ones((2, 5, 1, 2)), "outputscale": np.ones((2, 5)), "noise": np.ones((2, 5, 3))}
-    found = named_group(variables, Axes.of(2, 3, ["x", "t"], ["a", "b", "c"]), {"method": "nuts"})
+    found = make_named_group(variables, Axes.of(2, 3, ["x", "t"], ["a", "b", "c"]), {"method": "nuts"})
     assert found["lengthscale"].dims == ("chain", "draw", "input") and found["outputscale"].dims == ("chain", "draw")
     assert found["lengthscale"].sel(input="t").shape == (2, 5) and found["noise"].sel(output="c").shape == (2, 5)
     assert found.attrs == {"method": "nuts"} and "output_bis" not in found.coords
 
 
-def test_a_raw_group_keeps_every_dimension():
+def test_raw_group_keeps_every_dimension():
     raw = {"kernel.raw_lengthscale": np.ones((2, 5, 1, 1)), "noise_model.log_scale": np.ones((2, 5))}
-    found = raw_group(raw)
+    found = make_raw_group(raw)
     assert found["kernel.raw_lengthscale"].shape == (2, 5, 1, 1) and found["noise_model.log_scale"].shape == (2, 5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_both_kinds_are_read_alike(kind):
+def test_arviz_object_of_both_kinds_reads_alike(kind):
     data = to_arviz_object({"posterior": group(method="svi"), "prior": group()}, kind)
     assert data["posterior"]["noise"].shape == (2, 5, 3)
     assert data["posterior"].attrs["method"] == "svi"
     assert "prior" in set(data.groups() if kind == "inference_data" else data.children)
 
 
-def test_the_kind_is_that_of_the_arviz_installed(monkeypatch):
+def test_arviz_object_kind_follows_installed_arviz(monkeypatch):
     import arviz
 
     from ovkgp.inference.sampling import arviz_data
@@ -88,13 +88,13 @@ def test_the_kind_is_that_of_the_arviz_installed(monkeypatch):
     assert isinstance(to_arviz_object({"posterior": group()}), xr.DataTree)
 
 
-def test_an_unknown_kind_is_refused():
+def test_arviz_object_rejects_unknown_kind():
     with pytest.raises(OptionError, match="kind must be one of"):
         to_arviz_object({}, "table")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_round_trip_through_netcdf(kind, tmp_path):
+def test_arviz_object_survives_netcdf(kind, tmp_path):
     data = to_arviz_object({"posterior": group(seconds=1.5, interrupted=True, method="laplace")}, kind)
     path = tmp_path / "draws.nc"
     if kind == "inference_data":
@@ -112,8 +112,8 @@ def test_a_round_trip_through_netcdf(kind, tmp_path):
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [1, 2]])
-def test_what_netcdf_cannot_hold_is_refused(value):
-    with pytest.raises(InputError, match="netCDF"):
+def test_dataset_rejects_attributes_unsupported_by_netcdf(value):
+    with pytest.raises(InputError, match="Attribute"):
         group(strange=value)
 
 

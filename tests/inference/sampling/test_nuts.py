@@ -7,15 +7,15 @@ from scipy.stats import truncnorm
 
 from ovkgp.exceptions import FactorizationError, FitWarning
 from ovkgp.inference.sampling.diagnostics import effective_size
-from ovkgp.inference.sampling.nuts import _longest_block, sample_nuts
+from ovkgp.inference.sampling.nuts import _truncate_to_equal_length, sample_nuts
 
 
 def standard_errors(values, expected):
-    """How many Monte-Carlo standard errors the mean of draws (chains, draws) is off."""
+    """Return the error of the mean of draws (chains, draws) in Monte Carlo standard errors."""
     return abs(values.mean() - expected) / (values.std() / np.sqrt(effective_size(values)))
 
 
-def test_moments_of_a_correlated_gaussian():
+def test_nuts_draws_have_moments_of_gaussian():
     density = correlated()
     sampled = sample_nuts(density, 300, 200, 2, [1, 2])
     assert sampled.u.shape == (2, 300, 3)
@@ -26,7 +26,7 @@ def test_moments_of_a_correlated_gaussian():
     assert sampled.attrs == {"interrupted": 0, "mode_converged": 1}
 
 
-def test_what_is_said_of_each_draw():
+def test_nuts_records_statistics_of_each_draw():
     density = correlated()
     sampled = sample_nuts(density, 50, 50, 2, [1, 2])
     stats = sampled.stats
@@ -41,7 +41,7 @@ def test_what_is_said_of_each_draw():
     assert (kinetic > 0).all() and kinetic.mean() == pytest.approx(1.5, abs=0.6)
 
 
-def test_a_place_that_cannot_be_evaluated_is_rejected_and_counted():
+def test_nuts_rejects_and_counts_failures():
     density = half_plane()
     sampled = sample_nuts(density, 400, 200, 2, [1, 2])
     assert (sampled.flat[:, 0] >= -0.5).all()
@@ -51,28 +51,28 @@ def test_a_place_that_cannot_be_evaluated_is_rejected_and_counted():
     assert standard_errors(sampled.u[..., 1], 0.0) < 4
 
 
-def test_a_short_warm_up_still_moves():
+def test_nuts_moves_with_short_warm_up():
     sampled = sample_nuts(correlated(), 100, 20, 1, [1])
     assert not sampled.stats["diverging"].any() and len(np.unique(sampled.flat[:, 0])) > 80
 
 
-def test_no_start_is_an_error_that_says_so():
+def test_nuts_fails_without_initial_point():
     class Hole(Gaussian):
         def __call__(self, u):
             return super().__call__(u) if np.abs(u - self.mean).max() < 1e-2 else (-np.inf, 0 * u)
 
-    with pytest.raises(FactorizationError, match="no start"):
+    with pytest.raises(FactorizationError, match="No initial point"):
         sample_nuts(Hole(np.zeros(2), np.eye(2)), 5, 5, 1, [0])
 
 
-def test_the_same_seeds_give_the_same_draws_and_chains_differ():
+def test_nuts_is_reproducible_and_chains_differ():
     first, again = (sample_nuts(correlated(), 20, 20, 2, [3, 4]) for _ in range(2))
     assert (first.u == again.u).all()
     assert all((first.stats[name] == again.stats[name]).all() for name in first.stats)
     assert (first.u[0] != first.u[1]).all()
 
 
-def test_global_state_is_left_alone():
+def test_global_state_is_unchanged():
     import pyro
     import torch
 
@@ -87,15 +87,15 @@ def test_global_state_is_left_alone():
 
 
 def evaluations_of(draws, tune, seeds):
-    """How many times the density is asked in all."""
+    """Return the total number of evaluations."""
     density = correlated()
     sample_nuts(density, draws, tune, len(seeds), seeds)
     return density.evaluations
 
 
-def test_an_interrupted_first_chain_keeps_its_draws():
+def test_interrupted_first_chain_keeps_draws():
     at = evaluations_of(40, 20, [1]) - 30
-    with pytest.warns(FitWarning, match="interrupted: kept 1 of 3 chains"):
+    with pytest.warns(FitWarning, match="interrupted; 1 of 3 chains"):
         sampled = sample_nuts(correlated(interrupt_at=at), 40, 20, 3, [1, 2, 3])
     assert sampled.attrs["interrupted"] == 1
     assert sampled.num_chains == 1 and 20 <= sampled.num_draws < 40
@@ -103,18 +103,18 @@ def test_an_interrupted_first_chain_keeps_its_draws():
     assert (sampled.u[0] == whole.u[0, : sampled.num_draws]).all()
 
 
-def test_an_interrupted_later_chain_costs_no_complete_one():
+def test_interrupted_later_chain_keeps_complete_chains():
     at = evaluations_of(30, 20, [1]) + 40  # in the warm-up of the second chain
-    with pytest.warns(FitWarning, match="kept 1 of 2 chains with 30 of 30 draws"):
+    with pytest.warns(FitWarning, match="1 of 2 chains with 30 of 30 draws"):
         sampled = sample_nuts(correlated(interrupt_at=at), 30, 20, 2, [1, 2])
     assert sampled.u.shape == (1, 30, 3)
     at = evaluations_of(30, 20, [1, 2]) - 12  # near the end of the second
-    with pytest.warns(FitWarning, match="kept 2 of 2 chains"):
+    with pytest.warns(FitWarning, match="2 of 2 chains"):
         sampled = sample_nuts(correlated(interrupt_at=at), 30, 20, 2, [1, 2])
     assert sampled.num_chains == 2 and 15 < sampled.num_draws < 30
 
 
-def test_ctrl_c_before_the_first_draw_is_passed_on():
+def test_interrupt_before_first_draw_is_raised():
     with pytest.raises(KeyboardInterrupt, match="before the first draw"):
         sample_nuts(correlated(interrupt_at=60), 50, 50, 2, [1, 2])
 
@@ -123,12 +123,12 @@ def test_ctrl_c_before_the_first_draw_is_passed_on():
     "lengths, kept",
     [([3], (1, 3)), ([0], None), ([10, 0], (1, 10)), ([10, 4], (1, 10)), ([10, 6], (2, 6)), ([10, 10, 7], (3, 7))],
 )
-def test_the_block_with_most_draws_is_kept(lengths, kept):
-    block = _longest_block([list(range(length)) for length in lengths])
+def test_truncation_keeps_most_draws(lengths, kept):
+    block = _truncate_to_equal_length([list(range(length)) for length in lengths])
     assert (len(block), len(block[0])) == kept if kept else block == []
 
 
-def test_a_skewed_density_in_one_variable():
+def test_nuts_samples_skewed_density():
     def function(u):  # e^u ~ Gamma(2, 1)
         return float(2 * u[0] - np.exp(u[0])), 2 - np.exp(u)
 

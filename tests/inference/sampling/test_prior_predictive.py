@@ -1,4 +1,4 @@
-"""Draws of hyperparameters from their priors, and of data from a model that has seen none."""
+"""Tests of `ovkgp.inference.sampling.prior_predictive`."""
 
 import math
 
@@ -27,8 +27,8 @@ from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.likelihoods import register_likelihood_priors
-from ovkgp.inference.sampling import prior_predictive as prior_draws
-from ovkgp.inference.sampling.prior_predictive import draw_prior, place, prior_predictive
+from ovkgp.inference.sampling import prior_predictive as prior_predictive_module
+from ovkgp.inference.sampling.prior_predictive import draw_prior, prior_predictive, set_parameters
 from ovkgp.inference.training.initialization import register_data_priors, register_default_priors
 from ovkgp.inference.training.log_prior import RawLogPrior
 from ovkgp.inference.variational.gp import VariationalGP
@@ -56,7 +56,7 @@ def full_model(noise="full", mean="linear"):
     return gp
 
 
-# --- the laws ---------------------------------------------------------------------------------------------------------------
+# --- distributions --------------------------------------------------------------------------------------------------
 
 LAWS = {
     "log-normal": (LogNormalPrior(0.5, 1.2), stats.lognorm(s=1.2, scale=math.exp(0.5))),
@@ -69,7 +69,7 @@ LAWS = {
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_draws_follow_the_law(name):
+def test_prior_draws_follow_distribution(name):
     prior, distribution = LAWS[name]
     drawn = lengthscales(RBFKernel(ard_num_dims=2, lengthscale_prior=prior))
     assert drawn.shape == (DRAWS, 2)
@@ -79,7 +79,7 @@ def test_draws_follow_the_law(name):
 
 
 @pytest.mark.parametrize("constraint", [GreaterThan(2.0), Interval(0.2, 0.9)])
-def test_a_prior_is_cut_off_where_its_constraint_ends(constraint):
+def test_prior_draws_are_truncated_at_constraint(constraint):
     distribution, (low, high) = stats.lognorm(s=1.0), (end.double().item() for end in constraint)
     prior = LogNormalPrior(0.0, 1.0)
     drawn = lengthscales(RBFKernel(lengthscale_prior=prior, lengthscale_constraint=constraint)).numpy().ravel()
@@ -87,14 +87,14 @@ def test_a_prior_is_cut_off_where_its_constraint_ends(constraint):
     assert stats.kstest(drawn, lambda x: (distribution.cdf(x) - distribution.cdf(low)) / weight).pvalue > 0.01
 
 
-def test_a_multivariate_prior_keeps_its_correlation():
+def test_multivariate_prior_keeps_correlation():
     covariance = torch.tensor([[0.04, 0.03], [0.03, 0.09]])
     prior = MultivariateNormalPrior(torch.tensor([5.0, 7.0]), covariance)
     drawn = lengthscales(RBFKernel(ard_num_dims=2, lengthscale_prior=prior)).numpy()
     np.testing.assert_allclose(np.cov(drawn.T), covariance, atol=0.01)
 
 
-def test_a_prior_that_can_only_be_sampled_is():
+def test_prior_without_quantiles_is_sampled():
     kernel = RBFKernel(lengthscale_prior=HorseshoePrior(0.5))
     drawn = lengthscales(kernel).numpy().ravel()
     # symmetric: the positive ones are its absolute values; without `expand` all would share one shrinkage
@@ -104,19 +104,19 @@ def test_a_prior_that_can_only_be_sampled_is():
     assert drawn.min() > 0 and stats.ks_2samp(drawn, expected).pvalue > 0.01
 
 
-def test_draws_are_double_although_the_prior_is_single():
+def test_prior_draws_are_float64():
     drawn = lengthscales(RBFKernel(lengthscale_prior=LogNormalPrior(0.0, 1.0)), draws=50)
     assert drawn.dtype == torch.float64 and bool((drawn.float().double() != drawn).all())
 
 
 @pytest.mark.parametrize("noise", ["per_output", "full"])
-def test_draws_have_the_density_of_the_raw_parameters(noise, draws=800):
+def test_prior_draws_match_raw_density(noise, draws=800):
     """E[∇ log q] = 0 under q, in every raw parameter: the means of the scores are within 4.5 standard errors of zero."""
     gp = full_model(noise)
     density, drawn = RawLogPrior(gp), draw_prior(gp, draws, random_state=0)
     parameters, scores = dict(gp.named_parameters()), []
     for index in range(draws):
-        place(gp, drawn, index)
+        set_parameters(gp, drawn, index)
         gradients = torch.autograd.grad(density(), [parameters[name] for name in drawn])
         scores.append(torch.cat([gradient.reshape(-1) for gradient in gradients]))
     scores = torch.stack(scores)
@@ -126,10 +126,10 @@ def test_draws_have_the_density_of_the_raw_parameters(noise, draws=800):
     assert errors.abs().max() < 4.5 and int((~read).sum()) == unread
 
 
-# --- the draws as a whole -----------------------------------------------------------------------------------------------------
+# --- the draws as a whole -------------------------------------------------------------------------------------------
 
 
-def test_draws_repeat_and_leave_everything_as_it_was():
+def test_prior_draws_are_reproducible_and_keep_state():
     gp = full_model()
     before, state = {name: one.detach().clone() for name, one in gp.named_parameters()}, torch.get_rng_state()
     numpy_state = np.random.get_state()[1].copy()  # noqa: NPY002
@@ -141,29 +141,29 @@ def test_draws_repeat_and_leave_everything_as_it_was():
     assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
 
 
-def test_a_sampled_prior_leaves_the_global_generator_alone():
+def test_sampled_prior_keeps_global_generator():
     kernel = RBFKernel(lengthscale_prior=HorseshoePrior(0.5)).double()
     state = torch.get_rng_state()
     first, again = (draw_prior(kernel, 5, random_state=0)["raw_lengthscale"] for _ in range(2))
     assert torch.equal(first, again) and torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_draw_can_be_placed():
+def test_set_parameters_writes_draw():
     gp = full_model()
     drawn = draw_prior(gp, 3, random_state=0)
-    place(gp, drawn, 2)
+    set_parameters(gp, drawn, 2)
     assert all(torch.equal(one, drawn[name][2]) for name, one in gp.named_parameters())
-    place(gp, {name: value[1] for name, value in drawn.items()})
+    set_parameters(gp, {name: value[1] for name, value in drawn.items()})
     assert all(torch.equal(one, drawn[name][1]) for name, one in gp.named_parameters())
 
 
-def test_what_is_not_trained_is_not_drawn():
+def test_fixed_parameters_are_not_drawn():
     gp = full_model()
     gp.mean.constant.requires_grad_(False)
     assert "mean.constant" not in draw_prior(gp, 1, random_state=0)
 
 
-def test_nothing_to_draw_is_an_empty_draw():
+def test_draw_without_parameters_is_empty():
     assert draw_prior(RBFKernel().requires_grad_(False), 3, random_state=0) == {}
 
 
@@ -171,10 +171,10 @@ def test_nothing_to_draw_is_an_empty_draw():
     ("kernel", "message"),
     [
         (RBFKernel(), r"no prior on raw_lengthscale.*register_data_priors"),
-        (RBFKernel(lengthscale_prior=SmoothedBoxPrior(0.1, 1.0)), "cannot draw from the prior lengthscale_prior"),
+        (RBFKernel(lengthscale_prior=SmoothedBoxPrior(0.1, 1.0)), "lengthscale_prior .* cannot be sampled"),
         (
             RBFKernel(lengthscale_prior=UniformPrior(0.1, 0.2), lengthscale_constraint=GreaterThan(0.5)),
-            "gives no weight",
+            "no mass",
         ),
         (
             RBFKernel(ard_num_dims=1, lengthscale_prior=MultivariateNormalPrior(torch.tensor([-9.0]), torch.eye(1))),
@@ -182,19 +182,19 @@ def test_nothing_to_draw_is_an_empty_draw():
         ),
     ],
 )
-def test_priors_that_cannot_be_drawn_from_are_refused(kernel, message):
+def test_draw_prior_rejects_unsupported_priors(kernel, message):
     with pytest.raises(OptionError, match=message):
         draw_prior(kernel.double(), 3, random_state=0)
 
 
-def test_a_prior_that_cannot_set_its_value_is_refused():
+def test_draw_prior_rejects_prior_without_setter():
     kernel = RBFKernel().double()
     kernel.register_prior("log_prior", NormalPrior(0.0, 1.0), lambda k: k.lengthscale.log())
-    with pytest.raises(OptionError, match=r"the prior log_prior cannot set what it reads: .* setting_closure"):
+    with pytest.raises(OptionError, match=r"log_prior .*setting_closure"):
         draw_prior(kernel, 1)
 
 
-def test_a_prior_on_a_function_with_a_setting_closure_is_drawn():
+def test_draw_prior_uses_setting_closure():
     kernel = RBFKernel().double()
     kernel.register_prior(
         "log_prior",
@@ -208,22 +208,22 @@ def test_a_prior_on_a_function_with_a_setting_closure_is_drawn():
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        ({"kernel.raw": torch.zeros(1)}, "no parameter 'kernel.raw'"),
-        ({"mean.constant": torch.zeros(3)}, r"has shape \(2,\)"),
+        ({"kernel.raw": torch.zeros(1)}, "got 'kernel.raw'"),
+        ({"mean.constant": torch.zeros(3)}, r"expected \(2,\)"),
     ],
 )
-def test_a_draw_of_another_model_is_refused(draw, message):
+def test_set_parameters_rejects_draw_of_another_model(draw, message):
     with pytest.raises(OptionError, match=message):
-        place(full_model(), draw)
+        set_parameters(full_model(), draw)
 
 
 @pytest.mark.parametrize("draws", [0, -1, 2.5])
-def test_the_number_of_draws_is_whole_and_positive(draws):
+def test_draw_prior_rejects_invalid_number_of_draws(draws):
     with pytest.raises(OptionError, match="number of draws"):
         draw_prior(full_model(), draws)
 
 
-# --- prior predictive ---------------------------------------------------------------------------------------------------------
+# --- prior predictive -----------------------------------------------------------------------------------------------
 
 X = torch.linspace(0, 2, 5, dtype=torch.float64).unsqueeze(-1).expand(-1, 2).contiguous()
 
@@ -237,8 +237,8 @@ def level_only(kernel, noise="full", features=None):
     return gp
 
 
-def require_moments(gp, drawn, covariance, standard_errors=5):
-    """The mean, and the covariance, of the draws of all values, within so many standard errors of what they should be."""
+def assert_moments(gp, drawn, covariance, standard_errors=5):
+    """Check mean and covariance of the draws of all values within some standard errors."""
     flat, mean = drawn.flatten(1), torch.tensor([1.0, -2.0]).double().repeat(len(X))
     k = len(flat)
     assert ((flat.mean(0) - mean).abs() < standard_errors * covariance.diagonal().sqrt() / math.sqrt(k)).all()
@@ -256,41 +256,41 @@ def with_level(gp, covariance):
     [operator_valued("decomposable"), CurlFreeKernel(RBFKernel(), num_dims=2)],
     ids=["separable", "dense"],
 )
-def test_functions_have_the_covariance_of_kernel_and_mean(kernel):
+def test_prior_functions_have_covariance_of_kernel_and_mean(kernel):
     if isinstance(kernel, DecomposableKernel):
         kernel = DecomposableKernel(RBFKernel(), num_outputs=2)
     gp = level_only(kernel)
     covariance = with_level(gp, to_dense(gp.kernel(X)).detach())
-    require_moments(gp, prior_predictive(gp, X, draws=800, noise=False, random_state=0), covariance)
+    assert_moments(gp, prior_predictive(gp, X, draws=800, noise=False, random_state=0), covariance)
 
 
-def test_features_stand_for_the_kernel_of_a_model_that_has_them():
+def test_prior_functions_use_features_of_model():
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2)
     gp = level_only(kernel, features=ORFF(kernel, 3, random_state=0))
     Phi = gp.features(X)
     covariance = with_level(gp, (Phi @ Phi.mT).to_dense().detach())
-    require_moments(gp, prior_predictive(gp, X, draws=800, noise=False, random_state=0), covariance)
+    assert_moments(gp, prior_predictive(gp, X, draws=800, noise=False, random_state=0), covariance)
 
 
-def test_random_features_stand_for_the_kernel_at_many_points(monkeypatch):
-    monkeypatch.setattr(prior_draws, "EXACT_SIZE", 4)
+def test_prior_functions_use_random_features_at_many_points(monkeypatch):
+    monkeypatch.setattr(prior_predictive_module, "MAX_EXACT_POINTS", 4)
     gp = level_only(DecomposableKernel(RBFKernel(), num_outputs=2))
     covariance = with_level(gp, to_dense(gp.kernel(X)).detach())
-    require_moments(gp, prior_predictive(gp, X, draws=300, noise=False, random_state=0), covariance)
+    assert_moments(gp, prior_predictive(gp, X, draws=300, noise=False, random_state=0), covariance)
 
 
-def test_noise_follows_its_prior():
+def test_prior_predictive_noise_follows_prior():
     """The logarithm of a squared noise is that of its variance plus that of a χ²(1), whose mean is ψ(½) + log 2."""
     gp = level_only(DecomposableKernel(RBFKernel(), num_outputs=2))
     latent, noisy = (prior_predictive(gp, X, draws=800, noise=noise, random_state=0) for noise in (False, True))
     noise = (noisy - latent)[:, 0]
     expected = gp.noise_model.covariance_prior.loc + digamma(0.5) + math.log(2)
-    spread = math.sqrt((1.5**2 + math.pi**2 / 2) / 800)
-    assert ((noise.square().log().mean(0) - expected).abs() < 5 * spread).all()
+    std = math.sqrt((1.5**2 + math.pi**2 / 2) / 800)
+    assert ((noise.square().log().mean(0) - expected).abs() < 5 * std).all()
     assert abs(stats.spearmanr(*noise.numpy().T).statistic) < 5 / math.sqrt(800)  # correlations have mean zero
 
 
-def test_predictive_draws_repeat_and_leave_the_model_alone():
+def test_prior_predictive_is_reproducible_and_keeps_model():
     gp = full_model()
     before = {name: one.detach().clone() for name, one in gp.named_parameters()}
     state = torch.get_rng_state()
@@ -300,28 +300,28 @@ def test_predictive_draws_repeat_and_leave_the_model_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_singular_kernel_is_drawn_too():
+def test_prior_predictive_supports_singular_kernel():
     gp = level_only(DecomposableKernel(RBFKernel(), output_matrix=torch.ones(2, 2)))
     twice = torch.cat([X, X])
     drawn = prior_predictive(gp, twice, draws=20, noise=False, random_state=0) - gp.mean(twice[:1]).detach()
     torch.testing.assert_close(drawn[:, :5], drawn[:, 5:], atol=1e-4, rtol=0)
 
 
-def test_a_likelihood_draws_observations_of_its_own_kind():
+def test_prior_predictive_draws_from_likelihood():
     gp = VariationalGP(DecomposableKernel(RBFKernel(), num_outputs=2), "poisson")
     register_data_priors(gp, normal(20, 2), torch.ones(20, 2))
     drawn = prior_predictive(gp, X, draws=4, random_state=0)
     assert bool((drawn == drawn.round()).all() and (drawn >= 0).all())
 
 
-def test_default_priors_on_a_full_matrix_can_be_drawn_from():
+def test_default_priors_on_full_matrix_can_be_drawn():
     kernel = DecomposableKernel(RBFKernel(), output_matrix=FullMatrix(3)).double()
     register_default_priors(kernel, num_dims=2)
     found = draw_prior(kernel, 4, random_state=0)
     assert found["output_module.log_scale"].shape == (4, 3) and found["output_module.lower"].shape == (4, 3)
 
 
-def test_what_a_likelihood_lacks_is_told_with_who_gives_it():
+def test_missing_likelihood_prior_error_names_function():
     X = torch.linspace(0, 1, 8, dtype=torch.float64).unsqueeze(-1)
     gp = VariationalGP(DecomposableKernel(RBFKernel(), num_outputs=1), likelihood="student_t", inducing=X)
     register_data_priors(gp, X, X.sin())

@@ -16,7 +16,7 @@ from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.sampling.diagnostics import effective_size
 from ovkgp.inference.sampling.laplace import sample_laplace
 from ovkgp.inference.sampling.nuts import sample_nuts
-from ovkgp.inference.sampling.prior_predictive import draw_prior, place
+from ovkgp.inference.sampling.prior_predictive import draw_prior, set_parameters
 from ovkgp.inference.sampling.svi import sample_svi
 from ovkgp.inference.training.log_posterior import LogPosterior
 
@@ -60,7 +60,7 @@ SITES = {
 }
 
 
-def test_posterior_means_are_those_of_gpytorch_with_pyro(record_property):
+def test_posterior_means_match_gpytorch_with_pyro(record_property):
     x = torch.linspace(0, 5, 12, dtype=torch.float64)
     y = x.sin() + 0.3 * torch.randn(12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     model = Theirs(x, y).double()
@@ -87,7 +87,7 @@ def test_posterior_means_are_those_of_gpytorch_with_pyro(record_property):
         assert mine.std() == pytest.approx(other.std(), rel=0.25)
 
 
-# --- simulation-based calibration -------------------------------------------------------------------------------------
+# --- simulation-based calibration -----------------------------------------------------------------------------------
 
 LEVELS, BINS = 15, 8
 """Draws that each true value is ranked among, and bins for the 16 possible ranks."""
@@ -100,7 +100,7 @@ def data_sets(count):
     drawn = draw_prior(gp, count, random_state=11)
     generator = torch.Generator().manual_seed(12)
     for index in range(count):
-        place(gp, drawn, index)
+        set_parameters(gp, drawn, index)
         with torch.no_grad():
             covariance = gp.kernel(X).to_dense() + gp.noise * torch.eye(len(X), dtype=torch.float64)
             Y = torch.linalg.cholesky(covariance) @ torch.randn(len(X), 1, generator=generator, dtype=torch.float64)
@@ -124,7 +124,7 @@ def ranks(sample, count):
 
 
 def uniformity(found):
-    """The p-value of each hyperparameter's ranks under a uniform law."""
+    """Return the p-value of each hyperparameter's ranks under a uniform distribution."""
     counts = [np.bincount(column * BINS // (LEVELS + 1), minlength=BINS) for column in found.T]
     return {name: chisquare(count).pvalue for name, count in zip(NAMES, counts, strict=True)}
 
@@ -142,7 +142,7 @@ def test_nuts_is_calibrated(record_property):
 
 
 @pytest.mark.parametrize("method, count", [("laplace", 200), ("svi", 100)])
-def test_the_departure_of_approximations_is_reported(method, count, record_property, capsys):
+def test_miscalibration_of_approximations_is_reported(method, count, record_property, capsys):
     def sample(density, seed):
         if method == "laplace":
             return sample_laplace(density, LEVELS, seed).flat

@@ -10,9 +10,9 @@ from sampler_cases import Gaussian, GlobalState, KnownDensity, correlated, half_
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.sampling import svi as autoguides
-from ovkgp.inference.sampling.draws import draw_inside
-from ovkgp.inference.sampling.laplace import local_gaussian
+from ovkgp.inference.sampling import svi
+from ovkgp.inference.sampling.draws import draw_where_finite
+from ovkgp.inference.sampling.laplace import find_laplace_approximation
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.sampling.svi import BatchDensity, sample_svi
 from ovkgp.inference.training.log_posterior import LogPosterior
@@ -22,7 +22,7 @@ from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import DecomposableKernel
 
 
-def test_the_multivariate_guide_finds_a_gaussian():
+def test_multivariate_guide_finds_gaussian():
     density = correlated()
     sampled = sample_svi(density, 2000, "multivariate", seed=0)
     deviations = np.sqrt(np.diag(density.covariance))
@@ -31,11 +31,11 @@ def test_the_multivariate_guide_finds_a_gaussian():
     np.testing.assert_allclose(
         np.corrcoef(sampled.flat.T), density.covariance / np.outer(deviations, deviations), atol=0.08
     )
-    assert sampled.attrs["elbo"] == pytest.approx(0.0, abs=0.02)  # log of the normaliser, 1
+    assert sampled.attrs["elbo"] == pytest.approx(0.0, abs=0.02)  # log of the normalizer, 1
     assert sampled.attrs["khat"] < 0.7
 
 
-def test_the_normal_guide_finds_the_conditional_spreads():
+def test_normal_guide_finds_conditional_stds():
     # the independent Gaussian nearest to N(m, S) has the variances 1 / (S⁻¹)_ii
     density = Gaussian([1.0, -2.0], [[1.0, 0.8], [0.8, 1.0]])
     with pytest.warns(FitWarning, match="k̂"):
@@ -46,7 +46,7 @@ def test_the_normal_guide_finds_the_conditional_spreads():
     assert sampled.attrs["elbo"] == pytest.approx(np.log(0.6), abs=0.05)  # −KL = ½ log det of the correlations
 
 
-def test_the_low_rank_guide_finds_a_direction_plus_a_diagonal():
+def test_low_rank_guide_finds_direction_plus_diagonal():
     direction = np.array([1.0, -2.0, 0.5, 1.0])
     density = Gaussian(np.zeros(4), np.diag([0.5, 0.3, 0.4, 0.2]) + np.outer(direction, direction))
     sampled = sample_svi(density, 2000, "low_rank", seed=0)
@@ -54,13 +54,13 @@ def test_the_low_rank_guide_finds_a_direction_plus_a_diagonal():
     assert sampled.attrs["elbo"] > -0.1
 
 
-def test_the_multivariate_bound_is_the_best_and_none_exceeds_the_normaliser():
+def test_multivariate_bound_is_best_and_below_normalizer():
     density = correlated()
     found = {guide: sample_svi(density, 1000, guide, seed=1).attrs for guide in ("normal", "multivariate")}
     assert found["normal"]["elbo"] + 0.1 < found["multivariate"]["elbo"] < 0.05
 
 
-def test_a_skewed_density_moves_the_guide_away_from_the_mode():
+def test_skewed_density_moves_guide_from_mode():
     # e^u ~ Gamma(2, 1): the best Gaussian in u has mean log 2 − s²/2 and variance s² = 1/2
     def function(u):
         return float(2 * u[0] - np.exp(u[0])), 2 - np.exp(u)
@@ -70,7 +70,7 @@ def test_a_skewed_density_moves_the_guide_away_from_the_mode():
     assert sampled.flat.mean() == pytest.approx(np.log(2) - 0.25, abs=0.06)
 
 
-def test_a_place_that_cannot_be_evaluated_draws_the_guide_back():
+def test_failures_draw_guide_back():
     density = half_plane()
     sampled = sample_svi(density, 500, "multivariate", seed=0)
     assert density.failures > 0 and np.isfinite(sampled.flat).all()
@@ -78,41 +78,41 @@ def test_a_place_that_cannot_be_evaluated_draws_the_guide_back():
     assert np.isfinite(sampled.stats["lp"]).all() and 0 < sampled.attrs["num_failed_draws"] < 50
 
 
-def test_shapes_and_densities():
+def test_svi_draws_have_shapes_and_densities():
     density = correlated()
     sampled = sample_svi(density, 30, "multivariate", seed=0)
     assert sampled.u.shape == (1, 30, 3) and sampled.attrs["guide"] == "multivariate" and sampled.attrs["steps"] > 100
     np.testing.assert_allclose(sampled.stats["lp"][0], [density(u)[0] for u in sampled.flat])
 
 
-def test_an_unknown_guide_is_refused():
+def test_svi_rejects_unknown_guide():
     with pytest.raises(OptionError, match="guide must be one of"):
         sample_svi(correlated(), 10, "flow", seed=0)
 
 
-def test_ctrl_c_keeps_the_guide_as_it_is():
+def test_interrupt_keeps_present_guide():
     with pytest.warns(FitWarning, match="interrupted"):
         sampled = sample_svi(correlated(interrupt_at=500), 100, "multivariate", seed=0)
     assert sampled.attrs["interrupted"] == 1 and sampled.u.shape == (1, 100, 3)
 
 
-def test_ctrl_c_while_draws_are_checked_keeps_those_so_far():
-    local = autoguides.coordinates(local_gaussian(correlated()), "normal")
-    with pytest.warns(FitWarning, match="training q was interrupted"):
-        draw, _ = autoguides.fitted_guide(correlated(interrupt_at=100), local, "normal", seed=0)
-    with pytest.warns(FitWarning, match="kept 20 of 50 draws"):
-        inside = draw_inside(correlated(interrupt_at=21), draw, 50)
+def test_interrupt_during_checks_keeps_draws():
+    laplace = svi.guide_coordinates(find_laplace_approximation(correlated()), "normal")
+    with pytest.warns(FitWarning, match="Training of q was interrupted"):
+        draw, _ = svi.fit_guide(correlated(interrupt_at=100), laplace, "normal", seed=0)
+    with pytest.warns(FitWarning, match="20 of 50 draws"):
+        inside = draw_where_finite(correlated(interrupt_at=21), draw, 50)
     assert inside.u.shape == (20, 3) and inside.interrupted
     with pytest.raises(KeyboardInterrupt):
-        draw_inside(correlated(interrupt_at=1), draw, 50)
+        draw_where_finite(correlated(interrupt_at=1), draw, 50)
 
 
-def test_the_same_seed_gives_the_same_draws():
+def test_draws_are_reproducible():
     first, again = (sample_svi(correlated(interrupt_at=400), 20, "low_rank", seed=3).u for _ in range(2))
     assert (first == again).all()
 
 
-def test_global_state_is_left_alone():
+def test_global_state_is_unchanged():
     pyro.get_param_store()["mine"] = torch.ones(2)
     before = GlobalState()
     sample_svi(correlated(interrupt_at=300), 10, "multivariate", seed=0)
@@ -132,13 +132,13 @@ def problem(n=60, likelihood="gaussian"):
 def batch_density(batch_size=20):
     gp, X, Y = problem()
     density = LogPosterior(gp, X, Y)
-    density.gp._settle(density.gp.observe(X, Y))
+    density.gp.fit_variational_distribution(X, Y)
     return BatchDensity(density, density.gp.observe(X, Y), batch_size, seed=0)
 
 
-def test_estimates_of_a_partition_average_to_the_whole():
+def test_batch_estimates_average_to_full_estimate():
     batches = batch_density()
-    u = batches.log_posterior.start() + 0.1
+    u = batches.log_posterior.initial_point() + 0.1
     rows = torch.randperm(60, generator=torch.Generator().manual_seed(3)).split(20)
     parts = [batches.estimate(u, batches.data.rows(part)) for part in rows]
     value, gradient = batches.estimate(u, batches.data)
@@ -146,18 +146,18 @@ def test_estimates_of_a_partition_average_to_the_whole():
     np.testing.assert_allclose(np.mean([part[1] for part in parts], 0), gradient, rtol=1e-8, atol=1e-8)
 
 
-def test_at_the_best_q_the_estimate_of_all_rows_is_the_collapsed_density():
+def test_batch_estimate_of_all_rows_is_collapsed_density():
     batches = batch_density()
-    u = batches.log_posterior.start()
+    u = batches.log_posterior.initial_point()
     value, gradient = batches.estimate(u, batches.data)
     expected, slope = batches.log_posterior(u)
     assert value == pytest.approx(expected, rel=1e-8)
     np.testing.assert_allclose(gradient, slope, rtol=1e-5, atol=1e-5)  # the envelope theorem
 
 
-def test_every_call_takes_other_rows_and_moves_the_weights():
+def test_batch_density_uses_new_rows_and_moves_weights():
     batches = batch_density()
-    u = batches.log_posterior.start()
+    u = batches.log_posterior.initial_point()
     before = batches.gp.q_
     first, second = batches(u)[0], batches(u)[0]
     assert first != second and batches.gp.q_ is not before
@@ -166,18 +166,18 @@ def test_every_call_takes_other_rows_and_moves_the_weights():
 @pytest.fixture
 def _short(monkeypatch):
     """Fewer steps than a user takes."""
-    monkeypatch.setattr(variational_gp, "NUM_STEPS", 400)
-    monkeypatch.setattr(autoguides, "HALVINGS", 3)
-    monkeypatch.setattr(autoguides, "MAX_WINDOWS", 3)
+    monkeypatch.setattr(variational_gp, "DEFAULT_BATCH_STEPS", 400)
+    monkeypatch.setattr(svi, "NUM_HALVINGS", 3)
+    monkeypatch.setattr(svi, "MAX_WINDOWS_PER_STEP_SIZE", 3)
 
 
-def test_the_centre_is_a_mode_of_the_collapsed_posterior_and_the_spread_smaller(_short):
+def test_batch_svi_center_is_collapsed_mode_with_smaller_std(_short):
     gp, X, Y = problem()
     before, state = {name: value.clone() for name, value in gp.state_dict().items()}, GlobalState()
     options = {"draws": 200, "random_state": 0, "prior_draws": 5, "posterior_predictive": False}
     data = sample_hyperparameters(gp, X, Y, "svi", batch_size=20, **options)
     assert GlobalState() == state and all(torch.equal(before[name], value) for name, value in gp.state_dict().items())
-    with torch.no_grad():  # the search for the mode begins at the centre
+    with torch.no_grad():  # the search for the mode begins at the center
         for name, values in data["unconstrained_posterior"].items():
             gp.get_parameter(name).copy_(torch.as_tensor(values.mean(("chain", "draw")).values))
     exact = sample_hyperparameters(gp, X, Y, "laplace", **options)
@@ -189,32 +189,32 @@ def test_the_centre_is_a_mode_of_the_collapsed_posterior_and_the_spread_smaller(
     assert attrs["batch_size"] == 20 and "khat" not in attrs and "no leave-one-out" in attrs["log_likelihood"]
 
 
-def test_another_likelihood():
+def test_batch_svi_supports_other_likelihoods():
     gp, X, Y = problem(likelihood="student_t")
     density = LogPosterior(gp, X, Y)
-    density.gp._settle(density.gp.observe(X, Y))
+    density.gp.fit_variational_distribution(X, Y)
     batches = BatchDensity(density, density.gp.observe(X, Y), 20, seed=0)
-    value, gradient = batches(density.start())
+    value, gradient = batches(density.initial_point())
     assert np.isfinite(value) and np.isfinite(gradient).all() and len(gradient) == len(density)
-    assert {"scale", "df"} <= set(density.variables(density.start()))
+    assert {"scale", "df"} <= set(density.variables(density.initial_point()))
 
 
-def test_ctrl_c_while_the_centre_is_sought_is_passed_on(monkeypatch):
+def test_interrupt_during_search_for_center_is_raised(monkeypatch):
     gp, X, Y = problem()
 
     def interrupted(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(variational_training.BatchTraining, "natural", interrupted)
-    with pytest.warns(FitWarning, match="interrupted"), pytest.raises(KeyboardInterrupt, match="nothing to keep"):
+    monkeypatch.setattr(variational_training.BatchTraining, "take_natural_step", interrupted)
+    with pytest.warns(FitWarning, match="interrupted"), pytest.raises(KeyboardInterrupt, match="before the first draw"):
         sample_hyperparameters(gp, X, Y, "svi", batch_size=20, random_state=0)
 
 
-def test_batches_are_for_svi_and_variational_models():
+def test_batch_size_requires_svi_and_variational_model():
     gp, X, Y = problem()
-    with pytest.raises(OptionError, match="batch_size is for"):
+    with pytest.raises(OptionError, match="batch_size"):
         sample_hyperparameters(gp, X, Y, "laplace", batch_size=10)
-    with pytest.raises(OptionError, match="batch_size is for"):
+    with pytest.raises(OptionError, match="batch_size"):
         sample_hyperparameters(OperatorValuedGP(gp.kernel), X, Y, "svi", batch_size=10)
     with pytest.raises(OptionError, match="batch_size must be at least 1"):
         sample_hyperparameters(gp, X, Y, "svi", batch_size=0)

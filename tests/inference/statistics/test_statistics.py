@@ -14,18 +14,18 @@ from ovkgp.exceptions import InputError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.row_sample import Landmarks, choose_landmarks, row_priorities
-from ovkgp.inference.statistics.accumulation import gather
-from ovkgp.inference.statistics.rows import BlockGram, grams_by_output, observed_patterns, row_groups
+from ovkgp.inference.model.row_sample import Landmarks, choose_landmarks, hash_rows
+from ovkgp.inference.statistics.accumulation import compute_statistics
+from ovkgp.inference.statistics.rows import BlockGram, compute_grams_by_output, find_patterns, make_row_groups
 from ovkgp.inference.statistics.statistics import (
     OutputStatistics,
     Statistics,
+    compute_output_moments,
     make_surrogate_data,
-    output_moments,
     statistics_from_tensors,
-    whitened,
+    whiten_statistics,
 )
-from ovkgp.inference.statistics.weight_space import weight_system
+from ovkgp.inference.statistics.weight_space import make_weight_system
 from ovkgp.kernels import DecomposableKernel, IndependentKernel
 
 KINDS = {
@@ -43,9 +43,9 @@ def case(request):
     return Case(*KINDS[request.param], mean="linear", n=60)
 
 
-def gathered(case, data=None, **options):
+def statistics_of(case, data=None, **options):
     with torch.no_grad():
-        return gather(case.features, case.mean, case.noise, case.data if data is None else data, **options)
+        return compute_statistics(case.features, case.mean, case.noise, case.data if data is None else data, **options)
 
 
 def same(a, b, tolerance=1e-10):
@@ -64,12 +64,12 @@ def same(a, b, tolerance=1e-10):
 
 
 def parts(case, sizes, **options):
-    """Consecutive pieces of the data, all gathered in the layout of the whole."""
-    layout = gathered(case).layout
-    pieces = zip(case.data.X.split(sizes), case.data.Y.split(sizes), strict=True)
+    """Statistics of consecutive parts of the data, all in the layout of the whole."""
+    layout = statistics_of(case).layout
+    arrays = zip(case.data.X.split(sizes), case.data.Y.split(sizes), strict=True)
     noises = [None] * len(sizes) if case.data.noise is None else case.data.noise.split(sizes)
-    data = [Observations(*piece, noise) for piece, noise in zip(pieces, noises, strict=True)]
-    return [gathered(case, piece, layout=layout, **options) for piece in data]
+    data = [Observations(*pair, noise) for pair, noise in zip(arrays, noises, strict=True)]
+    return [statistics_of(case, part, layout=layout, **options) for part in data]
 
 
 def sizes(case):
@@ -77,17 +77,17 @@ def sizes(case):
     return [17, 1, n - 28, 10]
 
 
-def test_the_order_and_the_chunks_do_not_matter(case):
-    whole = gathered(case, num_landmarks=20)
+def test_statistics_do_not_depend_on_order_or_chunks(case):
+    whole = statistics_of(case, num_landmarks=20)
     shuffled = case.data.rows(torch.randperm(case.data.num_rows, generator=torch.Generator().manual_seed(0)))
-    same(gathered(case, shuffled, num_landmarks=20), whole)
+    same(statistics_of(case, shuffled, num_landmarks=20), whole)
     for chunk_rows in (1, 7, 59):
-        same(gathered(case, chunk_rows=chunk_rows, num_landmarks=20), whole)
+        same(statistics_of(case, chunk_rows=chunk_rows, num_landmarks=20), whole)
 
 
 def test_statistics_are_a_commutative_monoid(case):
     a, b, c, d = parts(case, sizes(case), num_landmarks=20)
-    whole = gathered(case, num_landmarks=20)
+    whole = statistics_of(case, num_landmarks=20)
     same(a + b, b + a, 0.0)
     same((a + b) + (c + d), a + ((b + c) + d))
     same(sum([d, b, a, c]), whole)
@@ -100,74 +100,74 @@ def test_statistics_are_a_commutative_monoid(case):
         1 + a
 
 
-def test_gradients_flow_through_a_sum(case):
-    """The evidence of added pieces has the gradient of the evidence of the whole."""
+def test_statistics_sum_has_gradients(case):
+    """The evidence of added parts has the gradient of the evidence of the whole."""
     parameters = [t for t in case.features.parameters() if t.requires_grad]
     template = case.features(case.data.X[:1])
 
     def gradient(statistics):
-        system = weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
+        system = make_weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
         return torch.autograd.grad(system.log_density, parameters, retain_graph=True)
 
-    whole = gather(case.features, case.mean, case.noise, case.data)
+    whole = compute_statistics(case.features, case.mean, case.noise, case.data)
     halves = case.data.rows(slice(0, 20)), case.data.rows(slice(20, None))
-    added = sum(gather(case.features, case.mean, case.noise, half, layout=whole.layout) for half in halves)
+    added = sum(compute_statistics(case.features, case.mean, case.noise, half, layout=whole.layout) for half in halves)
     for found, expected in zip(gradient(added), gradient(whole), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9)
 
 
-def test_a_shared_gram_becomes_one_for_each_output():
+def test_statistics_by_output_splits_a_shared_gram():
     case = Case("helmholtz", "per_output", 0.3, n=40)
     data = case.data
     complete = data.observed.all(1)
     assert 0 < complete.sum() < len(complete)
-    pieces = [gathered(case, data.rows(rows)) for rows in (complete, ~complete)]
-    assert [piece.layout for piece in pieces] == ["shared", "by_output"]
-    whole = gathered(case)
-    same(pieces[0] + pieces[1], whole)
-    same(pieces[1] + pieces[0], whole)
-    same(pieces[0].by_output(), gathered(case, data.rows(complete), layout="by_output"))
+    first, second = [statistics_of(case, data.rows(rows)) for rows in (complete, ~complete)]
+    assert [first.layout, second.layout] == ["shared", "by_output"]
+    whole = statistics_of(case)
+    same(first + second, whole)
+    same(second + first, whole)
+    same(first.by_output(), statistics_of(case, data.rows(complete), layout="by_output"))
 
 
-def test_float32_data_are_summed_in_float64():
+def test_statistics_of_float32_data_are_summed_in_float64():
     case = Case("curl-free", "shared", 0.0, n=30)
     single = Observations(case.data.X.float(), case.data.Y.float())
-    statistics = gathered(case, single, chunk_rows=7)
+    statistics = statistics_of(case, single, chunk_rows=7)
     assert statistics.gram.dtype == torch.float64
-    same(statistics, gathered(case, Observations(single.X.double(), single.Y.double())))
+    same(statistics, statistics_of(case, Observations(single.X.double(), single.Y.double())))
 
 
-def test_rows_without_outputs_and_no_rows_at_all():
+def test_statistics_ignore_rows_without_outputs():
     case = Case("curl-free", "shared", 0.0, n=20)
     X, Y = case.data.X, case.data.Y.clone()
     Y[3:12] = torch.nan
     kept = torch.cat([torch.arange(3), torch.arange(12, 20)])
-    expected = gathered(case, Observations(X[kept], Y[kept]))
+    expected = statistics_of(case, Observations(X[kept], Y[kept]))
     for chunk_rows in (None, 4):
-        same(gathered(case, Observations(X, Y), chunk_rows=chunk_rows), expected)
-    assert gathered(case, Observations(X[3:12], Y[3:12])).layout == "empty"
+        same(statistics_of(case, Observations(X, Y), chunk_rows=chunk_rows), expected)
+    assert statistics_of(case, Observations(X[3:12], Y[3:12])).layout == "empty"
 
 
-def test_what_does_not_add_is_an_error():
+def test_statistics_reject_incompatible_summands():
     case = Case("curl-free", "per_output", 0.0)
-    a = gathered(case, fingerprint="abc")
+    a = statistics_of(case, fingerprint="abc")
     with pytest.raises(InputError, match="'abc' and 'xyz'"):
-        a + gathered(case, fingerprint="xyz")
+        a + statistics_of(case, fingerprint="xyz")
     known = Observations(case.data.X, case.data.Y, torch.ones_like(case.data.Y))
-    with pytest.raises(InputError, match="noise is known for each entry in one"):
-        a + gathered(case, known, fingerprint="abc")
-    with pytest.raises(InputError, match="num_basis is 1 in one and 3 in the other"):
+    with pytest.raises(InputError, match="noise"):
+        a + statistics_of(case, known, fingerprint="abc")
+    with pytest.raises(InputError, match="num_basis=1 and num_basis=3"):
         linear = Case("curl-free", mean="linear")
-        a + gathered(linear, fingerprint="abc")
-    with pytest.raises(InputError, match="num_scalar_features is 12 in one and 24 in the other"):
-        a + gathered(Case("helmholtz", missing=0.0), fingerprint="abc")
+        a + statistics_of(linear, fingerprint="abc")
+    with pytest.raises(InputError, match="num_scalar_features=12 and num_scalar_features=24"):
+        a + statistics_of(Case("helmholtz", missing=0.0), fingerprint="abc")
     full = Case("own", "full", 0.0)
     with pytest.raises(InputError):
-        a + gathered(full, fingerprint="abc")
+        a + statistics_of(full, fingerprint="abc")
 
 
-def test_statistics_come_back_from_tensors_and_json(case):
-    statistics = gathered(case, num_landmarks=10, fingerprint="f")
+def test_statistics_are_restored_from_tensors_and_json(case):
+    statistics = statistics_of(case, num_landmarks=10, fingerprint="f")
     tensors, header = statistics.tensors()
     assert all(torch.is_tensor(tensor) for tensor in tensors.values())
     again = Statistics.from_tensors(tensors, json.loads(json.dumps(header)))
@@ -198,8 +198,8 @@ def test_landmarks_do_not_depend_on_order_or_chunks(monkeypatch):
         monkeypatch.setitem(choose_landmarks.__globals__, "CHUNK_ROWS", at_once)
         other = choose_landmarks(data.rows(rows), 40)
         assert torch.equal(other.X, whole.X) and torch.equal(other.observed, whole.observed)
-    pieces = [choose_landmarks(data.rows(slice(start, start + 70)), 40) for start in range(0, data.num_rows, 70)]
-    merged = sum(pieces[::-1], Landmarks.none())
+    parts = [choose_landmarks(data.rows(slice(start, start + 70)), 40) for start in range(0, data.num_rows, 70)]
+    merged = sum(parts[::-1], Landmarks.empty())
     assert torch.equal(merged.X, whole.X) and torch.equal(merged.priorities, whole.priorities)
 
 
@@ -215,22 +215,22 @@ def test_landmarks_are_rows_of_the_data_with_their_masks_and_copies_count_once()
     assert len(chosen + choose_landmarks(other_mask, 1000)) == data.num_rows + other_mask.num_rows
 
 
-def test_landmarks_are_a_fair_sample():
-    """Of 20 000 points on a line, 1000 kept: each tenth has 100 ± 5 standard deviations of a hypergeometric count."""
+def test_landmarks_are_a_uniform_sample():
+    """1000 of 20 000 points on a line: each tenth has 100 ± 5 standard deviations of a hypergeometric count."""
     X = torch.linspace(0, 1, 20_000, dtype=torch.float64).unsqueeze(-1)
     chosen = choose_landmarks(Observations(X, torch.zeros_like(X)), 1000)
     counts = np.histogram(chosen.X.numpy(), bins=10, range=(0, 1))[0]
     assert np.abs(counts - 100).max() < 5 * np.sqrt(1000 * 0.1 * 0.9 * 19 / 20)
 
 
-def test_priorities_of_zero_and_minus_zero_agree_and_of_dtypes():
+def test_hash_rows_does_not_depend_on_the_sign_of_zero_or_dtype():
     zeros = Observations(torch.tensor([[0.0], [-0.0]], dtype=torch.float64), torch.zeros(2, 1))
-    assert row_priorities(zeros).unique().numel() == 1
+    assert hash_rows(zeros).unique().numel() == 1
     halves = Observations(torch.tensor([[0.5, 0.25]]), torch.zeros(1, 1))
-    assert torch.equal(row_priorities(halves), row_priorities(halves.double()))
+    assert torch.equal(hash_rows(halves), hash_rows(halves.double()))
 
 
-def test_no_landmarks_and_the_smaller_limit():
+def test_landmarks_respect_the_smaller_limit():
     data = points(60)
     assert len(choose_landmarks(data, 0)) == 0
     merged = choose_landmarks(data, 30) + choose_landmarks(data, 10)
@@ -238,12 +238,12 @@ def test_no_landmarks_and_the_smaller_limit():
 
 
 @pytest.mark.parametrize("p", [3, 64, 70, 130])
-def test_patterns_of_any_number_of_outputs(p):
+def test_find_patterns_of_any_number_of_outputs(p):
     generator = torch.Generator().manual_seed(0)
     distinct = torch.rand(5, p, generator=generator) < 0.5
     which = torch.randint(5, (40,), generator=generator)
     observed = distinct[which]
-    patterns, found, counts = observed_patterns(observed)
+    patterns, found, counts = find_patterns(observed)
     assert torch.equal(patterns[found], observed) and len(patterns) == len(observed.unique(dim=0)) == len(counts)
     assert torch.equal(counts, torch.bincount(found))
 
@@ -275,13 +275,13 @@ def gram_data(n=900):
 
 @pytest.mark.parametrize("adding", [0, 100, 10_000])
 @pytest.mark.parametrize("known", [False, True])
-def test_grams_by_output_however_the_rows_are_grouped(adding, known, monkeypatch):
-    """From every pattern of missing outputs multiplied once, to every output on its own."""
-    monkeypatch.setitem(row_groups.__globals__, "ADDING", adding)
+def test_compute_grams_by_output_does_not_depend_on_the_groups(adding, known, monkeypatch):
+    """From one product per pattern of missing outputs to one per output."""
+    monkeypatch.setitem(make_row_groups.__globals__, "GRAM_ADDITION_ROWS", adding)
     data, scalar_features, basis, Y = gram_data()
     if known:
         data = Observations(data.X, data.Y, 0.1 + torch.rand_like(data.Y))
-    groups = row_groups(data)
+    groups = make_row_groups(data)
     entries = torch.zeros_like(data.observed, dtype=torch.int64)
     for group in groups:
         for a in group.outputs:
@@ -289,36 +289,39 @@ def test_grams_by_output_however_the_rows_are_grouped(adding, known, monkeypatch
     assert torch.equal(entries, data.observed.long())
     if not known:
         assert max(len(group.outputs) for group in groups) == (1 if adding == 10_000 else 3)
-    grams = grams_by_output(scalar_features, basis, Y, groups)
+    grams = compute_grams_by_output(scalar_features, basis, Y, groups)
     for a, gram in enumerate(grams):
         scale = torch.where(data.observed[:, a], 1.0 if data.noise is None else data.noise[:, a].rsqrt(), 0.0)
         rows = torch.cat([*scalar_features, basis, Y[:, [a]]], 1) * scale.unsqueeze(1)
         torch.testing.assert_close(gram, rows.mT @ rows, rtol=1e-12, atol=1e-12)
 
 
-def test_an_output_that_no_row_of_a_chunk_shows():
+def test_statistics_accept_chunks_without_an_output():
     case = Case("curl-free", "per_output", 0.0, n=20)
     Y = case.data.Y.clone()
     Y[:10, 0] = torch.nan
     data = Observations(case.data.X, Y)
-    same(gathered(case, data, chunk_rows=5), gathered(case, data))
+    same(statistics_of(case, data, chunk_rows=5), statistics_of(case, data))
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["shared", "by output", "whitened"])
-def test_memory_of_evidence_and_gradient_does_not_grow_with_the_rows(kind, monkeypatch):
-    """Four times the rows: the same peak, but for the data themselves, whose chunks are views of them, and their mask."""
-    for name in ("choose_landmarks", "whitened_log_noise"):
-        monkeypatch.setitem(gather.__globals__[name].__globals__, "CHUNK_ROWS", 100)
+def test_statistics_memory_does_not_grow_with_the_rows(kind, monkeypatch):
+    """Four times the rows: the same peak, but for the data themselves, whose chunks are views of them, and their
+    mask."""
+    for name in ("choose_landmarks", "compute_log_noise"):
+        monkeypatch.setitem(compute_statistics.__globals__[name].__globals__, "CHUNK_ROWS", 100)
     peaks, given = [], []
     for n in (600, 2400):
         case = Case(*KINDS[kind], n=n)
         with PeakMemory() as watch:
-            statistics = gather(case.features, case.mean, case.noise, case.data, chunk_rows=100, num_landmarks=50)
+            statistics = compute_statistics(
+                case.features, case.mean, case.noise, case.data, chunk_rows=100, num_landmarks=50
+            )
             template = case.features(case.data.X[:1])
-            system = weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
+            system = make_weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
             torch.autograd.grad(system.log_density, list(case.parameters().values()), allow_unused=True)
         peaks.append(watch.peak)
         given.append(8 * (case.data.X.numel() + case.data.Y.numel()) + case.data.observed.numel())
@@ -327,7 +330,7 @@ def test_memory_of_evidence_and_gradient_does_not_grow_with_the_rows(kind, monke
 
 
 BASES = {"zero": 0, "constant": 1, "linear": 3}
-WAVES = [name for name in MAPS if name not in WHITENED]
+UNWHITENED = [name for name in MAPS if name not in WHITENED]
 
 
 def close(actual, expected, rtol=1e-10):
@@ -335,20 +338,20 @@ def close(actual, expected, rtol=1e-10):
 
 
 def both(name, mean, noise="full"):
-    """Shared statistics of complete data, converted, and the same data gathered whitened."""
+    """Shared statistics of complete data, converted, and those of the same data in the whitened layout."""
     case = Case(name, noise=noise, missing=0.0, mean=mean)
     parts = case.features, case.mean, case.noise, case.data
     with torch.no_grad():
-        shared, direct = gather(*parts), gather(*parts, layout="whitened", fingerprint="w")
+        shared, direct = compute_statistics(*parts), compute_statistics(*parts, layout="whitened", fingerprint="w")
         assert shared.layout == "shared"
         template = case.features(case.data.X[:1])
-        return case, whitened(shared, template, case.noise.matrix(), "w"), direct
+        return case, whiten_statistics(shared, template, case.noise.matrix(), "w"), direct
 
 
 @pytest.mark.parametrize("noise", ["full", "per_output", "shared"])
 @pytest.mark.parametrize("mean", BASES)
-@pytest.mark.parametrize("name", WAVES)
-def test_converted_are_those_gathered_whitened(name, mean, noise):
+@pytest.mark.parametrize("name", UNWHITENED)
+def test_whiten_statistics_equals_whitened_layout(name, mean, noise):
     case, found, direct = both(name, mean, noise)
     d = case.data.X.shape[1]
     assert found.num_basis == (1 + d if mean == "linear" else BASES[mean])
@@ -361,25 +364,25 @@ def test_converted_are_those_gathered_whitened(name, mean, noise):
     assert torch.equal(found.landmarks.X, direct.landmarks.X)
 
 
-def test_a_mean_without_a_basis():
+def test_whiten_statistics_of_a_mean_without_a_basis():
     _, found, direct = both("decomposable", "bumps")
     assert found.num_basis == 0
     close(found.gram, direct.gram)
 
 
-def test_converted_add_to_those_of_later_rows():
+def test_whiten_statistics_add_to_those_of_later_rows():
     case, found, direct = both("lmc", "linear")
     later = Case("lmc", noise="full", missing=0.4, mean="linear", seed=1).data
     with torch.no_grad():
-        more = gather(case.features, case.mean, case.noise, later, fingerprint="w")
+        more = compute_statistics(case.features, case.mean, case.noise, later, fingerprint="w")
     assert more.layout == "whitened"
     close((found + more).gram, (direct + more).gram)
 
 
-def test_whitened_ones_stay_as_they_are():
+def test_whiten_statistics_returns_whitened_ones_unchanged():
     case, _, direct = both("decomposable", "constant")
     template = case.features(case.data.X[:1])
-    assert whitened(direct, template, case.noise.matrix(), "other") is direct
+    assert whiten_statistics(direct, template, case.noise.matrix(), "other") is direct
 
 
 def data(n=200, p=3, seed=0):
@@ -395,46 +398,46 @@ def model(mean="constant", noise="per_output", kernel=None):
 
 
 @pytest.mark.parametrize("mean", ("constant", "linear"))
-def test_complete_outputs_have_exact_moments(mean):
+def test_compute_output_moments_is_exact_for_complete_outputs(mean):
     gp, (X, Y) = model(mean), data()
-    centre, covariance = output_moments(gp.statistics(X, Y), gp.noise_model.matrix())
-    np.testing.assert_allclose(centre, Y.mean(0), rtol=1e-10)
+    center, covariance = compute_output_moments(gp.statistics(X, Y), gp.noise_model.matrix())
+    np.testing.assert_allclose(center, Y.mean(0), rtol=1e-10)
     np.testing.assert_allclose(covariance, np.cov(Y.numpy().T, bias=True), rtol=1e-8, atol=1e-10)
 
 
-def test_without_a_constant_the_level_is_zero():
+def test_compute_output_moments_has_zero_mean_without_a_constant():
     gp, (X, Y) = model("zero"), data()
-    centre, covariance = output_moments(gp.statistics(X, Y), gp.noise_model.matrix())
-    assert not centre.any()
+    center, covariance = compute_output_moments(gp.statistics(X, Y), gp.noise_model.matrix())
+    assert not center.any()
     np.testing.assert_allclose(covariance, Y.mT @ Y / len(Y), rtol=1e-8)
 
 
 @pytest.mark.parametrize("kernel", (None, "independent"))
-def test_missing_outputs_have_their_own_moments(kernel):
+def test_compute_output_moments_with_missing_outputs(kernel):
     kernel = kernel and IndependentKernel([RBFKernel(ard_num_dims=2) for _ in range(3)])
     gp, (X, Y) = model(kernel=kernel), data()
     Y[::3, 1] = torch.nan
-    centre, covariance = output_moments(gp.statistics(X, Y), gp.noise_model.matrix())
-    np.testing.assert_allclose(centre, Y.nanmean(0), rtol=1e-10)
+    center, covariance = compute_output_moments(gp.statistics(X, Y), gp.noise_model.matrix())
+    np.testing.assert_allclose(center, Y.nanmean(0), rtol=1e-10)
     np.testing.assert_allclose(covariance.diagonal(), np.nanvar(Y.numpy(), 0), rtol=1e-8)
     assert torch.equal(covariance, torch.diag(covariance.diagonal()))
 
 
 @pytest.mark.parametrize("mean", ("zero", "constant"))
 @pytest.mark.parametrize("kind", ("known", "full"))
-def test_divided_by_the_noise_the_scale_is_right(kind, mean):
+def test_compute_output_moments_of_weighted_statistics(kind, mean):
     gp, (X, Y) = model(mean, "full"), data()
     gp.noise_model.set(0.1 * Y.var(0))
     Y = Y - Y.mean(0)
     Y[::3, 1] = torch.nan
     known = (0.1 * Y.nan_to_num().square().mean(0)).expand(len(Y), 3).clone() if kind == "known" else None
-    centre, covariance = output_moments(gp.statistics(X, Y, known), gp.noise_model.matrix())
+    center, covariance = compute_output_moments(gp.statistics(X, Y, known), gp.noise_model.matrix())
     deviations = np.nanstd(Y.numpy(), 0)
     np.testing.assert_allclose(covariance.diagonal().sqrt(), deviations, rtol=0.5)
-    assert bool((centre.abs() < 0.3 * torch.from_numpy(deviations)).all())
+    assert bool((center.abs() < 0.3 * torch.from_numpy(deviations)).all())
 
 
-def test_stand_in_has_the_scales_of_the_data():
+def test_make_surrogate_data_has_the_scales_of_the_data():
     gp, (X, Y) = model(), data()
     Z, W = make_surrogate_data(gp.statistics(X, Y), gp.noise_model.matrix())
     assert len(Z) == len(W)
@@ -444,7 +447,7 @@ def test_stand_in_has_the_scales_of_the_data():
     np.testing.assert_allclose(Z.std(0), X.std(0), rtol=0.3)
 
 
-def model_output_statistics(noise="per_output"):
+def independent_model(noise="per_output"):
     kernel = IndependentKernel([ScaleKernel(RBFKernel(ard_num_dims=2)) for _ in range(3)])
     for a, part in enumerate(kernel.kernels):
         part.base_kernel.lengthscale = 0.5 + a
@@ -457,18 +460,18 @@ def table(missing=True):
     Y = torch.randn(40, 3, generator=generator, dtype=torch.float64)
     if missing:
         Y[torch.rand(40, 3, generator=generator) < 0.3] = torch.nan
-        Y[:10, 1] = torch.nan  # an output that the first part of the stream does not see
+        Y[:10, 1] = torch.nan  # an output without values in the first part of the stream
     return X, Y
 
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("missing", [False, True])
-def test_any_chunking_and_order_is_one_pass(missing, known):
-    gp, (X, Y) = model_output_statistics(), table(missing)
+def test_output_statistics_do_not_depend_on_chunks_and_order(missing, known):
+    gp, (X, Y) = independent_model(), table(missing)
     noise = torch.rand(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.1 if known else None
     parts = [slice(10, 25), slice(0, 10), slice(25, 40)]
-    pieces = [gp.statistics(X[part], Y[part], None if noise is None else noise[part]) for part in parts]
-    total = sum(pieces)
+    statistics = [gp.statistics(X[part], Y[part], None if noise is None else noise[part]) for part in parts]
+    total = sum(statistics)
     assert isinstance(total, OutputStatistics)
     torch.testing.assert_close(total.num_observed, (~torch.isnan(Y)).sum(0))
     whole = gp.condition(X, Y, noise=noise, variance="guarded")
@@ -480,34 +483,34 @@ def test_any_chunking_and_order_is_one_pass(missing, known):
     assert gp.log_evidence(total).item() == pytest.approx(gp.log_evidence(X, Y, noise).item(), rel=1e-8)
 
 
-def test_it_is_the_answer_of_the_whole_feature_map():
-    """One weight space for all outputs together says the same as one for each."""
-    gp, (X, Y) = model_output_statistics(), table()
+def test_output_statistics_agree_with_the_joint_feature_map():
+    """One weight space for all outputs agrees with one per output."""
+    gp, (X, Y) = independent_model(), table()
     together = OperatorValuedGP(kernel := gp.kernel, noise="per_output", strategy="features", features=gp.features)
     assert together.kernel is not kernel
-    apart, joint = gp.condition(X, Y), together.condition(X, Y)
-    torch.testing.assert_close(apart.predict(X, "full").cov, joint.predict(X, "full").cov, rtol=1e-8, atol=1e-10)
-    assert apart.log_evidence == pytest.approx(joint.log_evidence, rel=1e-8)
+    separate, joint = gp.condition(X, Y), together.condition(X, Y)
+    torch.testing.assert_close(separate.predict(X, "full").cov, joint.predict(X, "full").cov, rtol=1e-8, atol=1e-10)
+    assert separate.log_evidence == pytest.approx(joint.log_evidence, rel=1e-8)
 
 
-def test_stored_and_read():
-    gp, (X, Y) = model_output_statistics(), table()
+def test_output_statistics_are_restored_from_tensors():
+    gp, (X, Y) = independent_model(), table()
     statistics = gp.statistics(X, Y)
     again = statistics_from_tensors(*statistics.tensors())
     mean = gp.condition(statistics).predict(X).mean
     assert torch.equal(gp.condition(again).predict(X).mean, mean)
 
 
-def test_an_output_without_data_is_refused():
-    gp, (X, Y) = model_output_statistics(), table()
-    with pytest.raises(InputError, match="nobody observed output 1"):
+def test_condition_rejects_output_statistics_without_data():
+    gp, (X, Y) = independent_model(), table()
+    with pytest.raises(InputError, match="output 1"):
         gp.condition(gp.statistics(X[:10], Y[:10]))
 
 
-def test_different_numbers_of_outputs_do_not_add():
-    gp, (X, Y) = model_output_statistics(), table()
+def test_output_statistics_reject_different_numbers_of_outputs():
+    gp, (X, Y) = independent_model(), table()
     statistics = gp.statistics(X, Y)
-    with pytest.raises(InputError, match="do not add"):
+    with pytest.raises(InputError, match="outputs"):
         statistics + OutputStatistics(statistics.parts[:2])
     with pytest.raises(TypeError):
         statistics + statistics.parts[0]

@@ -1,4 +1,4 @@
-"""Statistics that add up: any cutting and any order of the data give the posterior and the evidence of one pass."""
+"""Streamed statistics: any cuts and any order of the data give the posterior and the evidence of one pass."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def stream(model, noise, missing="some", **options):
     if missing == "some":
         gone = torch.rand(problem.Y.shape, generator=generator) < 0.3
         gone[:12] = False
-        if problem.num_outputs > 1:  # a row in which nothing is seen is for another test
+        if problem.num_outputs > 1:  # rows without observed values are for another test
             gone[gone.all(1), 0] = False
         else:
             gone[:] = False
@@ -52,7 +52,7 @@ def added(gp, parts):
     return sum(gp.statistics(*part) for part in parts)
 
 
-def poured(gp, parts):
+def accumulated(gp, parts):
     total = None
     for part in parts:
         total = gp.statistics(*part, into=total)
@@ -72,19 +72,19 @@ def check(problem, statistics):
     close(streamed.noise, one.noise, 1e-12)
 
 
-@pytest.mark.parametrize("how", [added, poured])
+@pytest.mark.parametrize("how", [added, accumulated])
 @pytest.mark.parametrize("missing", ["none", "some"])
 @pytest.mark.parametrize("noise", [*NOISES, "known"])
 @pytest.mark.parametrize("model", MODELS)
-def test_chunks_add_up_to_one_pass(model, noise, missing, how):
+def test_streamed_statistics_equal_one_pass(model, noise, missing, how):
     problem = stream(model, noise, missing)
     check(problem, how(problem.gp, chunks(problem, CUTS["uneven"])))
 
 
-@pytest.mark.parametrize("how", [added, poured])
+@pytest.mark.parametrize("how", [added, accumulated])
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_any_order_and_any_cutting(cuts, seed, how):
+def test_streamed_statistics_do_not_depend_on_order_and_cuts(cuts, seed, how):
     order = torch.randperm(24, generator=torch.Generator().manual_seed(seed))
     for model in ("icm", "field"):
         problem = stream(model, "per_output")
@@ -93,16 +93,16 @@ def test_any_order_and_any_cutting(cuts, seed, how):
 
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_any_order_and_any_cutting_with_correlated_noise(cuts, seed):
-    """Rows without a gap are kept apart from the noise until the first gap comes, wherever that is."""
+def test_streamed_statistics_with_correlated_noise_do_not_depend_on_order_and_cuts(cuts, seed):
+    """Complete rows are independent of the noise until the first missing output."""
     order = torch.randperm(24, generator=torch.Generator().manual_seed(seed))
     for model in ("icm", "field"):
         problem = stream(model, "full")
         for one in (order, torch.arange(24), torch.arange(24).flip(0)):
-            check(problem, poured(problem.gp, chunks(problem, CUTS[cuts], one)))
+            check(problem, accumulated(problem.gp, chunks(problem, CUTS[cuts], one)))
 
 
-def test_sums_of_sums():
+def test_streamed_statistics_add_in_any_grouping():
     problem = stream("icm", "per_output")
     a, b, c, d = (problem.gp.statistics(*part) for part in chunks(problem, [3, 7, 8, 6]))
     check(problem, (d + a) + (c + b))
@@ -117,7 +117,7 @@ def test_sums_of_sums():
     assert total.num_rows == 24 and torch.equal(total.num_observed, (~torch.isnan(problem.Y)).sum(0))
 
 
-def test_pouring_leaves_what_it_was_given_alone():
+def test_statistics_into_does_not_modify_its_argument():
     problem = stream("icm", "full")
     first, second = chunks(problem, [12, 12])
     kept = problem.gp.statistics(*first)
@@ -127,28 +127,28 @@ def test_pouring_leaves_what_it_was_given_alone():
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_rows_in_which_nothing_was_seen_are_ignored(noise):
+def test_streamed_statistics_ignore_rows_without_observed_values(noise):
     problem = stream("icm", noise)
     expected = problem.condition().predict(problem.test, "full")
     evidence = problem.log_evidence()
     problem.X = torch.cat([problem.X, torch.zeros(2, 2)])
     problem.Y = torch.cat([problem.Y, torch.full((2, 3), torch.nan)])
-    statistics = poured(problem.gp, chunks(problem, [5, 21]))
+    statistics = accumulated(problem.gp, chunks(problem, [5, 21]))
     prediction = problem.gp.condition(statistics).predict(problem.test, "full")
     close(prediction.mean, expected.mean)
     close(prediction.cov, expected.cov)
     close(problem.gp.log_evidence(statistics), evidence)
 
 
-def test_an_output_may_be_absent_from_a_part():
+def test_streamed_statistics_accept_parts_without_an_output():
     for noise in NOISES:
         problem = stream("icm", noise)
         problem.Y[:12, 1] = torch.nan
-        check(problem, poured(problem.gp, chunks(problem, [6, 6, 12])))
+        check(problem, accumulated(problem.gp, chunks(problem, [6, 6, 12])))
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_single_precision_data(model):
+def test_streamed_statistics_of_single_precision_data(model):
     problem = stream(model, "per_output")
     problem.X, problem.Y = problem.X.float(), problem.Y.float()
     statistics = added(problem.gp, chunks(problem, [10, 14]))
@@ -158,8 +158,9 @@ def test_single_precision_data(model):
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_mean_and_noise_may_change_after_the_stream(noise):
-    """Where all outputs are seen the statistics hold neither; the posterior is that of one pass at the new values."""
+def test_streamed_statistics_allow_changes_of_mean_and_noise(noise):
+    """If all outputs are observed the statistics depend on neither; the posterior is that of one pass at the new
+    values."""
     problem = stream("icm", noise, "none")
     statistics = added(problem.gp, chunks(problem, [10, 14]))
     with torch.no_grad():
@@ -170,16 +171,16 @@ def test_mean_and_noise_may_change_after_the_stream(noise):
 
 @pytest.mark.parametrize("noise, missing", [("per_output", "none"), ("per_output", "some"), ("full", "some")])
 @pytest.mark.parametrize("model", ["icm", "field", "warped", "nystrom"])
-def test_statistics_at_other_hyperparameters_of_the_kernel_are_refused(model, noise, missing):
+def test_condition_rejects_statistics_at_other_kernel_hyperparameters(model, noise, missing):
     problem = stream(model, noise, missing)
-    before = poured(problem.gp, chunks(problem, [12, 12]))
+    before = accumulated(problem.gp, chunks(problem, [12, 12]))
     name, raw = next((n, t) for n, t in problem.gp.kernel.named_parameters() if "lengthscale" in n)
     with torch.no_grad():
         raw.add_(1e-6)
-    after = poured(problem.gp, chunks(problem, [12, 12]))
-    for ask in (problem.gp.condition, problem.gp.log_evidence):
+    after = accumulated(problem.gp, chunks(problem, [12, 12]))
+    for compute in (problem.gp.condition, problem.gp.log_evidence):
         with pytest.raises(InputError, match="hyperparameters"):
-            ask(before)
+            compute(before)
     with pytest.raises(InputError, match="hyperparameters"):
         before + after
     with pytest.raises(InputError, match="hyperparameters"):
@@ -187,26 +188,26 @@ def test_statistics_at_other_hyperparameters_of_the_kernel_are_refused(model, no
     assert name
 
 
-def test_statistics_at_another_correlated_noise_are_refused():
+def test_condition_rejects_statistics_at_another_correlated_noise():
     problem = stream("icm", "full")
-    statistics = poured(problem.gp, chunks(problem, [12, 12]))
+    statistics = accumulated(problem.gp, chunks(problem, [12, 12]))
     with torch.no_grad():
         problem.gp.noise_model.log_scale.add_(1e-6)
     with pytest.raises(InputError, match="hyperparameters"):
         problem.gp.condition(statistics)
 
 
-def test_statistics_of_another_feature_map_are_refused():
+def test_condition_rejects_statistics_of_another_feature_map():
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
     first, second = (OperatorValuedGP(kernel, features=ORFF(kernel, 7, random_state=seed)) for seed in (0, 1))
     problem = stream("icm", "per_output")
     statistics = first.statistics(problem.X, problem.Y)
-    for ask in (lambda: second.condition(statistics), lambda: statistics + second.statistics(problem.X, problem.Y)):
+    for compute in (lambda: second.condition(statistics), lambda: statistics + second.statistics(problem.X, problem.Y)):
         with pytest.raises(InputError, match="features"):
-            ask()
+            compute()
 
 
-def test_known_noise_and_the_noise_of_the_model_do_not_mix():
+def test_streamed_statistics_reject_mixing_known_and_model_noise():
     problem = stream("icm", "per_output")
     (X, Y, _), (X2, Y2, _) = chunks(problem, [12, 12])
     known = problem.gp.statistics(X2, Y2, noise=torch.full_like(Y2, 0.1))
@@ -215,7 +216,7 @@ def test_known_noise_and_the_noise_of_the_model_do_not_mix():
             mix()
 
 
-def test_landmarks_of_the_guard_do_not_depend_on_the_stream():
+def test_guarded_variance_does_not_depend_on_the_stream():
     problem = stream("icm", "per_output")
     one = problem.gp.statistics(problem.X, problem.Y)
     order = torch.randperm(24, generator=torch.Generator().manual_seed(0))

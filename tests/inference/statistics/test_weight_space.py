@@ -1,4 +1,5 @@
-"""Weight space against dense algebra with explicit (n·p) × (n·p) matrices: mean, covariance, evidence, gradients, paths."""
+"""Weight space against dense algebra with explicit (n·p) × (n·p) matrices: mean, covariance, evidence, gradients,
+paths."""
 
 import itertools
 
@@ -8,12 +9,12 @@ from linear_operator import to_dense, to_linear_operator
 from weight_space_cases import MAPS, NOISES, WHITENED, Case
 
 from ovkgp.exceptions import FactorizationError, InputError, KernelTypeError, OptionError
-from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, ReflectedFeatureOperator, stacked
-from ovkgp.inference.statistics.accumulation import gather
+from ovkgp.features.operators import ComplexFeatureOperator, FeatureOperator, ReflectedFeatureOperator, stack_features
+from ovkgp.inference.statistics.accumulation import compute_statistics
 from ovkgp.inference.statistics.factors import DenseFactor, KroneckerFactor
-from ovkgp.inference.statistics.rows import whitening
+from ovkgp.inference.statistics.rows import whitening_roots
 from ovkgp.inference.statistics.statistics import Statistics
-from ovkgp.inference.statistics.weight_space import WeightSystem, weight_system
+from ovkgp.inference.statistics.weight_space import WeightSystem, make_weight_system
 
 TIGHT = {"rtol": 1e-8, "atol": 1e-10}
 
@@ -21,8 +22,8 @@ TIGHT = {"rtol": 1e-8, "atol": 1e-10}
 def system_of(case, statistics=None, **options):
     template = case.features(case.data.X[:1])
     if statistics is None:
-        statistics = gather(case.features, case.mean, case.noise, case.data, template=template, **options)
-    return weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
+        statistics = compute_statistics(case.features, case.mean, case.noise, case.data, template=template, **options)
+    return make_weight_system(statistics, template, case.noise.matrix(), case.mean.coefficients)
 
 
 def gradients(value, parameters):
@@ -38,7 +39,7 @@ GRID = list(itertools.product(MAPS, NOISES, (0.0, 0.3)))
 
 
 @pytest.mark.parametrize("name, noise, missing", GRID)
-def test_id_1_2_3_mean_covariance_and_evidence(name, noise, missing):
+def test_id_1_2_3_mean_covariance_and_evidence_equal_dense_algebra(name, noise, missing):
     case = Case(name, noise, missing)
     with torch.no_grad():
         system = system_of(case)
@@ -54,8 +55,8 @@ def test_id_1_2_3_mean_covariance_and_evidence(name, noise, missing):
 
 
 @pytest.mark.parametrize("name, noise, missing", GRID)
-def test_id_3_gradients_of_the_evidence_in_every_parameter(name, noise, missing):
-    """Held against autograd through the dense algebra; in one chunk and in several."""
+def test_id_3_evidence_gradients_equal_dense_algebra(name, noise, missing):
+    """Compared with autograd through the dense algebra, in one chunk and in several."""
     case = Case(name, noise, missing)
     parameters = case.parameters()
     expected = gradients(case.dense_log_density(), parameters)
@@ -71,7 +72,7 @@ def test_id_3_gradients_of_the_evidence_in_every_parameter(name, noise, missing)
 
 @pytest.mark.parametrize("chunk_rows", [None, 6])
 @pytest.mark.parametrize("name", ["curl-free", "decomposable", "delays"])
-def test_gradients_against_finite_differences(name, chunk_rows):
+def test_evidence_gradients_equal_finite_differences(name, chunk_rows):
     """Fourth-order central differences along a random direction of each parameter: error h⁴ and 1e-14 |L| / h."""
     case = Case(name, "full", 0.3)
     parameters = case.parameters()
@@ -93,7 +94,7 @@ def test_gradients_against_finite_differences(name, chunk_rows):
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear", "bumps"])
 @pytest.mark.parametrize("name", ["decomposable", "helmholtz", "own"])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_every_mean_enters_evidence_weights_and_gradient(name, mean, missing):
+def test_weight_system_accounts_for_every_mean(name, mean, missing):
     case = Case(name, "per_output", missing, mean)
     parameters = case.parameters()
     expected = case.dense_log_density()
@@ -107,9 +108,9 @@ def test_every_mean_enters_evidence_weights_and_gradient(name, mean, missing):
             torch.testing.assert_close(found[key].expand_as(value), value, rtol=1e-7, atol=1e-9, check_dtype=False)
 
 
-def test_coefficients_noise_and_factors_may_change_after_the_stream():
+def test_weight_system_allows_changes_of_coefficients_noise_and_factors():
     case = Case("decomposable", "full", 0.0, "linear")
-    statistics = gather(case.features, case.mean, case.noise, case.data)
+    statistics = compute_statistics(case.features, case.mean, case.noise, case.data)
     with torch.no_grad():
         for name, parameter in case.parameters().items():
             if "lengthscale" not in name:
@@ -117,7 +118,7 @@ def test_coefficients_noise_and_factors_may_change_after_the_stream():
     close(system_of(case, statistics).log_density, case.dense_log_density())
 
 
-def test_id_5_the_weights_have_the_norm_of_the_function():
+def test_id_5_weights_have_the_norm_of_the_function():
     """‖f‖² = uᵀ K̃ u = ‖θ‖² with u = (K̃ + N)⁻¹ y."""
     case = Case("curl-free", "shared", 0.3)
     with torch.no_grad():
@@ -131,12 +132,12 @@ def test_id_5_the_weights_have_the_norm_of_the_function():
 @pytest.mark.parametrize(
     "name, kind", [("decomposable", KroneckerFactor), ("curl-free", DenseFactor), ("scalar", DenseFactor)]
 )
-def test_one_separable_part_is_never_formed(name, kind):
+def test_weight_system_uses_kronecker_factor_for_one_separable_part(name, kind):
     assert isinstance(system_of(Case(name, "full", 0.0)).factor, kind)
 
 
 @pytest.mark.parametrize("name", ["scalar", "decomposable", "decomposable rank < p", "helmholtz", "own"])
-def test_bt_76_the_whole_path_of_noises_from_one_eigendecomposition(name):
+def test_bt_76_path_of_noises_equals_dense_algebra(name):
     case = Case(name, "per_output", 0.0)
     multipliers = torch.tensor([1e-2, 0.3, 1.0, 50.0], dtype=torch.float64)
     with torch.no_grad():
@@ -150,7 +151,7 @@ def test_bt_76_the_whole_path_of_noises_from_one_eigendecomposition(name):
 @pytest.mark.parametrize("name", ["decomposable", "helmholtz"])
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_inverse_diagonal_and_alpha_of_rows(name, noise, missing):
+def test_inverse_diagonal_and_alpha_equal_dense_algebra(name, noise, missing):
     case = Case(name, noise, missing)
     with torch.no_grad():
         system, data = system_of(case), case.data
@@ -158,7 +159,7 @@ def test_inverse_diagonal_and_alpha_of_rows(name, noise, missing):
         inverse = torch.linalg.inv(Phi @ Phi.mT + N)
         expected = torch.zeros_like(data.Y), torch.zeros_like(data.Y)
         expected[0][data.observed], expected[1][data.observed] = inverse.diagonal(), inverse @ residual
-        root = whitening(data, case.noise.matrix()).expand(len(data.Y), -1, -1)
+        root = whitening_roots(data, case.noise.matrix()).expand(len(data.Y), -1, -1)
         precision, features = root.mT @ root, case.features(data.X)
         rest = data.Y - case.mean(data.X)
         close(system.inverse_diagonal(features, precision), expected[0])
@@ -170,7 +171,7 @@ def test_inverse_diagonal_and_alpha_of_rows(name, noise, missing):
 
 
 @pytest.mark.parametrize("name", ["decomposable", "divergence-free"])
-def test_draws_have_the_posterior_covariance_and_reproduce(name):
+def test_draws_have_the_posterior_covariance_and_are_reproducible(name):
     case = Case(name, "shared", 0.0)
     with torch.no_grad():
         system = system_of(case)
@@ -186,7 +187,7 @@ def test_draws_have_the_posterior_covariance_and_reproduce(name):
 
 
 @pytest.mark.parametrize("name", ["decomposable", "helmholtz"])
-def test_variance_of_another_process_of_the_same_weights(name):
+def test_variance_accepts_other_processes_of_the_same_weights(name):
     """Any operator on the weights will do, with any number of outputs."""
     case = Case(name, "per_output", 0.0)
     with torch.no_grad():
@@ -201,7 +202,7 @@ def test_variance_of_another_process_of_the_same_weights(name):
 
 
 @pytest.mark.parametrize("name", ["decomposable", "helmholtz"])
-def test_a_stored_system_comes_back_bit_for_bit(name):
+def test_weight_system_is_restored_exactly_from_tensors(name):
     case = Case(name, "per_output", 0.0)
     system = system_of(case)
     stored = {key: tensor.clone() for key, tensor in system.tensors().items()}
@@ -215,7 +216,7 @@ def test_a_stored_system_comes_back_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("name", ["decomposable", "helmholtz", "delays"])
-def test_second_derivatives_in_one_chunk(name):
+def test_second_derivatives_in_one_chunk_equal_dense_algebra(name):
     """Against autograd twice through the dense algebra, along one direction."""
     case = Case(name, "per_output", 0.0, n=12)
     parameters = case.parameters()
@@ -230,14 +231,14 @@ def test_second_derivatives_in_one_chunk(name):
         torch.testing.assert_close(found[key].expand_as(value), value, rtol=1e-6, atol=1e-7, check_dtype=False)
 
 
-def test_second_derivatives_of_a_stream_are_refused():
+def test_second_derivatives_are_rejected_with_several_chunks():
     case = Case("curl-free", "shared", 0.0)
     value = system_of(case, chunk_rows=5).log_density
     with pytest.raises(OptionError, match="create_graph"):
         torch.autograd.grad(value, list(case.features.parameters()), create_graph=True)
 
 
-def test_a_stream_that_depends_on_no_parameter_has_still_the_other_gradients():
+def test_streamed_gradients_without_feature_parameters():
     case = Case("curl-free", "shared", 0.0)
     for parameter in case.features.parameters():
         parameter.requires_grad_(False)
@@ -247,18 +248,18 @@ def test_a_stream_that_depends_on_no_parameter_has_still_the_other_gradients():
         close(found, expected[key])
 
 
-def test_gradients_that_a_stream_would_lose_are_refused():
+def test_streamed_gradients_reject_unregistered_tensors():
     case = Case("own", "shared", 0.0)
     outside = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
     del case.features._parameters["bend"]
     case.features.__dict__["bend"] = outside
     (whole,) = torch.autograd.grad(system_of(case).log_density, outside)
     assert whole.abs() > 0
-    with pytest.raises(KernelTypeError, match="not parameters"):
+    with pytest.raises(KernelTypeError, match="parameters"):
         system_of(case, chunk_rows=5)
 
 
-def test_the_backward_pass_uses_the_parameters_of_the_forward_pass():
+def test_streamed_gradients_use_the_parameters_of_the_forward_pass():
     """`functional_call` puts the old parameters back before backward runs."""
     case = Case("curl-free", "shared", 0.0)
     names = [name for name, _ in case.features.named_parameters()]
@@ -283,31 +284,31 @@ def test_the_backward_pass_uses_the_parameters_of_the_forward_pass():
         assert whole.abs().max() > 1e-3
 
 
-def test_a_noise_that_is_no_number_is_an_error_and_not_a_nan():
+def test_weight_system_rejects_nan_noise():
     case = Case("curl-free", "shared", 0.0)
-    statistics = gather(case.features, case.mean, case.noise, case.data)
+    statistics = compute_statistics(case.features, case.mean, case.noise, case.data)
     bad = torch.full((2, 2), torch.nan, dtype=torch.float64)
     with pytest.raises((FactorizationError, torch.linalg.LinAlgError)):
-        weight_system(statistics, case.features(case.data.X[:1]), bad, case.mean.coefficients)
+        make_weight_system(statistics, case.features(case.data.X[:1]), bad, case.mean.coefficients)
 
 
-def test_mismatches_are_errors():
+def test_weight_system_rejects_mismatched_inputs():
     case, other = Case("curl-free", "shared", 0.3), Case("helmholtz", "shared", 0.3)
-    statistics = gather(case.features, case.mean, case.noise, case.data)
+    statistics = compute_statistics(case.features, case.mean, case.noise, case.data)
     template, noise, beta = case.features(case.data.X[:1]), case.noise.matrix(), case.mean.coefficients
-    with pytest.raises(InputError, match="12 features, but the feature map has 24"):
-        weight_system(statistics, other.features(case.data.X[:1]), noise, beta)
+    with pytest.raises(InputError, match="24 scalar features"):
+        make_weight_system(statistics, other.features(case.data.X[:1]), noise, beta)
     with pytest.raises(InputError, match="coefficients"):
-        weight_system(statistics, template, noise, beta[:0])
+        make_weight_system(statistics, template, noise, beta[:0])
     with pytest.raises(InputError, match="correlated"):
-        weight_system(statistics, template, noise + 0.01, beta)
+        make_weight_system(statistics, template, noise + 0.01, beta)
     with pytest.raises(InputError, match="no data"):
-        weight_system(Statistics.empty(), template, noise, beta)
-    with pytest.raises(InputError, match="rows for one point"):
-        gather(Case("scalar").features, case.mean, case.noise, case.data)
+        make_weight_system(Statistics.empty(), template, noise, beta)
+    with pytest.raises(InputError, match="Y has"):
+        compute_statistics(Case("scalar").features, case.mean, case.noise, case.data)
 
 
-# --- the operators' side: products from waves alone ------------------------------------------------------------------
+# --- operators: products from scalar features ------------------------------------------------------------------
 
 
 def operators():
@@ -326,7 +327,7 @@ def operators():
 
 
 @pytest.mark.parametrize("left, right", list(itertools.product(range(4), repeat=2)))
-def test_gram_from_waves_equals_dense_for_every_pair_of_kinds(left, right):
+def test_gram_from_scalar_features_equals_dense_for_every_pair_of_operators(left, right):
     a, b = operators()[left], operators()[right]
     weight = torch.tensor([[2.0, 0.3], [0.5, 1.0]], dtype=torch.float64)  # not symmetric: the order must be right
     expected = to_dense(a).mT @ torch.kron(torch.eye(5, dtype=torch.float64), weight) @ to_dense(b)
@@ -334,8 +335,8 @@ def test_gram_from_waves_equals_dense_for_every_pair_of_kinds(left, right):
     close(a.cross_gram(b, weight), expected)
 
 
-def test_stacks_and_single_outputs_from_waves():
-    Phi = stacked(*operators())
+def test_stacked_features_from_scalar_features_equal_dense():
+    Phi = stack_features(*operators())
     scalar_features = torch.cat([part.features for part in Phi.parts], 1)
     weight, dense = torch.tensor([[2.0, 0.3], [0.3, 1.0]], dtype=torch.float64), to_dense(Phi)
     expected = dense.mT @ torch.kron(torch.eye(5, dtype=torch.float64), weight) @ dense
@@ -349,9 +350,11 @@ def test_stacks_and_single_outputs_from_waves():
         close(to_dense(Phi.output(a)), dense[a::2])
 
 
-def test_the_layout_is_the_smallest_that_will_do():
+def test_choose_layout_returns_the_smallest_layout():
     layouts = {
-        (name, noise, missing): gather(*(getattr(case, part) for part in ("features", "mean", "noise", "data"))).layout
+        (name, noise, missing): compute_statistics(
+            *(getattr(case, part) for part in ("features", "mean", "noise", "data"))
+        ).layout
         for name, noise, missing in GRID
         for case in (Case(name, noise, missing),)
     }

@@ -1,6 +1,6 @@
-"""Every road of OperatorValuedGP against dense algebra on the observed entries: mean, covariance, evidence, gradients.
+"""Every strategy of OperatorValuedGP against dense algebra on the observed entries: mean, covariance, evidence, gradients.
 
-The tolerance is relative, to the largest entry: 1e-8 for the exact roads and the features, 1e-6 for conjugate gradients, whose
+The tolerance is relative, to the largest entry: 1e-8 for the exact strategies and the features, 1e-6 for conjugate gradients, whose
 evidence is an estimate and is held against its own standard error.
 """
 
@@ -13,7 +13,7 @@ from gp_cases import KERNELS, MEANS, NOISES, ONE_COMPONENT, SEPARABLE, Problem, 
 from posterior_oracle import diagonal_parts
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.strategies import exact as exact_roads
+from ovkgp.inference.strategies import exact as exact_strategies
 
 MISSING = (0.0, 0.3)
 NYSTROM = ("icm, singular", "lmc", "independent", "curl-free", "transformable", "blockwise", "scalar")
@@ -43,7 +43,7 @@ def check_forms(posterior, problem, mean, covariance, rtol):
 
 
 def automatic(name, noise, missing, features):
-    """The road that the table of the design gives for few data."""
+    """Name of the strategy that is selected for few data."""
     if name == "independent" and noise != "matrix":
         return "independent"
     if features is not None:
@@ -54,7 +54,7 @@ def automatic(name, noise, missing, features):
 @pytest.mark.parametrize("missing", MISSING)
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", KERNELS)
-def test_exact_roads(name, noise, missing):
+def test_exact_strategies_equal_dense_algebra(name, noise, missing):
     problem = Problem(name, noise, missing)
     assert problem.strategy == automatic(name, noise, missing, None)
     check(problem)
@@ -63,7 +63,7 @@ def test_exact_roads(name, noise, missing):
 @pytest.mark.parametrize("missing", MISSING)
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", KERNELS)
-def test_random_features_equal_dense_algebra_with_their_kernel(name, noise, missing):
+def test_random_features_equal_dense_algebra(name, noise, missing):
     problem = Problem(name, noise, missing, features="orff")
     assert problem.strategy == automatic(name, noise, missing, "orff")
     check(problem)
@@ -72,7 +72,7 @@ def test_random_features_equal_dense_algebra_with_their_kernel(name, noise, miss
 @pytest.mark.parametrize("missing", MISSING)
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", NYSTROM)
-def test_nystrom_features_equal_dense_algebra_with_their_kernel(name, noise, missing):
+def test_nystrom_features_equal_dense_algebra(name, noise, missing):
     problem = Problem(name, noise, missing, features="nystrom")
     assert problem.strategy == automatic(name, noise, missing, "nystrom")
     check(problem)
@@ -81,27 +81,27 @@ def test_nystrom_features_equal_dense_algebra_with_their_kernel(name, noise, mis
 @pytest.mark.parametrize("missing", MISSING)
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", SEPARABLE)
-def test_iterative_road(name, noise, missing):
+def test_iterative_strategy_equals_dense_algebra(name, noise, missing):
     problem = Problem(name, noise, missing, strategy="iterative")
     assert problem.strategy == "iterative"
     check(problem, rtol=1e-6)
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_the_dense_road_can_be_insisted_on(noise):
+def test_dense_strategy_can_be_requested(noise):
     for name in ("icm, rank 2", "independent"):
         problem = Problem(name, noise, 0.0, strategy="dense")
         assert problem.strategy == "dense"
         check(problem)
 
 
-def test_the_kronecker_road_can_be_insisted_on_for_one_output():
+def test_kronecker_strategy_can_be_requested_for_one_output():
     problem = Problem("scalar", "float", 0.0, strategy="kronecker")
     assert problem.strategy == "kronecker"
     check(problem)
 
 
-# --- one model for each road ---------------------------------------------------------------------------------------
+# --- one model per strategy ---------------------------------------------------------------------------------------
 
 STRATEGIES = {
     "kronecker": lambda **kw: Problem("icm, rank 2", **{"missing": 0.0, **kw}),
@@ -121,7 +121,7 @@ def precision(strategy):
 
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_mean_on_every_road(strategy, mean):
+def test_mean_is_used_by_every_strategy(strategy, mean):
     problem = STRATEGIES[strategy](mean=mean)
     assert problem.strategy == strategy.split(",")[0]
     check(problem, precision(strategy))
@@ -129,7 +129,7 @@ def test_every_mean_on_every_road(strategy, mean):
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_noise_is_added_to_every_form(strategy, noise):
+def test_predict_adds_noise_in_every_form(strategy, noise):
     """A new observation has Σ; where the noise is known for each entry, its average over the observed entries."""
     problem = STRATEGIES[strategy](noise=noise)
     p, m = problem.num_outputs, len(problem.test)
@@ -148,7 +148,7 @@ def test_noise_is_added_to_every_form(strategy, noise):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_chunking_over_test_points_changes_nothing(strategy, monkeypatch):
+def test_predict_is_unchanged_by_chunks(strategy, monkeypatch):
     problem = STRATEGIES[strategy]()
     posterior = problem.condition()
     whole = {form: posterior.predict(problem.test, form) for form in ("none", "diag", "output", "full")}
@@ -199,7 +199,7 @@ def analytic_slopes(problem, pairs):
 @pytest.mark.parametrize("noise, missing", [("shared", 0.0), ("per_output", 0.3), ("full", 0.0), ("full", 0.3)])
 @pytest.mark.parametrize("features", [None, "orff", "nystrom"])
 @pytest.mark.parametrize("name", ["icm, rank 2", "lmc", "independent", "helmholtz", "delays", "scalar"])
-def test_gradient_of_the_evidence_in_every_parameter(name, features, noise, missing):
+def test_evidence_gradient_equals_finite_differences(name, features, noise, missing):
     problem = Problem(name, noise, missing, "linear", features)
     names, expected, found = slopes(problem)
     assert {"mean.constant", "mean.slopes", "noise_model.log_scale"} < set(names)
@@ -207,7 +207,7 @@ def test_gradient_of_the_evidence_in_every_parameter(name, features, noise, miss
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_gradient_of_the_evidence_with_known_noise_and_a_mean_of_ones_own(name):
+def test_evidence_gradient_with_known_noise_and_custom_mean(name):
     problem = Problem(name, "known", 0.3, "gpytorch", level=0.05)
     names, expected, found = slopes(problem)
     assert "mean.mean.speed" in names
@@ -215,29 +215,29 @@ def test_gradient_of_the_evidence_with_known_noise_and_a_mean_of_ones_own(name):
 
 
 @pytest.mark.parametrize("missing, noise", [(0.0, "full"), (0.3, "per_output"), (0.3, "full")])
-def test_gradient_of_the_iterative_evidence_is_right_within_its_monte_carlo_error(missing, noise, monkeypatch):
+def test_iterative_evidence_gradient_is_within_monte_carlo_error(missing, noise, monkeypatch):
     """Its trace is estimated with probes. Over seeds, with a preconditioner too small to be exact, the mean must lie within
     four of its standard errors of the true slope, and each within six standard deviations."""
     problem = Problem("lmc", noise, missing, "linear", strategy="iterative", n=25)
     names, expected, found = slopes(problem)
-    exact = exact_roads.iterative_log_density
+    exact = exact_strategies.iterative_log_density
     draws = []
     for seed in range(20):
-        monkeypatch.setattr(exact_roads, "iterative_log_density", partial(exact, seed=seed, max_rank=10))
+        monkeypatch.setattr(exact_strategies, "iterative_log_density", partial(exact, seed=seed, max_rank=10))
         draws.append(found())
     draws = np.array(draws)
-    spread, floor = draws.std(0, ddof=1), 1e-6 * np.abs(expected).max()
-    assert (spread[[n.startswith("kernel") for n in names]] > 10 * floor).any()  # the probes do matter
-    assert (np.abs(draws.mean(0) - expected) < 4 * spread / np.sqrt(len(draws)) + floor).all(), names
-    assert (np.abs(draws - expected) < 6 * spread + floor).all(), names
+    std, floor = draws.std(0, ddof=1), 1e-6 * np.abs(expected).max()
+    assert (std[[n.startswith("kernel") for n in names]] > 10 * floor).any()  # the probes do matter
+    assert (np.abs(draws.mean(0) - expected) < 4 * std / np.sqrt(len(draws)) + floor).all(), names
+    assert (np.abs(draws - expected) < 6 * std + floor).all(), names
 
 
-def test_the_standard_error_of_the_iterative_evidence_is_honest(monkeypatch):
-    """Where the preconditioner is too small to be exact: errors over seeds, in units of what each says of itself."""
+def test_iterative_evidence_standard_error_is_calibrated(monkeypatch):
+    """Where the preconditioner is too small to be exact: errors over seeds, in units of each standard error."""
     problem = Problem("lmc", "per_output", 0.3, strategy="iterative", n=25)
-    evidence, solver, scores = problem.oracle().evidence, exact_roads.IterativeSolver, []
+    evidence, solver, scores = problem.oracle().evidence, exact_strategies.IterativeSolver, []
     for seed in range(30):
-        monkeypatch.setattr(exact_roads, "IterativeSolver", partial(solver, seed=seed, max_rank=10))
+        monkeypatch.setattr(exact_strategies, "IterativeSolver", partial(solver, seed=seed, max_rank=10))
         posterior = problem.condition()
         assert posterior.log_evidence_error > 1e-3
         scores.append((posterior.log_evidence - evidence) / posterior.log_evidence_error)
@@ -245,25 +245,25 @@ def test_the_standard_error_of_the_iterative_evidence_is_honest(monkeypatch):
     assert 0.7 < np.sqrt(np.mean(np.square(scores))) < 1.4  # one, up to 3 / √(2 · 30)
 
 
-# --- which road, and when there is none ------------------------------------------------------------------------------
+# --- selection, and unsupported strategies ------------------------------------------------------------------------------
 
 
-def test_many_entries_turn_to_products_and_many_of_a_field_to_an_error(monkeypatch):
-    monkeypatch.setattr("ovkgp.inference.strategies.selection.DENSE_LIMIT", 19)
+def test_selection_uses_products_or_raises_for_many_entries(monkeypatch):
+    monkeypatch.setattr("ovkgp.inference.strategies.selection.MAX_DENSE_ENTRIES", 19)
     for name in ("lmc", "icm, rank 2"):
         problem = Problem(name)
         assert problem.strategy == "iterative"
         check(problem, 1e-6)
-    assert Problem("scalar", missing=0.3, n=40).strategy == "kronecker"  # rows without an output are left out
+    assert Problem("scalar", missing=0.3, n=40).strategy == "kronecker"  # rows without outputs are dropped
     assert Problem("curl-free", features="orff").strategy == "features"
-    with pytest.raises(InputError, match=r"19\).*CurlFreeKernel.*ORFF"):
+    with pytest.raises(InputError, match=r"19 .*CurlFreeKernel.*ORFF"):
         Problem("curl-free").condition()
     with pytest.raises(InputError, match="ORFF"):
         Problem("helmholtz").log_evidence()
 
 
-def test_too_many_rows_for_an_exact_kernel(monkeypatch):
-    monkeypatch.setattr("ovkgp.inference.strategies.exact.MAX_ROWS", 13)
+def test_exact_strategies_reject_too_many_rows(monkeypatch):
+    monkeypatch.setattr("ovkgp.inference.strategies.exact.MAX_EXACT_ROWS", 13)
     for strategy in ("kronecker", "dense", "iterative"):
         for ask in (lambda p: p.condition(), lambda p: p.log_evidence()):
             with pytest.raises(InputError, match=r"14 rows.*ORFF"):
@@ -275,14 +275,14 @@ def test_too_many_rows_for_an_exact_kernel(monkeypatch):
     "name, noise, missing, strategy, message",
     [
         ("icm, rank 2", "float", 0.3, "kronecker", "complete"),
-        ("icm, rank 2", "known", 0.0, "kronecker", "alike"),
+        ("icm, rank 2", "known", 0.0, "kronecker", "kronecker"),
         ("lmc", "float", 0.0, "kronecker", "one component"),
         ("curl-free", "float", 0.0, "kronecker", "separable"),
         ("curl-free", "float", 0.0, "iterative", "separable"),
         ("icm, rank 2", "float", 0.0, "features", "ORFF"),
     ],
 )
-def test_a_road_that_the_structure_does_not_allow_is_refused(name, noise, missing, strategy, message):
+def test_selection_rejects_unsupported_strategy(name, noise, missing, strategy, message):
     problem = Problem(name, noise, missing, strategy=strategy)
     for ask in (problem.condition, problem.log_evidence):
         with pytest.raises(OptionError, match=message):

@@ -1,4 +1,4 @@
-"""Eigenpairs of integral operators against quadrature."""
+"""Tests of `ovkgp.inference.tasks.eigenbasis`."""
 
 import math
 
@@ -128,7 +128,7 @@ def test_lt_e_13_the_norm_is_that_of_the_square_root_of_the_operator():
     assert images[2] > 3.5 * images[1] > 12 * images[0]
 
 
-def test_the_norm_of_a_combination_of_sections():
+def test_squared_norm_of_a_combination_of_sections():
     """‖Σ a_i k(·, t_i)‖² = aᵀKa."""
     pairs = sampled_eigenpairs(rbf(3.0), gauss_legendre(25))
     t, a = torch.tensor([0.1, 0.5, 0.8]).double(), torch.tensor([1.0, -2.0, 0.5]).double()
@@ -145,10 +145,10 @@ def test_slopes_are_derivatives(pairs):
     assert torch.allclose(factor.slopes(t), differences, atol=1e-6)
 
 
-def test_curves_and_measures_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="give one each"):
+def test_eigenpairs_reject_invalid_arguments():
+    with pytest.raises(InputError, match="curves"):
         laplace_eigenpairs(3).coefficients(torch.zeros(4, 5).double(), gauss_legendre(6))
-    with pytest.raises(InputError, match="one measure"):
+    with pytest.raises(InputError, match="measure"):
         sampled_eigenpairs(rbf(1.0), TaskMeasure(np.zeros((2, 3))))
     with pytest.raises(InputError, match="lengthscale"):
         laplace_eigenpairs(3, lengthscale=-1.0)

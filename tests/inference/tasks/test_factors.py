@@ -6,13 +6,12 @@ import torch
 from gpytorch.kernels import ConstantKernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 from loss_cases import normal
 from noncrossing_cases import GAMMA_T, gaussian_blocks
-from noncrossing_cases import rbf as rbf_noncrossing_tasks
 from scipy.stats import norm
 from task_cases import rbf
 
 from ovkgp.exceptions import FactorizationError, InputError, OptionError, SmoothnessError
 from ovkgp.features import ORFF, ORFFKernel
-from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor, LevelFactor, derivative_task_factor
+from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor, LevelFactor, make_derivative_task_factor
 from ovkgp.kernels import DecomposableKernel, LaplaceKernel
 
 ANCHORS, OTHERS = normal(7, 2, seed=0), normal(5, 2, seed=1)
@@ -37,7 +36,7 @@ def test_rows_reproduce_the_kernel_where_one_point_is_an_anchor(kernel):
     torch.testing.assert_close(phi(OTHERS) @ phi(ANCHORS).T, gram(kernel, OTHERS, ANCHORS), atol=1e-10, rtol=0)
 
 
-def test_elsewhere_it_is_the_projection_on_the_anchors():
+def test_kernel_factor_is_the_projection_on_the_anchors():
     """φ(x)ᵀφ(z) = k(x, X) K⁻¹ k(X, z), which is never more than the kernel on the diagonal."""
     kernel = rbf(0.5)
     rows = KernelFactor(kernel, ANCHORS)(OTHERS)
@@ -46,7 +45,7 @@ def test_elsewhere_it_is_the_projection_on_the_anchors():
     assert (rows.square().sum(-1) <= 1 + 1e-12).all()
 
 
-def test_points_given_twice_add_no_coordinates():
+def test_kernel_factor_drops_repeated_points():
     kernel = rbf(0.5)
     once, twice = KernelFactor(kernel, ANCHORS), KernelFactor(kernel, torch.cat([ANCHORS, ANCHORS]))
     assert twice(OTHERS).shape == once(OTHERS).shape == (5, 7)
@@ -62,7 +61,7 @@ def test_a_constant_kernel_and_one_point_have_one_coordinate():
     torch.testing.assert_close(one(OTHERS).abs(), gram(rbf(0.5), OTHERS, ANCHORS[:1]))
 
 
-def test_a_cutoff_leaves_out_small_eigenvalues_only():
+def test_cutoff_drops_small_eigenvalues_only():
     points = torch.linspace(0, 1, 30).double()
     values = torch.linalg.eigvalsh(gram(rbf(1.0), points[:, None], points[:, None]))
     rough = KernelFactor(rbf(1.0), points, cutoff=1e-3)
@@ -85,13 +84,13 @@ def test_a_kernel_with_a_kink_has_no_slopes():
         KernelFactor(LaplaceKernel().double(), torch.rand(4).double()).slopes(torch.rand(2).double())
 
 
-def test_bad_kernels_and_points_are_refused():
+def test_kernel_factor_rejects_invalid_kernels_and_points():
     phi = KernelFactor(rbf(1.0), ANCHORS)
-    with pytest.raises(InputError, match="2 columns, got 1"):
+    with pytest.raises(InputError, match="2 columns"):
         phi(torch.rand(3).double())
     with pytest.raises(InputError, match="NaN"):
         phi(torch.full((2, 2), torch.nan))
-    with pytest.raises(InputError, match="one coordinate"):
+    with pytest.raises(InputError, match="one column"):
         phi.slopes(OTHERS)
     with pytest.raises(OptionError, match="cutoff"):
         KernelFactor(rbf(1.0), ANCHORS, cutoff=1.0)
@@ -139,10 +138,10 @@ def test_bt_e_32_slopes_carry_the_factor_of_the_features():
     assert slopes.square().sum(-1).tolist() == pytest.approx([6.0, 6.0], rel=0.05)
 
 
-def test_bad_features_are_refused():
+def test_feature_factor_rejects_invalid_features():
     with pytest.raises(OptionError, match="scalar kernel"):
         FeatureFactor(ORFF(DecomposableKernel(RBFKernel(ard_num_dims=1), num_outputs=2), 5))
-    with pytest.raises(InputError, match="one coordinate"):
+    with pytest.raises(InputError, match="one column"):
         features(rbf(1.0), num_dims=2).slopes(OTHERS)
 
 
@@ -158,10 +157,10 @@ def test_levels_have_the_gram_matrix_they_are_given():
         torch.testing.assert_close(psi(levels[[2, 2]]) @ psi(levels[:1]).T, expected[[2, 2]][:, :1])
 
 
-def test_levels_that_were_not_learned_are_refused():
+def test_level_factor_rejects_unlearned_levels():
     psi = LevelFactor(torch.tensor([0.1, 0.5]).double())
     assert psi(torch.tensor([0.1])).shape == (1, 2)  # float32, which rounds
-    with pytest.raises(InputError, match="only the levels"):
+    with pytest.raises(InputError, match="levels"):
         psi(torch.tensor([0.3]).double())
     with pytest.raises(SmoothnessError, match="RBFKernel"):
         psi.slopes(torch.tensor([0.1]).double())
@@ -176,12 +175,12 @@ def test_levels_that_were_not_learned_are_refused():
         ([0.1, 0.5], torch.full((2, 2), torch.nan), "finite"),
     ],
 )
-def test_bad_levels_are_refused(levels, matrix, match):
+def test_level_factor_rejects_invalid_levels(levels, matrix, match):
     with pytest.raises(InputError, match=match):
         LevelFactor(torch.tensor(levels).double(), matrix)
 
 
-def test_an_indefinite_matrix_of_levels_is_refused():
+def test_level_factor_rejects_an_indefinite_matrix():
     with pytest.raises(FactorizationError, match="positive semi-definite"):
         LevelFactor(torch.tensor([0.1, 0.5]).double(), torch.tensor([[1.0, 2.0], [2.0, 1.0]]))
 
@@ -191,7 +190,7 @@ SLOPES = torch.tensor([0.2, 0.6, 0.75], dtype=torch.float64)
 
 
 def test_gram_has_the_blocks_of_lt_43_and_is_positive():
-    factor = derivative_task_factor(rbf_noncrossing_tasks(GAMMA_T), NODES, SLOPES)
+    factor = make_derivative_task_factor(rbf(GAMMA_T), NODES, SLOPES)
     k, second = gaussian_blocks(NODES, NODES)[0], gaussian_blocks(NODES, SLOPES)[2]
     dense = np.block([[k, second], [second.T, gaussian_blocks(SLOPES, SLOPES)[3]]])
     assert np.allclose(factor.gram, dense, atol=1e-14)
@@ -199,7 +198,7 @@ def test_gram_has_the_blocks_of_lt_43_and_is_positive():
 
 
 def test_rows_and_slopes_reproduce_kernel_and_derivatives_on_the_span():
-    factor = derivative_task_factor(rbf_noncrossing_tasks(GAMMA_T), NODES, SLOPES)
+    factor = make_derivative_task_factor(rbf(GAMMA_T), NODES, SLOPES)
     points = torch.linspace(0, 1, 7, dtype=torch.float64)
     k, first, second, both = gaussian_blocks(points, NODES)[:2] + gaussian_blocks(points, SLOPES)[2:]
     assert np.allclose(factor(points) @ factor(NODES).T, k, atol=1e-9)
@@ -208,10 +207,10 @@ def test_rows_and_slopes_reproduce_kernel_and_derivatives_on_the_span():
     assert np.allclose(factor.slopes(points) @ factor.slopes(SLOPES).T, both, atol=1e-8)
 
 
-@pytest.mark.parametrize("kernel", [rbf_noncrossing_tasks(GAMMA_T), ScaleKernel(MaternKernel(nu=2.5)).double()])
+@pytest.mark.parametrize("kernel", [rbf(GAMMA_T), ScaleKernel(MaternKernel(nu=2.5)).double()])
 def test_derivative_of_the_function_is_the_bottom_rows_of_the_gram(kernel):
     """B-14: ∂_θ h = ⟨h, ∂_2 k⟩ = bottom rows of G c, against central differences of the function."""
-    factor = derivative_task_factor(kernel, NODES, SLOPES)
+    factor = make_derivative_task_factor(kernel, NODES, SLOPES)
     c = torch.tensor([0.4, -1.0, 0.3, 0.8, 0.5, -0.7, 0.2], dtype=torch.float64)
     weights = torch.cat([factor(NODES), factor.slopes(SLOPES)]).T @ c
     step = 1e-5
@@ -222,7 +221,7 @@ def test_derivative_of_the_function_is_the_bottom_rows_of_the_gram(kernel):
 
 
 def test_derivative_of_the_function_by_autograd():
-    factor = derivative_task_factor(rbf_noncrossing_tasks(GAMMA_T), NODES, SLOPES)
+    factor = make_derivative_task_factor(rbf(GAMMA_T), NODES, SLOPES)
     c = torch.tensor([0.4, -1.0, 0.3, 0.8, 0.5, -0.7, 0.2], dtype=torch.float64)
     weights = torch.cat([factor(NODES), factor.slopes(SLOPES)]).T @ c
     theta = torch.linspace(0, 1, 9, dtype=torch.float64, requires_grad=True)
@@ -237,7 +236,7 @@ def test_derivative_of_the_function_by_autograd():
 def test_g_12_posterior_mean_of_the_slope_is_the_slope_of_the_posterior_mean():
     theta = torch.linspace(0.05, 0.95, 8, dtype=torch.float64)
     y, noise = (3 * theta).exp() / 5, 0.01
-    factor = derivative_task_factor(rbf_noncrossing_tasks(GAMMA_T), theta, SLOPES)
+    factor = make_derivative_task_factor(rbf(GAMMA_T), theta, SLOPES)
     psi = factor(theta)
     weights = torch.linalg.solve(psi.T @ psi + noise * torch.eye(psi.shape[1]), psi.T @ y)
     alpha = np.linalg.solve(gaussian_blocks(theta, theta)[0] + noise * np.eye(8), y.numpy())
@@ -253,7 +252,7 @@ def test_g_12_monotone_data_without_noise_leave_no_chance_of_a_fall():
     chances = []
     for count in (3, 6, 12):
         theta = torch.linspace(0, 1, count, dtype=torch.float64)
-        factor = derivative_task_factor(rbf_noncrossing_tasks(GAMMA_T), theta, SLOPES)
+        factor = make_derivative_task_factor(rbf(GAMMA_T), theta, SLOPES)
         psi, rows = factor(theta), factor.slopes(SLOPES)
         precision = torch.eye(psi.shape[1], dtype=torch.float64) + psi.T @ psi / 1e-8
         mean = rows @ torch.linalg.solve(precision, psi.T @ (2 * theta) / 1e-8)
@@ -266,7 +265,7 @@ def test_g_12_monotone_data_without_noise_leave_no_chance_of_a_fall():
 
 def test_kernel_is_copied_and_single_precision_becomes_double():
     kernel = RBFKernel()
-    factor = derivative_task_factor(kernel, [0.2, 0.8])
+    factor = make_derivative_task_factor(kernel, [0.2, 0.8])
     before = factor(NODES)
     kernel.lengthscale = 9.0
     assert before.dtype == torch.float64
@@ -274,9 +273,9 @@ def test_kernel_is_copied_and_single_precision_becomes_double():
     assert torch.equal(factor(NODES[:, None]), before)
 
 
-def test_levels_given_twice_are_dropped_by_the_cutoff():
-    twice = derivative_task_factor(rbf_noncrossing_tasks(GAMMA_T), NODES.repeat(2), SLOPES.repeat(2))
-    once = derivative_task_factor(rbf_noncrossing_tasks(GAMMA_T), NODES, SLOPES)
+def test_derivative_factor_drops_repeated_levels():
+    twice = make_derivative_task_factor(rbf(GAMMA_T), NODES.repeat(2), SLOPES.repeat(2))
+    once = make_derivative_task_factor(rbf(GAMMA_T), NODES, SLOPES)
     assert twice.projection.shape[1] == once.projection.shape[1] == 7
     assert torch.allclose(twice(SLOPES) @ twice(NODES).T, once(SLOPES) @ once(NODES).T, atol=1e-9)
 
@@ -284,10 +283,10 @@ def test_levels_given_twice_are_dropped_by_the_cutoff():
 @pytest.mark.parametrize("kernel", [LaplaceKernel(), MaternKernel(nu=0.5)])
 def test_kernels_with_a_kink_are_rejected(kernel):
     with pytest.raises(SmoothnessError, match="RBFKernel"):
-        derivative_task_factor(kernel, NODES, SLOPES)
+        make_derivative_task_factor(kernel, NODES, SLOPES)
 
 
 @pytest.mark.parametrize("nodes", [torch.tensor([0.1, torch.nan]), torch.zeros(2, 2)])
-def test_bad_levels_are_input_errors(nodes):
+def test_derivative_factor_rejects_invalid_levels(nodes):
     with pytest.raises(InputError, match="nodes"):
-        derivative_task_factor(RBFKernel(), nodes)
+        make_derivative_task_factor(RBFKernel(), nodes)

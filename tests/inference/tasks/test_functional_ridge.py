@@ -1,4 +1,4 @@
-"""Ridge regression of curves: the eigenbasis, and the Sylvester equation."""
+"""Tests of `ovkgp.inference.tasks.functional_ridge`."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_lt_e_01_the_coefficients_of_the_eigenbasis(curves):
     assert torch.allclose(h(X, t), expected, atol=1e-10)
 
 
-def test_it_is_the_square_problem_on_coordinates(curves):
+def test_functional_ridge_is_the_square_problem_on_coordinates(curves):
     _, Y, measure, factor = curves
     pairs = laplace_eigenpairs(8)
     R = pairs.coefficients(Y, measure)
@@ -81,7 +81,7 @@ def test_a_truncated_basis_is_the_ridge_of_the_truncated_kernel(curves):
     assert torch.allclose(h(X, t), expected, atol=1e-8)
 
 
-def test_what_is_outside_of_the_basis_does_not_matter(curves):
+def test_functional_ridge_ignores_components_outside_the_basis(curves):
     _, Y, measure, _ = curves
     pairs = laplace_eigenpairs(3)
     other = laplace_eigenpairs(6).functions(measure.nodes)[:, 4]
@@ -90,7 +90,7 @@ def test_what_is_outside_of_the_basis_does_not_matter(curves):
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_the_sylvester_equation_for_any_output_matrix(rank):
+def test_ridge_coefficients_solve_the_sylvester_equation(rank):
     """LT-81: KαA + cα = cY, A singular or not; SciPy's solver where A has an inverse."""
     rng = np.random.default_rng(rank)
     root, B, Y = rng.standard_normal((8, 8)), rng.standard_normal((3, rank)), rng.standard_normal((8, 3))

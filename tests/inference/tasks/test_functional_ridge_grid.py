@@ -8,11 +8,11 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.tasks.functional_ridge_grid import (
-    Factors,
     GridSolver,
+    PairKernelParts,
     condition_on_grid,
     grid_log_density,
-    pairs,
+    make_pairs,
     rotate,
     train_on_grid,
 )
@@ -57,7 +57,7 @@ def test_the_density_and_its_gradient_are_those_of_the_dense_matrix():
         assert torch.allclose(mine.grad, grad, atol=1e-9)
 
 
-def test_second_derivatives_are_refused():
+def test_grid_log_density_rejects_second_derivatives():
     inputs = [part.requires_grad_() for part in parts()]
     (slope,) = torch.autograd.grad(grid_log_density(*parts()[:3], inputs[3], inputs[4]), inputs[3])
     assert slope.isfinite()
@@ -66,7 +66,7 @@ def test_second_derivatives_are_refused():
 
 
 @pytest.mark.parametrize("rank", [1, 3])
-def test_the_solver_is_the_inverse(rank):
+def test_grid_solver_is_the_inverse(rank):
     K, T, A, noise, Y = parts(rank)
     solver, inverse = GridSolver(K, T, A, noise, Y), torch.linalg.inv(dense(K, T, A, noise))
     assert solver.alpha.shape == (N * M, P)
@@ -78,15 +78,15 @@ def test_the_solver_is_the_inverse(rank):
     assert torch.equal(again.solve(rhs), solver.solve(rhs)) and again.log_density == solver.log_density
 
 
-def test_equal_eigenvalues_of_the_output_matrix_are_found_as_one():
+def test_distinct_eigenvalues_merge_equal_ones():
     """A projection has two, whatever rounding does to them, so that k variances cost two products."""
     rng = np.random.default_rng(3)
     Q, _ = np.linalg.qr(rng.standard_normal((9, 4)))
     K, T, _, noise, _ = parts()
     solver = GridSolver(K, T, torch.from_numpy(Q @ Q.T), noise, torch.zeros(N, M, 9).double())
-    levels, place = solver.levels()
+    levels, index = solver.distinct_eigenvalues()
     assert torch.allclose(levels, torch.tensor([0.0, 1.0]).double(), atol=1e-10)
-    assert int((place == 1).sum()) == 4
+    assert int((index == 1).sum()) == 4
 
 
 FUNCTIONAL_RIDGE_POSTERIOR_N, FUNCTIONAL_RIDGE_POSTERIOR_M, D, Q, FUNCTIONAL_RIDGE_POSTERIOR_P = 7, 4, 3, 2, 3
@@ -124,12 +124,12 @@ def data():
 
 @pytest.mark.parametrize("rank", [1, 3])
 @pytest.mark.parametrize("form", ["diag", "output", "full"])
-def test_mean_and_covariance_are_those_of_the_dense_road(data, rank, form):
+def test_condition_on_grid_equals_the_dense_posterior(data, rank, form):
     """G-02: the Kronecker route and the dense one agree to 1e-8."""
     X, tasks, Y, points = data
     gp = model(rank)
     gp.strategy = "dense"
-    fast, slow = condition_on_grid(gp, X, tasks, Y), gp.condition(pairs(X, tasks), Y.flatten(0, 1))
+    fast, slow = condition_on_grid(gp, X, tasks, Y), gp.condition(make_pairs(X, tasks), Y.flatten(0, 1))
     got, expected = fast.predict(points, form), slow.predict(points, form)
     assert torch.allclose(got.mean, expected.mean, atol=1e-8)
     name = "std" if form == "diag" else "cov"
@@ -137,12 +137,12 @@ def test_mean_and_covariance_are_those_of_the_dense_road(data, rank, form):
     assert fast.log_evidence == pytest.approx(slow.log_evidence, rel=1e-10)
 
 
-def test_a_grid_of_new_tasks_is_the_same_as_its_pairs(data):
+def test_on_grid_equals_prediction_at_pairs(data):
     X, tasks, Y, points = data
     posterior = condition_on_grid(model(), X, tasks, Y)
     inputs, others = points[:, :D], points[:3, D:]
     mean, variance = posterior.on_grid(inputs, others, "diag")
-    expected = posterior.predict(pairs(inputs, others))
+    expected = posterior.predict(make_pairs(inputs, others))
     assert torch.allclose(mean.flatten(0, 1), expected.mean, atol=1e-12)
     assert torch.allclose(variance.flatten(0, 1), expected.std.square(), atol=1e-12)
 
@@ -155,7 +155,7 @@ def test_draws_have_the_posterior_mean_and_variance(data):
     assert torch.allclose(draws.std(0), expected.std, rtol=0.2, atol=0.03)
 
 
-def test_training_reaches_the_evidence_of_the_dense_road(data):
+def test_train_on_grid_reaches_the_evidence_of_the_dense_model(data):
     X, tasks, _, _ = data
     rng = np.random.default_rng(2)
     F = np.sin(X.numpy() @ rng.standard_normal((D, 1)))[:, None] * np.cos(tasks.numpy() @ rng.standard_normal((Q, 1)))
@@ -168,13 +168,13 @@ def test_training_reaches_the_evidence_of_the_dense_road(data):
     )
     gp, other = model(3, "shared"), model(3, "shared")
     report = train_on_grid(gp, X, tasks, Y)
-    other.fit(pairs(X, tasks), Y.flatten(0, 1), start="current")
+    other.fit(make_pairs(X, tasks), Y.flatten(0, 1), init="current")
     assert report.converged
     assert report.log_evidence == pytest.approx(other.fit_report_.log_evidence, abs=0.05)
-    assert gp.log_evidence(pairs(X, tasks), Y.flatten(0, 1)).item() == pytest.approx(report.log_evidence, rel=1e-8)
+    assert gp.log_evidence(make_pairs(X, tasks), Y.flatten(0, 1)).item() == pytest.approx(report.log_evidence, rel=1e-8)
 
 
-def test_a_large_grid_is_never_a_matrix_of_pairs():
+def test_large_grid_needs_little_memory():
     """n = 400, m = 50, p = 20: the covariance of the pairs alone would take 3 GB; here nothing larger than n × m × p is made."""
     rng = np.random.default_rng(0)
     X, tasks = torch.from_numpy(rng.standard_normal((400, D))), torch.from_numpy(rng.standard_normal((50, Q)))
@@ -188,9 +188,9 @@ def test_a_large_grid_is_never_a_matrix_of_pairs():
     assert mean.shape == variance.shape == (3, 2, 20)
 
 
-def test_other_kernels_and_noises_are_refused(data):
+def test_grid_rejects_other_kernels_and_noises(data):
     X, tasks, Y, _ = data
     with pytest.raises(KernelTypeError, match="FunctionValuedKernel"):
-        Factors(RBFKernel())
-    with pytest.raises(InputError, match="one noise"):
+        PairKernelParts(RBFKernel())
+    with pytest.raises(InputError, match="noise"):
         condition_on_grid(model(noise="per_output"), X, tasks, Y)

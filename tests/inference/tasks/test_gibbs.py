@@ -1,4 +1,4 @@
-"""The Gibbs posterior of quantile curves: closed expectations, its limits, its temperature, and long chains."""
+"""Tests of `ovkgp.inference.tasks.gibbs`."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.tasks.gibbs import _FreeEnergy, expected_pinball, gibbs_posterior
+from ovkgp.inference.tasks.gibbs import _FreeEnergy, expected_pinball, fit_gibbs_posterior
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.inference.tasks.sandwich import sandwich
 from ovkgp.inference.tasks.solvers.primal import solve_primal
@@ -63,16 +63,16 @@ def test_gradient_of_the_free_energy_is_that_of_finite_differences(case):
         assert gradient[k] == pytest.approx((energy(x + step)[0] - energy(x - step)[0]) / 2e-6, rel=1e-5, abs=1e-10)
 
 
-def test_at_low_temperature_it_is_the_fit(case):
+def test_gibbs_posterior_is_the_fit_at_low_temperature(case):
     problem, W, cov = case
-    cold = gibbs_posterior(lambda: [problem], W, cov, temperature=1e-8)
+    cold = fit_gibbs_posterior(lambda: [problem], W, cov, temperature=1e-8)
     torch.testing.assert_close(problem.values(cold.weights), problem.values(W), atol=2e-3, rtol=0)
     assert cold.variance(problem.inputs, problem.tasks).max() < 1e-6
 
 
 def test_g_15_the_posterior_mean_is_near_the_mode_and_not_the_same(case):
     problem, W, cov = case
-    posterior = gibbs_posterior(lambda: [problem], W, cov)
+    posterior = fit_gibbs_posterior(lambda: [problem], W, cov)
     moved = problem.values(posterior.weights) - problem.values(W)
     std = posterior.variance(problem.inputs, problem.tasks).sqrt()
     assert moved.abs().max() > 1e-4
@@ -81,22 +81,22 @@ def test_g_15_the_posterior_mean_is_near_the_mode_and_not_the_same(case):
 
 def test_temperature_gives_the_curves_the_variance_of_the_sandwich(case):
     problem, W, cov = case
-    posterior = gibbs_posterior(lambda: [problem], W, cov)
+    posterior = fit_gibbs_posterior(lambda: [problem], W, cov)
     means = [
         float((problem.entry_weights * distribution.variance(problem.inputs, problem.tasks)).sum())
         for distribution in (posterior, cov)
     ]
     assert means[0] == pytest.approx(means[1], rel=0.011)
     colder, hotter = (
-        gibbs_posterior(lambda: [problem], W, cov, temperature=f * posterior.temperature) for f in (0.5, 2.0)
+        fit_gibbs_posterior(lambda: [problem], W, cov, temperature=f * posterior.temperature) for f in (0.5, 2.0)
     )
     at = problem.inputs[:1], problem.tasks[:1]
     assert colder.variance(*at) < posterior.variance(*at) < hotter.variance(*at)
 
 
-def test_draws_have_its_mean_and_variance(case):
+def test_gibbs_draws_have_mean_and_variance(case):
     problem, W, cov = case
-    posterior = gibbs_posterior(lambda: [problem], W, cov)
+    posterior = fit_gibbs_posterior(lambda: [problem], W, cov)
     draws = problem.inputs[:3] @ posterior.sample(20_000, random_state=0) @ problem.tasks.T
     variance = posterior.variance(problem.inputs[:3], problem.tasks)
     torch.testing.assert_close(draws.var(0), variance, rtol=0.06, atol=0)
@@ -105,10 +105,10 @@ def test_draws_have_its_mean_and_variance(case):
     assert torch.equal(posterior.sample(3, random_state=1), posterior.sample(3, random_state=1))
 
 
-def test_it_is_near_a_long_chain_of_the_gibbs_posterior(case):
+def test_gibbs_posterior_is_near_a_long_chain(case):
     """Random-walk Metropolis on exp(−J/(λT)) itself."""
     problem, W, cov = case
-    posterior = gibbs_posterior(lambda: [problem], W, cov)
+    posterior = fit_gibbs_posterior(lambda: [problem], W, cov)
     heat, generator = problem.lam * posterior.temperature, torch.Generator().manual_seed(0)
     chol = torch.linalg.cholesky(torch.cov(posterior.sample(4000, random_state=0).flatten(1).T))
     state, energy, kept = W, problem.objective(W).item(), []
@@ -127,7 +127,7 @@ def test_it_is_near_a_long_chain_of_the_gibbs_posterior(case):
     assert ((ratio > 0.75) & (ratio < 1.25)).all()  # of a mean-field Gaussian in good coordinates
 
 
-def test_g_08_a_node_given_twice_with_half_its_weight_changes_nothing(case):
+def test_g_08_gibbs_posterior_is_unchanged_by_a_repeated_node_with_half_its_weight(case):
     problem, W, cov = case
     nodes, weights = problem.loss.nodes.repeat(2), problem.loss.weights.repeat(2) / 2
     twice = TaskProblem(
@@ -141,15 +141,15 @@ def test_g_08_a_node_given_twice_with_half_its_weight_changes_nothing(case):
     torch.testing.assert_close(
         again.variance(problem.inputs, problem.tasks), cov.variance(problem.inputs, problem.tasks)
     )
-    first, second = (gibbs_posterior(lambda p=p: [p], W, cov, temperature=1.0) for p in (problem, twice))
+    first, second = (fit_gibbs_posterior(lambda p=p: [p], W, cov, temperature=1.0) for p in (problem, twice))
     torch.testing.assert_close(first.weights, second.weights, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(first.variances, second.variances, rtol=1e-4, atol=0)
 
 
-def test_other_losses_are_refused(case):
+def test_gibbs_posterior_rejects_other_losses(case):
     problem, W, cov = case
     other = TaskProblem(
         problem.inputs, problem.tasks, problem.targets, IntegralLoss(Huber(1.0), gauss_legendre(5)), 1e-3
     )
     with pytest.raises(OptionError, match="pinball"):
-        gibbs_posterior(lambda: [other], W, cov)
+        fit_gibbs_posterior(lambda: [other], W, cov)

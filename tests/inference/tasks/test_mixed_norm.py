@@ -1,4 +1,4 @@
-"""The mixed L²–RKHS regulariser: bounds by the norm, and the penalty of the one-class problem."""
+"""Tests of `ovkgp.inference.tasks.mixed_norm`."""
 
 import math
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_sections_bound_the_norm(seed):
     assert ratio.item() == pytest.approx(values[0], rel=1e-3)
 
 
-def test_it_is_the_penalty_of_the_one_class_problem():
+def test_mixed_norm_is_the_penalty_of_the_one_class_problem():
     """w_j = W ψ_j: with thresholds below all values nothing is short, and P − Σ η (−t) is Ω."""
     problem, _, W = expansion()
     one_class = OneClassProblem(problem.inputs, MEASURE)
@@ -84,7 +84,7 @@ def mixed_problem():
     return plain, C, replace(plain, tasks=plain.tasks @ C)
 
 
-def test_any_solver_takes_it_by_a_change_of_coordinates():
+def test_mixed_coordinates_work_with_every_solver():
     """min (1/n) Σ L + λ Ω, against SciPy on the objective as it is written."""
     plain, C, mixed = mixed_problem()
 
@@ -102,7 +102,7 @@ def test_any_solver_takes_it_by_a_change_of_coordinates():
     assert found.objective <= best.fun * (1 + 1e-9)
 
 
-def test_tasks_are_then_learned_each_for_itself():
+def test_mixed_coordinates_learn_tasks_independently():
     """LT §2.11: the penalty does not see k_Θ."""
     plain, _, mixed = mixed_problem()
     H = mixed.values(solve_primal(mixed, tolerance=1e-11).weights)
@@ -114,10 +114,10 @@ def test_tasks_are_then_learned_each_for_itself():
         )
 
 
-def test_bad_shapes_are_refused():
-    with pytest.raises(InputError, match="the same q"):
+def test_mixed_norm_rejects_invalid_shapes():
+    with pytest.raises(InputError, match="weights"):
         section_norms(torch.ones(2, 3), torch.ones(4, 2))
-    with pytest.raises(InputError, match="one a task"):
+    with pytest.raises(InputError, match="measure_weights"):
         mixed_norm(torch.ones(2, 3), torch.ones(4, 3), torch.ones(3))
-    with pytest.raises(FactorizationError, match="nothing to learn"):
+    with pytest.raises(FactorizationError, match="zero"):
         mixed_coordinates(torch.zeros(4, 3), torch.ones(4))

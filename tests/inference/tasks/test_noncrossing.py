@@ -9,7 +9,7 @@ import torch
 from noncrossing_cases import dense_gram, quantile_case, sine_toy
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.tasks.noncrossing import NonCrossing, Shortfall, crossing_loss, falling_slope, solve_noncrossing
+from ovkgp.inference.tasks.noncrossing import NonCrossing, Shortfall, crossing_loss, crossing_slope, solve_noncrossing
 
 EMPTY = torch.zeros(0, dtype=torch.float64)
 
@@ -75,12 +75,12 @@ def test_multipliers_satisfy_kkt(toy):
     assert torch.allclose(found.dual[residuals < -1e-5], levels[residuals < -1e-5] - 1, atol=1e-6)
 
 
-def test_penalty_falls_as_its_price_rises_to_exactly_zero(toy):
+def test_penalty_falls_to_zero_as_lam_nc_grows(toy):
     """B-15."""
     falls, risks = [], []
     for lam_nc in (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 3.0):
         found = solve_noncrossing(toy.problem, toy.with_lam_nc(lam_nc), tolerance=1e-8)
-        falls.append(toy.penalty.falls(found.weights).mean().item())
+        falls.append(toy.penalty.violations(found.weights).mean().item())
         risks.append(toy.problem.objective(found.weights).item())
     assert all(after < before for before, after in pairwise(falls[:-1]))
     assert falls[-1] < 1e-8
@@ -90,9 +90,9 @@ def test_penalty_falls_as_its_price_rises_to_exactly_zero(toy):
 def test_lt_134_crossings_nearly_vanish_and_the_fit_stays(toy):
     """The shape of the spec's .0348, .0133, .0012, .0009; this draw gives .034, .013, .0010, .0008."""
     X, levels = torch.linspace(0, 1.5, 200).double()[:, None], torch.linspace(0.01, 0.99, 100).double()
-    found = [solve_noncrossing(toy.problem, toy.with_lam_nc(price)) for price in (0.0, 0.01, 0.1, 1.0)]
+    found = [solve_noncrossing(toy.problem, toy.with_lam_nc(cost)) for cost in (0.0, 0.01, 0.1, 1.0)]
     crossings = [crossing_loss(toy.values(each.weights, X, levels)) for each in found]
-    slopes = [falling_slope(toy.inputs(X) @ each.weights @ toy.tasks.slopes(levels).T) for each in found]
+    slopes = [crossing_slope(toy.inputs(X) @ each.weights @ toy.tasks.slopes(levels).T) for each in found]
     pinball = [toy.problem.risk(toy.problem.values(each.weights)).item() for each in found]
     assert crossings == pytest.approx([0.0345, 0.0130, 0.0010, 0.0008], abs=2e-4)
     assert all(after < before for before, after in pairwise(slopes))
@@ -100,7 +100,7 @@ def test_lt_134_crossings_nearly_vanish_and_the_fit_stays(toy):
     assert pinball == pytest.approx([pinball[0]] * 4, rel=0.005)
 
 
-def test_exact_from_a_finite_price(toy):
+def test_solution_is_exact_from_a_finite_lam_nc_on(toy):
     found = solve_noncrossing(toy.problem, toy.with_lam_nc(0.01), method="exact")
     assert found.report.converged
     assert found.violation <= 1e-9
@@ -111,17 +111,17 @@ def test_exact_from_a_finite_price(toy):
     assert torch.allclose(toy.problem.values(more.weights), toy.problem.values(found.weights), atol=1e-3)
 
 
-def test_exact_price_is_the_largest_multiplier(toy):
+def test_smallest_exact_lam_nc_is_the_largest_multiplier(toy):
     """Just above ñ m̃ max b the penalty is exact, just below it is not."""
     exact = solve_noncrossing(toy.problem, toy.penalty, method="exact", tolerance=1e-9)
-    price = 800 * exact.multipliers.max().item()
-    above = solve_noncrossing(toy.problem, toy.with_lam_nc(1.02 * price), tolerance=1e-11)
-    below = solve_noncrossing(toy.problem, toy.with_lam_nc(0.9 * price), tolerance=1e-11)
+    cost = 800 * exact.multipliers.max().item()
+    above = solve_noncrossing(toy.problem, toy.with_lam_nc(1.02 * cost), tolerance=1e-11)
+    below = solve_noncrossing(toy.problem, toy.with_lam_nc(0.9 * cost), tolerance=1e-11)
     assert above.violation < 1e-7
     assert below.violation > 1e-4
 
 
-def test_without_a_price_it_is_plain_quantile_regression(toy):
+def test_zero_lam_nc_is_quantile_regression(toy):
     found = solve_noncrossing(toy.problem, toy.with_lam_nc(0.0))
     gap = toy.problem.objective(found.weights) - toy.problem.dual_objective(found.dual)
     assert gap <= 1e-6 * found.objective
@@ -131,9 +131,9 @@ def test_without_a_price_it_is_plain_quantile_regression(toy):
 def test_thm_5_27_more_atoms_do_not_help():
     plain = crafted()
     more_levels = torch.linspace(0, 1, 7).double()
-    places = torch.cat([plain.X, plain.anchors, torch.tensor([[0.0], [0.42], [1.0]]).double()])
+    points = torch.cat([plain.X, plain.anchors, torch.tensor([[0.0], [0.42], [1.0]]).double()])
     atoms = (torch.cat([plain.measure.nodes, more_levels]), torch.cat([plain.slope_nodes, more_levels]))
-    rich = crafted(places=places, atoms=atoms)
+    rich = crafted(points=points, atoms=atoms)
     one, other = (solve_noncrossing(case.problem, case.penalty, tolerance=1e-10) for case in (plain, rich))
     assert other.objective == pytest.approx(one.objective, rel=1e-7)
 
@@ -141,7 +141,7 @@ def test_thm_5_27_more_atoms_do_not_help():
 @pytest.mark.parametrize("missing", ["derivative atoms", "anchors"])
 def test_thm_5_27_atoms_of_the_penalty_are_needed(missing):
     plain = crafted()
-    poor = crafted(atoms=(plain.measure.nodes, EMPTY)) if missing == "derivative atoms" else crafted(places=plain.X)
+    poor = crafted(atoms=(plain.measure.nodes, EMPTY)) if missing == "derivative atoms" else crafted(points=plain.X)
     one, other = (solve_noncrossing(case.problem, case.penalty, tolerance=1e-9) for case in (plain, poor))
     assert other.objective > one.objective * 1.002
 
@@ -161,7 +161,7 @@ def test_bt_e_31_levels_increase_and_the_high_one_is_above_most_data():
     assert crossing_loss(curves) == 0
 
 
-def test_exact_raises_a_price_that_only_the_last_digits_show_to_be_too_low():
+def test_exact_raises_a_lam_nc_that_is_slightly_too_small():
     """At λ_nc = 1 a gap of 1e-6 leaves every multiplier below its bound, and yet the curves fall by 4e-7."""
     case = exponential_case(lam=1e-2)
     rough = solve_noncrossing(case.problem, case.penalty)
@@ -182,7 +182,7 @@ def test_two_hundred_rows_take_few_steps():
     assert found.report.iterations < 150
 
 
-def test_constraints_that_cannot_hold_are_said_to():
+def test_exact_warns_of_infeasible_constraints():
     """One constant function of the level, and a prior mean that falls."""
     one, y = torch.ones(3, 1).double(), torch.zeros(3, 1).double()
     case = crafted()
@@ -194,7 +194,7 @@ def test_constraints_that_cannot_hold_are_said_to():
     assert found.violation == 1.0
 
 
-def test_soft_solution_warns_where_it_did_not_converge(toy):
+def test_penalty_solution_warns_without_convergence(toy):
     with pytest.warns(FitWarning, match="max_iter"):
         solve_noncrossing(toy.problem, toy.penalty, max_iter=2)
     with warnings.catch_warnings():
@@ -202,7 +202,7 @@ def test_soft_solution_warns_where_it_did_not_converge(toy):
         solve_noncrossing(toy.problem, toy.penalty)
 
 
-def test_value_is_the_mean_of_what_falls(toy):
+def test_penalty_value_is_the_mean_violation(toy):
     weights = torch.randn(
         toy.penalty.inputs.shape[1], toy.penalty.slopes.shape[1], generator=torch.Generator().manual_seed(0)
     )
@@ -234,38 +234,38 @@ def test_shortfall_is_convex_and_its_own_biconjugate():
         ({"slopes": torch.zeros(3)}, InputError, "slopes"),
     ],
 )
-def test_bad_penalties_are_refused(change, error, match):
+def test_noncrossing_rejects_invalid_arguments(change, error, match):
     with pytest.raises(error, match=match):
         NonCrossing(**{"inputs": torch.zeros(2, 2), "slopes": torch.zeros(3, 2), **change})
 
 
-def test_coordinates_and_methods_must_fit(toy):
+def test_solve_noncrossing_rejects_other_coordinates_and_methods(toy):
     with pytest.raises(InputError, match="same factors"):
         solve_noncrossing(toy.problem, NonCrossing(torch.zeros(2, 3).double(), torch.zeros(2, 2).double()))
     with pytest.raises(OptionError, match="method"):
         solve_noncrossing(toy.problem, toy.penalty, method="hard")
 
 
-def test_rising_curves_cost_nothing():
+def test_crossing_measures_are_zero_for_rising_curves():
     rising = torch.linspace(-1, 1, 5).repeat(3, 1)
     assert crossing_loss(rising) == 0
-    assert falling_slope(rising.diff()) == 0
+    assert crossing_slope(rising.diff()) == 0
 
 
-def test_only_falls_count_and_rows_are_averaged():
+def test_crossing_measures_average_violations():
     quantiles = torch.tensor([[0.0, 2.0, 1.0, 0.5], [0.0, 1.0, 2.0, 3.0]])
     assert crossing_loss(quantiles) == pytest.approx(0.75)
-    assert falling_slope(quantiles.diff()) == pytest.approx(0.25)
+    assert crossing_slope(quantiles.diff()) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("bad", [torch.zeros(3), torch.zeros(0, 3), torch.full((2, 3), torch.nan)])
-def test_bad_tables_are_input_errors(bad):
+def test_crossing_measures_reject_invalid_matrices(bad):
     with pytest.raises(InputError, match="quantiles"):
         crossing_loss(bad)
     with pytest.raises(InputError, match="slopes"):
-        falling_slope(bad)
+        crossing_slope(bad)
 
 
-def test_one_level_cannot_cross_and_is_refused():
-    with pytest.raises(InputError, match="2 columns"):
+def test_crossing_loss_rejects_one_level():
+    with pytest.raises(InputError, match="quantiles"):
         crossing_loss(torch.zeros(3, 1))

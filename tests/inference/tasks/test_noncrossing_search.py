@@ -9,12 +9,12 @@ from task_cases import case, own_nodes
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.inference.tasks.factors import KernelFactor
 from ovkgp.inference.tasks.noncrossing import solve_noncrossing
-from ovkgp.inference.tasks.noncrossing_search import ExactCertificate, JoinedLoss, JointSearch, joined
+from ovkgp.inference.tasks.noncrossing_search import ExactCertificate, JoinedLoss, JointSearch, join_problems
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.inference.tasks.solvers.admm import ADMM
 from ovkgp.inference.tasks.solvers.certificates import Certificate
 from ovkgp.inference.tasks.solvers.dual import solve_dual
-from ovkgp.inference.tasks.solvers.primal import Multipliers, solve_primal
+from ovkgp.inference.tasks.solvers.primal import AugmentedLagrangian, solve_primal
 from ovkgp.losses import EpsilonInsensitive, Huber, IntegralLoss, Pinball, SmoothedPinball, TaskMeasure, gauss_legendre
 
 
@@ -23,7 +23,7 @@ def toy():
     return quantile_case(*sine_toy(30, seed=3), num_tasks=8)
 
 
-def test_the_unit_of_slopes_changes_nothing_but_the_numbers(toy):
+def test_joint_search_is_independent_of_the_unit_of_slopes(toy):
     """J + Ω as a function of W, and the multipliers in the caller's units."""
     search, W = JointSearch(toy.problem, toy.penalty), normal(*toy.problem.shape, seed=0)
     assert search.unit > 1.5  # slopes are larger than values
@@ -32,31 +32,31 @@ def test_the_unit_of_slopes_changes_nothing_but_the_numbers(toy):
     )
     dual = torch.zeros_like(search.joint.entry_weights)
     dual[30:, 8:] = search.unit
-    torch.testing.assert_close(search.multipliers_of(dual), torch.full((30, 8), 1 / 240).double())
-    assert search.is_bounded(dual) and not search.is_bounded(0.9 * dual)
+    torch.testing.assert_close(search.multipliers(dual), torch.full((30, 8), 1 / 240).double())
+    assert search.has_multiplier_at_bound(dual) and not search.has_multiplier_at_bound(0.9 * dual)
 
 
-def test_it_is_the_joint_problem_that_is_solved(toy):
+def test_joint_search_solves_the_joint_problem(toy):
     search = JointSearch(toy.problem, toy.penalty)
     found = search.run(None, None, Certificate(search.joint, 1e-9))
     plain = solve_primal(search.joint, tolerance=1e-9)
     assert found.objective == pytest.approx(plain.objective, rel=2e-9)
-    assert search.dual_of(found.dual).shape == (30, 8)
+    assert search.problem_dual(found.dual).shape == (30, 8)
 
 
 def test_a_small_gap_is_not_enough_for_an_exact_solution(toy):
     search = JointSearch(toy.problem, toy.with_lam_nc(100.0))
     rough = search.run(None, None, Certificate(search.joint, 1e-6))
     certificate = ExactCertificate(search, 1e-10, tolerance=1e-6)
-    certificate.look(rough.weights, -rough.dual)
-    assert search.falls(rough.weights, 1e-10)
-    assert certificate.gap <= 1e-6 * certificate.objective and not certificate.done
+    certificate.evaluate(rough.weights, -rough.dual)
+    assert search.has_violation(rough.weights, 1e-10)
+    assert certificate.gap <= 1e-6 * certificate.objective and not certificate.is_done
     exact = search.run(rough.weights, rough.dual, certificate)
-    assert certificate.done and exact.report.converged
-    assert not search.falls(exact.weights, 1e-10)
+    assert certificate.is_done and exact.report.converged
+    assert not search.has_violation(exact.weights, 1e-10)
 
 
-def test_a_start_at_the_solution_takes_no_steps(toy):
+def test_joint_search_takes_no_steps_from_the_solution(toy):
     search = JointSearch(toy.problem, toy.penalty)
     cold = search.run(None, None, Certificate(search.joint, 1e-8))
     warm = search.run(cold.weights, cold.dual, Certificate(search.joint, 1e-7))
@@ -64,7 +64,7 @@ def test_a_start_at_the_solution_takes_no_steps(toy):
 
 
 @pytest.mark.parametrize("method", ["penalty", "exact"])
-@pytest.mark.parametrize(("owner", "name", "steps"), [(ADMM, "_advance", 15), (Multipliers, "_curvature", 3)])
+@pytest.mark.parametrize(("owner", "name", "steps"), [(ADMM, "_advance", 15), (AugmentedLagrangian, "_curvature", 3)])
 def test_ctrl_c_keeps_the_best_so_far(toy, owner, name, steps, method, monkeypatch):
     ordinary, calls = getattr(owner, name), []
 
@@ -75,7 +75,7 @@ def test_ctrl_c_keeps_the_best_so_far(toy, owner, name, steps, method, monkeypat
         return ordinary(self, *arguments)
 
     monkeypatch.setattr(owner, name, interrupt)
-    with pytest.warns(FitWarning, match="Non-crossing was interrupted"):
+    with pytest.warns(FitWarning, match="interrupted"):
         found = solve_noncrossing(toy.problem, toy.penalty, method=method, tolerance=1e-12)
     assert found.report.interrupted and not found.report.converged
     zero = torch.zeros_like(found.weights)
@@ -131,7 +131,7 @@ def parts_of():
 
 def test_objective_is_the_sum_of_the_risks_and_one_norm():
     parts, W = parts_of(), normal(2, 2, seed=20)
-    whole = joined(parts)
+    whole = join_problems(parts)
     risks = sum(part.risk(part.values(W)).item() for part in parts)
     assert whole.objective(W).item() == pytest.approx(risks + 0.05 * W.square().sum().item(), rel=1e-12)
 
@@ -141,19 +141,19 @@ def test_dual_is_the_sum_of_the_conjugates_and_the_norm_of_the_sum():
     duals = [-part.loss.nearest_slope(normal(*part.entry_weights.shape, seed=3), part.targets) for part in parts]
     W = sum(part.dual_weights(dual) for part, dual in zip(parts, duals, strict=True))
     alone = sum(part.dual_objective(dual, 0 * W).item() for part, dual in zip(parts, duals, strict=True))
-    whole, dual = joined(parts), torch.block_diag(*duals)
+    whole, dual = join_problems(parts), torch.block_diag(*duals)
     torch.testing.assert_close(whole.dual_weights(dual), W)
     assert whole.dual_objective(dual).item() == pytest.approx(alone - 0.05 * W.square().sum().item(), rel=1e-12)
 
 
-def test_every_solver_takes_it():
-    whole = joined(parts_of())
+def test_joined_problems_work_with_every_solver():
+    whole = join_problems(parts_of())
     one, other = solve_primal(whole, tolerance=1e-9), solve_dual(whole, tolerance=1e-9)
     assert one.report.converged and other.report.converged
     assert one.objective == pytest.approx(other.objective, rel=1e-8)
 
 
-def test_two_halves_of_the_data_are_the_whole():
+def test_joined_halves_of_the_data_equal_the_whole():
     whole = problem_of(Pinball())
     halves = [
         TaskProblem(
@@ -161,7 +161,7 @@ def test_two_halves_of_the_data_are_the_whole():
         )
         for part in (slice(0, 15), slice(15, 30))
     ]
-    one, two = solve_primal(whole, tolerance=1e-9), solve_primal(joined(halves), tolerance=1e-9)
+    one, two = solve_primal(whole, tolerance=1e-9), solve_primal(join_problems(halves), tolerance=1e-9)
     assert two.objective == pytest.approx(one.objective, rel=1e-8)
     assert torch.allclose(two.weights, one.weights, atol=1e-3)
 
@@ -169,7 +169,7 @@ def test_two_halves_of_the_data_are_the_whole():
 def test_units_of_the_targets_do_not_matter():
     problem = problem_of(Pinball())
     scaled = TaskProblem(problem.inputs, problem.tasks, 1e6 * problem.targets, problem.loss, problem.lam / 1e6)
-    one, million = (solve_primal(joined([each]), tolerance=1e-8) for each in (problem, scaled))
+    one, million = (solve_primal(join_problems([each]), tolerance=1e-8) for each in (problem, scaled))
     assert million.report.converged
     assert million.objective == pytest.approx(1e6 * one.objective, rel=1e-7)
 
@@ -181,22 +181,22 @@ def test_units_of_the_targets_do_not_matter():
 )
 def test_degenerate_data_converge(X, y):
     case = quantile_case(torch.tensor(X).double(), torch.tensor(y).double(), num_tasks=1, lam=1e-4)
-    found = solve_primal(joined([case.problem, case.penalty.problem(1e-4)]))
+    found = solve_primal(join_problems([case.problem, case.penalty.problem(1e-4)]))
     assert found.report.converged
     assert torch.isfinite(found.weights).all()
 
 
-def test_losses_of_whole_curves_and_nodes_of_their_own_are_refused():
+def test_join_problems_rejects_curve_losses_and_separate_nodes():
     for part in (case("curve_huber_2"), case("pinball", own_nodes())):
-        with pytest.raises(OptionError, match="entry by entry"):
-            joined([part, part])
+        with pytest.raises(OptionError, match="entrywise"):
+            join_problems([part, part])
 
 
-def test_missing_entries_are_as_nodes_that_are_not_there():
+def test_missing_entries_equal_absent_nodes():
     measure = TaskMeasure([0.2, 0.5, 0.8], [0.5, 0.5, 0.0])
     psi = KernelFactor(rbf(5.0), measure.nodes[:, None]).anchor_rows
     full = problem_of(Pinball(), measure=TaskMeasure([0.2, 0.5]))
     targets = torch.cat([full.targets.expand(-1, 2), torch.full((30, 1), torch.nan).double()], -1)
     missing = TaskProblem(full.inputs, psi, targets, IntegralLoss(Pinball(), measure), full.lam)
-    one, other = (solve_primal(joined([each]), tolerance=1e-8) for each in (missing, full))
+    one, other = (solve_primal(join_problems([each]), tolerance=1e-8) for each in (missing, full))
     assert one.objective == pytest.approx(other.objective, rel=1e-7)

@@ -46,9 +46,9 @@ def test_every_feasible_dual_value_is_below_every_objective(lam):
     for _ in range(50):
         dual = torch.from_numpy(rng.uniform(size=(7, 3))) * P.bounds
         if lam == 0:
-            share = dual.sum(0) - 1  # sums of 1 within the bounds, whose sums are 1/θ ≥ 1
+            excess_mass = dual.sum(0) - 1  # sums of 1 within the bounds, whose sums are 1/θ ≥ 1
             dual = torch.where(
-                share > 0, dual / dual.sum(0), dual + (P.bounds - dual) * -share / (P.bounds - dual).sum(0)
+                excess_mass > 0, dual / dual.sum(0), dual + (P.bounds - dual) * -excess_mass / (P.bounds - dual).sum(0)
             )
             torch.testing.assert_close(dual.sum(0), torch.ones(3).double())
         w = torch.from_numpy(rng.standard_normal((4, 3)) * rng.uniform(0.01, 2))
@@ -95,7 +95,7 @@ def test_the_joint_constant_is_the_smaller_of_the_two():
     assert strong_convexity(eta, torch.ones(2, 2).double(), lam=7.0) == pytest.approx(0, abs=1e-15)
 
 
-def test_id_17_the_prior_of_the_features_weighs_each_level():
+def test_id_17_prior_of_the_features_weights_each_level():
     """BT-104 in features, h = φᵀ Θ φ_T(ν): with the density 2ν the penalty is ½ Tr(Θ S Θᵀ), S = mean of ν φ_T φ_Tᵀ, not ½ ‖Θ‖²."""
     rng = np.random.default_rng(0)
     nu = rng.uniform(0.1, 1, 6)
@@ -121,15 +121,15 @@ def test_bounds_of_the_dual():
 @pytest.mark.parametrize(
     ("levels", "weights"), [([0.0, 0.5], [0.5, 0.5]), ([0.5, 1.2], [0.5, 0.5]), ([0.2, 0.5], [0.0, 1.0])]
 )
-def test_levels_outside_and_weights_of_zero_are_refused(levels, weights):
+def test_one_class_problem_rejects_invalid_levels_and_weights(levels, weights):
     phi, _, _, _ = tensors()
-    with pytest.raises(InputError, match=r"levels are masses|positive weight"):
+    with pytest.raises(InputError, match=r"levels|weights"):
         OneClassProblem(phi, grid(levels, weights))
 
 
 @pytest.mark.parametrize("lam", [-1.0, float("nan"), 0.1])
-def test_a_penalty_without_a_threshold_kernel_is_refused(lam):
-    with pytest.raises(OptionError, match="lam must be 0"):
+def test_one_class_problem_rejects_a_penalty_without_a_threshold_kernel(lam):
+    with pytest.raises(OptionError, match="lam"):
         OneClassProblem(tensors()[0], grid([0.5]), None, lam)
 
 
@@ -142,7 +142,7 @@ def rows_of(K):
     return torch.from_numpy(vectors * np.sqrt(np.clip(values, 0, None)))
 
 
-def problem_one_class_solver(n=60, m=8, lam=0.0, seed=0, weighted=False, lengthscale=0.8, lowest=0.05):
+def svm_problem(n=60, m=8, lam=0.0, seed=0, weighted=False, lengthscale=0.8, lowest=0.05):
     rng = np.random.default_rng(seed)
     X, measure = rng.standard_normal((n, 2)), gauss_legendre(m, lowest, 1.0)
     levels = measure.nodes.numpy()[:, None]
@@ -154,7 +154,7 @@ def problem_one_class_solver(n=60, m=8, lam=0.0, seed=0, weighted=False, lengths
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("lam", [0.0, 1e-6, 1e-3, 0.1, 10.0])
 def test_the_gap_is_small_at_every_penalty(lam, weighted):
-    _, P = problem_one_class_solver(lam=lam, weighted=weighted)
+    _, P = svm_problem(lam=lam, weighted=weighted)
     solution = solve_one_class(P)
     assert -1e-10 <= solution.gap <= 1e-6 * abs(solution.objective)
     assert solution.report.converged
@@ -163,9 +163,9 @@ def test_the_gap_is_small_at_every_penalty(lam, weighted):
 
 
 @pytest.mark.parametrize("lam", [0.0, 1e-6])
-def test_b_26_without_a_penalty_each_level_is_a_support_vector_machine_of_its_own(lam):
+def test_b_26_levels_are_separate_svms_without_a_penalty(lam):
     """LT B-26: α and ρ of scikit-learn divided by nθ."""
-    X, P = problem_one_class_solver(lam=lam)
+    X, P = svm_problem(lam=lam)
     solution = solve_one_class(P)
     for j, nu in enumerate(P.levels.tolist()):
         svm = OneClassSVM(gamma=1 / (2 * 0.8**2), nu=nu, tol=1e-10).fit(X)
@@ -178,19 +178,19 @@ def test_b_26_without_a_penalty_each_level_is_a_support_vector_machine_of_its_ow
 def test_b_27_the_nu_property():
     """LT B-27: the share strictly below is at most θ, the share below or on the threshold at least θ."""
     for seed in range(3):
-        _, P = problem_one_class_solver(seed=seed, weighted=True, m=12)
+        _, P = svm_problem(seed=seed, weighted=True, m=12)
         solution = solve_one_class(P)
         excess = P.values(solution.weights) - solution.thresholds
-        share = P.row_weights / P.total_weight
+        fractions = P.row_weights / P.total_weight
         slack = 1e-8 * solution.thresholds.abs()
-        below, not_above = ((share[:, None] * (part)).sum(0) for part in (excess < -slack, excess <= slack))
+        below, not_above = ((fractions[:, None] * (part)).sum(0) for part in (excess < -slack, excess <= slack))
         assert (below <= P.levels + 1e-12).all() and (not_above >= P.levels - 1e-12).all()
 
 
 @pytest.mark.parametrize("lam", [1e-3, 0.3])
-def test_a_general_solver_finds_nothing_better(lam):
+def test_solve_one_class_agrees_with_a_general_solver(lam):
     """The dual in coordinates by L-BFGS-B, on a tiny problem."""
-    _, P = problem_one_class_solver(n=10, m=3, lam=lam, weighted=True)
+    _, P = svm_problem(n=10, m=3, lam=lam, weighted=True)
     solution = solve_one_class(P)
     eta, bounds = P.weights.numpy(), P.bounds.numpy()
     K, K_b = (P.inputs @ P.inputs.T).numpy(), (P.thresholds @ P.thresholds.T).numpy()
@@ -215,7 +215,7 @@ def test_a_general_solver_finds_nothing_better(lam):
 
 @pytest.mark.parametrize("lam", [0.0, 1e-2])
 def test_no_step_from_the_solution_goes_down(lam):
-    _, P = problem_one_class_solver(n=25, m=5, lam=lam)
+    _, P = svm_problem(n=25, m=5, lam=lam)
     solution = solve_one_class(P)
     rng = np.random.default_rng(0)
     for size in (1e-4, 1e-2, 1.0):
@@ -228,13 +228,13 @@ def test_no_step_from_the_solution_goes_down(lam):
 def test_a_larger_penalty_makes_the_threshold_curve_smaller():
     norms = []
     for lam in (1e-3, 1e-2, 1e-1, 1.0, 10.0):
-        _, P = problem_one_class_solver(lam=lam)
+        _, P = svm_problem(lam=lam)
         norms.append(P.threshold_norm(solve_one_class(P).thresholds).item())
     assert (np.diff(norms) < 0).all() and norms[-1] < 0.1 * norms[0]
 
 
-def test_a_path_that_is_at_hand_is_used():
-    _, P = problem_one_class_solver(n=20)
+def test_solve_one_class_uses_a_given_path():
+    _, P = svm_problem(n=20)
     path = OneClassPath(P.inputs.numpy(), P.row_weights.numpy())
     one, two = solve_one_class(P), solve_one_class(P, path=path)
     torch.testing.assert_close(one.weights, two.weights)
@@ -242,7 +242,7 @@ def test_a_path_that_is_at_hand_is_used():
 
 
 def test_a_few_newton_steps_are_enough():
-    _, P = problem_one_class_solver(lam=1e-2)
+    _, P = svm_problem(lam=1e-2)
     solution = solve_one_class(P)
     path = OneClassPath(P.inputs.numpy())
     for level in P.levels.tolist():
@@ -250,8 +250,8 @@ def test_a_few_newton_steps_are_enough():
     assert solution.report.iterations - len(path.segments) < 40
 
 
-def test_a_gap_that_stays_large_warns():
-    _, P = problem_one_class_solver(lam=1e-2)
+def test_solve_one_class_warns_of_a_large_gap():
+    _, P = svm_problem(lam=1e-2)
     with pytest.warns(FitWarning, match="gap"):
         solution = solve_one_class(P, max_iter=1)
     assert not solution.report.converged and solution.gap > 1e-6 * abs(solution.objective)
@@ -259,7 +259,7 @@ def test_a_gap_that_stays_large_warns():
 
 def test_the_map_of_a_gibbs_posterior():
     """ID-17: the solution is the mode of exp(−P) with h(·)(θ_j) ~ GP(0, k/η_j) and t ~ GP(0, k_b/λ), and of nothing normalised."""
-    _, P = problem_one_class_solver(n=20, m=4, lam=0.05)
+    _, P = svm_problem(n=20, m=4, lam=0.05)
     solution = solve_one_class(P)
     K, K_b = P.inputs @ P.inputs.T, P.thresholds @ P.thresholds.T
     H, t = P.values(solution.weights), solution.thresholds

@@ -5,7 +5,15 @@ import pytest
 from scipy.optimize import minimize
 
 from ovkgp.exceptions import InputError
-from ovkgp.inference.tasks.one_class_path import ABOVE, BELOW, FEW, MARGIN, OneClassPath, leave_one_out, value_without
+from ovkgp.inference.tasks.one_class_path import (
+    ABOVE,
+    BELOW,
+    MARGIN,
+    MAX_EXACT_REMOVALS,
+    OneClassPath,
+    leave_one_out,
+    leave_one_out_value,
+)
 
 LEVELS = (0.05, 0.2, 0.5, 0.8, 0.95)
 
@@ -33,12 +41,12 @@ def test_the_optimality_conditions_hold_all_along_the_path(weighted):
     ends = ends[np.isfinite(ends)]
     assert len(ends) > 2 * len(s)
     for C in np.concatenate([ends[::5], (ends[1:] + ends[:-1])[::5] / 2]):
-        b, f, place = path.at(C)
+        b, f, status = path.at(C)
         assert ((b >= 0) & (b <= C * s)).all()
         np.testing.assert_allclose(f, rows @ (rows.T @ b), atol=1e-7)
-        assert (f[place == ABOVE] > 1 - 1e-7).all() and (b[place == ABOVE] == 0).all()
-        assert (f[place == BELOW] < 1 + 1e-7).all() and np.array_equal(b[place == BELOW], C * s[place == BELOW])
-        np.testing.assert_allclose(f[place == MARGIN], 1, atol=1e-7)
+        assert (f[status == ABOVE] > 1 - 1e-7).all() and (b[status == ABOVE] == 0).all()
+        assert (f[status == BELOW] < 1 + 1e-7).all() and np.array_equal(b[status == BELOW], C * s[status == BELOW])
+        np.testing.assert_allclose(f[status == MARGIN], 1, atol=1e-7)
 
 
 @pytest.mark.parametrize("C", [0.02, 0.1, 0.5, 3.0])
@@ -62,15 +70,15 @@ def _norm(path, C):
     return np.square(path.rows.T @ path.at(C).coefficients).sum()
 
 
-def test_the_share_falls_from_one_to_zero_and_is_where_a_level_stops():
+def test_level_at_falls_from_one_to_zero_and_inverts_position():
     path = OneClassPath(*data())
     positions = [path.position(level) for level in LEVELS]
     assert positions == sorted(positions, reverse=True)
     for level, C in zip(LEVELS, positions, strict=True):
-        assert path.share(C) == pytest.approx(level, abs=1e-10)
-        assert path.share(C) == pytest.approx(path.at(C).coefficients.sum() / (path.total_weight * C), abs=1e-8)
-    shares = [path.share(C) for C in np.geomspace(1e-4, 10, 200)]
-    assert shares[0] == pytest.approx(1) and (np.diff(shares) <= 1e-12).all()
+        assert path.level_at(C) == pytest.approx(level, abs=1e-10)
+        assert path.level_at(C) == pytest.approx(path.at(C).coefficients.sum() / (path.total_weight * C), abs=1e-8)
+    levels = [path.level_at(C) for C in np.geomspace(1e-4, 10, 200)]
+    assert levels[0] == pytest.approx(1) and (np.diff(levels) <= 1e-12).all()
 
 
 def test_at_level_one_every_point_is_at_its_bound():
@@ -89,7 +97,7 @@ def test_the_slope_of_the_value_is_the_mean_shortfall(C):
     assert slope == pytest.approx((s * np.clip(1 - path.at(C).values, 0, None)).sum(), rel=1e-5)
 
 
-def test_a_weight_of_two_is_a_point_that_was_given_twice():
+def test_path_weight_of_two_equals_two_points():
     rows, s = data(15)
     s[3] = 2.0
     once, twice = OneClassPath(rows, s), OneClassPath(np.vstack([rows, rows[3:4]]))
@@ -100,8 +108,8 @@ def test_a_weight_of_two_is_a_point_that_was_given_twice():
 
 
 @pytest.mark.parametrize("level", [0.3, 0.6])
-def test_the_span_rule_is_exact_while_places_hold(level):
-    """Leave-one-out values are those of refits where the other points keep their places (all do, for points above the margin), and near
+def test_span_rule_is_exact_while_the_status_holds(level):
+    """Leave-one-out values are those of refits if the other points keep their status (all do, for points above the margin), and near
     elsewhere."""
     rows, s = data(60, weighted=True)
     path = OneClassPath(rows, s)
@@ -112,8 +120,8 @@ def test_the_span_rule_is_exact_while_places_hold(level):
         rest = np.arange(60) != i
         other = OneClassPath(rows[rest], s[rest]).at(C)
         refits[i] = rows[i] @ (rows[rest].T @ other.coefficients)
-        held[i] = np.array_equal(other.place, state.place[rest])
-    above = state.place == ABOVE
+        held[i] = np.array_equal(other.status, state.status[rest])
+    above = state.status == ABOVE
     assert held[above].all() and held[~above].any()
     np.testing.assert_allclose(guess[held], refits[held], atol=1e-9)
     np.testing.assert_allclose(guess[above], state.values[above], atol=1e-12)
@@ -127,29 +135,29 @@ def test_the_span_rule_for_one_of_several_observations_takes_no_more_than_its_pa
     path = OneClassPath(rows, s)
     C = path.position(0.4)
     values, one, all_four = path.at(C).values, path.span_rule(C, np.ones(30)), path.span_rule(C)
-    below = path.at(C).place == BELOW
+    below = path.at(C).status == BELOW
     np.testing.assert_allclose((values - one)[below], ((values - all_four) / 4)[below], atol=1e-9)
     assert (one >= all_four - 1e-12).all()
 
 
-def test_near_copies_of_a_point_do_not_stop_it():
+def test_path_supports_near_copies_of_a_point():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((20, 2))
     X = np.vstack([X, X + 1e-9])
     path = OneClassPath(gram_rows(X))
     C = path.position(0.1)
-    assert path.share(C) == pytest.approx(0.1, abs=1e-8)
+    assert path.level_at(C) == pytest.approx(0.1, abs=1e-8)
     assert abs(path.at(C).values[:20] - path.at(C).values[20:]).max() < 1e-5
 
 
-def test_points_on_a_lattice_have_ties_and_are_followed():
+def test_path_supports_ties_of_points_on_a_lattice():
     grid = np.stack(np.meshgrid(np.arange(5.0), np.arange(5.0)), -1).reshape(-1, 2)
     path = OneClassPath(gram_rows(grid, 1.5))
     for level in LEVELS:
-        assert path.share(path.position(level)) == pytest.approx(level, abs=1e-8)
+        assert path.level_at(path.position(level)) == pytest.approx(level, abs=1e-8)
 
 
-def test_a_kernel_that_cannot_separate_the_rows_from_zero_says_so():
+def test_position_rejects_a_kernel_that_cannot_separate_the_rows_from_zero():
     path = OneClassPath(np.array([[1.0], [-1.0], [2.0]]))
     with pytest.raises(InputError, match="positive values"):
         path.position(0.1)
@@ -174,20 +182,20 @@ def refit(rows, s, C, i, units=None):
 
 
 @pytest.mark.parametrize("level", [0.03, 0.15, 0.4, 0.8])
-def test_the_value_without_a_point_is_that_of_a_refit(level):
+def test_leave_one_out_value_equals_a_refit(level):
     rows, s = rows_and_weights(40)
     path = OneClassPath(rows, s)
     C = path.position(level)
     state = path.at(C)
     changed = 0
     for i in np.flatnonzero(state.coefficients > 0):
-        found = value_without(path, state, C, int(i), state.coefficients[i])
+        found = leave_one_out_value(path, state, C, int(i), state.coefficients[i])
         assert found == pytest.approx(refit(rows, s, C, i), abs=1e-7)
         changed += abs(found - path.span_rule(C)[i]) > 1e-3
-    assert changed > 3  # places moved: the span rule is not enough
+    assert changed > 3  # the status changed: the span rule is not enough
 
 
-def test_half_of_a_point_may_go():
+def test_leave_one_out_value_supports_half_of_a_point():
     rows, s = rows_and_weights(40)
     path = OneClassPath(rows, s)
     C = path.position(0.4)
@@ -196,7 +204,7 @@ def test_half_of_a_point_may_go():
         assert found[i] == pytest.approx(refit(rows, s, C, i, s[i] / 2), abs=1e-6)
 
 
-def test_points_above_the_margin_leave_nothing_behind():
+def test_leave_one_out_is_unchanged_for_points_above_the_margin():
     rows, s = rows_and_weights(40)
     path = OneClassPath(rows, s)
     C = path.position(0.2)
@@ -206,16 +214,16 @@ def test_points_above_the_margin_leave_nothing_behind():
     assert (found[~free] < state.values[~free]).all()
 
 
-def test_with_many_points_it_is_the_span_rule():
+def test_leave_one_out_is_the_span_rule_for_many_points():
     rows, s = rows_and_weights(150)
     path = OneClassPath(rows, s)
     many, few = path.position(0.8), path.position(0.02)
-    assert (path.at(many).coefficients > 0).sum() > FEW >= (path.at(few).coefficients > 0).sum()
+    assert (path.at(many).coefficients > 0).sum() > MAX_EXACT_REMOVALS >= (path.at(few).coefficients > 0).sum()
     np.testing.assert_array_equal(leave_one_out(path, many), path.span_rule(many))
     assert np.abs(leave_one_out(path, few) - path.span_rule(few)).max() > 1e-3
 
 
-def test_the_kernel_matrix_need_not_be_kept():
+def test_path_works_without_a_stored_kernel_matrix():
     rows, s = rows_and_weights(30)
     rows = np.abs(rows[:, -6:])  # few coordinates, so that K is made column by column
     path = OneClassPath(rows, s)

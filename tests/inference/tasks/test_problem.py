@@ -45,7 +45,7 @@ def feasible_dual(problem, seed=6, scale=2.0):
 
 
 @pytest.mark.parametrize("nodes", SHAPES)
-def test_values_and_their_adjoint_are_those_of_all_pairs(nodes):
+def test_values_and_adjoint_equal_the_sums_over_all_pairs(nodes):
     problem = case("pinball", SHAPES[nodes])
     n, m = problem.entry_weights.shape
     W, E = weights_of(problem), normal(n, m, seed=7)
@@ -56,7 +56,7 @@ def test_values_and_their_adjoint_are_those_of_all_pairs(nodes):
 
 
 @pytest.mark.parametrize("nodes", SHAPES)
-def test_objective_and_dual_are_those_of_section_2_8(nodes):
+def test_objective_and_dual_equal_section_2_8(nodes):
     """P and D with K, ω and α̃ = ω ∘ α written out, for Huber: ℓ*(−α) = ½ α² − α y."""
     problem = replace(case("huber", SHAPES[nodes]), row_weights=ROWS)
     A, y, omega = feasible_dual(problem), problem.targets.numpy(), problem.entry_weights.numpy()
@@ -95,7 +95,7 @@ def test_gap_is_the_mean_of_fenchel_and_young(name):
     assert gap.item() == pytest.approx((ROWS * terms).sum().item() / N, abs=1e-10)
 
 
-def test_dual_is_minus_infinity_where_it_is_not_feasible():
+def test_dual_is_minus_infinity_if_infeasible():
     problem = case("pinball")
     assert problem.dual_objective(torch.full((N, M), 1.5).double()).item() == -np.inf
 
@@ -153,7 +153,7 @@ def test_missing_targets_may_be_nan(name):
     assert torch.isfinite(unknown.objective(W))
 
 
-def test_rows_without_weight_count_for_nothing_but_in_n():
+def test_rows_without_weight_count_only_in_n():
     plain = case("pinball")
     weights = torch.ones(N).double()
     weights[3] = 0.0
@@ -184,32 +184,32 @@ NAN = torch.full((4, 4), torch.nan).double()
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        ({"lam": 0.0}, OptionError, "lam must be a positive number, got 0.0"),
+        ({"lam": 0.0}, OptionError, "lam"),
         ({"lam": -1.0}, OptionError, "lam"),
         ({"lam": float("nan")}, OptionError, "lam"),
         ({"lam": "1"}, OptionError, "lam"),
         ({"inputs": NAN}, InputError, "inputs"),
-        ({"inputs": torch.ones(4).double()}, InputError, r"rows \(n, r\)"),
-        ({"inputs": torch.ones(0, 2).double()}, InputError, "n ≥ 1"),
+        ({"inputs": torch.ones(4).double()}, InputError, "inputs"),
+        ({"inputs": torch.ones(0, 2).double()}, InputError, "inputs"),
         ({"tasks": NAN[:3]}, InputError, "tasks"),
-        ({"tasks": torch.ones(2, 3).double()}, InputError, "m = 3 nodes"),
-        ({"tasks": torch.ones(2, 3, 3).double()}, InputError, "m = 3 nodes"),
+        ({"tasks": torch.ones(2, 3).double()}, InputError, "tasks"),
+        ({"tasks": torch.ones(2, 3, 3).double()}, InputError, "tasks"),
         ({"targets": torch.ones(4).double()}, InputError, r"\(4, 3\) or \(4, 1\)"),
         ({"targets": torch.ones(4, 2).double()}, InputError, r"got \(4, 2\)"),
-        ({"targets": NAN[:, :1]}, InputError, "give it weight 0"),
-        ({"targets": NAN[:, :3]}, InputError, "give it weight 0"),
+        ({"targets": NAN[:, :1]}, InputError, "targets"),
+        ({"targets": NAN[:, :3]}, InputError, "targets"),
         ({"row_weights": torch.ones(3).double()}, InputError, "row_weights"),
         ({"row_weights": -torch.ones(4).double()}, InputError, "row_weights"),
         ({"row_weights": NAN[0]}, InputError, "row_weights"),
-        ({"loss": IntegralLoss(Pinball(), own_nodes(5, 3))}, InputError, "nodes for 5 rows"),
+        ({"loss": IntegralLoss(Pinball(), own_nodes(5, 3))}, InputError, "nodes"),
     ],
 )
-def test_bad_problems_are_refused(change, error, match):
+def test_task_problem_rejects_invalid_arguments(change, error, match):
     with pytest.raises(error, match=match):
         TaskProblem(**{**GOOD, **change})
 
 
-def test_float32_is_taken_and_kept_as_float64():
+def test_task_problem_converts_float32_to_float64():
     problem = TaskProblem(**{**GOOD, "inputs": torch.eye(4), "targets": torch.ones(4, 1), "lam": 1})
     assert problem.inputs.dtype == problem.targets.dtype == torch.float64
     assert problem.shape == (4, 3)
@@ -217,7 +217,7 @@ def test_float32_is_taken_and_kept_as_float64():
     assert replace(problem, loss=IntegralLoss(Huber(1.0), gauss_legendre(3))).num_rows == 4
 
 
-def test_numbers_are_finite_even_where_their_sum_is_not():
+def test_task_problem_accepts_finite_numbers_whose_sum_overflows():
     large = torch.full((4, 4), 1e308, dtype=torch.float64)
     assert TaskProblem(**{**GOOD, "inputs": large}).shape == (4, 3)
     infinite = torch.tensor([[torch.inf], [-torch.inf], [1.0], [1.0]]).double()
@@ -291,6 +291,6 @@ def test_finitely_many_levels_have_values_and_no_slopes():
 
 
 @pytest.mark.parametrize("tasks", [0.5, torch.tensor(0.5), torch.ones(2, 1)])
-def test_tasks_are_a_vector(tasks):
-    with pytest.raises(InputError, match="tasks must be a tensor"):
+def test_task_function_rejects_tasks_that_are_no_vector(tasks):
+    with pytest.raises(InputError, match="tasks"):
         expansion()(X[:, None], tasks)

@@ -20,7 +20,7 @@ def skewed():
     return LevelDistribution(torch.tensor([0.1, 0.4, 0.9]), torch.tensor([[0.0, 1.0, 5.0], [-2.0, -1.0, -0.9]]))
 
 
-def test_the_quantiles_given_come_back():
+def test_quantile_returns_the_given_quantiles():
     distribution = skewed()
     torch.testing.assert_close(distribution.quantile(distribution.levels), distribution.quantiles)
     torch.testing.assert_close(distribution.cdf(distribution.quantiles), distribution.levels.expand(2, -1))
@@ -68,7 +68,7 @@ def test_moments_are_the_integrals_of_the_density():
     torch.testing.assert_close(distribution.std, std, rtol=1e-3, atol=0)
 
 
-def test_fine_quantiles_of_a_normal_law_give_it_back():
+def test_distribution_of_fine_normal_quantiles_is_normal():
     distribution, true = normal(2.0, 0.5), stats.norm(2.0, 0.5)
     y = torch.tensor([1.2, 1.9, 2.0, 2.6], dtype=torch.float64)
     torch.testing.assert_close(distribution.cdf(y)[0], torch.from_numpy(true.cdf(y)), rtol=0, atol=1e-3)
@@ -78,7 +78,7 @@ def test_fine_quantiles_of_a_normal_law_give_it_back():
     assert distribution.std[0].item() == pytest.approx(0.5, rel=0.02)
 
 
-def test_draws_have_the_law():
+def test_draws_have_the_distribution():
     distribution = normal()
     draws = distribution.sample(4000, random_state=0)
     assert draws.shape == (3, 4000)
@@ -109,12 +109,12 @@ def test_with_tails_the_ends_are_infinite():
 
 
 @pytest.mark.parametrize("levels", [[0.5], [0.5, 0.2], [-0.1, 0.5], [0.5, 1.1], [[0.1, 0.2]]])
-def test_bad_levels_are_refused(levels):
-    with pytest.raises(InputError, match="levels must"):
+def test_level_distribution_rejects_invalid_levels(levels):
+    with pytest.raises(InputError, match="levels"):
         LevelDistribution(torch.tensor(levels), torch.zeros(1, 2))
 
 
-def test_curves_that_cross_are_refused_and_rounding_is_not():
+def test_level_distribution_rejects_crossing_curves_except_rounding():
     levels = torch.tensor([0.1, 0.5, 0.9])
     with pytest.raises(InputError, match="cross"):
         LevelDistribution(levels, torch.tensor([[0.0, 2.0, 1.0]]))
@@ -122,10 +122,10 @@ def test_curves_that_cross_are_refused_and_rounding_is_not():
     assert (distribution.quantiles.diff() >= 0).all()
 
 
-def test_points_of_another_shape_are_refused():
-    with pytest.raises(InputError, match="y must be numbers"):
+def test_level_distribution_rejects_points_of_another_shape():
+    with pytest.raises(InputError, match="y must"):
         skewed().cdf(torch.zeros(3, 4))
-    with pytest.raises(InputError, match=r"levels must lie in \[0, 1\]"):
+    with pytest.raises(InputError, match="levels"):
         skewed().quantile(torch.tensor([1.5]))
 
 
@@ -134,29 +134,29 @@ X = torch.linspace(-1, 1, 7, dtype=torch.float64)[:, None]
 
 
 def falling(X, levels):
-    """A wave about a line: some rows fall, the first one does not."""
+    """Return an oscillation about a line: some rows decrease, the first one does not."""
     return levels + (X + 1) * 0.2 * torch.sin(12 * levels)
 
 
-def test_curves_do_not_fall():
+def test_rearranged_curves_do_not_decrease():
     levels = torch.rand(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64).sort().values
     found = Rearranged(falling, GRID)(X, levels)
     assert (falling(X, levels).diff() < -1e-3).any()
     assert (found.diff() >= -1e-12).all()
 
 
-def test_rows_that_rise_are_left_as_they_are():
+def test_rearranged_keeps_increasing_rows():
     levels = torch.tensor([0.001, 0.123, 0.5, 0.999], dtype=torch.float64)
     assert torch.equal(Rearranged(falling, GRID)(X, levels)[0], falling(X, levels)[0])
 
 
-def test_on_the_grid_the_values_are_those_of_the_curve_in_order():
+def test_rearranged_sorts_the_values_on_the_grid():
     found = Rearranged(falling, GRID)(X, GRID)
     torch.testing.assert_close(found, falling(X, GRID).sort(-1).values, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 4.0])
-def test_it_is_never_further_from_an_increasing_curve(p):
+def test_rearranged_is_never_further_from_an_increasing_curve(p):
     found, given = Rearranged(falling, GRID)(X, GRID), falling(X, GRID)
     for seed in range(5):
         steps = torch.rand(199, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -165,13 +165,13 @@ def test_it_is_never_further_from_an_increasing_curve(p):
         assert (after <= before + 1e-12).all()
 
 
-def test_it_keeps_the_law_of_a_curve_at_a_random_level():
+def test_rearranged_keeps_the_distribution_at_a_random_level():
     found, given = Rearranged(falling, GRID)(X, GRID), falling(X, GRID)
     for threshold in (0.1, 0.4, 0.8):
         assert torch.equal((found <= threshold).sum(-1), (given <= threshold).sum(-1))
 
 
-def test_a_level_does_not_depend_on_which_others_are_asked():
+def test_rearranged_level_is_independent_of_other_levels():
     rearranged = Rearranged(falling, GRID)
     levels = torch.tensor([0.1, 0.37, 0.9], dtype=torch.float64)
     together = rearranged(X, levels)
@@ -179,7 +179,7 @@ def test_a_level_does_not_depend_on_which_others_are_asked():
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-14)
 
 
-def test_beyond_the_grid_curves_stay_outside_its_values():
+def test_rearranged_stays_outside_the_grid_values_beyond_the_grid():
     grid = torch.linspace(0.2, 0.8, 61, dtype=torch.float64)
     asked = torch.tensor([0.01, 0.99], dtype=torch.float64)
     found, inside = Rearranged(falling, grid)(X, asked), Rearranged(falling, grid)(X, grid)
@@ -189,11 +189,11 @@ def test_beyond_the_grid_curves_stay_outside_its_values():
 
 
 @pytest.mark.parametrize("grid", [[0.5], [0.1, 0.2, 0.4], [0.9, 0.1], [[0.1, 0.2]]])
-def test_a_grid_must_be_even_and_increasing(grid):
+def test_rearranged_rejects_uneven_grids(grid):
     with pytest.raises(InputError, match="evenly spaced"):
         Rearranged(falling, torch.tensor(grid))
 
 
-def test_levels_must_be_a_finite_vector():
-    with pytest.raises(InputError, match="levels must be finite"):
+def test_rearranged_rejects_invalid_levels():
+    with pytest.raises(InputError, match="levels"):
         Rearranged(falling, GRID)(X, torch.tensor([0.1, float("nan")]))

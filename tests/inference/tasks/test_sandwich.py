@@ -26,7 +26,7 @@ def case(
 
 def dense(problem: TaskProblem, W: torch.Tensor, offset: torch.Tensor, count: float) -> np.ndarray:
     """Cov[vec W] from the formulas of the module, with nothing but Kronecker products."""
-    rows = RowResiduals.of([problem], W, offset)
+    rows = RowResiduals.from_parts([problem], W, offset)
     g = ResidualDensity(rows.residuals / rows.scale, rows.weights, count)(problem.loss.nodes).numpy()
     Phi, Psi, eta = problem.inputs.numpy(), problem.tasks.numpy(), problem.loss.weights.numpy()
     s, a, n, lam = problem.row_weights.numpy(), 1 / rows.scale.numpy(), problem.num_rows, problem.lam
@@ -61,14 +61,14 @@ def test_variance_is_that_of_dense_algebra(lam, weighted):
     assert found.freedom == pytest.approx(freedom, rel=1e-9)
 
 
-def test_rows_may_come_in_pieces():
+def test_sandwich_is_independent_of_parts():
     problem, W, offset = case()
     y, parts = problem.targets, []
-    for place in torch.arange(40).split(11):
-        parts.append(TaskProblem(problem.inputs[place], problem.tasks, y[place], problem.loss, problem.lam))
-    whole, pieces = (sandwich(lambda p=p: p, W, offset, count=40.0) for p in ([problem], parts))
+    for rows in torch.arange(40).split(11):
+        parts.append(TaskProblem(problem.inputs[rows], problem.tasks, y[rows], problem.loss, problem.lam))
+    whole, in_parts = (sandwich(lambda p=p: p, W, offset, count=40.0) for p in ([problem], parts))
     torch.testing.assert_close(
-        pieces.variance(problem.inputs, problem.tasks), whole.variance(problem.inputs, problem.tasks)
+        in_parts.variance(problem.inputs, problem.tasks), whole.variance(problem.inputs, problem.tasks)
     )
 
 
@@ -92,7 +92,7 @@ def test_score_covariance_is_tau_times_one_minus_tau():
 
 @pytest.mark.parametrize("tau", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize("distribution", [stats.norm(), stats.expon()])
-def test_std_of_a_plain_quantile_is_the_textbook_one(distribution, tau):
+def test_sandwich_std_of_a_quantile_is_the_textbook_value(distribution, tau):
     """√(τ(1 − τ)/N)/f(q) for the quantile of a sample, which is this problem without inputs and with λ → 0."""
     n = 4000
     y = torch.from_numpy(distribution.ppf(np.random.default_rng(1).random((n, 1))))
@@ -103,7 +103,7 @@ def test_std_of_a_plain_quantile_is_the_textbook_one(distribution, tau):
     assert std == pytest.approx(np.sqrt(tau * (1 - tau) / n) / distribution.pdf(distribution.ppf(tau)), rel=0.12)
 
 
-def test_the_width_of_a_smoothed_loss_does_not_matter():
+def test_sandwich_is_independent_of_the_smoothing_width():
     found = []
     for loss in (Pinball(), SmoothedPinball(1e-4), SmoothedPinball(5.0)):
         problem, W, offset = case(loss=loss)
@@ -112,7 +112,7 @@ def test_the_width_of_a_smoothed_loss_does_not_matter():
     torch.testing.assert_close(found[2], found[0])
 
 
-def test_posterior_variance_is_the_sandwich_where_the_score_varies_as_the_curvature():
+def test_sandwich_is_the_posterior_covariance_if_the_score_varies_as_the_curvature():
     eye = torch.eye(2).double()
     curvature = torch.tensor([[1.0, 3.0], [2.0, 6.0]], dtype=torch.float64)  # an outer product, as S is
     lam, T = 0.5, 0.7
@@ -120,7 +120,8 @@ def test_posterior_variance_is_the_sandwich_where_the_score_varies_as_the_curvat
     # V = λ T S
     found = Sandwich(eye, eye, curvature, (lam * T * rows).sqrt().diag(), columns.sqrt().diag(), lam, T, 0.0)
     points = torch.randn(3, 2, generator=torch.Generator().manual_seed(0)).double()
-    torch.testing.assert_close(found.variance(points, eye), found.posterior_variance(points, eye))
+    posterior_variance = T * (points.square() @ (lam / (lam + curvature)))  # of λ T H⁻¹
+    torch.testing.assert_close(found.variance(points, eye), posterior_variance)
 
 
 def line(seed: int, weights=None) -> TaskProblem:
@@ -144,7 +145,7 @@ def curves_and_std(problem: TaskProblem) -> tuple[torch.Tensor, torch.Tensor]:
     return POINTS @ W, cov.variance(POINTS, problem.tasks).sqrt()
 
 
-def test_it_is_how_curves_vary_from_one_data_set_to_the_next():
+def test_sandwich_is_the_variance_over_data_sets():
     curves, std = (
         torch.stack(found) for found in zip(*(curves_and_std(line(seed)) for seed in range(100)), strict=True)
     )
@@ -154,7 +155,7 @@ def test_it_is_how_curves_vary_from_one_data_set_to_the_next():
     assert abs(ratio.mean().item() - 1) < 0.1
 
 
-def test_it_agrees_with_the_bayesian_bootstrap():
+def test_sandwich_agrees_with_the_bayesian_bootstrap():
     rng, draws = np.random.default_rng(0), []
     for _ in range(60):
         weights = torch.from_numpy(rng.exponential(size=300))
@@ -172,7 +173,7 @@ def draws(distribution, number: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("distribution", [stats.norm(), stats.logistic(), stats.gamma(3), stats.t(4)])
-def test_density_at_the_quantiles_of_a_known_law(distribution):
+def test_density_at_the_quantiles_of_a_known_distribution(distribution):
     z = draws(distribution, 20_000)
     found = ResidualDensity(z, torch.ones_like(z))(LEVELS)
     truth = torch.from_numpy(distribution.pdf(distribution.ppf(LEVELS.numpy())))
@@ -193,7 +194,7 @@ def test_density_is_the_sum_over_the_residuals_by_hand():
     torch.testing.assert_close(density(LEVELS), torch.tensor(expected).double() / 10)
 
 
-def test_a_weight_of_two_is_a_row_that_comes_twice():
+def test_density_weight_of_two_equals_two_rows():
     z = draws(stats.norm(), 50)
     twice = ResidualDensity(torch.cat([z, z[:10]]), torch.ones(60).double())
     weights = torch.ones(50).double()
@@ -214,37 +215,41 @@ def problem(y: torch.Tensor, loss=None, measure=None) -> TaskProblem:
     return TaskProblem(one, torch.eye(len(measure)).double(), y, IntegralLoss(loss or Pinball(), measure), lam=1e-3)
 
 
-def test_rows_do_not_depend_on_the_pieces_they_come_in():
+def test_row_residuals_are_independent_of_parts():
     y, weights = draws(stats.norm(), 31)[:, None], torch.linspace(-1, 1, 5).double()[None]
     offset = torch.linspace(-0.5, 0.5, 5).double()
-    whole = RowResiduals.of([problem(y)], weights, offset)
-    parts = RowResiduals.of([problem(part) for part in y.split(7)], weights, offset)
+    whole = RowResiduals.from_parts([problem(y)], weights, offset)
+    parts = RowResiduals.from_parts([problem(part) for part in y.split(7)], weights, offset)
     torch.testing.assert_close(parts.scale, whole.scale)
     torch.testing.assert_close(parts.residuals, whole.residuals)
 
 
 def test_scale_of_a_row_is_the_mean_distance_of_its_curve_from_its_middle():
     y, curve = torch.zeros(1, 1).double(), torch.tensor([[-2.0, -1.0, 0.0, 1.0, 2.0]], dtype=torch.float64)
-    found = RowResiduals.of([problem(y)], curve, torch.zeros(5).double())
+    found = RowResiduals.from_parts([problem(y)], curve, torch.zeros(5).double())
     assert found.scale.item() == pytest.approx(float(gauss_legendre(5).weights @ curve[0].abs()))
 
 
-def test_one_level_alone_leaves_all_rows_one_scale():
+def test_scale_is_one_for_a_single_level():
     y = draws(stats.norm(), 9)[:, None]
-    found = RowResiduals.of([problem(y, measure=grid([0.5]))], torch.zeros(1, 1).double(), torch.zeros(1).double())
+    found = RowResiduals.from_parts(
+        [problem(y, measure=grid([0.5]))], torch.zeros(1, 1).double(), torch.zeros(1).double()
+    )
     assert torch.equal(found.scale, torch.ones(9).double())
 
 
-def test_the_smoothing_of_the_loss_does_not_matter():
+def test_row_residuals_are_independent_of_the_smoothing():
     y, weights = draws(stats.norm(), 31)[:, None], torch.linspace(-1, 1, 5).double()[None]
     offset = torch.zeros(5).double()
-    sharp, smooth = (RowResiduals.of([problem(y, loss)], weights, offset) for loss in (Pinball(), SmoothedPinball(9.0)))
+    sharp, smooth = (
+        RowResiduals.from_parts([problem(y, loss)], weights, offset) for loss in (Pinball(), SmoothedPinball(9.0))
+    )
     assert torch.equal(sharp.scale, smooth.scale) and torch.equal(sharp.residuals, smooth.residuals)
 
 
-def test_the_narrowest_row_keeps_a_tenth_of_the_mean():
+def test_scale_is_at_least_a_tenth_of_the_mean():
     inputs, one = torch.tensor([[0.0], [1.0]], dtype=torch.float64), torch.eye(5).double()
     loss = IntegralLoss(Pinball(), gauss_legendre(5))
     part = TaskProblem(inputs, one, torch.zeros(2, 1).double(), loss, lam=1.0)
-    found = RowResiduals.of([part], torch.linspace(-1, 1, 5).double()[None], torch.zeros(5).double())
-    assert found.spread[0] == 0 and math.isclose(found.scale[0], 0.1 * found.spread.mean())
+    found = RowResiduals.from_parts([part], torch.linspace(-1, 1, 5).double()[None], torch.zeros(5).double())
+    assert found.widths[0] == 0 and math.isclose(found.scale[0], 0.1 * found.widths.mean())

@@ -12,7 +12,7 @@ from scipy import stats
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.mean_noise import OutputNoise
 from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior, set_chol
-from ovkgp.inference.training.log_prior import raw_log_prior
+from ovkgp.inference.training.log_prior import RawLogPrior
 from ovkgp.kernels import FreeMatrix, FullMatrix
 
 SIZES = pytest.mark.parametrize("p", [1, 2, 3, 5])
@@ -43,7 +43,7 @@ def some_prior(p, concentration=2.5):
 
 
 @SIZES
-def test_the_density_is_log_normal_times_lkj(p):
+def test_covariance_prior_is_log_normal_times_lkj(p):
     prior, chol = some_prior(p), chol_of(random_raw(p), p)
     variances = chol.square().sum(-1)
     expected = torch.distributions.LogNormal(prior.loc, prior.scale).log_prob(variances).sum()
@@ -57,7 +57,7 @@ def test_the_density_is_log_normal_times_lkj(p):
 
 
 @SIZES
-def test_the_jacobian_is_that_of_autograd(p):
+def test_covariance_prior_jacobian_matches_autograd(p):
     raw = random_raw(p, seed=1)
     jacobian = torch.autograd.functional.jacobian(lambda u: variances_and_correlations(u, p), raw)
     expected = torch.linalg.slogdet(jacobian).logabsdet.item()
@@ -68,7 +68,7 @@ def test_the_jacobian_is_that_of_autograd(p):
 
 
 @pytest.mark.parametrize("concentration", [1.0, 2.0])
-def test_the_density_of_the_parameters_integrates_to_one(concentration):
+def test_covariance_prior_raw_density_integrates_to_one(concentration):
     prior = CovariancePrior(torch.tensor([0.2, -0.1]), 0.5, concentration)
     axes = [
         torch.linspace(*ends, dtype=torch.float64) for ends in ((-1.5, 1.7, 41), (-9.0, 1.5, 150), (-4.0, 4.0, 201))
@@ -83,7 +83,7 @@ def test_the_density_of_the_parameters_integrates_to_one(concentration):
 
 
 @pytest.mark.parametrize("p", [2, 4])
-def test_draws_have_log_normal_variances_and_beta_correlations(p):
+def test_covariance_prior_draws_have_known_marginals(p):
     prior = some_prior(p)
     chol = prior.draw((4000, p, p), np.random.default_rng(0))
     variances = chol.square().sum(-1)
@@ -98,7 +98,7 @@ def test_draws_have_log_normal_variances_and_beta_correlations(p):
             assert stats.kstest((correlations[:, a, b].numpy() + 1) / 2, distribution.cdf).pvalue > 0.01
 
 
-def test_draws_have_the_density_of_the_parameters():
+def test_covariance_prior_draws_match_raw_density():
     """E[∇ log q(u)] = 0 under q: the means of the scores are within 4 standard errors of zero."""
     p, prior = 3, some_prior(3)
     chol = prior.draw((4000, p, p), np.random.default_rng(1))
@@ -111,61 +111,61 @@ def test_draws_have_the_density_of_the_parameters():
 
 
 @pytest.mark.parametrize("make", [lambda: FullMatrix(3).double(), lambda: OutputNoise("full", 3)])
-def test_a_module_is_set_to_the_factor_that_is_given(make):
+def test_set_chol_writes_factor(make):
     module, chol = make(), chol_of(random_raw(3), 3)
     set_chol(module, chol)
     torch.testing.assert_close(module.chol.detach(), chol, rtol=1e-14, atol=1e-15)
 
 
-def test_a_batch_of_matrices_has_a_density_each():
+def test_covariance_prior_broadcasts_over_batches():
     matrix = FullMatrix(2, batch_shape=torch.Size([4])).double()
     register_covariance_prior(matrix, CovariancePrior(0.0, 1.0))
     one = CovariancePrior(0.0, 1.0).raw_log_prob(torch.eye(2, dtype=torch.float64))
-    assert raw_log_prior(matrix).item() == pytest.approx(4 * one.item(), rel=1e-12)
+    assert RawLogPrior(matrix)().item() == pytest.approx(4 * one.item(), rel=1e-12)
     assert CovariancePrior(0.0, 1.0).draw((5, 4, 2, 2), np.random.default_rng(0)).shape == (5, 4, 2, 2)
 
 
 @pytest.mark.parametrize("copy", [deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
-def test_it_survives_copies_and_pickles(copy):
+def test_covariance_prior_survives_copy_and_pickle(copy):
     matrix = FullMatrix(3).double()
     register_covariance_prior(matrix, some_prior(3))
     again = copy(matrix)
-    assert raw_log_prior(again).item() == raw_log_prior(matrix).item()
+    assert RawLogPrior(again)().item() == RawLogPrior(matrix)().item()
     again.log_scale.data += 1.0
-    assert raw_log_prior(again).item() != raw_log_prior(matrix).item()
+    assert RawLogPrior(again)().item() != RawLogPrior(matrix)().item()
 
 
-def test_an_output_matrix_of_low_rank_is_refused():
+def test_covariance_prior_rejects_low_rank_matrix():
     with pytest.raises(OptionError, match=r"such as FullMatrix\(p\).*got FreeMatrix"):
         register_covariance_prior(FreeMatrix(2), CovariancePrior(0.0, 1.0))
 
 
 @pytest.mark.parametrize("options", [(0.0, -1.0), (0.0, 1.0, 0.0), (torch.tensor([0.0, math.nan]), 1.0)])
-def test_impossible_options_are_refused(options):
+def test_covariance_prior_rejects_invalid_options(options):
     with pytest.raises(OptionError, match="must be"):
         CovariancePrior(*options)
 
 
-def test_several_concentrations_are_refused():
-    with pytest.raises(OptionError, match="one number"):
+def test_covariance_prior_rejects_several_concentrations():
+    with pytest.raises(OptionError, match="scalar"):
         CovariancePrior(0.0, 1.0, [1.0, 2.0])
 
 
-def test_a_draw_of_another_size_is_refused():
-    with pytest.raises(InputError, match=r"p = 3 was expected, got shape \(2, 2\)"):
+def test_covariance_prior_draw_rejects_other_size():
+    with pytest.raises(InputError, match=r"p = 3, got \(2, 2\)"):
         some_prior(3).draw((2, 2), np.random.default_rng(0))
 
 
-def test_one_number_in_a_vector_is_for_all_outputs():
+def test_covariance_prior_broadcasts_vector_of_one():
     one, wanted = CovariancePrior([0.5], [1.2]), CovariancePrior(0.5, 1.2)
     found = one.draw((4, 3, 3), np.random.default_rng(0))
     assert torch.equal(found, wanted.draw((4, 3, 3), np.random.default_rng(0)))
     assert torch.equal(one.log_prob(found), wanted.log_prob(found))
 
 
-@pytest.mark.parametrize("laws", [(torch.zeros(2), 1.0), (0.0, torch.ones(2))])
-def test_a_prior_for_another_number_of_outputs_is_refused(laws):
-    with pytest.raises(OptionError, match="has 2 variances and FullMatrix has 3"):
-        register_covariance_prior(FullMatrix(3), CovariancePrior(*laws))
-    with pytest.raises(InputError, match=r"p = 2 was expected, got shape \(3, 3\)"):
-        CovariancePrior(*laws).draw((3, 3), np.random.default_rng(0))
+@pytest.mark.parametrize("parameters", [(torch.zeros(2), 1.0), (0.0, torch.ones(2))])
+def test_register_covariance_prior_rejects_other_number_of_outputs(parameters):
+    with pytest.raises(OptionError, match="2 variances, expected 3"):
+        register_covariance_prior(FullMatrix(3), CovariancePrior(*parameters))
+    with pytest.raises(InputError, match=r"p = 2, got \(3, 3\)"):
+        CovariancePrior(*parameters).draw((3, 3), np.random.default_rng(0))

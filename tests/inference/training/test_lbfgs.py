@@ -6,7 +6,7 @@ import torch
 
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.model.parameter_vector import ParameterVector
-from ovkgp.inference.training.lbfgs import find_mode, second_derivatives
+from ovkgp.inference.training.lbfgs import compute_hessian, find_mode
 
 
 class Free(torch.nn.Module):
@@ -25,20 +25,20 @@ def narrow(u):
     return -np.logaddexp(z, -z).sum(), -(mixing.T @ np.tanh(z)) / scales
 
 
-def test_second_derivatives_suit_the_width_of_each_variable():
+def test_hessian_adapts_step_to_width():
     scales = np.array([1e-3, 1.0, 10.0])
     mixing = np.array([[1.0, 0.3, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 1.0]])
     expected = -(mixing.T @ mixing)
-    found = second_derivatives(narrow, np.zeros(3)) * np.outer(scales, scales)
+    found = compute_hessian(narrow, np.zeros(3)) * np.outer(scales, scales)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_mode_is_found_from_the_best_start():
+def test_find_mode_uses_best_initial_point():
     found = find_mode(ParameterVector(Free()), narrow, [np.array([0.5, 3.0, -20.0]), np.array([0.01, 1.0, 1.0])], 500)
     assert found.converged and np.abs(found.u / [1e-3, 1.0, 10.0]).max() < 1e-3
 
 
-def test_mode_steps_back_from_where_there_is_no_density():
+def test_find_mode_steps_back_from_failures():
     def walled(u):
         value, gradient = -0.5 * u @ u + 2 * u.sum(), 2 - u
         return (value, gradient) if u.max() < 2.5 else (-np.inf, np.zeros(3))
@@ -47,24 +47,24 @@ def test_mode_steps_back_from_where_there_is_no_density():
     assert found.converged and found.u == pytest.approx(np.full(3, 2.0), abs=1e-4)
 
 
-def test_differences_are_shorter_near_a_wall_and_refuse_to_cross_it():
+def test_hessian_shortens_steps_near_edge():
     def walled(u, wall):
         value, gradient = narrow(u)
         return (value, gradient) if u[1] < wall else (-np.inf, np.zeros(3))
 
-    found = second_derivatives(lambda u: walled(u, 1e-4), np.zeros(3))
-    np.testing.assert_allclose(found, second_derivatives(narrow, np.zeros(3)), rtol=1e-4, atol=1e-4)
-    with pytest.raises(FactorizationError, match=r"cannot be evaluated at \[0.0, 0.0, 0.0\]"):
-        second_derivatives(lambda u: walled(u, 0.0), np.zeros(3))
+    found = compute_hessian(lambda u: walled(u, 1e-4), np.zeros(3))
+    np.testing.assert_allclose(found, compute_hessian(narrow, np.zeros(3)), rtol=1e-4, atol=1e-4)
+    with pytest.raises(FactorizationError, match=r"curvature .* \[0.0, 0.0, 0.0\]"):
+        compute_hessian(lambda u: walled(u, 0.0), np.zeros(3))
 
 
-def test_differences_are_one_sided_at_the_very_edge():
+def test_hessian_is_one_sided_at_edge():
     """The end of a uniform prior is often the mode, and there is no density on its other side."""
 
     def edged(u):
         value, gradient = narrow(u)
         return (value, gradient) if u[1] <= 0 else (-np.inf, np.zeros(3))
 
-    scales, whole = np.array([1e-3, 1.0, 10.0]), second_derivatives(narrow, np.zeros(3))
-    found = second_derivatives(edged, np.zeros(3))
+    scales, whole = np.array([1e-3, 1.0, 10.0]), compute_hessian(narrow, np.zeros(3))
+    found = compute_hessian(edged, np.zeros(3))
     np.testing.assert_allclose(found * np.outer(scales, scales), whole * np.outer(scales, scales), atol=1e-3)

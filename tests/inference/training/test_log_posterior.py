@@ -31,8 +31,8 @@ def data(n=20, d=1, p=1, seed=0):
     )
 
 
-def away(lp, seed=0, spread=0.2):
-    return lp.start() + spread * np.random.default_rng(seed).standard_normal(len(lp))
+def away(lp, seed=0, std=0.2):
+    return lp.initial_point() + std * np.random.default_rng(seed).standard_normal(len(lp))
 
 
 def assert_gradient(lp, u, tolerance=1e-6, h=1e-5):
@@ -46,7 +46,7 @@ def assert_gradient(lp, u, tolerance=1e-6, h=1e-5):
 
 @pytest.mark.parametrize("index, name", list(enumerate(KERNELS)))
 @pytest.mark.parametrize("shift", (0, 1))
-def test_gradient_is_that_of_the_density_for_every_kernel_noise_and_mean(index, name, shift):
+def test_gradient_matches_differences(index, name, shift):
     noise, mean = NOISES[(index + 2 * shift) % 5], MEANS[(index + shift) % 4]
     case = Problem(name, noise=noise, mean=mean, missing=0.3 * shift)
     lp = LogPosterior(case.gp, case.X, case.Y, case.known, backend="torch")
@@ -55,15 +55,15 @@ def test_gradient_is_that_of_the_density_for_every_kernel_noise_and_mean(index, 
 
 @pytest.mark.parametrize("features", ("orff", "nystrom"))
 @pytest.mark.parametrize("name", ("icm, rank 2", "lmc", "independent", "curl-free"))
-def test_gradient_on_the_road_of_features(name, features):
+def test_gradient_matches_differences_with_features(name, features):
     case = Problem(name, noise="per_output", features=features, n=30, missing=0.0)
     lp = LogPosterior(case.gp, case.X, case.Y)
     assert lp.backend == "torch"
-    assert_gradient(lp, away(lp, spread=0.05), 1e-5)
+    assert_gradient(lp, away(lp, std=0.05), 1e-5)
 
 
 @pytest.mark.parametrize("backend", ("auto", "torch"))
-def test_density_is_that_of_numpy(backend):
+def test_density_matches_numpy_oracle(backend):
     X, Y = data()
     kernel = ScaleKernel(
         RBFKernel(lengthscale_prior=LogNormalPrior(*exact(0.25, 0.75)), lengthscale_constraint=GreaterThan(0.0625)),
@@ -85,7 +85,7 @@ def test_density_is_that_of_numpy(backend):
         + norm.logpdf(mean, 0.5, 2.0)
     )
     priors += lognorm.logpdf(noise, 1.25, scale=np.exp(-2.0))
-    (size,) = (entry.size.item() for entry in lp.vector.entries if entry.name == "mean.constant")
+    (size,) = (entry.scale.item() for entry in lp.vector.entries if entry.name == "mean.constant")
     slopes = np.log(ell - 0.0625) + np.log(scale) + np.log(size) + np.log(2 * noise)
     assert lp(u)[0] == pytest.approx(evidence + priors + slopes, rel=1e-10)
 
@@ -110,7 +110,7 @@ CONSTRAINED = {
 
 @pytest.mark.parametrize("name", CONSTRAINED)
 @pytest.mark.parametrize("backend", ("auto", "torch"))
-def test_integrals_over_u_are_those_of_the_posterior_over_theta(name, backend):
+def test_integral_over_u_matches_integral_over_theta(name, backend):
     constraint, prior = CONSTRAINED[name]
     X, Y = data(8, seed=1)
     gp = OperatorValuedGP(
@@ -118,7 +118,7 @@ def test_integrals_over_u_are_those_of_the_posterior_over_theta(name, backend):
     )
     lp = LogPosterior(gp, X, Y, priors="given", backend=backend)
     assert lp.backend == ("numpy" if backend == "auto" else "torch")
-    level, grid = lp(lp.start())[0], np.arange(-18.0, 18.0, 0.2)
+    level, grid = lp(lp.initial_point())[0], np.arange(-18.0, 18.0, 0.2)
     weights = np.array([np.exp(lp([u])[0] - level) for u in grid]) * 0.2
     theta = np.array([lp.variables([u])["lengthscale"].item() for u in grid])
 
@@ -131,7 +131,7 @@ def test_integrals_over_u_are_those_of_the_posterior_over_theta(name, backend):
 
     nodes, shares = _quadrature(*(end.item() for end in constraint))
     expected = shares * [density(t) for t in nodes]
-    for power in range(3):  # the first says that π(u) is normalised as p(Y, θ) is
+    for power in range(3):  # the first says that π(u) is normalized as p(Y, θ) is
         assert weights @ theta**power == pytest.approx(expected @ nodes**power, rel=1e-5)
 
 
@@ -143,13 +143,13 @@ def _quadrature(low, high):
     return (np.concatenate(part) for part in zip(*pairs, strict=True))
 
 
-def test_a_parameter_without_prior_is_flat_in_its_constrained_value():
+def test_parameter_without_prior_is_flat_in_constrained_value():
     X, Y = data()
     gp = OperatorValuedGP(RBFKernel(lengthscale_constraint=GreaterThan(0.1)), mean="zero", noise=0.1)
     for backend in ("auto", "torch"):
         lp = LogPosterior(gp, X, Y, priors="given", backend=backend)
         u = np.array([0.3])
-        lp.place(u)
+        lp.set(u)
         assert lp(u)[0] == pytest.approx(lp.gp.log_evidence(X, Y).item() + 0.3, rel=1e-12)
 
 
@@ -158,11 +158,11 @@ def test_fixed_parameters_are_not_variables():
     gp = OperatorValuedGP(ScaleKernel(RBFKernel()), mean="constant", noise=0.1)
     gp.kernel.raw_outputscale.requires_grad_(False)
     lp = LogPosterior(gp, X, Y)
-    assert len(lp) == 2 and sorted(lp.variables(lp.start())) == ["lengthscale", "mean"]
-    assert sorted(lp.raw(lp.start())) == ["kernel.base_kernel.raw_lengthscale", "mean.constant"]
+    assert len(lp) == 2 and sorted(lp.variables(lp.initial_point())) == ["lengthscale", "mean"]
+    assert sorted(lp.raw(lp.initial_point())) == ["kernel.base_kernel.raw_lengthscale", "mean.constant"]
 
 
-def test_a_shared_parameter_is_one_variable_with_one_prior():
+def test_shared_parameter_is_one_variable_with_one_prior():
     X, Y = data(p=2)
     scalar = ScaleKernel(RBFKernel())
     lp = LogPosterior(OperatorValuedGP(IndependentKernel([scalar, scalar]), mean="zero", noise=0.1), X, Y)
@@ -175,7 +175,7 @@ def test_a_shared_parameter_is_one_variable_with_one_prior():
 
 
 @pytest.mark.parametrize("p", (1, 3))
-def test_full_noise_has_one_variable_for_each_number_of_its_triangle(p):
+def test_full_noise_has_one_variable_per_triangle_entry(p):
     X, Y = data(p=p)
     kernel = DecomposableKernel(RBFKernel(), output_matrix=torch.eye(p))
     lp = LogPosterior(OperatorValuedGP(kernel, mean="zero", noise="full"), X, Y)
@@ -183,46 +183,52 @@ def test_full_noise_has_one_variable_for_each_number_of_its_triangle(p):
     assert_gradient(lp, away(lp))
 
 
-def test_known_noise_leaves_the_noise_of_the_model_where_it_is():
+def test_known_noise_fixes_noise_of_model():
     X, Y = data(p=2)
     gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), noise="per_output")
     gp.noise_model.set([0.3, 0.7])
     lp = LogPosterior(gp, X, Y, torch.full_like(Y, 0.1))
-    assert "noise" not in lp.variables(lp.start())
+    assert "noise" not in lp.variables(lp.initial_point())
     lp.mode()
     assert lp.gp.noise.tolist() == pytest.approx([0.3, 0.7], rel=1e-12)
 
 
 @pytest.mark.parametrize("backend", ("auto", "torch"))
-def test_statistics_keep_what_they_do_not_know(backend):
+def test_statistics_fix_lengthscales(backend):
     X, Y = data(200, 2, 3)
     kernel = ScaleKernel(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3))
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 20, random_state=0))
     lp = LogPosterior(gp, gp.statistics(X, Y), backend=backend)
-    assert sorted(lp.variables(lp.start())) == ["mean", "noise", "output_matrix", "outputscale"]
+    assert sorted(lp.variables(lp.initial_point())) == ["mean", "noise", "output_matrix", "outputscale"]
     assert_gradient(lp, away(lp))
     found = lp.mode()
     assert found.converged
-    lp.place(found.u)
+    lp.set(found.u)
     assert torch.equal(lp.gp.kernel.base_kernel.base_kernel.lengthscale, gp.kernel.base_kernel.base_kernel.lengthscale)
 
 
-def test_density_of_statistics_is_that_of_the_data():
+def test_density_of_statistics_matches_data():
     X, Y = data(100, 2, 2)
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2)
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 10, random_state=0))
-    gathered = LogPosterior(gp, gp.statistics(X, Y), priors="given")
+    from_statistics = LogPosterior(gp, gp.statistics(X, Y), priors="given")
     gp.kernel.base_kernel.raw_lengthscale.requires_grad_(False)
     direct = LogPosterior(gp, X, Y, priors="given")
-    assert direct.backend == "torch" and gathered.backend == "numpy" and gathered.vector.names == direct.vector.names
-    sizes = [np.concatenate([e.size.reshape(-1).numpy() for e in lp.vector.entries]) for lp in (gathered, direct)]
+    assert (
+        direct.backend == "torch"
+        and from_statistics.backend == "numpy"
+        and from_statistics.vector.names == direct.vector.names
+    )
+    scales = [
+        np.concatenate([e.scale.reshape(-1).numpy() for e in lp.vector.entries]) for lp in (from_statistics, direct)
+    ]
     u = away(direct)
-    (value, gradient), (other, by_other) = direct(u), gathered(u * sizes[1] / sizes[0])
-    assert value - np.log(sizes[1]).sum() == pytest.approx(other - np.log(sizes[0]).sum(), rel=1e-9)
-    np.testing.assert_allclose(gradient / sizes[1], by_other / sizes[0], rtol=1e-7, atol=1e-7)
+    (value, gradient), (other, by_other) = direct(u), from_statistics(u * scales[1] / scales[0])
+    assert value - np.log(scales[1]).sum() == pytest.approx(other - np.log(scales[0]).sum(), rel=1e-9)
+    np.testing.assert_allclose(gradient / scales[1], by_other / scales[0], rtol=1e-7, atol=1e-7)
 
 
-def test_iterative_road_gives_the_same_value_at_every_call():
+def test_iterative_strategy_is_deterministic():
     X, Y = data(30, 1, 2)
     Y[3, 1] = torch.nan
     lp = LogPosterior(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), strategy="iterative"), X, Y)
@@ -235,7 +241,7 @@ def test_iterative_road_gives_the_same_value_at_every_call():
 
 @pytest.mark.parametrize("backend", ("auto", "torch"))
 @pytest.mark.parametrize("u", (1e3, -1e3, np.nan, np.inf))
-def test_there_is_no_density_where_it_cannot_be_evaluated(backend, u):
+def test_density_is_zero_where_evaluation_fails(backend, u):
     X, Y = data()
     lp = LogPosterior(OperatorValuedGP(ScaleKernel(RBFKernel())), X, Y, backend=backend)
     value, gradient = lp(np.full(len(lp), u))
@@ -244,14 +250,14 @@ def test_there_is_no_density_where_it_cannot_be_evaluated(backend, u):
 
 
 @pytest.mark.parametrize("backend", ("auto", "torch"))
-def test_there_is_no_density_outside_the_support_of_a_prior(backend):
+def test_density_is_zero_outside_prior_support(backend):
     X, Y = data()
     gp = OperatorValuedGP(RBFKernel(lengthscale_prior=UniformPrior(0.1, 2.0)), mean="zero", noise=0.1)
     lp = LogPosterior(gp, X, Y, backend=backend)
     assert np.isfinite(lp(np.log([1.9]))[0]) and lp(np.log([2.1]))[0] == -np.inf
 
 
-def test_potential_is_minus_the_density_for_autograd():
+def test_potential_is_negative_density_with_gradient():
     X, Y = data()
     lp = LogPosterior(OperatorValuedGP(ScaleKernel(RBFKernel())), X, Y)
     u = torch.from_numpy(away(lp)).requires_grad_()
@@ -263,14 +269,14 @@ def test_potential_is_minus_the_density_for_autograd():
 
 
 @pytest.mark.parametrize("backend", ("auto", "torch"))
-def test_mode_is_flat_and_hessian_is_that_of_the_values(backend):
+def test_mode_has_zero_gradient_and_hessian_matches_differences(backend):
     X, Y = data(15, 1, 2)
     gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), output_matrix=FullMatrix(2)), mean="constant")
     lp = LogPosterior(gp, X, Y, backend=backend)
     found = lp.mode()
     value, gradient = lp(found.u)
     assert found.converged and value == found.value and np.abs(gradient).max() < 1e-3
-    assert value >= max(lp(lp.start())[0], LogPosterior(gp.start(X, Y), X, Y)(lp.start())[0])
+    assert value >= max(lp(lp.initial_point())[0], LogPosterior(gp.initialize(X, Y), X, Y)(lp.initial_point())[0])
     H, h = lp.hessian(found.u), 1e-3
     assert np.array_equal(H, H.T) and np.linalg.eigvalsh(H).max() < 0
     for i, j in ((0, 0), (0, 1), (2, 3)):
@@ -279,25 +285,27 @@ def test_mode_is_flat_and_hessian_is_that_of_the_values(backend):
         assert sum(corners) / (4 * h * h) == pytest.approx(H[i, j], abs=1e-3 * np.abs(H).max())
 
 
-def test_mode_starts_from_the_data_where_the_present_values_are_poor():
+def test_mode_starts_from_data_if_present_values_are_poor():
     X, Y = data(40)
     gp = OperatorValuedGP(ScaleKernel(RBFKernel()))
     gp.kernel.base_kernel.lengthscale = 1e-4
     gp.noise_model.set(1e3)
     lp, other = LogPosterior(gp, X, Y), LogPosterior(OperatorValuedGP(ScaleKernel(RBFKernel())), X, Y)
     assert lp.mode().value == pytest.approx(other.mode().value, abs=1e-4)
-    assert lp.mode(start=[lp.start(), other.mode().u]).value == pytest.approx(other.mode().value, abs=1e-4)
+    assert lp.mode(initial_points=[lp.initial_point(), other.mode().u]).value == pytest.approx(
+        other.mode().value, abs=1e-4
+    )
 
 
-def test_mode_says_where_no_start_will_do(monkeypatch):
+def test_mode_fails_without_valid_initial_point(monkeypatch):
     X, Y = data()
     lp = LogPosterior(OperatorValuedGP(RBFKernel()), X, Y)
     monkeypatch.setattr(lp, "_evaluate", lambda u: (-np.inf, u))
-    with pytest.raises(FactorizationError, match="any start"):
+    with pytest.raises(FactorizationError, match="any initial point"):
         lp.mode()
 
 
-def test_variables_and_raw_parameters_describe_the_same_model():
+def test_variables_and_raw_parameters_agree():
     X, Y = data(30, 2, 2)
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2) + DecomposableKernel(
         MaternKernel(), num_outputs=2
@@ -307,18 +315,24 @@ def test_variables_and_raw_parameters_describe_the_same_model():
     u = away(lp)
     raw, named = lp.raw(u), lp.variables(u)
     assert set(named) == {
-        *("0.lengthscale", "0.output_matrix", "1.lengthscale", "1.output_matrix", "noise", "mean", "mean.slopes")
+        "component_1.lengthscale",
+        "component_1.output_matrix",
+        "component_2.lengthscale",
+        "component_2.output_matrix",
+        "noise",
+        "mean",
+        "mean.slopes",
     }
     gp.observe(X, Y)
     with torch.no_grad():
         for name, parameter in gp.named_parameters():
             parameter.copy_(torch.from_numpy(raw[name]))
     np.testing.assert_allclose(gp.noise.detach(), named["noise"])
-    np.testing.assert_allclose(gp.kernel.kernels[0].output_matrix.detach(), named["0.output_matrix"])
+    np.testing.assert_allclose(gp.kernel.kernels[0].output_matrix.detach(), named["component_1.output_matrix"])
     np.testing.assert_allclose(gp.mean.slopes.detach(), named["mean.slopes"])
 
 
-def test_variables_are_of_order_one_whatever_the_units():
+def test_variables_have_unit_scale_in_any_units():
     X, Y = data(40, 1, 2)
     gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), mean="linear", noise="full")
     widths = []
@@ -330,7 +344,7 @@ def test_variables_are_of_order_one_whatever_the_units():
     assert widths[1].min() > 1e-3 and widths[1].max() < 10
 
 
-def test_the_model_and_the_random_numbers_are_left_alone():
+def test_model_and_random_state_are_unchanged():
     X, Y = data(20, 1, 2)
     gp = OperatorValuedGP(DecomposableKernel(RBFKernel(), output_matrix=MeanRegularizedMatrix(2)), mean="constant")
     before, state = {name: value.clone() for name, value in gp.state_dict().items()}, torch.random.get_rng_state()
@@ -341,7 +355,7 @@ def test_the_model_and_the_random_numbers_are_left_alone():
     assert all(parameter.requires_grad and parameter.grad is None for parameter in gp.parameters())
 
 
-def test_one_row_leaves_the_prior_of_the_lengthscale():
+def test_one_row_keeps_prior_of_lengthscale():
     lp = LogPosterior(OperatorValuedGP(RBFKernel(), mean="zero", noise=0.1), [[0.0]], [[1.0]])
     values = [lp([np.log(ell)])[0] - np.log(ell) for ell in (0.5, 2.0)]
     (prior,) = (prior for _, _, prior, *_ in lp.gp.named_priors())
@@ -349,35 +363,35 @@ def test_one_row_leaves_the_prior_of_the_lengthscale():
     assert len(lp) == 1 and values[1] - values[0] == pytest.approx((densities[1] - densities[0]).item(), rel=1e-9)
 
 
-def test_a_variational_model_has_its_bound_for_an_evidence():
+def test_variational_model_uses_bound_as_evidence():
     X, Y = data(30, 1, 2)
     kernel = DecomposableKernel(RBFKernel(), num_outputs=2)
     lp = LogPosterior(VariationalGP(kernel, "student_t", inducing=6, learn_inducing=True), X, Y)
     assert lp.backend == "torch" and not any("points" in name for name in lp.vector.names)
-    assert {"scale", "df"} <= set(lp.variables(lp.start()))
+    assert {"scale", "df"} <= set(lp.variables(lp.initial_point()))
     assert_gradient(lp, away(lp), 1e-4)
 
 
-def test_wrong_arguments_are_refused_in_words():
+def test_log_posterior_rejects_invalid_arguments():
     X, Y = data()
     gp = OperatorValuedGP(RBFKernel())
     lp = LogPosterior(gp, X, Y)
-    with pytest.raises(InputError, match="3 variables"):
+    with pytest.raises(InputError, match=r"expected \(3,\)"):
         lp(np.zeros(4))
-    with pytest.raises(InputError, match="3 variables"):
-        lp.mode(start=np.zeros(2))
+    with pytest.raises(InputError, match=r"expected \(3,\)"):
+        lp.mode(initial_points=np.zeros(2))
     with pytest.raises(OptionError, match="priors must be"):
         LogPosterior(gp, X, Y, priors="none")
     with pytest.raises(OptionError, match="backend must be"):
         LogPosterior(gp, X, Y, backend="fast")
-    with pytest.raises(OptionError, match="nothing to infer"):
+    with pytest.raises(OptionError, match="no parameter to infer"):
         LogPosterior(gp.frozen(), X, Y)
     with pytest.raises(InputError, match="NaN or infinity"):
         LogPosterior(gp, X * torch.inf, Y)
 
 
-def test_gpytorch_means_are_named_and_scaled_by_the_data():
+def test_gpytorch_means_are_named_and_scaled():
     X, Y = data(20, 1, 2)
     lp = LogPosterior(OperatorValuedGP(DecomposableKernel(RBFKernel(), num_outputs=2), ConstantMean()), X, 100 * Y)
-    assert "mean" in lp.variables(lp.start()) and lp.backend == "torch"
+    assert "mean" in lp.variables(lp.initial_point()) and lp.backend == "torch"
     assert_gradient(lp, away(lp))

@@ -15,10 +15,10 @@ from scipy.optimize import minimize
 from ovkgp.exceptions import FactorizationError, FitWarning, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.model.observations import observations
+from ovkgp.inference.model.observations import validate_observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.initialization import log_prior, register_default_priors, register_noise_prior
-from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximise, train_independently
+from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximize, train_independently
 from ovkgp.kernels import DecomposableKernel, IndependentKernel
 
 
@@ -44,17 +44,17 @@ def model(mean="constant", noise="per_output", priors=True):
 
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
 @pytest.mark.parametrize("noise", ["per_output", [0.01, 0.02]])
-def test_the_optimum_is_that_of_all_together(mean, noise):
+def test_independent_training_reaches_joint_optimum(mean, noise):
     X, Y = table()
-    together, apart = model(mean, noise), model(mean, noise)
-    together.fit(X, Y, start="data", tolerance=1e-9)
-    apart.observe(X, Y, None)
-    train_independently(apart, observations(X, Y, 2), tolerance=1e-9)
-    values = [(gp.log_evidence(X, Y) + log_prior(gp)).item() for gp in (together, apart)]
+    together, separate = model(mean, noise), model(mean, noise)
+    together.fit(X, Y, init="data", tolerance=1e-9)
+    separate.observe(X, Y, None)
+    train_independently(separate, validate_observations(X, Y, 2), tolerance=1e-9)
+    values = [(gp.log_evidence(X, Y) + log_prior(gp)).item() for gp in (together, separate)]
     assert values[1] == pytest.approx(values[0], rel=1e-6)
 
 
-def test_who_can_be_trained_apart():
+def test_can_train_independently():
     assert can_train_independently(model())
     assert not can_train_independently(model(noise="shared"))
     assert not can_train_independently(model(noise="full"))
@@ -63,7 +63,7 @@ def test_who_can_be_trained_apart():
     assert not can_train_independently(OperatorValuedGP(kernel, features=ORFF(kernel, 5, num_dims=1, random_state=0)))
 
 
-def test_fit_trains_apart_first():
+def test_fit_trains_independently_first():
     X, Y = table()
     gp = model().fit(X, Y)
     assert gp.fit_report_.num_rows == 50  # the report is that of the last look at all outputs together
@@ -110,13 +110,13 @@ def rosenbrock(x):
     return -((1 - x[0]) ** 2) - 100 * (x[1] - x[0] ** 2) ** 2
 
 
-# --- the vector ---------------------------------------------------------------------------------------------------
+# --- the vector -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", CONSTRAINTS)
-def test_the_gradient_is_that_of_finite_differences_in_the_variables(kind):
+def test_parameter_vector_gradient_matches_differences(kind):
     module = Toy([0.6, 1.0, 2.5], CONSTRAINTS[kind])
-    vector = ParameterVector(module, sizes={"raw": torch.tensor([2.0, 1.0, 1e3])} if kind == "none" else None)
+    vector = ParameterVector(module, scales={"raw": torch.tensor([2.0, 1.0, 1e3])} if kind == "none" else None)
     weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
 
     def at(x):
@@ -134,7 +134,7 @@ def test_the_gradient_is_that_of_finite_differences_in_the_variables(kind):
 
 
 @pytest.mark.parametrize("kind", CONSTRAINTS)
-def test_reading_undoes_writing_and_writing_undoes_reading(kind):
+def test_parameter_vector_get_and_set_are_inverse(kind):
     module = Toy([[0.6, 1.0], [2.5, 3.0]], CONSTRAINTS[kind])
     vector = ParameterVector(module)
     raw, x = module.raw.detach().clone(), np.array([-1.3, 0.3, 0.9, 1.2])
@@ -146,7 +146,7 @@ def test_reading_undoes_writing_and_writing_undoes_reading(kind):
 
 
 @pytest.mark.parametrize("kind", ["positive", "exponential", "greater", "far", "greater, not enforced"])
-def test_a_half_open_constraint_is_a_logarithm_above_its_lower_end(kind):
+def test_parameter_vector_uses_logarithm_above_lower_bound(kind):
     module = Toy([0.6, 1.0, 2.5], CONSTRAINTS[kind])
     lower = CONSTRAINTS[kind].lower_bound.double()
     expected = (module.value - lower).log().detach().numpy()
@@ -155,7 +155,7 @@ def test_a_half_open_constraint_is_a_logarithm_above_its_lower_end(kind):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", ["positive", "exponential", "greater", "interval"])
-def test_the_ends_of_the_bounds_are_finite_with_finite_gradients(kind, dtype):
+def test_parameter_vector_is_finite_at_bounds(kind, dtype):
     module = Toy([0.6, 1.0], CONSTRAINTS[kind]).to(dtype)
     vector = ParameterVector(module)
     for end in vector.bounds.T:
@@ -166,14 +166,14 @@ def test_the_ends_of_the_bounds_are_finite_with_finite_gradients(kind, dtype):
         assert torch.isfinite(module.raw).all() and np.isfinite(vector.gradient()).all()
 
 
-def test_a_raw_value_that_has_underflowed_is_brought_back():
+def test_parameter_vector_recovers_underflowed_value():
     module = Toy([-1e4], Positive())  # softplus(−1e4) = 0
     vector = ParameterVector(module)
     assert 0 < module.value.item() < 1e-20 and np.isfinite(vector.get()).all()
 
 
 @pytest.mark.parametrize("kind", CONSTRAINTS)
-def test_a_box_holds_for_the_constrained_value(kind):
+def test_parameter_vector_bounds_constrained_value(kind):
     module = Toy([1.0, 1.0], CONSTRAINTS[kind])
     low, high = torch.tensor([0.7, 1.5], dtype=torch.float64), 3.0
     clipped = module.value.detach().clamp(low, torch.tensor(high))
@@ -184,7 +184,7 @@ def test_a_box_holds_for_the_constrained_value(kind):
         torch.testing.assert_close(module.value.detach(), expected, rtol=1e-9, atol=0)
 
 
-def test_a_box_may_be_wider_than_the_constraint_and_is_then_cut():
+def test_parameter_vector_bounds_are_cut_to_constraint():
     module = Toy([1.0], GreaterThan(0.1))
     low, high = ParameterVector(module, {"raw": (0.01, 5.0)}).bounds[0]
     assert low < math.log(1e-10) and high == pytest.approx(math.log(4.9), rel=1e-7)
@@ -193,18 +193,18 @@ def test_a_box_may_be_wider_than_the_constraint_and_is_then_cut():
 @pytest.mark.parametrize(
     ("box", "message"),
     [
-        ({"raw": (2.0, 1.0)}, "box of raw is empty"),
-        ({"raw": (torch.nan, 1.0)}, "box of raw is empty"),
-        ({"raw": (5.0, 6.0)}, "outside its constraint"),
-        ({"lengthscale": (0.0, 1.0)}, "'lengthscale', but no such parameter; there are raw"),
+        ({"raw": (2.0, 1.0)}, "bounds of raw"),
+        ({"raw": (torch.nan, 1.0)}, "bounds of raw"),
+        ({"raw": (5.0, 6.0)}, "constraint"),
+        ({"lengthscale": (0.0, 1.0)}, "'lengthscale'.*raw"),
     ],
 )
-def test_a_wrong_box_says_so(box, message):
+def test_parameter_vector_rejects_invalid_bounds(box, message):
     with pytest.raises(OptionError, match=message):
         ParameterVector(Toy([1.0], Interval(0.5, 4.0)), box)
 
 
-def test_a_parameter_goes_by_its_id_and_by_every_name_it_has():
+def test_parameter_vector_accepts_id_and_every_name():
     kernel = RBFKernel().double()
     shared = torch.nn.ModuleDict({"a": kernel, "b": ScaleKernel(kernel).double()})
     expected = [[math.log(0.5), math.log(2.0)]]
@@ -214,7 +214,7 @@ def test_a_parameter_goes_by_its_id_and_by_every_name_it_has():
     assert vector.names == ("a.raw_lengthscale", "b.raw_outputscale")
 
 
-def test_a_parameter_that_needs_no_gradient_is_left_alone():
+def test_maximize_keeps_fixed_parameters():
     kernel = ScaleKernel(RBFKernel()).double()
     kernel.base_kernel.raw_lengthscale.requires_grad_(False)
     vector = ParameterVector(kernel, {"base_kernel.raw_lengthscale": (2.0, 3.0)})
@@ -224,32 +224,32 @@ def test_a_parameter_that_needs_no_gradient_is_left_alone():
 # --- maxima that are known ------------------------------------------------------------------------------------------
 
 
-def test_a_quadratic_is_maximised():
+def test_maximize_solves_quadratic():
     matrix, target = torch.diag(torch.tensor([1.0, 10.0, 100.0]).double()), torch.tensor([1.0, -2.0, 3.0]).double()
     module = Free(0.0, 0.0, 0.0)
-    report = maximise(module, lambda: 5 - (module.x - target) @ matrix @ (module.x - target), tolerance=1e-10)
+    report = maximize(module, lambda: 5 - (module.x - target) @ matrix @ (module.x - target), tolerance=1e-10)
     torch.testing.assert_close(module.x.detach(), target, rtol=1e-8, atol=0)
     assert report.converged and report.objective == pytest.approx(5, abs=1e-12) and report.gradient_norm < 1e-6
     assert module.x.grad is None
 
 
-def test_rosenbrock_is_maximised_and_the_report_counts():
+def test_maximize_solves_rosenbrock_and_reports_counts():
     module, observed = Free(-1.2, 1.0), []
 
     def objective():
         observed.append(rosenbrock(module.x))
         return observed[-1]
 
-    report = maximise(module, objective, tolerance=1e-12)
+    report = maximize(module, objective, tolerance=1e-12)
     torch.testing.assert_close(module.x.detach(), torch.ones(2).double(), rtol=1e-6, atol=0)  # f is 1e-12 off
     assert report.evaluations == len(observed) and report.iterations == len(report.history) > 10
     assert report.objective == max(value.item() for value in observed) == rosenbrock(module.x).item()
     assert list(report.history) == sorted(report.history)
 
 
-def test_the_maximum_inside_a_box_may_lie_on_its_edge():
+def test_maximize_reaches_bound():
     module = Toy([1.0, 1.0], Positive())
-    report = maximise(
+    report = maximize(
         module, lambda: -(module.value.log() - 2).square().sum(), bounds={"raw": (0.1, torch.tensor([5.0, 50.0]))}
     )
     torch.testing.assert_close(module.value.detach(), torch.tensor([5.0, math.exp(2)]).double(), rtol=1e-6, atol=0)
@@ -280,7 +280,7 @@ class SmallGP(Module):
         return torch.distributions.MultivariateNormal(torch.zeros(len(self.y)).double(), K).log_prob(self.y)
 
 
-def test_the_evidence_of_a_gaussian_process_reaches_the_dense_optimum():
+def test_maximize_reaches_optimum_of_dense_evidence():
     X, y = gp_data()
     oracle = minimize(
         lambda t: -dense_evidence(t, X, y),
@@ -289,32 +289,32 @@ def test_the_evidence_of_a_gaussian_process_reaches_the_dense_optimum():
         options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 2000},
     )
     gp = SmallGP(X, y)
-    report = maximise(gp, gp.evidence, scale=len(y), tolerance=1e-9)
+    report = maximize(gp, gp.evidence, scale=len(y), tolerance=1e-9)
     found = [gp.kernel.base_kernel.lengthscale.item(), gp.kernel.outputscale.item(), gp.noise.value.item()]
     assert report.converged and report.objective == pytest.approx(-oracle.fun, rel=1e-9)
     np.testing.assert_allclose(found, np.exp(oracle.x), rtol=1e-3)  # the evidence is flat to 1e-9 within that
 
 
-def test_the_scale_divides_the_objective_but_not_the_report():
+def test_maximize_reports_unscaled_objective():
     runs = []
     for factor in (1.0, 1e6):
         module = Free(-1.2, 1.0)
-        report = maximise(module, lambda factor=factor, module=module: factor * rosenbrock(module.x), scale=factor)
+        report = maximize(module, lambda factor=factor, module=module: factor * rosenbrock(module.x), scale=factor)
         runs.append((report.iterations, report.objective / factor))
     assert runs[0][0] == runs[1][0] and runs[0][1] == pytest.approx(runs[1][1], rel=1e-6)
 
 
-def test_sizes_make_training_indifferent_to_units():
+def test_maximize_with_scales_is_independent_of_units():
     ends = []
     for unit in (1.0, 1e-8, 1e8):
         module = Free(2.0 * unit, -1.0 * unit)
-        maximise(module, lambda unit=unit, module=module: rosenbrock(module.x / unit), sizes={"x": unit})
+        maximize(module, lambda unit=unit, module=module: rosenbrock(module.x / unit), scales={"x": unit})
         ends.append(module.x.detach() / unit)
     torch.testing.assert_close(ends[1], ends[0], rtol=1e-6, atol=0)
     torch.testing.assert_close(ends[2], ends[0], rtol=1e-6, atol=0)
 
 
-# --- failures ---------------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------------------------
 
 
 def raising(error):
@@ -347,7 +347,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_a_failure_beyond_an_edge_does_not_keep_training_from_the_maximum(kind):
+def test_maximize_reaches_maximum_despite_failures(kind):
     module = Free(0.5, 0.0)
 
     def objective():  # log(1 − x) + 5x − (y + 3)²/100, whose maximum is at x = 4/5
@@ -356,12 +356,12 @@ def test_a_failure_beyond_an_edge_does_not_keep_training_from_the_maximum(kind):
         value = torch.log(torch.where(is_inside, 1 - x, 1.0)) + 5 * x - (y + 3) ** 2 / 100
         return value if is_inside else FAILURES[kind](value)
 
-    report = maximise(module, objective, tolerance=1e-10)
+    report = maximize(module, objective, tolerance=1e-10)
     torch.testing.assert_close(module.x.detach(), torch.tensor([0.8, -3.0]).double(), rtol=1e-6, atol=0)
     assert report.converged and report.failures > 0 and report.evaluations < 40
 
 
-def test_rosenbrock_is_maximised_though_half_the_plane_fails():
+def test_maximize_solves_rosenbrock_with_failing_half_plane():
     module = Free(-1.2, 1.0)
 
     def objective():
@@ -369,7 +369,7 @@ def test_rosenbrock_is_maximised_though_half_the_plane_fails():
             raise NotPSDError("not here")
         return rosenbrock(module.x)
 
-    report = maximise(module, objective, tolerance=1e-12)
+    report = maximize(module, objective, tolerance=1e-12)
     torch.testing.assert_close(module.x.detach(), torch.ones(2).double(), rtol=1e-5, atol=0)
     assert report.converged and report.failures > 0
 
@@ -383,30 +383,30 @@ def fails_below(module, edge):
     return objective
 
 
-def test_a_start_that_fails_gives_way_to_the_next():
+def test_maximize_skips_failing_initial_state():
     module = Free(-1.0)
-    report = maximise(module, fails_below(module, 0.0), starts=[None, {"x": torch.tensor([1.0])}])
+    report = maximize(module, fails_below(module, 0.0), initial_states=[None, {"x": torch.tensor([1.0])}])
     assert report.failures == 1 and module.x.item() == pytest.approx(3.0, rel=1e-4)
 
 
-def test_where_every_start_fails_a_perturbation_is_tried():
+def test_maximize_perturbs_failing_initial_state():
     module = Free(-0.1)
-    report = maximise(module, fails_below(module, 0.0), random_state=0)
+    report = maximize(module, fails_below(module, 0.0), random_state=0)
     assert report.failures >= 1 and module.x.item() == pytest.approx(3.0, rel=1e-4)
 
 
-def test_where_everything_fails_the_error_names_the_hyperparameters_and_nothing_is_changed():
+def test_maximize_error_names_hyperparameters_if_all_fail():
     module = Toy([2.0, 4.0], GreaterThan(1.0, transform=None))
 
     def objective():
         raise NotPSDError("matrix not positive definite")
 
     with pytest.raises(FactorizationError, match=r"raw = \[2, 4\].*matrix not positive definite"):
-        maximise(module, objective, random_state=0)
+        maximize(module, objective, random_state=0)
     assert module.raw.tolist() == [2.0, 4.0]
 
 
-def test_other_errors_are_not_swallowed_and_leave_the_best_point():
+def test_maximize_raises_other_errors_at_best_point():
     module, values = Free(-1.2, 1.0), []
 
     def objective():
@@ -416,11 +416,11 @@ def test_other_errors_are_not_swallowed_and_leave_the_best_point():
         return values[-1]
 
     with pytest.raises(ZeroDivisionError):
-        maximise(module, objective)
+        maximize(module, objective)
     assert rosenbrock(module.x).item() == max(value.item() for value in values) and module.x.grad is None
 
 
-# --- interruption -----------------------------------------------------------------------------------------------------
+# --- interruption ---------------------------------------------------------------------------------------------------
 
 
 class Interrupting(torch.autograd.Function):
@@ -446,24 +446,24 @@ def interrupted_at(module, when, values, where="forward"):
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_an_interrupt_keeps_the_best_parameters_so_far(where):
+def test_interrupt_keeps_best_parameters(where):
     module, values = Free(-1.2, 1.0), []
     with pytest.warns(FitWarning, match="interrupted"):
-        report = maximise(module, interrupted_at(module, 7, values, where))
+        report = maximize(module, interrupted_at(module, 7, values, where))
     best = max(value.item() for value in values[:6])
     assert report.interrupted and not report.converged and report.evaluations == 7
     assert report.objective == best == rosenbrock(module.x).item() > values[0].item()
     assert module.x.grad is None and report.iterations == len(report.history)
 
 
-def test_an_interrupt_at_the_very_first_evaluation_changes_nothing():
+def test_interrupt_at_first_evaluation_changes_nothing():
     module = Free(-1.2, 1.0)
     with pytest.warns(FitWarning, match="interrupted"):
-        report = maximise(module, interrupted_at(module, 1, []))
+        report = maximize(module, interrupted_at(module, 1, []))
     assert report.interrupted and math.isnan(report.objective) and module.x.tolist() == [-1.2, 1.0]
 
 
-# --- starts and restarts ------------------------------------------------------------------------------------------------
+# --- initial states and restarts ------------------------------------------------------------------------------------
 
 
 def two_hills(x):
@@ -471,105 +471,105 @@ def two_hills(x):
     return torch.exp(-4 * x[0] ** 2) + 2 * torch.exp(-4 * (x[0] - 2) ** 2)
 
 
-def test_the_best_of_the_starts_is_taken():
+def test_maximize_uses_best_initial_state():
     module = Free(0.1)
-    report = maximise(
-        module, lambda: two_hills(module.x), starts=[{"x": torch.tensor([0.2])}, {"x": torch.tensor([1.8])}]
+    report = maximize(
+        module, lambda: two_hills(module.x), initial_states=[{"x": torch.tensor([0.2])}, {"x": torch.tensor([1.8])}]
     )
     assert module.x.item() == pytest.approx(2.0, rel=1e-4) and len(report.restarts) == 1
 
 
-def test_starts_given_replace_the_present_state_unless_none_is_among_them():
-    for starts, expected in (([{"x": torch.tensor([0.2])}], 0.0), ([{"x": torch.tensor([0.2])}, None], 2.0)):
+def test_initial_states_replace_present_state_unless_none():
+    for initial_states, expected in (([{"x": torch.tensor([0.2])}], 0.0), ([{"x": torch.tensor([0.2])}, None], 2.0)):
         module = Free(1.9)
-        maximise(module, lambda module=module: two_hills(module.x), starts=starts)
+        maximize(module, lambda module=module: two_hills(module.x), initial_states=initial_states)
         assert module.x.item() == pytest.approx(expected, abs=1e-3)
 
 
-def test_restarts_find_the_higher_hill_and_the_module_stays_on_it():
+def test_restarts_find_higher_maximum():
     module = Free(0.3)
-    report = maximise(module, lambda: two_hills(module.x), restarts=12, random_state=3)
+    report = maximize(module, lambda: two_hills(module.x), restarts=12, random_state=3)
     assert len(report.restarts) == 12 and report.restarts[0] == pytest.approx(1.0, rel=1e-4)
     assert report.objective == max(report.restarts) == pytest.approx(2.0, rel=1e-6)
     assert module.x.item() == pytest.approx(2.0, rel=1e-4)
 
 
-def test_restarts_reproduce_from_their_random_state():
+def test_restarts_are_reproducible():
     ends = []
     for seed in (5, 5, 6):
         module = Free(0.3)
         ends.append(
             (
-                maximise(module, lambda module=module: two_hills(module.x), restarts=3, random_state=seed).restarts,
+                maximize(module, lambda module=module: two_hills(module.x), restarts=3, random_state=seed).restarts,
                 module.x.item(),
             )
         )
     assert ends[0] == ends[1] != ends[2]
 
 
-def test_a_restart_without_a_point_to_begin_at_is_noted_and_passed_over():
+def test_restart_without_initial_point_is_skipped():
     module, base = Free(0.0), torch.tensor([0.0]).double()
 
     def objective():
-        if (module.x.detach() - base).abs() > 1e-3:  # all but the climb's own neighbourhood of the maximum
+        if (module.x.detach() - base).abs() > 1e-3:  # everywhere except near the maximum of the first run
             raise NotPSDError("not here")
         return -module.x.square().sum()
 
-    report = maximise(module, objective, restarts=2, random_state=0)
+    report = maximize(module, objective, restarts=2, random_state=0)
     assert report.restarts[0] == 0.0 and math.isnan(report.restarts[1]) and report.converged
 
 
-def test_a_start_of_unknown_names_is_refused():
+def test_maximize_rejects_unknown_initial_state():
     module = Free(0.3)
-    with pytest.raises(OptionError, match="trained parameters x; got y"):
-        maximise(module, lambda: two_hills(module.x), starts=[{"y": torch.zeros(1)}])
+    with pytest.raises(OptionError, match="trained parameters x, got y"):
+        maximize(module, lambda: two_hills(module.x), initial_states=[{"y": torch.zeros(1)}])
     assert module.x.tolist() == [0.3]
 
 
-# --- what is said -------------------------------------------------------------------------------------------------------
+# --- what is said ---------------------------------------------------------------------------------------------------
 
 
-def test_too_few_iterations_are_said_and_warned_of():
+def test_maximize_warns_without_convergence():
     module = Free(-1.2, 1.0)
-    with pytest.warns(FitWarning, match="larger max_iter"):
-        report = maximise(module, lambda: rosenbrock(module.x), max_iter=4)
+    with pytest.warns(FitWarning, match="max_iter"):
+        report = maximize(module, lambda: rosenbrock(module.x), max_iter=4)
     assert not report.converged and report.iterations == 4
     assert report.message.startswith("stopped after 4 iterations without converging")
 
 
-def test_a_module_without_trained_parameters_is_evaluated_once():
+def test_module_without_trained_parameters_is_evaluated_once():
     module = Free(3.0)
     module.x.requires_grad_(False)
-    report = maximise(module, lambda: -module.x.square().sum())
+    report = maximize(module, lambda: -module.x.square().sum())
     assert report.objective == -9.0 and report.evaluations == 1 and report.converged
 
 
-def test_an_objective_that_forgets_the_parameters_is_an_error():
+def test_maximize_rejects_constant_objective():
     module = Free(3.0)
     with pytest.raises(OptionError, match="does not depend on the parameters x"):
-        maximise(module, lambda: torch.tensor(1.0))
+        maximize(module, lambda: torch.tensor(1.0))
 
 
 @pytest.mark.parametrize(
     "option", [{"max_iter": 0}, {"restarts": 0}, {"tolerance": 0.0}, {"scale": -1.0}, {"random_state": -1}]
 )
-def test_options_out_of_range_are_refused(option):
+def test_maximize_rejects_invalid_options(option):
     module = Free(3.0)
     with pytest.raises(OptionError):
-        maximise(module, lambda: -module.x.square().sum(), **option)
+        maximize(module, lambda: -module.x.square().sum(), **option)
 
 
-def test_training_is_quiet_unless_asked(capsys):
+def test_training_is_silent_by_default(capsys):
     for verbose in (0, 1):
         module = Free(-1.2, 1.0)
-        maximise(module, lambda module=module: rosenbrock(module.x), verbose=verbose, restarts=2, random_state=0)
+        maximize(module, lambda module=module: rosenbrock(module.x), verbose=verbose, restarts=2, random_state=0)
         shown = "".join(capsys.readouterr())
         assert shown == "" if verbose == 0 else "training 2/2" in shown and "objective=" in shown
 
 
-def test_a_report_survives_json_and_reads_well():
+def test_fit_report_survives_json_and_prints():
     report = FitReport(
-        objective=-3.25, converged=True, message="converged", iterations=7, evaluations=9, failures=1, seconds=0.5,
+        objective=-3.25, converged=True, messages="converged", iterations=7, evaluations=9, failures=1, seconds=0.5,
         restarts=(-3.25, math.nan), history=(-5.0, -3.25), num_rows=40, log_evidence=-3.0, resumed=True,
     )  # fmt: skip
     again = FitReport.from_dict(json.loads(json.dumps(report.to_dict(), allow_nan=False)))

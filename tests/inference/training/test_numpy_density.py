@@ -21,10 +21,10 @@ from linear_operator.utils.warnings import NumericalWarning
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.parameter_vector import ParameterVector
-from ovkgp.inference.training import numpy_density as plain_kernels
+from ovkgp.inference.training import numpy_density
 from ovkgp.inference.training.initialization import register_default_priors
 from ovkgp.inference.training.log_posterior import LogPosterior
-from ovkgp.inference.training.numpy_density import numpy_kernel
+from ovkgp.inference.training.numpy_density import make_kernel_node
 from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix, IndependentKernel, MeanRegularizedMatrix
 
@@ -78,55 +78,55 @@ def data(p, missing, n=15, seed=0):
 @pytest.mark.parametrize("mean, missing", CASES)
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_plain_road_is_that_of_the_modules(name, noise, mean, missing):
+def test_numpy_density_matches_torch(name, noise, mean, missing):
     kernel = STRUCTURES[name]()
     p = 1 if name == "scalar" else 3
     X, Y, known = data(p, missing)
     gp = OperatorValuedGP(kernel, mean, {"fixed": 0.2, "known": "per_output"}.get(noise, noise))
     lp = assert_backends_agree(gp, X, Y, known if noise == "known" else None)
-    assert lp._plain.priors is not None  # the default priors are all in the table
+    assert lp._numpy_density.priors is not None  # all default priors have a NumPy form
 
 
 @pytest.mark.parametrize("name", SCALARS)
-def test_scalar_kernels(name):
+def test_numpy_density_of_scalar_kernels_matches_torch(name):
     X, Y, _ = data(1, False)
     assert_backends_agree(OperatorValuedGP(SCALARS[name]()), X, Y)
 
 
 @pytest.mark.parametrize("missing", (False, True))
 @pytest.mark.parametrize("name", MATRICES)
-def test_output_matrices(name, missing):
+def test_numpy_density_of_output_matrices_matches_torch(name, missing):
     kernel = MATRICES[name]()
     X, Y, _ = data({"many outputs": 7, "one output": 1}.get(name, 3), missing)
     assert_backends_agree(OperatorValuedGP(kernel, noise="full"), X, Y)
 
 
-def test_more_rows_than_are_small():
+def test_numpy_density_of_many_rows_matches_torch():
     X, Y, _ = data(3, False, n=90)
     assert_backends_agree(OperatorValuedGP(STRUCTURES["icm"]()), X, Y)
     assert_backends_agree(OperatorValuedGP(STRUCTURES["scalar"]()), X, Y[:, :1])
 
 
 @pytest.mark.parametrize("strategy", ("dense", "kronecker"))
-def test_named_exact_roads_are_plain_too(strategy):
+def test_numpy_density_supports_named_exact_strategies(strategy):
     X, Y, _ = data(3, False)
     assert_backends_agree(OperatorValuedGP(STRUCTURES["icm"](), strategy=strategy), X, Y)
 
 
-def test_repeated_rows_and_a_single_one():
+def test_numpy_density_of_repeated_and_single_rows_matches_torch():
     X, Y, _ = data(3, False)
     assert_backends_agree(OperatorValuedGP(STRUCTURES["icm"]()), torch.cat([X, X]), torch.cat([Y, Y]))
     assert_backends_agree(OperatorValuedGP(STRUCTURES["icm"](), "zero"), X[:1], Y[:1])
 
 
-def test_rows_with_one_output_each():
+def test_numpy_density_of_one_output_per_row_matches_torch():
     X, Y, _ = data(3, False)
     Y[torch.arange(15), torch.arange(15) % 3] = torch.nan
     Y[torch.arange(15), (torch.arange(15) + 1) % 3] = torch.nan
     assert_backends_agree(OperatorValuedGP(STRUCTURES["lmc"](), noise="full"), X, Y)
 
 
-def test_fixed_parameters_and_fixed_means():
+def test_numpy_density_with_fixed_parts_matches_torch():
     X, Y, _ = data(3, False)
     gp = OperatorValuedGP(STRUCTURES["icm"](), CosSinFeatures(3), "shared")
     gp.mean.requires_grad_(False)
@@ -135,42 +135,42 @@ def test_fixed_parameters_and_fixed_means():
     assert len(assert_backends_agree(gp, X, Y)) == 4
 
 
-def test_other_priors_go_through_torch():
+def test_numpy_density_with_other_priors_matches_torch():
     X, Y, _ = data(3, False)
     kernel = DecomposableKernel(
         RBFKernel(lengthscale_prior=GammaPrior(2.0, 1.0), lengthscale_constraint=GreaterThan(0.1)), num_outputs=3
     )
     lp = assert_backends_agree(OperatorValuedGP(kernel), X, Y)
-    assert lp._plain.priors is None
+    assert lp._numpy_density.priors is None
 
 
-def test_priors_of_the_user_and_none_at_all():
+def test_numpy_density_with_custom_or_no_priors_matches_torch():
     X, Y, _ = data(1, False)
     kernel = ScaleKernel(RBFKernel(lengthscale_prior=NormalPrior(1.0, 0.3)), outputscale_prior=LogNormalPrior(0.3, 0.8))
     lp = assert_backends_agree(OperatorValuedGP(kernel), X, Y, priors="given")
-    assert lp._plain.priors is not None
+    assert lp._numpy_density.priors is not None
     register_default_priors(kernel, 2)
     assert_backends_agree(OperatorValuedGP(kernel), X, Y)
 
 
-def test_where_a_matrix_is_not_positive_definite_the_modules_decide():
+def test_singular_matrix_falls_back_to_torch():
     X, Y, _ = data(1, False)
     gp = OperatorValuedGP(ScaleKernel(RBFKernel()), "zero", 1e-17)
     lp = LogPosterior(gp, X, Y)
-    u = lp.start() + np.array([0.0, 8.0])  # lengthscales so long that the Gram matrix is singular to rounding
+    u = lp.initial_point() + np.array([0.0, 8.0])  # lengthscales so long that the Gram matrix is singular to rounding
     with pytest.raises(np.linalg.LinAlgError):
-        lp._plain(u)
+        lp._numpy_density(u)
     with pytest.warns(NumericalWarning, match="positive definite"):
         value, gradient = lp(u)
         other, by_other = LogPosterior(gp, X, Y, backend="torch")(u)
     assert np.isfinite(value) and value == other and np.array_equal(gradient, by_other)
 
 
-# --- what is not in the tables ------------------------------------------------------------------------------------
+# --- what is not in the tables --------------------------------------------------------------------------------------
 
 
 class OwnKernel(RBFKernel):
-    """A subclass with a `forward` of its own."""
+    """A subclass with a custom `forward`."""
 
     def forward(self, x1, x2, **params):
         return 0.5 * super().forward(x1, x2, **params)
@@ -204,13 +204,13 @@ def _tan(y):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_kernels_take_the_modules(name):
+def test_other_kernels_use_torch(name):
     kernel = OTHERS[name]()
     X, Y, _ = data(2 if name == "curl-free" else 1, False)
     assert_backends_agree(OperatorValuedGP(kernel), X, Y, backend="torch")
 
 
-def test_other_models_means_roads_and_features_take_the_modules():
+def test_other_models_means_strategies_and_features_use_torch():
     X, Y, _ = data(3, False)
     kernel = STRUCTURES["icm"]()
     assert_backends_agree(OwnGP(kernel), X, Y, backend="torch")
@@ -219,8 +219,10 @@ def test_other_models_means_roads_and_features_take_the_modules():
     flat = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
     for features in (ORFF(flat, 5, random_state=0), Nystrom(flat, X[:5])):
         assert_backends_agree(OperatorValuedGP(flat, features=features), X, Y, backend="torch")
-    apart = IndependentKernel([RBFKernel(ard_num_dims=2), RBFKernel(ard_num_dims=2), RBFKernel(ard_num_dims=2)])
-    assert_backends_agree(OperatorValuedGP(apart, features=ORFF(apart, 5, random_state=0)), X, Y, backend="torch")
+    independent = IndependentKernel([RBFKernel(ard_num_dims=2), RBFKernel(ard_num_dims=2), RBFKernel(ard_num_dims=2)])
+    assert_backends_agree(
+        OperatorValuedGP(independent, features=ORFF(independent, 5, random_state=0)), X, Y, backend="torch"
+    )
 
 
 KERNELS = {
@@ -240,32 +242,32 @@ def inputs(n=7):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_values_and_derivatives(name):
+def test_kernel_nodes_match_gpytorch(name):
     kernel, X = KERNELS[name]().double(), inputs()
     vector = ParameterVector(kernel)
-    plain = NumpyVector(vector)
-    piece, theta = numpy_kernel(kernel, X, plain), plain.values(vector.get())[0]
-    K, back = piece.matrix(theta)
+    values = NumpyVector(vector)
+    node, theta = make_kernel_node(kernel, X, values), values.values(vector.get())[0]
+    K, backward = node.matrix(theta)
     with torch.no_grad():
         np.testing.assert_allclose(K, kernel(torch.from_numpy(X)).to_dense().numpy(), atol=1e-7)
     G = np.random.default_rng(1).standard_normal(K.shape)
     out = np.zeros(len(theta))
-    back(G + G.T, out)
+    backward(G + G.T, out)
     h = 1e-6
     steps = h * np.eye(len(theta))
-    moved = [(piece.matrix(theta + e)[0] - piece.matrix(theta - e)[0]) / (2 * h) for e in steps]
+    moved = [(node.matrix(theta + e)[0] - node.matrix(theta - e)[0]) / (2 * h) for e in steps]
     np.testing.assert_allclose(out, [np.vdot(G + G.T, by) for by in moved], rtol=1e-6, atol=1e-8)
     half = np.zeros(len(theta))
-    back(2 * np.tril(G + G.T, -1) + np.diag(2 * G.diagonal()), half)  # only the symmetric part counts
+    backward(2 * np.tril(G + G.T, -1) + np.diag(2 * G.diagonal()), half)  # only the symmetric part counts
     np.testing.assert_allclose(half, out, rtol=1e-9, atol=1e-10)
 
 
-def test_other_kernels_and_too_many_rows_are_not_plain(monkeypatch):
+def test_kernel_node_rejects_other_kernels_and_many_rows(monkeypatch):
     for kernel in (PeriodicKernel(), RBFKernel(batch_shape=torch.Size([2]))):
         vector = NumpyVector(ParameterVector(kernel.double()))
         with pytest.raises(NoAnalyticForm):
-            numpy_kernel(kernel, inputs(), vector)
-    monkeypatch.setattr(plain_kernels, "MAX_ENTRIES", 48)
+            make_kernel_node(kernel, inputs(), vector)
+    monkeypatch.setattr(numpy_density, "MAX_STORED_DIFFERENCES", 48)
     kernel = RBFKernel().double()
     with pytest.raises(NoAnalyticForm, match="rows"):
-        numpy_kernel(kernel, inputs(), NumpyVector(ParameterVector(kernel)))
+        make_kernel_node(kernel, inputs(), NumpyVector(ParameterVector(kernel)))

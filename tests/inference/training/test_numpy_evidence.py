@@ -13,54 +13,61 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.training.log_posterior import LogPosterior
 from ovkgp.inference.training.numpy_density import Stationary, _rbf
 from ovkgp.inference.training.numpy_evidence import (
-    SMALL,
-    Entries,
-    OneOutput,
-    Separable,
-    Several,
-    _by_eigenvectors,
-    _by_factors,
-    solved,
+    MAX_SCIPY_ROWS,
+    DenseEvidence,
+    SeparableEvidence,
+    SingleOutputEvidence,
+    SumOfEvidences,
+    _solve_with_cholesky,
+    _solve_with_eigh,
+    solve_and_invert,
 )
-from ovkgp.inference.training.numpy_values import BasisMean, CholeskyOutputs, FreeOutputs, Reference, Scaled, Variances
+from ovkgp.inference.training.numpy_values import (
+    BasisMean,
+    CholeskyOutputs,
+    FreeOutputs,
+    Reference,
+    ScaledNode,
+    Variances,
+)
 from ovkgp.kernels import DecomposableKernel, FullMatrix, IndependentKernel
 
 
-@pytest.mark.parametrize("n", (1, 2, SMALL, SMALL + 1, 150))
-def test_solutions_are_those_of_numpy(n):
+@pytest.mark.parametrize("n", (1, 2, MAX_SCIPY_ROWS, MAX_SCIPY_ROWS + 1, 150))
+def test_solve_and_invert_matches_numpy(n):
     rng = np.random.default_rng(n)
     root = rng.standard_normal((n, n))
     C, columns = root @ root.T + np.eye(n), rng.standard_normal((n, 2))
-    x, inverse, logdet = solved(C.copy(), columns)
+    x, inverse, logdet = solve_and_invert(C.copy(), columns)
     expected = np.linalg.inv(C)
     np.testing.assert_allclose(x, expected @ columns, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose((inverse + inverse.T) / 2, expected, rtol=1e-8, atol=1e-10)
     assert logdet == pytest.approx(np.linalg.slogdet(C)[1], rel=1e-12) and inverse.flags.c_contiguous
 
 
-@pytest.mark.parametrize("n", (3, SMALL + 1))
+@pytest.mark.parametrize("n", (3, MAX_SCIPY_ROWS + 1))
 @pytest.mark.parametrize("value", (-1.0, np.nan, np.inf))
-def test_what_is_not_positive_definite_is_refused(n, value):
+def test_solve_and_invert_rejects_indefinite_matrix(n, value):
     C = np.eye(n)
     C[1, 1] = value
     with pytest.raises(np.linalg.LinAlgError):
-        solved(C, np.ones((n, 1)))
+        solve_and_invert(C, np.ones((n, 1)))
 
 
 P, N = 2, 6
 
 
-class RowChunks:
+class EvidenceCase:
     """A model of all kinds of pieces, with θ laid out by hand."""
 
     def __init__(self, full=True):
         rng = np.random.default_rng(0)
         self.X, self.Y = rng.standard_normal((N, 1)), rng.standard_normal((N, P))
         self.theta = np.array([0.8, 1.3, 0.5, -0.4, 0.3, 0.2, -0.6, -0.3, 0.25, 0.7, -0.2])
-        places = {"lengthscale": (0, (1, 1)), "scale": (1, (1,)), "W": (2, (P, 1)), "v": (4, (P,))}
-        places |= {"log_scale": (6, (P,)), "lower": (8, (1,)), "constant": (9, (P,))}
-        ref = {name: Reference(shape, slice(i, i + int(np.prod(shape)))) for name, (i, shape) in places.items()}
-        self.kernel = Scaled(ref["scale"], Stationary(_rbf, self.X, ref["lengthscale"]))
+        layout = {"lengthscale": (0, (1, 1)), "scale": (1, (1,)), "W": (2, (P, 1)), "v": (4, (P,))}
+        layout |= {"log_scale": (6, (P,)), "lower": (8, (1,)), "constant": (9, (P,))}
+        ref = {name: Reference(shape, slice(i, i + int(np.prod(shape)))) for name, (i, shape) in layout.items()}
+        self.kernel = ScaledNode(ref["scale"], Stationary(_rbf, self.X, ref["lengthscale"]))
         self.outputs = FreeOutputs(ref["W"], ref["v"])
         self.noise = CholeskyOutputs(ref["log_scale"], ref["lower"]) if full else Variances(ref["log_scale"], P)
         self.ref = ref
@@ -77,9 +84,9 @@ class RowChunks:
     def oracle(self, theta, observed):
         C = np.kron(self.kernel.matrix(theta)[0], self.outputs.matrix(theta)[0])
         C += np.kron(np.eye(N), self.noise.matrix(theta)[0])
-        centre = np.tile(theta[9:11], N)
+        center = np.tile(theta[9:11], N)
         kept = observed.ravel()
-        return multivariate_normal.logpdf(self.Y.ravel()[kept], centre[kept], C[np.ix_(kept, kept)])
+        return multivariate_normal.logpdf(self.Y.ravel()[kept], center[kept], C[np.ix_(kept, kept)])
 
 
 def assert_evidence(evidence, oracle, theta):
@@ -92,42 +99,42 @@ def assert_evidence(evidence, oracle, theta):
 
 @pytest.mark.parametrize("full", (False, True))
 @pytest.mark.parametrize("holes", ((), ((0, 1), (3, 0)), ((0, 1), (2, 0), (5, 0))))
-def test_entries_are_a_dense_normal_density(full, holes):
-    pieces = RowChunks(full)
-    data = pieces.data(holes)
-    evidence = Entries([(pieces.kernel, pieces.outputs)], pieces.noise, pieces.mean(), data)
-    assert_evidence(evidence, lambda theta: pieces.oracle(theta, data.observed.numpy()), pieces.theta)
+def test_dense_evidence_is_normal_density(full, holes):
+    case = EvidenceCase(full)
+    data = case.data(holes)
+    evidence = DenseEvidence([(case.kernel, case.outputs)], case.noise, case.mean(), data)
+    assert_evidence(evidence, lambda theta: case.oracle(theta, data.observed.numpy()), case.theta)
 
 
 @pytest.mark.parametrize("full", (False, True))
-def test_separable_is_a_dense_normal_density(full):
-    pieces = RowChunks(full)
-    evidence = Separable(pieces.kernel, pieces.outputs, pieces.noise, pieces.mean(), pieces.data())
-    assert_evidence(evidence, lambda theta: pieces.oracle(theta, np.ones((N, P), dtype=bool)), pieces.theta)
+def test_separable_evidence_is_normal_density(full):
+    case = EvidenceCase(full)
+    evidence = SeparableEvidence(case.kernel, case.outputs, case.noise, case.mean(), case.data())
+    assert_evidence(evidence, lambda theta: case.oracle(theta, np.ones((N, P), dtype=bool)), case.theta)
 
 
-def test_outputs_that_share_a_kernel_and_nothing_else():
-    pieces = RowChunks(full=False)
-    data = pieces.data()
+def test_sum_of_evidences_is_normal_density():
+    case = EvidenceCase(full=False)
+    data = case.data()
     parts = []
     for a in range(P):
-        noise = Variances(pieces.ref["log_scale"], P, a)
-        parts.append(OneOutput(pieces.kernel, noise, pieces.mean(a), data.output(a)))
+        noise = Variances(case.ref["log_scale"], P, a)
+        parts.append(SingleOutputEvidence(case.kernel, noise, case.mean(a), data.output(a)))
 
     def oracle(theta):
-        K = pieces.kernel.matrix(theta)[0]
+        K = case.kernel.matrix(theta)[0]
         variances = np.exp(2 * theta[6:8])
-        pairs = zip(pieces.Y.T, theta[9:11], variances, strict=True)
+        pairs = zip(case.Y.T, theta[9:11], variances, strict=True)
         return sum(multivariate_normal.logpdf(y, np.full(N, m), K + v * np.eye(N)) for y, m, v in pairs)
 
-    assert_evidence(Several(parts), oracle, pieces.theta)
+    assert_evidence(SumOfEvidences(parts), oracle, case.theta)
 
 
-def test_factors_and_eigenvectors_give_the_same():
+def test_cholesky_and_eigh_solutions_agree():
     rng = np.random.default_rng(0)
-    K = RowChunks().kernel.matrix(RowChunks().theta)[0]
+    K = EvidenceCase().kernel.matrix(EvidenceCase().theta)[0]
     t, rotated = np.array([0.0, 1e-9, 0.7, 30.0]), rng.standard_normal((N, 4))
-    (logdet, alpha, by_K, traces), others = _by_factors(K, t, rotated), _by_eigenvectors(K, t, rotated)
+    (logdet, alpha, by_K, traces), others = _solve_with_cholesky(K, t, rotated), _solve_with_eigh(K, t, rotated)
     assert logdet == pytest.approx(others[0], rel=1e-10)
     np.testing.assert_allclose(alpha, others[1], rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose((by_K + by_K.T) / 2, others[2], rtol=1e-8, atol=1e-10)
@@ -160,7 +167,7 @@ def model(name, mean="constant", noise="per_output"):
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", SEPARABLE)
-def test_plain_statistics_are_those_of_the_modules(name, noise, mean):
+def test_statistics_evidence_matches_torch(name, noise, mean):
     gp = model(name, mean, noise)
     is_tied = name == "independent" and noise == "full"  # then no longer separable
     assert_backends_agree(
@@ -168,7 +175,7 @@ def test_plain_statistics_are_those_of_the_modules(name, noise, mean):
     )
 
 
-def test_missing_outputs_are_plain_where_outputs_share_nothing():
+def test_statistics_evidence_supports_missing_independent_outputs():
     X, Y = data(3)
     Y[torch.rand(Y.shape, generator=torch.Generator().manual_seed(0)) < 0.3] = torch.nan
     for name, backend in (("independent", "numpy"), ("icm", "torch")):
@@ -176,7 +183,7 @@ def test_missing_outputs_are_plain_where_outputs_share_nothing():
         assert_backends_agree(gp, gp.statistics(X, Y), backend=backend)
 
 
-def test_other_feature_maps_and_sums_take_the_modules():
+def test_statistics_of_other_features_use_torch():
     X, Y = data(3)
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=3)
     gp = OperatorValuedGP(kernel, features=Nystrom(kernel, X[:9]))
@@ -186,7 +193,7 @@ def test_other_feature_maps_and_sums_take_the_modules():
     assert LogPosterior(gp, gp.statistics(X, Y)).backend == "torch"
 
 
-def test_statistics_of_full_noise_and_missing_outputs_say_what_cannot_be_inferred():
+def test_statistics_of_full_noise_and_missing_outputs_are_rejected():
     X, Y = data(3)
     Y[3, 1] = torch.nan
     gp = model("icm", "zero", "full")

@@ -7,15 +7,15 @@ from gp_cases import CosSinFeatures
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
 
 from ovkgp.inference.model.mean_noise import OutputNoise, PolynomialMean, WrappedMean
-from ovkgp.inference.model.observations import observations
+from ovkgp.inference.model.observations import validate_observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.numpy_values import (
     NoAnalyticForm,
     NumpyVector,
     Reference,
-    numpy_mean,
-    numpy_noise,
-    numpy_outputs,
+    make_mean_node,
+    make_noise_node,
+    make_output_node,
 )
 from ovkgp.kernels import FreeMatrix, FullMatrix, KnownMatrix, MeanRegularizedMatrix, OutputMatrix
 
@@ -29,9 +29,9 @@ MATRICES = {
 
 def assert_derivatives(function, theta, by_value):
     """`function` gives a value and its way back; the derivatives of ⟨by_value, value⟩ must agree."""
-    _, back = function(theta)
+    _, backward = function(theta)
     out, h = np.zeros(len(theta)), 1e-6
-    back(by_value, out)
+    backward(by_value, out)
     steps = h * np.eye(len(theta))
     found = [np.vdot(by_value, function(theta + e)[0] - function(theta - e)[0]) / (2 * h) for e in steps]
     np.testing.assert_allclose(out, found, rtol=1e-7, atol=1e-9)
@@ -40,46 +40,46 @@ def assert_derivatives(function, theta, by_value):
 def away(module, seed=0):
     vector = ParameterVector(module)
     vector.set(vector.get() + 0.3 * np.random.default_rng(seed).standard_normal(len(vector)))
-    plain = NumpyVector(vector)
-    return plain, plain.values(vector.get())[0]
+    values = NumpyVector(vector)
+    return values, values.values(vector.get())[0]
 
 
 @pytest.mark.parametrize("name", MATRICES)
-def test_output_matrices(name):
+def test_output_nodes_match_torch(name):
     module = MATRICES[name]().double()
-    plain, theta = away(module)
-    piece = numpy_outputs(module, plain)
-    np.testing.assert_allclose(piece.matrix(theta)[0], module().detach(), rtol=1e-12)
-    assert_derivatives(piece.matrix, theta, np.random.default_rng(1).standard_normal((3, 3)))
+    values, theta = away(module)
+    node = make_output_node(module, values)
+    np.testing.assert_allclose(node.matrix(theta)[0], module().detach(), rtol=1e-12)
+    assert_derivatives(node.matrix, theta, np.random.default_rng(1).standard_normal((3, 3)))
 
 
 @pytest.mark.parametrize("kind", ("shared", "per_output", "full"))
-def test_noise(kind):
+def test_noise_nodes_match_torch(kind):
     module = OutputNoise(kind, 3)
-    plain, theta = away(module)
-    piece = numpy_noise(module, plain)
-    np.testing.assert_allclose(piece.matrix(theta)[0], module.matrix().detach(), rtol=1e-12)
-    assert_derivatives(piece.matrix, theta, np.random.default_rng(1).standard_normal((3, 3)))
+    values, theta = away(module)
+    node = make_noise_node(module, values)
+    np.testing.assert_allclose(node.matrix(theta)[0], module.matrix().detach(), rtol=1e-12)
+    assert_derivatives(node.matrix, theta, np.random.default_rng(1).standard_normal((3, 3)))
     if kind != "full":
-        one = numpy_noise(module, plain, 1)
+        one = make_noise_node(module, values, 1)
         np.testing.assert_allclose(one.variances(theta)[0], module.matrix().detach()[1, 1:2], rtol=1e-12)
         assert_derivatives(one.variances, theta, np.array([0.7]))
 
 
 @pytest.mark.parametrize("index", (None, 1))
 @pytest.mark.parametrize("degree", (-1, 0, 1))
-def test_means(degree, index):
+def test_mean_nodes_match_torch(degree, index):
     X = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    data = observations(X, torch.zeros(6, 3), 3)
+    data = validate_observations(X, torch.zeros(6, 3), 3)
     mean = PolynomialMean(3, degree)
-    mean.see(2)
-    plain, theta = away(mean)
-    piece = numpy_mean(mean, data, plain, index)
+    mean.set_num_dims(2)
+    values, theta = away(mean)
+    node = make_mean_node(mean, data, values, index)
     columns = slice(None) if index is None else [index]
     expected = mean(X).detach()[:, columns].numpy()
-    np.testing.assert_allclose(np.broadcast_to(piece.values(theta), expected.shape), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(np.broadcast_to(node.values(theta), expected.shape), expected, rtol=1e-12, atol=1e-14)
     by_value = np.random.default_rng(1).standard_normal(expected.shape)
-    assert_derivatives(lambda t: (piece.values(t) + np.zeros(expected.shape), piece.back), theta, by_value)
+    assert_derivatives(lambda t: (node.values(t) + np.zeros(expected.shape), node.backward), theta, by_value)
 
 
 class OwnMatrix(OutputMatrix):
@@ -93,15 +93,15 @@ class OwnMatrix(OutputMatrix):
         return torch.diag(self.raw.exp())
 
 
-def test_what_is_trained_and_in_no_table_is_not_plain():
-    plain = NumpyVector(ParameterVector(torch.nn.Module()))
+def test_nodes_reject_unknown_trained_modules():
+    values = NumpyVector(ParameterVector(torch.nn.Module()))
     with pytest.raises(NoAnalyticForm, match="OwnMatrix"):
-        numpy_outputs(OwnMatrix(), plain)
-    data = observations(torch.zeros(2, 1), torch.zeros(2, 3), 3)
+        make_output_node(OwnMatrix(), values)
+    data = validate_observations(torch.zeros(2, 1), torch.zeros(2, 3), 3)
     with pytest.raises(NoAnalyticForm, match="WrappedMean"):
-        numpy_mean(WrappedMean(CosSinFeatures(3), 3), data, plain)
+        make_mean_node(WrappedMean(CosSinFeatures(3), 3), data, values)
     frozen = OwnMatrix().requires_grad_(False)
-    np.testing.assert_allclose(numpy_outputs(frozen, plain).matrix(np.zeros(0))[0], np.e * np.eye(2), rtol=1e-12)
+    np.testing.assert_allclose(make_output_node(frozen, values).matrix(np.zeros(0))[0], np.e * np.eye(2), rtol=1e-12)
 
 
 class Parts(torch.nn.Module):
@@ -119,26 +119,26 @@ class Parts(torch.nn.Module):
 ALL = {"positive": Positive(), "above": GreaterThan(0.5), "between": Interval(-1.0, 3.0), "free": None}
 
 
-def test_values_and_slopes_are_those_of_the_vector():
-    vector = ParameterVector(Parts(**ALL), sizes={"free": 4.0})
-    plain, u = NumpyVector(vector), np.linspace(-2, 1.5, 8)
-    theta, slope, log_slope, by_slope = plain.values(u)
+def test_numpy_vector_values_match_parameter_vector():
+    vector = ParameterVector(Parts(**ALL), scales={"free": 4.0})
+    values, u = NumpyVector(vector), np.linspace(-2, 1.5, 8)
+    theta, slope, log_slope, by_slope = values.values(u)
     vector.set(u)
     np.testing.assert_allclose(theta, np.concatenate([value.numpy() for value in vector.values().values()]), rtol=1e-12)
     h = 1e-6
-    ahead, behind = plain.values(u + h), plain.values(u - h)
+    ahead, behind = values.values(u + h), values.values(u - h)
     np.testing.assert_allclose(slope, (ahead[0] - behind[0]) / (2 * h), rtol=1e-7)
     assert log_slope == pytest.approx(np.log(slope).sum(), rel=1e-12)
     by_raw, by_value = vector.log_slopes([False] * 4), vector.log_slopes([True] * 4)
     np.testing.assert_allclose(by_value[1], by_slope, rtol=1e-10, atol=1e-12)
     assert by_value[0] == pytest.approx(log_slope, rel=1e-12)
     # of the raw parameters: θ'(raw) is missing
-    rises = [entry._log_rise()[0].sum().item() for entry in vector.entries[:3]]
+    rises = [entry._log_transform_slope()[0].sum().item() for entry in vector.entries[:3]]
     assert by_raw[0] == pytest.approx(log_slope - sum(rises), rel=1e-10)
 
 
 @pytest.mark.parametrize("flat", (False, True))
-def test_derivatives_of_log_slopes(flat):
+def test_numpy_vector_log_slopes_match_differences(flat):
     vector, h = ParameterVector(Parts(**ALL)), 1e-5
 
     def total(u):
@@ -150,25 +150,25 @@ def test_derivatives_of_log_slopes(flat):
     np.testing.assert_allclose(total(u)[1], found, atol=1e-8)
 
 
-def test_variables_that_are_left_out_stay_where_they_are():
+def test_numpy_vector_keeps_omitted_variables():
     vector = ParameterVector(Parts(**ALL))
     before = vector.get()
     vector.keep(np.arange(8) != 2)
     assert len(vector) == 7 and vector.bounds.shape == (7, 2)
     vector.set(np.zeros(7))
-    np.testing.assert_allclose(vector.spread(vector.get()), np.where(np.arange(8) == 2, before, 0.0), atol=1e-12)
+    np.testing.assert_allclose(vector.expand(vector.get()), np.where(np.arange(8) == 2, before, 0.0), atol=1e-12)
     vector.keep(np.arange(7) != 0)
     assert len(vector) == 6 and vector.kept.tolist() == [False, True, False, True, True, True, True, True]
-    plain = NumpyVector(vector)
-    assert plain.values(np.zeros(6))[0].shape == (8,) and plain.kept(np.arange(8.0)).tolist() == [1, 3, 4, 5, 6, 7]
+    values = NumpyVector(vector)
+    assert values.values(np.zeros(6))[0].shape == (8,) and values.kept(np.arange(8.0)).tolist() == [1, 3, 4, 5, 6, 7]
 
 
-def test_a_constraint_outside_the_table_is_not_plain():
+def test_numpy_vector_rejects_unknown_constraint():
     with pytest.raises(NoAnalyticForm, match="below"):
         NumpyVector(ParameterVector(Parts(below=LessThan(2.0))))
 
 
-def test_references_read_and_add():
+def test_reference_reads_and_adds():
     theta, out = np.arange(4.0), np.zeros(4)
     moving, fixed = Reference((1, 2), slice(1, 3)), Reference((2,), None, np.array([7.0, 8.0]))
     assert moving.value(theta).tolist() == [[1.0, 2.0]] and fixed.value(theta).tolist() == [7.0, 8.0]

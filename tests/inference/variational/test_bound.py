@@ -15,7 +15,7 @@ from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.likelihoods import Gaussian
 from ovkgp.inference.variational.families import WeightGaussian, leading_frame
 from ovkgp.inference.variational.gp import VariationalBound, VariationalGP
-from ovkgp.inference.variational.inducing import NUGGET
+from ovkgp.inference.variational.inducing import RELATIVE_NUGGET
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel
 
 
@@ -54,7 +54,7 @@ def gradients(value, module):
 @pytest.mark.parametrize("make", [icm, lmc, curl_free])
 @pytest.mark.parametrize("noise", ["shared", "per_output", "full", "known"])
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_id_4_gaussian_bound_of_a_full_q_is_the_evidence_and_so_is_its_gradient(make, noise, missing):
+def test_id_4_gaussian_bound_and_gradient_of_a_full_q_equal_the_evidence(make, noise, missing):
     kernel = make()
     X, Y = data(2 if make is curl_free else 3, missing=missing)
     known = 0.1 + normal(*Y.shape, seed=4).square() if noise == "known" else None
@@ -73,18 +73,18 @@ def test_id_4_gaussian_bound_of_a_full_q_is_the_evidence_and_so_is_its_gradient(
 
 
 @pytest.mark.parametrize("noise", ["shared", "per_output", "full"])
-def test_id_4_mean_field_is_exact_in_the_eigenbasis_and_not_in_the_raw_one(noise):
+def test_id_4_mean_field_bound_is_exact_in_the_eigenbasis_only(noise):
     kernel, (X, Y) = icm(), data(3, missing=0.0)
     features = ORFF(kernel, 8, random_state=0)
     wanted = OperatorValuedGP(kernel, noise=noise, features=features).log_evidence(X, Y)
     gp = VariationalGP(kernel, Gaussian(3, noise), features=features, family="mean_field")
     collapsed = gp.evidence(X, Y)
     torch.testing.assert_close(collapsed(), wanted, rtol=0, atol=1e-8)
-    collapsed.turns, collapsed.is_turned, gp.q_ = False, True, None  # stay in the basis of the map
+    collapsed.updates_basis, collapsed.has_basis, gp.q_ = False, True, None  # stay in the basis of the map
     assert collapsed() < wanted - 1.0
 
 
-def test_mean_field_of_a_map_without_structure_is_exact_with_missing_outputs_too():
+def test_mean_field_bound_of_dense_rows_is_exact_with_missing_outputs():
     kernel, (X, Y) = curl_free(), data(2)
     features = ORFF(kernel, 8, random_state=0)
     wanted = OperatorValuedGP(kernel, features=features).log_evidence(X, Y)
@@ -93,23 +93,23 @@ def test_mean_field_of_a_map_without_structure_is_exact_with_missing_outputs_too
 
 
 @pytest.mark.parametrize("make", [icm, lmc, curl_free, RBFKernel])
-def test_inducing_points_at_the_data_give_the_exact_evidence(make):
+def test_bound_equals_exact_evidence_with_inducing_points_at_the_data(make):
     kernel = make().double()
     X, Y = data({icm: 3, lmc: 3, curl_free: 2, RBFKernel: 1}[make])
     wanted = OperatorValuedGP(kernel).log_evidence(X, Y).item()
     found = VariationalGP(kernel, inducing=X, family="full").log_evidence(X, Y).item()
-    # the nugget δ is all that is lost: about δ K / (2 σ²) an entry, twice for the log-determinant
-    slack = Y.numel() * NUGGET * kernel(X, diag=True).max().item() / 0.1 * 10
+    # the nugget δ is all that is lost: about δ K / (2 σ²) per entry, twice for the log-determinant
+    slack = Y.numel() * RELATIVE_NUGGET * kernel(X, diag=True).max().item() / 0.1 * 10
     assert wanted - slack < found < wanted + 1e-9
 
 
-def test_the_collapsed_bound_of_titsias():
+def test_bound_equals_collapsed_bound_of_titsias():
     kernel, (X, Y) = icm(), data(3)
     gp = VariationalGP(kernel, Gaussian(3, torch.tensor([0.1, 0.2, 0.3])), inducing=X[:7], family="full")
     found = gp.log_evidence(X, Y).item()
     observed = ~torch.isnan(Y).flatten()
     K_ff, K_uf, K_uu = (to_dense(kernel(*pair)).detach() for pair in ((X, X), (X[:7], X), (X[:7], X[:7])))
-    Q = (K_uf.mT @ torch.linalg.solve(K_uu + NUGGET * torch.eye(21), K_uf))[observed][:, observed]
+    Q = (K_uf.mT @ torch.linalg.solve(K_uu + RELATIVE_NUGGET * torch.eye(21), K_uf))[observed][:, observed]
     noise = torch.tensor([0.1, 0.2, 0.3]).double().expand(30, 3).flatten()[observed]
     gaussian = torch.distributions.MultivariateNormal(torch.zeros(len(Q)).double(), Q + torch.diag(noise))
     slack = ((K_ff[observed][:, observed] - Q).diagonal() / noise).sum() / 2
@@ -119,7 +119,7 @@ def test_the_collapsed_bound_of_titsias():
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 12), rank=st.integers(0, 8), p=st.integers(1, 3))
-def test_the_bound_is_below_the_evidence_for_any_q_and_any_inducing_points(seed, count, rank, p):
+def test_bound_is_below_the_evidence_for_any_q_and_inducing_points(seed, count, rank, p):
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)  # noqa: E731
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), p).double()
@@ -143,8 +143,8 @@ def test_the_bound_is_below_the_evidence_for_any_q_and_any_inducing_points(seed,
 @pytest.mark.parametrize("noise", [1e-2, 1e-12, "full"])
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("points", ["data", "twice", "many"])
-def test_the_bound_is_below_the_evidence_in_extreme_cases(make, noise, size, points):
-    """Next to no noise, outputs of extreme size, the same inducing point again and again, more of them than rows."""
+def test_bound_is_below_the_evidence_in_extreme_cases(make, noise, size, points):
+    """Next to no noise, outputs of extreme size, repeated inducing points, more of them than rows."""
     kernel, p = make(), 3 if make in (icm, lmc) else 2
     X, Y = data(p, n=15)
     Z = {"data": X, "twice": X[:5].repeat(3, 1), "many": normal(40, 2, seed=7)}[points]
@@ -155,7 +155,7 @@ def test_the_bound_is_below_the_evidence_in_extreme_cases(make, noise, size, poi
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "student_t"])
-def test_the_bound_grows_with_every_inducing_point(likelihood):
+def test_bound_grows_with_every_inducing_point(likelihood):
     X = normal(25, 2)
     Y = (normal(25, 2, seed=1) + X[:, :1] > 0).double() if likelihood == "bernoulli" else X.sin() + 0.1 * normal(25, 2)
     kernel = icm(2)
@@ -169,7 +169,7 @@ def test_the_bound_grows_with_every_inducing_point(likelihood):
 @pytest.mark.parametrize("family", ["full", "mean_field", "low_rank"])
 @pytest.mark.parametrize("likelihood", ["gaussian", "poisson", "student_t", "softmax"])
 @pytest.mark.parametrize("basis", ["features", "inducing"])
-def test_gradients_of_bound_and_collapsed_bound_are_their_slopes(basis, likelihood, family):
+def test_bound_gradients_equal_finite_differences(basis, likelihood, family):
     X, kernel = normal(12, 2), icm(2)
     Y = (X.sin() + 1.5).round() if likelihood == "poisson" else X.sin()
     if likelihood == "softmax":
@@ -200,15 +200,15 @@ def test_gradients_of_bound_and_collapsed_bound_are_their_slopes(basis, likeliho
         assert abs(slope - numeric) < 1e-5 * max(abs(numeric), 10)
 
 
-def test_chunks_give_the_same_value_and_gradient(monkeypatch):
+def test_bound_does_not_depend_on_chunks(monkeypatch):
     kernel, (X, Y) = icm(), data(3, n=18)
     gp = VariationalGP(kernel, "student_t", inducing=X[:5], family="mean_field")
     whole = gp.log_evidence(X, Y)
     gradient = torch.autograd.grad(whole, list(gp.parameters()))
     constants = VariationalBound.__init__.__globals__  # of the module that is in use
     monkeypatch.setitem(constants, "CHUNK_ENTRIES", 100)
-    for kept in (10**6, 0):
-        monkeypatch.setitem(constants, "KEPT_ENTRIES", kept)
+    for cached in (10**6, 0):
+        monkeypatch.setitem(constants, "MAX_CACHED_ENTRIES", cached)
         gp.q_ = None
         collapsed = gp.evidence(X, Y)
         assert 1 < collapsed.bound.chunk_rows < 10
@@ -218,14 +218,14 @@ def test_chunks_give_the_same_value_and_gradient(monkeypatch):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_one_row_and_one_output():
+def test_bound_of_one_row_equals_closed_form():
     gp = VariationalGP(RBFKernel().double(), Gaussian(1, 1.0), inducing=[[0.0]], mean="zero")
     # y ~ N(0, k + σ²) with k = 1; the inducing point is the datum
     wanted = -0.5 * (math.log(2 * math.pi * 2) + 4 / 2)
     assert abs(gp.log_evidence([[0.0]], [[2.0]]).item() - wanted) < 1e-6
 
 
-def test_the_prior_is_the_q_of_a_model_that_has_seen_nothing():
+def test_elbo_uses_the_prior_as_q_before_training():
     kernel, (X, Y) = icm(), data(3)
     gp = VariationalGP(kernel, Gaussian(3, 0.5), features=ORFF(kernel, 4, random_state=0))
     prior = gp.features(X).squared_rows().unflatten(0, (-1, 3))

@@ -1,7 +1,8 @@
-"""The data and thresholds of GPyTorch's own multitask, LMC and SVGP examples, written out anew for our kernels.
+"""The data and thresholds of GPyTorch's own multitask, LMC and SVGP examples, applied to our kernels.
 
-Errors are mean absolute ones, and the thresholds theirs: 0.05 for two tasks, 0.1 for the mixing of latent functions and for
-sparse regression (halved errors there), a fifth of the labels for sparse classification. The numbers we get are smaller.
+Errors are mean absolute ones, and the thresholds theirs: 0.05 for two tasks, 0.1 for the mixing of latent functions and
+for sparse regression (halved errors there), a fifth of the labels for sparse classification. The numbers we get are
+smaller.
 """
 
 import math

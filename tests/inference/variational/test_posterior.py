@@ -43,7 +43,7 @@ def same(found: Prediction, wanted: Prediction, **tolerance):
 
 @pytest.mark.parametrize("name", ["icm", "lmc", "curl-free"])
 @pytest.mark.parametrize("noise", [False, True])
-def test_id_4_over_the_weights_of_a_map_it_is_the_weight_posterior(name, noise):
+def test_id_4_posterior_of_a_feature_map_equals_the_weight_posterior(name, noise):
     kernel, (X, Y, test) = kernel_of(name), data()
     features = ORFF(kernel, 6, random_state=0)
     exact = OperatorValuedGP(kernel, noise=0.1, features=features).condition(X, Y)
@@ -55,7 +55,7 @@ def test_id_4_over_the_weights_of_a_map_it_is_the_weight_posterior(name, noise):
 
 
 @pytest.mark.parametrize("name", ["icm", "lmc", "curl-free"])
-def test_inducing_points_at_the_data_give_the_exact_posterior(name):
+def test_posterior_equals_exact_posterior_with_inducing_points_at_the_data(name):
     kernel, (X, Y, test) = kernel_of(name), data()
     exact = OperatorValuedGP(kernel, noise=0.1).condition(X, Y)
     found = VariationalGP(kernel, Gaussian(2, 0.1), inducing=X, family="full").condition(X, Y)
@@ -65,7 +65,7 @@ def test_inducing_points_at_the_data_give_the_exact_posterior(name):
         )  # the nugget, 1e-8, through K⁻¹
 
 
-def test_far_from_the_data_inducing_points_return_to_the_prior_and_bare_features_need_the_guard():
+def test_posterior_variance_returns_to_the_prior_far_from_the_data_if_inducing_or_guarded():
     kernel, (X, Y, _) = kernel_of("icm"), data(200)
     far = torch.full((1, 2), 30.0).double()
     prior = kernel(far, diag=True).detach()
@@ -77,15 +77,15 @@ def test_far_from_the_data_inducing_points_return_to_the_prior_and_bare_features
     assert (guarded >= 0.999 * prior).all()
 
 
-def test_as_many_landmarks_guard_the_variance_as_were_asked_for():
+def test_condition_uses_the_given_number_of_landmarks():
     kernel, X = kernel_of("icm"), normal(1200, 2)
     gp = VariationalGP(kernel, Gaussian(2, 0.1), features=ORFF(kernel, 4, random_state=0))
     found = gp.condition(X, X.sin(), variance="guarded", num_landmarks=1100)
-    assert len(found.guard.landmarks) == 1100
+    assert len(found.variance_floor.landmarks) == 1100
 
 
 @pytest.mark.parametrize("options", ["features", "inducing", "lmc", "curl-free", "mean_field", "low_rank"])
-def test_random_functions_have_the_moments_of_the_posterior(options):
+def test_sample_functions_have_the_moments_of_the_posterior(options):
     kernel, (X, Y, test) = kernel_of(options if options in ("lmc", "curl-free") else "icm"), data()
     family = options if options in ("mean_field", "low_rank") else "full"
     basis = (
@@ -105,7 +105,7 @@ def test_random_functions_have_the_moments_of_the_posterior(options):
 
 
 @pytest.mark.parametrize("family", ["full", "mean_field"])
-def test_a_potential_comes_with_a_curl_free_field(family):
+def test_posterior_of_a_curl_free_field_has_a_potential(family):
     kernel, (X, Y, test) = kernel_of("curl-free"), data()
     exact = OperatorValuedGP(kernel, noise=0.1).condition(X, Y).potential(reference=[0.0, 0.0])
     gp = VariationalGP(kernel, Gaussian(2, 0.1), inducing=X, family=family)
@@ -114,7 +114,7 @@ def test_a_potential_comes_with_a_curl_free_field(family):
     assert found.sample_functions(3, random_state=0)(test).shape == (3, 6, 1)
 
 
-def test_new_observations_are_the_likelihoods_mixture():
+def test_predict_of_new_observations_averages_the_likelihood():
     X, _, test = data()
     counts = (X + 2).clamp_min(0).round()
     gp = VariationalGP(kernel_of("icm"), ["poisson", "student_t"], inducing=8)
@@ -130,7 +130,7 @@ def test_new_observations_are_the_likelihoods_mixture():
     assert (below[:, 0] > 0.89).all() and (below[:, 1] - 0.9).abs().max() < 0.02
 
 
-def test_known_noise_of_a_new_observation_is_its_average():
+def test_predict_averages_known_noise_for_new_observations():
     X, Y, test = data()
     known = 0.1 + normal(*Y.shape, seed=5).square()
     posterior = VariationalGP(kernel_of("icm"), inducing=8).condition(X, Y, noise=known)
@@ -141,7 +141,7 @@ def test_known_noise_of_a_new_observation_is_its_average():
 
 
 @pytest.mark.parametrize("basis", ["features", "inducing"])
-def test_predictions_are_differentiable_in_the_inputs(basis):
+def test_predict_is_differentiable_in_the_inputs(basis):
     kernel, (X, Y, test) = kernel_of("icm"), data()
     options = {"features": ORFF(kernel, 6, random_state=0)} if basis == "features" else {"inducing": X[:6]}
     posterior = VariationalGP(kernel, Gaussian(2, 0.1), family="mean_field", **options).condition(X, Y)

@@ -6,7 +6,7 @@ from gpytorch.kernels import RBFKernel
 
 from ovkgp.features import ORFF
 from ovkgp.inference.variational.inducing import InducingPoints
-from ovkgp.inference.variational.rows import BlockRows, DenseRows, KroneckerRows, entries_per_row, rows_of
+from ovkgp.inference.variational.rows import BlockRows, DenseRows, KroneckerRows, entries_per_row, make_rows
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, IndependentKernel
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -17,10 +17,10 @@ def normal(*shape):
 
 
 def curvatures(n, p):
-    """Weights as likelihoods give them: alike, for each entry, with negative ones, between outputs."""
+    """Weights of likelihoods: equal rows, per entry, with negative ones, between outputs."""
     root = normal(n, p, p)
     symmetric = root + root.mT
-    return {"alike": torch.rand(p).double().expand(n, p), "entries": normal(n, p).abs(), "negative": normal(n, p),
+    return {"equal": torch.rand(p).double().expand(n, p), "entries": normal(n, p).abs(), "negative": normal(n, p),
             "outputs": root @ root.mT, "indefinite": symmetric}  # fmt: skip
 
 
@@ -33,8 +33,8 @@ def rows(request):
     return KroneckerRows(normal(7, 5), normal(3, 2 if request.param == "kronecker" else 1))
 
 
-@pytest.mark.parametrize("kind", ["alike", "entries", "negative", "outputs", "indefinite"])
-def test_grams_are_those_of_the_dense_features(rows, kind):
+@pytest.mark.parametrize("kind", ["equal", "entries", "negative", "outputs", "indefinite"])
+def test_rows_gram_equals_that_of_dense_features(rows, kind):
     weight = curvatures(7, 3)[kind]
     between = weight if weight.dim() == 3 else torch.diag_embed(weight)
     wanted = torch.einsum("npr,npq,nqs->rs", rows.dense(), between, rows.dense())
@@ -42,13 +42,13 @@ def test_grams_are_those_of_the_dense_features(rows, kind):
     torch.testing.assert_close(rows.diagonal_gram(weight), wanted.diagonal())
 
 
-def test_products_are_those_of_the_dense_features(rows):
+def test_rows_products_equal_those_of_dense_features(rows):
     weights, values = normal(rows.num_weights), normal(7, 3)
     torch.testing.assert_close(rows.times(weights), rows.dense() @ weights)
     torch.testing.assert_close(rows.adjoint(values), torch.einsum("npr,np->r", rows.dense(), values))
 
 
-def test_covariances_are_those_of_the_dense_features(rows):
+def test_rows_covariances_equal_those_of_dense_features(rows):
     root = normal(rows.num_weights, rows.num_weights)
     covariance, variances = root @ root.mT, normal(rows.num_weights).square()
     for S, found in ((covariance, rows.quadratic), (torch.diag(variances), rows.diagonal_quadratic)):
@@ -58,34 +58,34 @@ def test_covariances_are_those_of_the_dense_features(rows):
         torch.testing.assert_close(found(argument, "diag"), wanted.diagonal(dim1=-2, dim2=-1))
 
 
-def test_products_of_several_columns_are_those_of_each(rows):
+def test_rows_products_of_several_columns_equal_those_of_each(rows):
     weights, values = normal(rows.num_weights, 4), normal(7, 3, 4)
     torch.testing.assert_close(rows.times(weights), torch.stack([rows.times(w) for w in weights.mT], -1))
     torch.testing.assert_close(rows.adjoint(values), torch.stack([rows.adjoint(v) for v in values.unbind(-1)], -1))
 
 
-def test_other_bases(rows):
+def test_rows_rotate_to_other_bases(rows):
     weight = torch.eye(3).double()
-    basis = rows.own_basis(weight, rows.basis_gram(weight.expand(7, 3, 3)))
+    basis = rows.compute_eigenbasis(weight, rows.basis_gram(weight.expand(7, 3, 3)))
     whole = basis[0] if len(basis) == 1 else torch.kron(*(part.contiguous() for part in basis))
-    torch.testing.assert_close(rows.rotated(basis).dense(), rows.dense() @ whole)
+    torch.testing.assert_close(rows.rotate(basis).dense(), rows.dense() @ whole)
     torch.testing.assert_close(whole.mT @ whole, torch.eye(rows.num_weights).double())
-    torch.testing.assert_close(rows.rotated((whole,)).dense(), rows.dense() @ whole)
-    assert rows.rotated(()) is rows
+    torch.testing.assert_close(rows.rotate((whole,)).dense(), rows.dense() @ whole)
+    assert rows.rotate(()) is rows
 
 
-def test_bt_76_the_basis_makes_the_gram_of_a_decomposable_map_diagonal():
+def test_bt_76_eigenbasis_makes_the_gram_of_a_decomposable_map_diagonal():
     rows = KroneckerRows(normal(20, 6), normal(3, 2))
     root = normal(3, 3)
     weight = root @ root.mT
-    rotated = rows.rotated(rows.own_basis(weight, rows.basis_gram(weight.expand(20, 3, 3)))).gram(
+    rotated = rows.rotate(rows.compute_eigenbasis(weight, rows.basis_gram(weight.expand(20, 3, 3)))).gram(
         weight.expand(20, 3, 3)
     )
     assert (rotated - torch.diag(rotated.diagonal())).abs().max() < 1e-12 * rotated.abs().max()
 
 
-def test_rows_of_large_curvature_count_more_in_the_basis():
-    """The Gram of the waves has the weights tr(Bᵀ W_i B), whichever form W has."""
+def test_rows_basis_gram_is_weighted_by_curvature():
+    """The Gram of the scalar features has the weights tr(Bᵀ W_i B), whichever form W has."""
     rows, entries = KroneckerRows(normal(20, 6), normal(3, 2)), normal(20, 3).square()
     sizes = torch.einsum("np,pb->n", entries, rows.factor.square())
     wanted = rows.scalar_features.mT * sizes @ rows.scalar_features
@@ -97,30 +97,30 @@ def test_rows_of_large_curvature_count_more_in_the_basis():
     torch.testing.assert_close(rows.basis_gram(coupled), rows.scalar_features.mT * sizes @ rows.scalar_features)
 
 
-def test_rows_of_feature_maps_keep_what_structure_there_is():
+def test_make_rows_keeps_the_structure_of_feature_maps():
     X = normal(4, 2)
     decomposable = ORFF(DecomposableKernel(RBFKernel(ard_num_dims=2), 3).double(), 5, random_state=0)(X)
     curl_free = ORFF(CurlFreeKernel(RBFKernel(ard_num_dims=2)).double(), 5, random_state=0)(X)
-    kronecker, dense = rows_of(decomposable, 3), rows_of(curl_free, 2)
+    kronecker, dense = make_rows(decomposable, 3), make_rows(curl_free, 2)
     assert isinstance(kronecker, KroneckerRows) and isinstance(dense, DenseRows)
     torch.testing.assert_close(kronecker.dense().flatten(0, 1), decomposable.to_dense())
     torch.testing.assert_close(dense.dense().flatten(0, 1), curl_free.to_dense())
     assert entries_per_row(kronecker) == 10 + 9 and entries_per_row(dense) == 2 * 10
 
 
-def test_independent_outputs_are_kept_apart_and_give_the_same_features():
+def test_make_rows_of_independent_outputs_are_blocks():
     kernel = IndependentKernel([RBFKernel(), RBFKernel(), RBFKernel()]).double()
     for part, level in zip(kernel.kernels, (0.3, 1.0, 2.0), strict=True):
         part.lengthscale = level
     X = normal(8, 2)
     for features in (InducingPoints(kernel, normal(4, 2)), ORFF(kernel, 6, num_dims=2, random_state=0)):
         Phi = features(X)
-        rows = rows_of(Phi, 3)
+        rows = make_rows(Phi, 3)
         assert isinstance(rows, BlockRows) and entries_per_row(rows) == rows.num_weights
         torch.testing.assert_close(rows.dense().flatten(0, 1), Phi.to_dense())
 
 
-def test_terms_that_share_outputs_are_dense():
+def test_make_rows_of_terms_that_share_outputs_are_dense():
     kernel = (DecomposableKernel(RBFKernel(), 2, rank=1) + DecomposableKernel(RBFKernel(), 2, rank=1)).double()
-    rows = rows_of(InducingPoints(kernel, normal(4, 2))(normal(5, 2)), 2)
+    rows = make_rows(InducingPoints(kernel, normal(4, 2))(normal(5, 2)), 2)
     assert type(rows) is DenseRows

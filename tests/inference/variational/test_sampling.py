@@ -47,17 +47,17 @@ class Weights:
         return (weights @ self.test_Phi.mT).unflatten(-1, (7, 2))
 
 
-def weighted(model, draws=200_000):
+def importance_sample(model, draws=200_000):
     """Mean and standard deviation of f at the test points, and log p(Y), by importance sampling from a wide q."""
     q = model.posterior.q
     proposal = torch.distributions.MultivariateNormal(q.mean, 2 * q.block)
     weights = q.mean + normal(draws, 8, seed=3) @ torch.linalg.cholesky(2 * q.block).mT
     log_ratio = model.log_joint(weights) - proposal.log_prob(weights)
-    share = torch.softmax(log_ratio, 0)
-    assert 1 / share.square().sum() > 0.02 * draws  # else the estimate would be worth nothing
+    weight = torch.softmax(log_ratio, 0)
+    assert 1 / weight.square().sum() > 0.02 * draws  # else the estimate would be worth nothing
     values = model.values(weights).flatten(1)
-    mean = share @ values
-    std = (share @ (values - mean).square()).sqrt()
+    mean = weight @ values
+    std = (weight @ (values - mean).square()).sqrt()
     evidence = torch.logsumexp(log_ratio, 0) - torch.log(torch.tensor(float(draws)))
     return mean.view(7, 2), std.view(7, 2), evidence.item()
 
@@ -65,7 +65,7 @@ def weighted(model, draws=200_000):
 @pytest.mark.parametrize("likelihood", ["bernoulli", "poisson", "softmax", "student_t"])
 def test_q_is_close_to_the_posterior_and_its_bound_to_the_evidence(likelihood):
     model = Weights(likelihood)
-    mean, std, evidence = weighted(model)
+    mean, std, evidence = importance_sample(model)
     found = model.posterior.predict(model.test)
     assert model.posterior.log_evidence < evidence + 0.01  # a bound, up to the error of the estimate
     assert model.posterior.log_evidence > evidence - 0.1
@@ -99,10 +99,10 @@ def compare_with_nuts(warmup, draws, chains, of_mean, of_std):
     assert (found.std / std - 1).abs().max() < of_std
 
 
-def test_student_t_data_against_a_short_run_of_nuts():
+def test_q_agrees_with_a_short_run_of_nuts():
     compare_with_nuts(60, 150, 1, of_mean=0.5, of_std=0.4)
 
 
 @pytest.mark.slow
-def test_student_t_data_against_a_long_run_of_nuts():
+def test_q_agrees_with_a_long_run_of_nuts():
     compare_with_nuts(300, 1500, 2, of_mean=0.15, of_std=0.15)

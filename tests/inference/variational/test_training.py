@@ -12,7 +12,7 @@ from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.variational.bound import VariationalBound
 from ovkgp.inference.variational.gp import VariationalGP
-from ovkgp.inference.variational.natural_gradients import natural_step, slopes
+from ovkgp.inference.variational.natural_gradients import compute_slopes, natural_step
 from ovkgp.inference.variational.training import BatchTraining
 from ovkgp.kernels import DecomposableKernel
 
@@ -37,18 +37,18 @@ def model(likelihood="student_t", family="full", rank=None, n=60, inducing=None)
 @pytest.mark.parametrize("likelihood", ["gaussian", "student_t"])
 @pytest.mark.parametrize(("family", "rank"), [("full", None), ("mean_field", None), ("low_rank", 5)])
 @pytest.mark.parametrize("inducing", [None, 10])
-def test_the_batches_of_a_partition_average_to_the_slopes_and_gradients_of_all_rows(likelihood, family, rank, inducing):
+def test_batch_slopes_and_gradients_average_to_those_of_all_rows(likelihood, family, rank, inducing):
     gp, X, Y = model(likelihood, family, rank, inducing=inducing)
     gp.log_evidence(X, Y)  # a q that is not the prior
-    gp.q_ = gp.q_.moved(0.1 * normal(gp.q_.num_weights, seed=4))
+    gp.q_ = gp.q_.move_mean(0.1 * normal(gp.q_.num_weights, seed=4))
     data, q, parameters = gp.observe(X, Y), gp.q_, list(gp.parameters())
     bound = VariationalBound(gp.features, gp.mean, gp.likelihood, data)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
 
     def all_of(rows, scale):
-        piece = bound.piece(data.rows(rows)).rotated(q.basis)
-        found = slopes(q, [piece.detach()], gp.likelihood, bound.form, scale)
-        value = scale * bound.expected(piece, q) - q.divergence
+        chunk = bound.make_chunk(data.rows(rows)).rotate(q.basis)
+        found = compute_slopes(q, [chunk.detach()], gp.likelihood, bound.form, scale)
+        value = scale * bound.expected(chunk, q) - q.divergence
         gradient = torch.autograd.grad(value, parameters)
         return [found.value, found.gradient, found.diagonal, found.block, value.detach(), *gradient]
 
@@ -59,7 +59,7 @@ def test_the_batches_of_a_partition_average_to_the_slopes_and_gradients_of_all_r
 
 
 @pytest.mark.parametrize(("likelihood", "family"), [("gaussian", "full"), ("student_t", "mean_field")])
-def test_batches_end_near_the_optimum_of_all_rows(likelihood, family):
+def test_batch_training_ends_near_the_optimum_of_all_rows(likelihood, family):
     gp, X, Y = model(likelihood, family, n=200)
     best = gp.fit(X, Y).fit_report_.objective
     again, _, _ = model(likelihood, family, n=200)
@@ -70,7 +70,7 @@ def test_batches_end_near_the_optimum_of_all_rows(likelihood, family):
     assert (again.predict(X).mean - gp.predict(X).mean).abs().max() < 0.1
 
 
-def test_batches_reproduce_from_their_random_state_and_leave_the_global_one_alone():
+def test_batch_training_is_reproducible_and_keeps_the_global_random_state():
     levels, state = [], torch.get_rng_state()
     for seed in (0, 0, 1):
         gp, X, Y = model()
@@ -79,7 +79,7 @@ def test_batches_reproduce_from_their_random_state_and_leave_the_global_one_alon
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_batch_of_all_rows_and_a_whole_step_is_the_posterior_at_once():
+def test_batch_training_with_all_rows_and_a_full_step_is_the_posterior():
     gp, X, Y = model("gaussian")
     gp.requires_grad_(False)
     gp.fit(X, Y, batch_size=1000, epochs=1, natural_step=1.0, random_state=0)
@@ -89,7 +89,7 @@ def test_a_batch_of_all_rows_and_a_whole_step_is_the_posterior_at_once():
 
 
 @pytest.mark.parametrize("batch_size", [None, 16])
-def test_ctrl_c_keeps_what_there_is(batch_size, monkeypatch):
+def test_fit_keeps_parameters_on_ctrl_c(batch_size, monkeypatch):
     gp, X, Y = model()
     calls = []
     original = type(gp.likelihood).expected
@@ -109,8 +109,8 @@ def test_ctrl_c_keeps_what_there_is(batch_size, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:training stopped")  # after the few iterations that a test can wait for
 @pytest.mark.parametrize("batch_size", [None, 50])
-def test_large_counts_do_not_throw_the_rate_out_of_the_range_of_numbers(batch_size):
-    """A whole natural step from one batch overshot, exp overflowed, and the training failed for good."""
+def test_fit_does_not_overflow_for_large_counts(batch_size):
+    """A full natural step from one batch overshot, exp overflowed, and the training failed."""
     X = normal(1000, 3)
     F = torch.stack([X[:, 0].sin() + X[:, 1], 2 * X[:, 1].sin() + X[:, 2]], 1)
     gp = VariationalGP(DecomposableKernel(RBFKernel(ard_num_dims=3), 2, rank=2), "poisson", inducing=40)
@@ -120,23 +120,24 @@ def test_large_counts_do_not_throw_the_rate_out_of_the_range_of_numbers(batch_si
     assert math.isfinite(gp.fit_report_.log_evidence)
 
 
-def test_a_shorter_step_is_taken_where_a_whole_one_would_lower_the_bound_of_the_batch():
+def test_take_natural_step_is_shortened_if_it_lowers_the_bound_of_the_batch():
     gp, X, Y = model("poisson")
     data = gp.observe(X, (4 * (Y + 1).nan_to_num()).exp().round())
-    training = BatchTraining(gp, data, 60, 1, 0.03, 1.0, bounds={}, sizes={}, random_state=0)
-    training.turn(torch.arange(60))
-    piece, before = training.bound.piece(data).rotated(gp.q_.basis).detach(), gp.q_
-    level = float(training.bound.expected(piece, before) - before.divergence)
-    whole = natural_step(before, training.slopes(piece, 1.0), 1.0)
-    assert not float(training.bound.expected(piece, whole) - whole.divergence) > level
-    found = training.natural(piece, 1.0)
-    assert float(training.bound.expected(piece, found) - found.divergence) > level
+    training = BatchTraining(gp, data, 60, 1, 0.03, 1.0, bounds={}, scales={}, random_state=0)
+    training.update_basis(torch.arange(60))
+    chunk, before = training.bound.make_chunk(data).rotate(gp.q_.basis).detach(), gp.q_
+    level = float(training.bound.expected(chunk, before) - before.divergence)
+    whole = natural_step(before, training.compute_slopes(chunk, 1.0), 1.0)
+    assert not float(training.bound.expected(chunk, whole) - whole.divergence) > level
+    found = training.take_natural_step(chunk, 1.0)
+    assert float(training.bound.expected(chunk, found) - found.divergence) > level
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
 @pytest.mark.parametrize(("family", "rank", "slack"), [("mean_field", None, 0.5), ("low_rank", 4, 0.2)])
-def test_hyperparameters_of_small_families_are_near_those_of_the_full_one(likelihood, family, rank, slack):
-    """In the basis of the start, the bound has its summit near the start: the full bound there was 1 to 4 below its own summit."""
+def test_fit_of_small_families_is_near_that_of_the_full_one(likelihood, family, rank, slack):
+    """In a fixed basis the bound has its maximum near the initial point: the full bound there was 1 to 4 below its
+    maximum."""
     X = normal(60, 1)
     F = 2 * torch.cat([X.sin(), X.cos()], 1)
     Y = (F + 1).exp().round() if likelihood == "poisson" else F + 0.1 * normal(60, 2, seed=5)
@@ -149,10 +150,10 @@ def test_hyperparameters_of_small_families_are_near_those_of_the_full_one(likeli
     assert best.fit_report_.objective - gp.log_evidence(X, Y).item() < slack
 
 
-def test_rates_fall_and_the_basis_follows_the_features():
+def test_batch_training_decays_rates_and_updates_the_basis():
     gp, X, Y = model("gaussian", "mean_field")
     data = gp.observe(X, Y)
-    training = BatchTraining(gp, data, 20, 4, 0.1, 0.5, bounds={}, sizes={}, random_state=0)
+    training = BatchTraining(gp, data, 20, 4, 0.1, 0.5, bounds={}, scales={}, random_state=0)
     assert training.decay == 1.0
     training.run()
     assert training.decay == pytest.approx(0.05)

@@ -1,4 +1,4 @@
-"""Small fitted models, made once, and a reader of pages."""
+"""Small fitted models, made once, and a parser of pages."""
 
 from html.parser import HTMLParser
 
@@ -12,11 +12,11 @@ VOID = {"meta", "img", "link", "br", "hr", "input"}
 
 
 class Page(HTMLParser):
-    """What a page says: headings, paragraphs, rows of tables, pictures, addresses; `open` is empty where every tag was closed."""
+    """Parsed page: headings, texts, rows of tables, images, addresses; `open` is empty if every tag was closed."""
 
     def __init__(self, text: str):
         super().__init__()
-        self.text, self.open, self.words = text, [], []
+        self.text, self.open, self.texts = text, [], []
         self.headings, self.rows, self.images, self.addresses, self.ids, self.scopes = [], [], [], [], [], []
         self.feed(text)
 
@@ -44,7 +44,7 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if "style" in self.open:
             return
-        self.words.append(data.replace("\N{NO-BREAK SPACE}", " "))
+        self.texts.append(data.replace("\N{NO-BREAK SPACE}", " "))
         if self.open and self.open[-1] in ("h1", "h2"):
             self.headings[-1] += data
         if self.open and self.open[-1] in ("th", "td"):
@@ -52,8 +52,8 @@ class Page(HTMLParser):
 
     @property
     def prose(self) -> str:
-        """All words, with single spaces."""
-        return " ".join(" ".join(self.words).split())
+        """All texts, with single spaces."""
+        return " ".join(" ".join(self.texts).split())
 
     def row(self, *beginning) -> list:
         """The one row of a table that begins so."""
@@ -63,12 +63,12 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="session")
 def read():
-    """A page, from its path or its text."""
+    """Parser of a page, from its path or its text."""
     return lambda source: Page(source if isinstance(source, str) else source.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="session")
-def scalar_features():
+def time_series():
     """Thirty rows of time ↦ u, v, w as data frames, with entries missing; w has few."""
     rng = np.random.default_rng(0)
     time = np.sort(rng.uniform(0, 6, 30))
@@ -81,28 +81,26 @@ def scalar_features():
 
 
 @pytest.fixture(scope="session")
-def coupled(scalar_features):
-    """An exact model of `scalar_features`, by evidence."""
-    return ovkgp.GPRegressor("decomposable", random_state=0).fit(*scalar_features)
+def coupled(time_series):
+    """An exact model of `time_series`, by evidence."""
+    return ovkgp.GPRegressor("decomposable", random_state=0).fit(*time_series)
 
 
 @pytest.fixture(scope="session")
-def ridge(scalar_features):
-    """A ridge regression of `scalar_features`, whose calibration is not right."""
-    return ovkgp.OVKRidge("decomposable", lam=1e-2, fit_intercept=True).fit(*scalar_features)
+def ridge(time_series):
+    """A miscalibrated ridge regression of `time_series`."""
+    return ovkgp.OVKRidge("decomposable", lam=1e-2, fit_intercept=True).fit(*time_series)
 
 
 @pytest.fixture(scope="session")
-def features(scalar_features):
-    """A model of `scalar_features` that keeps no rows."""
-    return ovkgp.GPRegressor("decomposable", approximation="orff", num_frequencies=20, random_state=0).fit(
-        *scalar_features
-    )
+def features(time_series):
+    """A model of `time_series` that stores no rows."""
+    return ovkgp.GPRegressor("decomposable", approximation="orff", num_frequencies=20, random_state=0).fit(*time_series)
 
 
 @pytest.fixture(scope="session")
 def mixed():
-    """Counts and numbers with heavy tails over two inputs, by variational inference; no rows are kept."""
+    """Counts and numbers with heavy tails over two inputs, by variational inference, which stores no rows."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (12, 2))
     Y = np.column_stack([rng.poisson(3, 12), X[:, 0]])
@@ -118,7 +116,7 @@ def chains():
     sampling = {"draws": 25, "tune": 25, "chains": 2, "max_draws": 4, "prior_draws": 0}
     model = ovkgp.GPRegressor("independent", hyperparameters="nuts", sampling=sampling, random_state=0)
     with pytest.warns(ovkgp.exceptions.FitWarning):
-        return model.fit(pd.DataFrame(X, columns=["place"]), y)
+        return model.fit(pd.DataFrame(X, columns=["time"]), y)
 
 
 @pytest.fixture(scope="session")
@@ -150,7 +148,7 @@ def trees():
 
 @pytest.fixture(scope="session")
 def costs():
-    """A classifier of every cost, of rows of two classes in the plane."""
+    """A classifier for all costs, fitted to two classes in the plane."""
     rng = np.random.default_rng(0)
     labels = np.repeat(["no", "yes"], 15)
     X = rng.normal(size=(30, 2)) + 2.0 * (labels == "yes")[:, None]

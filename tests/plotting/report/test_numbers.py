@@ -1,14 +1,20 @@
+"""Tests of `ovkgp.plotting.report.numbers`."""
+
 import math
 
 import pytest
 
-from ovkgp.estimators.common.summary import count
-from ovkgp.plotting.report.numbers import listed, percent, show
+from ovkgp.estimators.common.summary import pluralize
+from ovkgp.plotting.report.numbers import format_number, format_percent, join_names, quote_names
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
+        (None, "–"),
+        (0.0, "0"),
+        (-1234.5678, "−1235"),
+        (1.5e-7, "1.5·10⁻⁷"),
         (math.nan, "–"),
         (math.inf, "∞"),
         (-math.inf, "−∞"),
@@ -20,21 +26,29 @@ from ovkgp.plotting.report.numbers import listed, percent, show
         (1e-300, "10⁻³⁰⁰"),
     ],
 )
-def test_numbers_have_four_digits_and_true_signs(value, text):
-    assert show(value) == text
+def test_format_number_has_four_digits(value, text):
+    assert format_number(value) == text
 
 
-def test_what_is_shown_is_near_what_is():
+def test_format_number_is_accurate():
     for value in (0.0012345, 3.14159, 27182.8, 999999.4):
-        assert float(show(value)) == pytest.approx(value, rel=1e-3)
+        assert float(format_number(value)) == pytest.approx(value, rel=1e-3)
 
 
-def test_shares_are_not_rounded_to_nothing_or_everything():
-    assert [percent(share) for share in (0.0, 1e-9, 0.004, 0.996, 1.0)] == ["0 %", "< 1 %", "< 1 %", "> 99 %", "100 %"]
-    assert percent(None) == percent(math.nan) == "–"
-    assert percent(0.1234, digits=1) == "12.3 %"
+def test_format_percent_does_not_round_to_zero_or_one():
+    assert [format_percent(fraction) for fraction in (0.0, 1e-9, 0.004, 0.996, 1.0)] == [
+        "0 %",
+        "< 1 %",
+        "< 1 %",
+        "> 99 %",
+        "100 %",
+    ]
+    assert format_percent(None) == format_percent(math.nan) == "–"
+    assert format_percent(0.1234, digits=1) == "12.3 %"
 
 
-def test_one_and_many():
-    assert count(0, "row") == "0 rows"
-    assert listed(["a", "b"]) == "'a' and 'b'"
+def test_names_are_joined():
+    assert pluralize(0, "row") == "0 rows"
+    assert quote_names(["u"]) == "'u'" and quote_names(["u", "v", "w"]) == "'u', 'v' and 'w'"
+    assert quote_names("abcdefgh", max_names=2) == "'a', 'b' and 6 more"
+    assert join_names(["wind", "rain", "sun"]) == "wind, rain and sun"

@@ -5,14 +5,21 @@ import pandas as pd
 import pytest
 
 import ovkgp
-from ovkgp.plotting.report.calibration import judged
-from ovkgp.plotting.report.evaluation_data import predicted, report_rows
-from ovkgp.plotting.report.overview import MAX_COLUMNS, columns, data_summary, default_title, num_entries, verdict
+from ovkgp.plotting.report.calibration import assess_coverage
+from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out
+from ovkgp.plotting.report.overview import (
+    MAX_COLUMNS,
+    count_entries,
+    make_default_title,
+    summarize_columns,
+    summarize_data,
+    write_overview,
+)
 
 
-def test_columns_are_those_of_the_data(coupled, scalar_features):
-    X, Y = scalar_features
-    found = data_summary(coupled, report_rows(coupled))
+def test_summarize_data_matches_columns(coupled, time_series):
+    X, Y = time_series
+    found = summarize_data(coupled, collect_rows(coupled))
     for column, name in zip(found.outputs, ["u", "v", "w"], strict=True):
         values = Y[name]
         assert column.name == name and column.count == values.count()
@@ -21,105 +28,106 @@ def test_columns_are_those_of_the_data(coupled, scalar_features):
         assert (column.low, column.mean, column.high, column.sd) == pytest.approx(wanted)
     assert found.inputs[0].mean == pytest.approx(X["time"].mean())
     assert (
-        "30 rows kept by the model" in found.sentence and f"{Y.count().sum()} entries observed of 90" in found.sentence
+        "30 rows stored by the model" in found.sentence
+        and f"{Y.count().sum()} entries observed of 90" in found.sentence
     )
     assert not found.hint
 
 
-def test_given_rows_are_said_to_be_given(features, scalar_features):
-    assert "30 rows given to this report" in data_summary(features, report_rows(features, *scalar_features)).sentence
+def test_summarize_data_of_given_rows(features, time_series):
+    assert "30 rows given to this report" in summarize_data(features, collect_rows(features, *time_series)).sentence
 
 
-def test_without_rows_the_model_knows_counts_and_the_page_says_how_to_get_more(features, scalar_features):
-    found = data_summary(features, None)
-    assert [column.count for column in found.outputs] == scalar_features[1].count().tolist()
+def test_summarize_data_without_rows_reports_counts_and_hint(features, time_series):
+    found = summarize_data(features, None)
+    assert [column.count for column in found.outputs] == time_series[1].count().tolist()
     assert found.inputs[0].count is None and found.inputs[0].mean is None
     assert "X=X, Y=Y" in found.hint and "--data" in found.hint
 
 
-def test_entries_are_counted_by_the_estimators_that_count(coupled, ridge, quantiles, scalar_features):
-    observed = int(scalar_features[1].count().sum())
-    assert num_entries(coupled) == num_entries(ridge) == observed
-    assert num_entries(quantiles) is None
+def test_count_entries(coupled, ridge, quantiles, time_series):
+    observed = int(time_series[1].count().sum())
+    assert count_entries(coupled) == count_entries(ridge) == observed
+    assert count_entries(quantiles) is None
 
 
-def test_a_column_that_nobody_observed_and_a_single_entry():
-    empty, single = columns(np.array([[np.nan, 2.0], [np.nan, np.nan]]), ["a", "b"])
+def test_summarize_columns_of_empty_column_and_single_entry():
+    empty, single = summarize_columns(np.array([[np.nan, 2.0], [np.nan, np.nan]]), ["a", "b"])
     assert (empty.count, empty.missing, empty.mean) == (0, 1.0, None)
     assert (single.count, single.mean, single.sd) == (1, 2.0, None)
 
 
-def test_rounding_of_a_scaling_is_no_number():
-    (column,) = columns(np.array([[1.1e-16], [1.0], [2.0]]), ["x"])
+def test_summarize_columns_removes_rounding_errors():
+    (column,) = summarize_columns(np.array([[1.1e-16], [1.0], [2.0]]), ["x"])
     assert column.low == 0.0
 
 
-def test_classes_are_counted(trees):
+def test_summarize_data_counts_classes(trees):
     model, _, _ = trees
-    found = data_summary(model, report_rows(model))
+    found = summarize_data(model, collect_rows(model))
     assert found.classes == (("ash", 10), ("birch", 10), ("cedar", 10)) and not found.outputs
     assert "3 classes" in found.sentence
 
 
-def test_level_sets_have_inputs_only(levels):
+def test_summarize_data_of_level_sets_has_inputs_only(levels):
     model = levels[0]
-    found = data_summary(model, report_rows(model))
+    found = summarize_data(model, collect_rows(model))
     assert len(found.inputs) == 2 and not found.outputs and "no outputs" in found.sentence
 
 
-def test_a_long_table_says_what_it_leaves_out():
+def test_summarize_data_reports_omitted_columns():
     X = np.random.default_rng(0).normal(size=(8, MAX_COLUMNS + 5))
     model = ovkgp.OVKRidge(lam=1.0).fit(X, X[:, :1])
-    found = data_summary(model, report_rows(model))
-    assert len(found.inputs) == MAX_COLUMNS and "5 further inputs" in found.left_off
+    found = summarize_data(model, collect_rows(model))
+    assert len(found.inputs) == MAX_COLUMNS and "5 further inputs" in found.omitted
 
 
-def of(model, judgements=(), num_warnings=0):
-    rows = report_rows(model)
-    return verdict(model, "A model", rows, predicted(model, rows), judgements, num_warnings)
+def write(model, assessments=(), num_warnings=0):
+    rows = collect_rows(model)
+    return write_overview(model, "A model", rows, predict_held_out(model, rows), assessments, num_warnings)
 
 
-def test_a_title_has_the_names_of_columns(coupled, quantiles, trees, levels, styles):
-    assert default_title(coupled) == "u, v and w over time"
-    assert default_title(quantiles) == "1 output over 2 inputs"
-    assert default_title(trees[0]) == "3 classes over 2 inputs"
+def test_default_title_has_column_names(coupled, quantiles, trees, levels, styles):
+    assert make_default_title(coupled) == "u, v and w over time"
+    assert make_default_title(quantiles) == "1 output over 2 inputs"
+    assert make_default_title(trees[0]) == "3 classes over 2 inputs"
     X, kinds = pd.DataFrame(trees[1], columns=["height", "girth"]), pd.Series(trees[2], name="tree")
-    assert default_title(ovkgp.SimplexClassifier().fit(X, kinds)) == "tree (3 classes) over height and girth"
+    assert make_default_title(ovkgp.SimplexClassifier().fit(X, kinds)) == "tree (3 classes) over height and girth"
     rain = ovkgp.InfiniteQuantileRegressor(lengthscale=1.0, lam=0.1).fit(X, pd.Series(trees[1][:, 0], name="rain"))
-    assert default_title(rain) == "rain over height and girth"
-    assert default_title(levels[0]) == "Level sets over 2 inputs"
-    assert default_title(styles[0]) == "6 outputs over 1 input"
+    assert make_default_title(rain) == "rain over height and girth"
+    assert make_default_title(levels[0]) == "Level sets over 2 inputs"
+    assert make_default_title(styles[0]) == "6 outputs over 1 input"
 
 
-def test_the_first_paragraph_says_what_how_well_and_whether_to_trust_it(ridge, scalar_features):
-    text = of(ridge, (judged(60, 60),), 2)
-    assert f"A model, fitted to 1 input, 3 outputs and {scalar_features[1].count().sum()} observed entries." in text
-    explained = predicted(ridge, report_rows(ridge)).explained
-    assert f"{100 * explained[0]:.0f} % ('u')" in text and text.endswith("Read the 2 warnings below.")
-    assert judged(60, 60).sentence in text
+def test_overview_reports_fit_accuracy_and_coverage(ridge, time_series):
+    text = write(ridge, (assess_coverage(60, 60),), 2)
+    assert f"A model, fitted to 1 input, 3 outputs and {time_series[1].count().sum()} observed entries." in text
+    explained = predict_held_out(ridge, collect_rows(ridge)).explained
+    assert f"{100 * explained[0]:.0f} % (u)" in text and text.endswith("See the 2 warnings below.")
+    assert assess_coverage(60, 60).sentence in text
 
 
-def test_one_warning_and_none(levels):
-    assert of(levels[0], num_warnings=1).endswith("Read the warning below.")
-    assert of(levels[0]) == "A model, fitted to 2 inputs and 40 rows. There are no warnings."
+def test_overview_counts_warnings(levels):
+    assert write(levels[0], num_warnings=1).endswith("See the warning below.")
+    assert write(levels[0]) == "A model, fitted to 2 inputs and 40 rows. There are no warnings."
 
 
-def test_one_output_and_many():
+def test_overview_of_one_and_many_outputs():
     X = np.linspace(0, 6, 30)[:, None]
     Y = np.sin(X + np.arange(6))
     one, many = (ovkgp.OVKRidge(lam=0.01).fit(X, part) for part in (Y[:, :1], Y))
-    assert "% of their variance explained" in of(one) and "('" not in of(one)
-    assert of(many).count("('output") == 2  # the least and the most
+    assert "Leave-one-out explained variance: " in write(one) and "(output" not in write(one)
+    assert write(many).count("(output") == 2  # the worst and the best
 
 
-def test_a_model_that_explains_nothing_says_none():
+def test_overview_of_useless_model_reports_none():
     X = np.linspace(0, 6, 30)[:, None]
     model = ovkgp.OVKRidge(lam=1e-6, lengthscale=0.01).fit(X, np.random.default_rng(0).normal(size=(30, 1)))
-    assert "none of their variance explained" in of(model)
+    assert "explained variance: none." in write(model)
 
 
-def test_classifiers_count_what_they_get_right(trees, costs):
+def test_overview_of_classifiers_reports_accuracy(trees, costs):
     model, X, labels = trees
-    assert f"{100 * np.mean(model.predict(X) == labels):.0f} % are assigned" in of(model)
+    assert f"Accuracy on the training rows: {100 * np.mean(model.predict(X) == labels):.0f} %." in write(model)
     model, X, labels = costs
-    assert f"is {model.roc_curve(X, labels).area:.3g}." in of(model)
+    assert f": {model.roc_curve(X, labels).area:.3g}." in write(model)

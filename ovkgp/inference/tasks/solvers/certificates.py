@@ -1,4 +1,4 @@
-"""How far is a solver from the solution? The best W and the best A so far bracket the least value: D(A) ≤ min J ≤ J(W) (LT-16)."""
+"""Duality gap of a solver: its best W and its best A bound the minimum, D(A) ≤ min J ≤ J(W) (LT-16)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,7 @@ from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 
 
 class GapTracker(ABC):
-    """The best J(W) and the best D(A) so far.
-
-    Args:
-        weights: W (r, q) to begin with.
-        tolerance: it is `done` where gap ≤ tolerance · |J|.
-        max_iter: the most steps.
-        verbose: 1 shows the gap as it falls.
-    """
+    """The best J(W) and the best D(A) of a run of at most `max_iter` steps; `is_done` means gap ≤ tolerance · |J|."""
 
     def __init__(self, weights: Tensor, tolerance: float, max_iter: int, verbose: int = 0):
         if not (math.isfinite(tolerance) and tolerance > 0):
@@ -38,77 +31,77 @@ class GapTracker(ABC):
         self._began = time.monotonic()
 
     @abstractmethod
-    def look_at(self, weights: Tensor):
-        """Hold W and the slopes of the loss there against the best so far."""
+    def evaluate_at(self, weights: Tensor):
+        """Evaluate W and the slopes of the loss there, and update the best values."""
 
     @abstractmethod
     def solution(self, report: FitReport):
-        """The best so far, with this report."""
+        """Return the best solution so far, with this report."""
 
     @abstractmethod
     def counts(self) -> dict[str, int]:
-        """`evaluations`, `num_rows` and `num_observed` of the report."""
+        """Return `evaluations`, `num_rows` and `num_observed` of the report."""
 
-    def above(self, weights: Tensor, objective: float) -> None:
-        """J at some W."""
+    def update_upper(self, weights: Tensor, objective: float) -> None:
+        """Record J at some W."""
         if objective < self.objective:
             self.objective, self.weights = objective, weights
         self.history.append(self.objective)
 
-    def below(self, lower: float) -> bool:
-        """D at some A, and whether it is the best."""
+    def update_lower(self, lower: float) -> bool:
+        """Record D at some A, and return whether it is the best."""
         if is_best := lower > self.lower:
             self.lower = lower
         return is_best
 
     @property
     def gap(self) -> float:
-        """J(W) − D(A); never negative but for rounding, which is taken off."""
+        """J(W) − D(A), clipped at 0 against rounding."""
         return max(self.objective - self.lower, 0.0)
 
     @property
     def relative_gap(self) -> float:
-        """The gap as a part of J."""
+        """The gap divided by |J|."""
         return self.gap / (abs(self.objective) or 1.0)
 
     @property
     def limit(self) -> float:
-        """The gap that is small enough."""
+        """The gap at which a run ends."""
         return self.tolerance * abs(self.objective)
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         return math.isfinite(self.objective) and self.gap <= self.limit
 
     @property
-    def over(self) -> bool:
-        """Whether the run ends here, done or not."""
-        return self.done or self.steps >= self.max_iter
+    def is_over(self) -> bool:
+        """Whether the run ends here, converged or not."""
+        return self.is_done or self.steps >= self.max_iter
 
     def run(self, search: Callable[[tqdm], None]):
-        """Search until it is over; Ctrl-C keeps the best so far. Warns where the gap is not small enough."""
+        """Run a search, keep the best solution on Ctrl-C, and warn if the gap is above the tolerance."""
         with torch.no_grad(), tqdm(disable=not self.verbose, unit="step") as bar:
             try:
                 search(bar)
             except KeyboardInterrupt:
                 self.interrupted = True
-            if not self.history:  # it came before the first look
-                self.look_at(self.weights)
-        if not self.done:
-            warnings.warn(self._message() + ".", FitWarning, stacklevel=3)
+            if not self.history:  # interrupted before the first evaluation
+                self.evaluate_at(self.weights)
+        if not self.is_done:
+            warnings.warn(f"The solver {self._message()}.", FitWarning, stacklevel=3)
         return self.solution(self._report())
 
-    def tick(self, bar: tqdm) -> None:
-        """One more step."""
+    def count_step(self, bar: tqdm) -> None:
+        """Count one more step and update the progress bar."""
         self.steps += 1
         bar.update()
         if self.verbose and self.history:
             bar.set_postfix(objective=f"{self.objective:.6g}", gap=f"{self.relative_gap:.1e}")
 
     def _message(self) -> str:
-        if self.done:
+        if self.is_done:
             return "converged"
-        part = f"at a duality gap of {self.relative_gap:.1e} of the objective, with {self.tolerance:.1e} wanted"
+        part = f"at a relative duality gap of {self.relative_gap:.1e} (tolerance {self.tolerance:.1e})"
         if self.interrupted:
             return f"was interrupted {part}: the best solution so far is kept"
         if self.stuck:
@@ -118,7 +111,7 @@ class GapTracker(ABC):
     def _report(self) -> FitReport:
         return FitReport(
             self.objective,
-            self.done,
+            self.is_done,
             self._message(),
             iterations=self.steps,
             interrupted=self.interrupted,
@@ -128,52 +121,33 @@ class GapTracker(ABC):
         )
 
 
-def check_initial_point(name: str, start: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Raise InputError unless a start is None or a finite tensor of this shape."""
-    if start is not None and (start.shape != shape or not bool(torch.isfinite(start).all())):
-        raise InputError(f"{name} must be a finite tensor of shape {tuple(shape)}, got {tuple(start.shape)}.")
+def check_initial_point(name: str, init: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Raise InputError unless the initial point is None or a finite tensor of this shape."""
+    if init is not None and (init.shape != shape or not bool(torch.isfinite(init).all())):
+        raise InputError(f"{name} must be a finite tensor of shape {tuple(shape)}, got {tuple(init.shape)}.")
 
 
 class Certificate(GapTracker):
-    """The best of both sides, and the end of a run, for a problem in memory.
-
-    Args:
-        problem: J and D.
-        tolerance: it is `done` where gap ≤ tolerance · |J|.
-        max_iter: the most steps.
-        verbose: 1 shows the gap as it falls.
-
-    Cost: O(n q (r + m)) a look.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.tasks.solvers.certificates import Certificate
-        >>> from ovkgp.inference.tasks.problem import TaskProblem
-        >>> from ovkgp.losses import IntegralLoss, Square, gauss_legendre
-        >>> one, loss = torch.ones(1, 1).double(), IntegralLoss(Square(), gauss_legendre(1))
-        >>> certificate = Certificate(TaskProblem(one, one, one, loss, lam=1.0))
-        >>> certificate.look(one / 2, -one / 2), certificate.done  # the slope at W = ½ is ½ − 1
-        (0.0, True)
-    """
+    """The gap of a `TaskProblem` in memory. Complexity: O(n q (r + m)) per evaluation."""
 
     def __init__(self, problem: TaskProblem, tolerance: float = 1e-6, max_iter: int = 5000, verbose: int = 0):
         super().__init__(problem.inputs.new_zeros(problem.shape), tolerance, max_iter, verbose)
         self.problem, self.dual = problem, torch.zeros_like(problem.entry_weights)
 
-    def look(self, weights: Tensor, slopes: Tensor, H: Tensor | None = None) -> float:
-        """The gap, once W and the slopes S = −A (n, m), made feasible, were held against the best so far."""
+    def evaluate(self, weights: Tensor, slopes: Tensor, H: Tensor | None = None) -> float:
+        """Return the gap after updating it with W and the slopes S = −A (n, m), which are made feasible."""
         problem = self.problem
-        self.above(weights, problem.objective(weights, H).item())
+        self.update_upper(weights, problem.objective(weights, H).item())
         dual = -problem.loss.nearest_slope(slopes, problem.targets)
-        if self.below(problem.dual_objective(dual).item()):
+        if self.update_lower(problem.dual_objective(dual).item()):
             self.dual = dual
         return self.gap
 
-    def look_at(self, weights: Tensor) -> Tensor:
-        """Hold W and the slopes of the loss there against the best so far; the slopes (n, m)."""
+    def evaluate_at(self, weights: Tensor) -> Tensor:
+        """Evaluate W and the slopes of the loss there, update the best values, and return the slopes (n, m)."""
         H = self.problem.values(weights)
         slopes = self.problem.loss.derivative(H, self.problem.targets)
-        self.look(weights, slopes, H)
+        self.evaluate(weights, slopes, H)
         return slopes
 
     def solution(self, report: FitReport) -> TaskSolution:

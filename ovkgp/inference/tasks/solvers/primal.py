@@ -1,8 +1,9 @@
-"""The primal solver: alternating directions until the gap is small, then Newton steps for the last digits (LT-84).
+"""Primal solver: ADMM until the gap is small, then Newton steps of an augmented Lagrangian method (LT-84).
 
-`splitting` needs one proximal step of the loss and one ridge in eigen-coordinates a round, and comes to about 1e-4 of the objective in
-a hundred rounds at any λ. `multipliers` continues with semismooth Newton steps on Moreau envelopes of the loss. Either gives slopes that
-are feasible in the dual, so that the gap between the two, which ends the search, is a certificate.
+A round of ADMM takes one proximal step of the loss and one ridge regression in eigen-coordinates, and reaches about
+1e-4 of the objective in a hundred rounds at any λ. `AugmentedLagrangian` continues with semismooth Newton steps on
+Moreau envelopes of the loss. Both give slopes that are feasible in the dual, so the duality gap, which ends the search,
+is a certificate.
 """
 
 from __future__ import annotations
@@ -20,38 +21,196 @@ from ovkgp.inference.tasks.solvers.admm import (
     ADMM,
     DENSE_COORDINATES,
     is_entrywise,
+    make_ridge_step,
     normal_matrix,
-    ridge_step,
     row_curvatures,
 )
 from ovkgp.inference.tasks.solvers.certificates import Certificate, check_initial_point
 from ovkgp.inference.tasks.solvers.dual import descend
 
-CG_STEPS, CG_TOLERANCE = 200, 0.02
-"""The most steps of conjugate gradients, and the part of the residual that is left: a Newton step need not be exact."""
-USUAL_STEPS, MEMORY = 60, 6000
-"""What conjugate gradients are expected to take; and the largest matrix that is formed."""
+NUM_ADMM_ROUNDS, MAX_ADMM_ROUNDS, MAX_NEWTON_COST_RATIO = 80, 2500, 30.0
+"""Rounds of ADMM before Newton steps; and if a Newton step costs more than this many rounds."""
+SHRINK, MAX_NEWTON_STEPS, PATIENCE_STAGES = 0.2, 25, 6
+"""Factor of κ per stage; maximum number of Newton steps per stage; stages that may fail to reduce the gap."""
+DAMPING_FACTOR, MAX_DAMPING = 10.0, 1e3
+"""Factor by which the term added to λ grows if a Newton step fails, and its maximum."""
+DIFFERENCE, MIN_STEP = 1e-4, 1e-5
+"""Step of finite differences, in units of κ · slope; and the shortest step of a line search."""
+MAX_CG_STEPS, CG_TOLERANCE = 200, 0.02
+"""Maximum number of conjugate gradient steps, and their relative residual: a Newton step need not be exact."""
+TYPICAL_CG_STEPS, MAX_MATRIX_SIZE = 60, 6000
+"""Expected number of conjugate gradient steps; and the largest matrix that is formed."""
+
+
+def solve_primal(
+    problem: TaskProblem,
+    *,
+    init: Tensor | None = None,
+    init_dual: Tensor | None = None,
+    tolerance: float = 1e-6,
+    max_iter: int = 5000,
+    verbose: int = 0,
+) -> TaskSolution:
+    """Minimize J, for any loss with a proximal operator, until the gap is at most tolerance · |J|.
+
+    `init` W (r, q) and `init_dual` A (n, m) may come from a similar problem. A tolerance of 1e-3 is sufficient for most
+    predictions. `max_iter` limits rounds plus Newton steps. Ctrl-C keeps the best solution so far, sets
+    `report.interrupted` and warns, as does a run that does not converge.
+
+    Complexity: O(n q (r + m)) per round after O(r³ + q³) once; a Newton step solves a system in the active entries or
+    in rq unknowns. Memory: O(n (r + m)) plus the square of that size, which is at most 6000.
+    """
+    check_initial_point("init", init, problem.shape)
+    check_initial_point("init_dual", init_dual, problem.entry_weights.shape)
+    certificate = Certificate(problem, tolerance, max_iter, verbose)
+    return certificate.run(lambda bar: search(certificate, init, init_dual, bar))
+
+
+def search(certificate: Certificate, init: Tensor | None, init_dual: Tensor | None, bar: tqdm) -> None:
+    """Run `solve_primal` with a given certificate."""
+    problem = certificate.problem
+    slopes = certificate.evaluate_at(certificate.weights)
+    if init is not None:
+        slopes = certificate.evaluate_at(init.double())
+    if init_dual is not None:
+        slopes = problem.loss.nearest_slope(-init_dual.double(), problem.targets)
+        certificate.evaluate(certificate.weights, slopes)
+    if certificate.is_over:
+        return
+    step = make_ridge_step(problem)
+    if step is None:
+        return descend(certificate, -slopes, bar)
+    admm = ADMM(step, certificate, slopes, problem.values(certificate.weights))
+    admm.run(NUM_ADMM_ROUNDS, bar)
+    many = math.prod(problem.shape) > DENSE_COORDINATES
+    if (
+        many
+        and not certificate.is_over
+        and AugmentedLagrangian(admm, certificate).newton_cost() > MAX_NEWTON_COST_RATIO
+    ):
+        admm.run(MAX_ADMM_ROUNDS - NUM_ADMM_ROUNDS, bar)
+    if not certificate.is_over:
+        AugmentedLagrangian(admm, certificate).run(bar)
+
+
+class AugmentedLagrangian:
+    """Stages of Newton's method on Moreau envelopes, starting from an `ADMM` run."""
+
+    def __init__(self, admm: ADMM, certificate: Certificate):
+        self.problem, self.step, self.certificate = admm.problem, admm.step, certificate
+        self.weights = self.step.to_coordinates(certificate.weights)
+        self.slopes, self.kappa = -certificate.dual, 0.05 * admm.kappa
+        self.gram = self.step.values
+
+    def newton_cost(self) -> float:
+        """Return the cost of a Newton step at the current point, in rounds of ADMM."""
+        n, m, (r, q) = *self.problem.entry_weights.shape, self.problem.shape
+        return self._curvature(self._evaluate(self.weights)).cost / (4 * n * q * (r + m))
+
+    def run(self, bar: tqdm) -> None:
+        """Run stages until the certificate is over or rounding prevents progress."""
+        certificate, failures = self.certificate, 0
+        while not certificate.is_over and failures < PATIENCE_STAGES:
+            before = certificate.gap
+            point, finished = self._stage(bar)
+            gap = certificate.evaluate(self.step.from_coordinates(point.weights), point.slopes, point.H)
+            failures = failures + 1 if gap > 0.9 * before else 0
+            self.weights = point.weights
+            if finished:
+                self.slopes = self.problem.loss.nearest_slope(point.slopes, self.problem.targets)
+            self.kappa *= SHRINK if finished else 2.0
+        certificate.stuck = failures >= PATIENCE_STAGES
+
+    def _stage(self, bar: tqdm) -> tuple[Point, bool]:
+        """Run Newton's method for F, and return the last point and whether it converged."""
+        point, certificate, damping = self._evaluate(self.weights), self.certificate, 0.0
+        for _ in range(MAX_NEWTON_STEPS):
+            enough = 0.1 * max(certificate.limit, 0.1 * certificate.gap)
+            if point.gradient.square().sum().item() / (2 * self.problem.lam) <= enough:
+                return point, True
+            if certificate.steps >= certificate.max_iter:
+                return point, False
+            direction = -self._curvature(point, damping).solve(point.gradient, self.gram)
+            certificate.count_step(bar)
+            trial = self._line_search(point, direction)
+            if trial is not None:
+                point, damping = trial, DAMPING_FACTOR**-2 * damping if damping > self.problem.lam else 0.0
+            elif damping > MAX_DAMPING:
+                return point, True  # F does not fall any more, because of rounding
+            else:
+                # few entries have curvature here, so λ alone gives too long a step
+                damping = DAMPING_FACTOR * max(damping, self.problem.lam)
+        return point, False
+
+    def _evaluate(self, weights: Tensor) -> Point:
+        problem, kappa = self.problem, self.kappa
+        H = problem.values(weights)
+        at = H + kappa * self.slopes
+        # via the conjugate: away from kinks slopes are the exact ends of their range, without rounding
+        slopes = problem.loss.conjugate_prox(at / kappa, problem.targets, 1 / kappa)
+        nearest = at - kappa * slopes
+        weighted = problem.entry_weights * slopes / problem.num_rows
+        value = problem.risk(nearest) + kappa / 2 * (weighted * slopes).sum() + problem.lam / 2 * weights.square().sum()
+        return Point(weights, value.item(), problem.adjoint(weighted) + problem.lam * weights, H, at, nearest, slopes)
+
+    def _line_search(self, point: Point, direction: Tensor) -> Point | None:
+        """Return the first of the steps 1, ½, ¼, … that reduces F, or its gradient within rounding; otherwise None."""
+        pace, slope = 1.0, (point.gradient * direction).sum().item()
+        rounding = 1e-14 * abs(point.value)
+        while pace > MIN_STEP:
+            trial = self._evaluate(point.weights + pace * direction)
+            if trial.value <= point.value + 1e-4 * pace * slope:
+                return trial
+            if trial.value <= point.value + rounding and trial.gradient.norm() < 0.9 * point.gradient.norm():
+                return trial
+            pace /= 2
+        return None
+
+    def _curvature(self, point: Point, damping: float = 0.0) -> Curvature:
+        """Return the generalized Hessian of F, from differences of the proximal operator, plus `damping`."""
+        problem, size = self.problem, point.slopes.abs().amax().clamp(min=1e-300).item()
+        delta = DIFFERENCE * self.kappa * size
+        noise = 1e-15 * max(point.at.abs().amax().item(), delta) / delta
+        weights = problem.entry_weights / (problem.num_rows * self.kappa)
+        if is_entrywise(problem.loss):
+            ahead = problem.loss.conjugate_prox((point.at + delta) / self.kappa, problem.targets, 1 / self.kappa)
+            fraction = (ahead - point.slopes) * (self.kappa / delta)
+            fraction = torch.where(fraction > 10 * noise, fraction.clamp(max=1.0), 0.0)
+            return Curvature(problem, weights * fraction, damping=damping)
+        return Curvature(problem, None, self._blocks(point, weights, delta), damping)
+
+    def _blocks(self, point: Point, weights: Tensor, delta: float) -> Tensor:
+        """Return B (n, q, q) of a loss that couples the entries of a row: its derivative along each task coordinate."""
+        problem, columns = self.problem, []
+        tasks = problem.tasks if not problem.is_shared else problem.tasks.expand(problem.num_rows, -1, -1)
+        for c in range(tasks.shape[-1]):
+            direction = tasks[..., c]
+            step = delta / direction.abs().amax().clamp(min=1e-300)
+            moved = problem.loss.prox(point.at + step * direction, problem.targets, self.kappa)
+            change = weights * (direction - (moved - point.nearest) / step)
+            columns.append((change.unsqueeze(-2) @ tasks).squeeze(-2))
+        blocks = torch.stack(columns, -1)
+        # a difference across a kink need not be symmetric or positive semi-definite
+        values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)
+        return (vectors * values.clamp(min=0.0).unsqueeze(-2)) @ vectors.mT
+
+
+class Point(NamedTuple):
+    """F and its gradient at W, the values H, the point at = H + κS, its proximal point and the slopes there."""
+
+    weights: Tensor
+    value: float
+    gradient: Tensor
+    H: Tensor
+    at: Tensor
+    nearest: Tensor
+    slopes: Tensor
 
 
 class Curvature:
-    """The curvature of all rows: entries c (n, m), or blocks B (n, q, q) where a loss couples the entries of a row.
+    """The matrix λ I + Σ_i φ_iφ_iᵀ ⊗ B_i of a Newton step, with B (n, q, q) given or from entries c (n, m).
 
-    Args:
-        problem: Φ, Ψ.
-        entries: c ≥ 0, or None.
-        blocks: B, or None to make them from c.
-        damping: what is added to λ, so that a step stays short where little bends.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.tasks.solvers.primal import Curvature
-        >>> from ovkgp.inference.tasks.problem import TaskProblem
-        >>> from ovkgp.losses import IntegralLoss, Square, gauss_legendre
-        >>> eye, loss = torch.eye(2).double(), IntegralLoss(Square(), gauss_legendre(2))
-        >>> problem = TaskProblem(eye, eye, torch.ones(2, 1).double(), loss, lam=1.0)
-        >>> Curvature(problem, torch.tensor([[1.0, 0.0], [3.0, 0.0]]).double()).solve(torch.ones(2, 2).double())
-        tensor([[0.5000, 1.0000],
-                [0.2500, 1.0000]], dtype=torch.float64)
+    `damping` is added to λ to shorten steps where the curvature is small.
     """
 
     def __init__(
@@ -68,32 +227,31 @@ class Curvature:
         return self._blocks
 
     def solve(self, right: Tensor, gram: Tensor | None = None) -> Tensor:
-        """D (r, q).
+        """Return D (r, q) for the right-hand side (r, q), by the cheapest of three methods.
 
-        Args:
-            right: R (r, q).
-            gram: the diagonal (r, q) of the normal matrix of c = ω/n, where that is diagonal: what conjugate gradients start from.
+        `gram` is the diagonal (r, q) of the normal matrix of c = ω/n, if that is diagonal, and preconditions conjugate
+        gradients.
         """
         costs = self._costs()
         return min(costs, key=costs.get)(right, gram)
 
     @property
     def cost(self) -> float:
-        """Operations of the cheapest road."""
+        """Number of operations of the cheapest method."""
         return min(self._costs().values())
 
     def _costs(self) -> dict:
         n, m, (r, q) = *self.problem.entry_weights.shape, self.problem.shape
         active = math.inf if self.entries is None else int((self.entries > 0).sum())
-        products = USUAL_STEPS * 4 * n * r * q + n * q * q * m
+        products = TYPICAL_CG_STEPS * 4 * n * r * q + n * q * q * m
         return {
-            self._by_active: active**3 / 3 + 2 * active**2 * (r + q) if active <= MEMORY else math.inf,
-            self._by_matrix: n * (r * q) ** 2 + (r * q) ** 3 / 3 if r * q <= MEMORY else math.inf,
-            # conjugate gradients are not exact: they must be much cheaper
-            self._by_gradients: max(20 * products, 1e8),
+            self._solve_active: active**3 / 3 + 2 * active**2 * (r + q) if active <= MAX_MATRIX_SIZE else math.inf,
+            self._solve_matrix: n * (r * q) ** 2 + (r * q) ** 3 / 3 if r * q <= MAX_MATRIX_SIZE else math.inf,
+            # conjugate gradients are inexact, so they must be much cheaper
+            self._solve_cg: max(20 * products, 1e8),
         }
 
-    def _by_active(self, right: Tensor, gram: Tensor | None) -> Tensor:
+    def _solve_active(self, right: Tensor, gram: Tensor | None) -> Tensor:
         problem = self.problem
         i, j = self.entries.nonzero(as_tuple=True)
         if not len(i):
@@ -102,27 +260,27 @@ class Curvature:
         inputs = problem.inputs[i] * roots[:, None]
         matrix = (inputs @ inputs.T).mul_(tasks @ tasks.T)
         matrix.diagonal().add_(self.lam)
-        observed = ((inputs @ right) * tasks).sum(-1, keepdim=True)
-        solved = torch.cholesky_solve(observed, safe_cholesky(matrix))
+        projected = ((inputs @ right) * tasks).sum(-1, keepdim=True)
+        solved = torch.cholesky_solve(projected, safe_cholesky(matrix))
         return (right - inputs.T @ (solved * tasks)) / self.lam
 
-    def _by_matrix(self, right: Tensor, gram: Tensor | None) -> Tensor:
+    def _solve_matrix(self, right: Tensor, gram: Tensor | None) -> Tensor:
         matrix = normal_matrix(self.problem, self.blocks)
         matrix.diagonal().add_(self.lam)
         return torch.cholesky_solve(right.reshape(-1, 1), safe_cholesky(matrix)).view(right.shape)
 
     def apply(self, D: Tensor) -> Tensor:
-        """The product with D (r, q). Cost: O(n q (r + q))."""
+        """Return the product with D (r, q). O(n q (r + q))."""
         rows = (self.blocks @ (self.problem.inputs @ D).unsqueeze(-1)).squeeze(-1)
         return self.problem.inputs.T @ rows + self.lam * D
 
-    def _by_gradients(self, right: Tensor, gram: Tensor | None) -> Tensor:
-        """Conjugate gradients, after dividing by the matrix of a mean curvature."""
-        scale = self.lam + (0.0 if gram is None else self._mean() * gram)
+    def _solve_cg(self, right: Tensor, gram: Tensor | None) -> Tensor:
+        """Run conjugate gradients, preconditioned by the matrix of a mean curvature."""
+        scale = self.lam + (0.0 if gram is None else self._mean_curvature() * gram)
         solution, residual = torch.zeros_like(right), right
         direction = scaled = residual / scale
         product = (residual * scaled).sum()
-        for _ in range(CG_STEPS):
+        for _ in range(MAX_CG_STEPS):
             moved = self.apply(direction)
             pace = product / (direction * moved).sum()
             solution, residual = solution + pace * direction, residual - pace * moved
@@ -133,204 +291,8 @@ class Curvature:
             direction = scaled + product / before * direction
         return solution
 
-    def _mean(self) -> Tensor:
-        """The curvature, as a multiple of ω/n, that has the same trace."""
+    def _mean_curvature(self) -> Tensor:
+        """Return the multiple of ω/n with the same trace."""
         tasks, weights = self.problem.tasks, self.problem.entry_weights
-        whole = (weights * tasks.square().sum(-1)).sum() / self.problem.num_rows
-        return self.blocks.diagonal(dim1=-2, dim2=-1).sum() / whole
-
-
-SHRINK, NEWTON_STEPS, PATIENCE = 0.2, 25, 6
-"""κ falls by this factor a stage; the most Newton steps of a stage; stages that may fail to make the gap smaller."""
-DAMPING, LARGEST_DAMPING = 10.0, 1e3
-"""What is added to λ where a Newton step fails, as a multiple of what was there; and the most of it."""
-DIFFERENCE, SMALLEST_STEP = 1e-4, 1e-5
-"""The step of a finite difference, in units of κ · slope; and the shortest step of a line search."""
-
-
-class Place(NamedTuple):
-    """F and its gradient at W, the values H, the point at = H + κS, its proximal point and the slopes there."""
-
-    weights: Tensor
-    value: float
-    gradient: Tensor
-    H: Tensor
-    at: Tensor
-    nearest: Tensor
-    slopes: Tensor
-
-
-class Multipliers:
-    """The iteration.
-
-    Args:
-        splitting: where it begins: weights, slopes, κ and the coordinates.
-        certificate: of the first problem.
-    """
-
-    def __init__(self, splitting: ADMM, certificate: Certificate):
-        self.problem, self.step, self.certificate = splitting.problem, splitting.step, certificate
-        self.weights = self.step.into(certificate.weights)
-        self.slopes, self.kappa = -certificate.dual, 0.05 * splitting.kappa
-        self.gram = self.step.values
-
-    def price(self) -> float:
-        """What a Newton step costs here, in rounds of the splitting."""
-        n, m, (r, q) = *self.problem.entry_weights.shape, self.problem.shape
-        return self._curvature(self._look(self.weights)).cost / (4 * n * q * (r + m))
-
-    def run(self, bar: tqdm) -> None:
-        """Stages until it is over, or until rounding ends it."""
-        certificate, failures = self.certificate, 0
-        while not certificate.over and failures < PATIENCE:
-            before = certificate.gap
-            place, finished = self._stage(bar)
-            gap = certificate.look(self.step.back(place.weights), place.slopes, place.H)
-            failures = failures + 1 if gap > 0.9 * before else 0
-            self.weights = place.weights
-            if finished:
-                self.slopes = self.problem.loss.nearest_slope(place.slopes, self.problem.targets)
-            self.kappa *= SHRINK if finished else 2.0
-        certificate.stuck = failures >= PATIENCE
-
-    def _stage(self, bar: tqdm) -> tuple[Place, bool]:
-        """Newton's method for F, and whether it came to an end."""
-        place, certificate, damping = self._look(self.weights), self.certificate, 0.0
-        for _ in range(NEWTON_STEPS):
-            enough = 0.1 * max(certificate.limit, 0.1 * certificate.gap)
-            if place.gradient.square().sum().item() / (2 * self.problem.lam) <= enough:
-                return place, True
-            if certificate.steps >= certificate.max_iter:
-                return place, False
-            direction = -self._curvature(place, damping).solve(place.gradient, self.gram)
-            certificate.tick(bar)
-            found = self._search(place, direction)
-            if found is not None:
-                place, damping = found, DAMPING**-2 * damping if damping > self.problem.lam else 0.0
-            elif damping > LARGEST_DAMPING:
-                return place, True  # F falls no more: rounding
-            else:
-                # too few entries bend where it stands: λ alone would send it too far
-                damping = DAMPING * max(damping, self.problem.lam)
-        return place, False
-
-    def _look(self, weights: Tensor) -> Place:
-        problem, kappa = self.problem, self.kappa
-        H = problem.values(weights)
-        at = H + kappa * self.slopes
-        # by the conjugate: away from a kink a slope is then the exact end of its range, of which (at − nearest)/κ is a rounding
-        slopes = problem.loss.conjugate_prox(at / kappa, problem.targets, 1 / kappa)
-        nearest = at - kappa * slopes
-        weighted = problem.entry_weights * slopes / problem.num_rows
-        value = problem.risk(nearest) + kappa / 2 * (weighted * slopes).sum() + problem.lam / 2 * weights.square().sum()
-        return Place(weights, value.item(), problem.adjoint(weighted) + problem.lam * weights, H, at, nearest, slopes)
-
-    def _search(self, place: Place, direction: Tensor) -> Place | None:
-        """The first of the steps 1, ½, ¼, … that makes F smaller, or its gradient where rounding hides F; None where none does."""
-        pace, slope = 1.0, (place.gradient * direction).sum().item()
-        rounding = 1e-14 * abs(place.value)
-        while pace > SMALLEST_STEP:
-            found = self._look(place.weights + pace * direction)
-            if found.value <= place.value + 1e-4 * pace * slope:
-                return found
-            if found.value <= place.value + rounding and found.gradient.norm() < 0.9 * place.gradient.norm():
-                return found
-            pace /= 2
-        return None
-
-    def _curvature(self, place: Place, damping: float = 0.0) -> Curvature:
-        """The generalised Hessian of F, from differences of the proximal operator, with `damping` on its diagonal."""
-        problem, size = self.problem, place.slopes.abs().amax().clamp(min=1e-300).item()
-        delta = DIFFERENCE * self.kappa * size
-        noise = 1e-15 * max(place.at.abs().amax().item(), delta) / delta
-        weights = problem.entry_weights / (problem.num_rows * self.kappa)
-        if is_entrywise(problem.loss):
-            ahead = problem.loss.conjugate_prox((place.at + delta) / self.kappa, problem.targets, 1 / self.kappa)
-            share = (ahead - place.slopes) * (self.kappa / delta)
-            share = torch.where(share > 10 * noise, share.clamp(max=1.0), 0.0)
-            return Curvature(problem, weights * share, damping=damping)
-        return Curvature(problem, None, self._blocks(place, weights, delta), damping)
-
-    def _blocks(self, place: Place, weights: Tensor, delta: float) -> Tensor:
-        """B (n, q, q) of a loss that couples the entries of a row: its derivative along each task coordinate."""
-        problem, columns = self.problem, []
-        tasks = problem.tasks if not problem.is_shared else problem.tasks.expand(problem.num_rows, -1, -1)
-        for c in range(tasks.shape[-1]):
-            along = tasks[..., c]
-            step = delta / along.abs().amax().clamp(min=1e-300)
-            moved = problem.loss.prox(place.at + step * along, problem.targets, self.kappa)
-            change = weights * (along - (moved - place.nearest) / step)
-            columns.append((change.unsqueeze(-2) @ tasks).squeeze(-2))
-        blocks = torch.stack(columns, -1)
-        # a difference across a kink need be neither symmetric nor positive, which a curvature is
-        values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)
-        return (vectors * values.clamp(min=0.0).unsqueeze(-2)) @ vectors.mT
-
-
-FEW_ROUNDS, MANY_ROUNDS, MAX_NEWTON_COST_RATIO = 80, 2500, 30.0
-"""Rounds of splitting before Newton steps where those are cheap, and where they are dear: a step costs more than so many rounds."""
-
-
-def solve_primal(
-    problem: TaskProblem,
-    *,
-    start: Tensor | None = None,
-    start_dual: Tensor | None = None,
-    tolerance: float = 1e-6,
-    max_iter: int = 5000,
-    verbose: int = 0,
-) -> TaskSolution:
-    """Minimise J, for any loss that has a proximal operator.
-
-    Args:
-        problem: J.
-        start: W (r, q) to begin with, such as the solution of a problem near by.
-        start_dual: A (n, m) to begin with, likewise.
-        tolerance: it stops where the gap is at most tolerance · |J|; 1e-3 is enough for most predictions.
-        max_iter: the most rounds and Newton steps.
-        verbose: 1 shows progress.
-
-    Ctrl-C keeps the best solution so far, sets `report.interrupted` and warns; so does an end without convergence.
-
-    Cost: O(n q (r + m)) a round after O(r³ + q³) once; a Newton step is a system of the size of the active entries, or of rq.
-    Memory: O(n (r + m)), and the square of that size, at most 6000.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.tasks.solvers.primal import solve_primal
-        >>> from ovkgp.inference.tasks.problem import TaskProblem
-        >>> from ovkgp.losses import IntegralLoss, Pinball, grid
-        >>> loss = IntegralLoss(Pinball(), grid([0.5]))
-        >>> y = torch.tensor([[0.0], [1.0], [5.0]]).double()
-        >>> one = torch.ones(3, 1).double()
-        >>> solution = solve_primal(TaskProblem(one, one[:1], y, loss, lam=1e-6))
-        >>> round(solution.weights.item(), 3), solution.gap <= 1e-6 * solution.objective  # the median
-        (1.0, True)
-    """
-    check_initial_point("start", start, problem.shape)
-    check_initial_point("start_dual", start_dual, problem.entry_weights.shape)
-    certificate = Certificate(problem, tolerance, max_iter, verbose)
-    return certificate.run(lambda bar: search(certificate, start, start_dual, bar))
-
-
-def search(certificate: Certificate, start: Tensor | None, start_dual: Tensor | None, bar: tqdm) -> None:
-    """What `solve_primal` does with a certificate, whatever that takes for an end."""
-    problem = certificate.problem
-    slopes = certificate.look_at(certificate.weights)
-    if start is not None:
-        slopes = certificate.look_at(start.double())
-    if start_dual is not None:
-        slopes = problem.loss.nearest_slope(-start_dual.double(), problem.targets)
-        certificate.look(certificate.weights, slopes)
-    if certificate.over:
-        return
-    step = ridge_step(problem)
-    if step is None:
-        return descend(certificate, -slopes, bar)
-    splitting = ADMM(step, certificate, slopes, problem.values(certificate.weights))
-    splitting.run(FEW_ROUNDS, bar)
-    many = math.prod(problem.shape) > DENSE_COORDINATES
-    if many and not certificate.over and Multipliers(splitting, certificate).price() > MAX_NEWTON_COST_RATIO:
-        splitting.run(MANY_ROUNDS - FEW_ROUNDS, bar)
-    if not certificate.over:
-        Multipliers(splitting, certificate).run(bar)
+        total = (weights * tasks.square().sum(-1)).sum() / self.problem.num_rows
+        return self.blocks.diagonal(dim1=-2, dim2=-1).sum() / total

@@ -1,7 +1,7 @@
-"""Many rows by L-BFGS on Moreau envelopes, a chunk of Φ at a time, until the duality gap is small (LT-84, LT-86, BT-102).
+"""L-BFGS on Moreau envelopes for many rows, one chunk of Φ at a time, until the gap is small (LT-84, LT-86, BT-102).
 
-In the coordinates of `streamed_coordinates` 5 to 30 passes over the rows are enough. The first steps see a random part of the
-rows only, and more of them as the fit gets better; κ falls with the error of the part, and further where the kinks keep the gap open.
+In the coordinates of `StreamedCoordinates`, 5 to 30 passes over the rows suffice. The first stages use a random part of
+the rows, and later ones more; κ falls with the error, and further if the smoothed kinks dominate the gap.
 """
 
 from __future__ import annotations
@@ -22,63 +22,48 @@ from ovkgp.inference.tasks.solvers.streamed import (
     StreamedProblem,
     StreamedRun,
     StreamedSolution,
-    target_unit,
+    estimate_target_unit,
 )
 
-PARTS = ((1 / 64, 0.06), (1 / 16, 0.03), (1 / 4, 0.012))
-"""Parts of the rows, and κ in units of target over slope, with which it begins."""
-ROWS_EACH = 3
-"""The least rows for each coordinate r of a part: fewer would be fitted too well."""
-KAPPA, SHARPER, SHARPEST = 0.006, 0.25, 1e-8
-"""κ with all rows at first, by what it is multiplied where the gap asks for it, and its end."""
-ROUGH = 3e-4
-"""The relative error at which a part of the rows has said what it can."""
-MEMORY = 20
+INITIAL_STAGES = ((1 / 64, 0.06), (1 / 16, 0.03), (1 / 4, 0.012))
+"""Fractions of the rows, and κ in units of target over slope, of the first stages."""
+MIN_ROWS_PER_COORDINATE = 3
+"""Minimum number of rows per coordinate r in these stages, against overfitting."""
+FULL_DATA_KAPPA, KAPPA_FACTOR, MIN_KAPPA = 0.006, 0.25, 1e-8
+"""Initial κ with all rows, the factor by which it is reduced, and its minimum."""
+ROUGH_TOLERANCE = 3e-4
+"""Relative error at which the first stages end."""
+LBFGS_MEMORY = 20
 
 
 def solve_streamed(
     problem: StreamedProblem,
     *,
-    start: Tensor | None = None,
+    init: Tensor | None = None,
     tolerance: float = 1e-4,
     max_iter: int = 500,
     verbose: int = 0,
 ) -> StreamedSolution:
-    """Minimise J on streamed rows. It stops where the duality gap is at most tolerance · |J|.
+    """Minimize J on streamed rows until the duality gap is at most tolerance · |J|.
 
-    Args:
-        problem: J.
-        start: W (r, q) to begin with, near the solution: all rows are then used at once.
-        tolerance: of the relative gap. A small λ asks for more passes: the gap holds the gradient's square over 2λ.
-        max_iter: the most steps of L-BFGS, a pass over the rows or a part of them each.
-        verbose: 1 shows the gap as it falls.
+    With an `init` W (r, q) near the solution, all rows are used from the first step. A small λ needs more passes, since
+    the gap contains the squared gradient over 2λ. `max_iter` limits the steps of L-BFGS. Ctrl-C keeps the best solution
+    so far; a gap above the tolerance is a `FitWarning`.
 
-    Ctrl-C keeps the best so far. A gap above the tolerance is a `FitWarning`.
-
-    Cost: 5 to 30 passes, each O(n q (r + m)) and the making of Φ; memory O(r² + 40 r q) and a chunk of Φ, whatever n.
-
-    Example:
-        >>> import torch
-        >>> from ovkgp.inference.tasks.solvers.streamed import StreamedProblem
-        >>> from ovkgp.inference.tasks.solvers.streamed_lbfgs import solve_streamed
-        >>> from ovkgp.losses import IntegralLoss, Pinball, gauss_legendre
-        >>> y = torch.linspace(0, 1, 101).double()[:, None]  # quantiles of U[0, 1], without any input
-        >>> loss = IntegralLoss(Pinball(), gauss_legendre(3))
-        >>> problem = StreamedProblem.of(torch.ones_like, y, torch.eye(3).double(), y, loss, lam=1e-6)
-        >>> bool((solve_streamed(problem).weights - loss.nodes).abs().max() < 0.01)
-        True
+    Complexity: 5 to 30 passes, each O(n q (r + m)) and the evaluation of Φ; memory O(r² + 40 r q) and a chunk of Φ, for
+    any n.
     """
-    check_initial_point("start", start, problem.shape)
+    check_initial_point("init", init, problem.shape)
     run = StreamedRun(problem, tolerance, max_iter, verbose)
     descent = _Descent(run)
-    return run.run(descent.from_nothing if start is None else lambda bar: descent.near(start.double(), bar))
+    return run.run(descent.run_from_zero if init is None else lambda bar: descent.run_from(init.double(), bar))
 
 
-class _Place(NamedTuple):
-    """W, what a pass finds there, and the gradient in preconditioned coordinates."""
+class _Point(NamedTuple):
+    """W, the evaluation of a pass, and the gradient in preconditioned coordinates."""
 
     weights: Tensor
-    found: Evaluation
+    evaluation: Evaluation
     slope: Tensor
 
 
@@ -86,73 +71,75 @@ class _Descent:
     def __init__(self, run: StreamedRun):
         self.run, self.problem, self.weights = run, run.problem, run.weights
 
-    def from_nothing(self, bar: tqdm) -> None:
-        """Small parts of the rows and a large κ first."""
+    def run_from_zero(self, bar: tqdm) -> None:
+        """Run stages with small parts of the rows and a large κ first."""
         self._prepare()
-        for part, kappa in PARTS:
-            count = max(math.ceil(part * self.problem.num_rows), ROWS_EACH * self.problem.shape[0])
+        for part, kappa in INITIAL_STAGES:
+            count = max(math.ceil(part * self.problem.num_rows), MIN_ROWS_PER_COORDINATE * self.problem.shape[0])
             self._stage(kappa, count if count < self.problem.num_rows else None, self._is_roughly_fitted, bar)
             self.coordinates.adapt(self.weights)
-        self._sharpen(bar)
+        self._reduce_smoothing(bar)
 
-    def near(self, start: Tensor, bar: tqdm) -> None:
-        """All rows at once."""
-        self.run.weights = self.weights = start
+    def run_from(self, init: Tensor, bar: tqdm) -> None:
+        """Run with all rows from the beginning."""
+        self.run.weights = self.weights = init
         self._prepare()
         self.coordinates.adapt(self.weights)
-        self._sharpen(bar)
+        self._reduce_smoothing(bar)
 
     def _prepare(self) -> None:
-        self.unit = target_unit(self.problem)
+        self.unit = estimate_target_unit(self.problem)
         self.coordinates = StreamedCoordinates(self.problem, self.unit)
 
-    def _sharpen(self, bar: tqdm) -> None:
-        """All rows, and a κ that falls until the gap is closed."""
-        kappa = KAPPA
-        while not self.run.over and kappa > SHARPEST:
-            self._stage(kappa, None, self._is_kinks, bar)
-            kappa = SHARPER * kappa if self.problem.smoothing(kappa * self.unit) else 0.0
-        self.run.stuck = not self.run.over
+    def _reduce_smoothing(self, bar: tqdm) -> None:
+        """Run stages with all rows and decreasing κ until the gap is closed."""
+        kappa = FULL_DATA_KAPPA
+        while not self.run.is_over and kappa > MIN_KAPPA:
+            self._stage(kappa, None, self._is_gap_due_to_smoothing, bar)
+            kappa = KAPPA_FACTOR * kappa if self.problem.smoothing(kappa * self.unit) else 0.0
+        self.run.stuck = not self.run.is_over
 
     def _stage(self, kappa: float, num_rows: int | None, is_enough, bar: tqdm) -> None:
-        """L-BFGS on J_κ, until `is_enough` says that another κ, or more rows, are of more use."""
-        if self.run.over:
+        """Run L-BFGS on J_κ until `is_enough` returns True, so that another κ or more rows help more."""
+        if self.run.is_over:
             return
-        place = first = self._look(self.weights, kappa, num_rows)
-        # the first step of L-BFGS-B has length one: in these units that is the gradient, nearly Newton's step
+        point = first = self._evaluate(self.weights, kappa, num_rows)
+        # the first step of L-BFGS-B has length one, which in these units is the gradient, close to Newton's step
         size = float(first.slope.norm()) or 1.0
 
-        def both(x: np.ndarray) -> tuple[float, np.ndarray]:
-            nonlocal place
-            if not np.array_equal(x, start):
-                place = self._look(
-                    self.coordinates.back(size * torch.from_numpy(x).view(first.slope.shape)), kappa, num_rows
+        def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal point
+            if not np.array_equal(x, init):
+                point = self._evaluate(
+                    self.coordinates.from_coordinates(size * torch.from_numpy(x).view(first.slope.shape)),
+                    kappa,
+                    num_rows,
                 )
-            return place.found.smoothed, size * place.slope.flatten().numpy()
+            return point.evaluation.smoothed, size * point.slope.flatten().numpy()
 
-        def after(intermediate_result: OptimizeResult) -> None:
-            self._keep(place.weights)
-            self.run.tick(bar)
-            if self.run.over or is_enough(place):
+        def callback(intermediate_result: OptimizeResult) -> None:
+            self._store(point.weights)
+            self.run.count_step(bar)
+            if self.run.is_over or is_enough(point):
                 raise StopIteration
 
-        start = self.coordinates.into(self.weights).flatten().numpy() / size
-        limits = {"maxiter": self.run.max_iter, "maxfun": 10**9, "maxcor": MEMORY, "ftol": 0.0, "gtol": 0.0}
-        minimize(both, start, jac=True, method="L-BFGS-B", callback=after, options=limits)
+        init = self.coordinates.to_coordinates(self.weights).flatten().numpy() / size
+        limits = {"maxiter": self.run.max_iter, "maxfun": 10**9, "maxcor": LBFGS_MEMORY, "ftol": 0.0, "gtol": 0.0}
+        minimize(value_and_gradient, init, jac=True, method="L-BFGS-B", callback=callback, options=limits)
 
-    def _look(self, weights: Tensor, kappa: float, num_rows: int | None) -> _Place:
-        found = self.run.look_at(weights, self.problem.smoothing(kappa * self.unit), num_rows)
-        return _Place(weights, found, self.coordinates.gradient(found.gradient))
+    def _evaluate(self, weights: Tensor, kappa: float, num_rows: int | None) -> _Point:
+        evaluation = self.run.evaluate_at(weights, self.problem.smoothing(kappa * self.unit), num_rows)
+        return _Point(weights, evaluation, self.coordinates.gradient(evaluation.gradient))
 
-    def _keep(self, weights: Tensor) -> None:
+    def _store(self, weights: Tensor) -> None:
         self.weights = weights
         if not self.run.history:
             self.run.weights = weights
 
-    def _is_roughly_fitted(self, place: _Place) -> bool:
-        """The rest of J_κ is about half the squared gradient, where the curvature is about one."""
-        return float(place.slope.square().sum()) / 2 <= ROUGH * abs(place.found.objective)
+    def _is_roughly_fitted(self, point: _Point) -> bool:
+        """Return whether the error of J_κ, about half the squared gradient at unit curvature, is small."""
+        return float(point.slope.square().sum()) / 2 <= ROUGH_TOLERANCE * abs(point.evaluation.objective)
 
-    def _is_kinks(self, place: _Place) -> bool:
-        """Whether the kinks that κ rounds off are most of what is left of the gap."""
-        return float(place.found.gradient.square().sum()) / (2 * self.problem.lam) <= 0.1 * place.found.gap
+    def _is_gap_due_to_smoothing(self, point: _Point) -> bool:
+        """Return whether the kinks that κ smooths dominate the gap."""
+        return float(point.evaluation.gradient.square().sum()) / (2 * self.problem.lam) <= 0.1 * point.evaluation.gap

@@ -1,4 +1,4 @@
-"""The dual solver: gaps, fixed points, limits, its step size, and what happens on the way."""
+"""Tests of `ovkgp.inference.tasks.solvers.dual`."""
 
 import itertools
 from dataclasses import replace
@@ -38,14 +38,14 @@ def test_gap_closes_for_every_loss(name, nodes):
 @pytest.mark.parametrize("name", NAMES)
 def test_gap_is_never_negative_on_the_way(name, monkeypatch):
     """B-04: J(W) ≥ D(A) at every look, not only for the best of each."""
-    pairs, look = [], Certificate.look
+    pairs, evaluate = [], Certificate.evaluate
 
     def spy(self, weights, slopes, H=None):
         dual = -self.problem.loss.nearest_slope(slopes, self.problem.targets)
         pairs.append((self.problem.objective(weights).item(), self.problem.dual_objective(dual).item()))
-        return look(self, weights, slopes, H)
+        return evaluate(self, weights, slopes, H)
 
-    monkeypatch.setattr(Certificate, "look", spy)
+    monkeypatch.setattr(Certificate, "evaluate", spy)
     solve_dual(case(name, lam=3e-3))
     assert len(pairs) > 2
     assert all(lower <= objective + 1e-12 for objective, lower in pairs)
@@ -102,15 +102,15 @@ def test_dual_of_the_pinball_loss_is_the_level_above_and_the_level_less_one_belo
 
 @pytest.mark.filterwarnings("ignore::ovkgp.exceptions.FitWarning")
 @pytest.mark.parametrize("name", ["hinge", "hinge_unit"])
-def test_dual_of_the_hinge_is_the_price_within_the_margin(name):
+def test_dual_of_the_hinge_is_the_cost_within_the_margin(name):
     """B-05: αy = c where y h < 1, 0 where y h > 1, with c = c(θ) for y = 1 and 1 − c(θ) for y = −1."""
     problem = case(name)
     A, _, H = residuals(problem)
     y = problem.targets
     unit = problem.loss.nodes if name == "hinge_unit" else (problem.loss.nodes + 1) / 2
-    price = torch.where(y > 0, unit, 1 - unit)
+    cost = torch.where(y > 0, unit, 1 - unit)
     margin = y * H
-    assert ((A * y) - price)[margin < 1 - 1e-4].abs().max() < 1e-7
+    assert ((A * y) - cost)[margin < 1 - 1e-4].abs().max() < 1e-7
     beyond = margin > 1 + 1e-4
     assert int(beyond.sum()) > 0 and (A * y)[beyond].abs().max() < 1e-7
 
@@ -135,7 +135,7 @@ def test_lt_e_05_the_steps_project_on_the_interval_of_each_level():
 # --- limits -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_large_lam_leaves_nothing():
+def test_large_lam_gives_zero():
     """B-06: h → 0, at the rate 1/λ."""
     for name in NAMES:
         found = solve_dual(case(name, lam=1e6))
@@ -148,7 +148,7 @@ def test_no_epsilon_is_the_ridge(p):
     problem = case("square")
     ridge = solve_square(problem)
     loss = CurveInsensitive(0.0, p, problem.loss.measure)
-    found = solve_dual(replace(problem, loss=loss), start=ridge.dual, tolerance=1e-12)
+    found = solve_dual(replace(problem, loss=loss), init=ridge.dual, tolerance=1e-12)
     assert found.report.iterations == 0
     torch.testing.assert_close(found.weights, ridge.weights, rtol=0, atol=1e-8)
 
@@ -196,7 +196,7 @@ def test_steps_beyond_two_over_c_diverge():
         assert (a.abs().item() > 10) == diverges
 
 
-# --- sparsity, starts, interruptions ----------------------------------------------------------------------------------------
+# --- sparsity, initial points, interruptions ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["insensitive", "curve_insensitive_inf", "curve_insensitive_2"])
@@ -207,18 +207,18 @@ def test_zeros_are_exact(name):
 
 
 @pytest.mark.parametrize("name", ["huber", "pinball", "curve_insensitive_2"])
-def test_a_start_at_the_solution_takes_no_steps(name):
+def test_solve_dual_takes_no_steps_from_the_solution(name):
     problem = case(name)
     cold = solve_dual(problem, tolerance=1e-8)
-    warm = solve_dual(problem, start=cold.dual, tolerance=1e-7)
+    warm = solve_dual(problem, init=cold.dual, tolerance=1e-7)
     assert cold.report.iterations > 0
     assert warm.report.iterations == 0
 
 
-def test_a_start_need_not_be_feasible():
+def test_solve_dual_accepts_an_infeasible_initial_point():
     """LT-97: the ridge's dual variable, for a Huber that cuts it."""
     ridge = solve_square(case("square"))
-    found = solve_dual(case("huber"), start=ridge.dual)
+    found = solve_dual(case("huber"), init=ridge.dual)
     assert ridge.dual.abs().max() > LOSSES["huber"].kappa
     assert found.gap <= 1e-6 * found.objective
 
@@ -229,13 +229,13 @@ def test_restarts_and_steps_are_few():
     assert solve_dual(case("pinball")).report.iterations <= 500
 
 
-def test_an_end_without_convergence_warns():
-    with pytest.warns(FitWarning, match="raise max_iter"):
+def test_solve_dual_warns_without_convergence():
+    with pytest.warns(FitWarning, match="max_iter"):
         found = solve_dual(case("pinball", lam=1e-4), max_iter=7)
     assert found.report.iterations == 7 and not found.report.converged
 
 
-def test_an_interruption_keeps_the_best(monkeypatch):
+def test_solve_dual_keeps_the_best_after_an_interrupt(monkeypatch):
     problem, steps, prox = case("pinball", lam=1e-4), [], IntegralLoss.conjugate_prox
 
     def interrupt(self, *arguments):
@@ -252,12 +252,12 @@ def test_an_interruption_keeps_the_best(monkeypatch):
     assert np.isfinite(problem.dual_objective(found.dual).item())
 
 
-def test_bad_options_are_refused():
+def test_solve_dual_rejects_invalid_options():
     problem = case("pinball")
-    with pytest.raises(InputError, match=rf"start must be a finite tensor of shape \({N}, {M}\)"):
-        solve_dual(problem, start=torch.zeros(N, 1))
-    with pytest.raises(InputError, match="start"):
-        solve_dual(problem, start=torch.full((N, M), torch.nan))
+    with pytest.raises(InputError, match="init"):
+        solve_dual(problem, init=torch.zeros(N, 1))
+    with pytest.raises(InputError, match="init"):
+        solve_dual(problem, init=torch.full((N, M), torch.nan))
     with pytest.raises(OptionError, match="tolerance"):
         solve_dual(problem, tolerance=0.0)
     with pytest.raises(OptionError, match="max_iter"):

@@ -1,4 +1,4 @@
-"""Paths of λ, κ and ε: where they end, warm starts, and how sparse a solution is."""
+"""Tests of `ovkgp.inference.tasks.solvers.paths`."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,13 @@ from task_cases import M, N, case, loss_on, own_nodes
 
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.inference.tasks.solvers.dual import solve_dual
-from ovkgp.inference.tasks.solvers.paths import along, largest_epsilon, largest_kappa, solve_path, sparsity
+from ovkgp.inference.tasks.solvers.paths import (
+    compute_sparsity,
+    find_max_epsilon,
+    find_max_kappa,
+    solve_path,
+    vary_parameter,
+)
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.inference.tasks.solvers.square import mask_measure, solve_square
 from ovkgp.losses import IntegralLoss, Square, gauss_legendre
@@ -30,7 +36,7 @@ INSENSITIVE = ["insensitive", "curve_insensitive_1", "curve_insensitive_2", "cur
 
 
 def at(problem, parameter, value):
-    return next(iter(along(problem, parameter, [value])))
+    return next(iter(vary_parameter(problem, parameter, [value])))
 
 
 def ridge_of(problem):
@@ -42,14 +48,14 @@ def ridge_of(problem):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", HUBER)
-def test_from_the_largest_kappa_on_huber_is_the_ridge(name, shape):
+def test_huber_is_the_ridge_from_max_kappa_on(name, shape):
     """B-06; and just below it is not."""
     problem = SHAPES[shape](name)
-    ridge, kappa = ridge_of(problem), largest_kappa(problem)
+    ridge, kappa = ridge_of(problem), find_max_kappa(problem)
     for factor in (1.0 + 1e-9, 10.0):
         same = at(problem, "kappa", factor * kappa)
         assert same.objective(ridge.weights) - same.dual_objective(ridge.dual) <= 1e-12 * ridge.objective
-        found = solve_dual(same, start=ridge.dual, tolerance=1e-12)
+        found = solve_dual(same, init=ridge.dual, tolerance=1e-12)
         torch.testing.assert_close(same.values(found.weights), same.values(ridge.weights), rtol=0, atol=1e-8)
     below = at(problem, "kappa", 0.9 * kappa)
     assert below.dual_objective(ridge.dual).item() == -math.inf
@@ -58,14 +64,14 @@ def test_from_the_largest_kappa_on_huber_is_the_ridge(name, shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", INSENSITIVE)
-def test_from_the_largest_epsilon_on_nothing_is_left(name, shape):
+def test_solution_is_zero_from_max_epsilon_on(name, shape):
     """B-06: h = 0 and every dual variable an exact 0; and just below not."""
     problem = SHAPES[shape](name)
-    epsilon = largest_epsilon(problem)
+    epsilon = find_max_epsilon(problem)
     for solve in (solve_dual, solve_primal):
         found = solve(at(problem, "epsilon", epsilon * (1 + 1e-12)))
         assert (found.weights == 0).all() and found.objective == 0.0
-        assert sparsity(found.dual, problem.entry_weights) == (1.0, 1.0)
+        assert compute_sparsity(found.dual, problem.entry_weights) == (1.0, 1.0)
     below = solve_primal(at(problem, "epsilon", 0.95 * epsilon))
     assert below.objective > 0 and below.weights.norm() > 0
 
@@ -88,20 +94,20 @@ def test_ends_of_the_three_orders_are_those_of_their_norms():
         (2, np.sqrt((eta * alpha**2).sum(1)).max()),
         (math.inf, (eta * np.abs(alpha)).sum(1).max()),
     ):
-        assert largest_kappa(case(f"curve_huber_{p}")) == pytest.approx(q_norm, rel=1e-10)
+        assert find_max_kappa(case(f"curve_huber_{p}")) == pytest.approx(q_norm, rel=1e-10)
     for p, p_norm in (
         (math.inf, np.abs(y).max()),
         (2, np.sqrt((eta * y**2).sum(1)).max()),
         (1, (eta * np.abs(y)).sum(1).max()),
     ):
-        assert largest_epsilon(case(f"curve_insensitive_{p}")) == pytest.approx(p_norm, rel=1e-12)
+        assert find_max_epsilon(case(f"curve_insensitive_{p}")) == pytest.approx(p_norm, rel=1e-12)
 
 
-def test_other_losses_have_no_such_ends():
+def test_max_kappa_and_epsilon_reject_other_losses():
     with pytest.raises(OptionError, match="CurveHuber"):
-        largest_kappa(case("pinball"))
+        find_max_kappa(case("pinball"))
     with pytest.raises(OptionError, match="CurveInsensitive"):
-        largest_epsilon(case("huber"))
+        find_max_epsilon(case("huber"))
 
 
 # --- warm starts --------------------------------------------------------------------------------------------------------------
@@ -121,7 +127,7 @@ PATHS = {
 def test_every_problem_of_a_path_is_solved(path, solver):
     name, parameter, values = PATHS[path]
     problem = case(name)
-    found = solve_path(along(problem, parameter, values), solver=solver)
+    found = solve_path(vary_parameter(problem, parameter, values), solver=solver)
     assert len(found) == len(values)
     for value, solution in zip(values, found, strict=True):
         alone = SOLVERS[solver](at(problem, parameter, value))
@@ -132,14 +138,14 @@ def test_every_problem_of_a_path_is_solved(path, solver):
 @pytest.mark.parametrize("path", PATHS)
 def test_warm_starts_take_fewer_steps_in_all(path):
     name, parameter, values = PATHS[path]
-    problems = list(along(case(name), parameter, values))
+    problems = list(vary_parameter(case(name), parameter, values))
     warm = sum(solution.report.iterations for solution in solve_path(problems))
     cold = sum(solve_dual(problem).report.iterations for problem in problems)
     assert warm < cold
 
 
 def test_warm_starts_of_the_primal_solver_take_fewer_steps_in_all():
-    problems = list(along(case("hinge"), "lam", np.geomspace(0.1, 1e-3, 25)))
+    problems = list(vary_parameter(case("hinge"), "lam", np.geomspace(0.1, 1e-3, 25)))
     warm = sum(solution.report.iterations for solution in solve_path(problems, solver="primal", tolerance=1e-4))
     cold = sum(solve_primal(problem, tolerance=1e-4).report.iterations for problem in problems)
     assert warm < cold
@@ -148,22 +154,24 @@ def test_warm_starts_of_the_primal_solver_take_fewer_steps_in_all():
 def test_a_path_of_kappa_begins_at_the_ridge():
     """LT-97: from κ_max down; the first problem takes no steps at all."""
     problem = case("curve_huber_2")
-    top = largest_kappa(problem)
-    path = solve_path(along(problem, "kappa", [1.0001 * top, 0.8 * top]), start=ridge_of(problem), tolerance=1e-8)
+    top = find_max_kappa(problem)
+    path = solve_path(
+        vary_parameter(problem, "kappa", [1.0001 * top, 0.8 * top]), init=ridge_of(problem), tolerance=1e-8
+    )
     assert path[0].report.iterations == 0 < path[1].report.iterations
 
 
 def test_sparsity_grows_with_epsilon():
     """LT-132: along the path every curve is forgiven in the end."""
     problem = case("curve_insensitive_2")
-    path = solve_path(along(problem, "epsilon", np.linspace(0, largest_epsilon(problem), 6)))
-    shares = [sparsity(solution.dual).rows for solution in path]
+    path = solve_path(vary_parameter(problem, "epsilon", np.linspace(0, find_max_epsilon(problem), 6)))
+    shares = [compute_sparsity(solution.dual).rows for solution in path]
     assert shares[0] == 0.0 and shares[-1] == 1.0
     assert 0 < shares[3] < 1
     assert shares == sorted(shares)
 
 
-def test_an_interruption_ends_the_path(monkeypatch):
+def test_solve_path_ends_after_an_interrupt(monkeypatch):
     problem, calls, prox = case("huber"), [], IntegralLoss.conjugate_prox
 
     def interrupt(self, *arguments):
@@ -174,7 +182,7 @@ def test_an_interruption_ends_the_path(monkeypatch):
 
     monkeypatch.setattr(IntegralLoss, "conjugate_prox", interrupt)
     with pytest.warns(FitWarning, match="interrupted"):
-        found = solve_path(along(problem, "kappa", np.geomspace(1.0, 0.01, 10)))
+        found = solve_path(vary_parameter(problem, "kappa", np.geomspace(1.0, 0.01, 10)))
     assert 1 < len(found) < 10
     assert [solution.report.interrupted for solution in found] == [False] * (len(found) - 1) + [True]
 
@@ -184,26 +192,26 @@ def test_an_interruption_ends_the_path(monkeypatch):
 
 def test_sparsity_counts_what_has_weight():
     dual = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 2.0, 3.0]]).double()
-    assert sparsity(dual) == pytest.approx((1 / 3, 2 / 3))
+    assert compute_sparsity(dual) == pytest.approx((1 / 3, 2 / 3))
     weights = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]).double()
-    assert sparsity(dual, weights) == pytest.approx((1 / 2, 3 / 5))
+    assert compute_sparsity(dual, weights) == pytest.approx((1 / 2, 3 / 5))
 
 
-def test_problems_along_a_path_leave_the_first_one_as_it_is():
+def test_vary_parameter_does_not_change_the_problem():
     problem = case("huber")
-    kappas = [each.loss.loss.kappa for each in along(problem, "kappa", [3.0, 2.0])]
+    kappas = [each.loss.loss.kappa for each in vary_parameter(problem, "kappa", [3.0, 2.0])]
     assert kappas == [3.0, 2.0]
     assert problem.loss.loss.kappa == 0.4
-    assert [each.lam for each in along(problem, "lam", [0.5])] == [0.5]
+    assert [each.lam for each in vary_parameter(problem, "lam", [0.5])] == [0.5]
 
 
-def test_bad_paths_are_refused():
+def test_paths_reject_invalid_options():
     problem = case("huber")
-    with pytest.raises(OptionError, match="parameter must be one of lam, kappa, epsilon"):
-        along(problem, "nu", [1.0])
-    with pytest.raises(OptionError, match="has no epsilon"):
-        list(along(problem, "epsilon", [1.0]))
-    with pytest.raises(OptionError, match="kappa must be finite"):
-        list(along(problem, "kappa", [-1.0]))
-    with pytest.raises(OptionError, match="solver must be one of dual, primal"):
+    with pytest.raises(OptionError, match="parameter"):
+        vary_parameter(problem, "nu", [1.0])
+    with pytest.raises(OptionError, match="epsilon"):
+        list(vary_parameter(problem, "epsilon", [1.0]))
+    with pytest.raises(OptionError, match="kappa"):
+        list(vary_parameter(problem, "kappa", [-1.0]))
+    with pytest.raises(OptionError, match="solver"):
         solve_path([problem], solver="both")

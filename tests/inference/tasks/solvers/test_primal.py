@@ -34,13 +34,11 @@ from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.tasks.factors import FeatureFactor, KernelFactor, LevelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem
-from ovkgp.inference.tasks.solvers import admm as splitting
-from ovkgp.inference.tasks.solvers import primal
-from ovkgp.inference.tasks.solvers import primal as newton_systems
-from ovkgp.inference.tasks.solvers.admm import ADMM, ridge_step
+from ovkgp.inference.tasks.solvers import admm, primal
+from ovkgp.inference.tasks.solvers.admm import ADMM, make_ridge_step
 from ovkgp.inference.tasks.solvers.certificates import Certificate
 from ovkgp.inference.tasks.solvers.dual import solve_dual
-from ovkgp.inference.tasks.solvers.primal import Curvature, Multipliers, solve_primal
+from ovkgp.inference.tasks.solvers.primal import AugmentedLagrangian, Curvature, solve_primal
 from ovkgp.inference.tasks.solvers.square import mask_measure, solve_square
 from ovkgp.kernels import FunctionValuedKernel
 from ovkgp.losses import CurveEnvelope, IntegralLoss, Pinball, SmoothedPinball, TaskMeasure, gauss_legendre, grid
@@ -79,7 +77,7 @@ def test_gap_closes_for_every_loss_and_shape(name, shape):
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "small lam"])
 @pytest.mark.parametrize("name", ["pinball", "hinge", "curve_huber_2", "curve_insensitive_1"])
-def test_it_finds_what_the_dual_solver_finds(name, shape):
+def test_solve_primal_agrees_with_solve_dual(name, shape):
     problem = SHAPES[shape](name)
     one, other = solve_primal(problem), solve_dual(problem)
     assert one.objective == pytest.approx(other.objective, rel=2e-6)
@@ -88,18 +86,18 @@ def test_it_finds_what_the_dual_solver_finds(name, shape):
 
 
 @pytest.mark.parametrize("name", ["pinball", "smoothed_hinge", "curve_huber_2"])
-def test_where_no_least_squares_step_fits_it_descends_in_the_dual(name, monkeypatch):
-    monkeypatch.setattr(splitting, "DENSE_COORDINATES", 10)
+def test_solve_primal_uses_the_dual_if_no_ridge_step_fits(name, monkeypatch):
+    monkeypatch.setattr(admm, "DENSE_COORDINATES", 10)
     problem = case(name, own_nodes())
     found = solve_primal(problem)
     assert found.gap <= 1e-6 * found.objective
     assert found.objective == pytest.approx(solve_dual(problem).objective, rel=2e-6)
 
 
-@pytest.mark.parametrize(("dear", "rounds"), [(0.0, [80, 2420]), (math.inf, [80])])
-def test_dear_newton_steps_wait_for_more_rounds(dear, rounds, monkeypatch):
+@pytest.mark.parametrize(("max_ratio", "rounds"), [(0.0, [80, 2420]), (math.inf, [80])])
+def test_solve_primal_runs_more_rounds_before_expensive_newton_steps(max_ratio, rounds, monkeypatch):
     budgets, run = [], ADMM.run
-    monkeypatch.setattr(primal, "MAX_NEWTON_COST_RATIO", dear)
+    monkeypatch.setattr(primal, "MAX_NEWTON_COST_RATIO", max_ratio)
     monkeypatch.setattr(primal, "DENSE_COORDINATES", 1)
     monkeypatch.setattr(ADMM, "run", lambda self, budget, bar: budgets.append(budget) or run(self, budget, bar))
     found = solve_primal(case("hinge", lam=1e-5), tolerance=1e-9)
@@ -324,7 +322,7 @@ def test_joint_levels_are_tasks_with_the_kernel_between_them():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_node_given_twice_with_half_its_weight_changes_nothing(name):
+def test_solve_primal_is_unchanged_by_a_repeated_node_with_half_its_weight(name):
     """G-08, for the mode."""
     measure = gauss_legendre(M)
     once = case(name)
@@ -415,14 +413,14 @@ def test_quantiles_have_the_sign_of_their_level():
     np.testing.assert_allclose(curves, np.quantile(y, levels), atol=0.02)
 
 
-# --- starts, ends and bad input ---------------------------------------------------------------------------------------------
+# --- initial points, convergence and invalid input ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["pinball", "curve_huber_2"])
-def test_a_start_at_the_solution_takes_no_steps(name):
+def test_solve_primal_takes_no_steps_from_the_solution(name):
     problem = case(name)
     cold = solve_primal(problem, tolerance=1e-9)
-    warm = solve_primal(problem, start=cold.weights, start_dual=cold.dual, tolerance=1e-8)
+    warm = solve_primal(problem, init=cold.weights, init_dual=cold.dual, tolerance=1e-8)
     assert warm.report.iterations == 0
     assert torch.equal(warm.weights, cold.weights)
 
@@ -434,10 +432,10 @@ def test_a_zero_solution_is_found_at_once():
     assert found.report.converged and (found.weights == 0).all()
 
 
-@pytest.mark.parametrize("step", ["splitting", "newton"])
-def test_an_interruption_keeps_the_best(step, monkeypatch):
+@pytest.mark.parametrize("step", ["admm", "newton"])
+def test_solve_primal_keeps_the_best_after_an_interrupt(step, monkeypatch):
     problem, calls = case("hinge", lam=1e-5), []
-    owner, method = {"splitting": (ADMM, "_advance"), "newton": (Multipliers, "_curvature")}[step]
+    owner, method = {"admm": (ADMM, "_advance"), "newton": (AugmentedLagrangian, "_curvature")}[step]
     ordinary = getattr(owner, method)
 
     def interrupt(self, *arguments):
@@ -447,7 +445,7 @@ def test_an_interruption_keeps_the_best(step, monkeypatch):
         return ordinary(self, *arguments)
 
     monkeypatch.setattr(owner, method, interrupt)
-    with pytest.warns(FitWarning, match="was interrupted at a duality gap of .*: the best solution so far is kept"):
+    with pytest.warns(FitWarning, match="interrupted"):
         found = solve_primal(problem, tolerance=1e-10)
     assert found.report.interrupted and not found.report.converged
     assert found.objective == pytest.approx(problem.objective(found.weights).item(), rel=1e-12)
@@ -455,26 +453,26 @@ def test_an_interruption_keeps_the_best(step, monkeypatch):
     assert found.gap == pytest.approx(found.objective - problem.dual_objective(found.dual).item(), rel=1e-9)
 
 
-def test_an_end_without_convergence_warns():
-    with pytest.warns(FitWarning, match="raise max_iter"):
+def test_solve_primal_warns_without_convergence():
+    with pytest.warns(FitWarning, match="max_iter"):
         found = solve_primal(case("pinball", lam=1e-5), max_iter=15)
     assert found.report.iterations == 15 and not found.report.converged
 
 
-def test_bad_options_are_refused():
+def test_solve_primal_rejects_invalid_options():
     problem = case("pinball")
-    with pytest.raises(InputError, match="start must be a finite tensor"):
-        solve_primal(problem, start=torch.zeros(2, 2))
-    with pytest.raises(InputError, match="start_dual must be a finite tensor"):
-        solve_primal(problem, start_dual=torch.full((N, M), torch.inf))
+    with pytest.raises(InputError, match="init must"):
+        solve_primal(problem, init=torch.zeros(2, 2))
+    with pytest.raises(InputError, match="init_dual"):
+        solve_primal(problem, init_dual=torch.full((N, M), torch.inf))
     with pytest.raises(OptionError, match="tolerance"):
         solve_primal(problem, tolerance=-1.0)
     with pytest.raises(OptionError, match="max_iter"):
         solve_primal(problem, max_iter=0)
 
 
-def test_every_loss_of_the_package_is_here():
-    """Whoever adds a loss adds it to the cases; the one-class loss has a solver of its own."""
+def test_cases_cover_every_loss():
+    """New losses must be added to the cases; the one-class loss has a separate solver."""
     names = {name for name in losses.__all__ if isinstance(getattr(losses, name), type)}
     entrywise = {name for name in names if issubclass(getattr(losses, name), losses.Loss)} - {
         "Loss",
@@ -488,17 +486,17 @@ BAR = tqdm(disable=True)
 
 
 def rough(problem, rounds=10, tolerance=1e-6) -> ADMM:
-    """Where a splitting is after a few rounds."""
+    """Return the state of ADMM after a few rounds."""
     certificate = Certificate(problem, tolerance)
-    slopes = certificate.look_at(certificate.weights)
-    splitting = ADMM(ridge_step(problem), certificate, slopes, problem.values(certificate.weights))
-    splitting.run(rounds, BAR)
-    return splitting
+    slopes = certificate.evaluate_at(certificate.weights)
+    state = ADMM(make_ridge_step(problem), certificate, slopes, problem.values(certificate.weights))
+    state.run(rounds, BAR)
+    return state
 
 
-def multipliers_at(name, nodes=None, kappa=0.3):
-    splitting = rough(case(name, nodes))
-    found = Multipliers(splitting, splitting.certificate)
+def lagrangian_at(name, nodes=None, kappa=0.3):
+    state = rough(case(name, nodes))
+    found = AugmentedLagrangian(state, state.certificate)
     found.kappa = kappa
     return found, 0.1 * normal(*found.problem.shape, seed=1)
 
@@ -507,34 +505,34 @@ def multipliers_at(name, nodes=None, kappa=0.3):
 @pytest.mark.parametrize("name", NAMES)
 def test_f_is_the_envelope_at_moved_values(name, nodes):
     """F(W) = (1/n) Σ s [e_κ(H + κS)] + (λ/2)‖W‖², and its gradient that of automatic differentiation (LT-11)."""
-    found, W = multipliers_at(name, nodes)
+    found, W = lagrangian_at(name, nodes)
     problem, kappa = found.problem, found.kappa
     envelope = CurveEnvelope(problem.loss, kappa)
     W = W.requires_grad_()
     value = problem.risk(problem.values(W) + kappa * found.slopes, envelope) + problem.lam / 2 * W.square().sum()
     (gradient,) = torch.autograd.grad(value, W)
-    place = found._look(W.detach())
-    assert place.value == pytest.approx(value.item(), rel=1e-10)
-    torch.testing.assert_close(place.gradient, gradient, rtol=1e-7, atol=1e-9)
+    point = found._evaluate(W.detach())
+    assert point.value == pytest.approx(value.item(), rel=1e-10)
+    torch.testing.assert_close(point.gradient, gradient, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("nodes", [None, own_nodes()], ids=["shared", "own"])
 @pytest.mark.parametrize("name", NAMES)
 def test_curvature_is_the_difference_of_gradients(name, nodes):
-    found, W = multipliers_at(name, nodes)
+    found, W = lagrangian_at(name, nodes)
     direction, step = normal(*W.shape, seed=2), 1e-6
-    place = found._look(W)
-    product = found._curvature(place).apply(direction)
-    difference = (found._look(W + step * direction).gradient - place.gradient) / step
-    # a kink that lies between the two points is seen by one side only
+    point = found._evaluate(W)
+    product = found._curvature(point).apply(direction)
+    difference = (found._evaluate(W + step * direction).gradient - point.gradient) / step
+    # a kink between the two points affects one side only
     torch.testing.assert_close(product, difference, rtol=1e-2, atol=2e-2 * product.abs().max().item())
 
 
 @pytest.mark.parametrize("name", ["curve_insensitive_1", "curve_huber_inf", "curve_huber_2"])
 def test_curvatures_of_coupled_losses_are_positive(name):
     """Differences across a kink are not, and a Newton system without a factor would be the end."""
-    found, W = multipliers_at(name)
-    blocks = found._curvature(found._look(10 * W)).blocks
+    found, W = lagrangian_at(name)
+    blocks = found._curvature(found._evaluate(10 * W)).blocks
     assert torch.linalg.eigvalsh(blocks).min() >= -1e-12 * blocks.abs().max()
     tiny = solve_primal(case(name, lam=1e-7))
     assert tiny.gap <= 1e-6 * tiny.objective
@@ -543,24 +541,24 @@ def test_curvatures_of_coupled_losses_are_positive(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_last_digits_are_a_few_newton_steps(name):
     problem = case(name, lam=1e-3)
-    splitting = rough(problem, rounds=30, tolerance=1e-11)
-    certificate = splitting.certificate
+    state = rough(problem, rounds=30, tolerance=1e-11)
+    certificate = state.certificate
     certificate.steps = 0
-    Multipliers(splitting, certificate).run(BAR)
-    assert certificate.done
+    AugmentedLagrangian(state, certificate).run(BAR)
+    assert certificate.is_done
     assert certificate.steps <= 60
     assert certificate.gap <= 1e-11 * certificate.objective
 
 
-def test_a_newton_step_is_dearer_where_more_entries_lie_on_a_kink():
-    prices = []
+def test_newton_cost_grows_with_the_entries_on_a_kink():
+    costs = []
     for lam in (1.0, 1e-2, 1e-5):
-        splitting = rough(case("pinball", lam=lam), rounds=100, tolerance=1e-12)
-        prices.append(Multipliers(splitting, splitting.certificate).price())
-    assert 0 <= prices[0] < prices[1] < prices[2]
+        state = rough(case("pinball", lam=lam), rounds=100, tolerance=1e-12)
+        costs.append(AugmentedLagrangian(state, state.certificate).newton_cost())
+    assert 0 <= costs[0] < costs[1] < costs[2]
 
 
-def test_holes_and_unequal_rows_make_no_difference():
+def test_augmented_lagrangian_supports_missing_entries_and_row_weights():
     measure = mask_measure(gauss_legendre(M), normal(N, M, seed=4) > -0.5)
     problem = replace(
         case("pinball"), loss=loss_on("pinball", measure), row_weights=torch.linspace(0.1, 2.0, N).double()
@@ -569,47 +567,47 @@ def test_holes_and_unequal_rows_make_no_difference():
     assert solution.gap <= 1e-11 * solution.objective
 
 
-def test_a_step_that_lowers_nothing_is_not_taken():
-    found, W = multipliers_at("huber")
-    place = found._look(W)
-    assert found._search(place, place.gradient) is None  # uphill
-    down = found._search(place, -place.gradient)
-    assert down.value < place.value
+def test_line_search_rejects_steps_without_descent():
+    found, W = lagrangian_at("huber")
+    point = found._evaluate(W)
+    assert found._line_search(point, point.gradient) is None  # uphill
+    down = found._line_search(point, -point.gradient)
+    assert down.value < point.value
 
 
 def test_newton_steps_stop_at_the_limit_of_steps():
-    splitting = rough(case("pinball", lam=1e-4), rounds=10, tolerance=1e-12)
-    certificate = splitting.certificate
+    state = rough(case("pinball", lam=1e-4), rounds=10, tolerance=1e-12)
+    certificate = state.certificate
     certificate.max_iter = certificate.steps + 3
-    Multipliers(splitting, certificate).run(BAR)
+    AugmentedLagrangian(state, certificate).run(BAR)
     assert certificate.steps == certificate.max_iter
-    assert not certificate.done
+    assert not certificate.is_done
 
 
-def test_rounding_ends_the_search_and_is_said():
+def test_augmented_lagrangian_reports_rounding():
     """A tolerance beyond float64: it gives up rather than turn in circles."""
-    splitting = rough(case("log_cosh"), rounds=30, tolerance=1e-18)
-    certificate = splitting.certificate
+    state = rough(case("log_cosh"), rounds=30, tolerance=1e-18)
+    certificate = state.certificate
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Multipliers(splitting, certificate).run(BAR)
-    assert certificate.stuck or certificate.done
+        AugmentedLagrangian(state, certificate).run(BAR)
+    assert certificate.stuck or certificate.is_done
     assert certificate.gap <= 1e-13 * certificate.objective
 
 
 def test_systems_are_those_of_the_moved_coordinates():
     """A Newton step in the diagonal coordinates is that of the problem's own."""
     problem = replace(case("square"), row_weights=torch.linspace(0.1, 2.0, N).double())
-    splitting = rough(problem)
-    found = Multipliers(splitting, splitting.certificate)
-    place = found._look(found.weights)
-    step = splitting.step.back(found._curvature(place).solve(place.gradient, found.gram))
-    own = Curvature(problem, found._curvature(place).entries)
-    torch.testing.assert_close(own.apply(step), splitting.step.back(place.gradient), rtol=1e-6, atol=1e-9)
+    state = rough(problem)
+    found = AugmentedLagrangian(state, state.certificate)
+    point = found._evaluate(found.weights)
+    step = state.step.from_coordinates(found._curvature(point).solve(point.gradient, found.gram))
+    own = Curvature(problem, found._curvature(point).entries)
+    torch.testing.assert_close(own.apply(step), state.step.from_coordinates(point.gradient), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("lam", [1e-6, 1e-8])
-def test_a_step_that_lambda_alone_would_send_too_far_is_damped(lam):
+def test_newton_step_is_damped_if_too_long(lam):
     """Few coordinates, many rows and hardly a penalty: where no entry bends, λ is the whole Hessian."""
     rng = np.random.default_rng(0)
     x, weights = rng.uniform(-1, 1, 200), torch.from_numpy(rng.exponential(size=200))
@@ -619,7 +617,7 @@ def test_a_step_that_lambda_alone_would_send_too_far_is_damped(lam):
     assert solution.report.converged and solution.gap <= 1e-6 * solution.objective
 
 
-STRATEGIES = ["_by_active", "_by_matrix", "_by_gradients"]
+STRATEGIES = ["_solve_active", "_solve_matrix", "_solve_cg"]
 
 
 def problem_with(nodes=None, inputs=5, tasks=3, lam=0.2):
@@ -649,12 +647,12 @@ def curvature_of(problem, share=0.4):
 @pytest.fixture
 def exact_gradients(monkeypatch):
     """Conjugate gradients stop early, as a Newton step may; here they go on."""
-    monkeypatch.setattr(newton_systems, "CG_TOLERANCE", 1e-13)
+    monkeypatch.setattr(primal, "CG_TOLERANCE", 1e-13)
 
 
 @pytest.mark.parametrize("nodes", [None, own_nodes()], ids=["shared", "own"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_road_solves_the_dense_system(strategy, nodes, exact_gradients):
+def test_curvature_methods_solve_the_dense_system(strategy, nodes, exact_gradients):
     problem, R = problem_with(nodes), normal(5, 3, seed=4)
     entries = curvature_of(problem)
     expected = np.linalg.solve(dense(problem, blocks_of(problem, entries)), R.numpy().ravel()).reshape(5, 3)
@@ -663,7 +661,7 @@ def test_every_road_solves_the_dense_system(strategy, nodes, exact_gradients):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES[1:])
-def test_blocks_may_couple_the_entries_of_a_row(strategy, exact_gradients):
+def test_curvature_methods_support_blocks(strategy, exact_gradients):
     problem, R, root = problem_with(), normal(5, 3, seed=4), normal(N, 3, 2, seed=5)
     blocks = root @ root.mT
     expected = np.linalg.solve(dense(problem, blocks), R.numpy().ravel()).reshape(5, 3)
@@ -672,7 +670,7 @@ def test_blocks_may_couple_the_entries_of_a_row(strategy, exact_gradients):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_damping_adds_to_the_ridge(strategy, exact_gradients):
+def test_curvature_damping_adds_to_the_ridge(strategy, exact_gradients):
     problem, R = problem_with(), normal(5, 3, seed=4)
     entries = curvature_of(problem)
     stiffer = dense(problem, blocks_of(problem, entries)) + 0.7 * np.eye(15)
@@ -681,7 +679,7 @@ def test_damping_adds_to_the_ridge(strategy, exact_gradients):
     np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
-def test_cost_is_that_of_the_cheapest_road():
+def test_curvature_cost_is_that_of_the_cheapest_method():
     problem = problem_with()
     few, many = (Curvature(problem, curvature_of(problem, share)) for share in (0.05, 3.0))
     k = int((few.entries > 0).sum())
@@ -696,7 +694,7 @@ def test_product_is_that_of_the_dense_matrix():
     np.testing.assert_allclose(Curvature(problem, entries).apply(D).flatten(), expected, atol=1e-11)
 
 
-def test_a_diagonal_to_divide_by_saves_steps(monkeypatch):
+def test_curvature_preconditioner_saves_steps(monkeypatch):
     """Coordinates of a kernel on its anchors: the curvature of equal entries is divided away in one step."""
     problem = case("square", lam=1e-4)
     R, gram = (
@@ -705,19 +703,19 @@ def test_a_diagonal_to_divide_by_saves_steps(monkeypatch):
         / N,
     )
     curvature, counts = Curvature(problem, 3.0 * problem.entry_weights / N), []
-    monkeypatch.setattr(newton_systems, "CG_TOLERANCE", 1e-8)
+    monkeypatch.setattr(primal, "CG_TOLERANCE", 1e-8)
     apply = curvature.apply
     monkeypatch.setattr(curvature, "apply", lambda D: counts.append(1) or apply(D))
-    plain = curvature._by_gradients(R, None)
+    plain = curvature._solve_cg(R, None)
     num_plain = len(counts)
-    divided = curvature._by_gradients(R, gram)
+    divided = curvature._solve_cg(R, gram)
     assert (apply(divided) - R).norm() < 1e-6 * R.norm()
     assert (apply(plain) - R).norm() < 1e-6 * R.norm()
     assert len(counts) - num_plain < num_plain / 2
 
 
 @pytest.mark.parametrize("active", [0, 1, 40])
-def test_solve_takes_a_road_that_is_right(active):
+def test_curvature_solve_is_exact(active):
     problem, R = problem_with(), normal(5, 3, seed=4)
     entries = torch.zeros_like(problem.entry_weights)
     entries.view(-1)[:active] = 0.7
@@ -725,7 +723,7 @@ def test_solve_takes_a_road_that_is_right(active):
     np.testing.assert_allclose(Curvature(problem, entries).solve(R), expected, atol=1e-9)
 
 
-def test_solve_takes_the_cheap_road(monkeypatch):
+def test_curvature_solve_uses_the_cheapest_method(monkeypatch):
     """Few active entries: their system; many of them and few coordinates: the matrix; too many of both: products."""
     taken = []
     for name in STRATEGIES:
@@ -733,6 +731,6 @@ def test_solve_takes_the_cheap_road(monkeypatch):
     problem, R = problem_with(), normal(5, 3, seed=4)
     Curvature(problem, curvature_of(problem, 0.05)).solve(R)
     Curvature(problem, torch.ones_like(problem.entry_weights)).solve(R)
-    monkeypatch.setattr(newton_systems, "MEMORY", 10)
+    monkeypatch.setattr(primal, "MAX_MATRIX_SIZE", 10)
     Curvature(problem, torch.ones_like(problem.entry_weights)).solve(R)
     assert taken == STRATEGIES

@@ -77,7 +77,7 @@ def test_shared_nodes_are_the_mean_of_a_process_with_noise_lam_n_over_eta(data, 
     assert abs(solution.gap) < 1e-12 * solution.objective
 
 
-def test_it_equals_the_icm_process_of_the_package(data):
+def test_solve_square_equals_the_icm_process(data):
     """The row λnm of the λ table: G-01 for scalar outputs."""
     x, Y, xs, _ = data
     nodes = torch.linspace(0, 1, M).double()
@@ -96,7 +96,7 @@ def test_it_equals_the_icm_process_of_the_package(data):
         (lambda n, m: 1 / (n * m), 2.0, lambda lam, n, m: 2 * lam * n * m),  # stability, λ‖h‖²
     ],
 )
-def test_each_row_of_the_lambda_table_by_minimising_what_it_says(data, data_weight, penalty, noise):
+def test_lambda_table_agrees_with_direct_minimization(data, data_weight, penalty, noise):
     """(w Σ ½ r² + p λ/2 ‖h‖²) is minimised with L-BFGS; the process has the noise of the table."""
     x, Y, xs, _ = data
     m = 2
@@ -121,7 +121,7 @@ def test_scalar_ridge_is_one_task(data):
     close(h, expected, xs, np.array([0.5]))
 
 
-def test_lt_e_20_nodes_of_their_own_use_the_node_of_the_pair(data):
+def test_lt_e_20_separate_nodes_use_the_node_of_the_pair(data):
     x, Y, xs, thetas = data
     nodes = np.random.default_rng(1).uniform(0, 1, (N, M))
     h, solution = fitted(x, Y, TaskMeasure(nodes))
@@ -130,49 +130,49 @@ def test_lt_e_20_nodes_of_their_own_use_the_node_of_the_pair(data):
     assert abs(solution.gap) < 1e-9 * solution.objective
 
 
-@pytest.mark.parametrize("normalisation", ["fixed", "pooled", "per_sample"])
-def test_masking_is_deleting_rows(data, normalisation):
+@pytest.mark.parametrize("normalization", ["fixed", "pooled", "per_sample"])
+def test_masking_is_deleting_rows(data, normalization):
     """LT B-29, with the three normalisations of the noise."""
     x, Y, xs, thetas = data
     mask = np.random.default_rng(2).uniform(size=(N, M)) < 0.7
     mask[3] = False
     measure = TaskMeasure(torch.linspace(0, 1, M))
     Y = np.where(mask, Y, np.nan)
-    h, solution = fitted(x, Y, mask_measure(measure, torch.from_numpy(mask), normalisation))
+    h, solution = fitted(x, Y, mask_measure(measure, torch.from_numpy(mask), normalization))
     rows, nodes = np.nonzero(mask)
     noise = {
         "fixed": np.full(len(rows), LAM * N * M),
         "pooled": np.full(len(rows), LAM * mask.sum()),
         "per_sample": LAM * N * mask.sum(1)[rows],
-    }[normalisation]
+    }[normalization]
     expected = oracle(x[rows], measure.nodes.numpy()[nodes], Y[mask], noise.astype(float), xs, thetas)
     close(h, expected, xs, thetas, 1e-10)
     assert bool((solution.dual[~torch.from_numpy(mask)] == 0).all())
 
 
-def test_conjugate_gradients_agree_with_the_dense_road(data, monkeypatch):
+def test_conjugate_gradients_agree_with_the_dense_solution(data, monkeypatch):
     x, Y, xs, thetas = data
     mask = np.random.default_rng(2).uniform(size=(N, M)) < 0.6
     tasks = mask_measure(TaskMeasure(torch.linspace(0, 1, M)), torch.from_numpy(mask), "per_sample")
     dense, _ = fitted(x, np.where(mask, Y, np.nan), tasks)
-    monkeypatch.setattr(square, "DENSE_LIMIT", 0)
+    monkeypatch.setattr(square, "MAX_DENSE_ENTRIES", 0)
     products, solution = fitted(x, np.where(mask, Y, np.nan), tasks)
     points = torch.from_numpy(xs)[:, None], torch.from_numpy(thetas)
     assert (dense(*points) - products(*points)).abs().max() < 1e-7
     assert solution.report.iterations > 0 and solution.report.converged
 
 
-def test_conjugate_gradients_take_nodes_of_their_own(data, monkeypatch):
+def test_conjugate_gradients_support_separate_nodes_per_row(data, monkeypatch):
     x, Y, xs, thetas = data
     measure = TaskMeasure(np.random.default_rng(1).uniform(0, 1, (N, M)))
     dense, _ = fitted(x, Y, measure)
-    monkeypatch.setattr(square, "DENSE_LIMIT", 0)
+    monkeypatch.setattr(square, "MAX_DENSE_ENTRIES", 0)
     products, _ = fitted(x, Y, measure)
     points = torch.from_numpy(xs)[:, None], torch.from_numpy(thetas)
     assert (dense(*points) - products(*points)).abs().max() < 1e-6
 
 
-def test_one_target_for_all_tasks_is_spread(data):
+def test_one_target_for_all_tasks_is_expanded(data):
     x, Y, xs, thetas = data
     h, _ = fitted(x, Y[:, :1], gauss_legendre(M))
     points = torch.from_numpy(xs)[:, None], torch.from_numpy(thetas)
@@ -189,7 +189,7 @@ def test_row_weights_are_copies_of_rows(data):
     close(h, expected, xs, thetas)
 
 
-def test_a_node_given_twice_with_half_its_weight_changes_nothing(data):
+def test_solve_square_is_unchanged_by_a_repeated_node_with_half_its_weight(data):
     x, Y, xs, thetas = data
     measure = gauss_legendre(M)
     twice = TaskMeasure(measure.nodes.repeat(2), measure.weights.repeat(2) / 2)
@@ -202,7 +202,7 @@ def test_a_node_given_twice_with_half_its_weight_changes_nothing(data):
     )
 
 
-def test_ridge_roads_agree_with_sylvester_and_a_dense_kron(data):
+def test_ridge_weights_agree_with_sylvester_and_a_dense_kron(data):
     """LT B-07: ΦᵀΦ W ΨᵀΨ + c W = ΦᵀYΨ, on either side of n < r and m < q."""
     rng = np.random.default_rng(3)
     for n, r, m, q in ((9, 4, 6, 3), (4, 9, 3, 6), (9, 4, 3, 6)):
@@ -270,17 +270,17 @@ def test_lt_e_26_the_weights_of_vector_outputs_are_2d_by_2d_times_s(data):
 
 def test_lt_e_22_pairs_are_listed_row_by_row():
     """Row m(i − 1) + j is (x_i, θ_j), the order of kron(K_X, K_Θ)."""
-    from ovkgp.inference.tasks.functional_ridge_grid import pairs
+    from ovkgp.inference.tasks.functional_ridge_grid import make_pairs
 
     X, tasks = torch.rand(3, 2).double(), torch.rand(4, 1).double()
-    rows = pairs(X, tasks)
+    rows = make_pairs(X, tasks)
     assert all(torch.equal(rows[4 * i + j], torch.cat([X[i], tasks[j]])) for i in range(3) for j in range(4))
     kernel = FunctionValuedKernel(rbf(0.7), rbf(4.0))
     kron = torch.kron(rbf(0.7)(X).to_dense(), rbf(4.0)(tasks).to_dense())
     assert torch.allclose(kernel(rows).to_dense(), kron)
 
 
-def test_other_losses_and_missing_targets_are_refused(data):
+def test_solve_square_rejects_other_losses_and_missing_targets(data):
     x, Y, _, _ = data
     inputs, tasks = factors(x, np.linspace(0, 1, M))
     parts = inputs.anchor_rows, tasks.anchor_rows, torch.from_numpy(Y)
@@ -288,7 +288,7 @@ def test_other_losses_and_missing_targets_are_refused(data):
     with pytest.raises(OptionError, match="solve_primal"):
         solve_square(TaskProblem(*parts, IntegralLoss(Pinball(), measure), LAM))
     parts[2][0, 0] = torch.nan
-    with pytest.raises(InputError, match="NaN or infinite"):
+    with pytest.raises(InputError, match="targets"):
         solve_square(TaskProblem(*parts, IntegralLoss(Square(), measure), LAM))
 
 
@@ -310,30 +310,32 @@ def test_vector_outputs_on_pairs_are_the_sylvester_solution(data):
     assert np.abs(mean.ravel() - cross @ a).max() < 1e-8
 
 
-SEEN = torch.tensor([[True, True, False], [False, False, True], [False, False, False]])
+OBSERVED = torch.tensor([[True, True, False], [False, False, True], [False, False, False]])
 
 
-def test_the_weights_of_the_three_normalisations():
+def test_mask_measure_weights_of_the_three_normalizations():
     uniform = TaskMeasure([0.0, 0.5, 1.0])
     n, m, total = 3, 3, 3
-    noise = {how: n / mask_measure(uniform, SEEN, how).weights[SEEN] for how in ("fixed", "pooled", "per_sample")}
+    noise = {
+        how: n / mask_measure(uniform, OBSERVED, how).weights[OBSERVED] for how in ("fixed", "pooled", "per_sample")
+    }
     assert torch.allclose(noise["fixed"], torch.full((3,), float(n * m)).double())
     assert torch.allclose(noise["pooled"], torch.full((3,), float(total)).double())
     assert torch.allclose(noise["per_sample"], n * torch.tensor([2.0, 2.0, 1.0]).double())
 
 
 @pytest.mark.parametrize("how", ["fixed", "pooled", "per_sample"])
-def test_where_nothing_is_missing_they_are_the_measure(how):
+def test_mask_measure_equals_the_measure_if_complete(how):
     measure = gauss_legendre(4)
     found = mask_measure(measure, torch.ones(5, 4, dtype=torch.bool), how)
     assert torch.allclose(found.weights, measure.weights.expand(5, 4), atol=1e-15)
     assert found.is_shared and len(found) == 4
 
 
-def test_nothing_observed_wrong_shapes_and_names_are_refused():
-    with pytest.raises(InputError, match="nothing was observed"):
+def test_mask_measure_rejects_invalid_arguments():
+    with pytest.raises(InputError, match="observed"):
         mask_measure(gauss_legendre(3), torch.zeros(3, 3, dtype=torch.bool))
-    with pytest.raises(InputError, match="one column a node"):
-        mask_measure(gauss_legendre(4), SEEN)
-    with pytest.raises(OptionError, match="normalisation"):
-        mask_measure(gauss_legendre(3), SEEN, "mean")
+    with pytest.raises(InputError, match="observed"):
+        mask_measure(gauss_legendre(4), OBSERVED)
+    with pytest.raises(OptionError, match="normalization"):
+        mask_measure(gauss_legendre(3), OBSERVED, "mean")

@@ -17,9 +17,9 @@ from ovkgp.inference.tasks.solvers.stochastic import (
     FreshTasks,
     NodeBatches,
     batch_gradient,
-    row_batches,
+    iterate_row_batches,
+    make_task_sampler,
     solve_stochastic,
-    task_batches,
 )
 from ovkgp.inference.tasks.solvers.streamed import StreamedProblem, TaskBatch
 from ovkgp.inference.tasks.solvers.streamed_lbfgs import solve_streamed
@@ -51,13 +51,13 @@ def test_b_33_within_one_per_cent_of_the_optimum_after_a_fixed_budget(name):
 
 
 def test_b_33_double_random_features_with_fresh_tasks():
-    """BT-102: features on both sides, θ ~ μ at every step; the objective of a fine rule judges."""
+    """BT-102: features on both sides, θ ~ μ at every step; evaluated by the objective of a fine rule."""
     X, y = sine(3000)
     phi = FeatureFactor(ORFF(rbf(0.5), 8, num_dims=2, random_state=0))
     psi = FeatureFactor(ORFF(rbf(3.0), 8, num_dims=1, random_state=0))
     measure = gauss_legendre(40)
     offset = torch.special.ndtri
-    problem = StreamedProblem.of(
+    problem = StreamedProblem.from_factor(
         phi, X, psi(measure.nodes[:, None]), y, IntegralLoss(Pinball(), measure), 1e-3, offset=offset(measure.nodes)
     )
     best = solve_streamed(problem, tolerance=1e-4).objective
@@ -66,10 +66,10 @@ def test_b_33_double_random_features_with_fresh_tasks():
     assert best * (1 - 1e-4) <= found.objective <= 1.01 * best
 
 
-def test_losses_of_whole_curves_take_all_nodes():
+def test_curve_losses_use_all_nodes():
     X, y = sine(1000)
     loss, tasks = CurveHuber(0.5, 2, MEASURE), torch.eye(4).double()
-    problem = StreamedProblem.of(lambda X: torch.cat([X, X**2], -1), X, tasks, y, loss, lam=0.01)
+    problem = StreamedProblem.from_factor(lambda X: torch.cat([X, X**2], -1), X, tasks, y, loss, lam=0.01)
     found = solve_stochastic(problem, rows=100, tasks=None, max_iter=300, random_state=0)
     assert found.objective <= 1.01 * solve_streamed(problem).objective
 
@@ -77,7 +77,7 @@ def test_losses_of_whole_curves_take_all_nodes():
 def test_independent_tasks_with_few_of_them_in_a_batch_do_not_diverge():
     y = torch.linspace(0, 1, 1001).double()[:, None]
     loss = IntegralLoss(Pinball(), gauss_legendre(12))
-    problem = StreamedProblem.of(torch.ones_like, y, torch.eye(12).double(), y, loss, lam=1e-4, random_state=0)
+    problem = StreamedProblem.from_factor(torch.ones_like, y, torch.eye(12).double(), y, loss, lam=1e-4, random_state=0)
     best = solve_streamed(problem, tolerance=1e-3).objective
     for seed in range(3):
         found = solve_stochastic(problem, rows=50, tasks=2, max_iter=500, random_state=seed)
@@ -101,48 +101,48 @@ def test_the_mean_of_the_iterates_beats_the_last_one(monkeypatch):
     assert averaged - least < 0.5 * (last - least)
 
 
-def test_it_is_reproducible_from_its_random_state():
+def test_solve_stochastic_is_reproducible():
     problem, options = streamed(1000), {"rows": 50, "tasks": 2, "max_iter": 30}
     first, again, other = (solve_stochastic(problem, random_state=seed, **options).weights for seed in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
-def test_a_good_start_is_kept():
+def test_solve_stochastic_keeps_a_good_initial_point():
     problem = streamed(4000)
     best = solve_streamed(problem, tolerance=1e-5)
-    found = solve_stochastic(problem, start=best.weights, max_iter=50, random_state=0)
+    found = solve_stochastic(problem, init=best.weights, max_iter=50, random_state=0)
     assert found.objective <= 1.01 * best.objective
 
 
-def test_its_solution_is_a_start_for_more():
+def test_solve_streamed_starts_from_a_stochastic_solution():
     problem = streamed(40_000)
     rough = solve_stochastic(problem, max_iter=200, random_state=0)
-    assert solve_streamed(problem, start=rough.weights, tolerance=1e-4).report.evaluations <= 12
+    assert solve_streamed(problem, init=rough.weights, tolerance=1e-4).report.evaluations <= 12
 
 
 def test_steps_count_as_parts_of_passes():
     report = solve_stochastic(streamed(4000), rows=40, max_iter=50, random_state=0).report
-    assert report.evaluations == 2  # half a pass of batches, and the one that judges
+    assert report.evaluations == 2  # half a pass of batches, and the last pass
 
 
 @pytest.mark.filterwarnings("default::ovkgp.exceptions.FitWarning")
-def test_a_gap_that_is_too_large_is_said():
+def test_solve_stochastic_warns_of_a_large_gap():
     with pytest.warns(FitWarning, match="duality gap"):
         assert not solve_stochastic(streamed(1000), max_iter=5, random_state=0).report.converged
 
 
 @pytest.mark.filterwarnings("default::ovkgp.exceptions.FitWarning")
 @pytest.mark.parametrize("call", [1, 4, 60])
-def test_ctrl_c_keeps_what_is_there(call):
+def test_solve_stochastic_keeps_the_weights_after_ctrl_c(call):
     problem, count = streamed(1000), 0
     rows, zero = problem.rows, in_memory(streamed(1000)).objective(torch.zeros(problem.shape).double()).item()
 
-    def interrupted(places):
+    def interrupted(indices):
         nonlocal count
         count += 1
         if count == call:
             raise KeyboardInterrupt
-        return rows(places)
+        return rows(indices)
 
     problem.rows = interrupted
     with pytest.warns(FitWarning, match="was interrupted"):
@@ -152,10 +152,10 @@ def test_ctrl_c_keeps_what_is_there(call):
     assert (found.objective < zero) == (call == 60)
 
 
-def test_bad_options_are_refused():
+def test_solve_stochastic_rejects_invalid_options():
     problem = streamed()
-    with pytest.raises(InputError, match="start"):
-        solve_stochastic(problem, start=torch.zeros(3, 3))
+    with pytest.raises(InputError, match="init"):
+        solve_stochastic(problem, init=torch.zeros(3, 3))
     for name in ("rows", "tasks", "max_iter"):
         with pytest.raises(OptionError, match=name):
             solve_stochastic(problem, **{name: 0})
@@ -175,12 +175,12 @@ def test_g_16_the_mean_over_batches_of_rows_and_single_nodes_is_the_gradient(tar
     options = OPTIONS | ({} if targets == "shared" else {"targets": normal(60, 6, seed=4)})
     problem = streamed(60, **options)
     W, mean = normal(*problem.shape), 0.0
-    for places in torch.randperm(60, generator=torch.Generator().manual_seed(0)).split(12):
+    for indices in torch.randperm(60, generator=torch.Generator().manual_seed(0)).split(12):
         for j, weight in enumerate(problem.loss.weights):
             one = torch.tensor([j])
             loss = IntegralLoss(Pinball(), TaskMeasure(problem.loss.nodes[one]))
             batch = TaskBatch(loss, problem.tasks[one], OFFSET[one], one)
-            mean += weight / 5 * batch_gradient(problem, W, places, batch)
+            mean += weight / 5 * batch_gradient(problem, W, indices, batch)
     torch.testing.assert_close(mean, full_gradient(problem, W), rtol=1e-12, atol=1e-13)
 
 
@@ -201,7 +201,7 @@ def test_g_16_draws_of_nodes_are_unbiased_for_weights_that_differ():
     problem = streamed(60, num_tasks=6, **OPTIONS)
     W, rng = normal(*problem.shape), np.random.default_rng(0)
     assert problem.loss.weights.max() > 2 * problem.loss.weights.min()
-    batches, rows = NodeBatches(problem, 3), row_batches(60, 7, rng)
+    batches, rows = NodeBatches(problem, 3), iterate_row_batches(60, 7, rng)
     draws = torch.stack([batch_gradient(problem, W, next(rows), batches(rng)) for _ in range(500)])
     assert within_errors(draws, full_gradient(problem, W))
 
@@ -214,47 +214,47 @@ def test_g_16_fresh_tasks_are_unbiased_for_the_integral(distribution):
     measure = gauss_legendre(400, distribution=distribution)
     offset = torch.sin(measure.nodes)
     loss = IntegralLoss(Pinball(), measure)
-    problem = StreamedProblem.of(lambda X: X, X, psi(measure.nodes[:, None]), y, loss, 0.1, offset=offset)
+    problem = StreamedProblem.from_factor(lambda X: X, X, psi(measure.nodes[:, None]), y, loss, 0.1, offset=offset)
     W, rng = 0.3 * normal(*problem.shape), np.random.default_rng(0)
-    fresh, places = FreshTasks(Pinball(), psi, 4, distribution, torch.sin), torch.arange(40)
-    draws = torch.stack([batch_gradient(problem, W, places, fresh(rng)) for _ in range(500)])
+    fresh, indices = FreshTasks(Pinball(), psi, 4, distribution, torch.sin), torch.arange(40)
+    draws = torch.stack([batch_gradient(problem, W, indices, fresh(rng)) for _ in range(500)])
     assert within_errors(draws, full_gradient(problem, W))
 
 
-def test_a_pass_of_batches_holds_each_row_once_and_no_two_passes_are_alike():
-    batches = list(islice(row_batches(12, 4, np.random.default_rng(0)), 6))
+def test_row_batches_hold_each_row_once_per_pass_in_a_new_order():
+    batches = list(islice(iterate_row_batches(12, 4, np.random.default_rng(0)), 6))
     first, second = torch.cat(batches[:3]), torch.cat(batches[3:])
     assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(12))
     assert first.tolist() != second.tolist()
 
 
 def test_a_batch_is_never_larger_than_the_data():
-    assert len(next(row_batches(5, 100, np.random.default_rng(0)))) == 5
+    assert len(next(iterate_row_batches(5, 100, np.random.default_rng(0)))) == 5
 
 
-def test_every_row_is_as_likely_where_a_pass_leaves_some_over():
+def test_row_batches_are_uniform_with_incomplete_passes():
     counts = torch.zeros(5)
-    for places in islice(row_batches(5, 3, np.random.default_rng(0)), 4000):
-        counts[places] += 1
+    for indices in islice(iterate_row_batches(5, 3, np.random.default_rng(0)), 4000):
+        counts[indices] += 1
     assert (counts / 4000 - 0.6).abs().max() < 0.05
 
 
-def test_all_nodes_some_or_fresh_ones():
+def test_task_sampler_draws_all_some_or_fresh_tasks():
     problem, rng = streamed(60), np.random.default_rng(0)
-    assert task_batches(problem, None)(rng) is None
-    assert task_batches(problem, 2)(rng).tasks.shape == (2, problem.shape[1])
+    assert make_task_sampler(problem, None)(rng) is None
+    assert make_task_sampler(problem, 2)(rng).tasks.shape == (2, problem.shape[1])
     fresh = FreshTasks(Pinball(), lambda nodes: nodes)
-    assert task_batches(problem, fresh) is fresh
+    assert make_task_sampler(problem, fresh) is fresh
 
 
-def test_what_cannot_be_drawn_is_refused():
+def test_task_sampler_rejects_invalid_arguments():
     X, y = sine(20)
-    curves = StreamedProblem.of(lambda X: X, X, torch.eye(4).double(), y, CurveHuber(0.5, 2, MEASURE), lam=0.1)
-    with pytest.raises(OptionError, match="whole curves"):
-        task_batches(curves, 2)
-    with pytest.raises(InputError, match="no targets of their own"):
-        task_batches(streamed(60, targets=normal(60, 6)), FreshTasks(Pinball(), lambda nodes: nodes))
+    curves = StreamedProblem.from_factor(lambda X: X, X, torch.eye(4).double(), y, CurveHuber(0.5, 2, MEASURE), lam=0.1)
+    with pytest.raises(OptionError, match="IntegralLoss"):
+        make_task_sampler(curves, 2)
+    with pytest.raises(InputError, match="targets"):
+        make_task_sampler(streamed(60, targets=normal(60, 6)), FreshTasks(Pinball(), lambda nodes: nodes))
     with pytest.raises(OptionError, match="tasks"):
-        task_batches(streamed(60), 0)
+        make_task_sampler(streamed(60), 0)
     with pytest.raises(OptionError, match="rows"):
-        next(row_batches(5, 0, np.random.default_rng(0)))
+        next(iterate_row_batches(5, 0, np.random.default_rng(0)))

@@ -6,7 +6,7 @@ from loss_cases import MEASURE, curve_losses, normal
 from streamed_cases import in_memory, sine, streamed
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.tasks.solvers import streamed as streamed_coordinates
+from ovkgp.inference.tasks.solvers import streamed as streamed_module
 from ovkgp.inference.tasks.solvers.certificates import Certificate
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.inference.tasks.solvers.streamed import (
@@ -14,7 +14,7 @@ from ovkgp.inference.tasks.solvers.streamed import (
     StreamedProblem,
     StreamedRun,
     TaskBatch,
-    target_unit,
+    estimate_target_unit,
     task_curvatures,
 )
 from ovkgp.losses import (
@@ -41,7 +41,7 @@ OPTIONS = {
 
 @pytest.mark.parametrize("kappa", [0.0, 0.1])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_pass_finds_what_is_found_in_memory(name, kappa):
+def test_evaluate_agrees_with_the_problem_in_memory(name, kappa):
     problem = streamed(**OPTIONS[name])
     dense, W = in_memory(problem), normal(*problem.shape, seed=5)
     found = problem.evaluate(W, kappa)
@@ -67,17 +67,17 @@ def test_the_gradient_is_that_of_the_smoothed_objective():
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 399, 1000])
-def test_the_size_of_a_chunk_does_not_matter(at_once):
+def test_evaluate_is_independent_of_the_chunk_size(at_once):
     problem = streamed(row_weights=WEIGHTS)
     W = normal(*problem.shape)
     whole = problem.evaluate(W, 0.1)
-    problem.rows_at_once = at_once
+    problem.max_chunk_rows = at_once
     found = problem.evaluate(W, 0.1)
     assert found.gap == pytest.approx(whole.gap, rel=1e-11)
     torch.testing.assert_close(found.gradient, whole.gradient, rtol=1e-11, atol=1e-13)
 
 
-def test_the_order_of_the_rows_does_not_matter_to_a_whole_pass():
+def test_evaluate_is_independent_of_the_order_of_rows():
     first, second = (streamed(random_state=seed) for seed in (0, 1))
     W = normal(*first.shape)
     assert not torch.equal(first.order, second.order)
@@ -94,7 +94,7 @@ def test_a_part_of_the_rows_is_the_problem_on_these_rows():
 def test_every_loss_between_curves_has_a_gap_that_bounds_the_error(loss):
     X, y = sine(60)
     tasks = torch.eye(len(MEASURE), dtype=torch.float64)
-    problem = StreamedProblem.of(lambda X: torch.cat([X, X**2], -1), X, tasks, y, loss, lam=0.05)
+    problem = StreamedProblem.from_factor(lambda X: torch.cat([X, X**2], -1), X, tasks, y, loss, lam=0.05)
     least = solve_primal(in_memory(problem), tolerance=1e-8)
     for seed in range(3):
         for kappa in (0.0, 0.3):
@@ -114,46 +114,48 @@ def test_a_batch_of_nodes_takes_its_columns_and_offsets():
     assert part.values(normal(*problem.shape)).shape == (3, 2)
 
 
-def test_only_what_has_kinks_is_smoothed():
+def test_smoothing_is_zero_for_smooth_losses():
     assert streamed(loss=Pinball()).smoothing(1e-9) == 1e-9
     assert streamed(loss=Square()).smoothing(0.01) == 0.0
     assert streamed(loss=Square()).smoothing(1.0) == 1.0
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------------
+# --- invalid data ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "match"),
     [
-        ({"targets": torch.zeros(0, 1)}, "for each target"),
-        ({"targets": torch.zeros(400, 1).double() / 0}, "NaN or infinite"),
-        ({"targets": torch.zeros(400, 5)}, "targets must be"),
+        ({"targets": torch.zeros(0, 1)}, "X must"),
+        ({"targets": torch.zeros(400, 1).double() / 0}, "targets"),
+        ({"targets": torch.zeros(400, 5)}, "targets"),
         ({"row_weights": torch.ones(399)}, "row_weights"),
         ({"row_weights": -torch.ones(400)}, "row_weights"),
         ({"row_weights": torch.ones(400) / 0}, "row_weights"),
-        ({"offset": torch.zeros(5)}, "offset must be 6"),
+        ({"offset": torch.zeros(5)}, "offset"),
     ],
 )
-def test_bad_data_is_refused(options, words):
-    with pytest.raises(InputError, match=words):
+def test_streamed_problem_rejects_invalid_data(options, match):
+    with pytest.raises(InputError, match=match):
         streamed(**options)
 
 
-def test_a_vector_of_targets_is_refused():
+def test_streamed_problem_rejects_a_vector_of_targets():
     X, y = sine(5)
-    with pytest.raises(InputError, match="targets must be"):
-        StreamedProblem.of(lambda X: X, X, torch.eye(2), y[:, 0], IntegralLoss(Pinball(), gauss_legendre(2)), lam=1.0)
+    with pytest.raises(InputError, match="targets"):
+        StreamedProblem.from_factor(
+            lambda X: X, X, torch.eye(2), y[:, 0], IntegralLoss(Pinball(), gauss_legendre(2)), lam=1.0
+        )
 
 
-def test_nodes_of_its_own_for_each_row_are_refused():
+def test_streamed_problem_rejects_separate_nodes_per_row():
     X, y = sine(5)
     loss = IntegralLoss(LogCosh(1.0), TaskMeasure(torch.rand(5, 2)))
-    with pytest.raises(InputError, match="one set of nodes"):
-        StreamedProblem.of(lambda X: X, X, torch.eye(2), y, loss, lam=1.0)
+    with pytest.raises(InputError, match="tasks"):
+        StreamedProblem.from_factor(lambda X: X, X, torch.eye(2), y, loss, lam=1.0)
 
 
-def test_a_lambda_that_is_not_positive_is_refused():
+def test_streamed_problem_rejects_a_nonpositive_lam():
     with pytest.raises(OptionError, match="lam"):
         streamed(lam=0.0)
 
@@ -167,15 +169,20 @@ def normal_curvature(coordinates, kappa):
         return coordinates.gradient(problem.evaluate(W, kappa).gradient).flatten()
 
     steps = 1e-4 * torch.eye(size, dtype=torch.float64).view(size, *problem.shape)
-    return torch.stack([(slope(fit + coordinates.back(d)) - slope(fit - coordinates.back(d))) / 2e-4 for d in steps])
+    return torch.stack(
+        [
+            (slope(fit + coordinates.from_coordinates(d)) - slope(fit - coordinates.from_coordinates(d))) / 2e-4
+            for d in steps
+        ]
+    )
 
 
-def test_there_and_back():
+def test_coordinates_are_inverse_to_each_other():
     coordinates = StreamedCoordinates(streamed(), unit=1.0)
     W, U = normal(*coordinates.problem.shape), normal(*coordinates.problem.shape, seed=1)
-    torch.testing.assert_close(coordinates.back(coordinates.into(W)), W)
+    torch.testing.assert_close(coordinates.from_coordinates(coordinates.to_coordinates(W)), W)
     inner = (coordinates.gradient(W) * U).sum()  # the chain rule: ⟨∇_U, U⟩ = ⟨∇_W, W(U)⟩
-    torch.testing.assert_close(inner, (W * coordinates.back(U)).sum())
+    torch.testing.assert_close(inner, (W * coordinates.from_coordinates(U)).sum())
 
 
 @pytest.mark.parametrize("options", [{}, {"row_weights": WEIGHTS}])
@@ -185,20 +192,22 @@ def test_the_square_loss_has_curvature_one_in_all_directions(options):
     torch.testing.assert_close(hessian, torch.eye(len(hessian)).double(), rtol=1e-6, atol=1e-6)
 
 
-def test_quantiles_have_nearly_even_curvature_at_a_fit_and_much_less_so_in_the_first_coordinates():
+def test_coordinates_precondition_quantile_problems():
     problem = streamed(2000, num_frequencies=3, num_tasks=4, lam=1e-4)
-    coordinates = StreamedCoordinates(problem, target_unit(problem))
+    coordinates = StreamedCoordinates(problem, estimate_target_unit(problem))
     coordinates.adapt(solve_primal(in_memory(problem), tolerance=1e-5).weights)
     hessian = normal_curvature(coordinates, 0.1)
-    into = torch.stack(
-        [coordinates.into(d).flatten() for d in torch.eye(len(hessian)).double().view(-1, *problem.shape)]
+    to_coordinates = torch.stack(
+        [coordinates.to_coordinates(d).flatten() for d in torch.eye(len(hessian)).double().view(-1, *problem.shape)]
     )
-    spread, plain = (torch.linalg.cond(matrix).item() for matrix in (hessian, into @ hessian @ into.T))
-    assert spread < 6 < 100 < plain
+    adapted, original = (
+        torch.linalg.cond(matrix).item() for matrix in (hessian, to_coordinates @ hessian @ to_coordinates.T)
+    )
+    assert adapted < 6 < 100 < original
 
 
 def test_effective_dimensions_are_degrees_of_freedom():
-    """Of the square loss: tr A (A + λ)⁻¹, with A the normal matrix."""
+    """For the square loss they are tr A (A + λ)⁻¹, with A the normal matrix."""
     problem = streamed(loss=Square(), lam=1e-2, num_frequencies=4)
     dense = in_memory(problem)
     A = torch.kron(dense.inputs.T @ dense.inputs / 400, dense.tasks.T @ (dense.loss.weights[:, None] * dense.tasks))
@@ -208,12 +217,12 @@ def test_effective_dimensions_are_degrees_of_freedom():
     assert 1 < tasks <= min(6, dimension)
 
 
-def test_only_a_sample_of_the_rows_is_seen(monkeypatch):
-    monkeypatch.setattr(streamed_coordinates, "MIN_ROWS", 50)
-    monkeypatch.setattr(streamed_coordinates, "ROWS_EACH", 4)
+def test_coordinates_use_a_sample_of_the_rows(monkeypatch):
+    monkeypatch.setattr(streamed_module, "MIN_ROWS", 50)
+    monkeypatch.setattr(streamed_module, "ROWS_PER_COORDINATE", 4)
     problem, observed = streamed(), []
     rows = problem.rows
-    problem.rows = lambda places: observed.append(len(places)) or rows(places)
+    problem.rows = lambda indices: observed.append(len(indices)) or rows(indices)
     StreamedCoordinates(problem, 1.0)
     assert sum(observed) == 2 * 4 * 16  # once for the inputs, once for the tasks
 
@@ -236,70 +245,70 @@ def test_tasks_without_any_curvature_are_given_one():
 @pytest.mark.parametrize("loss", [Pinball(), PinballEnvelope(0.1), Square()], ids=str)
 def test_the_unit_scales_with_the_targets_and_not_with_the_rows(loss):
     _, y = sine(400)
-    units = [target_unit(streamed(loss=loss, targets=scale * y)) for scale in (1.0, 10.0)]
+    units = [estimate_target_unit(streamed(loss=loss, targets=scale * y)) for scale in (1.0, 10.0)]
     assert units[1] / units[0] == pytest.approx(1.0 if isinstance(loss, Square) else 10.0, rel=0.1)
-    assert target_unit(streamed(loss=loss), num_rows=200) == pytest.approx(units[0], rel=0.2)
+    assert estimate_target_unit(streamed(loss=loss), num_rows=200) == pytest.approx(units[0], rel=0.2)
 
 
-def test_the_unit_of_nothing_is_one():
-    assert target_unit(streamed(targets=torch.zeros(400, 1).double())) == 1.0
-    assert target_unit(streamed(row_weights=torch.zeros(400))) == 1.0
+def test_target_unit_is_one_for_zero_targets():
+    assert estimate_target_unit(streamed(targets=torch.zeros(400, 1).double())) == 1.0
+    assert estimate_target_unit(streamed(row_weights=torch.zeros(400))) == 1.0
 
 
-def test_targets_too_large_to_square_are_refused():
-    with pytest.raises(InputError, match="scale them"):
-        target_unit(streamed(targets=torch.full((400, 1), 1e200, dtype=torch.float64)))
+def test_target_unit_rejects_targets_whose_squares_overflow():
+    with pytest.raises(InputError, match="Scale"):
+        estimate_target_unit(streamed(targets=torch.full((400, 1), 1e200, dtype=torch.float64)))
 
 
-def looked(run, scales=(0.0, 1.0, 0.3)):
+def evaluated(run, scales=(0.0, 1.0, 0.3)):
     W = solve_primal(in_memory(run.problem), tolerance=1e-5).weights
     for scale in scales:
-        run.look_at(scale * W)
+        run.evaluate_at(scale * W)
     return run
 
 
-def test_it_remembers_what_a_certificate_in_memory_does():
+def test_streamed_run_agrees_with_a_certificate_in_memory():
     problem = streamed()
     run, certificate = StreamedRun(problem, 1e-6, 10), Certificate(in_memory(problem))
     for seed in range(4):
         W = 0.1 * normal(*problem.shape, seed=seed)
-        run.look_at(W)
-        certificate.look_at(W)
+        run.evaluate_at(W)
+        certificate.evaluate_at(W)
     assert run.objective == pytest.approx(certificate.objective, rel=1e-12)
     assert run.gap == pytest.approx(certificate.gap, rel=1e-9)
     assert torch.equal(run.weights, certificate.weights)
 
 
-def test_the_best_is_kept_and_the_history_never_rises():
-    run = looked(StreamedRun(streamed(), 1e-6, 10))
+def test_streamed_run_keeps_the_best_value():
+    run = evaluated(StreamedRun(streamed(), 1e-6, 10))
     assert list(run.history) == sorted(run.history, reverse=True) and len(run.history) == 3
     assert run.objective == run.problem.evaluate(run.weights, 0.0).objective
     assert run.gap >= 0
 
 
-def test_a_part_of_the_rows_proves_nothing():
+def test_evaluation_on_part_of_the_rows_does_not_update_the_gap():
     run = StreamedRun(streamed(), 1e-6, 10)
-    run.look_at(run.weights, 0.1, 100)
-    assert run.history == [] and not run.done and run.passes == pytest.approx(0.25)
+    run.evaluate_at(run.weights, 0.1, 100)
+    assert run.history == [] and not run.is_done and run.passes == pytest.approx(0.25)
 
 
-def test_before_the_first_look_nothing_is_done():
+def test_streamed_run_is_not_done_before_the_first_evaluation():
     run = StreamedRun(streamed(), 1e-6, 10)
-    assert not run.done and not run.over
+    assert not run.is_done and not run.is_over
 
 
 def test_the_report_counts_passes_rows_and_entries():
     weights = torch.ones(400)
     weights[:10] = 0
     run = StreamedRun(streamed(row_weights=weights), 1e-6, 10)
-    with pytest.warns(FitWarning, match="raise max_iter"):
-        solution = run.run(lambda bar: (run.look_at(run.weights), run.look_at(run.weights, 0.1, 100)))
+    with pytest.warns(FitWarning, match="max_iter"):
+        solution = run.run(lambda bar: (run.evaluate_at(run.weights), run.evaluate_at(run.weights, 0.1, 100)))
     report = solution.report
     assert (report.num_rows, report.num_observed, report.evaluations) == (400, 390 * 6, 2)
     assert solution.objective == report.objective and not report.converged
 
 
-def test_ctrl_c_before_the_first_look_is_followed_by_one():
+def test_ctrl_c_before_the_first_evaluation_is_followed_by_one():
     run = StreamedRun(streamed(), 1e-6, 10)
 
     def search(bar):
@@ -313,7 +322,7 @@ def test_ctrl_c_before_the_first_look_is_followed_by_one():
     )
 
 
-def test_a_tolerance_must_be_positive_and_steps_whole():
+def test_streamed_run_rejects_invalid_options():
     for tolerance in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(OptionError, match="tolerance"):
             StreamedRun(streamed(), tolerance, 10)

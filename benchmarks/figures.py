@@ -1,6 +1,6 @@
-"""Pictures of the experiments, drawn without a screen.
+"""Figures of the experiments, without a display.
 
-A module for the scripts beside it; run by itself it does nothing.
+Imported by the scripts of this folder; not a script.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def pyplot():
-    """matplotlib's, which is loaded where a picture is asked for."""
+    """Import and return matplotlib.pyplot."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -19,7 +19,7 @@ def pyplot():
 
 
 def save(figure, folder: Path, name: str) -> Path:
-    """Write a figure as name.png into a folder, which is made, and close it."""
+    """Write a figure as name.png into a folder, which is created, and close it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.png"
     figure.savefig(path, dpi=130)

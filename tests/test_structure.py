@@ -1,0 +1,43 @@
+"""Limits on the layout of the package, by `tools/structure.py`."""
+
+import importlib.util
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "tools" / "structure.py"
+
+
+@pytest.fixture(scope="module")
+def structure():
+    spec = importlib.util.spec_from_file_location("structure", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_package_has_few_files_and_no_crowded_folder(structure):
+    modules = structure.find_modules()
+    assert len(modules) <= 285
+    assert max(Counter(path.parent for path in modules.values()).values()) <= 20
+
+
+def test_package_has_few_modules_with_one_importer(structure):
+    modules = structure.find_modules()
+    single = structure.find_single_importers(modules, structure.build_graph(modules))
+    assert len(single) <= 45
+
+
+def test_graph_follows_reexported_names(structure):
+    modules = structure.find_modules()
+    graph = structure.build_graph(modules)
+    # `from ovkgp.kernels import HelmholtzKernel` is an import of the module that defines it
+    assert graph.has_edge("ovkgp.inference.model.parameter_vector", "ovkgp.kernels.fields")
+
+
+def test_words_are_counted(structure, tmp_path, capsys):
+    (tmp_path / "patterns").write_text("numpydoc never occurs here\n^class GPRegressor\\b\n", encoding="utf-8")
+    structure.print_words(tmp_path / "patterns")
+    counts = [int(line.split()[0]) for line in capsys.readouterr().out.splitlines()]
+    assert counts == [0, 1, 1]
