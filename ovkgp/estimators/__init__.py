@@ -1,4 +1,4 @@
-"""How does a scikit-learn user get it? Estimators whose predictions come with their uncertainty."""
+"""Estimators with a scikit-learn interface, whose predictions have uncertainties."""
 
 from __future__ import annotations
 

@@ -91,6 +91,7 @@ def test_demo_data_file_holds_fitted_data(tmp_path, quick, found):
     np.testing.assert_allclose(table, ocean.X.join(ocean.Y), atol=6e-5)  # four digits
 
 
+@pytest.mark.slow
 def test_demo_is_reproducible(tmp_path, small, monkeypatch):
     monkeypatch.setattr(demo, "write_report", lambda model, path, **options: path.write_text(str(options["notes"])))
 

@@ -1,1 +1,1 @@
-"""Common."""
+"""Parts that the estimators share: base classes, validation, scaling, options, named kernels, streaming and summaries."""

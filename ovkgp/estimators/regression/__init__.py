@@ -1,1 +1,1 @@
-"""Regression."""
+"""Gaussian-process regression: `GPRegressor`, its training, and its hyperparameter draws."""

@@ -1,1 +1,1 @@
-"""Ridge."""
+"""Ridge estimators and the classifiers and online learners built on them."""

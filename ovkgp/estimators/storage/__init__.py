@@ -1,1 +1,1 @@
-"""Storage."""
+"""Saving and loading of fitted estimators."""

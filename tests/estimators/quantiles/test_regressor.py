@@ -264,7 +264,7 @@ def test_distribution_has_the_predicted_quantiles(fitted, sine):
     np.testing.assert_allclose(inside, np.broadcast_to(LEVELS, (5, 5)), atol=1e-8)
 
 
-@pytest.mark.parametrize("level", [0.5, 0.9])
+@pytest.mark.parametrize("level", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
 def test_calibrated_intervals_have_nominal_coverage(level):
     """Few rows and many inputs, where uncalibrated intervals are far too narrow."""
     proportions = {}

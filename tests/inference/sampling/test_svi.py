@@ -171,6 +171,7 @@ def _short(monkeypatch):
     monkeypatch.setattr(svi, "MAX_WINDOWS_PER_STEP_SIZE", 3)
 
 
+@pytest.mark.slow
 def test_batch_svi_center_is_collapsed_mode_with_smaller_std(_short):
     gp, X, Y = problem()
     before, state = {name: value.clone() for name, value in gp.state_dict().items()}, GlobalState()
