@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 
 _SUBPACKAGES = ("criticism", "datasets", "estimators", "exceptions", "features", "inference", "kernels", "losses")
 _SUBPACKAGES += ("plotting", "recipes")
-_NAMES = {
+_NAMES = {  # Top-level names and the subpackages that define them
     "BayesSearchCV": "estimators",
     "ConstrainedORFF": "estimators",
     "GPRegressor": "estimators",
@@ -40,7 +40,6 @@ _NAMES = {
     "to_long": "inference",
     "to_wide": "inference",
 }
-"""Top-level names and the subpackages that define them."""
 
 __all__ = ["__version__", *_NAMES, *_SUBPACKAGES]
 __getattr__, __dir__ = lazy_names(__name__, _NAMES, _SUBPACKAGES)

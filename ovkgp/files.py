@@ -43,6 +43,5 @@ class Snapshot:
         status = os.fstat(file.fileno())
         if (status.st_size, status.st_mtime_ns) != (self.size, self.modified_ns):
             raise InputError(
-                f"'{self.path}' was changed after the stream was made ({self.size} bytes then, {status.st_size} now). "
-                "Wait until it is written completely, then make a new stream."
+                f"'{self.path}' was changed after the stream was made ({self.size} bytes then, {status.st_size} now). Wait until it is written completely, then make a new stream."
             )

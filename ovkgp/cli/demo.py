@@ -36,14 +36,10 @@ from ovkgp.exceptions import OptionError
 from ovkgp.plotting import write_report
 
 FIGURE, REPORT, DATA = FILES = ("currents.png", "report.html", "drifters.csv")
-NUM_STEPS = 9
-"""Five models, the Bayesian fit, the figure, the report, and moving the files to the output folder."""
+NUM_STEPS = 9  # five models, the Bayesian fit, the figure, the report, and moving the files to the output folder
 DOTS_PER_INCH = 110
 COLUMNS = ("\nmodel", "log\nevidence", "\nLOO", "RMSE\n(m/s)", "log\ndensity", "90 %\ncoverage", "\nseconds")
-CAPTION = (
-    "Ground truth and fully Bayesian posterior: the current, and its two Helmholtz parts over their scalars. "
-    "Gray is the standard deviation; contours below zero are dashed."
-)
+CAPTION = "Ground truth and fully Bayesian posterior: the current, and its two Helmholtz parts over their scalars. Gray is the standard deviation; contours below zero are dashed."
 
 
 def run(out: Path, seed: int) -> None:

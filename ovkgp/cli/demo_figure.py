@@ -22,10 +22,8 @@ from ovkgp.cli.demo_models import OceanData
 from ovkgp.plotting.axes import ACCENT_COLOR, INK_COLOR, LINE_COLOR
 from ovkgp.plotting.fields import LIGHT_GRAYS, compute_opacity, make_grid, predict_field, predict_scalar
 
-NUM_ARROWS, NUM_SHADES = 18, 81
-"""Number of arrows and of shaded points along the longer side."""
-ARROW_SCALE = 0.11
-"""Scale of all arrows, in m/s per km: neighbors hardly overlap."""
+NUM_ARROWS, NUM_SHADES = 18, 81  # number of arrows and of shaded points along the longer side
+ARROW_SCALE = 0.11  # scale of all arrows, in m/s per km: neighbors hardly overlap
 SIGNED_COLORS = ListedColormap(colormaps["RdBu_r"](np.linspace(0.2, 0.8, 256)), "light red and blue")
 """Diverging colors without the darkest shades, which would hide the arrows; contours below zero are also dashed."""
 COLORBAR_OPTIONS = {"location": "bottom", "shrink": 0.75, "aspect": 40}

@@ -21,14 +21,13 @@ from ovkgp.estimators.selection.compare_kernels import compute_standard_error
 from ovkgp.estimators.selection.predictive_scores import compute_loo_densities, run_psis_loo, score_heldout_rows
 from ovkgp.exceptions import FitWarning
 
-KERNELS = {
+KERNELS = {  # kernels by the name of the model in the table
     "Helmholtz": "helmholtz",
     "curl-free": "curl_free",
     "divergence-free": "divergence_free",
     "ICM": "decomposable",
     "independent": "independent",
 }
-"""Kernels by the name of the model in the table."""
 NUM_ROWS = 150
 NOISE = 0.05**2
 GRID = (41, 25)

@@ -22,8 +22,7 @@ from ovkgp.features.bounds import measured_error, required_features, suggest_fea
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
 
 STRUCTURES = ("decomposable", "curl_free", "divergence_free")
-FREQUENCY_COUNTS = (30, 100, 300, 1000, 3000)
-"""Values of D at which the error is measured."""
+FREQUENCY_COUNTS = (30, 100, 300, 1000, 3000)  # values of D at which the error is measured
 NUM_POINTS, NUM_REPEATS = 20, 5
 FAILURE_PROBABILITY = 0.05
 

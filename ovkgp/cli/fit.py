@@ -38,8 +38,7 @@ def fit_command(
         bool | None,
         typer.Option(
             "--stream/--no-stream",
-            help="Read the table in chunks, in constant memory; only for recipes that can use random features. By default, files over "
-            "256 MB are streamed if the recipe supports it.",
+            help="Read the table in chunks, in constant memory; only for recipes that can use random features. By default, files over 256 MB are streamed if the recipe supports it.",
             show_default=False,
         ),
     ] = None,

@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 
     from ovkgp.inference.statistics.distributed import Ranks
 
-GAUSSIAN_LIKELIHOODS = ("gaussian", "by_values")
-"""Likelihoods that are Gaussian, or may be once the outputs are read."""
+GAUSSIAN_LIKELIHOODS = ("gaussian", "by_values")  # likelihoods that are Gaussian, or may be once the outputs are read
 CANDIDATES = ("independent", "decomposable")
 """The kernels that kernel="auto" compares; the checkpoint of each ends with its name."""
-STREAMING_THRESHOLD_BYTES = 256 * 2**20
-"""File size above which a table is read in chunks if the model supports it."""
+STREAMING_THRESHOLD_BYTES = 256 * 2**20  # file size above which a table is read in chunks if the model supports it
 MAX_LISTED_NAMES = 12
 
 
@@ -125,8 +123,7 @@ class FitJob:
             if not files.present:
                 raise
             raise OptionError(
-                f"{describe_os_error(error)} The training is stored in '{files.path}'. Once '{self.out}' can be written, run "
-                "the same command with --resume."
+                f"{describe_os_error(error)} The training is stored in '{files.path}'. Once '{self.out}' can be written, run the same command with --resume."
             ) from error
 
     @property

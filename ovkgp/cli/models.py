@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from ovkgp.recipes import Recipe
 
-MIN_WIDE_COLUMNS = 120
-"""Terminal width from which the estimators have a separate column."""
+MIN_WIDE_COLUMNS = 120  # terminal width from which the estimators have a separate column
 
 
 def models_command(

@@ -33,8 +33,7 @@ TARGET_KINDS = {
     "SimplexClassifier": "label",
 }
 """Kind of target by name of the estimator; all others learn "many" columns."""
-MIN_PROGRESS_BYTES = 32 * 2**20
-"""File size above which reading shows progress."""
+MIN_PROGRESS_BYTES = 32 * 2**20  # file size above which reading shows progress
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET_SUFFIXES = (".parquet", ".pq")
 WRITABLE_SUFFIXES = (*DELIMITERS, *PARQUET_SUFFIXES)

@@ -14,8 +14,7 @@ from scipy.stats import binom
 from ovkgp.criticism.predictive_distributions import predictive
 from ovkgp.exceptions import InputError, OptionError
 
-LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())
-"""5 %, 10 %, …, 95 %."""
+LEVELS = tuple(np.round(np.arange(0.05, 1.0, 0.05), 2).tolist())  # 5 %, 10 %, …, 95 %
 
 
 def pit_values(estimator, X=None, Y=None) -> np.ndarray:

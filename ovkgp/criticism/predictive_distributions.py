@@ -21,8 +21,7 @@ from ovkgp.exceptions import OptionError
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.prediction import normal_cdf
 
-MAX_SCORE = 8.2
-"""Largest normal score that a double-precision u can represent."""
+MAX_SCORE = 8.2  # largest normal score that a double-precision u can represent
 
 
 def training_data(estimator) -> tuple[np.ndarray, np.ndarray] | None:
@@ -129,8 +128,7 @@ def check_predictive(estimator) -> None:
     check_is_fitted(estimator)
     if not hasattr(estimator, "predictive"):
         raise OptionError(
-            f"{type(estimator).__name__} has no predictive distributions. Use GPRegressor, OVKRidge, ORFFRidge or "
-            "InfiniteQuantileRegressor."
+            f"{type(estimator).__name__} has no predictive distributions. Use GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor."
         )
 
 

@@ -9,11 +9,9 @@ Examples
 'stream'
 """
 
-from __future__ import annotations
-
 from ovkgp.lazy import lazy_names
 
-_NAMES = {
+_NAMES = {  # public names and the modules that define them
     "BadRow": "columns",
     "DataWarning": "columns",
     "Sample": "samples",
@@ -31,7 +29,6 @@ _NAMES = {
     "make_two_moons": "semi_supervised",
     "stream": "streams",
 }
-"""Public names and the modules that define them."""
 
 __all__ = [*_NAMES]
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)

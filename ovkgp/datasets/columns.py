@@ -16,14 +16,9 @@ import numpy as np
 
 from ovkgp.exceptions import InputError
 
-MAX_LISTED_COLUMNS = 20
-"""Number of columns of a wide table that a message lists."""
-
-MAX_STORED_BAD_ROWS = 100
-"""Number of bad rows that a report stores."""
-
-MAX_LISTED_BAD_ROWS = 5
-"""Number of bad rows that a message lists."""
+MAX_LISTED_COLUMNS = 20  # number of columns of a wide table that a message lists
+MAX_STORED_BAD_ROWS = 100  # number of bad rows that a report stores
+MAX_LISTED_BAD_ROWS = 5  # number of bad rows that a message lists
 
 
 class DataWarning(UserWarning):

@@ -19,8 +19,7 @@ from ovkgp.datasets.columns import BadRowLog, Columns
 from ovkgp.exceptions import InputError
 from ovkgp.files import Snapshot
 
-BLOCK_BYTES = 8 * 2**20
-"""Size of the blocks that are read, and the maximum length of a line."""
+BLOCK_BYTES = 8 * 2**20  # size of the blocks that are read, and the maximum length of a line
 
 CHUNK_BYTES = 64 * 1024
 """Size of the chunks into which a block with a bad row is split; only chunks with a bad row are parsed line by line."""
@@ -113,8 +112,7 @@ def _parse_header(line: bytes, separator: str, snapshot: Snapshot) -> tuple[str,
         (names,) = csv.reader([content.decode("utf-8")], delimiter=separator, strict=True)
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(
-            f"The header of '{snapshot.path}' cannot be read ({error}). Write it as one line of UTF-8 text, without "
-            "names over several lines."
+            f"The header of '{snapshot.path}' cannot be read ({error}). Write it as one line of UTF-8 text, without names over several lines."
         ) from error
     return tuple(name.strip() for name in names)
 
@@ -137,8 +135,7 @@ def _rest_of_line(file: BinaryIO) -> bytes:
     line = file.readline(BLOCK_BYTES)
     if len(line) == BLOCK_BYTES and not line.endswith(b"\n"):
         raise InputError(
-            f"'{file.name}' has a line of more than {BLOCK_BYTES >> 20} MB near byte {file.tell()}. Check that it is a "
-            "text table with line ends LF or CRLF."
+            f"'{file.name}' has a line of more than {BLOCK_BYTES >> 20} MB near byte {file.tell()}. Check that it is a text table with line ends LF or CRLF."
         )
     return line
 

@@ -16,16 +16,11 @@ from ovkgp.datasets.fields import GaussianField
 from ovkgp.datasets.samples import INPUTS, LABELS, NOISE, TRUTH, Sample, add_noise, make_rng
 from ovkgp.exceptions import OptionError
 
-WIDTHS_KM = np.array([100.0, 60.0])
-"""Widths of the region from west to east and from south to north."""
-NUM_REPORTS = 5
-"""Number of positions per drifter."""
-REPORT_INTERVAL_HOURS = 4.0
-"""Time between two reports."""
-STEP_STD_KM = 1.0
-"""Standard deviation of the random part of a step."""
-KM_PER_HOUR = 3.6
-"""Speed of a current of 1 m/s."""
+WIDTHS_KM = np.array([100.0, 60.0])  # widths of the region from west to east and from south to north
+NUM_REPORTS = 5  # number of positions per drifter
+REPORT_INTERVAL_HOURS = 4.0  # time between two reports
+STEP_STD_KM = 1.0  # standard deviation of the random part of a step
+KM_PER_HOUR = 3.6  # speed of a current of 1 m/s
 
 
 class Currents:

@@ -15,7 +15,7 @@ from ovkgp.checks import as_seed, check_integer, check_nonnegative
 from ovkgp.datasets.samples import INPUTS, NOISE, TRUTH, check_points, make_rng
 from ovkgp.exceptions import InputError
 
-VALENCE_AROUSAL = {
+VALENCE_AROUSAL = {  # mean valence and arousal of each emotion, before projection to the unit circle
     "neutral": (0.0, 0.0),
     "fear": (-0.12538, 0.76558),
     "anger": (-0.45234, 0.56560),
@@ -25,7 +25,6 @@ VALENCE_AROUSAL = {
     "surprise": (0.17960, 0.68948),
     "contempt": (-0.51385, 0.58256),
 }
-"""Mean valence and arousal of each emotion, before projection to the unit circle."""
 EMOTIONS = ("neutral", "fear", "anger", "disgust", "happy", "sad", "surprise")
 NUM_TRAITS, TRAIT_DECAY = 12, 0.8
 LANDMARK_STD, PERSON_AMPLITUDE_STD, SESSION_AMPLITUDE_STD = 0.02, 0.25, 0.1

@@ -16,11 +16,8 @@ from ovkgp.datasets.columns import BadRowLog, Columns
 from ovkgp.exceptions import InputError
 from ovkgp.files import Snapshot
 
-BATCH_ROWS = 65536
-"""Number of rows read at a time."""
-
-BUFFER_BYTES = 2**20
-"""Number of bytes read at a time per column, so that a large row group is not loaded as a whole."""
+BATCH_ROWS = 65536  # number of rows read at a time
+BUFFER_BYTES = 2**20  # number of bytes read at a time per column, so that a large row group is not loaded as a whole
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,7 @@ class ParquetTable:
         for label, index in zip(map(columns.label, range(len(indices))), indices, strict=True):
             if not _is_numeric(schema.field(index).type):
                 raise InputError(
-                    f"{label} of '{snapshot.path}' must be numeric, got type {schema.field(index).type}. Convert the "
-                    "column or name another."
+                    f"{label} of '{snapshot.path}' must be numeric, got type {schema.field(index).type}. Convert the column or name another."
                 )
         if num_rows == 0:
             raise InputError(f"'{snapshot.path}' has columns and no rows.")

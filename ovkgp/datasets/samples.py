@@ -21,8 +21,7 @@ from ovkgp.features import ORFF
 INPUTS, TRUTH, FEATURES, NOISE, LABELS, REFERENCE, OUTPUT_MATRIX, COVARIANCE = range(8)
 """Independent random streams of a seed."""
 
-CHUNK_ENTRIES = 2**22
-"""Maximum number of features, rows times columns, in memory at once."""
+CHUNK_ENTRIES = 2**22  # maximum number of features, rows times columns, in memory at once
 
 
 class Sample(NamedTuple):

@@ -151,8 +151,7 @@ def _keep_labels(X: np.ndarray, classes: np.ndarray, truth: NearestCurve, num_la
     num_labels, smallest = check_integer("num_labels", num_labels), np.bincount(classes).min()
     if num_labels > smallest:
         raise OptionError(
-            f"num_labels must be at most the size of the smallest class, {smallest} of the {len(X)} rows, got "
-            f"{num_labels}. Generate more rows or fewer labels."
+            f"num_labels must be at most the size of the smallest class, {smallest} of the {len(X)} rows, got {num_labels}. Generate more rows or fewer labels."
         )
     rng, Y = make_rng(seed, LABELS), np.full((len(X), truth.codes.shape[1]), np.nan)
     for index, code in enumerate(truth.codes):

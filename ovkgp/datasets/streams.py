@@ -241,8 +241,7 @@ def _open_table(snapshot: Snapshot, columns: Columns, separator: str) -> CsvTabl
         return ParquetTable.open(snapshot, columns)
     if suffix not in CSV_SUFFIXES:
         raise OptionError(
-            f"'{snapshot.path}' must be a text table ({', '.join(CSV_SUFFIXES)}) or Parquet "
-            f"({', '.join(PARQUET_SUFFIXES)}), got the suffix {suffix!r}. Rename, unpack or convert it."
+            f"'{snapshot.path}' must be a text table ({', '.join(CSV_SUFFIXES)}) or Parquet ({', '.join(PARQUET_SUFFIXES)}), got the suffix {suffix!r}. Rename, unpack or convert it."
         )
     return CsvTable.open(snapshot, columns, "\t" if suffix == ".tsv" and separator == "," else separator)
 

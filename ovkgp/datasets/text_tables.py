@@ -28,8 +28,7 @@ from ovkgp.datasets.streams import PARQUET_SUFFIXES, TableStream
 from ovkgp.exceptions import InputError
 from ovkgp.files import Snapshot
 
-CHUNK_ROWS = 8192
-"""Number of rows per chunk."""
+CHUNK_ROWS = 8192  # number of rows per chunk
 
 
 class TextChunk(NamedTuple):
@@ -80,8 +79,6 @@ class TextTable:
             raise InputError(f"{log.source} has no usable rows{log.report().first_reasons()}.")
         log.warn(stacklevel=2)
 
-    # --- text tables ------------------------------------------------------------------------------------------------
-
     def _read_csv(self, snapshot: Snapshot, columns: Columns, log: BadRowLog) -> Iterator[tuple[np.ndarray, dict]]:
         separator = self._separator(snapshot)
         header, start = read_header(snapshot, separator)
@@ -128,8 +125,6 @@ class TextTable:
 
     def _separator(self, snapshot: Snapshot) -> str:
         return "\t" if snapshot.path.suffix.lower() == ".tsv" and self.separator == "," else self.separator
-
-    # --- Parquet ----------------------------------------------------------------------------------------------------
 
     def _read_parquet(self, snapshot: Snapshot, columns: Columns, log: BadRowLog) -> Iterator[tuple[np.ndarray, dict]]:
         from pyarrow import parquet

@@ -3,8 +3,6 @@
 Codes such as BT-47, and "the thesis": see ``docs/references.md``.
 """
 
-from __future__ import annotations
-
 from ovkgp.features import bounds
 from ovkgp.features.blocked_orff import BlockedORFF
 from ovkgp.features.feature_map import FeatureMap

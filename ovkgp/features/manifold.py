@@ -22,8 +22,7 @@ from ovkgp.features.operators import FeatureOperator
 from ovkgp.kernels import DecomposableKernel, ManifoldKernel
 from ovkgp.kernels.penalties import ModuleCache, Penalty, multiply_blockwise
 
-CHUNK_ENTRIES = 4_000_000
-"""Approximate number of features of the penalized points in memory at a time (32 MB)."""
+CHUNK_ENTRIES = 4_000_000  # approximate number of features of the penalized points in memory at a time (32 MB)
 
 
 class WeightPrior(NamedTuple):
@@ -81,8 +80,7 @@ class ManifoldFeatures(FeatureMap):
             )
         if features.kernel is not kernel.base_kernel:
             raise OptionError(
-                "features must be a feature map of kernel.base_kernel, got one of another kernel. Use "
-                "ManifoldFeatures(ORFF(kernel.base_kernel), kernel)."
+                "features must be a feature map of kernel.base_kernel, got one of another kernel. Use ManifoldFeatures(ORFF(kernel.base_kernel), kernel)."
             )
         self.features, self.kernel = features, kernel
         self._cache = ModuleCache()
@@ -157,8 +155,7 @@ def _factorize(strength: Tensor, gram: Tensor) -> Tensor:
         return psd_safe_cholesky(eye + strength.to(gram)[..., None, None] * (gram + gram.mT) / 2)
     except (NanError, NotPSDError) as error:
         raise FactorizationError(
-            f"Factorization of the prior precision of the weights failed at strength {strength.tolist()} ({error}). "
-            "Try a smaller strength or penalty, or double precision."
+            f"Factorization of the prior precision of the weights failed at strength {strength.tolist()} ({error}). Try a smaller strength or penalty, or double precision."
         ) from error
 
 

@@ -4,8 +4,6 @@
 whose `predict` returns a `Prediction`. `Statistics` summarize streamed data for a feature map.
 """
 
-from __future__ import annotations
-
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.likelihoods import LikelihoodPrediction, make_likelihood
 from ovkgp.inference.model.fit_report import FitReport

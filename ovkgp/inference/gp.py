@@ -117,8 +117,7 @@ class OperatorValuedGP(Module):
             raise KernelTypeError(f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
         if features is not None and features.kernel is not kernel:
             raise OptionError(
-                "features belongs to another kernel. Make the feature map from this one: "
-                "OperatorValuedGP(kernel, features=ORFF(kernel))."
+                "features belongs to another kernel. Make the feature map from this one: OperatorValuedGP(kernel, features=ORFF(kernel))."
             )
         if len(kernel.batch_shape):
             raise KernelTypeError(f"Batched kernels are not supported, got batch_shape={tuple(kernel.batch_shape)}.")
@@ -489,8 +488,7 @@ def check_inputs(model, X: Tensor) -> None:
             kernel(X[:1].double(), diag=True)
     except (RuntimeError, IndexError) as error:
         raise InputError(
-            f"X has {X.shape[1]} columns, at which the kernel {type(model.kernel).__name__} cannot be evaluated "
-            f"({error}). Check its ard_num_dims and active_dims."
+            f"X has {X.shape[1]} columns, at which the kernel {type(model.kernel).__name__} cannot be evaluated ({error}). Check its ard_num_dims and active_dims."
         ) from error
 
 

@@ -1,7 +1,5 @@
 """Operator-valued kernels as GPyTorch modules, and the scalar kernels, groups and output matrices that they use."""
 
-from __future__ import annotations
-
 from ovkgp.kernels.chi_square import ExponentiatedChi2Kernel, SkewedChi2Kernel
 from ovkgp.kernels.curves import GaussianCurveKernel, LaplaceCurveKernel
 from ovkgp.kernels.decomposable import BlockwiseProductKernel, DecomposableKernel, IndependentKernel

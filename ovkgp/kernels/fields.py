@@ -46,16 +46,14 @@ class FieldKernel(OperatorValuedKernel):
     def _check_dims(self, num_dims: int) -> None:
         if num_dims < self.min_dims:
             raise OptionError(
-                f"{type(self).__name__} needs at least {self.min_dims} input dimensions, got {num_dims}; in one "
-                "dimension only constants are divergence-free."
+                f"{type(self).__name__} needs at least {self.min_dims} input dimensions, got {num_dims}; in one dimension only constants are divergence-free."
             )
 
     @property
     def num_outputs(self) -> int:
         if self.num_dims is None:
             raise KernelTypeError(
-                f"The number of input dimensions, and thus of outputs, of {type(self).__name__} is unknown. "
-                "Set ard_num_dims on base_kernel or pass num_dims."
+                f"The number of input dimensions, and thus of outputs, of {type(self).__name__} is unknown. Set ard_num_dims on base_kernel or pass num_dims."
             )
         return self.num_dims
 

@@ -60,8 +60,7 @@ class FunctionValuedKernel(OperatorValuedKernel):
         self.register_buffer("tasks", None if tasks is None else _as_grid(tasks))
         if tasks is not None and task_kernel.ard_num_dims not in (None, self.tasks.shape[-1]):
             raise OptionError(
-                f"task_kernel has {task_kernel.ard_num_dims} lengthscales, expected {self.tasks.shape[-1]}, "
-                "the number of columns of tasks."
+                f"task_kernel has {task_kernel.ard_num_dims} lengthscales, expected {self.tasks.shape[-1]}, the number of columns of tasks."
             )
 
     @property
@@ -98,8 +97,7 @@ class FunctionValuedKernel(OperatorValuedKernel):
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if x.shape[-1] <= self.num_task_dims:
             raise InputError(
-                f"Without tasks, inputs must be (x, task) pairs with the task in the last {self.num_task_dims} "
-                f"column(s), got {x.shape[-1]} column(s)."
+                f"Without tasks, inputs must be (x, task) pairs with the task in the last {self.num_task_dims} column(s), got {x.shape[-1]} column(s)."
             )
         return x[..., : -self.num_task_dims], x[..., -self.num_task_dims :]
 

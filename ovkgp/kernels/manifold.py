@@ -108,8 +108,7 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
         n, p = len(self.X), self.base_kernel.num_outputs_per_input(self.X, self.X)
         if self.penalty.size not in (n, n * p):
             raise InputError(
-                f"penalty has shape ({self.penalty.size}, {self.penalty.size}), expected ({n}, {n}) or "
-                f"({n * p}, {n * p}) for {n} points and {p} outputs."
+                f"penalty has shape ({self.penalty.size}, {self.penalty.size}), expected ({n}, {n}) or ({n * p}, {n * p}) for {n} points and {p} outputs."
             )
 
     @property
@@ -164,8 +163,7 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
             return psd_safe_cholesky(core + self.penalty.noise(core))
         except (NanError, NotPSDError) as error:
             raise FactorizationError(
-                f"Factorization of the covariance of the penalized values failed at strength={self.strength.tolist()} "
-                f"({error}). Try a smaller strength or penalty, or double precision."
+                f"Factorization of the covariance of the penalized values failed at strength={self.strength.tolist()} ({error}). Try a smaller strength or penalty, or double precision."
             ) from error
 
 

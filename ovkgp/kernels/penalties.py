@@ -29,8 +29,7 @@ MAX_DENSE_SIZE = 2000
 """Size of M up to which all eigenvalues are computed to find a negative one; for larger M, Lanczos iterations find the
 smallest, and may miss one above about −1e-5 of the largest row sum."""
 
-MAX_SPARSE_FRACTION = 0.25
-"""A sparse matrix with a larger fraction of stored entries is converted to a dense one."""
+MAX_SPARSE_FRACTION = 0.25  # a sparse matrix with a larger fraction of stored entries is converted to a dense one
 
 MIN_INVERSE_CONDITION = 1e-6
 """M is inverted, rather than factorized, if its smallest eigenvalue is at least this fraction of its largest."""

@@ -217,8 +217,7 @@ def block(kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
         z = z.unsqueeze(0)
     if x.shape[-2] != 1 or z.shape[-2] != 1:
         raise InputError(
-            f"x and z must be single points of shape (d,) or (1, d), got {tuple(x.shape)} and {tuple(z.shape)}. "
-            "For many points call kernel(x, z)."
+            f"x and z must be single points of shape (d,) or (1, d), got {tuple(x.shape)} and {tuple(z.shape)}. For many points call kernel(x, z)."
         )
     return to_dense(kernel(x, z))
 
@@ -294,8 +293,7 @@ def infer_num_dims(kernel: Kernel) -> int | None:
     dims = _collect_num_dims(kernel)
     if len(dims) > 1:
         raise OptionError(
-            f"The parts of {type(kernel).__name__} have different numbers of dimensions: {sorted(dims)}. "
-            "Use the same ard_num_dims, or set active_dims on each."
+            f"The parts of {type(kernel).__name__} have different numbers of dimensions: {sorted(dims)}. Use the same ard_num_dims, or set active_dims on each."
         )
     return dims.pop() if dims else None
 
@@ -374,8 +372,7 @@ def _(kernel: ProductKernel) -> list[Component] | None:
 def _(kernel: MultitaskKernel) -> list[Component]:
     if kernel.data_covar_module.active_dims is not None:
         raise KernelTypeError(
-            "GPyTorch's MultitaskKernel ignores the active_dims of its data kernel. Set them on the MultitaskKernel "
-            "itself, or use DecomposableKernel."
+            "GPyTorch's MultitaskKernel ignores the active_dims of its data kernel. Set them on the MultitaskKernel itself, or use DecomposableKernel."
         )
     if kernel.active_dims is not None:  # they select columns before the data kernel is called
         return None

@@ -208,11 +208,7 @@ def separable_jet(value: Tensor, first: Tensor, second: Tensor) -> Jet:
     """
     axes = torch.eye(value.shape[-1], dtype=value.dtype, device=value.device)
     jets = (
-        Jet(
-            value[..., i],
-            first[..., i, None] * axes[i],
-            second[..., i, None, None] * torch.outer(axes[i], axes[i]),
-        )
+        Jet(value[..., i], first[..., i, None] * axes[i], second[..., i, None, None] * torch.outer(axes[i], axes[i]))
         for i in range(value.shape[-1])
     )
     return reduce(Jet.__mul__, jets)

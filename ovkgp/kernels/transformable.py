@@ -94,8 +94,7 @@ class TransformableKernel(OperatorValuedKernel):
         points = [transform(x) for transform in self.transforms]
         if any(point.shape[:-1] != x.shape[:-1] or point.shape[-1] != points[0].shape[-1] for point in points):
             raise InputError(
-                f"All transforms must map x of shape {tuple(x.shape)} to (..., n, q) with the same q, "
-                f"got shapes {[tuple(point.shape) for point in points]}."
+                f"All transforms must map x of shape {tuple(x.shape)} to (..., n, q) with the same q, got shapes {[tuple(point.shape) for point in points]}."
             )
         return torch.stack(points, dim=-2)
 

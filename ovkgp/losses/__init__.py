@@ -1,7 +1,5 @@
 """Losses with their conjugates and proximal operators, and measures on tasks over which they are integrated."""
 
-from __future__ import annotations
-
 from ovkgp.losses.base import CurveLoss, Loss
 from ovkgp.losses.curves import CurveHuber, CurveInsensitive
 from ovkgp.losses.envelope import CurveEnvelope, Envelope

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError
 
-SLACK = 1e-12
-"""Relative distance from its domain at which the conjugate still accepts a slope."""
+SLACK = 1e-12  # relative distance from its domain at which the conjugate still accepts a slope
 
 
 class Loss(ABC):

@@ -16,8 +16,7 @@ from torch import Tensor
 from ovkgp.checks import check_one_of, check_positive
 from ovkgp.exceptions import InputError, OptionError
 
-MAX_SUM_ERROR = 1e-6
-"""Largest difference from 1 of the sum of the given weights, which are then divided by their sum."""
+MAX_SUM_ERROR = 1e-6  # largest difference from 1 of the sum of the given weights, which are then divided by their sum
 
 RELATIVE_EIGENVALUE_CUTOFF = 1e-12
 """Eigenvalues of a Gram matrix below this fraction of the largest are dropped: close nodes make it nearly singular."""

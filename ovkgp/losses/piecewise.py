@@ -16,8 +16,7 @@ from ovkgp.losses.base import Loss
 
 COSTS = ("signed", "unit")
 _TINY = torch.finfo(torch.float64).tiny
-_MAX_SLOPE = 1e300
-"""Slope that, clamped to the side weights, gives a step function and keeps NaN."""
+_MAX_SLOPE = 1e300  # slope that, clamped to the side weights, gives a step function and keeps NaN
 
 
 class TwoSided(Loss):

@@ -10,11 +10,9 @@ Examples
 'plot_field'
 """
 
-from __future__ import annotations
-
 from ovkgp.lazy import lazy_names
 
-_NAMES = {
+_NAMES = {  # exported names and their modules
     "plot_coverage": "calibration",
     "plot_feature_error": "feature_errors",
     "plot_field": "fields",
@@ -28,7 +26,6 @@ _NAMES = {
     "plot_traces": "traces",
     "write_report": "report",
 }
-"""Exported names and their modules."""
 
 __all__ = [*_NAMES]
 __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -11,15 +11,11 @@ from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from ovkgp.exceptions import InputError, OptionError
 
-PANEL_INCHES = (4.4, 3.0)
-"""Size of each panel of a figure with several."""
-SINGLE_PANEL_INCHES = (5.6, 3.8)
-"""Size of a figure with one panel."""
+PANEL_INCHES = (4.4, 3.0)  # size of each panel of a figure with several
+SINGLE_PANEL_INCHES = (5.6, 3.8)  # size of a figure with one panel
 COLORBAR_GAP_INCHES, COLORBAR_WIDTH_INCHES = 0.1, 0.16
-LEGEND_ENTRY_INCHES = 1.85
-"""Width of a legend entry."""
-MAX_LABEL_CHARACTERS, MAX_LABEL_LINES = 30, 3
-"""Characters per line of a label, and number of lines."""
+LEGEND_ENTRY_INCHES = 1.85  # width of a legend entry
+MAX_LABEL_CHARACTERS, MAX_LABEL_LINES = 30, 3  # characters per line of a label, and number of lines
 
 INK_COLOR = "#1a1a1a"
 """Data."""
@@ -31,11 +27,9 @@ MIDTONE_COLOR = "#6baed6"
 """Between lines and bands."""
 ACCENT_COLOR = "#d94801"
 """Highlights (orange, half as light as a band); always combined with another marker, never the only distinction."""
-GUIDE_COLOR = "0.55"
-"""Reference lines."""
-FADED_OPACITY = 0.35
-"""Opacity of background elements."""
-LINE_STYLES = (
+GUIDE_COLOR = "0.55"  # reference lines
+FADED_OPACITY = 0.35  # opacity of background elements
+LINE_STYLES = (  # Color, dash and marker of the curves of one panel
     (LINE_COLOR, "-", "o"),
     (ACCENT_COLOR, "--", "s"),
     ("#238b45", "-.", "^"),
@@ -43,7 +37,6 @@ LINE_STYLES = (
     (INK_COLOR, (0, (6, 1, 1, 1, 1, 1)), "v"),
     ("0.5", (0, (3, 1)), "P"),
 )
-"""Color, dash and marker of the curves of one panel."""
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,11 @@ from ovkgp.plotting.axes import (
     select_outputs,
 )
 
-CONSISTENCY_LEVEL = 0.9
-"""Probability that a calibrated model stays within the band, for each bin or level."""
+CONSISTENCY_LEVEL = 0.9  # probability that a calibrated model stays within the band, for each bin or level
 CONSISTENCY_LABEL = f"{100 * CONSISTENCY_LEVEL:g} % band if calibrated"
-RESIDUAL_LEVEL = 0.95
-"""Fraction of the residuals of a calibrated model inside of the band."""
-OUTLIER_THRESHOLD = 3.0
-"""Absolute standardized residuals above are marked; a calibrated model has one in 370."""
-INTERVAL_LEVEL = 0.9
-"""Level of the intervals of `plot_leave_one_out`."""
+RESIDUAL_LEVEL = 0.95  # fraction of the residuals of a calibrated model inside of the band
+OUTLIER_THRESHOLD = 3.0  # absolute standardized residuals above are marked; a calibrated model has one in 370
+INTERVAL_LEVEL = 0.9  # level of the intervals of `plot_leave_one_out`
 SQUARE_PANEL_INCHES = (4.2, 4.2)
 
 

@@ -11,10 +11,8 @@ from matplotlib.ticker import LogLocator
 from ovkgp.exceptions import InputError
 from ovkgp.plotting.axes import GUIDE_COLOR, Panels, format_legend_label, get_line_style
 
-GUIDE_OFFSET = 1.6
-"""Ratio of the reference line to the largest error."""
-MAX_TICKS = 8
-"""Up to this number of sizes, each has a tick."""
+GUIDE_OFFSET = 1.6  # ratio of the reference line to the largest error
+MAX_TICKS = 8  # up to this number of sizes, each has a tick
 
 
 def plot_feature_error(sizes: Sequence[int], errors: Mapping[str, Sequence[float]], *, ax: Axes | None = None) -> Axes:

@@ -22,43 +22,30 @@ from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.inference.posteriors.fields import field_terms
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.posterior import Posterior
-from ovkgp.plotting.axes import (
-    ACCENT_COLOR,
-    INK_COLOR,
-    LINE_COLOR,
-    Panels,
-    add_colorbar,
-    format_label,
-    get_input_names,
-)
+from ovkgp.plotting.axes import ACCENT_COLOR, INK_COLOR, LINE_COLOR, Panels, add_colorbar, format_label, get_input_names
 from ovkgp.plotting.slices import PlotData, check_posterior_regressor, get_input_range
 
-SCALAR_KERNELS = {
+SCALAR_KERNELS = {  # scalar functions that a field derives from, and the kernels that have them
     "potential": 'kernel="curl_free" or kernel="helmholtz"',
     "stream_function": 'kernel="divergence_free" or kernel="helmholtz"',
 }
-"""Scalar functions that a field derives from, and the kernels that have them."""
 BACKGROUND_LABELS = {
     "std": "standard deviation of the field",
     "potential": "potential",
     "stream_function": "stream function",
 }
-NUM_BACKGROUND_POINTS = 50
-"""Points of the background along the longer side."""
+NUM_BACKGROUND_POINTS = 50  # points of the background along the longer side
 LIGHT_GRAYS = ListedColormap([(level, level, level) for level in np.linspace(1.0, 0.55, 256)], "light grays")
 """From white at standard deviation 0 to a gray on which black is still visible."""
 LIGHT_CIVIDIS = ListedColormap(colormaps["cividis"](np.linspace(0.5, 1.0, 128)), "light cividis")
 """Lighter half of a perceptually uniform map, on which dark arrows are visible."""
-MIN_OPACITY = 0.12
-"""Opacity of the most uncertain arrows."""
-MARGIN_FRACTION = 0.05
-"""Margin of the default extent, relative to the range of the data."""
+MIN_OPACITY = 0.12  # opacity of the most uncertain arrows
+MARGIN_FRACTION = 0.05  # margin of the default extent, relative to the range of the data
 FIGURE_INCHES = (6.4, 5.2)
 LEGEND_OFFSET_POINTS, LEGEND_LINE_POINTS = 34, 13
 """Distance from the axes to a legend below their label, and its increase per further line of the label."""
 
-Extent = tuple[float, float, float, float]
-"""Left, right, bottom, top."""
+Extent = tuple[float, float, float, float]  # left, right, bottom, top
 
 
 class FieldValues(NamedTuple):
@@ -158,8 +145,7 @@ def plot_field(
 def _check_planar(estimator) -> None:
     if (estimator.n_features_in_, estimator.n_outputs_) != (2, 2):
         raise OptionError(
-            "estimator must have two inputs and two outputs for plot_field, got "
-            f"{estimator.n_features_in_} and {estimator.n_outputs_}. Use plot_prediction."
+            f"estimator must have two inputs and two outputs for plot_field, got {estimator.n_features_in_} and {estimator.n_outputs_}. Use plot_prediction."
         )
 
 
@@ -203,9 +189,6 @@ def _add_legend(panels: Panels, handles: list[Line2D]) -> None:
         **{"handles": handles, "loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below},
         **{"ncols": 2, "frameon": False, "fontsize": "x-small", "handlelength": 1.4, "columnspacing": 0.8},
     )
-
-
-# --- values of the field ----------------------------------------------------------------------------------------------
 
 
 def make_grid(extent: Extent, num_points: int, *, inside: bool) -> tuple[np.ndarray, tuple[int, int]]:
@@ -280,9 +263,6 @@ def _compute_background(estimator, extent: Extent, background: str) -> np.ndarra
         return predict_field(estimator, points).std.reshape(shape)
     center = np.array([(extent[0] + extent[1]) / 2, (extent[2] + extent[3]) / 2])
     return predict_scalar(estimator, points, background, center).reshape(shape)
-
-
-# --- drawing; functions return handles for the legend -----------------------------------------------------------------
 
 
 def _draw_background(axes: Axes, values: np.ndarray, extent: Extent, background: str) -> None:

@@ -29,16 +29,11 @@ from ovkgp.plotting.axes import (
     get_output_names,
 )
 
-INTERVAL_LEVEL = 0.9
-"""Level of the intervals of sampled lengthscales."""
-INPUT_INCHES, FIGURE_WIDTH_INCHES = 0.45, 6.0
-"""Height per input, and width of the figure of relevances."""
-LENGTHSCALE = "lengthscale"
-"""Last part of the names of lengthscales."""
-MAX_NUMBERED_OUTPUTS = 20
-"""Up to this number of outputs, the cells of the correlation matrix contain numbers."""
-CELL_INCHES = 0.45
-"""Size of a cell with a number."""
+INTERVAL_LEVEL = 0.9  # level of the intervals of sampled lengthscales
+INPUT_INCHES, FIGURE_WIDTH_INCHES = 0.45, 6.0  # height per input, and width of the figure of relevances
+LENGTHSCALE = "lengthscale"  # last part of the names of lengthscales
+MAX_NUMBERED_OUTPUTS = 20  # up to this number of outputs, the cells of the correlation matrix contain numbers
+CELL_INCHES = 0.45  # size of a cell with a number
 SYMMETRY_TOLERANCE = 1e-6
 
 
@@ -139,8 +134,7 @@ def _get_input_std(estimator) -> np.ndarray:
     scale = scaling.input_scale
     if len(scale) > 1 and (scale == scale[0]).all():  # one for all, or none
         raise OptionError(
-            "The standard deviations of the inputs are unknown: the model stores no training data and did not scale "
-            "each input separately. Use an exact model, or scale the inputs."
+            "The standard deviations of the inputs are unknown: the model stores no training data and did not scale each input separately. Use an exact model, or scale the inputs."
         )
     return np.ones(len(scale))
 

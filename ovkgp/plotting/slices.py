@@ -19,14 +19,10 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.likelihoods import Bernoulli, Likelihood, PerOutput, Softmax
 from ovkgp.plotting.axes import format_label, get_input_names, select_input
 
-RANGE_STDS = 2.0
-"""Standard deviations to either side of the mean input that are drawn if the model stores no data."""
-MAX_NAMED_INPUTS = 3
-"""Up to this number of other inputs, the axis label lists their values."""
-NUM_CLASS_DRAWS = 500
-"""Function draws used for intervals of class probabilities, which have no closed form."""
-PROBABILITY_KINDS = ("label", "class")
-"""Kinds of outputs whose predictions are probabilities."""
+RANGE_STDS = 2.0  # standard deviations to either side of the mean input that are drawn if the model stores no data
+MAX_NAMED_INPUTS = 3  # up to this number of other inputs, the axis label lists their values
+NUM_CLASS_DRAWS = 500  # function draws used for intervals of class probabilities, which have no closed form
+PROBABILITY_KINDS = ("label", "class")  # kinds of outputs whose predictions are probabilities
 
 
 @dataclass(frozen=True)

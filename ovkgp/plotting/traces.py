@@ -14,11 +14,9 @@ from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.sampling.diagnostics import rhat
 from ovkgp.plotting.axes import LINE_STYLES, Panels, format_label
 
-MAX_ENTRIES = 16
-"""Maximum number of hyperparameters shown by default."""
+MAX_ENTRIES = 16  # maximum number of hyperparameters shown by default
 PANEL_INCHES = (4.2, 1.7)
-MIN_DENSITY_DRAWS = 5
-"""Minimum number of draws per chain for a density estimate."""
+MIN_DENSITY_DRAWS = 5  # minimum number of draws per chain for a density estimate
 
 
 class Entry(NamedTuple):

@@ -12,8 +12,6 @@ True
 'GPRegressor'
 """
 
-from __future__ import annotations
-
 from ovkgp.lazy import lazy_names
 
 _NAMES = {"Recipe": "recipe", "list_recipes": "toml_reader", "load_recipe": "recipe", "recipe_path": "toml_reader"}

@@ -19,8 +19,7 @@ from ovkgp.recipes.recipe import Recipe
 from ovkgp.recipes.toml_reader import suggest_name
 
 SINGLE_OUTPUT_ESTIMATORS = ("InfiniteCostSensitiveClassifier", "InfiniteQuantileRegressor", "SimplexClassifier")
-DEFAULT_BASE_KERNEL = "matern52"
-"""Scalar kernel of a graph, if the recipe has none."""
+DEFAULT_BASE_KERNEL = "matern52"  # scalar kernel of a graph, if the recipe has none
 BY_VALUES = "by_values"
 
 
@@ -85,8 +84,7 @@ class Outputs:
         if index < len(self.names):
             return index
         raise OptionError(
-            f"{option} refers to unknown output {key!r}{suggest_name(key, self.names)}. The columns of Y are "
-            f"{', '.join(self.names)}, or 0 to {len(self.names) - 1} by index."
+            f"{option} refers to unknown output {key!r}{suggest_name(key, self.names)}. The columns of Y are {', '.join(self.names)}, or 0 to {len(self.names) - 1} by index."
         )
 
 

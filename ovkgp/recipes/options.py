@@ -163,8 +163,7 @@ class GPOptions(Options):
         if self.sampling is not None and self.hyperparameters not in ("laplace", "svi", "nuts"):
             raise incompatible_options(
                 "sampling",
-                "sampling must be 'none' unless hyperparameters is 'laplace', 'svi' or 'nuts', got hyperparameters = "
-                f"{self.hyperparameters!r}",
+                f"sampling must be 'none' unless hyperparameters is 'laplace', 'svi' or 'nuts', got hyperparameters = {self.hyperparameters!r}",
             )
         return self
 

@@ -26,7 +26,7 @@ from ovkgp.recipes.options import (
 )
 from ovkgp.recipes.toml_reader import KeyPath, suggest_name
 
-SCHEMAS: dict[str, type[Options]] = {
+SCHEMAS: dict[str, type[Options]] = {  # options that a recipe may set, by name of the estimator
     "GPRegressor": GPOptions,
     "InfiniteCostSensitiveClassifier": CostOptions,
     "InfiniteOneClassSVM": LevelSetOptions,
@@ -36,7 +36,6 @@ SCHEMAS: dict[str, type[Options]] = {
     "SimplexClassifier": SimplexOptions,
     "VectorTaskRegressor": VectorTaskOptions,
 }
-"""Options that a recipe may set, by name of the estimator."""
 
 
 class About(Options):

@@ -14,13 +14,10 @@ from typing import Any
 
 from ovkgp.exceptions import InputError, OptionError
 
-KeyPath = tuple[str | int, ...]
-"""Keys, and indices in arrays, that lead to a value."""
+KeyPath = tuple[str | int, ...]  # keys, and indices in arrays, that lead to a value
 SUFFIX = ".toml"
-INSTALLED = Path(__file__).parent / "models"
-"""Folder of the recipes in an installed wheel."""
-REPOSITORY = Path(__file__).parents[2] / "models"
-"""Folder of the recipes in an editable install."""
+INSTALLED = Path(__file__).parent / "models"  # folder of the recipes in an installed wheel
+REPOSITORY = Path(__file__).parents[2] / "models"  # folder of the recipes in an editable install
 BLANK = re.compile(r"(?:[\s]|#[^\n]*)*")
 SPACES = re.compile(r"[ \t]*")
 BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -86,8 +83,7 @@ def find_recipe_folder() -> Path:
         if folder.is_dir():
             return folder
     raise OptionError(
-        f"The recipes are not installed: neither {INSTALLED} nor {REPOSITORY} exists. Reinstall the package, or pass the path "
-        "of a TOML file."
+        f"The recipes are not installed: neither {INSTALLED} nor {REPOSITORY} exists. Reinstall the package, or pass the path of a TOML file."
     )
 
 

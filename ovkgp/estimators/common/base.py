@@ -25,7 +25,7 @@ from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.posteriors.prediction import Prediction
 
-POSTERIOR_ATTRIBUTES = (
+POSTERIOR_ATTRIBUTES = (  # fitted attributes of every regressor with a `posterior_`, for model files
     "n_features_in_",
     "n_outputs_",
     "output_names_",
@@ -34,9 +34,7 @@ POSTERIOR_ATTRIBUTES = (
     "_is_flat",
     "_has_names",
 )
-"""Fitted attributes of every regressor with a `posterior_`, for model files."""
-INPUT_ATTRIBUTES = {"n_features_in_", "feature_names_in_"}
-"""Fitted attributes that the validation of X sets."""
+INPUT_ATTRIBUTES = {"n_features_in_", "feature_names_in_"}  # fitted attributes that the validation of X sets
 
 
 class TableRegressor(SavableMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -104,8 +102,6 @@ class TableRegressor(SavableMixin, MultiOutputMixin, RegressorMixin, BaseEstimat
 class PosteriorRegressor(TableRegressor):
     """Base class of regressors with a `posterior_` and a `scaling_`."""
 
-    # --- predictions -----------------------------------------------------------------------------------------------------
-
     def predict(self, X, return_std=False, return_cov=False, noise=True):
         """Predict at X.
 
@@ -140,8 +136,7 @@ class PosteriorRegressor(TableRegressor):
         prediction = self.posterior_.predict(X, form, noise=bool(noise))
         if return_cov and prediction.form == "diag":
             raise OptionError(
-                "return_cov is not supported for new labels, classes and counts. Use return_std, noise=False for the latent "
-                "function, or the covariance of sample_y."
+                "return_cov is not supported for new labels, classes and counts. Use return_std, noise=False for the latent function, or the covariance of sample_y."
             )
         mean = self._flat(self.scaling_.mean(prediction.mean))
         if return_std:
@@ -259,8 +254,6 @@ class PosteriorRegressor(TableRegressor):
         check_is_fitted(self, "posterior_")
         draws = self.posterior_.sample_functions(k, random_state=random_state)
         return ScaledDraws(draws, self.scaling_, self._is_flat)
-
-    # --- training data and predictive distributions -----------------------------------------------------------------
 
     def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the stored training rows X (n, d) and Y (n, p) in original units; None if the model stores none."""

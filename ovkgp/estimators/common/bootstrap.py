@@ -16,10 +16,8 @@ from tqdm import tqdm
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import FitWarning
 
-STREAM = 17
-"""Spawn key of the random numbers of the weights; features and measures use others."""
-MIN_WEIGHT = 1e-9
-"""Lower bound of the weights, since solvers divide by them."""
+STREAM = 17  # spawn key of the random numbers of the weights; features and measures use others
+MIN_WEIGHT = 1e-9  # lower bound of the weights, since solvers divide by them
 
 Fit = TypeVar("Fit")
 

@@ -47,10 +47,8 @@ BASES: dict[str, Callable[[int], Kernel]] = {
 }
 FIELDS = ("curl_free", "divergence_free", "helmholtz")
 STRUCTURES = ("independent", "decomposable", "lmc", *FIELDS)
-CANDIDATES = ("independent", "decomposable")
-"""Structures that kernel="auto" compares."""
-FREE = (FreeMatrix, FullMatrix)
-"""Output matrices with a free scale per output."""
+CANDIDATES = ("independent", "decomposable")  # structures that kernel="auto" compares
+FREE = (FreeMatrix, FullMatrix)  # output matrices with a free scale per output
 
 
 def base_kernel(base: str | Kernel, num_dims: int) -> Kernel:
@@ -136,8 +134,7 @@ def shares_scale(kernel: Kernel) -> bool:
 
 
 RIDGE_KERNELS = ("auto", "independent", "decomposable", *FIELDS)
-MAX_DISTANCE_ROWS = 500
-"""Maximum number of rows for the median distance."""
+MAX_DISTANCE_ROWS = 500  # maximum number of rows for the median distance
 
 
 def ridge_kernel(options, X: np.ndarray, Y: np.ndarray) -> Kernel:
@@ -224,8 +221,7 @@ def _reject_matrix(options, condition: str) -> None:
         raise OptionError(f'output_matrix is not supported with {condition}. Use kernel="decomposable" or remove it.')
 
 
-SEPARABLE_LIMIT = 4000
-"""Number of rows up to which a separable kernel with complete outputs is exact."""
+SEPARABLE_LIMIT = 4000  # number of rows up to which a separable kernel with complete outputs is exact
 
 
 NUM_FEATURES = {"exact": 500, "orff": 500, "nystrom": 500, "variational": 200}

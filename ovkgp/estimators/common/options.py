@@ -60,8 +60,7 @@ def check_likelihood(estimator) -> None:
         )
     if not _is_gaussian(likelihood) and not (isinstance(estimator.noise, str) and estimator.noise == "per_output"):
         raise OptionError(
-            f"noise is not supported with a {_named(likelihood)} likelihood. Leave it at its default; a Likelihood object can fix "
-            "its parameters."
+            f"noise is not supported with a {_named(likelihood)} likelihood. Leave it at its default; a Likelihood object can fix its parameters."
         )
     if estimator.distributed:
         raise OptionError("distributed=True is not supported with variational inference. Fit in one process.")
@@ -84,7 +83,7 @@ def _named(likelihood) -> str:
     return likelihood.name if isinstance(likelihood, Likelihood) else repr(likelihood)
 
 
-CONVENTIONS: dict[str, Callable[[float, float], float]] = {
+CONVENTIONS: dict[str, Callable[[float, float], float]] = {  # σ² / λ for n rows and N observed entries
     "sum": lambda n, N: 1.0,
     "mean": lambda n, N: n,
     "mean_unhalved": lambda n, N: n / 2,
@@ -93,7 +92,6 @@ CONVENTIONS: dict[str, Callable[[float, float], float]] = {
     "stability": lambda n, N: 2.0 * N,
     "var": lambda n, N: n - 1,
 }
-"""σ² / λ for n rows and N observed entries."""
 
 
 def noise_of(lam: float, convention: str, num_rows: float, num_observed: float) -> float:
@@ -128,8 +126,7 @@ def check_lam(lam, name: str = "lam") -> np.ndarray:
         or not bool((np.isfinite(values) & (values > 0)).all())
     ):
         raise InputError(
-            f"{name} must be a positive number or a list of candidates, got {lam!r}. For a fit without penalty, use a small value "
-            "such as 1e-8 times the variance of the outputs."
+            f"{name} must be a positive number or a list of candidates, got {lam!r}. For a fit without penalty, use a small value such as 1e-8 times the variance of the outputs."
         )
     return values.reshape(-1)
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     import xarray
 
 MODEL_UNITS = "standardized units: outputs are divided by scaling_.output_scale"
-CHUNK_ROWS = 1 << 16
-"""Number of rows converted to float64 at a time."""
+CHUNK_ROWS = 1 << 16  # number of rows converted to float64 at a time
 
 
 @dataclass(frozen=True)
@@ -109,13 +108,7 @@ class Scaling:
 
     @classmethod
     def of_moments(
-        cls,
-        inputs: Moments,
-        outputs: Moments,
-        *,
-        scale_inputs: bool,
-        shared: bool,
-        is_real: np.ndarray | None = None,
+        cls, inputs: Moments, outputs: Moments, *, scale_inputs: bool, shared: bool, is_real: np.ndarray | None = None
     ) -> Scaling:
         """Return the scaling of data with these moments; options as for `of`.
 

@@ -23,12 +23,10 @@ from ovkgp.inference.model.row_sample import RowSample
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce, process_group
 from ovkgp.inference.statistics.statistics import OutputStatistics
 
-CHUNK_ROWS = 1 << 16
-"""Maximum number of rows that are scanned, scaled and accumulated together."""
+CHUNK_ROWS = 1 << 16  # maximum number of rows that are scanned, scaled and accumulated together
 
 
-SAMPLE_ROWS = 10_000
-"""Default number of rows sampled from a stream."""
+SAMPLE_ROWS = 10_000  # default number of rows sampled from a stream
 SCAN_LABEL, ACCUMULATE_LABEL = "scanning the data", "accumulating statistics"
 """Names of the two passes in error messages of other ranks."""
 
@@ -227,8 +225,7 @@ def accumulate_rows(
     total = all_reduce(mine, ranks)
     if found is not None and not np.array_equal(total.num_observed.numpy(), found.outputs.count):
         raise InputError(
-            f"chunks must be the same in both passes, got {total.num_observed.tolist()} observed entries per output after "
-            f"{found.outputs.count.tolist()}."
+            f"chunks must be the same in both passes, got {total.num_observed.tolist()} observed entries per output after {found.outputs.count.tolist()}."
         )
     return total
 
@@ -245,10 +242,7 @@ def shown_parts(table: Table, verbose: int) -> Iterable[Table]:
 
 
 def accumulate_statistics(
-    gp: OperatorValuedGP,
-    scaling: Scaling,
-    tables: Iterable[Table],
-    into: Statistics | OutputStatistics | None = None,
+    gp: OperatorValuedGP, scaling: Scaling, tables: Iterable[Table], into: Statistics | OutputStatistics | None = None
 ) -> Statistics | OutputStatistics | None:
     """Add the statistics of validated tables in original units to `into`; None if there are no observations at all."""
     for table in tables:

@@ -19,20 +19,16 @@ from ovkgp.inference.likelihoods import Likelihood, PerOutput
 from ovkgp.inference.sampling.diagnostics import rhat
 from ovkgp.inference.training.log_posterior import named_values
 
-MIN_OBSERVATIONS_PER_OUTPUT = 10
-"""Outputs with fewer observations get a note."""
-MAX_CORRELATED_OUTPUTS = 6
-"""Correlations between more outputs are not listed."""
-MAX_SUMMARY_ROWS = 60
-"""Rows of the table of hyperparameters in a summary."""
+MIN_OBSERVATIONS_PER_OUTPUT = 10  # outputs with fewer observations get a note
+MAX_CORRELATED_OUTPUTS = 6  # correlations between more outputs are not listed
+MAX_SUMMARY_ROWS = 60  # rows of the table of hyperparameters in a summary
 
 VARIANCES = {"outputscale": "signal std", "noise": "noise std", "variance": "std"}
 """Hyperparameters that are variances, and the names of their square roots."""
 FIELD_VARIANCES = {"curl_free": "potential std", "divergence_free": "stream function std"}
 """Names of the square root of the outputscale of a field kernel, which scales a potential or a stream function."""
 HELMHOLTZ_VARIANCES = {"curl": "potential std", "div": "stream function std"}
-MATRICES = {"output_matrix": "signal", "noise": "noise"}
-"""Matrices between outputs."""
+MATRICES = {"output_matrix": "signal", "noise": "noise"}  # matrices between outputs
 NAMES = {"mean.slopes": "mean slope", "alpha": "alpha", "period_length": "period", "df": "degrees of freedom"}
 """Other names that differ from those in the code."""
 PER_INPUT = ("lengthscale", "period_length")
@@ -80,9 +76,6 @@ def axis_names(estimator) -> tuple[list[str], list[str]]:
 def _distinct(names, numbered: list[str]) -> list[str]:
     names = [str(name) for name in names]
     return names if len(set(names)) == len(names) else numbered
-
-
-# --- table of hyperparameters ---------------------------------------------------------------------------------------
 
 
 def hyperparameter_table(estimator) -> list[Hyperparameter]:
@@ -194,9 +187,6 @@ def name_hyperparameters_on_failure(estimator, structure: str, scaling: Scaling)
             for row in rows
         )
         raise FactorizationError(f"{error.problem} The hyperparameters were {listed}.") from error
-
-
-# --- summary --------------------------------------------------------------------------------------------------------
 
 
 def summarize(estimator) -> Summary:

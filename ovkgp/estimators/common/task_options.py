@@ -29,8 +29,7 @@ from ovkgp.losses import TaskMeasure
 MEASURES = ("gauss_legendre", "sobol", "monte_carlo")
 TASK_KERNELS = {**BASES, "laplace": lambda d: LaplaceKernel(ard_num_dims=d)}
 """Scalar kernels of inputs and tasks by name."""
-TASK_CONVENTIONS = {"samples": 1.0, "stability": 2.0}
-"""Factor of the canonical λ in each convention (LT §0.2)."""
+TASK_CONVENTIONS = {"samples": 1.0, "stability": 2.0}  # factor of the canonical λ in each convention (LT §0.2)
 
 
 @storable_part

@@ -148,8 +148,7 @@ def apply_weights(X: np.ndarray, Y: np.ndarray, weight) -> WeightedData:
     return WeightedData(X, Y, 1 / np.where(weight > 0, weight, 1.0), counts)
 
 
-MIN_EQUAL_VALUES = 3
-"""Number of equal values from which an output counts as constant."""
+MIN_EQUAL_VALUES = 3  # number of equal values from which an output counts as constant
 
 
 def constant_outputs(Y: np.ndarray) -> list[int]:

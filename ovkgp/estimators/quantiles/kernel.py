@@ -27,24 +27,19 @@ TRENDS = ("linear", "quadratic")
 NOISE_RATIOS = torch.logspace(-8, 3, 89, dtype=torch.float64)
 """Candidates of c = σ²/a², the ratio of noise and signal variance."""
 MAX_INITIAL_LAM = 0.1
-LOG_NOISE_MEAN, LOG_NOISE_STD = -1.0, 1.5
-"""Prior mean and standard deviation of log σ² for a target of variance one."""
-MAX_ROWS = 500
-"""Maximum number of rows of the Gaussian process."""
+LOG_NOISE_MEAN, LOG_NOISE_STD = -1.0, 1.5  # prior mean and standard deviation of log σ² for a target of variance one
+MAX_ROWS = 500  # maximum number of rows of the Gaussian process
 LOG_LENGTHSCALE_COMMON_STD, LOG_LENGTHSCALE_COLUMN_STD = 1.0, 0.5
 """Prior standard deviations of log ℓ: of the part common to all columns, and of the part of each column."""
 LOG_VARIANCE_MEANS = {"noise": LOG_NOISE_MEAN, "stationary": 0.0, "linear": 0.0, "quadratic": -2.0}
 """Prior means of the log variances for a target of variance one."""
-LOG_VARIANCE_STD = 3.0
-"""Prior standard deviation of the log variances except that of the noise."""
+LOG_VARIANCE_STD = 3.0  # prior standard deviation of the log variances except that of the noise
 MIN_NOISE = 1e-6
-MIN_SIGNAL = 1e-3
-"""Lower bound of the signal variance that sets the scale of the intercept."""
+MIN_SIGNAL = 1e-3  # lower bound of the signal variance that sets the scale of the intercept
 MAX_ITER = 100
 INITIAL_LENGTHSCALE_RATIO = 4.0
 """Initial lengthscales are the prior ones divided by this; from there both oscillations and lines are found."""
-MIN_LOG_ODDS = 5.0
-"""Increase of the log density (odds of 150) required to select a quadratic trend."""
+MIN_LOG_ODDS = 5.0  # increase of the log density (odds of 150) required to select a quadratic trend
 
 
 @dataclass(frozen=True)
@@ -104,9 +99,6 @@ class LearnedKernel:
         The curves can then be those of non-Gaussian noise even if the inputs are uninformative.
         """
         return 1.0 if self.scales is None else min(max(self.scales.signal, MIN_SIGNAL), 1.0) ** -0.5
-
-
-# --- learning -------------------------------------------------------------------------------------------------------
 
 
 def learn_trend(rows: QuantileRows, kernel: str) -> LearnedKernel:
@@ -208,9 +200,6 @@ def estimate_gaussian_scales(inputs: Tensor, y: Tensor, weights: Tensor) -> Gaus
     deviances = count * logs + torch.log1p(values / c).sum(-1) + ((logs - LOG_NOISE_MEAN) / LOG_NOISE_STD) ** 2
     best = int(deviances.argmin())
     return GaussianScales(float(signals[best]), float(signals[best] * NOISE_RATIOS[best]))
-
-
-# --- parts of the fitted function -----------------------------------------------------------------------------------
 
 
 @storable_part

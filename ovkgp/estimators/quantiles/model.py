@@ -41,29 +41,19 @@ from ovkgp.inference.tasks.solvers.streamed import StreamedProblem, StreamedSolu
 from ovkgp.inference.tasks.solvers.streamed_lbfgs import solve_streamed
 from ovkgp.losses import IntegralLoss, Loss, Pinball, SmoothedPinball, TaskMeasure, grid
 
-DEFAULT_LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Default levels of the finite couplings and of a score."""
-MAX_STORED_ENTRIES = 1 << 24
-"""Maximum number of entries of Φ in memory, 134 MB."""
+DEFAULT_LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)  # default levels of the finite couplings and of a score
+MAX_STORED_ENTRIES = 1 << 24  # maximum number of entries of Φ in memory, 134 MB
 STREAMING_THRESHOLD_ENTRIES = 1 << 21
 """Number of entries of Φ beyond which it is faster to recompute its rows in chunks."""
-MAX_SELECTION_ROWS = 4000
-"""Maximum number of rows used to select scales and λ if Φ is not stored."""
-MAX_ANCHORS = 200
-"""Maximum number of rows at which a non-crossing penalty applies."""
-NUM_SELECTION_TASKS = 9
-"""Maximum number of nodes used to select λ."""
-OFFSET_STREAM = 1
-"""Spawn key of the random numbers of the errors of the prior mean; the draws of weights use others."""
-LAM_EXPONENTS = np.arange(2.0, -3.25, -0.5)
-"""Exponents of ten by which the path multiplies the initial λ."""
+MAX_SELECTION_ROWS = 4000  # maximum number of rows used to select scales and λ if Φ is not stored
+MAX_ANCHORS = 200  # maximum number of rows at which a non-crossing penalty applies
+NUM_SELECTION_TASKS = 9  # maximum number of nodes used to select λ
+OFFSET_STREAM = 1  # spawn key of the random numbers of the errors of the prior mean; the draws of weights use others
+LAM_EXPONENTS = np.arange(2.0, -3.25, -0.5)  # exponents of ten by which the path multiplies the initial λ
 PATIENCE = 2
 """Number of steps without a new minimum that end the path below the initial λ; far above it, losses hardly differ."""
 PATH_TOLERANCE, PATH_MAX_ITER = 3e-3, 220
 """Relative duality gap and maximum number of iterations of the fits of a path; held-out losses differ by more."""
-
-
-# --- levels ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -100,9 +90,6 @@ def make_task_side(options, num_tasks: int, seed: int) -> TaskSide:
 def finite_levels(options) -> np.ndarray:
     """Return the sorted levels of a finite coupling."""
     return np.unique(np.asarray(DEFAULT_LEVELS if options.levels is None else options.levels, dtype=np.float64))
-
-
-# --- model ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -240,9 +227,6 @@ def is_auto(value) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-# --- solution -------------------------------------------------------------------------------------------------------
-
-
 def solve_quantiles(
     options, model: QuantileModel, side: TaskSide, lam: float, init: Tensor | None = None, verbose: int = 0
 ) -> TaskSolution | StreamedSolution:
@@ -269,9 +253,6 @@ def rebuild_model(estimator) -> tuple[QuantileModel, TaskSide]:
     Phi = h.inputs(X) if estimator.num_frequencies is None else compute_training_features(estimator, h.inputs, X)
     model = QuantileModel(rows, h.inputs, Phi, None, h.offset, make_quantile_loss(estimator))
     return model, TaskSide(estimator.measure_, h.tasks)
-
-
-# --- selection of λ -------------------------------------------------------------------------------------------------
 
 
 @storable_record
@@ -336,9 +317,6 @@ def select_rows(problem: TaskProblem, index: np.ndarray, lam: float) -> TaskProb
         row_weights=problem.row_weights[index],
         lam=lam,
     )
-
-
-# --- uncertainty ----------------------------------------------------------------------------------------------------
 
 
 def compute_sandwich(estimator) -> Sandwich:

@@ -82,8 +82,7 @@ def _check_tasks(options) -> None:
     if options.levels is not None:
         if options.coupling == "infinite":
             raise OptionError(
-                'levels is not supported with coupling="infinite", which learns all levels. Omit levels or use '
-                'coupling="joint" or "independent".'
+                'levels is not supported with coupling="infinite", which learns all levels. Omit levels or use coupling="joint" or "independent".'
             )
         check_levels(options.levels, "levels")
     if not is_auto(options.num_tasks):
@@ -140,9 +139,6 @@ def check_levels(levels, name: str = "quantiles") -> np.ndarray:
     if not bool(((values > 0) & (values < 1)).all()):  # also rejects NaN
         raise InputError(f"{name} must lie strictly between 0 and 1, got {levels!r}. Divide percentages by 100.")
     return values.reshape(-1)
-
-
-# --- summary --------------------------------------------------------------------------------------------------------
 
 
 def summarize_quantiles(estimator) -> Summary:

@@ -126,9 +126,6 @@ class QuantilePosterior:
         return X, torch.from_numpy(check_levels(quantiles))
 
 
-# --- calibration of intervals ---------------------------------------------------------------------------------------
-
-
 @storable_record
 @dataclass(frozen=True)
 class CrossValidationFits:

@@ -41,12 +41,7 @@ from ovkgp.estimators.quantiles.model import (
     select_kernel,
     solve_quantiles,
 )
-from ovkgp.estimators.quantiles.options import (
-    canonical_lam,
-    check_levels,
-    check_quantile_options,
-    summarize_quantiles,
-)
+from ovkgp.estimators.quantiles.options import canonical_lam, check_levels, check_quantile_options, summarize_quantiles
 from ovkgp.estimators.quantiles.posterior import CrossValidationFits, QuantilePosterior, conformal_margin, fit_folds
 from ovkgp.estimators.quantiles.rows import (
     NUM_FOLDS,
@@ -65,8 +60,7 @@ from ovkgp.inference.tasks.sandwich import Sandwich
 REARRANGEMENT_LEVELS = torch.arange(1, 200, dtype=torch.float64) / 200
 """Levels at which curves are sorted; they include the percentiles."""
 CHUNK_POINTS = 1 << 14
-MIN_ROWS_FOR_STD = 20
-"""Number of rows below which standard deviations of the curves come with a warning."""
+MIN_ROWS_FOR_STD = 20  # number of rows below which standard deviations of the curves come with a warning
 CACHED_ATTRIBUTES = ("_sandwich", "_replicates", "_posterior", "_cross_validation_fits")
 """Attributes that are computed at their first use and removed by the next fit."""
 
@@ -247,8 +241,6 @@ class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    # --- learning ---------------------------------------------------------------------------------------------------
-
     def fit(self, X, y, sample_weight=None) -> InfiniteQuantileRegressor:
         """Fit all quantiles of y given X.
 
@@ -329,8 +321,6 @@ class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
     def n_iter_(self) -> int:
         """Number of iterations of the solver."""
         return self.fit_report_.iterations
-
-    # --- predicting -------------------------------------------------------------------------------------------------
 
     def predict(self, X, quantiles=None, return_std=False):
         """Predict conditional quantiles.
@@ -481,8 +471,6 @@ class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self, "function_")
         return self.scaling_.inputs(input_table(self, X, reset=False))
 
-    # --- scores and summary -----------------------------------------------------------------------------------------
-
     def score(self, X, y, sample_weight=None) -> float:
         """Return D² = 1 − pinball loss / pinball loss of the marginal quantiles of y, both summed over levels.
 
@@ -522,8 +510,6 @@ class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self, "function_")
         return summarize_quantiles(self)
 
-    # --- training data and predictive distributions -----------------------------------------------------------------
-
     def training_data(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct training rows X (n, d) and Y (n, 1) in original units."""
         check_is_fitted(self)
@@ -549,8 +535,7 @@ class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
     def leave_one_out_entries(self, X=None, Y=None):
         """Raise OptionError: quantile curves have no closed-form leave-one-out predictions."""
         raise OptionError(
-            "InfiniteQuantileRegressor has no closed-form leave-one-out predictions. Use rows X, Y that were held out "
-            "of the fit."
+            "InfiniteQuantileRegressor has no closed-form leave-one-out predictions. Use rows X, Y that were held out of the fit."
         )
 
     def save(self, path) -> None:

@@ -15,8 +15,7 @@ from ovkgp.exceptions import InputError
 from ovkgp.inference.model.row_sample import RowSample
 from ovkgp.inference.tasks.noncrossing import crossing_loss
 
-NUM_FOLDS = 5
-"""Number of folds of the cross-validation that selects λ and calibrates intervals."""
+NUM_FOLDS = 5  # number of folds of the cross-validation that selects λ and calibrates intervals
 PERCENTILES = np.arange(1, 100) / 100
 MOMENT_CLIP_IQRS, LOSS_CLIP_IQRS = 10.0, 1000.0
 """Distance from the quartiles, in interquartile ranges, at which y is clipped for moments, and for the loss."""

@@ -181,8 +181,6 @@ class GPRegressor(PosteriorRegressor):
         self.distributed = distributed
         self.sampling = sampling
 
-    # --- learning ---------------------------------------------------------------------------------------------------
-
     def fit(self, X, Y, noise=None, *, checkpoint=None) -> GPRegressor:
         """Fit the model.
 
@@ -295,8 +293,6 @@ class GPRegressor(PosteriorRegressor):
                 self._add(table)
         return self
 
-    # --- shards and chunks ------------------------------------------------------------------------------------------
-
     def _stream(self, chunks: Iterable, noise, checkpoint=None) -> None:
         with ranks_of(self) as ranks:
             ranks.run_on_all(lambda: self._check_stream(noise), "checking the options")
@@ -324,11 +320,8 @@ class GPRegressor(PosteriorRegressor):
             and found.num_observed_rows > len(found.sample)
         ):
             raise OptionError(
-                f"training_rows=None is not supported with a stream of {found.num_observed_rows} rows, which is not kept in memory "
-                f"(limit {SAMPLE_ROWS}). Set training_rows=10_000."
+                f"training_rows=None is not supported with a stream of {found.num_observed_rows} rows, which is not kept in memory (limit {SAMPLE_ROWS}). Set training_rows=10_000."
             )
-
-    # --- steps ------------------------------------------------------------------------------------------------------
 
     def _prepare(self, X, Y, noise) -> Table:
         """Check options and data, and reset the last fit."""

@@ -33,11 +33,8 @@ from ovkgp.inference.sampling.arviz_groups import point_arviz
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.training.log_posterior import named_values
 
-SAMPLED = ("laplace", "svi", "nuts")
-"""Values of `hyperparameters` that sample."""
-
-MIXTURE_DRAWS = 50
-"""Default number of draws that predictions average over."""
+SAMPLED = ("laplace", "svi", "nuts")  # values of `hyperparameters` that sample
+MIXTURE_DRAWS = 50  # default number of draws that predictions average over
 
 RESERVED_OPTIONS = ("noise", "input_names", "output_names", "random_state", "verbose")
 """Options of the sampler that a regressor sets."""
@@ -112,8 +109,7 @@ if TYPE_CHECKING:
     import xarray
 
 NAMED = ("posterior", "prior")
-DENSITIES = ("log_marginal_likelihood", "elbo")
-"""Attributes that are log densities of all observed entries."""
+DENSITIES = ("log_marginal_likelihood", "elbo")  # attributes that are log densities of all observed entries
 
 
 def export(estimator, X=None, Y=None, noise=None):

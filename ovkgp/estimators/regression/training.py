@@ -34,17 +34,13 @@ from ovkgp.inference.training.initialization import register_default_priors, reg
 from ovkgp.inference.training.prior_sites import PriorRegistry, normal
 from ovkgp.kernels import IndependentKernel
 
-SELECTION_ROWS = 1000
-"""Maximum number of rows on which the candidates of kernel="auto" are compared."""
+SELECTION_ROWS = 1000  # maximum number of rows on which the candidates of kernel="auto" are compared
 
 DENSE_ENTRIES = 2500
 """Number of observed entries of an exact training that replaces one with too many weights, or of a candidate."""
 
-MAX_WEIGHTS = 2000
-"""Size of the largest system of weights that is factorized at every step of a training."""
-
-FINAL_TOLERANCE = 3e-5
-"""Tolerance of a training that continues from a model trained on fewer rows."""
+MAX_WEIGHTS = 2000  # size of the largest system of weights that is factorized at every step of a training
+FINAL_TOLERANCE = 3e-5  # tolerance of a training that continues from a model trained on fewer rows
 
 LATENT_MEAN = (0.0, 3.0)
 """Location and scale of the normal prior on the mean of log-odds and log rates (odds of 1 to 20, either way)."""

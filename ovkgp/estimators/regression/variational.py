@@ -36,8 +36,7 @@ FIRST_ROWS, FIRST_POINTS = 500, 50
 """Rows and inducing points of the first training, and of the candidates of kernel="auto"."""
 BATCH_ROWS, BATCH_SIZE, BATCH_STEPS = 2000, 256, 500
 """Number of rows beyond which training is in batches, size of a batch, and total number of batches."""
-FIRST_TOLERANCE = 1e-4
-"""Tolerance of the first training, per observed entry."""
+FIRST_TOLERANCE = 1e-4  # tolerance of the first training, per observed entry
 
 
 class VariationalTrainer(RegressorTrainer):

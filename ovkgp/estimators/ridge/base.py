@@ -87,8 +87,6 @@ SCALES = ("given", "evidence")
 class RidgeEstimator(PosteriorRegressor):
     """Base class of `OVKRidge`, `ORFFRidge` and `ManifoldRidge`."""
 
-    # --- learning ---------------------------------------------------------------------------------------------------
-
     def fit(self, X, y, sample_weight=None) -> RidgeEstimator:
         """Fit the model.
 
@@ -198,8 +196,6 @@ class RidgeEstimator(PosteriorRegressor):
         rows = zip(Y, remainder, observed, strict=True)
         return sum(_row_form(*row, noise.matrix()) for row in rows) / int(observed.sum())
 
-    # --- criteria ---------------------------------------------------------------------------------------------------
-
     def path(self, X, y, lam=None, sample_weight=None) -> RidgePath:
         """Compute evidence, leave-one-out errors and predictions for several λ from one factorization (BT-76).
 
@@ -242,8 +238,7 @@ class RidgeEstimator(PosteriorRegressor):
         table = self._checked(apply_weights(*self._enter(X, Y), sample_weight), simplify)
         if not np.isfinite(table.Y).any(0).all():
             raise InputError(
-                "sample_weight must be positive for an observed entry of every output, got only zero. Drop the column or add "
-                "observations."
+                "sample_weight must be positive for an observed entry of every output, got only zero. Drop the column or add observations."
             )
         return table
 
@@ -258,8 +253,6 @@ class RidgeEstimator(PosteriorRegressor):
         if self._metric() is not None and table.variances is not None:
             raise OptionError("sample_weight of entries is not supported with an output_metric. Remove one of them.")
         return table
-
-    # --- options ----------------------------------------------------------------------------------------------------
 
     def _check_options(self) -> None:
         check_convention(self.convention)

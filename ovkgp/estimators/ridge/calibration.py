@@ -23,14 +23,10 @@ from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import hash_rows
 
-LOG_BETA_STD = 1.5
-"""Prior standard deviation of log β about log(K − 1)."""
-BIAS_STD = 1.0
-"""Prior standard deviation of c about 0."""
-GRADIENT_TOLERANCE = 1e-12
-"""Gradient of the mean loss at which the optimization stops."""
-MAX_FINAL_GRADIENT = 1e-5
-"""Gradient of the mean loss above which the optimization has not converged."""
+LOG_BETA_STD = 1.5  # prior standard deviation of log β about log(K − 1)
+BIAS_STD = 1.0  # prior standard deviation of c about 0
+GRADIENT_TOLERANCE = 1e-12  # gradient of the mean loss at which the optimization stops
+MAX_FINAL_GRADIENT = 1e-5  # gradient of the mean loss above which the optimization has not converged
 
 
 @storable_record

@@ -123,8 +123,6 @@ class ConstrainedORFF(TableRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    # --- learning ---------------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def fit(self, X, y) -> ConstrainedORFF:
         """Fit the model to X (n, d) and y (n, p) or (n,), NaN where an output is missing."""
@@ -177,8 +175,6 @@ class ConstrainedORFF(TableRegressor):
         is_small = isinstance(matrix, tuple) or r <= MAX_FACTORIZED
         return BallQuadratic.from_matrix(matrix, found.moment / n, float(found.square) / n, factorize=is_small)
 
-    # --- predictions and bound -----------------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def predict(self, X) -> np.ndarray:
         """Return Φ(X)θ, (m, p), or (m,) if Y was one-dimensional."""
@@ -227,8 +223,6 @@ class ConstrainedORFF(TableRegressor):
             factor_norm=factor_norm,
             delta=delta,
         )
-
-    # --- options ----------------------------------------------------------------------------------------------------
 
     def _check_options(self) -> None:
         for name in ("radius", "tolerance"):

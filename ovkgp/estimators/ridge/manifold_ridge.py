@@ -179,8 +179,7 @@ class ManifoldRidge(RidgeEstimator):
         check_option("variance", self.variance, VARIANCES)
         if len(check_lam(self.lam)) > 1:
             raise OptionError(
-                f"lam must be one number, since the kernel depends on it, got {self.lam!r}. Fit with each and compare "
-                "leave_one_out(X, y) or posterior_.log_evidence."
+                f"lam must be one number, since the kernel depends on it, got {self.lam!r}. Fit with each and compare leave_one_out(X, y) or posterior_.log_evidence."
             )
         is_number = isinstance(self.lam_manifold, Real) and not isinstance(self.lam_manifold, bool)
         if not is_number or not 0 <= self.lam_manifold < np.inf:

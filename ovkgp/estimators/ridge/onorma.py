@@ -121,8 +121,6 @@ class ONORMA(PosteriorRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    # --- learning ---------------------------------------------------------------------------------------------------
-
     def fit(self, X, y) -> ONORMA:
         """Fit the model to X (n, d) and y (n, p) or (n,), NaN where missing, in `n_epochs` passes from f = 0.
 
@@ -190,8 +188,6 @@ class ONORMA(PosteriorRegressor):
         self.gp_ = OperatorValuedGP(self.gp_.kernel, mean="zero", noise=self.noise_).requires_grad_(False)
         self.posterior_ = OnlinePosterior(self.gp_, expansion, bool(self.average))
 
-    # --- expansion --------------------------------------------------------------------------------------------------
-
     @property
     def support_(self) -> np.ndarray:
         """Points (m, d) of the expansion."""
@@ -201,8 +197,6 @@ class ONORMA(PosteriorRegressor):
     def dual_coef_(self) -> np.ndarray:
         """Coefficients (m, p) of the expansion."""
         return self.posterior_.coefficients.numpy()
-
-    # --- options ----------------------------------------------------------------------------------------------------
 
     def _check_options(self) -> None:
         if check_lam(self.lam).size != 1 or not isinstance(self.lam, Real):

@@ -181,8 +181,6 @@ class ORFFRidge(RidgeEstimator):
         check_is_fitted(self, "posterior_")
         return self.posterior_.weights.numpy()
 
-    # --- learning ---------------------------------------------------------------------------------------------------
-
     def fit(self, X, y, sample_weight=None) -> ORFFRidge:
         """Fit the model.
 
@@ -365,8 +363,6 @@ class ORFFRidge(RidgeEstimator):
         table = self._again(X, y, sample_weight)
         return primal_dual_residual(self.gp_, *self._data(table)).relative
 
-    # --- options ----------------------------------------------------------------------------------------------------
-
     def _check_options(self) -> None:
         super()._check_options()
         check_solver(self)
@@ -388,8 +384,7 @@ class ORFFRidge(RidgeEstimator):
     def _check_unweighted(self) -> None:
         if _is_weighted(self.statistics_):
             raise OptionError(
-                'Several lam and scale="evidence" are not supported with sample weights or with an output_metric and missing '
-                'outputs. Use one lam and scale="given", or fit.'
+                'Several lam and scale="evidence" are not supported with sample weights or with an output_metric and missing outputs. Use one lam and scale="given", or fit.'
             )
 
 

@@ -132,8 +132,6 @@ class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    # --- learning ---------------------------------------------------------------------------------------------------
-
     def fit(self, X, y, sample_weight=None) -> SimplexClassifier:
         """Fit the classifier.
 
@@ -185,8 +183,6 @@ class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
     def _targets(self) -> np.ndarray:
         """Return the target of each class, (K, K − 1) or (K, K)."""
         return self._code.T if self.coding == "codes" else np.eye(len(self.classes_))
-
-    # --- probabilities ----------------------------------------------------------------------------------------------
 
     def _calibrated(self, X, labels, weight) -> Calibration:
         """Calibrate the probabilities on the scores of held-out rows, at the selected λ."""
@@ -242,8 +238,6 @@ class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
         K = len(self.classes_)
         return self._code if self.coding == "codes" else np.eye(K) - 1 / K
 
-    # --- prediction -------------------------------------------------------------------------------------------------
-
     def predict(self, X) -> np.ndarray:
         """Return the most probable class (m,)."""
         logits = self._logits(X)
@@ -297,8 +291,6 @@ class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
     def _inputs(self, X) -> np.ndarray:
         check_is_fitted(self, "calibration_")
         return input_table(self, X, reset=False)
-
-    # --- options ----------------------------------------------------------------------------------------------------
 
     def _check_options(self) -> None:
         check_option("coding", self.coding, CODINGS)

@@ -308,8 +308,7 @@ class BayesSearchCV(BaseSearchCV):
         if failed:
             reason = next((trial.error for trial in failed if trial.error), "The score is not finite.")
             warnings.warn(
-                f"{len(failed)} of {len(trials)} candidates failed and have the score {self.error_score}. Error of the first one: "
-                f"{reason}",
+                f"{len(failed)} of {len(trials)} candidates failed and have the score {self.error_score}. Error of the first one: {reason}",
                 FitFailedWarning,
                 stacklevel=4,
             )

@@ -180,8 +180,7 @@ def _make_regressor(candidate) -> GPRegressor:
     if isinstance(candidate, GPRegressor):
         if is_variational(candidate) or candidate.distributed:
             raise OptionError(
-                "compare_kernels supports Gaussian outputs without variational inference, in one process, "
-                f"got {candidate!r}."
+                f"compare_kernels supports Gaussian outputs without variational inference, in one process, got {candidate!r}."
             )
         return candidate
     if isinstance(candidate, (str, Kernel)):

@@ -44,12 +44,7 @@ def compute_psis_loo_densities(
     scaling, rows = estimator.scaling_, np.isfinite(Y).any(1)
     options = {"prior_draws": 0, "posterior_predictive": False} | sampling
     data = sample_hyperparameters(
-        estimator.gp_,
-        scaling.inputs(X[rows]),
-        scaling.outputs(Y[rows]),
-        method,
-        random_state=random_state,
-        **options,
+        estimator.gp_, scaling.inputs(X[rows]), scaling.outputs(Y[rows]), method, random_state=random_state, **options
     )
     try:
         data["log_likelihood"]

@@ -74,8 +74,7 @@ def make_space(search_spaces: Mapping[str, Any]) -> dict[str, Dimension]:
     """Validate `search_spaces` and return its dimensions sorted by name, so that the order of the keys has no effect."""
     if not isinstance(search_spaces, Mapping) or not search_spaces:
         raise OptionError(
-            "search_spaces must be a dictionary with at least one parameter, such as {'alpha': (0.01, 10.0, 'log')}, "
-            f"got {search_spaces!r}."
+            f"search_spaces must be a dictionary with at least one parameter, such as {{'alpha': (0.01, 10.0, 'log')}}, got {search_spaces!r}."
         )
     if unnamed := [name for name in search_spaces if not isinstance(name, str)]:
         raise OptionError(f"The keys of search_spaces must be parameter names, got {unnamed[0]!r}.")
@@ -99,8 +98,7 @@ def _parse_dimension(name: str, given: Any) -> Dimension:
 def _make_range(name: str, low: float, high: float, log: bool) -> Dimension:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise OptionError(
-            f"search_spaces[{name!r}] must have finite bounds with low < high, got low = {low} and high = {high}. Set constant "
-            "parameters on the estimator."
+            f"search_spaces[{name!r}] must have finite bounds with low < high, got low = {low} and high = {high}. Set constant parameters on the estimator."
         )
     if log and low <= 0:
         raise OptionError(f"The lower bound of search_spaces[{name!r}] must be positive on a log scale, got {low}.")

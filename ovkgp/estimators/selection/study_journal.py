@@ -67,8 +67,7 @@ class SearchJournal:
     def _set_seed(self, path: Path, seed: int, is_fixed: bool) -> None:
         if is_fixed and seed != self.seed:
             raise OptionError(
-                f"random_state must be that of the study {path}, got another random_state. Pass the same integer, pass None to use "
-                "that of the study, or choose another path."
+                f"random_state must be that of the study {path}, got another random_state. Pass the same integer, pass None to use that of the study, or choose another path."
             )
         self.seed = seed
 

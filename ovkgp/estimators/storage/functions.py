@@ -21,10 +21,8 @@ from ovkgp.inference.tasks.functional_ridge_grid import GridPosterior, GridSolve
 from ovkgp.inference.tasks.problem import TaskFunction, zero_offset
 
 _KINDS = (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, DerivativeTaskFactor)
-PARTS = {kind.__name__: kind for kind in _KINDS}
-"""Classes that may be stored with all their attributes, by name."""
-FUNCTIONS = {"zero_offset": zero_offset}
-"""Functions that may be stored, by name."""
+PARTS = {kind.__name__: kind for kind in _KINDS}  # classes that may be stored with all their attributes, by name
+FUNCTIONS = {"zero_offset": zero_offset}  # functions that may be stored, by name
 
 
 def storable_part(kind: type) -> type:

@@ -148,13 +148,12 @@ STORABLE = {entry.kind.__name__: entry for entry in _TABLE}
 
 CONSTRAINTS = {kind.__name__: kind for kind in (Positive, GreaterThan, LessThan, Interval)}
 """Constraints by class name."""
-TRANSFORMS = {
+TRANSFORMS = {  # transforms of constraints and their inverses by name
     "softplus": (torch.nn.Softplus(), inv_softplus),
     "exp": (torch.exp, torch.log),
     "sigmoid": (torch.sigmoid, inv_sigmoid),
     "none": (None, None),
 }
-"""Transforms of constraints and their inverses by name."""
 
 
 def kernel_state(kernel: Kernel) -> dict[str, Tensor]:
@@ -211,9 +210,6 @@ def _check_match(own: dict[str, Tensor], stored: dict[str, Tensor]) -> None:
 
 def _described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
-
-
-# --- kernel → spec -----------------------------------------------------------------------------------------------
 
 
 def kernel_to_spec(kernel: Kernel) -> tuple[dict, dict[str, Tensor]]:
@@ -274,10 +270,7 @@ def _encode(value):
 
 
 def _cannot_store(part) -> str:
-    return (
-        f"{type(part).__name__} cannot be stored in a model file, which supports classes of ovkgp and GPyTorch. Save the model and "
-        "pass the kernel to ovkgp.load(path, kernel=...)."
-    )
+    return f"{type(part).__name__} cannot be stored in a model file, which supports classes of ovkgp and GPyTorch. Save the model and pass the kernel to ovkgp.load(path, kernel=...)."
 
 
 def _constraint_to_spec(name: str, owner: Module, constraint: Interval) -> dict:
@@ -314,9 +307,6 @@ def _tied(kernel: Kernel) -> list[list[str]]:
     first = {}
     names = [(name, first.setdefault(id(p), name)) for name, p in kernel.named_parameters(remove_duplicate=False)]
     return [[name, same] for name, same in names if name != same]
-
-
-# --- spec → kernel -----------------------------------------------------------------------------------------------
 
 
 def kernel_from_spec(spec: dict, tensors: dict[str, Tensor]) -> Kernel:

@@ -46,10 +46,8 @@ from ovkgp.inference.variational.inducing import InducingPoints
 from ovkgp.inference.variational.posterior import VariationalPosterior
 from ovkgp.kernels import ManifoldKernel
 
-LIKELIHOOD_PARAMETERS = ("scale", "df", "dispersion")
-"""Parameters of likelihoods, each trained or fixed."""
-LIKELIHOOD_OPTIONS = ("tau", "kappa", "link")
-"""Options of likelihoods that are not trained."""
+LIKELIHOOD_PARAMETERS = ("scale", "df", "dispersion")  # parameters of likelihoods, each trained or fixed
+LIKELIHOOD_OPTIONS = ("tau", "kappa", "link")  # options of likelihoods that are not trained
 
 
 def likelihood_state(likelihood: Likelihood) -> tuple[dict, dict[str, Tensor]]:
@@ -70,8 +68,7 @@ def likelihood_to_spec(likelihood: Likelihood) -> dict:
         return {"members": [likelihood_to_spec(one) for one in likelihood.likelihoods]}
     if type(likelihood) is not LIKELIHOODS.get(likelihood.name):
         raise InputError(
-            f"A model file cannot hold a {type(likelihood).__name__}. Use a likelihood of ovkgp.inference.likelihoods or pickle the "
-            "model."
+            f"A model file cannot hold a {type(likelihood).__name__}. Use a likelihood of ovkgp.inference.likelihoods or pickle the model."
         )
     spec = {"name": likelihood.name, "num_outputs": likelihood.num_outputs}
     if isinstance(likelihood, Gaussian):
@@ -107,11 +104,9 @@ def blank_noise(kind: str, is_trained: bool, num_outputs: int) -> str | Tensor:
     return kind if is_trained else torch.eye(num_outputs) if len(sizes) == 2 else torch.ones(sizes)
 
 
-VARIATIONAL, MIXTURE = "variational", "mixture"
-"""Kinds of posteriors that are not stored as they are."""
+VARIATIONAL, MIXTURE = "variational", "mixture"  # kinds of posteriors that are not stored as they are
 OPTIONS = ("family", "rank", "learn_inducing")
-WEIGHTS, SEEN = "weights", "observed"
-"""Where the tensors of q are, and those that a posterior needs of the data."""
+WEIGHTS, SEEN = "weights", "observed"  # where the tensors of q are, and those that a posterior needs of the data
 
 
 def variational_state(gp: VariationalGP) -> tuple[dict, dict[str, Tensor]]:
@@ -173,9 +168,6 @@ class ModelBuilder:
     keeps_unscaled_kernel: bool = False
 
 
-# --- estimator → state ----------------------------------------------------------------------------------------------
-
-
 def gp_state(estimator, builder: ModelBuilder) -> tuple[dict, dict[str, Tensor]]:
     """Encode the model of a fitted estimator: JSON, and parameters and buffers by name.
 
@@ -185,10 +177,7 @@ def gp_state(estimator, builder: ModelBuilder) -> tuple[dict, dict[str, Tensor]]
     gp = estimator.gp_
     if _has_kernel_objects(estimator):
         _check_same_kernel(estimator, builder)
-    header = {
-        "kernel": _description(gp.kernel, estimator),
-        "mean": MEANS[gp.mean.degree + 1],
-    }
+    header = {"kernel": _description(gp.kernel, estimator), "mean": MEANS[gp.mean.degree + 1]}
     own, more = variational_state(gp) if isinstance(gp, VariationalGP) else (None, {})
     header |= _exact_header(gp) if own is None else {VARIATIONAL: own}
     again = _shared_names(gp)
@@ -240,9 +229,6 @@ def _shared_names(gp: OperatorValuedGP | VariationalGP) -> dict[str, str]:
     return {name: first[key] for name, key in others.items() if key in first}
 
 
-# --- state → estimator ----------------------------------------------------------------------------------------------
-
-
 def gp_from_state(
     header: dict, tensors: dict[str, Tensor], estimator, builder: ModelBuilder, *, describe_kernel: bool
 ) -> OperatorValuedGP | VariationalGP:
@@ -277,9 +263,6 @@ def unscaled_from_state(
 
 def _kernel(spec: dict | None, values: dict[str, Tensor], make: Callable[[], Kernel]) -> Kernel:
     return load_kernel_state(make(), values) if spec is None else kernel_from_spec(spec, values)
-
-
-# --- feature maps ---------------------------------------------------------------------------------------------------
 
 
 def _features_spec(features: FeatureMap | None) -> dict | None:
@@ -325,22 +308,20 @@ def _on_manifold(spec: dict, kernel: ManifoldKernel, tensors: dict[str, Tensor])
     return ManifoldFeatures(_features(spec["features"], kernel.base_kernel, under("features", tensors)), kernel)
 
 
-FEATURES = {
+FEATURES = {  # functions that make feature maps, by class name
     "ORFF": _orff,
     "BlockedORFF": _blocked,
     "ManifoldFeatures": _on_manifold,
     "Nystrom": lambda spec, kernel, tensors: Nystrom(kernel, tensors["landmarks"]),
 }
-"""Functions that make feature maps, by class name."""
 
 
-SOLVERS = {
+SOLVERS = {  # posteriors with the exact kernel and their solvers, by name
     "dense": (ExactPosterior, DenseSolver),
     "kronecker": (KroneckerPosterior, KroneckerSolver),
     "common": (KroneckerPosterior, ProportionalSolver),
     "iterative": (ExactPosterior, IterativeSolver),
 }
-"""Posteriors with the exact kernel and their solvers, by name."""
 
 DATA = ("X", "Y", "noise")
 
@@ -412,10 +393,7 @@ def mixture_state(posterior: MixturePosterior, gp: OperatorValuedGP | Variationa
     if drawn.are_cached and _has_features(drawn[0]):
         parts = [posterior_state(part, drawn.set_draw(index).model) for index, part in enumerate(drawn)]
         groups = {str(index): tensors for index, (_, tensors) in enumerate(parts)}
-        return {"kind": MIXTURE, "parts": [header for header, _ in parts]}, {
-            **raw,
-            **prefixed(part=prefixed(**groups)),
-        }
+        return {"kind": MIXTURE, "parts": [header for header, _ in parts]}, {**raw, **prefixed(part=prefixed(**groups))}
     given = drawn.condition.keywords
     data = {name: given[name] for name in DATA if given[name] is not None}
     return {"kind": MIXTURE, "options": {name: given[name] for name in CONDITION_OPTIONS}}, {

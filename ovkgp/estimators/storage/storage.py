@@ -59,8 +59,7 @@ from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.statistics.statistics import statistics_from_tensors
 from ovkgp.losses import TaskMeasure
 
-ESTIMATORS: dict[str, SavedAttributes] = {}
-"""Classes that a file may hold, by name."""
+ESTIMATORS: dict[str, SavedAttributes] = {}  # classes that a file may hold, by name
 
 
 class SavableMixin:
@@ -134,7 +133,7 @@ class Codec(NamedTuple):
     decode: Callable[[object, dict[str, Tensor]], object]
 
 
-CODECS = {
+CODECS = {  # formats of fitted attributes that `value_state` does not know
     "feature_names_in_": Codec(lambda names: (list(names), {}), lambda entry, _: np.array(entry, dtype=object)),
     "candidates_": Codec(lambda pairs: (list(pairs.items()), {}), lambda entry, _: dict(entry)),  # keeps their order
     "fit_report_": Codec(
@@ -142,23 +141,17 @@ CODECS = {
         lambda entry, _: None if entry is None else FitReport.from_dict(entry),
     ),
     "statistics_": Codec(
-        lambda statistics: statistics.tensors()[::-1],
-        lambda entry, tensors: statistics_from_tensors(tensors, entry),
+        lambda statistics: statistics.tensors()[::-1], lambda entry, tensors: statistics_from_tensors(tensors, entry)
     ),
     "draws_": Codec(draws_state, draws_from_state),
     "function_": Codec(function_state, function_from_state),
     "measure_": Codec(lambda measure: ({}, dict(vars(measure))), lambda _, tensors: TaskMeasure(**tensors)),
     "posterior_": Codec(task_posterior_state, task_posterior_from_state),
     "_num_observed": Codec(
-        lambda counts: ({}, {"counts": torch.as_tensor(counts)}),
-        lambda _, tensors: tensors["counts"].numpy(),
+        lambda counts: ({}, {"counts": torch.as_tensor(counts)}), lambda _, tensors: tensors["counts"].numpy()
     ),
     "_counts": Codec(lambda counts: (json_value("_counts", counts), {}), lambda entry, _: tuple(entry)),
 }
-"""Formats of fitted attributes that `value_state` does not know."""
-
-
-# --- estimator → file -----------------------------------------------------------------------------------------------
 
 
 def save(estimator: BaseEstimator, path: str | os.PathLike) -> None:
@@ -217,9 +210,6 @@ def _fitted_state(estimator: BaseEstimator, saved: SavedAttributes) -> tuple[dic
         header[name], found = CODECS[name].encode(value) if name in CODECS else value_state(name, value)
         tensors |= add_prefix(name.strip("_"), found)
     return header, tensors
-
-
-# --- file → estimator -----------------------------------------------------------------------------------------------
 
 
 def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator:

@@ -29,28 +29,20 @@ from ovkgp.inference.sampling.arviz_data import groups_of, to_arviz_object
 from ovkgp.kernels import OutputMatrix
 from ovkgp.losses import TaskMeasure
 
-SPARSE = {
+SPARSE = {  # sparse matrices of SciPy by class name
     f"{form}_{kind}": getattr(sparse, f"{form}_{kind}")
     for form in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
     for kind in ("array", "matrix")
 }
-"""Sparse matrices of SciPy by class name."""
 
-LAYOUTS = {
+LAYOUTS = {  # sparse layouts of torch by name, and the functions that make them from COO
     "torch.sparse_coo": Tensor.coalesce,
     "torch.sparse_csr": Tensor.to_sparse_csr,
     "torch.sparse_csc": Tensor.to_sparse_csc,
 }
-"""Sparse layouts of torch by name, and the functions that make them from COO."""
 
-RECORDS: dict[str, type] = {}
-"""Dataclasses of numbers and arrays that a file may hold, by name."""
-
-LISTED = "UOu"
-"""Kinds of NumPy arrays that are stored as lists: strings, objects, unsigned integers."""
-
-
-# --- options --------------------------------------------------------------------------------------------------------
+RECORDS: dict[str, type] = {}  # dataclasses of numbers and arrays that a file may hold, by name
+LISTED = "UOu"  # kinds of NumPy arrays that are stored as lists: strings, objects, unsigned integers
 
 
 def option_state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
@@ -72,8 +64,7 @@ def _kernel_state(name: str, kernel: Kernel, estimator: BaseEstimator) -> tuple[
         return {**known, "spec": spec}, tensors
     if name == "base_kernel" and isinstance(estimator.kernel, Kernel):
         raise KernelTypeError(
-            f"base_kernel is a {known['class']}, which a file cannot describe, and is not used with a kernel object. Leave it at "
-            "its default."
+            f"base_kernel is a {known['class']}, which a file cannot describe, and is not used with a kernel object. Leave it at its default."
         )
     return {**known, "spec": None}, kernel_state(kernel)
 
@@ -109,9 +100,6 @@ def _kernel(name: str, entry: dict, tensors: dict[str, Tensor], given: Kernel | 
             f"pass it, ovkgp.load(path, kernel={entry['class']}(...)); its values come from the file."
         )
     return kernel_from_spec(entry["spec"], tensors)
-
-
-# --- values ---------------------------------------------------------------------------------------------------------
 
 
 def value_state(name: str, value) -> tuple[object, dict[str, Tensor]]:
@@ -189,8 +177,7 @@ def json_value(name: str, value):
     if isinstance(value, list | tuple):
         return [json_value(name, item) for item in value]
     raise InputError(
-        f"{name} is a {type(value).__name__}, which a model file cannot hold. Call set_params({name}=...) with a supported value "
-        "before saving; the fitted model does not change."
+        f"{name} is a {type(value).__name__}, which a model file cannot hold. Call set_params({name}=...) with a supported value before saving; the fitted model does not change."
     )
 
 
@@ -255,8 +242,7 @@ def _matrix_state(name: str, matrix: OutputMatrix) -> tuple[dict, dict[str, Tens
         spec, tensors = matrix_to_spec(matrix)
     except KernelTypeError as error:
         raise KernelTypeError(
-            f"{name} is a {type(matrix).__name__}, which a file cannot describe. Fit with {name}=matrix().detach() or a matrix of "
-            f"ovkgp.kernels. ({error})"
+            f"{name} is a {type(matrix).__name__}, which a file cannot describe. Fit with {name}=matrix().detach() or a matrix of ovkgp.kernels. ({error})"
         ) from error
     return {"matrix": spec}, tensors
 

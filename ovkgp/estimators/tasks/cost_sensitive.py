@@ -32,13 +32,10 @@ from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolutio
 from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.losses import CostSensitiveHinge, IntegralLoss, SmoothedHinge, TaskMeasure, grid
 
-ENDS = {"signed": (-1.0, 1.0), "unit": (0.0, 1.0)}
-"""Range of the costs in each scale."""
+ENDS = {"signed": (-1.0, 1.0), "unit": (0.0, 1.0)}  # range of the costs in each scale
 COUPLINGS = ("infinite", "independent")
-DEFAULT_LEVELS = (-0.9, 0.0, 0.9)
-"""Default signed costs of coupling="independent"."""
-NUM_COSTS = 101
-"""Default number of costs of a ROC curve."""
+DEFAULT_LEVELS = (-0.9, 0.0, 0.9)  # default signed costs of coupling="independent"
+NUM_COSTS = 101  # default number of costs of a ROC curve
 
 
 class ROCCurve(NamedTuple):
@@ -193,8 +190,6 @@ class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimat
         self.random_state = random_state
         self.verbose = verbose
 
-    # --- learning ---------------------------------------------------------------------------------------------------
-
     def fit(self, X, y) -> InfiniteCostSensitiveClassifier:
         """Fit the model.
 
@@ -270,8 +265,6 @@ class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimat
     def _solve(self, problem: TaskProblem, init: Tensor | None = None, verbose: int | None = None) -> TaskSolution:
         verbose = self.verbose if verbose is None else verbose
         return solve_primal(problem, init=init, tolerance=self.tol, max_iter=self.max_iter, verbose=verbose)
-
-    # --- predicting -------------------------------------------------------------------------------------------------
 
     def predict(self, X, cost=None) -> np.ndarray:
         """Predict the class.
@@ -349,8 +342,7 @@ class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimat
             raise InputError(f"y has shape {y.shape}, expected ({len(decided)},) (one label per row of X).")
         if not set(np.unique(y)) == set(self.classes_):
             raise InputError(
-                f"y must contain both classes {self.classes_.tolist()} and no other, got {np.unique(y)[:5].tolist()}. "
-                "Add rows of the missing class, whose rate is undefined."
+                f"y must contain both classes {self.classes_.tolist()} and no other, got {np.unique(y)[:5].tolist()}. Add rows of the missing class, whose rate is undefined."
             )
         return ROCCurve(costs, *compute_rates(y == self.classes_[1], decided))
 
@@ -401,8 +393,6 @@ class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimat
 
         return fit
 
-    # --- options ----------------------------------------------------------------------------------------------------
-
     def _check_options(self) -> None:
         for name in ("kernel", "task_kernel"):
             check_kernel(self, name)
@@ -416,8 +406,7 @@ class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimat
             check_positive("kappa", self.kappa)
         if self.levels is not None and self.coupling == "infinite":
             raise OptionError(
-                'levels is not supported with coupling="infinite", which learns all costs. Omit levels or use '
-                'coupling="independent".'
+                'levels is not supported with coupling="infinite", which learns all costs. Omit levels or use coupling="independent".'
             )
 
     def __sklearn_tags__(self):
@@ -444,8 +433,7 @@ def check_costs(costs, scale: str, name: str = "cost") -> np.ndarray:
     if not bool(((values >= low) & (values <= high)).all()):  # also rejects NaN
         other = next(one for one in ENDS if one != scale)
         raise InputError(
-            f'{name} must lie in [{low:g}, {high:g}] for costs="{scale}", got {costs!r}. '
-            f'Check whether costs="{other}" is meant.'
+            f'{name} must lie in [{low:g}, {high:g}] for costs="{scale}", got {costs!r}. Check whether costs="{other}" is meant.'
         )
     return values.reshape(-1)
 

@@ -45,13 +45,10 @@ storable_part(ThresholdOffset)
 DENSITIES = ("uniform", "linear")
 KERNELS = {"kernel": ("local", "median"), "task_kernel": ("median",), "threshold_kernel": ("median",)}
 """Kernel options, and the names that their lengthscales allow."""
-LOCAL_LENGTHSCALE_RATIO = 0.3
-"""Ratio of the lengthscale "local" to the median distance."""
-NUM_LEVELS = 101
-"""Number of levels at which curves are rearranged and scored."""
+LOCAL_LENGTHSCALE_RATIO = 0.3  # ratio of the lengthscale "local" to the median distance
+NUM_LEVELS = 101  # number of levels at which curves are rearranged and scored
 CHUNK_ROWS = 4096
-THRESHOLD_SLACK = 1e-8
-"""Relative decrease of uncalibrated thresholds, so that rows on the margin are inside."""
+THRESHOLD_SLACK = 1e-8  # relative decrease of uncalibrated thresholds, so that rows on the margin are inside
 REPLICATES = ("_replicates", "_replicate_thresholds", "_replicate_fraction_levels")
 """Fitted attributes that hold replicates."""
 
@@ -187,8 +184,6 @@ class InfiniteOneClassSVM(SavableMixin, OutlierMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    # --- learning ---------------------------------------------------------------------------------------------------
-
     def fit(self, X, y=None) -> InfiniteOneClassSVM:
         """Fit the model.
 
@@ -264,8 +259,6 @@ class InfiniteOneClassSVM(SavableMixin, OutlierMixin, BaseEstimator):
     def _threshold_factor(self, levels: Tensor) -> KernelFactor:
         return task_factor(levels, kernel=self.threshold_kernel, lengthscale=self.threshold_lengthscale)
 
-    # --- predicting -------------------------------------------------------------------------------------------------
-
     def predict(self, X, nu=None) -> np.ndarray:
         """Predict +1 inside the set of level ν, of mass about 1 − ν, and −1 outside.
 
@@ -332,8 +325,6 @@ class InfiniteOneClassSVM(SavableMixin, OutlierMixin, BaseEstimator):
         """Return the fraction of rows whose curve d(x)(·), before rearrangement, changes sign only from plus to minus."""
         return float(self._are_nested(self._inputs(X)).mean())
 
-    # --- curves -----------------------------------------------------------------------------------------------------
-
     def _grid(self) -> np.ndarray:
         return np.linspace(self.min_nu, 1.0, NUM_LEVELS)
 
@@ -375,8 +366,6 @@ class InfiniteOneClassSVM(SavableMixin, OutlierMixin, BaseEstimator):
     def _inputs(self, X) -> Tensor:
         check_is_fitted(self, "function_")
         return self.scaling_.inputs(input_table(self, X, reset=False))
-
-    # --- options ----------------------------------------------------------------------------------------------------
 
     def _level(self, nu) -> float:
         check_is_fitted(self, "function_")

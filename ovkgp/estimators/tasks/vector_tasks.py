@@ -156,8 +156,6 @@ class VectorTaskRegressor(TableRegressor):
         self.hyperparameters = hyperparameters
         self.verbose = verbose
 
-    # --- learning ---------------------------------------------------------------------------------------------------
-
     def fit(self, X, y) -> VectorTaskRegressor:
         """Fit the model.
 
@@ -217,8 +215,7 @@ class VectorTaskRegressor(TableRegressor):
     def _train(self, gp, X: Tensor, Y: Tensor, ratios: Tensor | None, observed: Tensor) -> None:
         if ratios is not None:
             raise OptionError(
-                'hyperparameters="evidence" is not supported with normalization="per_sample" and missing pairs, '
-                'which fix the noise of each row. Use normalization="fixed" or "pooled".'
+                'hyperparameters="evidence" is not supported with normalization="per_sample" and missing pairs, which fix the noise of each row. Use normalization="fixed" or "pooled".'
             )
         tasks = torch.from_numpy(self.tasks_)
         if bool(torch.isfinite(Y).all()):
@@ -246,8 +243,6 @@ class VectorTaskRegressor(TableRegressor):
         observed = torch.isfinite(Y)
         rows = observed.any(-1)  # the posterior omits pairs without observed entries
         return float((torch.nan_to_num(Y[rows]) * self.posterior_.solver.alpha).sum() / observed.sum())
-
-    # --- predicting -------------------------------------------------------------------------------------------------
 
     def predict(self, X, tasks=None, return_std=False, noise=True):
         """Predict the posterior mean.
@@ -289,8 +284,6 @@ class VectorTaskRegressor(TableRegressor):
         prediction = self.posterior_.predict(make_pairs(X, tasks), form)
         shape = len(X), len(tasks), -1
         return prediction.mean.reshape(shape), None if form == "none" else prediction.std.square().reshape(shape)
-
-    # --- shapes and options -----------------------------------------------------------------------------------------
 
     def _validate_by_task(self, X, y) -> tuple[np.ndarray, np.ndarray]:
         """Check the data; return X (n, d) and Y (n, T, p) in float64."""
@@ -344,9 +337,6 @@ def _as_tensor(y) -> np.ndarray | None:
     return array if array is not None and array.ndim == 3 else None
 
 
-# --- tasks and model ------------------------------------------------------------------------------------------------
-
-
 def check_tasks(tasks, num_columns: int) -> np.ndarray:
     """Return points (T, q) from points (T,) or (T, q); if None, 0, 1, … for each column of Y."""
     if tasks is None:
@@ -362,8 +352,7 @@ def split_tasks(Y: np.ndarray, num_tasks: int) -> np.ndarray:
     """Reshape Y (n, T·p), task-major, to (n, T, p)."""
     if Y.shape[1] % num_tasks:
         raise InputError(
-            f"Y has {Y.shape[1]} columns, expected a multiple of {num_tasks} tasks. Pass (n, T, p), or (n, T·p) with "
-            "the p outputs of the first task first."
+            f"Y has {Y.shape[1]} columns, expected a multiple of {num_tasks} tasks. Pass (n, T, p), or (n, T·p) with the p outputs of the first task first."
         )
     return Y.reshape(len(Y), num_tasks, -1)
 

@@ -8,8 +8,6 @@ The default ``variant="corrected"`` repairs errata, "printed" is the bound as pr
 independent frequencies (``ORFF(..., sampler="iid")``).
 """
 
-from __future__ import annotations
-
 from ovkgp.features.bounds.concentration import (
     bernstein_bound,
     measured_error,

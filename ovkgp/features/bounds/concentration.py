@@ -326,8 +326,7 @@ def _log_bound(c: SpectralConstants, D: int, epsilon: float, diameter: float, me
     """Return the logarithm of the bound; 0 or more is uninformative."""
     if method == "hoeffding" and not c.separable:
         raise OptionError(
-            'method="hoeffding" is only supported with scalar and decomposable kernels k Γ, whose error is a number '
-            'times a matrix. Use method="auto".'
+            'method="hoeffding" is only supported with scalar and decomposable kernels k Γ, whose error is a number times a matrix. Use method="auto".'
         )
     if c.kernel_norm == 0:  # K = 0 and so are its features
         return -math.inf

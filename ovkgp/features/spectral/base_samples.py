@@ -25,8 +25,7 @@ def check_sampler(sampler: str, pair) -> None:
         raise OptionError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}.")
     if sampler == "orthogonal" and not pair.isotropic:
         raise SpectralError(
-            'sampler="orthogonal" is biased if the distribution of frequencies is not rotation-invariant, as for this '
-            'kernel. Use sampler="qmc" or sampler="iid".'
+            'sampler="orthogonal" is biased if the distribution of frequencies is not rotation-invariant, as for this kernel. Use sampler="qmc" or sampler="iid".'
         )
 
 

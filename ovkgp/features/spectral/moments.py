@@ -42,11 +42,8 @@ from ovkgp.kernels import (
     components,
 )
 
-NUM_DRAWS = 2**14
-"""Number of Sobol draws of an estimate."""
-
-CHUNK_FREQUENCIES = 2**10
-"""Number of frequencies whose factors are in memory at a time."""
+NUM_DRAWS = 2**14  # number of Sobol draws of an estimate
+CHUNK_FREQUENCIES = 2**10  # number of frequencies whose factors are in memory at a time
 
 
 @singledispatch

@@ -212,8 +212,7 @@ def resolve_num_dims(kernel: Kernel, num_dims: int | None) -> int:
     dims = num_dims if own is None else own
     if dims is None:
         raise OptionError(
-            f"The input dimension of {type(kernel).__name__} is unknown. Set ard_num_dims or active_dims on the kernel "
-            "or pass num_dims."
+            f"The input dimension of {type(kernel).__name__} is unknown. Set ard_num_dims or active_dims on the kernel or pass num_dims."
         )
     return dims
 

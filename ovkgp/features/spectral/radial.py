@@ -131,9 +131,7 @@ def _(kernel: RQKernel) -> ScaleMixture:
         return value ** (-s / 2) * gamma_ratio(value, s / 2)
 
     return ScaleMixture(
-        lambda u: gamma_quantile(alpha(u), u) / alpha(u),
-        lambda u: gamma_quantile(alpha(u) + 1, u) / alpha(u),
-        moment,
+        lambda u: gamma_quantile(alpha(u), u) / alpha(u), lambda u: gamma_quantile(alpha(u) + 1, u) / alpha(u), moment
     )
 
 

@@ -58,8 +58,7 @@ def check_finite(matrix: Tensor, name: str) -> None:
     """Check that a matrix is finite, in one pass without a copy: its sum is not finite otherwise."""
     if not math.isfinite(matrix.detach().sum().item()):
         raise FactorizationError(
-            f"{name} contains NaN or infinity because of the hyperparameters (a lengthscale near zero, an outputscale "
-            "or noise that overflowed). Bound them or scale the data."
+            f"{name} contains NaN or infinity because of the hyperparameters (a lengthscale near zero, an outputscale or noise that overflowed). Bound them or scale the data."
         )
 
 
@@ -125,8 +124,7 @@ class DenseSolver:
         observed = residuals[self.observed]
         if covariance.shape != (len(observed), len(observed)):
             raise InputError(
-                f"covariance has shape {tuple(covariance.shape)}, expected ({len(observed)}, {len(observed)}) for the "
-                "observed entries."
+                f"covariance has shape {tuple(covariance.shape)}, expected ({len(observed)}, {len(observed)}) for the observed entries."
             )
         self.chol = safe_cholesky(covariance)
         alpha = torch.cholesky_solve(observed.unsqueeze(-1), self.chol).squeeze(-1)

@@ -29,11 +29,8 @@ from ovkgp.inference.algebra.krylov import (
 )
 from ovkgp.inference.algebra.preconditioners import MAX_RANK, Preconditioner, make_preconditioner
 
-CHUNK_COLUMNS = 256
-"""Right-hand sides that are solved together."""
-
-PROBE_TOLERANCE = 1e-6
-"""Relative residual of the solves for probes, whose standard deviation is much larger."""
+CHUNK_COLUMNS = 256  # Right-hand sides that are solved together
+PROBE_TOLERANCE = 1e-6  # relative residual of the solves for probes, whose standard deviation is much larger
 
 
 class PreconditionerTraces:

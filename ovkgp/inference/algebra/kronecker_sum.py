@@ -137,8 +137,7 @@ def _check_shapes(grams: Sequence[Tensor], output_matrices: Sequence[Tensor], no
     n, p = observed.shape
     if len(grams) == 0 or len(grams) != len(output_matrices):
         raise InputError(
-            f"grams and output_matrices must have one matrix per component, got {len(grams)} and "
-            f"{len(output_matrices)}."
+            f"grams and output_matrices must have one matrix per component, got {len(grams)} and {len(output_matrices)}."
         )
     for name, size, matrices in (("grams", n, grams), ("output_matrices", p, output_matrices)):
         wrong = [tuple(matrix.shape) for matrix in matrices if matrix.shape != (size, size)]
@@ -148,6 +147,5 @@ def _check_shapes(grams: Sequence[Tensor], output_matrices: Sequence[Tensor], no
             )
     if tuple(noise.shape) not in {(n, p), (1, p), (n, p, p), (1, p, p)}:
         raise InputError(
-            f"noise has shape {tuple(noise.shape)}, expected variances {(n, p)} or {(1, p)}, or covariances "
-            f"{(n, p, p)} or {(1, p, p)}. Pass a shared Σ as Σ.unsqueeze(0)."
+            f"noise has shape {tuple(noise.shape)}, expected variances {(n, p)} or {(1, p)}, or covariances {(n, p, p)} or {(1, p, p)}. Pass a shared Σ as Σ.unsqueeze(0)."
         )

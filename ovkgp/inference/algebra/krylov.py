@@ -26,10 +26,8 @@ from ovkgp.exceptions import FactorizationError, FitWarning
 Operator = Callable[[Tensor], Tensor]
 
 METHODS = ("cg", "lbfgs")
-LBFGS_MEMORY = 30
-"""Steps that L-BFGS stores; for a quadratic more than the usual ten are useful."""
-MAX_LBFGS_ROUNDS = 6
-"""Maximum number of times that L-BFGS begins again from the residual."""
+LBFGS_MEMORY = 30  # steps that L-BFGS stores; for a quadratic more than the usual ten are useful
+MAX_LBFGS_ROUNDS = 6  # maximum number of times that L-BFGS begins again from the residual
 
 
 @dataclass
@@ -113,8 +111,7 @@ def warn_residual(residual: float, tolerance: float) -> None:
     """Warn that conjugate gradients did not reach the tolerance."""
     if residual != residual:
         raise FactorizationError(
-            "Conjugate gradients failed with NaN: the covariance overflowed or is indefinite. Bound the "
-            "hyperparameters or use more noise."
+            "Conjugate gradients failed with NaN: the covariance overflowed or is indefinite. Bound the hyperparameters or use more noise."
         )
     warnings.warn(
         f"Conjugate gradients stopped at a relative residual of {residual:.1e}, above the tolerance of "

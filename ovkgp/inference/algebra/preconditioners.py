@@ -22,19 +22,15 @@ from ovkgp.inference.algebra.dense import check_finite, safe_cholesky
 from ovkgp.inference.algebra.kronecker_sum import KroneckerSum, multiply_first_axis
 from ovkgp.kernels.outputs.roots import thin_root
 
-MAX_RANK = 1500
-"""Maximum number of columns of F, over all components."""
+MAX_RANK = 1500  # maximum number of columns of F, over all components
 
 RESIDUAL_FRACTION = 0.01
 """A factor of K is accurate enough if its residual variance is at most this fraction of the smallest noise variance."""
 
 MAX_SKETCH_COLUMNS = 200
 
-MAX_SKETCH_ENTRIES = 4_000_000
-"""Maximum number of entries of the sketch (32 MB), that of one chunk of rows."""
-
-CHUNK_ENTRIES = 1 << 22
-"""Entries of F that are formed together to compute S: 32 MB."""
+MAX_SKETCH_ENTRIES = 4_000_000  # maximum number of entries of the sketch (32 MB), that of one chunk of rows
+CHUNK_ENTRIES = 1 << 22  # entries of F that are formed together to compute S: 32 MB
 
 
 def pivoted_cholesky(matrix: Tensor, max_rank: int, tolerance: float) -> Tensor:
@@ -135,13 +131,7 @@ class SketchedPreconditioner:
     """
 
     def __init__(
-        self,
-        apply: Callable[[Tensor], Tensor],
-        size: int,
-        *,
-        rank: int | None = None,
-        seed: int = 0,
-        like: Tensor,
+        self, apply: Callable[[Tensor], Tensor], size: int, *, rank: int | None = None, seed: int = 0, like: Tensor
     ):
         rank = min(size, MAX_SKETCH_COLUMNS, max(MAX_SKETCH_ENTRIES // size, 1)) if rank is None else rank
         scores = torch.randn(size, rank, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

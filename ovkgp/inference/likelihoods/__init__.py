@@ -5,8 +5,6 @@ under a Gaussian f (`expected`, `terms`) and the predictive distribution (`momen
 `LikelihoodPrediction`.
 """
 
-from __future__ import annotations
-
 from ovkgp.inference.likelihoods.base import Likelihood
 from ovkgp.inference.likelihoods.classification import Bernoulli, Softmax
 from ovkgp.inference.likelihoods.counts import NegativeBinomial, Poisson

@@ -29,8 +29,7 @@ from ovkgp.inference.likelihoods.quadrature import (
 LARGE_SHAPE = 1e3
 """Above it log Γ(y + r) − log Γ(r) is Stirling's series, whose next term is below 1e-11; a direct difference loses
 digits."""
-MAX_LOG_DROP = 34.0
-"""Nodes cover the range in which a log density is less than this below its mode: e^{−34} = 2e-15."""
+MAX_LOG_DROP = 34.0  # nodes cover the range in which a log density is less than this below its mode: e^{−34} = 2e-15
 MIN_CDF_NODES, CDF_STEP = 64, 0.3
 MIN_DENSITY_NODES, DENSITY_STEP = 128, 0.4
 MAX_NODES = 4096

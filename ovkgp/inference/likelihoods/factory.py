@@ -31,10 +31,8 @@ LIKELIHOODS: dict[str, type[Likelihood]] = {
 
 Spec = str | Likelihood | Sequence["str | Likelihood"]
 
-EXCESS_DF_PRIOR = (2.0, 0.1)
-"""Shape and rate of the Gamma prior of df − 2."""
-DISPERSION_PRIOR = (-1.0, 1.5)
-"""Location and scale of the log-normal prior of a dispersion."""
+EXCESS_DF_PRIOR = (2.0, 0.1)  # shape and rate of the Gamma prior of df − 2
+DISPERSION_PRIOR = (-1.0, 1.5)  # location and scale of the log-normal prior of a dispersion
 
 
 def make_likelihood(spec: Spec, num_outputs: int) -> Likelihood:
@@ -113,8 +111,7 @@ class PerOutput(Likelihood):
         for j, member in enumerate(likelihoods):
             if member.num_outputs != 1 or member.couples_outputs:
                 raise OptionError(
-                    f"likelihoods[{j}] ({member.name}) must have 1 output, got {member.num_outputs}"
-                    f"{' coupled outputs' if member.couples_outputs else ''}."
+                    f"likelihoods[{j}] ({member.name}) must have 1 output, got {member.num_outputs}{' coupled outputs' if member.couples_outputs else ''}."
                 )
         self.likelihoods = torch.nn.ModuleList(likelihoods)
 

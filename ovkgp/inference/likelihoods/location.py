@@ -36,12 +36,9 @@ from ovkgp.inference.likelihoods.quadrature import (
     tilted_cdf,
 )
 
-NORMAL_MAD = 1.482602218505602
-"""Standard deviation of a normal distribution whose median absolute deviation is one."""
-INFINITE_UNIT_VARIANCE = 3.0
-"""Replacement of an infinite noise variance at unit scale when a scale is initialized."""
-MIN_DF = 2.0
-"""Lower bound of trained degrees of freedom, above which a new observation has a variance."""
+NORMAL_MAD = 1.482602218505602  # standard deviation of a normal distribution whose median absolute deviation is one
+INFINITE_UNIT_VARIANCE = 3.0  # replacement of an infinite noise variance at unit scale when a scale is initialized
+MIN_DF = 2.0  # lower bound of trained degrees of freedom, above which a new observation has a variance
 INITIAL_DF = 5.0
 LARGE_DF = 1e3
 """Above it log Γ((ν+1)/2) − log Γ(ν/2) is a series, whose next term is below 1e-16; a direct difference loses

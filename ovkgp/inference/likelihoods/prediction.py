@@ -18,10 +18,8 @@ from ovkgp.inference.likelihoods.base import Likelihood
 from ovkgp.inference.posteriors.posterior import select_form
 from ovkgp.inference.posteriors.prediction import Prediction
 
-MAX_STEPS = 200
-"""Maximum number of steps to widen or to halve a bracket."""
-MAX_COUNT = 2.0**50
-"""Largest count up to which integers are handled exactly in float64."""
+MAX_STEPS = 200  # maximum number of steps to widen or to halve a bracket
+MAX_COUNT = 2.0**50  # largest count up to which integers are handled exactly in float64
 QUANTILE_TOLERANCE = 1e-12
 """Tolerance of a quantile, relative to the scale of its distribution plus its absolute value."""
 
@@ -87,8 +85,7 @@ class LikelihoodPrediction(Prediction):
     def cov(self) -> Tensor:
         if self.form == "diag" and self.latent.form != "diag":
             raise OptionError(
-                f"cov is not supported with a {self.likelihood.name} likelihood, whose observations are not f plus "
-                "noise. Use `variance`, or the covariance of draws."
+                f"cov is not supported with a {self.likelihood.name} likelihood, whose observations are not f plus noise. Use `variance`, or the covariance of draws."
             )
         return super().cov
 

@@ -17,14 +17,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-BLOCK_ENTRIES = 1 << 17
-"""Number of temporary values per block: a megabyte in float64."""
-HERMITE_NODES = 32
-"""Number of Gauss–Hermite nodes, enough for 1e-9 wherever they are used alone."""
+BLOCK_ENTRIES = 1 << 17  # number of temporary values per block: a megabyte in float64
+HERMITE_NODES = 32  # number of Gauss–Hermite nodes, enough for 1e-9 wherever they are used alone
 MIN_VARIANCE = 1e-14
 """Smallest variance in rules that use √v: below, their derivative by the variance would be round-off."""
-BROAD_VARIANCE = 2.25
-"""Variance above which logistic functions are integrated over a logistic variable instead of f."""
+BROAD_VARIANCE = 2.25  # variance above which logistic functions are integrated over a logistic variable instead of f
 LOGISTIC_STEP, LOGISTIC_STEPS = 0.6, 60
 LOG1P_STEP, LOG1P_LAST, LOG1P_TAIL = 0.4, 3.3, 1e-5
 """Trapezoidal rule of log(1 + u²) in log t: its step, last node, and the product of the first t and the largest 1 +

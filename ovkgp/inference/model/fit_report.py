@@ -76,8 +76,7 @@ class FitReport:
             lines.append(f"log evidence {self.log_evidence:.6g}")
         rows = "" if self.num_rows is None else f" on {self.num_rows} rows"
         lines.append(
-            f"{self.iterations} iterations{rows}, {self.evaluations} evaluations, {self.failures} failed, "
-            f"{self.seconds:.1f} s"
+            f"{self.iterations} iterations{rows}, {self.evaluations} evaluations, {self.failures} failed, {self.seconds:.1f} s"
         )
         if len(self.restarts) > 1:
             lines.append("restarts reached " + ", ".join(f"{value:.6g}" for value in self.restarts))

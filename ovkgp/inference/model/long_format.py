@@ -65,8 +65,7 @@ def to_wide(x: Array, task: Array, y: Array, *, tasks: Sequence | None = None) -
     columns, p = _find_columns(task, tasks)
     if not len(points) == len(columns) == len(values):
         raise InputError(
-            f"x, task and y must have equally many rows (one per observation), got {len(points)}, {len(columns)} and "
-            f"{len(values)}."
+            f"x, task and y must have equally many rows (one per observation), got {len(points)}, {len(columns)} and {len(values)}."
         )
     if np.isinf(values).any():
         raise InputError("y must not contain infinity. Drop such observations or set them to NaN.")
@@ -132,8 +131,7 @@ def _pivot(points: np.ndarray, columns: np.ndarray, values: np.ndarray, p: int) 
     np.minimum.at(first, row, np.arange(len(row)))
     if len(first) * p > MAX_TABLE_ENTRIES:
         raise InputError(
-            f"task leads to a wide table with {len(first)} rows and {p} outputs. If its numbers are labels rather than "
-            "column indices, list them: tasks=sorted(set(task))."
+            f"task leads to a wide table with {len(first)} rows and {p} outputs. If its numbers are labels rather than column indices, list them: tasks=sorted(set(task))."
         )
     order = np.argsort(first)
     rank = np.empty_like(order)
@@ -185,8 +183,7 @@ def _find_columns(task, tasks: Sequence | None) -> tuple[np.ndarray, int]:
         is_valid = False
     if not is_valid:
         raise InputError(
-            "task must be one column index of Y per observation, integers (N,) from 0 on. For labels such as names, "
-            "list them: tasks=[…]."
+            "task must be one column index of Y per observation, integers (N,) from 0 on. For labels such as names, list them: tasks=[…]."
         )
     return integers, int(integers.max(initial=-1)) + 1
 

@@ -106,8 +106,7 @@ class PolynomialMean(OutputMean):
             return constant
         if self.num_dims is None:
             raise InputError(
-                "The linear mean has no slopes before the number of input columns is known. Fit or condition on data, "
-                "load a state, or call `set_num_dims(num_dims)`."
+                "The linear mean has no slopes before the number of input columns is known. Fit or condition on data, load a state, or call `set_num_dims(num_dims)`."
             )
         return torch.cat([constant, self.slopes])
 
@@ -156,8 +155,7 @@ class WrappedMean(OutputMean):
         value = value.unsqueeze(-1) if value.dim() == 1 else value
         if value.shape not in {(len(X), 1), (len(X), self.num_outputs)}:
             raise InputError(
-                f"{type(self.mean).__name__} returned shape {tuple(value.shape)}, expected ({len(X)}, "
-                f"{self.num_outputs}) or ({len(X)},)."
+                f"{type(self.mean).__name__} returned shape {tuple(value.shape)}, expected ({len(X)}, {self.num_outputs}) or ({len(X)},)."
             )
         return value.expand(-1, self.num_outputs)
 
@@ -259,8 +257,7 @@ class NoiseEntry(Module):
 def _initial_noise(kind: str, num_outputs: int) -> Tensor:
     if kind not in NOISE_KINDS:
         raise OptionError(
-            f"noise must be one of {', '.join(map(repr, NOISE_KINDS))} (trained), or a variance, a vector (p,) or a "
-            f"matrix (p, p) (fixed), got {kind!r}."
+            f"noise must be one of {', '.join(map(repr, NOISE_KINDS))} (trained), or a variance, a vector (p,) or a matrix (p, p) (fixed), got {kind!r}."
         )
     shapes = {"shared": torch.ones(()), "per_output": torch.ones(num_outputs), "full": torch.eye(num_outputs)}
     return 0.1 * shapes[kind].double()
@@ -284,7 +281,6 @@ def _validate_noise(noise, num_outputs: int) -> Tensor:
             raise InputError("noise must be a symmetric and positive definite matrix.")
     elif not bool((torch.isfinite(value) & (value > 0)).all()):
         raise InputError(
-            "noise must be a positive, finite variance. For data without noise use a small fraction of their variance, "
-            "such as 1e-6."
+            "noise must be a positive, finite variance. For data without noise use a small fraction of their variance, such as 1e-6."
         )
     return value

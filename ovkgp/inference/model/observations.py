@@ -16,8 +16,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError
 
-CHUNK_ROWS = 1 << 20
-"""Rows whose finiteness is checked together, so that a check makes no copy as large as the data."""
+CHUNK_ROWS = 1 << 20  # rows whose finiteness is checked together, so that a check makes no copy as large as the data
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +104,7 @@ def validate_observations(X, Y, num_outputs: int, noise=None, *, every_output: b
     unobserved = [] if not every_output or data.is_complete else (~data.observed.any(0)).nonzero().flatten().tolist()
     if unobserved:
         raise InputError(
-            f"Y has no observed values for output {', '.join(map(str, unobserved))} (all NaN). Drop the column or add "
-            "data."
+            f"Y has no observed values for output {', '.join(map(str, unobserved))} (all NaN). Drop the column or add data."
         )
     return data
 
@@ -163,8 +161,7 @@ def _validate_known_noise(noise, Y: Tensor) -> Tensor:
     noise = noise.unsqueeze(-1) if noise.dim() == 1 and Y.shape[1] == 1 else noise
     if noise.shape != Y.shape:
         raise InputError(
-            f"noise has shape {tuple(noise.shape)}, expected {tuple(Y.shape)} with a known variance for each entry of "
-            "Y. Pass noise that is equal for all rows to the constructor."
+            f"noise has shape {tuple(noise.shape)}, expected {tuple(Y.shape)} with a known variance for each entry of Y. Pass noise that is equal for all rows to the constructor."
         )
     observed = ~torch.isnan(Y)
     if not bool((torch.isfinite(noise) & (noise > 0))[observed].all()):

@@ -19,16 +19,14 @@ from torch import Tensor
 from ovkgp.exceptions import OptionError
 from ovkgp.kernels import HelmholtzKernel, OutputMatrix
 
-MIN_DISTANCE, MAX_DISTANCE = 1e-30, 1e30
-"""Bounds of θ − l if none are given: finite in single precision too."""
+MIN_DISTANCE, MAX_DISTANCE = 1e-30, 1e30  # bounds of θ − l if none are given: finite in single precision too
 RELATIVE_MARGIN = 1e-10
 """Minimum distance of a variable to the end of its constraint, relative to l or to the length of the interval."""
 
 WRAPPERS = {"base_kernel", "output_module", "kernels"}
 """Attribute names that describe how a kernel is built and are omitted from the names of its hyperparameters."""
 
-TERMS = ("curl", "div")
-"""Names of the terms of a Helmholtz kernel, as in `posterior.components()`."""
+TERMS = ("curl", "div")  # names of the terms of a Helmholtz kernel, as in `posterior.components()`
 
 Bounds = tuple[float | Tensor, float | Tensor]
 

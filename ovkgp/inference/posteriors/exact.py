@@ -145,8 +145,7 @@ def make_prior_features(kernel: Kernel, num_frequencies: int, num_dims: int, see
         return ORFF(kernel, num_frequencies, num_dims=num_dims, random_state=seed).double()
     except (SpectralError, KernelTypeError) as error:
         raise OptionError(
-            f"Random functions are not supported with this kernel, which has no random features: {error} Use sample(X, "
-            "k) for joint draws at given points."
+            f"Random functions are not supported with this kernel, which has no random features: {error} Use sample(X, k) for joint draws at given points."
         ) from error
 
 

@@ -37,8 +37,7 @@ def check_fourier_features(feature_map: FeatureMap) -> None:
     """Check that a feature map consists of Fourier features, whose parts and primitives are known."""
     if not isinstance(feature_map, ORFF):
         raise OptionError(
-            f"Parts and potentials of a field are not supported with {type(feature_map).__name__}. Use "
-            "features=ORFF(kernel), or features=None for the exact kernel."
+            f"Parts and potentials of a field are not supported with {type(feature_map).__name__}. Use features=ORFF(kernel), or features=None for the exact kernel."
         )
 
 

@@ -27,8 +27,7 @@ RAW_DRAWS_GROUP = "unconstrained_posterior"
 """Group of the ArviZ object of `sample_hyperparameters` with the raw parameters."""
 SAMPLE_AXES = ("chain", "draw")
 
-MAX_CACHED_BYTES = 1e9
-"""Memory that the posteriors of all draws may need together to be cached."""
+MAX_CACHED_BYTES = 1e9  # memory that the posteriors of all draws may need together to be cached
 
 Condition = Callable[[torch.nn.Module], Posterior]
 
@@ -233,8 +232,7 @@ def read_raw_draws(draws) -> dict[str, np.ndarray]:
         has_group = RAW_DRAWS_GROUP in draws
     except TypeError as error:
         raise InputError(
-            f"hyperparameters must be the result of sample_hyperparameters or a dictionary of raw parameters, got a "
-            f"{type(draws).__name__}."
+            f"hyperparameters must be the result of sample_hyperparameters or a dictionary of raw parameters, got a {type(draws).__name__}."
         ) from error
     if has_group:
         group = draws[RAW_DRAWS_GROUP]
@@ -277,8 +275,7 @@ def validate_draws(gp: torch.nn.Module, draws: Mapping[str, np.ndarray], allow_m
     missing = [name for name, value in parameters.items() if value.requires_grad and name not in draws]
     if missing and not allow_missing:
         raise InputError(
-            f"hyperparameters has no draws of {', '.join(missing)}. Draw all trained parameters, or fix these at their "
-            "current values with requires_grad_(False)."
+            f"hyperparameters has no draws of {', '.join(missing)}. Draw all trained parameters, or fix these at their current values with requires_grad_(False)."
         )
     return {name: _validate_parameter(name, value, parameters[name]) for name, value in draws.items()}
 

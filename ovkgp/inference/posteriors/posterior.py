@@ -24,8 +24,7 @@ from ovkgp.kernels import is_operator_valued
 CHUNK_ENTRIES = 1_000_000
 """Approximate number of entries of the largest matrix of one chunk of test points (8 MB in float64)."""
 
-VARIANCE_SLACK = 1e-6
-"""A variance below −1e-6 of the prior's is no round-off: the factorization has failed."""
+VARIANCE_SLACK = 1e-6  # a variance below −1e-6 of the prior's is no round-off: the factorization has failed
 
 
 class FunctionDraws(Sequence):

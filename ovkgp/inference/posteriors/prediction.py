@@ -21,8 +21,7 @@ from torch import Tensor
 from ovkgp.exceptions import InputError, OptionError
 
 FORMS = ("none", "diag", "output", "full")
-MAX_HALVINGS = 200
-"""Bisection steps; it ends earlier, when no number lies between the ends of a bracket."""
+MAX_HALVINGS = 200  # bisection steps; it ends earlier, when no number lies between the ends of a bracket
 
 
 def check_form(form: str) -> str:
@@ -198,8 +197,7 @@ def _check_shape(mean: Tensor, covariance: Tensor | None, form: str) -> None:
     given = None if covariance is None else tuple(covariance.shape)
     if given != expected:
         raise InputError(
-            f"covariance has shape {given}, expected {expected} with form={form!r} and a mean of shape {(m, p)}. Set "
-            f"`form` to one of {', '.join(map(repr, FORMS))}."
+            f"covariance has shape {given}, expected {expected} with form={form!r} and a mean of shape {(m, p)}. Set `form` to one of {', '.join(map(repr, FORMS))}."
         )
 
 
@@ -251,8 +249,7 @@ class MixturePrediction(Prediction):
     def distribution(self) -> MultitaskMultivariateNormal:
         """Not supported, since a mixture is not Gaussian."""
         raise OptionError(
-            "distribution is not supported with an average over hyperparameters, which is a mixture and not Gaussian. "
-            "Use quantile, interval and cdf."
+            "distribution is not supported with an average over hyperparameters, which is a mixture and not Gaussian. Use quantile, interval and cdf."
         )
 
     def _quantile(self, level: float) -> Tensor:
@@ -298,8 +295,7 @@ def bisect(cdf: Callable[[Tensor], Tensor], level: float, low: Tensor, high: Ten
 def _check_component(component: Prediction, form: str, means: list[Tensor]) -> None:
     if component.form != form or (means and component.mean.shape != means[0].shape):
         raise InputError(
-            f"components must have the same shape and form of covariance, got {component!r} and a mean of shape "
-            f"{tuple(means[0].shape)} with cov={form!r}."
+            f"components must have the same shape and form of covariance, got {component!r} and a mean of shape {tuple(means[0].shape)} with cov={form!r}."
         )
 
 

@@ -24,8 +24,7 @@ from ovkgp.inference.posteriors.exact import ProcessPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, prior_covariance, select_form
 from ovkgp.kernels import components, num_outputs
 
-NUGGET = 1e-6
-"""Fraction of the prior variance added to K(Z, Z) at the landmarks, which is singular for smooth kernels."""
+NUGGET = 1e-6  # fraction of the prior variance added to K(Z, Z) at the landmarks, which is singular for smooth kernels
 
 MAX_LANDMARK_ENTRIES = 3000
 """Observed entries at the landmarks that are used if the kernel is not a scalar kernel times a matrix."""

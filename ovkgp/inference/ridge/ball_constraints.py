@@ -26,14 +26,12 @@ from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.fit_report import FitReport
 
-CURVATURE_MARGIN = 1.01
-"""Factor by which the largest eigenvalue is raised, as Lanczos finds a lower bound."""
+CURVATURE_MARGIN = 1.01  # factor by which the largest eigenvalue is raised, as Lanczos finds a lower bound
 
 RELAXATION, CHECK_INTERVAL_STEPS, MAX_STEPS, MAX_ADAPTIVE_STEPS = 1.6, 10, 3000, 1000
 """ADMM: over-relaxation, steps between convergence tests, step limit, and the number of steps in which ρ may change."""
 
-ROUNDING = 1e-15
-"""Growth of F below this fraction of 2 F(0) is treated as rounding."""
+ROUNDING = 1e-15  # growth of F below this fraction of 2 F(0) is treated as rounding
 
 
 def minimize_in_balls(
@@ -211,8 +209,7 @@ class BallQuadratic:
         left, right = matrix if isinstance(matrix, tuple) else (matrix, matrix.new_ones(1, 1))
         if len(left) * len(right) != len(moment):
             raise InputError(
-                f"moment has {len(moment)} entries, expected {len(left) * len(right)}, the number of rows of the "
-                "matrix."
+                f"moment has {len(moment)} entries, expected {len(left) * len(right)}, the number of rows of the matrix."
             )
 
         def apply(weights: Tensor) -> Tensor:

@@ -35,8 +35,7 @@ from ovkgp.inference.ridge.weight_products import WeightProducts
 MAX_SWEEPS, MAX_PASSES = 2000, 20
 """Without `max_iter`: number of sweeps over the blocks with all rows, and of passes over the rows with batches."""
 
-PATIENCE_SWEEPS = 100
-"""Number of sweeps over all rows in which the gradient must halve; otherwise the descent stops."""
+PATIENCE_SWEEPS = 100  # number of sweeps over all rows in which the gradient must halve; otherwise the descent stops
 
 BURN_IN_SWEEPS, DECAY_POWER = 5, 0.75
 """With batches: number of sweeps at the full rate, and the power of the sweep with which it falls afterwards."""
@@ -44,11 +43,8 @@ BURN_IN_SWEEPS, DECAY_POWER = 5, 0.75
 MAX_FACTOR_ENTRIES = 4_000_000
 """Maximum number of entries (32 MB) of the block factors that are stored between sweeps over all rows."""
 
-MAX_STORED_SWEEPS = 8
-"""Number of sweeps that are combined with the next."""
-
-MIN_NEW_FRACTION = 1e-8
-"""A sweep of which a smaller fraction is new is dominated by rounding: e is no longer −Ψd."""
+MAX_STORED_SWEEPS = 8  # number of sweeps that are combined with the next
+MIN_NEW_FRACTION = 1e-8  # a sweep of which a smaller fraction is new is dominated by rounding: e is no longer −Ψd
 
 
 def doubly_stochastic_weights(
@@ -105,9 +101,7 @@ def _make_rate(learning_rate: float | Callable[[int], float], num_blocks: int, i
             value = learning_rate if is_full else learning_rate * (1 + late) ** -DECAY_POWER
         if isinstance(value, bool) or not (isinstance(value, Real) and math.isfinite(value) and value > 0):
             raise OptionError(
-                f"learning_rate must be a positive number or a function of the iteration with positive values, got "
-                f"{value!r} "
-                f"at iteration {t}."
+                f"learning_rate must be a positive number or a function of the iteration with positive values, got {value!r} at iteration {t}."
             )
         return float(value)
 

@@ -60,8 +60,7 @@ class OnlineGradient:
     ):
         if not 0 < eta0 <= 1:
             raise OptionError(
-                f"eta0 must be above 0 and at most 1 (a fraction of the largest stable step, 2 / (λ + ‖K(x, x)‖)), "
-                f"got {eta0}."
+                f"eta0 must be above 0 and at most 1 (a fraction of the largest stable step, 2 / (λ + ‖K(x, x)‖)), got {eta0}."
             )
         if not 0 <= power <= 1:
             raise OptionError(f"power must be between 0 (constant steps) and 1, got {power}.")

@@ -24,11 +24,8 @@ from ovkgp.inference.algebra.preconditioners import RESIDUAL_FRACTION, SketchedP
 from ovkgp.inference.posteriors.posterior import KernelProcess, prior_covariance, select_form
 from ovkgp.inference.ridge.weight_products import WeightProducts
 
-CHUNK_COLUMNS = 256
-"""Number of right-hand sides that are solved together."""
-
-CHUNK_ENTRIES = 4_000_000
-"""Approximate number of entries of K in one chunk of rows (32 MB)."""
+CHUNK_COLUMNS = 256  # number of right-hand sides that are solved together
+CHUNK_ENTRIES = 4_000_000  # approximate number of entries of K in one chunk of rows (32 MB)
 
 MAX_RANK, MAX_FACTOR_ENTRIES = 300, 16_000_000
 """Maximum number of columns and of entries (128 MB) of the pivoted Cholesky factor L."""

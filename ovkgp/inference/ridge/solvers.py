@@ -48,8 +48,7 @@ from ovkgp.kernels import components
 SOLVERS = ("auto", "eigen", "closed_form", "cg", "lbfgs", "doubly_sgd")
 """Names of the solvers. "doubly_sgd" needs a feature map."""
 
-PRIMAL_DUAL_TOLERANCE = 1e-12
-"""Relative residual of the conjugate gradients in `primal_dual_residual`."""
+PRIMAL_DUAL_TOLERANCE = 1e-12  # relative residual of the conjugate gradients in `primal_dual_residual`
 
 
 def solve_ridge(
@@ -215,8 +214,7 @@ def primal_dual_residual(gp: OperatorValuedGP, X, Y, noise=None) -> PrimalDual:
     """
     if gp.features is None:
         raise OptionError(
-            "primal_dual_residual requires a model with a feature map. Use OperatorValuedGP(kernel, "
-            "features=ORFF(kernel))."
+            "primal_dual_residual requires a model with a feature map. Use OperatorValuedGP(kernel, features=ORFF(kernel))."
         )
     with torch.no_grad():
         products = WeightProducts.from_model(gp.frozen().model, gp.observe(X, Y, noise).double())

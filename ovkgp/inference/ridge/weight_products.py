@@ -20,11 +20,9 @@ from ovkgp.inference.model.mean_noise import Model, OutputMean, OutputNoise
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.statistics.rows import CHUNK_ROWS, whitening_roots
 
-CHUNK_ENTRIES = 4_000_000
-"""Approximate number of entries of Φ in one chunk of rows (32 MB)."""
+CHUNK_ENTRIES = 4_000_000  # approximate number of entries of Φ in one chunk of rows (32 MB)
 
-Chunk = tuple[LinearOperator, Tensor, slice]
-"""Φ_c, N_c^{-½} (n_c or 1, p, p), and the rows of the chunk."""
+Chunk = tuple[LinearOperator, Tensor, slice]  # Φ_c, N_c^{-½} (n_c or 1, p, p), and the rows of the chunk
 
 
 class WeightProducts:

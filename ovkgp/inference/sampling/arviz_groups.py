@@ -37,12 +37,9 @@ if TYPE_CHECKING:
 
 MAX_JOINT_ENTRIES = 500
 """Up to this many entries, Y is drawn jointly by the exact covariance; above, by random functions."""
-EIGH_COST_RATIO = 10
-"""Approximate cost of an eigendecomposition relative to a Cholesky factorization."""
-MAX_GROUP_VALUES = 5e7
-"""Maximum number of values (draws × entries) of a group."""
-MAX_AUTO_OPERATIONS = 2e11
-"""Maximum number of elementary operations for a group with "auto": about half a minute."""
+EIGH_COST_RATIO = 10  # approximate cost of an eigendecomposition relative to a Cholesky factorization
+MAX_GROUP_VALUES = 5e7  # maximum number of values (draws × entries) of a group
+MAX_AUTO_OPERATIONS = 2e11  # maximum number of elementary operations for a group with "auto": about half a minute
 Model = TypeVar("Model", bound=torch.nn.Module)
 Groups = dict[str, "xarray.Dataset"]
 

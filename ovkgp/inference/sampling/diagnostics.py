@@ -92,13 +92,11 @@ def check_chains(variables: Mapping[str, np.ndarray], divergences: int) -> dict[
     smallest = min(sizes, key=lambda name: np.nan_to_num(sizes[name], nan=0.0))
     if not rhats[worst] <= MAX_RHAT:
         _warn(
-            f"The chains have not mixed: R̂ = {rhats[worst]:.3f} for {worst}, above {MAX_RHAT}. Increase `tune` and `draws`, "
-            "and check plot_trace for chains in different modes."
+            f"The chains have not mixed: R̂ = {rhats[worst]:.3f} for {worst}, above {MAX_RHAT}. Increase `tune` and `draws`, and check plot_trace for chains in different modes."
         )
     if not sizes[smallest] >= MIN_ESS_PER_CHAIN * chains:
         _warn(
-            f"The ESS of {smallest} is {sizes[smallest]:.0f} (below {MIN_ESS_PER_CHAIN} per chain). Increase `draws` before "
-            "reporting quantiles."
+            f"The ESS of {smallest} is {sizes[smallest]:.0f} (below {MIN_ESS_PER_CHAIN} per chain). Increase `draws` before reporting quantiles."
         )
     return found | {"rhat_max": rhats[worst], "rhat_worst": worst, "ess_min": sizes[smallest], "ess_worst": smallest}
 

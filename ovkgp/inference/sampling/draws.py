@@ -11,8 +11,7 @@ import numpy as np
 
 from ovkgp.exceptions import FactorizationError, FitWarning, InputError
 
-MAX_DRAW_ROUNDS = 20
-"""Maximum number of proposed draws of an approximation per requested draw."""
+MAX_DRAW_ROUNDS = 20  # maximum number of proposed draws of an approximation per requested draw
 
 
 @dataclass

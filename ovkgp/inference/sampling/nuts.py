@@ -20,14 +20,10 @@ from ovkgp.inference.sampling.draws import HyperparameterDraws
 from ovkgp.inference.sampling.laplace import LaplaceApproximation, find_laplace_approximation
 from ovkgp.inference.training.log_posterior import LogPosterior
 
-OVERDISPERSION = 1.5
-"""Standard deviation of the initial points of the chains, relative to the Gaussian at the mode."""
-MAX_TRIES = 100
-"""Maximum number of draws of an initial point at which the density can be evaluated."""
-MIN_MASS_ADAPTATION_STEPS = 150
-"""A shorter warm-up adapts only the step size: it is too short to learn a mass matrix."""
-MAX_DENSE_MASS_VARIABLES = 100
-"""Maximum number of hyperparameters with a dense mass matrix; for more it is diagonal."""
+OVERDISPERSION = 1.5  # standard deviation of the initial points of the chains, relative to the Gaussian at the mode
+MAX_TRIES = 100  # maximum number of draws of an initial point at which the density can be evaluated
+MIN_MASS_ADAPTATION_STEPS = 150  # a shorter warm-up adapts only the step size: it is too short to learn a mass matrix
+MAX_DENSE_MASS_VARIABLES = 100  # maximum number of hyperparameters with a dense mass matrix; for more it is diagonal
 
 
 class Transition(NamedTuple):

@@ -25,14 +25,12 @@ from ovkgp.inference.training.prior_sites import PriorSite, trained_sites
 from ovkgp.kernels import components
 from ovkgp.kernels.outputs.roots import thin_root
 
-BOUND_MARGIN = 1e-12
-"""Distance of a draw from the end of an interval, relative to its length."""
+BOUND_MARGIN = 1e-12  # distance of a draw from the end of an interval, relative to its length
 MAX_TRIES = 1000
 """Maximum number of draws of a prior without a quantile function until all values lie inside the bounds."""
 MAX_EXACT_POINTS = 2000
 """Up to this many points (values, if the kernel is not separable) a prior function is drawn with the exact kernel."""
-NUM_FREQUENCIES = 2000
-"""Number of random frequencies that approximate the kernel for more points."""
+NUM_FREQUENCIES = 2000  # number of random frequencies that approximate the kernel for more points
 Bounds = tuple[Tensor, Tensor]
 Curve = Callable[[Tensor], Tensor]
 

@@ -42,20 +42,14 @@ from ovkgp.inference.training.log_posterior import LogPosterior
 from ovkgp.inference.variational.training import FINAL_RATE_FRACTION, BatchTraining
 
 GUIDES = {"normal": AutoNormal, "multivariate": AutoMultivariateNormal, "low_rank": AutoLowRankMultivariateNormal}
-NUM_PARTICLES = 4
-"""Draws of u per step."""
+NUM_PARTICLES = 4  # draws of u per step
 INITIAL_STEP_SIZE, NUM_HALVINGS = 0.05, 6
 """First step size of Adam, in coordinates of unit scale, and how often it is halved."""
-WINDOW_STEPS = 40
-"""Number of steps over which the bound is averaged to decide whether it still increases."""
-MAX_WINDOWS_PER_STEP_SIZE = 20
-"""Maximum number of windows with one step size."""
-OUTSIDE_PENALTY = 5.0
-"""If the density cannot be evaluated it is replaced by log π(u*) − 5 |z|², which draws q back."""
-NATURAL_STEP_SIZE = 0.05
-"""Step size ρ of q(w): about the last twenty batches contribute."""
-NUM_CURVATURE_BATCHES = 4
-"""Number of batches from which the initial standard deviations of q(θ) are computed."""
+WINDOW_STEPS = 40  # number of steps over which the bound is averaged to decide whether it still increases
+MAX_WINDOWS_PER_STEP_SIZE = 20  # maximum number of windows with one step size
+OUTSIDE_PENALTY = 5.0  # if the density cannot be evaluated it is replaced by log π(u*) − 5 |z|², which draws q back
+NATURAL_STEP_SIZE = 0.05  # step size ρ of q(w): about the last twenty batches contribute
+NUM_CURVATURE_BATCHES = 4  # number of batches from which the initial standard deviations of q(θ) are computed
 
 
 def sample_svi(log_posterior: LogPosterior, draws: int, guide: str, seed: int, verbose: int = 0) -> HyperparameterDraws:
@@ -234,15 +228,7 @@ class BatchDensity:
 
 
 def sample_batch_svi(
-    log_posterior: LogPosterior,
-    X,
-    Y,
-    noise,
-    batch_size: int,
-    draws: int,
-    guide: str,
-    seed: int,
-    verbose: int = 0,
+    log_posterior: LogPosterior, X, Y, noise, batch_size: int, draws: int, guide: str, seed: int, verbose: int = 0
 ) -> HyperparameterDraws:
     """Train q(θ) and q(w) together with batches, and draw from q(θ): (1, draws, k); options as for `sample_svi`.
 

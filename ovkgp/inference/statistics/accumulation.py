@@ -20,11 +20,9 @@ from ovkgp.inference.model.row_sample import choose_landmarks
 from ovkgp.inference.statistics.rows import CHUNK_ROWS, Rows, choose_layout, compute_log_noise
 from ovkgp.inference.statistics.statistics import Statistics
 
-CHUNK_ENTRIES = 4_000_000
-"""Approximate number of values in the rows of one chunk (32 MB)."""
+CHUNK_ENTRIES = 4_000_000  # approximate number of values in the rows of one chunk (32 MB)
 MIN_CHUNK_ROWS = 256
-NOISE_KEY = " "
-"""Name of Σ among those of the parameters, which have no spaces."""
+NOISE_KEY = " "  # name of Σ among those of the parameters, which have no spaces
 
 
 def compute_statistics(

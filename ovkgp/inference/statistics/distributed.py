@@ -27,10 +27,8 @@ T = TypeVar("T")
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that torchrun sets for each process."""
-TIMEOUT = timedelta(hours=2)
-"""Default time a rank waits for the others, for example while rank 0 trains."""
-JOIN_TIMEOUT = timedelta(minutes=5)
-"""Maximum time a rank waits for the others to start."""
+TIMEOUT = timedelta(hours=2)  # default time a rank waits for the others, for example while rank 0 trains
+JOIN_TIMEOUT = timedelta(minutes=5)  # maximum time a rank waits for the others to start
 ACTIVITY = "adding statistics"
 
 
@@ -62,8 +60,7 @@ class Ranks:
             dist.all_gather_object(pairs, (activity, value))
         if other := [rank for rank, (name, _) in enumerate(pairs) if name != activity]:
             raise DistributedError(
-                f"Rank {self.rank} is {activity} while rank {other[0]} is {pairs[other[0]][0]}. Call the same methods "
-                "in the same order on every rank."
+                f"Rank {self.rank} is {activity} while rank {other[0]} is {pairs[other[0]][0]}. Call the same methods in the same order on every rank."
             )
         return [value for _, value in pairs]
 
@@ -218,8 +215,7 @@ def _join(timeout: timedelta) -> Ranks:
         )
     except RuntimeError as error:
         raise DistributedError(
-            f"Rank {rank} waited {wait} for all {size} ranks to start, but some did not ({error}). Look for their "
-            "errors, and check MASTER_ADDR and MASTER_PORT."
+            f"Rank {rank} waited {wait} for all {size} ranks to start, but some did not ({error}). Look for their errors, and check MASTER_ADDR and MASTER_PORT."
         ) from error
     return Ranks(rank, size)
 
@@ -270,8 +266,7 @@ def _agree_on_layouts(kinds: list[tuple[str, list[str]] | None]) -> tuple[str, l
     known = [kind for kind in kinds if kind is not None]
     if len({(name, len(layouts)) for name, layouts in known}) > 1:
         raise InputError(
-            f"The statistics of the ranks cannot be added ({kinds}). Fit the same model, with the same outputs, on all "
-            "ranks."
+            f"The statistics of the ranks cannot be added ({kinds}). Fit the same model, with the same outputs, on all ranks."
         )
     return known[0][0], [_common_layout(set(column)) for column in zip(*(layouts for _, layouts in known), strict=True)]
 

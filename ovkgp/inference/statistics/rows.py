@@ -22,8 +22,7 @@ from ovkgp.inference.model.row_sample import pack_mask
 
 GRAM_ADDITION_ROWS = 100
 """Number of rows whose multiplication into a Gram matrix takes as long as adding two Gram matrices."""
-CHUNK_ROWS = 1 << 16
-"""Number of rows whose patterns of missing outputs are counted at a time."""
+CHUNK_ROWS = 1 << 16  # number of rows whose patterns of missing outputs are counted at a time
 
 
 class BlockGram(torch.autograd.Function):

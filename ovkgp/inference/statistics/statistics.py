@@ -18,8 +18,7 @@ from ovkgp.exceptions import InputError
 from ovkgp.inference.model.row_sample import Landmarks
 
 LAYOUTS = ("empty", "shared", "by_output", "whitened")
-MAX_SURROGATE_INPUTS = 100
-"""Maximum number of landmarks used as inputs of surrogate data."""
+MAX_SURROGATE_INPUTS = 100  # maximum number of landmarks used as inputs of surrogate data
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +137,7 @@ class Statistics:
     def _check_compatible(self, other: Statistics) -> None:
         if self.layout != other.layout and "whitened" in (self.layout, other.layout):
             raise InputError(
-                f"Statistics of layout {self.layout!r} and {other.layout!r} cannot be added. Compute the second with "
-                "gp.statistics(…, into=first)."
+                f"Statistics of layout {self.layout!r} and {other.layout!r} cannot be added. Compute the second with gp.statistics(…, into=first)."
             )
         if self.fingerprint != other.fingerprint:
             raise InputError(

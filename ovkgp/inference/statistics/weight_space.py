@@ -193,14 +193,12 @@ def _check_dimensions(statistics: Statistics, template: LinearOperator, coeffici
     num_scalar_features = sum(part.shape[-1] if is_whitened else part.features.shape[-1] for part in parts)
     if num_scalar_features != statistics.num_scalar_features:
         raise InputError(
-            f"The feature map has {num_scalar_features} scalar features, but the statistics have "
-            f"{statistics.num_scalar_features}."
+            f"The feature map has {num_scalar_features} scalar features, but the statistics have {statistics.num_scalar_features}."
         )
     expected = (statistics.num_basis, statistics.num_outputs)
     if tuple(coefficients.shape) != expected:
         raise InputError(
-            f"The coefficients of the mean have shape {tuple(coefficients.shape)}, expected {expected} for these "
-            "statistics."
+            f"The coefficients of the mean have shape {tuple(coefficients.shape)}, expected {expected} for these statistics."
         )
 
 

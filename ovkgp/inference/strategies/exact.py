@@ -28,8 +28,7 @@ from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.posterior import KernelProcess, Posterior
 from ovkgp.kernels import components
 
-MAX_EXACT_ROWS = 20_000
-"""Rows beyond which the n × n matrices of these strategies exceed ordinary memory."""
+MAX_EXACT_ROWS = 20_000  # rows beyond which the n × n matrices of these strategies exceed ordinary memory
 
 
 class ExactStrategy(ABC):

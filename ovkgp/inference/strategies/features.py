@@ -28,8 +28,7 @@ from ovkgp.inference.statistics.statistics import Statistics, whiten_statistics
 from ovkgp.inference.statistics.weight_space import WeightSystem, make_weight_system
 from ovkgp.inference.strategies.exact import DenseStrategy
 
-MAX_LANDMARKS = 1000
-"""Number of inputs that statistics store for the guarded variance."""
+MAX_LANDMARKS = 1000  # number of inputs that statistics store for the guarded variance
 
 
 class FeatureStrategy:
@@ -112,8 +111,7 @@ class FeatureStrategy:
             template = template.detach()  # factors that depend on the frequencies would give only part of a gradient
         if statistics.fingerprint != _fingerprint(model, template, statistics.layout):
             raise InputError(
-                "statistics were computed with other features or other hyperparameters of the kernel. Compute them "
-                "again with gp.statistics(X, Y)."
+                "statistics were computed with other features or other hyperparameters of the kernel. Compute them again with gp.statistics(X, Y)."
             )
         return _system(model, statistics, template)
 

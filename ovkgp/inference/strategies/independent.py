@@ -16,8 +16,7 @@ from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.features import FeatureStrategy
 
-CHUNK_ROWS = 1 << 16
-"""Rows that are split into outputs together."""
+CHUNK_ROWS = 1 << 16  # rows that are split into outputs together
 
 
 class IndependentStrategy:

@@ -21,8 +21,7 @@ from ovkgp.inference.strategies.features import FeatureStrategy
 from ovkgp.inference.strategies.independent import IndependentStrategy
 from ovkgp.kernels import IndependentKernel, components
 
-MAX_DENSE_ENTRIES = 5000
-"""Observed entries up to which a dense Cholesky factor is used."""
+MAX_DENSE_ENTRIES = 5000  # observed entries up to which a dense Cholesky factor is used
 
 STRATEGIES = ("auto", "kronecker", "dense", "iterative", "features")
 
@@ -77,8 +76,7 @@ def _make_named_strategy(model: Model, data: Observations, strategy: str):
     if strategy == "kronecker":
         if not has_kronecker_form(model, data):
             raise OptionError(
-                'strategy="kronecker" needs a separable kernel with one component, complete outputs and equal noise at '
-                'all points. Use strategy="auto".'
+                'strategy="kronecker" needs a separable kernel with one component, complete outputs and equal noise at all points. Use strategy="auto".'
             )
         return KroneckerStrategy()
     if strategy == "iterative" and components(model.kernel) is None:

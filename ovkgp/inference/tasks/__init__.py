@@ -5,5 +5,3 @@
 φ and ψ are coordinates of the input and the task kernel (`factors`), so W ~ N(0, I) is the prior of a Gaussian process
 and the minimizer of J is its mode under the pseudo-likelihood exp(−J/λ).
 """
-
-from __future__ import annotations

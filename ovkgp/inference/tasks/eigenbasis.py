@@ -25,8 +25,7 @@ from ovkgp.inference.algebra.kronecker import eigh
 from ovkgp.kernels.decomposable import check_scalar_kernel
 from ovkgp.losses import TaskMeasure
 
-EIGENVALUE_CUTOFF = 1e-10
-"""Eigenvalues below this fraction of the largest are dropped."""
+EIGENVALUE_CUTOFF = 1e-10  # eigenvalues below this fraction of the largest are dropped
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from ovkgp.kernels import lag_jet
 
 EIGENVALUE_CUTOFF = 1e-12
 """Eigenvalues below this fraction of the largest are dropped, as they are below the precision of float64."""
-LEVEL_TOLERANCE = 1e-7
-"""Levels with a smaller difference are considered equal; float32 rounds at 6e-8."""
+LEVEL_TOLERANCE = 1e-7  # levels with a smaller difference are considered equal; float32 rounds at 6e-8
 
 
 class Factor(Protocol):
@@ -91,8 +90,7 @@ class FeatureFactor:
     def __init__(self, features: FeatureMap):
         if features.num_outputs != 1:
             raise OptionError(
-                f"features must be a feature map of a scalar kernel, got one with {features.num_outputs} outputs. Use "
-                "features of its scalar part."
+                f"features must be a feature map of a scalar kernel, got one with {features.num_outputs} outputs. Use features of its scalar part."
             )
         self.features = features
 
@@ -134,8 +132,7 @@ class LevelFactor:
         gram = torch.eye(size, dtype=torch.float64) if gram is None else gram.double()
         if gram.shape != (size, size) or not bool(torch.isfinite(gram).all()) or not torch.allclose(gram, gram.mT):
             raise InputError(
-                f"gram must be a finite symmetric matrix of shape ({size}, {size}) for {size} levels, got "
-                f"{tuple(gram.shape)}."
+                f"gram must be a finite symmetric matrix of shape ({size}, {size}) for {size} levels, got {tuple(gram.shape)}."
             )
         self.level_rows = _decompose_gram(gram, EIGENVALUE_CUTOFF)[1]
 
@@ -144,18 +141,14 @@ class LevelFactor:
         distance = (as_points(points) - self.levels).abs()
         if bool((distance.amin(-1) > LEVEL_TOLERANCE).any()):
             raise InputError(
-                f"Predictions are available at the learned levels {self.levels.tolist()} only. Use a kernel on the "
-                "tasks for "
-                "all levels."
+                f"Predictions are available at the learned levels {self.levels.tolist()} only. Use a kernel on the tasks for all levels."
             )
         return self.level_rows[distance.argmin(-1)]
 
     def slopes(self, points: Tensor) -> Tensor:
         """Raise SmoothnessError."""
         raise SmoothnessError(
-            "Derivatives in the level are not supported with finitely many levels. Use a smooth kernel on the tasks, "
-            "such as "
-            "RBFKernel."
+            "Derivatives in the level are not supported with finitely many levels. Use a smooth kernel on the tasks, such as RBFKernel."
         )
 
     def residual_variance(self, points: Tensor) -> Tensor:
@@ -241,8 +234,7 @@ def _decompose_gram(gram: Tensor, cutoff: float) -> tuple[Tensor, Tensor]:
         raise FactorizationError("The kernel is zero at all points. Check its outputscale.")
     if bool(values[0] < -1e-6 * values[-1]):
         raise FactorizationError(
-            f"The Gram matrix must be positive semi-definite, got eigenvalues from {values[0].item():.3g} to "
-            f"{values[-1].item():.3g}."
+            f"The Gram matrix must be positive semi-definite, got eigenvalues from {values[0].item():.3g} to {values[-1].item():.3g}."
         )
     keep = values > cutoff * values[-1]
     roots = values[keep].sqrt()

@@ -280,8 +280,7 @@ class PairKernelParts:
             isinstance(inner, DecomposableKernel) and isinstance(base, FunctionValuedKernel) and base.tasks is None
         ):
             raise KernelTypeError(
-                "kernel must be DecomposableKernel(FunctionValuedKernel(input_kernel, task_kernel), output_matrix=A), "
-                f"optionally in a ScaleKernel, got {type(kernel).__name__}."
+                f"kernel must be DecomposableKernel(FunctionValuedKernel(input_kernel, task_kernel), output_matrix=A), optionally in a ScaleKernel, got {type(kernel).__name__}."
             )
         self.inputs, self.tasks = base.input_kernel, base.task_kernel
         self.output_matrix = kernel.outputscale * inner.output_matrix if is_scaled else inner.output_matrix

@@ -64,11 +64,7 @@ class GibbsPosterior:
 
 
 def fit_gibbs_posterior(
-    parts: Callable[[], Iterable[TaskProblem]],
-    weights: Tensor,
-    cov: Sandwich,
-    *,
-    temperature: float | None = None,
+    parts: Callable[[], Iterable[TaskProblem]], weights: Tensor, cov: Sandwich, *, temperature: float | None = None
 ) -> GibbsPosterior:
     """Compute the Gaussian closest to the Gibbs posterior of a quantile problem with the pinball loss.
 

@@ -14,16 +14,14 @@ from torch import Tensor
 
 from ovkgp.exceptions import FactorizationError, InputError
 
-EIGENVALUE_CUTOFF = 1e-12
-"""Task directions with eigenvalues below this fraction of the largest are dropped."""
+EIGENVALUE_CUTOFF = 1e-12  # task directions with eigenvalues below this fraction of the largest are dropped
 
 
 def section_norms(weights: Tensor, tasks: Tensor) -> Tensor:
     """Return ‖h(·)(θ_j)‖², (m,), in the RKHS of the inputs, for W (r, q) and Ψ (m, q). O(r q m)."""
     if weights.dim() != 2 or tasks.dim() != 2 or weights.shape[1] != tasks.shape[1]:
         raise InputError(
-            f"weights must have shape (r, q) and tasks (m, q) with the same q, got {tuple(weights.shape)} and "
-            f"{tuple(tasks.shape)}."
+            f"weights must have shape (r, q) and tasks (m, q) with the same q, got {tuple(weights.shape)} and {tuple(tasks.shape)}."
         )
     return (weights @ tasks.T).square().sum(0)
 

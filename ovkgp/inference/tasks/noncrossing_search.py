@@ -28,8 +28,7 @@ from ovkgp.losses import IntegralLoss, Loss
 if TYPE_CHECKING:
     from ovkgp.inference.tasks.noncrossing import NonCrossing
 
-MAX_VIOLATION = 1e-10
-"""Largest violation at an anchor, relative to max(1, largest target), that counts as none."""
+MAX_VIOLATION = 1e-10  # largest violation at an anchor, relative to max(1, largest target), that counts as none
 PENALTY_FACTOR, MAX_PENALTY_GROWTH = 10.0, 1e6
 """If multipliers reach their bound, λ_nc grows by this factor, up to this multiple of its initial value."""
 
@@ -58,8 +57,7 @@ def solve_exactly(
     if is_penalty_too_small and not report.interrupted:
         report.converged = False
         report.messages = (
-            f"found no λ_nc up to {penalty.lam_nc:.0e} that prevents the curves from falling: check whether b' is "
-            "negative",
+            f"found no λ_nc up to {penalty.lam_nc:.0e} that prevents the curves from falling: check whether b' is negative",
         )
     report.seconds, report.iterations = seconds, steps
     return joint, solution
@@ -136,8 +134,7 @@ def join_problems(parts: Sequence[TaskProblem]) -> TaskProblem:
     """
     if not all(isinstance(part.loss, IntegralLoss) and part.is_shared for part in parts):
         raise OptionError(
-            "Non-crossing problems require an entrywise loss, such as IntegralLoss(Pinball(), measure), and nodes "
-            "shared by all rows."
+            "Non-crossing problems require an entrywise loss, such as IntegralLoss(Pinball(), measure), and nodes shared by all rows."
         )
     rows = sum(part.num_rows for part in parts)
     weights = torch.block_diag(*(rows / part.num_rows * part.entry_weights for part in parts))

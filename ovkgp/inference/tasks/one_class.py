@@ -186,9 +186,7 @@ def _make_solution(problem, path, t, positions, steps: int, tolerance: float, be
     converged = gap <= tolerance * max(abs(objective), 1e-3 * float(problem.weights @ t.abs()))
     if not converged:
         warnings.warn(
-            f"The one-class problem was solved to a duality gap of {gap:.2g} only, at the objective {objective:.4g}. "
-            "Use a larger lam, "
-            "or levels further from 0.",
+            f"The one-class problem was solved to a duality gap of {gap:.2g} only, at the objective {objective:.4g}. Use a larger lam, or levels further from 0.",
             FitWarning,
             stacklevel=3,
         )

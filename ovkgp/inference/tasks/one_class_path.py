@@ -23,14 +23,11 @@ RELATIVE_RIDGE = 1e-10
 """Term added to the diagonal, relative to its mean, so that near copies of a point can both be on the margin."""
 MAX_RELATIVE_C = 1e-3
 """Maximum of C in units of 1/ridge; beyond it the ridge separates the rows from 0, not the kernel."""
-MAX_GRAM_ROWS = 5000
-"""Maximum number of rows for which K is stored, if it is not much larger than Φ."""
-MAX_REPEATS_PER_ROW = 50
-"""Maximum number of breaks at one value of C, per row."""
+MAX_GRAM_ROWS = 5000  # maximum number of rows for which K is stored, if it is not much larger than Φ
+MAX_REPEATS_PER_ROW = 50  # maximum number of breaks at one value of C, per row
 MAX_BREAKS = 200
 """Number of breaks after which the status of all points is held fixed when a point is removed (span rule)."""
-MAX_EXACT_REMOVALS = 60
-"""With more points on or below the margin, the cheaper span rule is accurate enough."""
+MAX_EXACT_REMOVALS = 60  # with more points on or below the margin, the cheaper span rule is accurate enough
 
 
 class OneClassPath:
@@ -166,9 +163,7 @@ class OneClassPath:
         factor, info = lapack.dpotrf(gram, lower=True)
         if info:
             raise FactorizationError(
-                f"The kernel matrix of {len(on)} points on the margin is singular. Round rows of X that are nearly "
-                "equal, or use "
-                "a shorter lengthscale."
+                f"The kernel matrix of {len(on)} points on the margin is singular. Round rows of X that are nearly equal, or use a shorter lengthscale."
             )
         pair, _ = lapack.dpotrs(factor, np.stack([np.ones(len(on)), -self._bounded[on]], 1), lower=True)
         response = columns @ pair
@@ -192,8 +187,7 @@ class OneClassPath:
         self._repeats = self._repeats + 1 if high <= low * (1 + 1e-14) else 0
         if self._repeats > MAX_REPEATS_PER_ROW * len(self.rows):
             raise FactorizationError(
-                "The path of one-class SVMs does not advance, because many rows of X are symmetric. Add a little "
-                "noise to X."
+                "The path of one-class SVMs does not advance, because many rows of X are symmetric. Add a little noise to X."
             )
 
     def _cross_break(self) -> bool:

@@ -54,15 +54,13 @@ class TaskProblem:
             raise InputError(f"inputs must have shape (n, r) with n ≥ 1, got {tuple(self.inputs.shape)}.")
         if self.tasks.shape[:-1] not in (nodes[-1:], (self.num_rows, nodes[-1])):
             raise InputError(
-                f"tasks must have shape (m, q) or (n, m, q) with m = {nodes[-1]} nodes of the loss and n = "
-                f"{self.num_rows} rows, got {tuple(self.tasks.shape)}."
+                f"tasks must have shape (m, q) or (n, m, q) with m = {nodes[-1]} nodes of the loss and n = {self.num_rows} rows, got {tuple(self.tasks.shape)}."
             )
         if len(nodes) == 2 and nodes[0] != self.num_rows:
             raise InputError(f"The loss must have nodes for {self.num_rows} rows, got {nodes[0]}.")
         if self.targets.shape not in ((self.num_rows, 1), (self.num_rows, nodes[-1])):
             raise InputError(
-                f"targets must have shape ({self.num_rows}, {nodes[-1]}) or ({self.num_rows}, 1), got "
-                f"{tuple(self.targets.shape)}."
+                f"targets must have shape ({self.num_rows}, {nodes[-1]}) or ({self.num_rows}, 1), got {tuple(self.targets.shape)}."
             )
 
     def _mask_targets(self) -> Tensor:
@@ -73,8 +71,7 @@ class TaskProblem:
             counted = counted.any(-1, keepdim=True)
         if not bool(torch.isfinite(targets[counted]).all()):
             raise InputError(
-                "targets must be finite where their weight is positive, got NaN or infinity. Give them weight 0 or "
-                "drop them."
+                "targets must be finite where their weight is positive, got NaN or infinity. Give them weight 0 or drop them."
             )
         return torch.where(counted, targets, 0.0)
 

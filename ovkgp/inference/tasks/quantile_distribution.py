@@ -17,8 +17,7 @@ from ovkgp.exceptions import InputError
 
 ROUNDING = 1e-9
 """A quantile may lie below the previous one by this fraction of the range of its row; it is then raised to it."""
-SPACING_TOLERANCE = 1e-6
-"""Relative tolerance of the even spacing of a grid."""
+SPACING_TOLERANCE = 1e-6  # relative tolerance of the even spacing of a grid
 
 
 class LevelDistribution:
@@ -109,8 +108,7 @@ class LevelDistribution:
         points = torch.as_tensor(points, dtype=torch.float64)
         if points.dim() not in (1, 2) or (points.dim() == 2 and len(points) != len(self)) or bool(points.isnan().any()):
             raise InputError(
-                f"{name} must be numbers of shape (k,), or ({len(self)}, k) with one row per distribution, got "
-                f"{tuple(points.shape)}."
+                f"{name} must be numbers of shape (k,), or ({len(self)}, k) with one row per distribution, got {tuple(points.shape)}."
             )
         return points.expand(len(self), -1)
 
@@ -184,15 +182,13 @@ def _check_quantiles(quantiles: Tensor, num_levels: int) -> Tensor:
     quantiles = torch.as_tensor(quantiles, dtype=torch.float64)
     if quantiles.dim() != 2 or quantiles.shape[1] != num_levels or not bool(torch.isfinite(quantiles).all()):
         raise InputError(
-            f"quantiles must be finite with shape (n, {num_levels}), one column per level, got "
-            f"{tuple(quantiles.shape)}."
+            f"quantiles must be finite with shape (n, {num_levels}), one column per level, got {tuple(quantiles.shape)}."
         )
     raised = quantiles.cummax(-1).values
     width = (quantiles.amax(-1) - quantiles.amin(-1))[:, None]
     if bool((raised - quantiles > ROUNDING * width).any()):
         raise InputError(
-            "quantiles must not decrease along a row, got curves that cross. Use `Rearranged` or "
-            "quantiles.sort(-1).values."
+            "quantiles must not decrease along a row, got curves that cross. Use `Rearranged` or quantiles.sort(-1).values."
         )
     return raised
 
@@ -202,7 +198,6 @@ def _check_even_grid(levels: Tensor) -> Tensor:
     steps = levels.diff() if levels.dim() == 1 and len(levels) > 1 else levels.new_zeros(1)
     if not bool((steps > 0).all()) or bool(((steps - steps.mean()).abs() > SPACING_TOLERANCE * steps.mean()).any()):
         raise InputError(
-            "levels of a rearrangement must be at least two increasing, evenly spaced numbers. Use, for example, "
-            "torch.linspace(0.005, 0.995, 199, dtype=torch.float64)."
+            "levels of a rearrangement must be at least two increasing, evenly spaced numbers. Use, for example, torch.linspace(0.005, 0.995, 199, dtype=torch.float64)."
         )
     return levels

@@ -23,13 +23,10 @@ from ovkgp.inference.tasks.problem import TaskProblem
 
 MIN_CURVATURE_RATIO = 1e-4
 """Directions in which S is below this fraction of λ keep the prior variance, as the data carry no information there."""
-MIN_RESIDUAL_FRACTION = 0.1
-"""Lower limit of 1 − freedom/N, for fits with about as many degrees of freedom as rows."""
-MIN_ROW_SCALE = 0.1
-"""Minimum scale of a row, as a fraction of the mean, against curves that are narrow by chance."""
+MIN_RESIDUAL_FRACTION = 0.1  # lower limit of 1 − freedom/N, for fits with about as many degrees of freedom as rows
+MIN_ROW_SCALE = 0.1  # minimum scale of a row, as a fraction of the mean, against curves that are narrow by chance
 SILVERMAN = 0.9
-CHUNK_ENTRIES = 1 << 22
-"""Maximum number of entries in memory while variances and densities are computed."""
+CHUNK_ENTRIES = 1 << 22  # maximum number of entries in memory while variances and densities are computed
 
 
 @dataclass(frozen=True)

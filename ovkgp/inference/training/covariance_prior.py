@@ -73,8 +73,7 @@ class CovariancePrior(Prior):
             )
         if not bool(torch.isfinite(loc).all() and (scale > 0).all() and concentration > 0):
             raise OptionError(
-                f"loc must be finite, scale and concentration must be positive, got {loc.tolist()}, {scale.tolist()} and "
-                f"{concentration:g}."
+                f"loc must be finite, scale and concentration must be positive, got {loc.tolist()}, {scale.tolist()} and {concentration:g}."
             )
         Distribution.__init__(self, validate_args=False)
         for name, value in (("loc", loc), ("scale", scale), ("concentration", concentration)):
@@ -246,8 +245,7 @@ def register_covariance_prior(module, prior: CovariancePrior, name: str = "covar
         )
     if not prior.is_for(module.num_outputs):
         raise OptionError(
-            f"prior has {max(prior.loc.numel(), prior.scale.numel())} variances, expected {module.num_outputs} as in "
-            f"{type(module).__name__}. Give a scalar or one value per output."
+            f"prior has {max(prior.loc.numel(), prior.scale.numel())} variances, expected {module.num_outputs} as in {type(module).__name__}. Give a scalar or one value per output."
         )
     module.register_prior(name, prior, get_chol, set_chol)
 

@@ -27,8 +27,7 @@ from ovkgp.inference.training.lbfgs import FAILURES
 from ovkgp.inference.training.prior_sites import trained_sites
 from ovkgp.kernels import FreeMatrix
 
-PROBE_STEP = 1e-3
-"""Step by which a parameter is changed to find out whether anything depends on it."""
+PROBE_STEP = 1e-3  # step by which a parameter is changed to find out whether anything depends on it
 
 
 def freeze_unused_parameters(

@@ -45,15 +45,10 @@ from ovkgp.inference.training.prior_sites import (
 )
 from ovkgp.kernels import FreeMatrix, FullMatrix
 
-RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)
-"""Bounds of a trained noise variance, relative to the variance of its output."""
+RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)  # bounds of a trained noise variance, relative to the variance of its output
 NOISE_PRIOR = (math.log(0.05), 1.5)
 """Location and scale of the logarithm of a noise variance, relative to the variance of the output."""
-RELATIVE_MEAN_STD = 2.0
-"""Prior standard deviation of the mean's constant, relative to that of the output."""
-
-
-# --- a model --------------------------------------------------------------------------------------------------------
+RELATIVE_MEAN_STD = 2.0  # prior standard deviation of the mean's constant, relative to that of the output
 
 
 @torch.no_grad()
@@ -122,9 +117,6 @@ def fingerprint_problem(gp, data: Observations, objective: Callable[[], Tensor])
     return f"{digest.hexdigest()[:16]} {value:.8g}"
 
 
-# --- a kernel -------------------------------------------------------------------------------------------------------
-
-
 def initialize_from_data(kernel: Kernel, X: Tensor, Y: Tensor) -> None:
     """Set the trained hyperparameters of a kernel from inputs X (n, d) and centered outputs Y (n, p), in place.
 
@@ -173,9 +165,6 @@ def _apply_rules(kernel: Kernel, X: Tensor, Y: Tensor, record_bounds: RecordBoun
 def initial_noise(Y: Tensor) -> Tensor:
     """Return a tenth of the variance of each output of Y (n, p), as (p,)."""
     return 0.1 * output_covariance(Y).diagonal()
-
-
-# --- priors ---------------------------------------------------------------------------------------------------------
 
 
 def register_data_priors(gp, X, Y) -> None:

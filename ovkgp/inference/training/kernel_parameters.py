@@ -70,26 +70,20 @@ from ovkgp.kernels import (
 )
 from ovkgp.kernels.fields import FieldKernel
 
-RELATIVE_LENGTHSCALE_BOUNDS = (1e-2, 1e3)
-"""Relative to the 5 % quantile and to the median of the distances."""
-RELATIVE_VARIANCE_BOUNDS = (1e-8, 1e4)
-"""Relative to the variance of the outputs."""
+RELATIVE_LENGTHSCALE_BOUNDS = (1e-2, 1e3)  # relative to the 5 % quantile and to the median of the distances
+RELATIVE_VARIANCE_BOUNDS = (1e-8, 1e4)  # relative to the variance of the outputs
 TERM_LENGTHSCALE_RATIO, MIN_TERM_LENGTHSCALE_RATIO = 0.4, 0.064
 """Ratio of lengthscales between consecutive terms of a sum, and its minimum over the whole sum."""
 LOADINGS_FRACTION = 0.9
 """Fraction of a principal component's variance that goes to the loadings; the rest goes to the diagonal."""
-LENGTHSCALE_PRIOR = (math.sqrt(2), math.sqrt(3))
-"""Location (in one dimension) and scale of log ℓ."""
+LENGTHSCALE_PRIOR = (math.sqrt(2), math.sqrt(3))  # location (in one dimension) and scale of log ℓ
 OUTPUTSCALE_PRIOR = (0.0, 1.0)
 """Location and scale of the logarithm of an outputscale, relative to the variance of the outputs."""
-DIAGONAL_PRIOR = (-1.0, 1.5)
-"""Location and scale of the logarithm of an output-specific variance."""
+DIAGONAL_PRIOR = (-1.0, 1.5)  # location and scale of the logarithm of an output-specific variance
 PERIOD_PRIOR = (math.log(2), 1.0)
 """Location and scale of the logarithm of a period, relative to the scale of the column."""
-SHAPE_PRIOR = (0.0, 1.0)
-"""Location and scale of the logarithm of α of a rational quadratic kernel."""
-DEFAULT_LOG_STD = 1.5
-"""Standard deviation of the logarithm of any other positive parameter, around its present value."""
+SHAPE_PRIOR = (0.0, 1.0)  # location and scale of the logarithm of α of a rational quadratic kernel
+DEFAULT_LOG_STD = 1.5  # standard deviation of the logarithm of any other positive parameter, around its present value
 LKJ_CONCENTRATION = 2.0
 """Concentration of the LKJ distribution of correlations; values above 1 favor small correlations."""
 
@@ -137,9 +131,6 @@ def apply_init_rule(kernel: Kernel, context: InitializationContext) -> None:
         initialize_kernel(inner, context)
 
 
-# --- wrappers, sums and products ------------------------------------------------------------------------------------
-
-
 @apply_init_rule.register
 def _(kernel: ScaleKernel, context: InitializationContext) -> None:
     # its active_dims were applied with those of the ScaleKernel
@@ -178,9 +169,6 @@ def _(kernel: ProductKernel, context: InitializationContext) -> None:
 def _(kernel: BlockwiseProductKernel, context: InitializationContext) -> None:
     initialize_kernel(kernel.scalar_kernel, context.as_scalar())
     initialize_kernel(kernel.base_kernel, context)
-
-
-# --- operator-valued kernels ----------------------------------------------------------------------------------------
 
 
 @apply_init_rule.register
@@ -249,9 +237,6 @@ def _(kernel: ORFFKernel, context: InitializationContext) -> None:
         initialize_kernel(kernel.orff.kernel, context)
 
 
-# --- scalar kernels with other parameters than a lengthscale --------------------------------------------------------
-
-
 @apply_init_rule.register(PeriodicKernel)
 @apply_init_rule.register(CosineKernel)
 def _(kernel: PeriodicKernel | CosineKernel, context: InitializationContext) -> None:
@@ -276,9 +261,6 @@ def _(kernel: GaussianCurveKernel | LaplaceCurveKernel, context: InitializationC
     num_points = max(1, context.X.shape[1] // kernel.num_channels)
     factor = context.lengthscale_factor / num_points**0.5
     initialize_lengthscale(kernel, "lengthscale", replace(context, lengthscale_factor=factor))
-
-
-# --- setting one parameter ------------------------------------------------------------------------------------------
 
 
 def initialize_lengthscale(kernel: Kernel, name: str, context: InitializationContext) -> None:
@@ -382,9 +364,6 @@ def _inner_modules(module: torch.nn.Module) -> Iterator[Kernel | OutputMatrix]:
             yield from _inner_modules(child)
 
 
-# --- wrappers, sums and products ------------------------------------------------------------------------------------
-
-
 @apply_prior_rule.register
 def _(kernel: ScaleKernel, units: Units, registry: PriorRegistry) -> None:
     inner = kernel.base_kernel
@@ -427,9 +406,6 @@ def _(kernel: ProductKernel, units: Units, registry: PriorRegistry) -> None:
 def _(kernel: BlockwiseProductKernel, units: Units, registry: PriorRegistry) -> None:
     register_kernel_priors(kernel.scalar_kernel, units.as_scalar(), registry)
     register_kernel_priors(kernel.base_kernel, units, registry)
-
-
-# --- operator-valued kernels ----------------------------------------------------------------------------------------
 
 
 @apply_prior_rule.register
@@ -522,9 +498,6 @@ def register_score_priors(orff: Module, registry: PriorRegistry) -> None:
         registry.add(orff, name, normal(0.0, 1.0))
 
 
-# --- scalar kernels with other parameters than a lengthscale --------------------------------------------------------
-
-
 @apply_prior_rule.register(PeriodicKernel)
 @apply_prior_rule.register(CosineKernel)
 def _(kernel: PeriodicKernel | CosineKernel, units: Units, registry: PriorRegistry) -> None:
@@ -575,9 +548,6 @@ def _(kernel: GaussianCurveKernel | LaplaceCurveKernel, units: Units, registry: 
     loc = LENGTHSCALE_PRIOR[0] + math.log(kernel.num_channels) / 2 + units.column_scales.square().mean().log() / 2
     registry.add(kernel, "raw_lengthscale", log_normal(loc, LENGTHSCALE_PRIOR[1]))
     register_remaining_priors(kernel, registry)
-
-
-# --- priors of parameters -------------------------------------------------------------------------------------------
 
 
 def register_own_priors(kernel: Kernel, units: Units, registry: PriorRegistry) -> None:

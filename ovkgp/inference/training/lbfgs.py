@@ -21,12 +21,9 @@ from ovkgp.inference.model.parameter_vector import ParameterVector
 
 FAILURES = (FactorizationError, torch.linalg.LinAlgError, np.linalg.LinAlgError, NotPSDError, NanError)
 """Errors that mean that the objective cannot be evaluated at these hyperparameters."""
-CONVERGENCE_WINDOW = 5
-"""Number of iterations over which the change of the objective is assessed."""
-MAX_LBFGS_ROUNDS = 3
-"""Maximum number of restarts with a fresh memory after a failed line search."""
-MODE_TOLERANCE = 1e-9
-"""Tolerance of the search for a mode, relative to |log π| over five iterations."""
+CONVERGENCE_WINDOW = 5  # number of iterations over which the change of the objective is assessed
+MAX_LBFGS_ROUNDS = 3  # maximum number of restarts with a fresh memory after a failed line search
+MODE_TOLERANCE = 1e-9  # tolerance of the search for a mode, relative to |log π| over five iterations
 MAX_MODE_GRADIENT = 1e-3
 """Gradient of log π, in variables of order one, below which a stuck search counts as converged."""
 INITIAL_STEP, RELATIVE_STEP = 3e-4, 1e-3
@@ -84,8 +81,7 @@ class ObjectiveEvaluator:
     def _check_dependence(self, value: Tensor) -> None:
         if not value.requires_grad:
             raise OptionError(
-                f"The objective does not depend on the parameters {', '.join(self.vector.names)}. Compute it from them at "
-                "every call, without torch.no_grad."
+                f"The objective does not depend on the parameters {', '.join(self.vector.names)}. Compute it from them at every call, without torch.no_grad."
             )
 
     def slope(self, point: Point) -> float:

@@ -36,8 +36,7 @@ from ovkgp.inference.training.prior_sites import trained_sites
 
 PRIORS = ("default", "given")
 BACKENDS = ("auto", "torch")
-NO_DENSITY = -np.inf, np.zeros(1)
-"""Value and gradient where the density cannot be evaluated."""
+NO_DENSITY = -np.inf, np.zeros(1)  # value and gradient where the density cannot be evaluated
 
 
 class LogPosterior:

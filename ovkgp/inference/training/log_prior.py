@@ -57,9 +57,6 @@ class RawLogPrior:
         return total
 
 
-# --- many parameters at once ----------------------------------------------------------------------------------------
-
-
 def _is_linear(site: PriorSite) -> bool:
     """Return whether the value is normal and unconstrained, or a noise variance exp(2r) that is log-normal."""
     if getattr(site.prior, "_transform", None) is not None:
@@ -111,9 +108,6 @@ def _expand(numbers: list[Tensor], parameters: list[Parameter]) -> Tensor:
     """Return one number for each entry of the parameters."""
     pairs = zip(numbers, parameters, strict=True)
     return torch.cat([number.detach().to(one.data).expand_as(one).reshape(-1) for number, one in pairs])
-
-
-# --- one prior at a time --------------------------------------------------------------------------------------------
 
 
 def _make_term(site: PriorSite) -> Term:

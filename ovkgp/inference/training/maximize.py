@@ -35,8 +35,7 @@ from ovkgp.kernels import IndependentKernel
 
 PERTURBATION_STD = 0.7
 """Standard deviation of the initial point of a restart, in the optimizer's variables (mostly logarithms)."""
-MAX_INITIAL_DRAWS = 10
-"""Maximum number of perturbed points that a restart tries."""
+MAX_INITIAL_DRAWS = 10  # maximum number of perturbed points that a restart tries
 CHECKPOINT_ITERATIONS, CHECKPOINT_SECONDS = 5, 1.0
 """A checkpoint is written every this many iterations, if the last one is at least this old."""
 
@@ -101,8 +100,6 @@ class _Training:
         self.path, self.resumed, self.interrupted = None, False, False
         self.began = self.written = time.monotonic()
 
-    # --- the course of a training ---------------------------------------------------------------------------------
-
     def run(self, initial_states: Sequence[Mapping[str, Tensor] | None]) -> FitReport:
         trained = False
         try:
@@ -141,8 +138,7 @@ class _Training:
         """Return the vector of an initial state, inside the bounds."""
         if state is not None and not set(state) & set(self.vector.names):
             raise OptionError(
-                f"initial_states must name some of the trained parameters {', '.join(self.vector.names)}, got "
-                f"{', '.join(map(str, state)) or 'an empty state'}."
+                f"initial_states must name some of the trained parameters {', '.join(self.vector.names)}, got {', '.join(map(str, state)) or 'an empty state'}."
             )
         self.vector.load({**self.initial, **(state or {})})
         return self.vector.get()
@@ -191,8 +187,6 @@ class _Training:
         if is_old and run.iterations % CHECKPOINT_ITERATIONS == 0:
             self.save()
 
-    # --- the checkpoint -------------------------------------------------------------------------------------------
-
     def use_checkpoint(self, path, data: str) -> None:
         """Write progress to `path` from now on, and resume from it if it exists."""
         self.path, self.signature = path, problem_signature(self.initial, data)
@@ -228,8 +222,6 @@ class _Training:
         if best is not None and (known is None or best.value > known):
             self.vector.set(best.x)
             self.progress.best, self.progress.best_value = self.vector.state(), best.value
-
-    # --- the outcome ----------------------------------------------------------------------------------------------
 
     def report(self) -> FitReport:
         progress, finished = self.progress, list(self.progress.finished)

@@ -44,10 +44,8 @@ from ovkgp.kernels import DecomposableKernel, IndependentKernel, is_operator_val
 
 MAX_STORED_DIFFERENCES = 10_000_000
 """Maximum number of stored squared differences (80 MB); for more, torch's overhead is negligible."""
-MIN_DISTANCE = 1e-150
-"""Replaces a distance of zero that divides zero."""
-EXACT_STRATEGIES = ("kronecker", "dense", "independent")
-"""Strategies that use the exact kernel."""
+MIN_DISTANCE = 1e-150  # replaces a distance of zero that divides zero
+EXACT_STRATEGIES = ("kronecker", "dense", "independent")  # strategies that use the exact kernel
 
 
 class NumpyDensity:

@@ -17,12 +17,9 @@ from ovkgp.exceptions import OptionError
 from ovkgp.inference.training.covariance_prior import CovariancePrior, get_chol, register_covariance_prior
 from ovkgp.kernels import EmpiricalMatrix
 
-MAX_DISTANCE_ROWS = 500
-"""Maximum number of rows between which distances are measured."""
-MIN_RELATIVE_VARIANCE = 1e-3
-"""Variance assigned to a constant output, relative to the mean of the others."""
-ROUNDING_TOLERANCE = 1e-12
-"""An output whose standard deviation is below this, relative to its values, is constant."""
+MAX_DISTANCE_ROWS = 500  # maximum number of rows between which distances are measured
+MIN_RELATIVE_VARIANCE = 1e-3  # variance assigned to a constant output, relative to the mean of the others
+ROUNDING_TOLERANCE = 1e-12  # an output whose standard deviation is below this, relative to its values, is constant
 
 
 @dataclass
@@ -227,8 +224,7 @@ def trained_sites(module: Module) -> list[PriorSite]:
             other = owners.setdefault(id(parameter), site.name)
             if other != site.name:
                 raise OptionError(
-                    f"{path} has two priors, {other} and {site.name}, whose product is not a known density. "
-                    "Remove one of them."
+                    f"{path} has two priors, {other} and {site.name}, whose product is not a known density. Remove one of them."
                 )
         found.append(site)
     return found

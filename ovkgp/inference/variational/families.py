@@ -21,8 +21,7 @@ from ovkgp.inference.variational.rows import Basis, DenseRows, Rows
 
 FAMILIES = ("auto", "full", "low_rank", "mean_field")
 FRAME_FIELDS = ("scale", "directions", "index")
-MAX_FULL_WEIGHTS = 1500
-"""Maximum number of weights for which the family "auto" is "full"; beyond, it is "mean_field"."""
+MAX_FULL_WEIGHTS = 1500  # maximum number of weights for which the family "auto" is "full"; beyond, it is "mean_field"
 KRYLOV_DEPTH, KRYLOV_OVERSAMPLING = 3, 5
 """Number of powers, and of vectors beyond the rank, that span the Krylov space in which directions are sought."""
 

@@ -48,13 +48,11 @@ from ovkgp.inference.variational.training import (
 )
 from ovkgp.kernels import num_outputs
 
-DEFAULT_NUM_INDUCING = 200
-"""Number of inducing points if neither a feature map nor inducing points are given."""
+DEFAULT_NUM_INDUCING = 200  # number of inducing points if neither a feature map nor inducing points are given
 DEFAULT_BATCH_STEPS = 1500
 """Number of steps of a training in batches if the number of epochs is not given (more if that is less than 3
 epochs)."""
-DEFAULT_NUM_LANDMARKS = 1000
-"""Number of inputs stored for a guarded variance."""
+DEFAULT_NUM_LANDMARKS = 1000  # number of inputs stored for a guarded variance
 
 
 class VariationalGP(Module):
@@ -446,8 +444,7 @@ def _check_kernel_and_features(kernel: Kernel, features: FeatureMap | None, indu
         raise OptionError("features and inducing are not supported together. Give one of them.")
     if features is not None and features.kernel is not kernel:
         raise OptionError(
-            "features must be made from this kernel, got those of another. Use VariationalGP(kernel, "
-            "features=ORFF(kernel))."
+            "features must be made from this kernel, got those of another. Use VariationalGP(kernel, features=ORFF(kernel))."
         )
 
 

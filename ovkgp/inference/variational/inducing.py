@@ -29,10 +29,8 @@ from ovkgp.inference.posteriors.posterior import KernelProcess, Process, draw_no
 from ovkgp.kernels import components, num_outputs
 from ovkgp.kernels.outputs.roots import CUTOFF, thin_root
 
-RELATIVE_NUGGET = 1e-8
-"""δ relative to the mean prior variance at Z."""
-MAX_CANDIDATE_ROWS = 20_000
-"""Maximum number of rows among which inducing points are chosen."""
+RELATIVE_NUGGET = 1e-8  # δ relative to the mean prior variance at Z
+MAX_CANDIDATE_ROWS = 20_000  # maximum number of rows among which inducing points are chosen
 
 Draws = Callable[[Tensor, Tensor], Tensor]
 """Map from X (n, d) and the indices (j,) of functions to their values (n·p, j)."""

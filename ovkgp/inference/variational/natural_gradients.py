@@ -33,10 +33,8 @@ EXACT_TOLERANCE, STREAMED_TOLERANCE, INEXACT_TOLERANCE, MAX_CG_STEPS = 1e-12, 1e
 """Tolerances of the conjugate gradients for the mean, if the family is not full: of the only step for a Gaussian
 likelihood, of the same if each product recomputes the features of all rows, and of one of many steps for other
 likelihoods."""
-MAX_MIXED_TARGETS = 5
-"""Maximum number of targets that are mixed."""
-GRAM_RIDGE = 1e-12
-"""Ridge of the Gram matrix of residuals, relative to its mean diagonal."""
+MAX_MIXED_TARGETS = 5  # maximum number of targets that are mixed
+GRAM_RIDGE = 1e-12  # ridge of the Gram matrix of residuals, relative to its mean diagonal
 
 
 @torch.no_grad()
@@ -195,8 +193,7 @@ def _weigh(weight: Tensor, values: Tensor) -> Tensor:
 def _check_finite(*parts: Tensor) -> None:
     if not all(math.isfinite(part.sum().item()) for part in parts):
         raise FactorizationError(
-            "The bound is not finite at the current hyperparameters, as a scale or an outputscale overflowed. "
-            "Constrain them, or scale the data."
+            "The bound is not finite at the current hyperparameters, as a scale or an outputscale overflowed. Constrain them, or scale the data."
         )
 
 

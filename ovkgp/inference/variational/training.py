@@ -44,8 +44,7 @@ from ovkgp.inference.variational.natural_gradients import (
 )
 from ovkgp.inference.variational.rows import DenseRows
 
-FINAL_RATE_FRACTION = 0.05
-"""Final learning rate relative to the initial one; rates decay along half a cosine."""
+FINAL_RATE_FRACTION = 0.05  # final learning rate relative to the initial one; rates decay along half a cosine
 BASIS_ROWS = 4096
 """Number of rows that determine the eigenbasis at the beginning of an epoch; twice the number of scalar features if
 that is more."""

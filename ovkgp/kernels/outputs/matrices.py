@@ -287,8 +287,7 @@ class GraphMatrix(KnownMatrix):
             )
         if ridge is None and mean_variance is None:
             warnings.warn(
-                "The pseudo-inverse of a Laplacian gives the mean over the outputs zero prior variance. Set "
-                "mean_variance or ridge, or mean_variance=0 if this is intended.",
+                "The pseudo-inverse of a Laplacian gives the mean over the outputs zero prior variance. Set mean_variance or ridge, or mean_variance=0 if this is intended.",
                 UserWarning,
                 stacklevel=2,
             )

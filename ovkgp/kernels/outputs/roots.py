@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CUTOFF = 1e-10
-"""Relative size below which an eigenvalue is considered zero in float64; float32 uses 1e-5."""
+CUTOFF = 1e-10  # relative size below which an eigenvalue is considered zero in float64; float32 uses 1e-5
 
 
 def leading_subspace(matrix: Tensor, cutoff: float = CUTOFF) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,5 @@
 """A self-contained HTML page about a fitted model: `write_report`."""
 
-from __future__ import annotations
-
 from ovkgp.plotting.report.page import write_report
 
 __all__ = ["write_report"]

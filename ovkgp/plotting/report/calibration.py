@@ -21,18 +21,13 @@ from ovkgp.plotting.report.figures import render_panels
 from ovkgp.plotting.report.numbers import format_number, format_percent
 from ovkgp.plotting.report.sections import Calibration, CoverageAssessment
 
-CONSISTENCY_PROBABILITY = 0.99
-"""Probability of the range of counts that is consistent with the nominal level."""
+CONSISTENCY_PROBABILITY = 0.99  # probability of the range of counts that is consistent with the nominal level
 MAX_LEVEL_DIFFERENCE = 0.02
 """Coverage this close to the level is accepted even if many entries make the difference significant."""
-MIN_ENTRIES = 20
-"""Minimum number of entries for an assessment."""
-INTERVAL_LEVEL = 0.9
-"""Level of the assessed intervals."""
-MAX_OUTPUTS = 12
-"""Up to this number of outputs all are listed, of more only the miscalibrated ones."""
-SET_LEVELS = (0.05, 0.1, 0.5)
-"""Levels of the assessed level sets."""
+MIN_ENTRIES = 20  # minimum number of entries for an assessment
+INTERVAL_LEVEL = 0.9  # level of the assessed intervals
+MAX_OUTPUTS = 12  # up to this number of outputs all are listed, of more only the miscalibrated ones
+SET_LEVELS = (0.05, 0.1, 0.5)  # levels of the assessed level sets
 CONSISTENT = "consistent with the nominal level"
 
 
@@ -51,8 +46,7 @@ def _assess_predictions(estimator, held_out: HeldOutPredictions) -> Calibration:
             plotting.plot_pit,
             estimator,
             held_out.rows,
-            "Histograms of the probability integral transform of each observation, with the band of a calibrated "
-            "model.",
+            "Histograms of the probability integral transform of each observation, with the band of a calibrated model.",
             "Probability integral transform of each observation. Bars of equal height indicate calibration; high ends "
             "indicate intervals that are too narrow, a hump in the middle intervals that are too wide, and a slope a "
             "biased mean.",
@@ -133,20 +127,15 @@ def _format_expected(low: float, high: float, total: int) -> str:
     return f"expected by chance: {format_percent(low / total)} to {format_percent(high / total)}"
 
 
-# --- estimators without predictions of held-out entries ---------------------------------------------------------------
-
-
 def _explain_missing(estimator, rows: Rows | None) -> Calibration:
     if get_class_name(estimator) == "InfiniteQuantileRegressor":
         return Calibration(
-            "predict_interval calibrates its intervals on held-out rows. To assess the quantiles themselves, give "
-            "rows that were not used for the fit (X=, Y=, or --data)."
+            "predict_interval calibrates its intervals on held-out rows. To assess the quantiles themselves, give rows that were not used for the fit (X=, Y=, or --data)."
         )
     if get_class_name(estimator) == "ConstrainedORFF":
         return Calibration("This estimator predicts no standard deviation, so there is nothing to calibrate.")
     return Calibration(
-        "Calibration is not assessed because this model has no leave-one-out predictions. Give rows that were not "
-        "used for the fit (X=, Y=, or --data)."
+        "Calibration is not assessed because this model has no leave-one-out predictions. Give rows that were not used for the fit (X=, Y=, or --data)."
     )
 
 

@@ -26,11 +26,10 @@ class Description(NamedTuple):
     formula: str
 
 
-ESTIMATORS = {
+ESTIMATORS = {  # descriptions by class name
     "GPRegressor": Description(
         "Gaussian-process regression",
-        "The outputs are observations of an unknown function f with a Gaussian-process prior. Predictions are its "
-        "posterior given the data, with their uncertainty.",
+        "The outputs are observations of an unknown function f with a Gaussian-process prior. Predictions are its posterior given the data, with their uncertainty.",
         "f ~ GP(m, K)",
     ),
     "OVKRidge": Description(
@@ -56,20 +55,17 @@ ESTIMATORS = {
     ),
     "ONORMA": Description(
         "online regression with an operator-valued kernel",
-        "The function is learned row by row with stochastic gradients and bounded memory. Standard deviations are "
-        "conditional on the stored points only, and so are upper bounds.",
+        "The function is learned row by row with stochastic gradients and bounded memory. Standard deviations are conditional on the stored points only, and so are upper bounds.",
         "f ← (1 − ηλ) f − η K(·, x)(f(x) − y)",
     ),
     "ConstrainedORFF": Description(
         "random features with bounded weights",
-        "Least squares on random features whose weights are constrained to a ball for each frequency. There is no "
-        "posterior, and so no standard deviation.",
+        "Least squares on random features whose weights are constrained to a ball for each frequency. There is no posterior, and so no standard deviation.",
         "min Σ_i ‖Φ(x_i)θ − y_i‖^2/(2n)   subject to ‖θ_j‖ ≤ M/√D",
     ),
     "VectorTaskRegressor": Description(
         "vectors at every point of a space of tasks",
-        "The model predicts a vector for each input x and each task θ, including tasks that are not in the training "
-        "data. It is a Gaussian process on pairs (x, θ).",
+        "The model predicts a vector for each input x and each task θ, including tasks that are not in the training data. It is a Gaussian process on pairs (x, θ).",
         "K((x, θ), (x′, θ′)) = s^2 k_X(x, x′) k_Θ(θ, θ′) A",
     ),
     "InfiniteQuantileRegressor": Description(
@@ -81,8 +77,7 @@ ESTIMATORS = {
     ),
     "InfiniteCostSensitiveClassifier": Description(
         "classification for all misclassification costs",
-        "The model is a support vector machine for each cost c of missing the second class, all of them learned "
-        "jointly. At any cost, h ≥ 0 predicts the second class.",
+        "The model is a support vector machine for each cost c of missing the second class, all of them learned jointly. At any cost, h ≥ 0 predicts the second class.",
         "h = argmin (1/n) Σ_i ∫ c_θ(y_i) max(0, 1 − y_i h(x_i)(θ)) dθ + (λ/2) ‖h‖^2",
     ),
     "InfiniteOneClassSVM": Description(
@@ -98,18 +93,14 @@ ESTIMATORS = {
         "f = argmin Σ_i ‖c_{y(i)} − f(x_i)‖^2/(2σ^2) + ‖f‖_K^2/2,   score_k(x) = ⟨c_k, f(x)⟩",
     ),
 }
-"""Descriptions by class name."""
 
 STRUCTURES = {
     "single": Description(
-        "one output",
-        "The covariance is that of one output, a scalar kernel times a variance.",
-        "K(x, z) = s^2 k(x, z)",
+        "one output", "The covariance is that of one output, a scalar kernel times a variance.", "K(x, z) = s^2 k(x, z)"
     ),
     "independent": Description(
         "independent outputs",
-        "Each output is a separate Gaussian process with its own variance and lengthscales. Observations of one "
-        "output carry no information about another.",
+        "Each output is a separate Gaussian process with its own variance and lengthscales. Observations of one output carry no information about another.",
         "K(x, z) = diag(s_1^2 k_1(x, z), …, s_p^2 k_p(x, z))",
     ),
     "identity": Description(
@@ -132,20 +123,17 @@ STRUCTURES = {
     ),
     "curl_free": Description(
         "a curl-free vector field",
-        "The outputs are the components of a field that is the gradient of a potential φ. Every draw of the model "
-        "and its mean are curl-free.",
+        "The outputs are the components of a field that is the gradient of a potential φ. Every draw of the model and its mean are curl-free.",
         "f = ∇φ,   φ ~ GP(0, s^2 k),   K(x, z) = −s^2 ∇∇^⊤ k(x − z)",
     ),
     "divergence_free": Description(
         "a divergence-free vector field",
-        "The outputs are the components of a field without sources and sinks, such as an incompressible flow. Every "
-        "draw of the model and its mean are divergence-free.",
+        "The outputs are the components of a field without sources and sinks, such as an incompressible flow. Every draw of the model and its mean are divergence-free.",
         "div f = 0,   K(x, z) = s^2 (∇∇^⊤ − I Δ) k(x − z)",
     ),
     "helmholtz": Description(
         "a vector field in two parts (Helmholtz)",
-        "The outputs are the components of a vector field, the sum of a curl-free and a divergence-free part. Each "
-        "part has its own scale and lengthscale.",
+        "The outputs are the components of a vector field, the sum of a curl-free and a divergence-free part. Each part has its own scale and lengthscale.",
         "f = f_c + f_d,   K(x, z) = −s_c^2 ∇∇^⊤ k_c(x − z) + s_d^2 (∇∇^⊤ − I Δ) k_d(x − z)",
     ),
     "given": Description(
@@ -159,10 +147,8 @@ STRUCTURES = {
 "single" is any structure that a single output leaves the same; "identity" is that of ridge regressions with k(x, z) I.
 """
 
-DISTANCE = "r^2 = Σ_i (x_i − z_i)^2/ℓ_i^2"
-"""Definition of r in the formulas of `BASES`."""
-
-BASES = {
+DISTANCE = "r^2 = Σ_i (x_i − z_i)^2/ℓ_i^2"  # definition of r in the formulas of `BASES`
+BASES = {  # descriptions by scalar kernel
     "rbf": Description("squared exponential", "draws are infinitely smooth", f"k(x, z) = exp(−r^2/2),   {DISTANCE}"),
     "matern12": Description("Matérn 1/2", "draws are continuous and rough", f"k(x, z) = exp(−r),   {DISTANCE}"),
     "matern32": Description(
@@ -176,9 +162,8 @@ BASES = {
     ),
     "laplace": Description("Laplace", "draws are continuous and rough", "k(x, z) = exp(−Σ_i |x_i − z_i|/ℓ_i)"),
 }
-"""Descriptions by scalar kernel."""
 
-LIKELIHOODS = {
+LIKELIHOODS = {  # descriptions by likelihood
     "gaussian": Description(
         "Gaussian", "observations are the function plus Gaussian noise", "y_a = f_a(x) + ε_a,   ε_a ~ N(0, σ_a^2)"
     ),
@@ -201,12 +186,10 @@ LIKELIHOODS = {
     ),
     "softmax": Description("softmax", "classes, one column each", "P(y = a) = exp f_a(x) / Σ_b exp f_b(x)"),
 }
-"""Descriptions by likelihood."""
 
 MEANS = {-1: "zero", 0: "a constant for each output", 1: "a linear trend for each output"}
 """Prior means by degree of the polynomial."""
-SINGLE_OUTPUT_STRUCTURES = ("auto", "independent", "decomposable")
-"""Structures that are equal for a single output."""
+SINGLE_OUTPUT_STRUCTURES = ("auto", "independent", "decomposable")  # structures that are equal for a single output
 EXACT_KERNEL = "none: the exact kernel"
 
 
@@ -262,9 +245,6 @@ def _get_likelihood_names(estimator) -> list[str]:
     if likelihood is None:
         return ["gaussian"]
     return [one.name for one in likelihood.likelihoods] if isinstance(likelihood, PerOutput) else [likelihood.name]
-
-
-# --- facts ------------------------------------------------------------------------------------------------------------
 
 
 def list_facts(estimator) -> tuple[tuple[str, str], ...]:
@@ -400,7 +380,7 @@ def _describe_training(estimator) -> str | None:
     return f"{report.message}; {pluralize(report.iterations, 'iteration')}{gap}"
 
 
-FACTS: dict[str, Callable] = {
+FACTS: dict[str, Callable] = {  # properties of a model, in the order of the page
     "Estimator": _describe_class,
     "Kernel of the inputs": _describe_kernel,
     "Likelihood": _describe_likelihood,
@@ -414,4 +394,3 @@ FACTS: dict[str, Callable] = {
     "Evidence": _describe_evidence,
     "Training": _describe_training,
 }
-"""Properties of a model, in the order of the page."""

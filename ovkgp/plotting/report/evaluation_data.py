@@ -32,8 +32,7 @@ TARGET_TYPES = {
     "InfiniteOneClassSVM": "none",
 }
 """Type of Y by class: a "table" (n, p), "tasks" (n, T, p), one "target" (n,), "labels" (n,), or "none"."""
-FITTED_ATTRIBUTES = ("function_", "posterior_", "calibration_", "coef_")
-"""Every fitted estimator has one of these."""
+FITTED_ATTRIBUTES = ("function_", "posterior_", "calibration_", "coef_")  # every fitted estimator has one of these
 IN_SAMPLE_CAVEAT = "the assessment is too optimistic. Use held-out rows."
 
 
@@ -79,17 +78,13 @@ class HeldOutPredictions:
         return np.where(total > 0, 1 - error / np.where(total > 0, total, 1.0), np.nan)
 
 
-# --- estimators -------------------------------------------------------------------------------------------------------
-
-
 def get_class_name(estimator) -> str:
     """Return the name of the estimator's class, or of the class in `TARGET_TYPES` that it extends."""
     for kind in type(estimator).__mro__:
         if kind.__name__ in TARGET_TYPES and kind.__module__.startswith("ovkgp."):
             return kind.__name__
     raise InputError(
-        f"estimator must be one of {', '.join(TARGET_TYPES)}, got {type(estimator).__name__}. Pass the estimator "
-        "itself, not a pipeline or search that contains it."
+        f"estimator must be one of {', '.join(TARGET_TYPES)}, got {type(estimator).__name__}. Pass the estimator itself, not a pipeline or search that contains it."
     )
 
 
@@ -103,9 +98,6 @@ def get_target_type(estimator) -> str:
 def format_output_name(estimator, name: str) -> str:
     """Format an output as the first words of a sentence: "Output 'u'", or "Output 2" if it has no name."""
     return f"Output '{name}'" if getattr(estimator, "_has_names", True) else name.capitalize()
-
-
-# --- rows given by the user -------------------------------------------------------------------------------------------
 
 
 def collect_rows(estimator, X=None, Y=None) -> Rows | None:
@@ -165,9 +157,6 @@ def _check_table(read, name: str):
         raise InputError(f"{name} does not match the training data: {' '.join(str(error).split())}") from error
 
 
-# --- rows stored by the model -----------------------------------------------------------------------------------------
-
-
 def get_training_rows(estimator) -> Rows | None:
     """Return the training rows that a fitted estimator stores; None if it stores none."""
     found = _TRAINING_ROWS[get_target_type(estimator)](estimator)
@@ -206,9 +195,6 @@ _TRAINING_ROWS = {
     "labels": _get_labeled_rows,
     "none": _get_points,
 }
-
-
-# --- predictions of held-out entries ----------------------------------------------------------------------------------
 
 
 def predict_held_out(estimator, rows: Rows | None) -> HeldOutPredictions | None:

@@ -37,31 +37,21 @@ from ovkgp.plotting.report.numbers import quote_names
 from ovkgp.plotting.report.sections import ReportFigure
 from ovkgp.plotting.slices import get_input_range
 
-FILE_DPI, PAGE_DPI = 110, 80
-"""Pixels per inch of the file, and CSS pixels per inch on the page."""
+FILE_DPI, PAGE_DPI = 110, 80  # pixels per inch of the file, and CSS pixels per inch on the page
 NUM_COLORS = 256
 FIGURE_INCHES = (5.6, 4.4)
 NUM_GRID_POINTS, MARGIN_FRACTION = 80, 0.08
 """Points along a side of a map, and its margin relative to the range of the rows."""
-SET_LEVELS = (0.05, 0.25, 0.5, 0.75)
-"""Fractions ν outside of the level sets that are drawn."""
-MAX_PANELS = 9
-"""Maximum number of outputs in a figure."""
-FIELD_SCALARS = {
+SET_LEVELS = (0.05, 0.25, 0.5, 0.75)  # fractions ν outside of the level sets that are drawn
+MAX_PANELS = 9  # maximum number of outputs in a figure
+FIELD_SCALARS = {  # scalar functions that fields derive from
     "curl_free": ("potential",),
     "divergence_free": ("stream_function",),
     "helmholtz": ("potential", "stream_function"),
 }
-"""Scalar functions that fields derive from."""
 UNCORRELATED_STRUCTURES = ("independent", "identity", "single", *FIELDS)
 """Structures whose outputs are uncorrelated at one point."""
-NO_FIGURE_NOTE = (
-    "The range of the inputs is unknown because the model stores no training rows. Give X and Y (or --data) for "
-    "figures of the fit."
-)
-
-
-# --- encoding ---------------------------------------------------------------------------------------------------------
+NO_FIGURE_NOTE = "The range of the inputs is unknown because the model stores no training rows. Give X and Y (or --data) for figures of the fit."
 
 
 def encode_figure(figure: Figure, alt: str, caption: str) -> ReportFigure:
@@ -102,9 +92,6 @@ def encode_extra_figures(pairs: Iterable) -> tuple[ReportFigure, ...]:
             raise InputError(f"extra_figures must hold pairs (caption, matplotlib Figure), got {type(pair).__name__}.")
         found.append(encode_figure(pair[1], str(pair[0]), str(pair[0])))
     return tuple(found)
-
-
-# --- choice of the figures --------------------------------------------------------------------------------------------
 
 
 def make_trace_figures(estimator) -> tuple[ReportFigure, ...]:
@@ -222,10 +209,7 @@ def _make_held_out_figures(estimator, held_out: HeldOutPredictions | None) -> It
     else:
         plot = plotting.plot_residuals
         alt = f"Standardized residuals of {held_out.rows_name} against their predictions."
-        caption = (
-            f"Residuals of {held_out.rows_name}, in standard deviations of the prediction. Those of a calibrated model "
-            "scatter around zero without a pattern."
-        )
+        caption = f"Residuals of {held_out.rows_name}, in standard deviations of the prediction. Those of a calibrated model scatter around zero without a pattern."
     yield render_panels(plot, estimator, held_out.rows, alt, caption)
 
 
@@ -282,8 +266,7 @@ def _make_classifier_figures(
         yield render_plot(
             partial(draw_roc, estimator, rows),
             "True positive rate against false positive rate, for all costs.",
-            f"ROC curve on {where}. Each point is a cost: the higher the cost of a miss, the further to the upper "
-            "right.",
+            f"ROC curve on {where}. Each point is a cost: the higher the cost of a miss, the further to the upper right.",
         )
     if not is_cost_sensitive:
         yield render_plot(
@@ -305,8 +288,7 @@ def _make_level_set_figures(
     yield render_plot(
         partial(draw_level_scores, estimator, rows),
         "A histogram of the level scores of the rows, with the line of the uniform distribution.",
-        "Level scores of the rows. Calibrated scores are p-values: a fraction ν of new rows has a score below ν, "
-        "and the bars have equal height.",
+        "Level scores of the rows. Calibrated scores are p-values: a fraction ν of new rows has a score below ν, and the bars have equal height.",
     )
 
 
@@ -322,9 +304,6 @@ _BY_TARGET_TYPE = {
     "none": _make_level_set_figures,
     "tasks": _make_task_figures,
 }
-
-
-# --- plots that only reports contain ----------------------------------------------------------------------------------
 
 
 def draw_roc(estimator, rows: Rows) -> Axes:

@@ -28,18 +28,13 @@ from ovkgp.plotting.report.parameters import get_point_values
 from ovkgp.plotting.report.sections import CoverageAssessment
 from ovkgp.plotting.slices import get_input_range
 
-MIN_OBSERVATIONS = 10
-"""Outputs with fewer observations, and classes with fewer rows, get a warning."""
-MAX_OUTSIDE_FRACTION = 0.05
-"""Fraction of rows outside of the training range that is tolerated."""
-NUM_SENSITIVITY_POINTS = 15
-"""Points along each input of `compute_input_sensitivity`."""
+MIN_OBSERVATIONS = 10  # outputs with fewer observations, and classes with fewer rows, get a warning
+MAX_OUTSIDE_FRACTION = 0.05  # fraction of rows outside of the training range that is tolerated
+NUM_SENSITIVITY_POINTS = 15  # points along each input of `compute_input_sensitivity`
 MIN_NOISE_FRACTION = 100 * RELATIVE_NOISE_BOUNDS[0]
 """Noise below this fraction of the variance of an output is at the lower bound of training."""
-MAX_NOISE_FRACTION = 0.9
-"""Noise above this fraction of the variance of an output leaves nothing to explain."""
-NEGLIGIBLE_CHANGE_FRACTION = 0.1
-"""Change of the prediction, in standard deviations of the output, that is negligible."""
+MAX_NOISE_FRACTION = 0.9  # noise above this fraction of the variance of an output leaves nothing to explain
+NEGLIGIBLE_CHANGE_FRACTION = 0.1  # change of the prediction, in standard deviations of the output, that is negligible
 
 
 def collect_warnings(estimator, rows: Rows | None) -> tuple[str, ...]:
@@ -56,9 +51,6 @@ def miscalibrated_intervals(assessments: tuple[CoverageAssessment, ...]) -> tupl
         *overall,
         *([f"The intervals of {quote_names(names)} are miscalibrated. See Calibration."] if names else []),
     )
-
-
-# --- training and sampling --------------------------------------------------------------------------------------------
 
 
 def unconverged_training(estimator, rows: Rows | None) -> Iterator[str]:
@@ -91,17 +83,13 @@ def unreliable_draws(estimator, rows: Rows | None) -> Iterator[str]:
         )
     if not attrs.get("ess_min", np.inf) >= MIN_ESS_PER_CHAIN * chains:
         yield (
-            f"The ESS of {attrs['ess_worst']} is {attrs['ess_min']:.0f} (below {MIN_ESS_PER_CHAIN} per chain). "
-            "Increase draws before reporting quantiles."
+            f"The ESS of {attrs['ess_worst']} is {attrs['ess_min']:.0f} (below {MIN_ESS_PER_CHAIN} per chain). Increase draws before reporting quantiles."
         )
     if attrs.get("khat", 0.0) > MAX_PARETO_K:
         yield (
             f"The {attrs['method']} approximation of the hyperparameters is poor (Pareto k̂ = "
             f'{format_number(attrs["khat"], 3)}, above {MAX_PARETO_K}). Use hyperparameters="nuts".'
         )
-
-
-# --- data -------------------------------------------------------------------------------------------------------------
 
 
 def few_observations(estimator, rows: Rows | None) -> Iterator[str]:
@@ -177,12 +165,8 @@ def extrapolation(estimator, rows: Rows | None) -> Iterator[str]:
         columns = zip(get_input_names(estimator), outside.any(0), strict=True)
         names = quote_names(name for name, is_outside in columns if is_outside)
         yield (
-            f"{format_percent(fraction)} of the given rows lie outside of the range of the training rows (in {names}). "
-            "Predictions there are extrapolations."
+            f"{format_percent(fraction)} of the given rows lie outside of the range of the training rows (in {names}). Predictions there are extrapolations."
         )
-
-
-# --- model ------------------------------------------------------------------------------------------------------------
 
 
 def noise_levels(estimator, rows: Rows | None) -> Iterator[str]:
@@ -201,8 +185,7 @@ def noise_levels(estimator, rows: Rows | None) -> Iterator[str]:
             )
         elif noise > MAX_NOISE_FRACTION * variance:
             yield (
-                f"{format_output_name(estimator, name)}: nearly all variation is attributed to noise, so the inputs "
-                "explain little of it."
+                f"{format_output_name(estimator, name)}: nearly all variation is attributed to noise, so the inputs explain little of it."
             )
 
 
@@ -223,8 +206,7 @@ def irrelevant_inputs(estimator, rows: Rows | None) -> Iterator[str]:
         else:
             subject, lengthscale, pronoun = f"Inputs {listed} are", "their lengthscales exceed", "them"
         yield (
-            f"{subject} nearly irrelevant: {lengthscale} the range of the data, and predictions change by less than "
-            f"{change} of the standard deviation of the outputs along {pronoun}."
+            f"{subject} nearly irrelevant: {lengthscale} the range of the data, and predictions change by less than {change} of the standard deviation of the outputs along {pronoun}."
         )
 
 
@@ -260,8 +242,7 @@ def underestimated_variance(estimator, rows: Rows | None) -> Iterator[str]:
     uses_features = is_approximate or get_class_name(estimator) == "ORFFRidge"
     if uses_features and getattr(estimator, "variance", None) == "features":
         yield (
-            'With finitely many features, variances far from the data are underestimated (variance="features"). Use '
-            'variance="guarded" if predictions there matter.'
+            'With finitely many features, variances far from the data are underestimated (variance="features"). Use variance="guarded" if predictions there matter.'
         )
 
 
@@ -271,7 +252,7 @@ def truncated_expansion(estimator, rows: Rows | None) -> Iterator[str]:
         yield "The budget truncated the expansion of the online learner. Increase budget to keep more terms."
 
 
-CHECKS = (
+CHECKS = (  # checks in the order of the page
     unconverged_training,
     unreliable_draws,
     few_observations,
@@ -284,4 +265,3 @@ CHECKS = (
     underestimated_variance,
     truncated_expansion,
 )
-"""Checks in the order of the page."""

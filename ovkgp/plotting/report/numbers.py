@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-MIN_DECIMAL, MAX_DECIMAL = 1e-3, 1e6
-"""Numbers in this range are written without a power of ten."""
+MIN_DECIMAL, MAX_DECIMAL = 1e-3, 1e6  # numbers in this range are written without a power of ten
 
 
 def format_number(value: float | None, digits: int = 4) -> str:

@@ -16,16 +16,10 @@ from ovkgp.plotting.report.evaluation_data import (
 from ovkgp.plotting.report.numbers import format_number, format_percent, join_names
 from ovkgp.plotting.report.sections import Column, CoverageAssessment, DataSummary
 
-MAX_COLUMNS = 30
-"""Maximum number of columns in a table."""
-MAX_NAMED_COLUMNS = 4
-"""Up to this number of columns, the title and the explained variance list each."""
-ROUNDING = 1e-12
-"""Numbers below this fraction of the largest entry are rounding errors of the scaling."""
-HINT = (
-    "The model stores no training rows, only statistics of them. Give the rows again to see more: "
-    "write_report(model, path, X=X, Y=Y), or ovkgp report MODEL --data FILE."
-)
+MAX_COLUMNS = 30  # maximum number of columns in a table
+MAX_NAMED_COLUMNS = 4  # up to this number of columns, the title and the explained variance list each
+ROUNDING = 1e-12  # numbers below this fraction of the largest entry are rounding errors of the scaling
+HINT = "The model stores no training rows, only statistics of them. Give the rows again to see more: write_report(model, path, X=X, Y=Y), or ovkgp report MODEL --data FILE."
 
 
 def make_default_title(estimator) -> str:
@@ -121,9 +115,6 @@ def count_entries(estimator) -> int | None:
     if hasattr(estimator, "_num_observed"):
         return int(np.sum(estimator._num_observed))
     return int(estimator._counts[1]) if hasattr(estimator, "_counts") else None
-
-
-# --- data section -----------------------------------------------------------------------------------------------------
 
 
 def summarize_data(estimator, rows: Rows | None) -> DataSummary:

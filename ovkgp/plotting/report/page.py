@@ -25,12 +25,10 @@ from ovkgp.plotting.report.parameters import make_parameter_table
 from ovkgp.plotting.report.sections import Report
 
 TEMPLATE, STYLE = "report.html.j2", "report.css"
-NUMBER_SPACES = re.compile(r"(?<=[<>0-9]) (?=[0-9%])")
-"""Spaces inside of a number, where lines must not break."""
+NUMBER_SPACES = re.compile(r"(?<=[<>0-9]) (?=[0-9%])")  # spaces inside of a number, where lines must not break
 FORMULA_TOKENS = re.compile(r"[_^](?:\{[^{}]*\}|[^\s{}])|[^\W\d_]+|.", re.DOTALL)
 """A subscript or superscript, a word, or any other character."""
-WIDE_SPACE = "\N{EM SPACE}"
-"""Replaces three spaces, which browsers would collapse."""
+WIDE_SPACE = "\N{EM SPACE}"  # replaces three spaces, which browsers would collapse
 
 
 def write_report(

@@ -31,20 +31,17 @@ from ovkgp.plotting.report.evaluation_data import get_class_name
 from ovkgp.plotting.report.numbers import format_number
 from ovkgp.plotting.report.sections import Parameter, ParameterTable
 
-INTERVAL_LEVEL = 0.9
-"""Level of the intervals."""
-MAX_ROWS = 60
-"""Maximum number of rows of the table."""
+INTERVAL_LEVEL = 0.9  # level of the intervals
+MAX_ROWS = 60  # maximum number of rows of the table
 MAX_LAPLACE_ENTRIES, MAX_LAPLACE_PARAMETERS = 500, 40
 """Maximum numbers of observed entries and trained parameters for a Laplace approximation."""
 NUM_LAPLACE_DRAWS = 200
-METHODS = {
+METHODS = {  # descriptions of the sampling methods
     "nuts": "Hamiltonian Monte Carlo (NUTS)",
     "svi": "variational inference (SVI)",
     "laplace": "a Laplace approximation",
 }
-"""Descriptions of the sampling methods."""
-ATTRIBUTES = {
+ATTRIBUTES = {  # names of scalar attributes of estimators
     "lam_": "penalty λ",
     "lam": "penalty λ",
     "lam_manifold": "penalty on the manifold λ_M",
@@ -58,9 +55,7 @@ ATTRIBUTES = {
     "task_lengthscale": "lengthscale of the tasks",
     "threshold_lengthscale": "lengthscale of the thresholds",
 }
-"""Names of scalar attributes of estimators."""
-MAX_MATRIX_OUTPUTS = 30
-"""Output matrices of more outputs are not listed."""
+MAX_MATRIX_OUTPUTS = 30  # output matrices of more outputs are not listed
 
 
 def make_parameter_table(estimator) -> ParameterTable:
@@ -109,8 +104,7 @@ def _make_table_of_points(estimator) -> ParameterTable:
     if laplace.values and any(row.low is None for row in rows):
         notes = (
             *notes,
-            "No interval is given for values outside of the interval of the Laplace approximation, which adds "
-            "priors where training has none and uses another scale.",
+            "No interval is given for values outside of the interval of the Laplace approximation, which adds priors where training has none and uses another scale.",
         )
     sentence = (
         f"These are {origin}; predictions use only these. The intervals are from a Laplace approximation at the mode, "
@@ -179,13 +173,11 @@ def _describe_reliability(attrs: dict) -> tuple[str, ...]:
     if attrs.get("khat", 0) > MAX_PARETO_K:
         khat = format_number(attrs["khat"], 3)
         notes.append(
-            f"The Laplace approximation is rough (Pareto k̂ = {khat}, above {MAX_PARETO_K}), so these intervals are "
-            "only orders of magnitude."
+            f"The Laplace approximation is rough (Pareto k̂ = {khat}, above {MAX_PARETO_K}), so these intervals are only orders of magnitude."
         )
     if attrs.get("num_flat", 0):
         notes.append(
-            "The data do not determine some directions of the hyperparameters; their intervals come from the prior "
-            "alone."
+            "The data do not determine some directions of the hyperparameters; their intervals come from the prior alone."
         )
     return tuple(notes)
 
@@ -204,9 +196,6 @@ def _add_intervals(rows: list[Parameter], estimator, laplace: LaplaceDraws) -> l
         is_inside = near.low is not None and near.low <= row.value <= near.high
         result.append(replace(row, sd=near.sd, low=near.low, high=near.high) if is_inside else row)
     return result
-
-
-# --- estimators without training --------------------------------------------------------------------------------------
 
 
 def list_fixed_parameters(estimator) -> list[Parameter]:

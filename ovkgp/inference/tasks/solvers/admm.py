@@ -28,8 +28,7 @@ RELAXATION, CHECK_INTERVAL_STEPS, MAX_ADAPTIVE_STEPS = 1.8, 10, 150
 """ρ; steps between two evaluations of the gap; and the number of steps in which κ may change."""
 INITIAL_KAPPA, TARGET_RATIO, RATIO_BAND = 0.15, 0.5, 3.0
 """Initial κ, in units of target over slope; target ratio of the two residuals, and its allowed factor."""
-DENSE_COORDINATES = 1500
-"""Maximum number of coordinates rq whose normal matrix is formed."""
+DENSE_COORDINATES = 1500  # maximum number of coordinates rq whose normal matrix is formed
 
 
 class ADMM:

@@ -133,6 +133,5 @@ def _norm_order(loss: CurveLoss, curve: type, entrywise: type, order: float) -> 
     if isinstance(loss, IntegralLoss) and type(loss.loss) is entrywise:
         return order
     raise OptionError(
-        f"The loss must be {curve.__name__}(…, p, measure) or IntegralLoss({entrywise.__name__}(…), measure), got "
-        f"{loss!r}."
+        f"The loss must be {curve.__name__}(…, p, measure) or IntegralLoss({entrywise.__name__}(…), measure), got {loss!r}."
     )

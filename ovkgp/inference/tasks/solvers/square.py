@@ -56,8 +56,7 @@ def solve_square(problem: TaskProblem) -> TaskSolution:
 def _check_square(problem: TaskProblem) -> None:
     if getattr(getattr(problem.loss, "loss", None), "name", None) != "square":
         raise OptionError(
-            f"solve_square requires IntegralLoss(Square(), measure), got {problem.loss!r}. Use solve_primal or "
-            "solve_dual."
+            f"solve_square requires IntegralLoss(Square(), measure), got {problem.loss!r}. Use solve_primal or solve_dual."
         )
 
 

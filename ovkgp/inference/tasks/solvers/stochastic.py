@@ -35,8 +35,7 @@ from ovkgp.losses import IntegralLoss, Loss, TaskMeasure, monte_carlo
 
 ADAPTATION_FRACTIONS, ADAPTATION_OPTIONS = (1 / 16, 1 / 4), (0.2, 0.1)
 """Fractions of the steps after which curvatures are measured again; and the options of `adapt`."""
-DECAY_RATE = 0.1
-"""γ has fallen to γ_0/√2 after 1/(0.1 γ_0) steps."""
+DECAY_RATE = 0.1  # γ has fallen to γ_0/√2 after 1/(0.1 γ_0) steps
 
 
 def solve_stochastic(

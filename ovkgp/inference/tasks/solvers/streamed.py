@@ -25,8 +25,7 @@ from ovkgp.inference.tasks.problem import TaskProblem, check_row_weights
 from ovkgp.inference.tasks.solvers.certificates import GapTracker
 from ovkgp.losses import CurveEnvelope, CurveLoss
 
-CHUNK_ENTRIES = 1 << 19
-"""Number of entries of Φ in a chunk: 4 MB, about the size of a processor cache."""
+CHUNK_ENTRIES = 1 << 19  # number of entries of Φ in a chunk: 4 MB, about the size of a processor cache
 ROWS_PER_COORDINATE, MIN_ROWS = 10, 4000
 """Number of rows per coordinate, and minimum number of rows, from which curvatures are estimated."""
 INITIAL_WIDTH, DEFAULT_WIDTH, MIN_CURVATURE_FRACTION = 0.5, 0.06, 0.02
@@ -62,8 +61,7 @@ class StreamedProblem:
             raise InputError(f"targets must have shape (n, m) or (n, 1) with n ≥ 1, got {tuple(self.targets.shape)}.")
         if self.loss.nodes.dim() != 1 or self.loss.weights.dim() != 1 or self.tasks.dim() != 2:
             raise InputError(
-                f"tasks must have shape (m, q) and weights (m,), shared by all rows, got {tuple(self.tasks.shape)} and "
-                f"{tuple(self.loss.weights.shape)}."
+                f"tasks must have shape (m, q) and weights (m,), shared by all rows, got {tuple(self.tasks.shape)} and {tuple(self.loss.weights.shape)}."
             )
         if not bool(torch.isfinite(self.targets).all()):
             raise InputError("targets must be finite, got NaN or infinity. Drop these rows.")
@@ -72,8 +70,7 @@ class StreamedProblem:
         self.row_weights = check_row_weights(self.row_weights, self.num_rows)
         if self.offset is not None and self.offset.shape != self.loss.nodes.shape:
             raise InputError(
-                f"offset must have shape ({len(self.loss.nodes)},), one number per node, got "
-                f"{tuple(self.offset.shape)}."
+                f"offset must have shape ({len(self.loss.nodes)},), one number per node, got {tuple(self.offset.shape)}."
             )
         generator = torch.Generator().manual_seed(as_seed(self.random_state))
         self.order = torch.randperm(self.num_rows, generator=generator)

@@ -27,12 +27,10 @@ from ovkgp.inference.tasks.solvers.streamed import (
 
 INITIAL_STAGES = ((1 / 64, 0.06), (1 / 16, 0.03), (1 / 4, 0.012))
 """Fractions of the rows, and κ in units of target over slope, of the first stages."""
-MIN_ROWS_PER_COORDINATE = 3
-"""Minimum number of rows per coordinate r in these stages, against overfitting."""
+MIN_ROWS_PER_COORDINATE = 3  # minimum number of rows per coordinate r in these stages, against overfitting
 FULL_DATA_KAPPA, KAPPA_FACTOR, MIN_KAPPA = 0.006, 0.25, 1e-8
 """Initial κ with all rows, the factor by which it is reduced, and its minimum."""
-ROUGH_TOLERANCE = 3e-4
-"""Relative error at which the first stages end."""
+ROUGH_TOLERANCE = 3e-4  # relative error at which the first stages end
 LBFGS_MEMORY = 20
 
 
