@@ -281,8 +281,7 @@ def _validate_matrix(matrix) -> np.ndarray | sparse.csr_array:
     matrix = (matrix + matrix.T) / 2
     if (smallest := _smallest_eigenvalue(matrix, size)) < -tolerance * size:
         raise InputError(
-            f"penalty must be positive semi-definite, got the negative eigenvalue {smallest:.3g}. "
-            "Use a positive semi-definite matrix, such as the Laplacian of a graph with nonnegative weights."
+            f"penalty must be positive semi-definite, got the negative eigenvalue {smallest:.3g}. Use a positive semi-definite matrix, such as the Laplacian of a graph with nonnegative weights."
         )
     return matrix
 

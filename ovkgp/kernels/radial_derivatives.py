@@ -133,8 +133,7 @@ class JetDispatcher(KernelDispatcher):
         if rule is None:
             name = type(kernel).__name__
             raise SmoothnessError(
-                f"Derivatives of {name} are not registered. {SMOOTH_ADVICE}, or register them with "
-                f"@ovkgp.kernels.lag_jet.register({name}) if the kernel is stationary and twice differentiable."
+                f"Derivatives of {name} are not registered. {SMOOTH_ADVICE}, or register them with @ovkgp.kernels.lag_jet.register({name}) if the kernel is stationary and twice differentiable."
             )
         return rule(kernel, lag)
 

@@ -112,8 +112,7 @@ def _warn_unless_converged(gradient: np.ndarray) -> None:
     """Warn if the optimization ended at a nonzero gradient."""
     if not np.abs(gradient).max() < MAX_FINAL_GRADIENT:
         warnings.warn(
-            f"The calibration of probabilities did not converge (gradient {np.abs(gradient).max():.1g}). Check the scores for "
-            "extreme values, or use sklearn.calibration.CalibratedClassifierCV.",
+            f"The calibration of probabilities did not converge (gradient {np.abs(gradient).max():.1g}). Check the scores for extreme values, or use sklearn.calibration.CalibratedClassifierCV.",
             FitWarning,
             stacklevel=3,
         )

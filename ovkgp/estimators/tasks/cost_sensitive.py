@@ -449,8 +449,7 @@ def _two_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     classes, labels = np.unique(y, return_inverse=True)
     if len(classes) > 2:
         raise InputError(
-            "Only binary classification is supported. The type of the target is multiclass: y has the "
-            f"{len(classes)} classes {classes[:5].tolist()}. Merge some or use SimplexClassifier."
+            f"Only binary classification is supported. The type of the target is multiclass: y has the {len(classes)} classes {classes[:5].tolist()}. Merge some or use SimplexClassifier."
         )
     if len(classes) < 2:
         raise InputError(f"y must have two classes, got one class {classes.tolist()}.")

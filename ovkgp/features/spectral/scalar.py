@@ -102,8 +102,7 @@ def cosine_pair(kernel: CosineKernel, num_dims: int | None = None) -> SpectralPa
     dims = resolve_num_dims(kernel, num_dims)
     if dims != 1:
         raise SpectralError(
-            f"cos(π‖x − z‖ / period) is not positive definite in {dims} dimensions and has no spectral distribution. "
-            "Multiply one-dimensional CosineKernels, each with its own active_dims."
+            f"cos(π‖x − z‖ / period) is not positive definite in {dims} dimensions and has no spectral distribution. Multiply one-dimensional CosineKernels, each with its own active_dims."
         )
     return SpectralPair(1, lambda u: _sign(u) * math.pi / kernel.period_length, unit_factor, discrete=True)
 

@@ -7,13 +7,14 @@ of the ratios π / q (Yao et al. 2018, "Yes, but did it work?"): above 0.7, q do
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
 
 from ovkgp.exceptions import FitWarning, OptionError
+from ovkgp.inference.sampling.arviz_data import Axes
 
 MAX_RHAT, MIN_ESS_PER_CHAIN, MAX_PARETO_K = 1.01, 100, 0.7
 """Largest R̂, smallest effective size per chain and largest k̂ that cause no warning."""
@@ -71,9 +72,11 @@ def check_importance_ratios(log_ratios: np.ndarray, method: str) -> dict[str, fl
     return {"khat": shape, "elbo": float(log_ratios.mean()), "elbo_error": error}
 
 
-def check_chains(variables: Mapping[str, np.ndarray], divergences: int) -> dict[str, float | int | str]:
+def check_chains(
+    variables: Mapping[str, np.ndarray], divergences: int, axes: Axes | None = None
+) -> dict[str, float | int | str]:
     """Return the worst R̂ and effective size of all entries of named draws (chains, draws, ...), and warn if they are
-    poor."""
+    poor; entries are labeled with the columns of `axes`."""
     chains, draws = next(iter(variables.values())).shape[:2]
     found = {"num_divergences": int(divergences)}
     if divergences:
@@ -83,7 +86,7 @@ def check_chains(variables: Mapping[str, np.ndarray], divergences: int) -> dict[
         )
     if draws < (MIN_DRAWS_PER_CHAIN if chains > 1 else 2 * MIN_DRAWS_PER_CHAIN):
         return found
-    columns = dict(_varying_entries(variables))
+    columns = dict(_varying_entries(variables, axes))
     if not columns:
         return found
     rhats, sizes = ({name: f(values) for name, values in columns.items()} for f in (rhat, effective_size))
@@ -101,12 +104,25 @@ def check_chains(variables: Mapping[str, np.ndarray], divergences: int) -> dict[
     return found | {"rhat_max": rhats[worst], "rhat_worst": worst, "ess_min": sizes[smallest], "ess_worst": smallest}
 
 
-def _varying_entries(variables: Mapping[str, np.ndarray]):
+def _varying_entries(variables: Mapping[str, np.ndarray], axes: Axes | None) -> Iterator[tuple[str, np.ndarray]]:
     for name, values in variables.items():
         for index in np.ndindex(values.shape[2:]):
             entry = values[(slice(None), slice(None), *index)]
             if np.ptp(entry) > 0:  # a fixed hyperparameter has no R̂
-                yield name + (f"[{', '.join(map(str, index))}]" if index else ""), entry
+                yield _label_entry(name, index, values.shape[2:], axes), entry
+
+
+def _label_entry(name: str, index: tuple[int, ...], shape: tuple[int, ...], axes: Axes | None) -> str:
+    """Label an entry with its columns, such as `lengthscale[temperature, east]` for input 0 of `0.lengthscale`."""
+    labels = [*map(str, index)]
+    if axes is not None:
+        coords, dims = axes.coords(), axes.dims(name, shape)
+        kept = index if len(dims) == len(shape) else [i for i, size in zip(index, shape, strict=True) if size > 1]
+        labels = [str(coords[dim][i]) if dim in coords else str(i) for dim, i in zip(dims, kept, strict=True)]
+        first, _, rest = name.partition(".")
+        if first.isdigit():  # one of independent outputs
+            name, labels = rest, [str(axes.outputs[int(first)]), *labels]
+    return f"{name}[{', '.join(labels)}]" if labels else name
 
 
 def _warn(message: str) -> None:

@@ -167,8 +167,7 @@ def _check_priors(gp, sites: list[PriorSite]) -> None:
     missing = [name for name, one in gp.named_parameters() if one.requires_grad and id(one) not in covered]
     if missing:
         raise OptionError(
-            f"There is no prior on {', '.join(missing)}. Register one, or call register_data_priors(gp, X, Y) and, for "
-            "parameters of a likelihood, register_likelihood_priors(likelihood, Y)."
+            f"There is no prior on {', '.join(missing)}. Register one, or call register_data_priors(gp, X, Y) and, for parameters of a likelihood, register_likelihood_priors(likelihood, Y)."
         )
 
 

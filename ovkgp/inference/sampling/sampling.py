@@ -17,7 +17,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.posteriors.posterior import spawn_seeds
-from ovkgp.inference.sampling.arviz_data import to_arviz_object
+from ovkgp.inference.sampling.arviz_data import Axes, to_arviz_object
 from ovkgp.inference.sampling.arviz_groups import DrawGroups
 from ovkgp.inference.sampling.diagnostics import check_chains
 from ovkgp.inference.sampling.draws import HyperparameterDraws
@@ -166,7 +166,7 @@ def sample_hyperparameters(
         groups |= writer.posterior_predictive(posterior_predictive, for_replicates) | writer.observed_data()
     variables = writer.variables()
     return to_arviz_object(
-        writer.posterior(variables, _posterior_attributes(log_posterior, sampled, variables)) | groups
+        writer.posterior(variables, _posterior_attributes(log_posterior, sampled, variables, writer.axes)) | groups
     )
 
 
@@ -188,7 +188,7 @@ def _ignore_numerical_warnings() -> Iterator[None]:
 
 
 def _posterior_attributes(
-    log_posterior: LogPosterior, sampled: HyperparameterDraws, variables: dict[str, np.ndarray]
+    log_posterior: LogPosterior, sampled: HyperparameterDraws, variables: dict[str, np.ndarray], axes: Axes
 ) -> dict:
     attrs = {
         "inference_library": "ovkgp",
@@ -199,5 +199,5 @@ def _posterior_attributes(
         **sampled.attrs,
     }
     if sampled.method == "nuts":
-        attrs |= check_chains(variables, int(sampled.stats["diverging"].sum()))
+        attrs |= check_chains(variables, int(sampled.stats["diverging"].sum()), axes)
     return attrs

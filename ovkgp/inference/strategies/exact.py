@@ -130,8 +130,7 @@ def check_exact_size(data: Observations) -> Observations:
     if data.num_rows > MAX_EXACT_ROWS:
         gigabytes = data.num_rows**2 * 8 / 1e9
         raise InputError(
-            f"X has {data.num_rows} rows, for which the exact kernel needs matrices of {gigabytes:.0f} GB each. Use a "
-            "feature map, OperatorValuedGP(kernel, features=ORFF(kernel)), or fewer rows."
+            f"X has {data.num_rows} rows, for which the exact kernel needs matrices of {gigabytes:.0f} GB each. Use a feature map, OperatorValuedGP(kernel, features=ORFF(kernel)), or fewer rows."
         )
     return data.double()
 

@@ -68,8 +68,7 @@ class CovariancePrior(Prior):
         )
         if loc.dim() > 1 or scale.dim() > 1 or concentration.dim() > 0:
             raise OptionError(
-                "loc and scale must be scalars or have shape (p,), and concentration must be a scalar, got shapes "
-                f"{tuple(loc.shape)}, {tuple(scale.shape)} and {tuple(concentration.shape)}."
+                f"loc and scale must be scalars or have shape (p,), and concentration must be a scalar, got shapes {tuple(loc.shape)}, {tuple(scale.shape)} and {tuple(concentration.shape)}."
             )
         if not bool(torch.isfinite(loc).all() and (scale > 0).all() and concentration > 0):
             raise OptionError(

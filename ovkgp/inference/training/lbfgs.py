@@ -253,6 +253,5 @@ def _difference_gradient(density: Density, u: np.ndarray, index: int, step: floa
         side, by_side = one_sided
         return (by_side - here) / (side - u[index])
     raise FactorizationError(
-        f"The curvature of the posterior density at {u.tolist()} is unknown: it cannot be evaluated there, or on neither side "
-        f"in variable {index}. Use a point further inside, such as the mode."
+        f"The curvature of the posterior density at {u.tolist()} is unknown: it cannot be evaluated there, or on neither side in variable {index}. Use a point further inside, such as the mode."
     )

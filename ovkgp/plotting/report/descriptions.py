@@ -88,8 +88,7 @@ ESTIMATORS = {  # descriptions by class name
     ),
     "SimplexClassifier": Description(
         "classes as vertices of a simplex",
-        "Each class is a vertex of a simplex, and a ridge regression with an operator-valued kernel predicts a "
-        "point in it. Scores are converted to probabilities by calibration on held-out rows.",
+        "Each class is a vertex of a simplex, and a ridge regression with an operator-valued kernel predicts a point in it. Scores are converted to probabilities by calibration on held-out rows.",
         "f = argmin Σ_i ‖c_{y(i)} − f(x_i)‖^2/(2σ^2) + ‖f‖_K^2/2,   score_k(x) = ⟨c_k, f(x)⟩",
     ),
 }

@@ -78,8 +78,7 @@ def unreliable_draws(estimator, rows: Rows | None) -> Iterator[str]:
         yield f"{transitions} of the sampler diverged; parts of the posterior may be missing. Increase target_accept."
     if not attrs.get("rhat_max", 1.0) <= MAX_RHAT:
         yield (
-            f"The chains have not mixed (R̂ = {format_number(attrs['rhat_max'])} for {attrs['rhat_worst']}, above "
-            f"{MAX_RHAT}). Increase draws before reporting intervals of hyperparameters."
+            f"The chains have not mixed (R̂ = {format_number(attrs['rhat_max'])} for {attrs['rhat_worst']}, above {MAX_RHAT}). Increase draws before reporting intervals of hyperparameters."
         )
     if not attrs.get("ess_min", np.inf) >= MIN_ESS_PER_CHAIN * chains:
         yield (
@@ -180,8 +179,7 @@ def noise_levels(estimator, rows: Rows | None) -> Iterator[str]:
             continue
         if noise < MIN_NOISE_FRACTION * variance:
             yield (
-                f"{format_output_name(estimator, name)}: the noise is at its lower bound, so the model interpolates "
-                "the observations. Check whether they were computed rather than measured."
+                f"{format_output_name(estimator, name)}: the noise is at its lower bound, so the model interpolates the observations. Check whether they were computed rather than measured."
             )
         elif noise > MAX_NOISE_FRACTION * variance:
             yield (

@@ -7,6 +7,7 @@ import pytest
 
 from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference.sampling import diagnostics
+from ovkgp.inference.sampling.arviz_data import Axes
 from ovkgp.inference.sampling.diagnostics import (
     check_chains,
     check_importance_ratios,
@@ -107,3 +108,14 @@ def test_hyperparameter_draws_check_shapes():
         HyperparameterDraws("nuts", np.zeros((2, 5, 3)), {"lp": np.zeros((5, 2))})
     with pytest.raises(InputError, match="chains, draws, k"):
         HyperparameterDraws("nuts", np.zeros((5, 3)), {})
+
+
+def test_check_chains_labels_entries_with_column_names():
+    draws = np.random.default_rng(0).normal(size=(2, 20, 1, 2))
+    draws[:, :, 0, 1] += np.array([[0.0], [9.0]])  # the chains of this entry have not mixed
+    axes = Axes(("east", "depth"), ("u", "v"))
+    with pytest.warns(FitWarning, match=r"lengthscale\[v, depth\]"):
+        found = check_chains({"1.lengthscale": draws}, 0, axes)
+    assert found["rhat_worst"] == found["ess_worst"] == "lengthscale[v, depth]"
+    with pytest.warns(FitWarning, match=r"1\.lengthscale\[0, 1\]"):
+        check_chains({"1.lengthscale": draws}, 0)
