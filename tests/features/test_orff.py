@@ -13,7 +13,6 @@ from torch.autograd.functional import jacobian
 
 from ovkgp.exceptions import DomainError, InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF, SpectralPair, spectral_pair
-from ovkgp.features.spectral.radial import gamma_quantile
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,
@@ -356,14 +355,6 @@ def test_sums_of_kernels_with_different_outputs_are_rejected():
 def test_product_in_the_wrong_order_raises():
     with pytest.raises(KernelTypeError, match="first"):
         ORFF(RBFKernel(ard_num_dims=2) * DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), 4)
-
-
-def test_gamma_quantiles_are_twice_differentiable():
-    """Also where second derivatives are asked of a rational quadratic kernel's α."""
-    shape = torch.tensor([0.4, 1.3, 7.0], dtype=torch.float64, requires_grad=True)
-    uniforms = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(gamma_quantile, (shape, uniforms))
-    assert torch.autograd.gradgradcheck(gamma_quantile, (shape, uniforms), atol=1e-4)
 
 
 @pytest.mark.parametrize("count", [2.7, "many", None])
