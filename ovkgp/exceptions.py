@@ -50,18 +50,21 @@ class SpectralError(OvkgpError, ValueError):
 
 
 class FactorizationError(OvkgpError, ArithmeticError):
-    """Covariance matrix that cannot be factorized even with jitter; the message gives the hyperparameters.
+    """Covariance matrix that cannot be factorized even with jitter.
 
-    Attributes
+    Parameters
     ----------
-    problem : str
+    problem : str, default=""
         Message without the hyperparameters.
-    hyperparameters : dict of str to Tensor or None
-        Hyperparameters of the model by name, if known.
+    hyperparameters : dict of str to Tensor or None, default=None
+        Hyperparameters of the model by name, which the message lists.
     """
 
-    problem: str = ""
-    hyperparameters: dict | None = None
+    def __init__(self, problem: str = "", hyperparameters: dict | None = None):
+        values = {} if hyperparameters is None else hyperparameters
+        listed = "; ".join(f"{name} = {value.squeeze().tolist()}" for name, value in values.items())
+        super().__init__(f"{problem} The hyperparameters were {listed}." if listed else problem)
+        self.problem, self.hyperparameters = problem, hyperparameters
 
 
 class ModelFileError(OvkgpError, ValueError):

@@ -1,4 +1,4 @@
-"""The experiments on quantile regression run at toy sizes, and the claims that hold at any size do."""
+"""Tests of the experiments on quantile regression: they run at toy sizes, and claims that hold at any size are true."""
 
 import numpy as np
 import pytest
@@ -10,11 +10,11 @@ TOYS = {
     "lt137": {"num_rows": 60, "nodes": (2, 5, 8, 40), "seeds": (0,)},
 }
 CERTAIN = {"lt136": ["gives the quantiles of κ = 0"]}
-"""Words of the claims that are not a matter of size."""
+"""Text of the claims that do not depend on the size."""
 
 
 @pytest.mark.parametrize("name", TOYS)
-def test_a_toy_runs_and_its_certain_claims_hold(benchmark_of, capsys, tmp_path, name):
+def test_experiment_runs_and_size_independent_claims_hold(benchmark_of, capsys, tmp_path, name):
     claims = getattr(benchmark_of("itl_toys"), name)(**TOYS[name], out=str(tmp_path / "new"))
     check_experiment(claims, capsys.readouterr().out, CERTAIN.get(name, []))
     assert [path.suffix for path in (tmp_path / "new").iterdir()] == [".png"]
@@ -34,18 +34,18 @@ def tables(tmp_path):
     return str(tmp_path)
 
 
-def test_the_table_is_measured_where_there_are_data(benchmark_of, capsys, tables):
+def test_table_is_measured_with_data(benchmark_of, capsys, tables):
     lt135 = benchmark_of("itl_tables").lt135
     claims = lt135(tables, splits=2, names=("crabs", "topo"), couplings=("infinite", "joint"), trials=2)
     check_experiment(claims, capsys.readouterr().out, ["within the printed", "percentiles fall", "crabs"])
 
 
-def test_without_data_the_table_is_left_out(benchmark_of, capsys):
+def test_table_is_omitted_without_data(benchmark_of, capsys):
     assert benchmark_of("itl_tables").lt135(None) == []
     assert "OVKGP_DATA" in capsys.readouterr().out
 
 
-def test_the_excess_of_the_true_quantiles_is_nothing(benchmark_of):
+def test_excess_of_true_quantiles_is_zero(benchmark_of):
     toys = benchmark_of("itl_toys")
     sample = toys.make_sine_quantiles(50, random_state=0)
 

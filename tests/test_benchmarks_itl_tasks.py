@@ -1,4 +1,4 @@
-"""The experiments on costs, level sets and landmarks run at toy sizes, and the claims that hold at any size do."""
+"""Tests of the experiments on costs, level sets and landmarks: claims that hold at any size are true at toy sizes."""
 
 import pytest
 from experiment_checks import check_experiment
@@ -13,11 +13,11 @@ TOYS = {
 }
 
 CERTAIN = {"lt142": ["better than neutral ones alone"], "lt144": ["falls with the rank"], "lt145": ["95 % costs more"]}
-"""Words of the claims that are not a matter of size."""
+"""Text of the claims that do not depend on the size."""
 
 
 @pytest.mark.parametrize(("module", "name"), TOYS)
-def test_an_experiment_runs_and_its_certain_claims_hold(benchmark_of, capsys, module, name):
+def test_experiment_runs_and_size_independent_claims_hold(benchmark_of, capsys, module, name):
     claims = getattr(benchmark_of(module), name)(**TOYS[module, name])
     check_experiment(claims, capsys.readouterr().out, CERTAIN.get(name, []))
 

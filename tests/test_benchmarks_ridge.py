@@ -1,4 +1,4 @@
-"""The ridge experiments run at toy sizes, and the claims that hold at any size do."""
+"""Tests of the ridge experiments: they run at toy sizes, and claims that hold at any size are true."""
 
 import importlib
 
@@ -29,7 +29,7 @@ CERTAIN = {
     "ba13": ["error falls", "beats one variance"],
     "bt81": ["falls all the way"],
 }
-"""Words of the claims that are not a matter of size."""
+"""Text of the claims that do not depend on the size."""
 
 
 @pytest.fixture
@@ -38,17 +38,17 @@ def ridge(benchmark_of):
 
 
 @pytest.mark.parametrize("name", TOYS)
-def test_an_experiment_runs_and_its_certain_claims_hold(ridge, capsys, name):
+def test_experiment_runs_and_size_independent_claims_hold(ridge, capsys, name):
     claims = ridge.EXPERIMENTS[name](**TOYS[name])
     check_experiment(claims, capsys.readouterr().out, CERTAIN.get(name, []))
 
 
-def test_sarcos_is_left_out_in_one_line_without_its_file(ridge, capsys, tmp_path):
+def test_sarcos_is_omitted_without_its_file(ridge, capsys, tmp_path):
     assert ridge.EXPERIMENTS["bt84"](folder=str(tmp_path)) == []
     assert capsys.readouterr().out.count("OVKGP_DATA") == 1
 
 
-def test_tasks_that_are_nearly_one_gain_from_being_tied(ridge, monkeypatch, tmp_path):
+def test_coupling_improves_nearly_equal_tasks(ridge, monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((1400, 21))
     Y = np.tanh(X[:, :3] @ rng.standard_normal((3, 1))) + 0.1 * rng.standard_normal((1400, 7))
@@ -57,13 +57,13 @@ def test_tasks_that_are_nearly_one_gain_from_being_tied(ridge, monkeypatch, tmp_
     sarcos = importlib.import_module("ridge_sarcos")
     monkeypatch.setattr(sarcos, "MIN_FEATURES", 100)
     X, Y, tuning = sarcos._load(tmp_path / "sarcos" / "sarcos_test.npz")
-    apart = sarcos.Settings(4.0, 0.1)
-    tied = apart._replace(output_matrix=sarcos._graph(tuning[1], gamma=1.0, ridge=0.03))
-    errors = sarcos._both(X, Y, 20, 0, apart, tied)
+    independent = sarcos.Settings(4.0, 0.1)
+    coupled = independent._replace(output_matrix=sarcos._graph(tuning[1], gamma=1.0, ridge=0.03))
+    errors = sarcos._both(X, Y, 20, 0, independent, coupled)
     assert errors[1] < 0.8 * errors[0]
 
 
-def test_every_size_names_options_of_its_experiment(ridge):
+def test_sizes_name_options_of_their_experiments(ridge):
     for sizes in (ridge.QUICK, ridge.FULL):
         for name, options in sizes.items():
             code = ridge.EXPERIMENTS[name].__code__

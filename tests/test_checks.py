@@ -47,12 +47,12 @@ def test_number_checks_return_float_and_differ_at_zero_and_one():
 
 def test_check_one_of_lists_allowed_values():
     assert check_one_of("sampler", "mc", ("mc", "qmc")) == "mc"
-    with pytest.raises(OptionError, match="sampler must be one of 'mc', 'qmc', got 'sobol'"):
+    with pytest.raises(OptionError, match=r"sampler must be .*'mc', 'qmc', got 'sobol'"):
         check_one_of("sampler", "sobol", ("mc", "qmc"))
 
 
 def test_check_range_reports_extremes_and_advice():
     levels = torch.tensor([0.2, 1.2])
     assert check_range("levels", levels, 0.0, 2.0, advice="") is levels
-    with pytest.raises(InputError, match=r"levels must lie in \[0, 1\], got 0.2 to 1.2. Divide by 100."):
+    with pytest.raises(InputError, match=r"levels .*\[0, 1\], got 0.2 to 1.2. Divide"):
         check_range("levels", levels, 0.0, 1.0, advice="Divide by 100.")

@@ -1,4 +1,4 @@
-"""The package as a whole: what an import loads, the version, the entry points and the layers."""
+"""Tests of the package: modules that an import loads, version, entry points and layers."""
 
 import os
 import re
@@ -66,13 +66,13 @@ def test_subpackages_are_attributes():
         _ = ovkgp.nonsense
 
 
-def test_version_is_the_one_of_the_project_file():
+def test_version_equals_that_of_the_project_file():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert ovkgp.__version__ == project["version"]
     assert project["scripts"]["ovkgp"] == "ovkgp.cli:main"
 
 
-def test_python_dash_m():
+def test_python_m_runs_command_line():
     done = python("-m", "ovkgp", "--help")
     assert done.returncode == 0
     assert "demo" in done.stdout
@@ -87,7 +87,7 @@ def test_package_is_typed():
     assert (Path(ovkgp.__file__).parent / "py.typed").is_file()
 
 
-def test_layers_are_kept():
+def test_imports_respect_layers():
     command = shutil.which("lint-imports", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     assert command is not None, "import-linter comes with the extra `dev`"
     done = subprocess.run([command, "--no-cache"], capture_output=True, text=True, cwd=ROOT, timeout=120)
@@ -104,7 +104,7 @@ def codes_cited(text: str) -> set[str]:
     return codes
 
 
-def test_codes_are_written_out():
+def test_codes_cited_expands_ranges():
     text = "curl-free (BT-09, 27..29), its errata (BT-E-16, 17), BO-04 and BT-110."
     assert codes_cited(text) == {
         *("BT-09", "BT-27", "BT-28", "BT-29", "BT-E-16", "BT-E-17", "BO-04", "BT-110"),
@@ -112,7 +112,7 @@ def test_codes_are_written_out():
 
 
 @pytest.mark.parametrize("folder", ["ovkgp", "tests"])
-def test_every_code_cited_is_explained(folder):
+def test_cited_codes_are_explained(folder):
     explained = re.findall(r"^\| ((?:BT|BA|LT|BO)-(?:E-)?\d+) \|", REFERENCES, flags=re.MULTILINE)
     assert len(explained) == len(set(explained))
     here = Path(__file__).resolve()
@@ -122,7 +122,7 @@ def test_every_code_cited_is_explained(folder):
     assert cited - set(explained) == set()
 
 
-def test_tests_of_the_errata_exist():
+def test_errata_name_existing_tests():
     named = re.findall(r"`((?:\w+/)+test_\w+\.py)::(test_\w+)`", REFERENCES)
     errata = re.findall(r"^\| ((?:BT|LT|BO)-E-\d+) \|.*::(test_\w+)` \|$", REFERENCES, flags=re.MULTILINE)
     assert len(named) == len(errata) > 50
@@ -136,6 +136,6 @@ STARRED = (1, 2, 3, 4, 5, 6, 8, 9, 13, 20, 22, 23, 24, 26, 29, 32, 33, 36, 38, 4
 """Errata of LT that change a result: all of them have a row, and so a test."""
 
 
-def test_errata_of_task_learning_that_matter_are_all_there():
+def test_errata_include_all_that_change_results():
     rows = re.findall(r"^\| LT-E-(\d+) \|", REFERENCES, flags=re.MULTILINE)
     assert set(STARRED) <= set(map(int, rows))

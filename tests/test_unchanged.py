@@ -78,13 +78,12 @@ from ovkgp.kernels import (
 from ovkgp.inference.likelihoods import Gaussian, register_likelihood_priors
 from ovkgp.inference.training.initialization import (
     initialize_model,
-    log_prior,
     parameter_bounds,
     parameter_scales,
     register_default_priors,
     register_noise_prior,
 )
-from ovkgp.inference.training.log_prior import RawLogPrior
+from ovkgp.inference.training.log_prior import RawLogPrior, log_prior
 from ovkgp.inference.variational.training import latent_bounds, latent_scales
 
 STRATEGY = "strategy"

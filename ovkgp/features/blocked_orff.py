@@ -2,8 +2,7 @@
 
     Φ = [Φ_0, …, Φ_{B−1}] / √B,      Φ_i made of b frequencies from the seed (random_state, i),      D = B b.
 
-Every block has the scale 1/√D of the whole, in training and prediction (BT-E-36). An algorithm that uses one block at a
-time needs O(b d) memory for frequencies instead of O(D d).
+Every block has the scale 1/√D of the whole, in training and prediction (BT-E-36).
 """
 
 from __future__ import annotations

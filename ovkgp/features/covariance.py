@@ -3,8 +3,6 @@
 With noise N = I ⊗ Σ (or any diagonal) and the r × r capacitance C = I + Φᵀ N⁻¹ Φ,
 
     (Φ Φᵀ + N)⁻¹ = N⁻¹ − N⁻¹ Φ C⁻¹ Φᵀ N⁻¹,    log det(Φ Φᵀ + N) = log det C + log det N.
-
-An np × np matrix is formed only if there are fewer observations than features.
 """
 
 from __future__ import annotations
@@ -31,9 +29,6 @@ from ovkgp.features.operators import FeatureOperator, stack_features
 
 class FeatureCovariance(LowRankRootLinearOperator):
     """Φ Φᵀ. Adding noise gives a `NoisyFeatureCovariance`; adding another one stacks the features."""
-
-    def __init__(self, root: LinearOperator):
-        super().__init__(root)
 
     def _diagonal(self) -> Tensor:
         return self.root.squared_rows()
@@ -197,7 +192,7 @@ class NoisyFeatureCovariance(SumLinearOperator):
         solved = solved.squeeze(-1) if right_tensor.dim() == 1 else solved
         return solved if left_tensor is None else left_tensor @ solved
 
-    def _logdet(self) -> Tensor:
+    def logdet(self) -> Tensor:
         if self.is_wide:
             return chol_logdet(self._dense_chol)
         chol = self._noise_chol
@@ -207,9 +202,6 @@ class NoisyFeatureCovariance(SumLinearOperator):
             noise = chol_logdet(chol) * (self.shape[-1] // chol.shape[-1])
         return self.capacitance.logdet() + noise
 
-    def logdet(self) -> Tensor:
-        return self._logdet()
-
     def inv_quad_logdet(self, inv_quad_rhs=None, logdet=False, reduce_inv_quad=True):
         inv_quad, log_determinant = None, None
         if inv_quad_rhs is not None:
@@ -217,7 +209,7 @@ class NoisyFeatureCovariance(SumLinearOperator):
             inv_quad = (rhs * self._solve(rhs)).sum(-2)
             inv_quad = inv_quad.sum(-1) if reduce_inv_quad or inv_quad_rhs.dim() == 1 else inv_quad
         if logdet:
-            log_determinant = self._logdet()
+            log_determinant = self.logdet()
         return inv_quad, log_determinant
 
     def root_decomposition(self, method: str | None = None) -> RootLinearOperator:

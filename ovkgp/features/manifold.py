@@ -20,7 +20,8 @@ from ovkgp.exceptions import FactorizationError, KernelTypeError, OptionError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.kernels import DecomposableKernel, ManifoldKernel
-from ovkgp.kernels.penalties import ModuleCache, Penalty, multiply_blockwise
+from ovkgp.kernels.module_cache import ModuleCache
+from ovkgp.kernels.penalties import Penalty, multiply_blockwise
 
 CHUNK_ENTRIES = 4_000_000  # approximate number of features of the penalized points in memory at a time (32 MB)
 

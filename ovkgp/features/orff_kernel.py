@@ -1,9 +1,6 @@
 """Feature maps as GPyTorch kernels that stay low-rank in training and prediction.
 
-`ORFFKernel` returns Φ Φᵀ as an operator; with the noise of a Gaussian likelihood it is solved by Woodbury's formula
-(`covariance`), and predictions use the r weights: with C = I + Φᵀ N⁻¹ Φ,
-
-    mean  m_* + Φ_* C⁻¹ Φᵀ N⁻¹ (y − m),      covariance  Φ_* C⁻¹ Φ_*ᵀ.
+Predictions use the r weights: with C = I + Φᵀ N⁻¹ Φ, mean m_* + Φ_* C⁻¹ Φᵀ N⁻¹ (y − m) and covariance Φ_* C⁻¹ Φ_*ᵀ.
 """
 
 from __future__ import annotations

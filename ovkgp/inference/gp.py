@@ -40,11 +40,11 @@ from ovkgp.inference.training.initialization import (
     fingerprint_problem,
     initial_states,
     initialize_model,
-    log_prior,
     parameter_bounds,
     parameter_scales,
     register_data_priors,
 )
+from ovkgp.inference.training.log_prior import log_prior
 from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximize, train_independently
 from ovkgp.kernels import ManifoldKernel, num_outputs
 
@@ -379,7 +379,8 @@ class OperatorValuedGP(Module):
         warm_up_seconds = time.monotonic() - began
 
         def objective() -> Tensor:
-            return strategy.log_evidence(self.model, data) + log_prior(self)
+            with self.report_hyperparameters_on_failure():
+                return strategy.log_evidence(self.model, data) + log_prior(self)
 
         self.fit_report_ = maximize(
             self,
@@ -451,10 +452,7 @@ class OperatorValuedGP(Module):
             yield
         except FactorizationError as error:
             values = {**named_hyperparameters(self.kernel), "noise": self.noise.detach()}
-            text = "; ".join(f"{name} = {value.squeeze().tolist()}" for name, value in values.items())
-            failure = FactorizationError(f"{error} The hyperparameters were {text}.")
-            failure.problem, failure.hyperparameters = str(error), values
-            raise failure from error
+            raise FactorizationError(str(error), values) from error
 
     def observe(self, X, Y, noise=None, every_output: bool = True) -> Observations:
         """Validate data for this model.

@@ -1,7 +1,4 @@
-"""Kernels between curves sampled on a grid: averages over the grid of a kernel between values.
-
-The sum visits one grid point at a time, also in the backward pass, so that no tensor of size n × n × m is needed.
-"""
+"""Kernels between curves sampled on a grid: averages over the grid of a kernel between values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Separable kernels, whose matrices are stored as Kronecker products or as blocks and are never dense.
-
-Decomposable kernels are k(x, z) Γ, blockwise products k(x, z) K(x, z), independent kernels diag(k_1(x, z), …, k_p(x,
-z)).
-"""
+"""Separable kernels, whose matrices are stored as Kronecker products or as blocks and are never dense."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Curl-free, divergence-free and Helmholtz kernels: priors for vector fields on R^d (BT-27..29).
-
-With a twice-differentiable stationary scalar kernel k,
-
-    curl-free        K(x, z) = −∇∇ᵀ k(x − z)              draws are gradients of a potential,
-    divergence-free  K(x, z) = (∇∇ᵀ − Δ I) k(x − z)       draws are incompressible,
-
-and a Helmholtz kernel is the sum of one of each, with a scale for each.
-"""
+"""Curl-free, divergence-free and Helmholtz kernels: priors for vector fields on R^d (BT-27..29)."""
 
 from __future__ import annotations
 

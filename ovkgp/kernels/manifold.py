@@ -18,9 +18,10 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor
 
 from ovkgp.checks import check_nonnegative, check_positive
-from ovkgp.exceptions import FactorizationError, InputError, KernelTypeError, OptionError
-from ovkgp.kernels.penalties import ModuleCache, Penalty
-from ovkgp.kernels.protocol import BatchIndexMixin, OperatorValuedKernel, is_operator_valued, num_outputs
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
+from ovkgp.kernels.module_cache import ModuleCache
+from ovkgp.kernels.penalties import Penalty
+from ovkgp.kernels.protocol import BatchIndexMixin, OperatorValuedKernel, check_kernel, is_operator_valued, num_outputs
 
 
 class ManifoldKernel(BatchIndexMixin, Kernel):
@@ -89,8 +90,7 @@ class ManifoldKernel(BatchIndexMixin, Kernel):
 
     def __init__(self, base_kernel: Kernel, X, penalty, strength: float = 1.0, *, learn_strength: bool = False):
         super().__init__()
-        if not isinstance(base_kernel, Kernel):
-            raise KernelTypeError(f"base_kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}.")
+        check_kernel(base_kernel, "base_kernel")
         self.base_kernel = base_kernel
         self.register_buffer("X", _validate_points(X))
         self.penalty = penalty if isinstance(penalty, Penalty) else Penalty(penalty)

@@ -207,7 +207,7 @@ def block(kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
     >>> block(CurlFreeKernel(RBFKernel(ard_num_dims=2)), torch.zeros(2), torch.ones(2)).shape
     torch.Size([2, 2])
     """
-    _check_kernel(kernel)
+    check_kernel(kernel)
     if isinstance(kernel, ProductKernel):
         num_outputs(kernel)  # raises if the factors are incompatible
     x, z = torch.atleast_1d(x), torch.atleast_1d(z)
@@ -243,7 +243,7 @@ def num_outputs(kernel: Kernel) -> int:
     >>> num_outputs(ScaleKernel(DecomposableKernel(RBFKernel(), num_outputs=3))), num_outputs(RBFKernel())
     (3, 1)
     """
-    _check_kernel(kernel)
+    check_kernel(kernel)
     if hasattr(kernel, "num_outputs"):
         return int(kernel.num_outputs)
     if type(kernel).num_outputs_per_input is Kernel.num_outputs_per_input:
@@ -277,7 +277,7 @@ def components(kernel: Kernel) -> list[Component] | None:
     >>> [(type(k).__name__, matrix.shape) for k, matrix in components(lmc)]
     [('RBFKernel', torch.Size([3, 3])), ('MaternKernel', torch.Size([3, 3]))]
     """
-    _check_kernel(kernel)
+    check_kernel(kernel)
     if hasattr(kernel, "components"):
         return kernel.components
     return None if is_operator_valued(kernel) else scalar_component(kernel)
@@ -309,9 +309,10 @@ def _collect_num_dims(kernel: Kernel) -> set[int]:
     return dims - {None}
 
 
-def _check_kernel(kernel) -> None:
+def check_kernel(kernel: Kernel, name: str = "kernel") -> None:
+    """Raise KernelTypeError unless `kernel` is a GPyTorch kernel."""
     if not isinstance(kernel, Kernel):
-        raise KernelTypeError(f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+        raise KernelTypeError(f"{name} must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
 
 
 @num_outputs.register

@@ -1,9 +1,6 @@
 """Value, gradient and Hessian of stationary scalar kernels with respect to the lag δ = x − z, in closed form.
 
-Vector-field kernels are second derivatives of a scalar kernel, and automatic differentiation through a distance fails
-where two points coincide. For radial kernels k = κ(s), s = Σ δ_i²/ℓ_i², with Λ = diag(ℓ⁻²),
-
-    ∇k = 2 κ'(s) Λδ,   ∇∇ᵀk = 2 κ'(s) Λ + 4 κ''(s) Λδ(Λδ)ᵀ.
+For radial kernels κ(s), s = Σ δ_i²/ℓ_i², with Λ = diag(ℓ⁻²): ∇k = 2 κ'(s) Λδ, ∇∇ᵀk = 2 κ'(s) Λ + 4 κ''(s) Λδ(Λδ)ᵀ.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Transformable kernels: output a at x is a scalar process at the transformed point ψ_a(x) (BT-30).
-
-K_ab(x, z) = k(ψ_a(x), ψ_b(z)) is the Gram matrix of k at np transformed points, hence positive semi-definite for all
-transforms. Shifts ψ_a(x) = x − τ_a give delayed copies of one process, a kernel whose signature is not even (BT-E-15).
-"""
+"""Transformable kernels: output a at x is a scalar process at the transformed point ψ_a(x) (BT-30)."""
 
 from __future__ import annotations
 
@@ -44,6 +40,9 @@ class Delay(torch.nn.Module):
 
 class TransformableKernel(OperatorValuedKernel):
     """Kernel K_ab(x, z) = k(ψ_a(x), ψ_b(z)) with a transform ψ_a per output.
+
+    Its matrix is the Gram matrix of k at np transformed points, hence positive semi-definite for all transforms. Shifts
+    ψ_a(x) = x − τ_a give delayed copies of one process, a kernel whose signature is not even (BT-E-15).
 
     Parameters
     ----------

@@ -5,12 +5,12 @@ from __future__ import annotations
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from ovkgp.exceptions import KernelTypeError
 from ovkgp.kernels.groups import AdditiveGroup, check_group, list_columns
 from ovkgp.kernels.protocol import (
     BatchIndexMixin,
     Component,
     OperatorValuedKernel,
+    check_kernel,
     components,
     is_operator_valued,
     num_outputs,
@@ -70,8 +70,7 @@ class WarpedKernel(BatchIndexMixin, Kernel):
 
     def __init__(self, base_kernel: Kernel, group: AdditiveGroup, active_dims: Tensor | tuple[int, ...] | None = None):
         super().__init__(active_dims=active_dims)
-        if not isinstance(base_kernel, Kernel):
-            raise KernelTypeError(f"base_kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}.")
+        check_kernel(base_kernel, "base_kernel")
         check_group(group)
         self.columns = list_columns(self.active_dims)
         self.base_kernel = base_kernel

@@ -4,16 +4,13 @@ from ovkgp.losses.base import CurveLoss, Loss
 from ovkgp.losses.curves import CurveHuber, CurveInsensitive
 from ovkgp.losses.envelope import CurveEnvelope, Envelope
 from ovkgp.losses.integral import IntegralLoss
+from ovkgp.losses.kernel_rules import KernelRule, gaussian_embedding, kernel_quadrature, kernel_rule
 from ovkgp.losses.measures import (
     Coordinates,
-    KernelRule,
     TaskMeasure,
     Truncated,
     gauss_legendre,
-    gaussian_embedding,
     grid,
-    kernel_quadrature,
-    kernel_rule,
     monte_carlo,
     sobol,
     star_discrepancy,

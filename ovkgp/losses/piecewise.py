@@ -1,7 +1,4 @@
-"""Piecewise linear losses with different weights on both sides of the target, and their smoothed versions.
-
-Pinball losses estimate quantiles, hinge losses cost-sensitive classifiers, and the one-class loss level sets.
-"""
+"""Piecewise linear losses with different weights on both sides of the target, and their smoothed versions."""
 
 from __future__ import annotations
 
@@ -109,7 +106,7 @@ class Pinball(TwoSided):
         return tasks, 1 - tasks
 
     def check_tasks(self, tasks: Tensor) -> None:
-        _check_quantile_levels(tasks)
+        check_range("Quantile levels", tasks, 0.0, 1.0, advice="Divide percentages by 100.")
 
 
 class SmoothedPinball(Pinball):
@@ -175,6 +172,7 @@ class PinballEnvelope(Loss):
     """
 
     name = "pinball_envelope"
+    check_tasks = Pinball.check_tasks
 
     def __init__(self, kappa: float):
         self.kappa = check_positive("kappa", kappa)
@@ -205,13 +203,6 @@ class PinballEnvelope(Loss):
 
     def lipschitz(self, tasks: Tensor) -> Tensor:
         return torch.full_like(tasks, 1 / self.kappa)
-
-    def check_tasks(self, tasks: Tensor) -> None:
-        _check_quantile_levels(tasks)
-
-
-def _check_quantile_levels(tasks: Tensor) -> None:
-    check_range("Quantile levels", tasks, 0.0, 1.0, advice="Divide percentages by 100.")
 
 
 class CostSensitiveHinge(TwoSided):

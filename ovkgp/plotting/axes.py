@@ -17,19 +17,14 @@ COLORBAR_GAP_INCHES, COLORBAR_WIDTH_INCHES = 0.1, 0.16
 LEGEND_ENTRY_INCHES = 1.85  # width of a legend entry
 MAX_LABEL_CHARACTERS, MAX_LABEL_LINES = 30, 3  # characters per line of a label, and number of lines
 
-INK_COLOR = "#1a1a1a"
-"""Data."""
-LINE_COLOR = "#08306b"
-"""Model predictions (dark blue)."""
-BAND_COLOR = "#c6dbef"
-"""Predictive intervals (light blue)."""
-MIDTONE_COLOR = "#6baed6"
-"""Between lines and bands."""
-ACCENT_COLOR = "#d94801"
-"""Highlights (orange, half as light as a band); always combined with another marker, never the only distinction."""
+INK_COLOR = "#1a1a1a"  # data
+LINE_COLOR = "#08306b"  # model predictions (dark blue)
+BAND_COLOR = "#c6dbef"  # predictive intervals (light blue)
+MIDTONE_COLOR = "#6baed6"  # between lines and bands
+ACCENT_COLOR = "#d94801"  # highlights (orange, half as light as a band), which always have another marker as well
 GUIDE_COLOR = "0.55"  # reference lines
 FADED_OPACITY = 0.35  # opacity of background elements
-LINE_STYLES = (  # Color, dash and marker of the curves of one panel
+LINE_STYLES = (  # color, dash and marker of the curves of one panel
     (LINE_COLOR, "-", "o"),
     (ACCENT_COLOR, "--", "s"),
     ("#238b45", "-.", "^"),

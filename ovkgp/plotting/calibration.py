@@ -133,9 +133,8 @@ def plot_coverage(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | 
         axes.plot([0, 1], [0, 1], color=GUIDE_COLOR, linestyle="--", linewidth=1, label="nominal")
         axes.plot(coverage.levels, coverage.observed[:, a], color=LINE_COLOR, marker="o", markersize=3.5, label="model")
         labels = {"xlabel": "nominal level of the interval", "ylabel": "fraction of observations inside"}
-        axes.set(**labels, xlim=(0, 1), ylim=(0, 1))
+        axes.set(**labels, xlim=(0, 1), ylim=(0, 1), aspect="equal")
         axes.set_title(_format_title(names[a], int(coverage.counts[a])), fontsize="medium")
-        axes.set_aspect("equal")
     panels.legend()
     return panels.result
 
@@ -212,10 +211,8 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
         Fitted estimator with Gaussian noise.
     X, Y : array-like of shape (n, d) and (n, p), default=None
         Training data, NaN in Y where missing. Required only if the model does not store them (random features).
-    output : str, int or list, default=None
-        Name or index of one output, or a list of them. If None, every output gets a panel.
-    ax : Axes or array of Axes, default=None
-        Axes to draw on, one per output. If None, a new figure is made.
+    output, ax
+        As in `plot_pit`.
 
     Returns
     -------

@@ -25,9 +25,10 @@ from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.plotting.axes import ACCENT_COLOR, INK_COLOR, LINE_COLOR, Panels, add_colorbar, format_label, get_input_names
 from ovkgp.plotting.slices import PlotData, check_posterior_regressor, get_input_range
 
-SCALAR_KERNELS = {  # scalar functions that a field derives from, and the kernels that have them
-    "potential": 'kernel="curl_free" or kernel="helmholtz"',
-    "stream_function": 'kernel="divergence_free" or kernel="helmholtz"',
+FIELD_SCALARS = {  # scalar functions that fields derive from, by kernel
+    "curl_free": ("potential",),
+    "divergence_free": ("stream_function",),
+    "helmholtz": ("potential", "stream_function"),
 }
 BACKGROUND_LABELS = {
     "std": "standard deviation of the field",
@@ -42,8 +43,7 @@ LIGHT_CIVIDIS = ListedColormap(colormaps["cividis"](np.linspace(0.5, 1.0, 128)),
 MIN_OPACITY = 0.12  # opacity of the most uncertain arrows
 MARGIN_FRACTION = 0.05  # margin of the default extent, relative to the range of the data
 FIGURE_INCHES = (6.4, 5.2)
-LEGEND_OFFSET_POINTS, LEGEND_LINE_POINTS = 34, 13
-"""Distance from the axes to a legend below their label, and its increase per further line of the label."""
+LEGEND_OFFSET_POINTS, LEGEND_LINE_POINTS = 34, 13  # from the axes to a legend below, and per further line of the label
 
 Extent = tuple[float, float, float, float]  # left, right, bottom, top
 
@@ -223,7 +223,8 @@ def predict_scalar(estimator, points: np.ndarray, kind: str, reference: np.ndarr
     try:
         scalar = getattr(posterior, kind)(scaling.inputs(reference[None])[0])
     except (KernelTypeError, AttributeError) as error:  # posteriors of independent outputs are not fields
-        raise OptionError(f"background={kind!r} requires {SCALAR_KERNELS[kind]}: {error}") from error
+        kernels = " or ".join(f'kernel="{name}"' for name, scalars in FIELD_SCALARS.items() if kind in scalars)
+        raise OptionError(f"background={kind!r} requires {kernels}: {error}") from error
     values = scalar.predict(scaling.inputs(points), "none").mean[:, 0].numpy()
     values = values * scaling.input_scale[0] * scaling.output_scale[0]
     if len(field_terms(estimator.gp_.kernel)) > 1:

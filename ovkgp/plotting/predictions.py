@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from sklearn.utils.validation import check_is_fitted
 
+from ovkgp.checks import check_probability
 from ovkgp.criticism.calibration import check_levels
 from ovkgp.estimators import InfiniteQuantileRegressor
 from ovkgp.estimators.common.validation import as_inputs
-from ovkgp.exceptions import OptionError
 from ovkgp.plotting.axes import (
     BAND_COLOR,
     FADED_OPACITY,
@@ -25,8 +25,7 @@ from ovkgp.plotting.axes import (
 from ovkgp.plotting.slices import PROBABILITY_KINDS, Bands, InputSlice, PlotData, check_posterior_regressor
 
 DEFAULT_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-DASHES = (":", "--", "-.", (0, (6, 1, 1, 1, 1, 1)))
-"""Line styles from the outermost quantile curves inwards; the median is solid."""
+DASHES = (":", "--", "-.", (0, (6, 1, 1, 1, 1, 1)))  # from the outermost quantile curves inwards; the median is solid
 
 
 def plot_prediction(
@@ -90,7 +89,7 @@ def plot_prediction(
     """
     check_is_fitted(estimator)
     check_posterior_regressor(estimator, "plot_prediction")
-    level = _check_level(level)
+    level = check_probability("level", level)
     outputs, data = select_outputs(estimator, output), PlotData.resolve(estimator, X, Y)
     input_slice = InputSlice.create(estimator, data, along, num_points)
     bands = Bands.predict(estimator, input_slice.points, level, bool(noise), num_draws)
@@ -105,12 +104,6 @@ def plot_prediction(
         axes.margins(x=0.01)
     panels.legend()
     return panels.result
-
-
-def _check_level(level) -> float:
-    if isinstance(level, bool) or not isinstance(level, (int, float, np.number)) or not 0 < level < 1:
-        raise OptionError(f"level must be a number strictly between 0 and 1, such as 0.9, got {level!r}.")
-    return float(level)
 
 
 def _draw_band(axes: Axes, x: np.ndarray, bands: Bands, a: int, name: str) -> None:
@@ -153,14 +146,8 @@ def plot_quantiles(
         shown.
     levels : array-like, default=(0.05, 0.25, 0.5, 0.75, 0.95)
         Levels of the curves, strictly between 0 and 1. For a regressor with finite coupling, its training levels.
-    along : str or int, default=None
-        Name or index of the input on the horizontal axis. If None, the first.
-    output : str, int or list, default=None
-        Name or index of one output, or a list of them. If None, every output gets a panel.
-    num_points : int, default=200
-        Number of points of the curves. Must be at least 2.
-    ax : Axes or array of Axes, default=None
-        Axes to draw on, one per output. If None, a new figure is made.
+    along, output, num_points, ax
+        As in `plot_prediction`.
 
     Returns
     -------

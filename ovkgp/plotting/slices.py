@@ -1,7 +1,4 @@
-"""Predictions along one input: data to show, points of the slice, and mean, interval and function draws at them.
-
-A new label is 0 or 1 and has no useful interval; the band of a label or class is that of its probability.
-"""
+"""Predictions along one input: data to show, points of the slice, and mean, interval and function draws at them."""
 
 from __future__ import annotations
 
@@ -114,9 +111,8 @@ class Bands:
         return cls(mean, lower, upper, draws, kinds)
 
 
-def _predict_interval(
-    estimator, X, level: float, noise: bool, kinds: list[str], shape
-) -> tuple[np.ndarray, np.ndarray]:
+def _predict_interval(estimator, X, level: float, noise: bool, kinds: list[str], shape) -> tuple[np.ndarray, ...]:
+    """Predict intervals of new observations or of the functions, but of probabilities for labels and classes."""
     is_probability = np.array([noise and kind in PROBABILITY_KINDS for kind in kinds])
     if not is_probability.any():
         return tuple(end.reshape(shape) for end in estimator.predict_interval(X, level, noise=noise))

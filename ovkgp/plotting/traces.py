@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.sampling.diagnostics import rhat
-from ovkgp.plotting.axes import LINE_STYLES, Panels, format_label
+from ovkgp.plotting.axes import Panels, format_label, get_line_style
 
 MAX_ENTRIES = 16  # maximum number of hyperparameters shown by default
 PANEL_INCHES = (4.2, 1.7)
@@ -67,8 +67,7 @@ def plot_traces(data, *, names=None, ax=None) -> np.ndarray:
     if not entries:
         raise OptionError("All hyperparameters are fixed, so there are no draws to plot.")
     panels = Panels.create(ax, 2 * len(entries), "a density and a trace per entry", columns=2, size=PANEL_INCHES)
-    pairs = np.empty((len(entries), 2), dtype=object)
-    pairs[:] = np.array(panels.axes, dtype=object).reshape(-1, 2)
+    pairs = panels.result.reshape(-1, 2)
     for (left, right), entry in zip(pairs, entries, strict=True):
         _draw_densities(left, entry)
         _draw_traces(right, entry)
@@ -136,20 +135,17 @@ def _draw_densities(axes: Axes, entry: Entry) -> None:
     margin = 0.1 * (high - low)
     grid = np.linspace(low - margin, high + margin, 200)
     for i, chain in enumerate(entry.draws):
+        style = get_line_style(i)
         if len(chain) >= MIN_DENSITY_DRAWS and np.ptp(chain) > 0:
-            axes.plot(grid, gaussian_kde(chain)(grid), **_chain_style(i), linewidth=1.2)
+            axes.plot(grid, gaussian_kde(chain)(grid), **style | {"marker": "none"}, linewidth=1.2)
         else:
-            axes.plot(chain, np.zeros(len(chain)), **_chain_style(i) | {"linestyle": "none"}, marker="|", markersize=12)
+            axes.plot(chain, np.zeros(len(chain)), **style | {"linestyle": "none", "marker": "|"}, markersize=12)
     axes.set(xlabel=format_label(entry.name, 40), yticks=[])
     axes.set_ylim(bottom=0)
 
 
 def _draw_traces(axes: Axes, entry: Entry) -> None:
     for i, chain in enumerate(entry.draws):
-        axes.plot(np.arange(len(chain)), chain, **_chain_style(i) | {"linestyle": "-"}, linewidth=0.6, alpha=0.8)
+        style = get_line_style(i) | {"linestyle": "-", "marker": "none"}
+        axes.plot(np.arange(len(chain)), chain, **style, linewidth=0.6, alpha=0.8)
     axes.margins(x=0.0)
-
-
-def _chain_style(chain: int) -> dict:
-    color, dash, _ = LINE_STYLES[chain % len(LINE_STYLES)]
-    return {"color": color, "linestyle": dash}

@@ -28,7 +28,7 @@ def test_check_seed_rejects_invalid_seeds(seed):
         check_seed(seed)
 
 
-def test_parse_numbers():
+def test_parse_numbers_splits_at_commas():
     assert parse_numbers("0.1, 0.9", "--quantiles", 0, 1) == (0.1, 0.9)
     assert parse_numbers("-1,1e3", "--costs") == (-1.0, 1000.0)
 

@@ -249,7 +249,7 @@ def test_demo_rejects_seed_that_is_not_a_number(tmp_path):
 
 
 @pytest.mark.slow
-def test_demo_at_full_size(tmp_path):
+def test_demo_of_full_size_selects_helmholtz_and_writes_files(tmp_path):
     result = invoke("--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert "LOO selects Helmholtz" in result.output and "so does the evidence" in result.output
@@ -269,7 +269,7 @@ def bayesian(monkeypatch):
     return trial(None, 10.0, 0.1, 1.0, khat=0.3)
 
 
-def test_findings_if_all_scores_agree(bayesian):
+def test_findings_name_one_model_if_all_scores_agree(bayesian):
     trials = {"Helmholtz": trial(30.0, 20.0, 0.1, 1.5), "ICM": trial(25.0, 16.0, 0.2, 1.0)}
     selection, check, sampling = demo.findings(trials, bayesian)
     assert selection == "LOO selects Helmholtz, 4.0 ± 0.0 above ICM; so does the evidence, 5.0 above ICM."
@@ -278,7 +278,7 @@ def test_findings_if_all_scores_agree(bayesian):
         assert text in sampling
 
 
-def test_findings_if_scores_disagree(bayesian):
+def test_findings_name_best_model_of_each_score_if_scores_disagree(bayesian):
     trials = {
         "Helmholtz": trial(30.0, 10.0, 0.1, 1.5),
         "ICM": trial(25.0, 16.0, 0.2, 1.0),
@@ -296,8 +296,8 @@ def test_findings_report_poor_sampling(bayesian, monkeypatch):
     monkeypatch.setattr(demo, "sampler_diagnostics", lambda trial: found)
     trials = {"ICM": trial(1.0, 1.0, 1.0, 1.0), "independent": trial(1.0, 0.0, 1.0, 1.0)}
     assert demo.findings(trials, bayesian)[2].endswith("3 divergences.")
-    doubtful = trial(None, 10.0, 0.1, 1.0, khat=0.6)  # 200 draws allow 1 − 1/log₁₀ 200 = 0.565
-    assert "Pareto k̂ of 0.60" in demo.findings(trials, doubtful)[2]
+    unreliable = trial(None, 10.0, 0.1, 1.0, khat=0.6)  # 200 draws allow 1 − 1/log₁₀ 200 = 0.565
+    assert "Pareto k̂ of 0.60" in demo.findings(trials, unreliable)[2]
 
 
 def test_score_table_marks_best_model_within_eighty_columns(bayesian):

@@ -77,7 +77,7 @@ def test_debug_shows_traceback_and_keeps_code(arguments, error):
     assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
-def test_exit_passes_through():
+def test_exit_keeps_its_code():
     assert run(raising(typer.Exit(7)), "work-command").exit_code == 7
 
 
@@ -159,7 +159,7 @@ def test_environment_equals_that_of_process_group():
 @pytest.mark.parametrize(
     ("rank", "size", "launched", "first"), [("0", "2", True, True), ("1", "2", True, False), ("0", "1", False, True)]
 )
-def test_rank_predicates(monkeypatch, rank, size, launched, first):
+def test_rank_predicates_follow_environment(monkeypatch, rank, size, launched, first):
     for name, value in zip(ENVIRONMENT, (rank, size, "localhost", "1"), strict=True):
         monkeypatch.setenv(name, value)
     assert (is_launched(), is_first_rank()) == (launched, first)

@@ -9,7 +9,7 @@ from ovkgp.cli.feature_counts import measure_extent
 from ovkgp.exceptions import InputError
 
 
-def test_measure_extent_of_table(tmp_path):
+def test_measure_extent_equals_standardized_diagonal(tmp_path):
     rng = np.random.default_rng(0)
     X = 1e6 + np.hstack([rng.normal(size=(500, 1)), 7 * rng.normal(size=(500, 1)), np.ones((500, 1))])
     pd.DataFrame(X, columns=["a", "b", "c"]).to_csv(tmp_path / "t.csv", index=False)

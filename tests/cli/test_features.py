@@ -43,7 +43,7 @@ def test_guaranteed_count_equals_required_features():
     assert field.guaranteed_count() == required_features(field.make_kernel(2), 0.8, 0.05, 3.0)
 
 
-def test_features_command_without_guarantee(quick):
+def test_features_command_reports_unknown_guarantee(quick):
     assert "none is known" in succeed("features", "--kernel", "matern12")
     assert math.isinf(problem(kernel="matern12").guaranteed_count())
 

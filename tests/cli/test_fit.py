@@ -106,10 +106,10 @@ def test_fit_command_depends_on_seed(table, tmp_path):
 def test_fit_command_long_table_equals_wide_table(tmp_path):
     wide = make_table()[["a", "b", "u", "v"]]
     wide.to_csv(tmp_path / "wide.csv", index=False)
-    wide.melt(["a", "b"], var_name="what").to_csv(tmp_path / "long.csv", index=False)
+    wide.melt(["a", "b"], var_name="quantity").to_csv(tmp_path / "long.csv", index=False)
     succeed(*fit("multitask", tmp_path / "wide.csv", tmp_path / "wide"))
-    output = succeed(*fit("multitask", tmp_path / "long.csv", tmp_path / "long", "--task", "what", outputs="value"))
-    assert f"--data {tmp_path / 'long.csv'} --task what --outputs value --out report.html" in output
+    output = succeed(*fit("multitask", tmp_path / "long.csv", tmp_path / "long", "--task", "quantity", outputs="value"))
+    assert f"--data {tmp_path / 'long.csv'} --task quantity --outputs value --out report.html" in output
     models = [ovkgp.load(tmp_path / name) for name in ("wide", "long")]
     assert models[1].output_names_ == ["u", "v"]
     # the rows are the same in the same order
@@ -148,7 +148,7 @@ def test_fit_command_streams_on_request_and_large_files(table, tmp_path, monkeyp
     )
     succeed(*fit("large_scale", table, tmp_path / "whole"))
     assert calls == []
-    succeed(*fit("large_scale", table, tmp_path / "asked", "--stream"))
+    succeed(*fit("large_scale", table, tmp_path / "requested", "--stream"))
     assert len(calls) == 1
     monkeypatch.setattr(fit_job, "STREAMING_THRESHOLD_BYTES", 100)
     succeed(*fit("large_scale", table, tmp_path / "large"))
@@ -156,11 +156,11 @@ def test_fit_command_streams_on_request_and_large_files(table, tmp_path, monkeyp
     succeed(*fit("large_scale", table, tmp_path / "small", "--no-stream"))
     succeed(*fit("cost_sensitive", table, tmp_path / "cost", outputs="label"))  # not streamable
     assert len(calls) == 2
-    stream = ovkgp.load(tmp_path / "asked")
+    stream = ovkgp.load(tmp_path / "requested")
     assert stream.feature_names_in_.tolist() == ["a", "b"] and stream.output_names_ == ["u", "v"]
-    asked, large, whole = (predicted(tmp_path / name) for name in ("asked", "large", "whole"))
-    np.testing.assert_array_equal(asked, large)
-    np.testing.assert_allclose(asked, whole, atol=1e-4)  # trained on the same rows in another order
+    requested, large, whole = (predicted(tmp_path / name) for name in ("requested", "large", "whole"))
+    np.testing.assert_array_equal(requested, large)
+    np.testing.assert_allclose(requested, whole, atol=1e-4)  # trained on the same rows in another order
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_fit_command_takes_any_column_names(tmp_path):
     names = ["--inputs", "X loc, b", "--outputs", '"Cd (mg, kg)",Ni é中']
     succeed("fit", "multitask", path, *names, "--out", model)
     succeed("predict", model, path, "--out", found)
-    columns = ["X loc", "b", *(f"{name}_{what}" for name in ("Cd (mg, kg)", "Ni é中") for what in ("mean", "std"))]
+    columns = ["X loc", "b", *(f"{y}_{quantity}" for y in ("Cd (mg, kg)", "Ni é中") for quantity in ("mean", "std"))]
     assert list(pd.read_csv(found).columns)[:4] == columns[:4] and set(columns) <= set(pd.read_csv(found).columns)
 
 

@@ -25,7 +25,7 @@ from ovkgp.exceptions import OptionError
 from ovkgp.recipes import list_recipes, load_recipe
 
 
-def test_recipes_that_support_checkpoints_and_streaming():
+def test_recipes_support_checkpoints_and_streaming_as_listed():
     recipes = [load_recipe(name) for name in list_recipes()]
     resumed = {r.name for r in recipes if has_checkpoints(r.estimator, r.options)}
     streamed = {r.name for r in recipes if reason_not_streamable(r) is None}
@@ -44,7 +44,7 @@ def test_has_checkpoints_depends_on_options(options):
     assert not has_checkpoints("ORFFRidge", {})
 
 
-def test_reason_not_streamable_of_orff_ridge(tmp_path):
+def test_reason_not_streamable_names_solver_of_orff_ridge(tmp_path):
     (tmp_path / "ridge.toml").write_text('[model]\nestimator = "ORFFRidge"\n')
     ridge = load_recipe(tmp_path / "ridge.toml")
     assert reason_not_streamable(ridge) is None
@@ -75,7 +75,7 @@ FRAME = make_table()
 X = FRAME[["a", "b"]]
 
 
-def test_collect_facts_of_classifier():
+def test_collect_facts_lists_classes():
     found = collect_facts(ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, FRAME["label"]))
     assert found["inputs"] == "a, b" and found["outputs"] == "label" and found["classes"] == "high, low"
     assert found["rows"] == "30" and found["training"] and float(found["λ"]) == 1e-4
@@ -175,7 +175,7 @@ def small_table(path):
     return path
 
 
-def test_fit_interrupted_before_and_after_training(tmp_path, monkeypatch):
+def test_fit_interrupted_before_training_writes_nothing_and_after_training_keeps_checkpoint(tmp_path, monkeypatch):
     command = [
         "fit",
         "multitask",
@@ -205,7 +205,7 @@ def small_fit(folder, recipe="multitask"):
     return ["fit", recipe, small_table(folder / "t.csv"), "--inputs", "a", "--outputs", "u", "--out", folder / "m"]
 
 
-def test_fit_interrupted_while_saving(tmp_path, monkeypatch):
+def test_fit_interrupted_while_saving_keeps_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(ovkgp.GPRegressor, "save", interrupt)
     result = invoke(*small_fit(tmp_path))
     assert result.exit_code == 130 and not (tmp_path / "m").exists()
@@ -213,7 +213,7 @@ def test_fit_interrupted_while_saving(tmp_path, monkeypatch):
     assert "--resume" in result.output
 
 
-def test_fit_interrupted_while_saving_without_checkpoint(tmp_path, monkeypatch):
+def test_fit_interrupted_while_saving_without_checkpoint_writes_nothing(tmp_path, monkeypatch):
     (tmp_path / "m").write_text("an older model")
     monkeypatch.setattr(ovkgp.GPRegressor, "save", interrupt)
     result = invoke(*small_fit(tmp_path), "--set", "hyperparameters=fixed")
@@ -221,7 +221,7 @@ def test_fit_interrupted_while_saving_without_checkpoint(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("later", ["ovkgp.cli.fit_job.CheckpointFiles.remove", "ovkgp.cli.fit_job.print_fit_summary"])
-def test_fit_interrupted_after_saving(tmp_path, monkeypatch, later):
+def test_fit_interrupted_after_saving_keeps_model(tmp_path, monkeypatch, later):
     monkeypatch.setattr(later, interrupt)
     result = invoke(*small_fit(tmp_path))
     assert result.exit_code == 130

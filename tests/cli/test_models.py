@@ -21,10 +21,10 @@ def printed(width):
 @pytest.mark.parametrize("width", [60, 80, 120, 160])
 def test_recipe_table_lists_every_recipe(width):
     text = printed(width)
-    squeezed = "".join(text.split())
+    without_spaces = "".join(text.split())
     for name in list_recipes():
         recipe = load_recipe(name)
-        assert name in text and recipe.estimator in squeezed
+        assert name in text and recipe.estimator in without_spaces
     assert all(len(line) <= width for line in text.splitlines())
     assert ("estimator" in text.splitlines()[0].split()) == (width >= 120)
 

@@ -100,14 +100,14 @@ def test_predict_file_uses_constant_memory(folder, tmp_path, monkeypatch):
     assert peak(40_000) < 1.5 * peak(5_000)
 
 
-def test_predict_command_for_model_without_names(folder):
+def test_predict_command_requires_inputs_for_model_without_names(folder):
     result = invoke(*predict(folder, model="nameless.ovkgp"))
     assert_error(result, "fitted without names", "2 input columns")
     succeed(*predict(folder, "--inputs", "a,b", model="nameless.ovkgp"))
     assert list(pd.read_csv(folder / "p.csv"))[:3] == ["a", "b", "y0_mean"]
 
 
-def test_resolve_inputs(folder):
+def test_resolve_inputs_checks_names_and_number(folder):
     model, nameless = (ovkgp.load(folder / name) for name in ("model.ovkgp", "nameless.ovkgp"))
     assert resolve_inputs(model, None) == resolve_inputs(model, "a, b") == resolve_inputs(nameless, "a,b") == ("a", "b")
     with pytest.raises(OptionError, match="a, b"):

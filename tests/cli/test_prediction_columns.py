@@ -24,13 +24,13 @@ def regressor():
 @pytest.mark.parametrize(
     ("level", "name"), [(0.05, "q05"), (0.5, "q50"), (0.1, "q10"), (0.025, "q02.5"), (0.999, "q99.9"), (1e-3, "q00.1")]
 )
-def test_quantile_suffix(level, name):
+def test_quantile_suffix_is_percentage(level, name):
     assert quantile_suffix(level) == name
 
 
-def test_columns_of_regressor(regressor):
+def test_predict_columns_equals_predictions_of_regressor(regressor):
     found = predict_columns(regressor, X, PredictionRequest())
-    assert list(found) == [f"{y}_{what}" for y in ("u", "v") for what in ("mean", "std", "q05", "q50", "q95")]
+    assert list(found) == [f"{y}_{quantity}" for y in ("u", "v") for quantity in ("mean", "std", "q05", "q50", "q95")]
     mean, std = regressor.predict(X, return_std=True)
     quantiles = regressor.predict_quantiles(X, [0.05, 0.5, 0.95])
     for j, name in enumerate(("u", "v")):
@@ -39,7 +39,7 @@ def test_columns_of_regressor(regressor):
         np.testing.assert_array_equal(found[f"{name}_q95"], quantiles[:, j, 2])
 
 
-def test_columns_of_interval_and_latent_function(regressor):
+def test_predict_columns_supports_intervals_and_latent_function(regressor):
     found = predict_columns(regressor, X, PredictionRequest(quantiles=(0.3,), level=0.8, latent=True))
     assert list(found)[:5] == ["u_mean", "u_std", "u_q30", "u_low", "u_high"]
     lower, upper = regressor.predict_interval(X, 0.8, noise=False)
@@ -48,14 +48,14 @@ def test_columns_of_interval_and_latent_function(regressor):
     np.testing.assert_array_equal(found["u_std"], regressor.predict(X, return_std=True, noise=False)[1][:, 0])
 
 
-def test_columns_of_model_fitted_to_arrays():
+def test_predict_columns_numbers_outputs_without_names():
     model = ovkgp.OVKRidge(lam=0.1).fit(X.to_numpy(), FRAME["u"].to_numpy())
     found = predict_columns(model, X.to_numpy(), PredictionRequest(quantiles=(0.5,)))
     assert list(found) == ["y0_mean", "y0_std", "y0_q50"]
     np.testing.assert_array_equal(found["y0_mean"], model.predict(X.to_numpy()))
 
 
-def test_columns_of_counts_have_integer_quantiles():
+def test_predict_columns_has_integer_quantiles_of_counts():
     model = ovkgp.GPRegressor("independent", likelihood="poisson", num_frequencies=8, random_state=0)
     model.fit(X, FRAME[["n"]])
     found = predict_columns(model, X, PredictionRequest(quantiles=(0.9,)))
@@ -63,7 +63,7 @@ def test_columns_of_counts_have_integer_quantiles():
     assert (found["n_mean"] > 0).all()
 
 
-def test_columns_of_vector_tasks():
+def test_predict_columns_equals_predictions_of_vector_tasks():
     Y = pd.DataFrame(
         {"left_x": FRAME["u"], "left_y": FRAME["n"], "right_x": FRAME["u"] + 1, "right_y": 2.0 * FRAME["n"]}
     )
@@ -82,7 +82,7 @@ def quantile_regressor(**options):
     return ovkgp.InfiniteQuantileRegressor(lam=0.01, lengthscale=1.0, num_tasks=5, **options).fit(X, FRAME["u"])
 
 
-def test_columns_of_quantile_regressor():
+def test_predict_columns_equals_predictions_of_quantile_regressor():
     model = quantile_regressor()
     found = predict_columns(model, X, PredictionRequest(quantiles=(0.9, 0.2)))
     assert list(found) == ["u_q90", "u_q20", "u_low", "u_high"]
@@ -93,7 +93,7 @@ def test_columns_of_quantile_regressor():
     )
 
 
-def test_columns_of_finite_quantile_regressor():
+def test_predict_columns_uses_levels_of_finite_quantile_regressor():
     model = quantile_regressor(coupling="joint", levels=[0.25, 0.75])
     assert list(predict_columns(model, X, PredictionRequest())) == ["u_q25", "u_q75"]
     assert list(predict_columns(model, X, PredictionRequest(level=0.5))) == ["u_q25", "u_q75", "u_low", "u_high"]
@@ -101,7 +101,7 @@ def test_columns_of_finite_quantile_regressor():
         predict_columns(model, X, PredictionRequest(quantiles=(0.5,)))
 
 
-def test_columns_of_cost_classifier():
+def test_predict_columns_has_class_and_decision_per_cost():
     model = ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, FRAME["label"])
     found = predict_columns(model, X, PredictionRequest())
     assert list(found) == ["label_class", "label_decision"]
@@ -113,14 +113,14 @@ def test_columns_of_cost_classifier():
     assert (found["label_class_at_0.9"] == "low").sum() >= (found["label_class_at_-0.9"] == "low").sum()
 
 
-def test_columns_of_classifier():
+def test_predict_columns_has_probabilities_of_classifier():
     model = ovkgp.SimplexClassifier(cv=2).fit(X, FRAME["label"])
     found = predict_columns(model, X, PredictionRequest())
     assert list(found) == ["label_class", "label_p_high", "label_p_low"]
     np.testing.assert_allclose(found["label_p_high"] + found["label_p_low"], 1)
 
 
-def test_columns_of_level_sets():
+def test_predict_columns_has_inliers_and_levels_of_level_sets():
     model = ovkgp.InfiniteOneClassSVM(nu=0.2, random_state=0).fit(X)
     found = predict_columns(model, X, PredictionRequest())
     assert list(found) == ["inlier", "level"] and found["inlier"].dtype == bool

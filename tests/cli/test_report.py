@@ -50,17 +50,17 @@ def test_report_command_reads_columns_of_model(folder, written):
 
 
 def test_report_command_reads_long_table(folder, written):
-    long = make_table()[["a", "b", "v"]].melt(["a", "b"], var_name="what")
+    long = make_table()[["a", "b", "v"]].melt(["a", "b"], var_name="quantity")
     long.to_csv(folder / "long.csv", index=False)
     command = ["report", folder / "model.ovkgp", "--out", folder / "r.html", "--data", folder / "long.csv"]
-    succeed(*command, "--task", "what", "--outputs", "value")
+    succeed(*command, "--task", "quantity", "--outputs", "value")
     assert list(written[0]["Y"]) == ["u", "v"] and written[0]["Y"]["u"].isna().all()
-    assert_error(invoke(*command, "--task", "what"), "--outputs")
-    long.assign(what="w").to_csv(folder / "long.csv", index=False)
-    assert_error(invoke(*command, "--task", "what", "--outputs", "value"), "task 'w'")
+    assert_error(invoke(*command, "--task", "quantity"), "--outputs")
+    long.assign(quantity="w").to_csv(folder / "long.csv", index=False)
+    assert_error(invoke(*command, "--task", "quantity", "--outputs", "value"), "task 'w'")
 
 
-def test_read_evaluation_data_for_other_models(tmp_path):
+def test_read_evaluation_data_depends_on_model(tmp_path):
     table, frame = write_table(tmp_path), make_table()
     X = frame[["a", "b"]]
     classifier = ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, frame["label"])

@@ -12,7 +12,7 @@ from ovkgp.cli.tables import WRITABLE_SUFFIXES, TableFile, open_table_writer, pa
 from ovkgp.exceptions import InputError, OptionError
 
 
-def test_target_kind_of_recipes():
+def test_target_kind_is_many_for_most_recipes():
     from ovkgp.recipes import list_recipes, load_recipe
 
     found = {name: target_kind(load_recipe(name).estimator) for name in list_recipes()}
@@ -66,10 +66,10 @@ def test_table_file_reads_inputs_alone(tmp_path):
 @pytest.mark.parametrize("name", ["long.csv", "long.parquet"])
 def test_table_file_reads_long_table(tmp_path, name):
     wide = make_table()[["a", "b", "u", "v"]]
-    long = wide.melt(["a", "b"], var_name="what", value_name="value").sample(frac=1, random_state=0)
+    long = wide.melt(["a", "b"], var_name="quantity", value_name="value").sample(frac=1, random_state=0)
     path = tmp_path / name
     long.to_csv(path, index=False) if name.endswith("csv") else long.to_parquet(path)
-    X, Y = TableFile(path, ("a", "b"), ("value",), "what").read("many")
+    X, Y = TableFile(path, ("a", "b"), ("value",), "quantity").read("many")
     assert list(X.columns) == ["a", "b"] and list(Y.columns) == ["u", "v"]
     back = pd.concat([X, Y], axis=1).sort_values("a", ignore_index=True)
     pd.testing.assert_frame_equal(back, wide.sort_values("a", ignore_index=True))
@@ -145,7 +145,7 @@ def test_parse_labels_converts_only_without_loss(texts, kind, values):
     assert found.dtype.kind == kind and found.tolist() == values
 
 
-def test_sort_labels():
+def test_sort_labels_is_numeric_only_for_numbers():
     assert sort_labels(["10", "2", "-1", "2"]) == ["-1", "2", "10"]
     assert sort_labels(["b", "a", "10", "9"]) == ["10", "9", "a", "b"]
     assert sort_labels(np.array(["b", "a"]).tolist()) == ["a", "b"]

@@ -37,11 +37,9 @@ def test_column_indices_follow_the_requested_order():
 
 def test_unknown_column_error_suggests_one_and_lists_all():
     columns = Columns.from_names("Depht", "y")
-    with pytest.raises(
-        InputError, match=r"file has no column 'Depht' \(did you mean 'depth'\?\).* 'time', 'depth', 'y'"
-    ):
+    with pytest.raises(InputError, match=r"'Depht' .*'depth'\?.* 'time', 'depth', 'y'"):
         columns.find_in(("time", "depth", "y"), "file")
-    with pytest.raises(InputError, match=r"no column 'Depht'; its columns are 'a', 'y'\."):
+    with pytest.raises(InputError, match=r"'Depht'; its columns are 'a', 'y'\."):
         columns.find_in(("a", "y"), "file")
     with pytest.raises(InputError, match="separator"):
         columns.find_in(("depth;y",), "file")
@@ -105,7 +103,7 @@ def test_log_stores_the_first_bad_rows_and_counts_all():
 
 def test_strict_log_raises_at_the_first_bad_row():
     rows = np.array([[0.0, 1.0, 1.0], [0.0, 1.0, -np.inf], [np.nan, 1.0, 1.0]])
-    with pytest.raises(InputError, match=r"'table.csv', line 8: output 'z' is infinite\. .* on_bad_rows=\"warn\""):
+    with pytest.raises(InputError, match=r"csv', line 8: .*'z' is infinite.*\"warn\""):
         make_log(strict=True).filter_rows(rows, lambda index: index + 7)
 
 
@@ -114,9 +112,7 @@ def test_warning_lists_the_first_bad_rows():
     for line in range(7):
         log.reject(lambda line=line: line + 2, "input 'x' is missing")
     log.num_rows = 3
-    with pytest.warns(
-        DataWarning, match=r"7 of 10 rows skipped: line 2 \(input 'x' is missing\), .*, and 2 more\.$"
-    ) as caught:
+    with pytest.warns(DataWarning, match=r"7 of 10 rows .*line 2 \(.*, and 2 more\.$") as caught:
         log.warn(stacklevel=1)
     assert caught[0].filename == __file__
     assert str(log.report()).endswith("(the pass was interrupted)")

@@ -35,7 +35,7 @@ def snapshot(folder, content):
         b"\xef\xbb\xbf\na,b c,d\n",
     ],
 )
-def test_header_names_and_start(tmp_path, header):
+def test_header_returns_names_and_first_data_byte(tmp_path, header):
     names, start = read_header(snapshot(tmp_path, header + b"1,2,3"), ",")
     assert names == ("a", "b c", "d")
     assert start == len(header)
@@ -158,7 +158,7 @@ def read_by_line(block, rows=ROWS):
         ("1e-400", 0.0),
     ],
 )
-def test_numeric_cells(cell, value):
+def test_numeric_cells_are_parsed_exactly(cell, value):
     assert ROWS.parse_line(f"{cell},3,t") == [3.0, value]
     good, bad = read(f"{cell},3,t\n".encode())
     np.testing.assert_array_equal(good, [[3.0, value]])
@@ -238,7 +238,7 @@ def test_blank_lines_are_counted_but_are_not_rows():
     assert [row.line for row in bad] == [6, 8]
 
 
-def test_other_separators():
+def test_parser_accepts_other_separators():
     for separator in ("\t", " ", ";", "|", "^", "]"):
         rows = CsvRows(COLUMNS, (1, 0), 3, separator)
         text = "\n".join(separator.join(cells) for cells in (["1", "2", "t"], ["", "3", ""], ['"4"', "", ""]))

@@ -58,10 +58,10 @@ def test_drifters_follow_the_current_inside_the_region():
     before, after = tracks[:, :-1].reshape(-1, 2), tracks[:, 1:].reshape(-1, 2)
     there = before + KM_PER_HOUR * REPORT_INTERVAL_HOURS * truth(before)
     inside = ((there > 5) & (there < np.array([east, north]) - 5)).all(1)  # omit drifters that may have been reflected
-    wander = (after - there)[inside]
-    assert len(wander) > 1000
+    deviations = (after - there)[inside]
+    assert len(deviations) > 1000
     assert (
-        abs(wander.std() - STEP_STD_KM) < 0.05 and abs(wander.mean()) < 0.1
+        abs(deviations.std() - STEP_STD_KM) < 0.05 and abs(deviations.mean()) < 0.1
     )  # 2000 draws: three standard errors or more
 
 

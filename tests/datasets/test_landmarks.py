@@ -54,7 +54,7 @@ def test_landmark_seed_gives_the_same_first_persons():
     assert not np.array_equal(few.faces, make_landmarks(5, random_state=4).faces)
 
 
-def test_landmark_variances():
+def test_landmarks_have_the_published_variances():
     """½‖r‖² of noise is .0011, of the mean face about .08 (LT §4.2)."""
     faces, tasks, _, truth = make_landmarks(random_state=0)
     assert 0.5 * ((faces - truth(tasks)) ** 2).sum(-1).mean() == pytest.approx(0.0011, rel=0.05)
@@ -99,7 +99,7 @@ def test_missing_vector_is_neither_input_nor_target():
     np.testing.assert_array_equal(persons, [0, 2, 3])
 
 
-def test_radial_and_angular_tasks():
+def test_radial_and_angular_tasks_equal_the_formulas():
     np.testing.assert_allclose(radial_tasks([0.6, 0.8], [0, 0.5, 1.2]), [[0, 0], [0.3, 0.4], [0.72, 0.96]])
     around = angular_tasks(np.linspace(0, 2 * np.pi, 9))
     np.testing.assert_allclose(np.linalg.norm(around, axis=1), 1)

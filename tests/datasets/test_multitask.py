@@ -32,7 +32,7 @@ def test_bt_83_only_the_first_five_inputs_matter():
         assert abs(truth(moved) - Y).max() > 1e-3
 
 
-def test_bt_83_distribution_of_inputs_and_weights():
+def test_bt_83_inputs_and_weights_have_the_stated_distribution():
     X, _, truth = make_quadratic_tasks(4000, num_tasks=4000, random_state=0)
     assert X.min() >= 0 and X.max() <= 1
     np.testing.assert_allclose(X.mean(0), 0.5, atol=0.02)  # standard error .0046
@@ -43,7 +43,7 @@ def test_bt_83_distribution_of_inputs_and_weights():
     assert abs((second - np.diag(VARIANCES)) / scale)[~np.eye(7, dtype=bool)].max() < 4.5 / np.sqrt(4000)
 
 
-def test_bt_83_moments_of_the_outputs():
+def test_bt_83_outputs_have_the_mean_of_the_monomials_and_are_bounded():
     """E y_t = ⟨w_t, E φ⟩ with E φ = (1/3, 1/3, 1/4, 1/4, 1/2, 1/2, 1), and |y_t| ≤ ‖w_t‖₁ on the cube."""
     _, Y, truth = make_quadratic_tasks(20_000, random_state=0)
     mean = truth.weights @ [1 / 3, 1 / 3, 1 / 4, 1 / 4, 1 / 2, 1 / 2, 1]
@@ -52,14 +52,14 @@ def test_bt_83_moments_of_the_outputs():
 
 
 def test_rescaled_inputs_keep_the_outputs():
-    plain = make_quadratic_tasks(50, noise=0.01, random_state=0)
+    unscaled = make_quadratic_tasks(50, noise=0.01, random_state=0)
     rescaled = make_quadratic_tasks(50, noise=0.01, rescaled=True, random_state=0)
-    np.testing.assert_array_equal(rescaled.X, 2 * plain.X - 1)
-    np.testing.assert_allclose(rescaled.Y, plain.Y, atol=1e-13)
-    np.testing.assert_allclose(rescaled.truth(rescaled.X), plain.truth(plain.X), atol=1e-13)
+    np.testing.assert_array_equal(rescaled.X, 2 * unscaled.X - 1)
+    np.testing.assert_allclose(rescaled.Y, unscaled.Y, atol=1e-13)
+    np.testing.assert_allclose(rescaled.truth(rescaled.X), unscaled.truth(unscaled.X), atol=1e-13)
 
 
-def test_quadratic_tasks_shapes_and_limits():
+def test_quadratic_tasks_reject_too_few_dimensions_and_tasks():
     X, Y, _ = make_quadratic_tasks(6, num_tasks=1, num_dims=5, random_state=0)
     assert X.shape == (6, 5) and Y.shape == (6, 1)
     with pytest.raises(OptionError, match="num_dims"):
@@ -130,14 +130,14 @@ def test_ba_13_noise_of_a_sample_has_the_covariance_in_the_truth():
 
 
 @pytest.mark.parametrize("rank", [1, 3, 5])
-def test_low_rank_outputs_of_other_ranks(rank):
+def test_low_rank_outputs_have_the_requested_rank(rank):
     X, _, truth = make_low_rank_outputs(40, num_outputs=5, num_dims=3, rank=rank, num_frequencies=60, random_state=1)
     np.testing.assert_allclose(np.linalg.norm(truth.output_matrix, 2), 1, rtol=1e-12)
     assert np.linalg.matrix_rank(truth.output_matrix, tol=1e-9) == rank
     assert np.linalg.matrix_rank(truth(X), tol=1e-9) == rank
 
 
-def test_low_rank_outputs_distribution():
+def test_low_rank_outputs_have_the_covariance_of_the_kernel():
     """Over seeds, E y(x) y(z)ᵀ given A is k(x, z) A/3, as θ has variance 1/3; tr A = ‖A‖ = 1 at rank one."""
     points = np.array([[0.0, 0.0], [0.5, 0.5]])
     options = {"num_dims": 2, "num_outputs": 3, "num_frequencies": 100, "lengthscale": 1.0}

@@ -64,9 +64,7 @@ def test_bad_rows_are_numbered_from_one_in_every_shard(tmp_path, monkeypatch):
     x[[0, 23]], y[[31, 49]] = [np.nan, np.inf], [np.inf, -np.inf]
     path = write(tmp_path, {"x": x, "y": y}, row_group_size=9)
     table = stream(path, "x", "y", 4)
-    with pytest.warns(
-        DataWarning, match=r"4 of 50 rows skipped: row 1 \(input 'x' is missing\), row 24 \(input 'x' is inf"
-    ):
+    with pytest.warns(DataWarning, match=r"4 of 50 .*row 1 \(.*missing.*row 24 \(.*inf"):
         whole = np.concatenate([X for X, _ in table])
     assert [row.line for row in table.report.bad_rows] == [1, 24, 32, 50]
     assert table.report.unit == "row"

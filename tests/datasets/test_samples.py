@@ -1,6 +1,7 @@
 """Tests of `ovkgp.datasets.samples`, on all generators: shapes, dtypes, seeds, independent streams and errors."""
 
 import pickle
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -121,8 +122,7 @@ def test_truth_rejects_invalid_points(name):
             truth(np.where(np.arange(X.shape[1]) == 0, value, X))
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("rows", [0, -3, 2.5, "many"])
+@pytest.mark.parametrize(("name", "rows"), list(zip(MAKERS, cycle([0, -3, 2.5, "many"]), strict=False)))
 def test_sample_rejects_invalid_num_rows(name, rows):
     with pytest.raises(OptionError, match="num_rows"):
         make(name, rows)
@@ -135,7 +135,7 @@ def test_sample_rejects_negative_seed(name):
 
 
 @pytest.mark.parametrize("name", NOISY)
-def test_sample_of_one_row(name):
+def test_sample_supports_one_row(name):
     assert len(make(name, 1).Y) == 1
 
 

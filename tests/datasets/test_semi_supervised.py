@@ -47,7 +47,7 @@ def test_another_seed_labels_other_rows():
 
 
 @pytest.mark.parametrize("coding", ["simplex", "one_hot"])
-def test_four_classes_with_few_labels(coding):
+def test_four_classes_keep_the_requested_labels_per_class(coding):
     X, Y, truth = make_circles_and_moons(403, num_labels=5, coding=coding, random_state=0)
     codes = simplex_code(4).numpy().T if coding == "simplex" else np.eye(4)
     kept = labeled(Y)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pairwise import pairwise
 from pyarrow import parquet
 
 import ovkgp.datasets
@@ -33,14 +34,14 @@ def write(folder, text, name="table.csv"):
     return path
 
 
-def joined(chunks, d=2, p=2):
+def join_chunks(chunks, d=2, p=2):
     chunks = list(chunks)
     inputs = np.concatenate([np.empty((0, d)), *(inputs for inputs, _ in chunks)])
     return inputs, np.concatenate([np.empty((0, p)), *(outputs for _, outputs in chunks)])
 
 
 def check(table, X=X, Y=Y):
-    for found, expected in zip(joined(table), (X, Y), strict=True):
+    for found, expected in zip(join_chunks(table), (X, Y), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -64,12 +65,12 @@ def test_stream_can_be_read_repeatedly_and_concurrently(tmp_path):
         np.testing.assert_array_equal(first, second)
 
 
-def test_stream_attributes(tmp_path):
+def test_stream_has_documented_attributes(tmp_path):
     path = write(tmp_path, TEXT)
     table = stream(str(path), "north,east", "v", 3)
     assert (table.inputs, table.outputs, table.num_inputs, table.num_outputs) == (("north", "east"), ("v",), 2, 1)
     assert table.path == path and table.report is None and isinstance(table, TableStream)
-    inputs, outputs = joined(table, p=1)
+    inputs, outputs = join_chunks(table, p=1)
     np.testing.assert_array_equal(inputs, X[:, ::-1])
     np.testing.assert_array_equal(outputs, Y[:, 1:])
     assert table.report == StreamReport(4, 0, (), (2,), True)
@@ -88,16 +89,16 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("block", [64, csv_tables.BLOCK_BYTES])
-@pytest.mark.parametrize("world", [1, 2, 3, 20])
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    ("name", "world", "block"), pairwise(name=VARIANTS, world=[1, 2, 3, 20], block=[64, csv_tables.BLOCK_BYTES])
+)
 def test_stream_reads_csv_dialects(tmp_path, monkeypatch, name, world, block):
     monkeypatch.setattr(csv_tables, "BLOCK_BYTES", block)
     table = stream(write(tmp_path, VARIANTS[name]), "east,north", "u,v", 3, on_bad_rows="error")
     check(chunk for rank in range(world) for chunk in table.shard(rank, world))
 
 
-def test_stream_suffixes_and_separators(tmp_path):
+def test_stream_reads_suffixes_and_separators(tmp_path):
     tabs = TEXT.replace(",", "\t")
     check(stream(write(tmp_path, tabs, "a.tsv"), "east,north", "u,v"))
     check(stream(write(tmp_path, tabs, "a.TXT"), "east,north", "u,v", separator="\t"))
@@ -106,7 +107,7 @@ def test_stream_suffixes_and_separators(tmp_path):
     with pytest.raises(InputError, match="separator"):
         stream(write(tmp_path, TEXT.replace(",", ";")), "east,north", "u,v")
     for name in ("a.xlsx", "a.csv.gz", "a"):
-        with pytest.raises(OptionError, match=r"must be a text table \(.csv, .tsv, .txt\) or Parquet"):
+        with pytest.raises(OptionError, match=r"must be a text table \(.*\) or Parquet"):
             stream(write(tmp_path, TEXT, name), "east,north", "u,v")
 
 
@@ -145,7 +146,7 @@ def test_shard_cannot_be_divided(tmp_path):
 
 def test_stream_checks_columns_on_creation(tmp_path):
     path = write(tmp_path, TEXT)
-    with pytest.raises(InputError, match=r"no column 'esat' \(did you mean 'east'\?\).*'t', 'east', 'north', 'u', 'v'"):
+    with pytest.raises(InputError, match=r"'esat' .*'east'\?.*'t', 'east', 'north'"):
         stream(path, "esat,north", "u")
     with pytest.raises(InputError, match="both an input and an output"):
         stream(path, "east,u", "u")
@@ -163,10 +164,10 @@ BAD_ROWS = (
 
 def test_bad_rows_are_skipped_with_one_warning(tmp_path):
     table = stream(write(tmp_path, BAD), "x", "y", 1)
-    with pytest.warns(DataWarning, match=r"5 of 7 rows skipped: line 3 \(input 'x' is missing\), line 4") as caught:
-        found, _ = joined(table, 1, 1)
+    with pytest.warns(DataWarning, match=r"5 of 7 rows .*line 3 \(.*missing\), line 4") as caught:
+        found, _ = join_chunks(table, 1, 1)
     assert len(caught) == 1 and caught[0].filename == __file__
-    again, _ = joined(table, 1, 1)  # a second pass does not repeat the warning: it would be an error here
+    again, _ = join_chunks(table, 1, 1)  # a second pass does not repeat the warning: it would be an error here
     for rows in (found, again):
         np.testing.assert_array_equal(rows, [[1.0], [7.0]])
     assert table.report == StreamReport(2, 5, BAD_ROWS, (1,), True)
@@ -177,7 +178,7 @@ def test_bad_rows_in_shards_have_line_numbers_of_the_file(tmp_path):
     for world in range(1, 12):
         parts = [table.shard(rank, world) for rank in range(world)]
         with pytest.warns(DataWarning):
-            found = [joined(part, 1, 1)[0] for part in parts]
+            found = [join_chunks(part, 1, 1)[0] for part in parts]
         np.testing.assert_array_equal(np.concatenate(found), [[1.0], [7.0]])
         bad = tuple(row for part in parts for row in part.report.bad_rows)
         assert bad == tuple(BadRow(row.line + 1, row.reason) for row in BAD_ROWS)
@@ -185,7 +186,7 @@ def test_bad_rows_in_shards_have_line_numbers_of_the_file(tmp_path):
 
 def test_stream_raises_at_the_first_bad_row(tmp_path):
     table = stream(write(tmp_path, BAD), "x", "y", on_bad_rows="error")
-    with pytest.raises(InputError, match=r"table\.csv', line 3: input 'x' is missing\. Correct the row"):
+    with pytest.raises(InputError, match=r"table\.csv', line 3: input 'x' is missing"):
         list(table)
     assert table.report.num_bad_rows == 1 and not table.report.finished
     with pytest.raises(InputError, match=r"line 9: 3 fields"):
@@ -194,16 +195,16 @@ def test_stream_raises_at_the_first_bad_row(tmp_path):
 
 def test_interrupted_pass_warns_of_skipped_rows(tmp_path):
     table = stream(write(tmp_path, BAD), "x", "y", 1)
-    passing = iter(table)
-    next(passing)
+    one_pass = iter(table)
+    next(one_pass)
     with pytest.warns(DataWarning, match="rows skipped"):
-        passing.close()
+        one_pass.close()
     assert not table.report.finished and table.report.num_rows == 1
 
 
 def test_stream_of_bad_rows_only_raises(tmp_path):
     table = stream(write(tmp_path, "x,y\n,1\nred,2\n"), "x", "y")
-    with pytest.raises(InputError, match=r"no usable rows: line 2 \(input 'x' is missing\), line 3"):
+    with pytest.raises(InputError, match=r"no usable rows: line 2 .*missing\), line 3"):
         list(table)
     with pytest.warns(DataWarning, match="1 of 1 rows skipped"):  # the others may have good ones
         assert list(table.shard(1, 3)) == []
@@ -220,7 +221,7 @@ def test_empty_shards_are_allowed(tmp_path, recwarn):
 def test_shard_reads_only_its_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_tables, "count_newlines", lambda *_: pytest.fail("no number of a line was needed"))
     path = write(tmp_path, "x,y\n" + "nonsense\n" * 100 + "1,2.5\n" * 150)
-    found, _ = joined(stream(path, "x", "y", on_bad_rows="error", shard=(1, 2)), 1, 1)
+    found, _ = join_chunks(stream(path, "x", "y", on_bad_rows="error", shard=(1, 2)), 1, 1)
     assert len(found) == 150
 
 
@@ -231,7 +232,7 @@ def test_lines_before_a_shard_are_counted_at_most_once(tmp_path, monkeypatch):
     lines = ["x,y", *(["1,2"] * 100), *(["1,2", "red,3"] * 50)]
     table = stream(write(tmp_path, "\n".join(lines)), "x", "y", shard=(1, 2))
     with pytest.warns(DataWarning):
-        found, _ = joined(table, 1, 1)
+        found, _ = join_chunks(table, 1, 1)
     expected = [number for number, line in enumerate(lines, 1) if line.startswith("red")]
     assert [row.line for row in table.report.bad_rows] == expected[-table.report.num_bad_rows :]
     assert len(calls) == 1 and len(found) > 0  # and reading continued at the right byte
@@ -261,7 +262,7 @@ def test_file_changed_during_a_pass_raises(tmp_path, monkeypatch, change):
 def test_truncated_last_line_is_a_bad_row(tmp_path):
     table = stream(write(tmp_path, "x,y,z\n1,2,3\n4,5,6\n7,8"), "x,y", "z")
     with pytest.warns(DataWarning, match=r"line 4 \(2 fields where the header has 3\)"):
-        assert len(joined(table, 2, 1)[0]) == 2
+        assert len(join_chunks(table, 2, 1)[0]) == 2
 
 
 def test_progress_bar_is_shown_only_if_verbose(tmp_path, capsys):
@@ -327,7 +328,7 @@ def check_round_trip(path, rows, chunk, world):
     expected = numbers(rows)
     parts = [table.shard(rank, world) for rank in range(world)]
     for chunks in (table, [chunk for part in parts for chunk in part]):
-        for found, wanted in zip(joined(chunks, p=len(outputs)), expected, strict=True):
+        for found, wanted in zip(join_chunks(chunks, p=len(outputs)), expected, strict=True):
             np.testing.assert_array_equal(found, wanted)
     observed = np.isfinite(expected[1]).sum(0)
     assert table.report.num_rows == len(rows) and table.report.num_observed == tuple(observed)
@@ -344,7 +345,7 @@ def check_round_trip(path, rows, chunk, world):
     end=st.sampled_from(["\n", "\r\n", "\n\n"]),
     missing=st.sampled_from(csv_tables.MISSING),
 )
-def test_csv_round_trip(tmp_path_factory, rows, chunk, world, block, quoting, end, missing):
+def test_csv_round_trip_is_exact(tmp_path_factory, rows, chunk, world, block, quoting, end, missing):
     path = tmp_path_factory.mktemp("csv") / "table.csv"
     with open(path, "w", newline="") as file:
         writer = csv.writer(file, quoting=quoting, lineterminator=end)
@@ -363,7 +364,7 @@ def test_csv_round_trip(tmp_path_factory, rows, chunk, world, block, quoting, en
 @given(
     rows=TABLES, chunk=st.integers(1, 50), world=st.integers(1, 60), group=st.integers(1, 50), batch=st.integers(1, 50)
 )
-def test_parquet_round_trip(tmp_path_factory, rows, chunk, world, group, batch):
+def test_parquet_round_trip_is_exact(tmp_path_factory, rows, chunk, world, group, batch):
     path = tmp_path_factory.mktemp("parquet") / "table.parquet"
     names = ["a", "b", *(f"y{k}" for k in range(len(rows[0]) - 2))]
     columns = {name: pa.array(cells, pa.float64()) for name, cells in zip(names, zip(*rows, strict=True), strict=True)}
@@ -424,6 +425,6 @@ def test_stream_reads_inputs_alone(tmp_path, kind):
         path = tmp_path / "table.parquet"
         parquet.write_table(pa.table({"east": X[:, 0], "north": X[:, 1], "u": ["text"] * 4}), path)
     table = stream(path, "east,north", None, 3)
-    inputs, outputs = joined(table, p=0)
+    inputs, outputs = join_chunks(table, p=0)
     np.testing.assert_array_equal(inputs, X)
     assert outputs.shape == (4, 0) and table.outputs == () and table.report.num_observed == ()

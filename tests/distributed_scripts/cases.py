@@ -1,4 +1,4 @@
-"""Models and tables for fits on several processes, cut into shards by rank; one process is the whole."""
+"""Models and tables for fits on several processes. Tables are split into shards by rank; one process has all rows."""
 
 import tempfile
 from pathlib import Path
@@ -16,7 +16,7 @@ FULL = 0.05 * np.array([[1.0, 0.3, 0.0], [0.3, 1.0, 0.2], [0.0, 0.2, 1.0]])
 
 
 def table(num_outputs=3, missing=0.0, seed=0):
-    """X (90, 2) and noisy waves Y (90, p); outputs are missing in the last third only, so that shards differ."""
+    """Return X (90, 2) and noisy sines Y (90, p). Outputs are missing in the last third only, so that shards differ."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(0, 4, (NUM_ROWS, 2))
     Y = np.sin(X[:, :1] + np.arange(num_outputs)) * np.cos(X[:, 1:]) + 0.1 * rng.standard_normal(
@@ -29,12 +29,12 @@ def table(num_outputs=3, missing=0.0, seed=0):
 
 
 def grid():
-    """Points (9, 2) to predict at."""
+    """Return points (9, 2) for predictions."""
     return np.stack(np.meshgrid(*[np.linspace(0, 4, 3)] * 2), -1).reshape(-1, 2)
 
 
 def shard(array, rank, size):
-    """The rows of one rank: consecutive blocks, of different lengths."""
+    """Return the rows of one rank: consecutive blocks of different lengths."""
     cuts = [len(array) * (k + 1) ** 2 // size**2 for k in range(size)]
     return array[([0, *cuts])[rank] : cuts[rank]]
 
@@ -48,7 +48,7 @@ def decomposable():
 
 
 def fixed(kernel, noise=0.05, **options):
-    """A regressor whose hyperparameters are those of the kernel."""
+    """Return a regressor whose hyperparameters are those of the kernel."""
     return ovkgp.GPRegressor(
         kernel, noise=noise, hyperparameters="fixed", num_frequencies=20, random_state=0, distributed=True, **options
     )
@@ -70,8 +70,8 @@ CASES = {
 }
 
 
-def answers(model):
-    """What a fitted model says, as arrays."""
+def collect_results(model):
+    """Return predictions, evidence and parameters of a fitted model as arrays."""
     mean, std = model.predict(grid(), return_std=True)
     state = [parameter.detach().numpy().ravel() for parameter in model.gp_.parameters()]
     return {
@@ -83,35 +83,36 @@ def answers(model):
 
 
 def fit_all(rank=0, size=1):
-    """The answers of every case from the shard of one rank, each name followed by that of the answer."""
+    """Return the results of every case from the shard of one rank, with keys "case/result"."""
     found = {}
     for name, (make, (X, Y)) in CASES.items():
         model = make().fit_stream(chunks(shard(X, rank, size), shard(Y, rank, size)))
-        found |= {f"{name}/{key}": value for key, value in answers(model).items()}
-    apart = fit_one_output_apart(rank, size)
-    return found | fit_then_add(rank, size) | apart | fit_ridges(rank, size) | fit_files(rank, size)
+        found |= {f"{name}/{key}": value for key, value in collect_results(model).items()}
+    for fit in (fit_then_add, fit_rare_output, fit_ridges, fit_files):
+        found |= fit(rank, size)
+    return found
 
 
 def fit_then_add(rank, size):
-    """`fit` with the first rows, which are complete, then `partial_fit` with others, which only the last rank has."""
+    """Fit the first rows, which are complete, then call `partial_fit` with rows that only the last rank has."""
     X, Y = table(missing=0.4)
     model = fixed(decomposable(), FULL).fit(shard(X[:40], rank, size), shard(Y[:40], rank, size))
     more = slice(40, None) if rank == size - 1 else slice(0, 0)
     model.partial_fit(X[more], Y[more])
-    return {f"partial/{key}": value for key, value in answers(model).items()}
+    return {f"partial/{key}": value for key, value in collect_results(model).items()}
 
 
-def fit_one_output_apart(rank, size):
-    """The last output is observed in the last row only."""
+def fit_rare_output(rank, size):
+    """Fit a table whose last output is observed in the last row only."""
     X, Y = table()
     Y[:-1, 2] = np.nan
     model = fixed(IndependentKernel([RBFKernel() for _ in range(3)]))
     model.fit(shard(X, rank, size), shard(Y, rank, size))
-    return {f"apart/{key}": value for key, value in answers(model).items()}
+    return {f"rare output/{key}": value for key, value in collect_results(model).items()}
 
 
 def fit_ridges(rank, size):
-    """ORFFRidge, whose frequencies, intercept and λ are those of all rows."""
+    """Fit ORFFRidge, whose frequencies, intercept and λ are those of all rows."""
     found = {}
     for name, (X, Y) in {"complete": table(), "missing": table(missing=0.4)}.items():
         ridge = ovkgp.ORFFRidge(decomposable(), lam=0.05, num_frequencies=20, fit_intercept=True, random_state=0)
@@ -123,7 +124,7 @@ def fit_ridges(rank, size):
 
 
 def fit_files(rank, size):
-    """A text table and a Parquet file, of which each rank reads its own part."""
+    """Fit a text table and a Parquet file, of which each rank reads one part."""
     X, Y = table(missing=0.4)
     frame, found = pd.DataFrame(np.hstack([X, Y]), columns=["a", "b", "u", "v", "w"]), {}
     points = pd.DataFrame(grid(), columns=["a", "b"])

@@ -1,8 +1,8 @@
-"""Run by torchrun: every case, fitted from the shards of all processes, and what they say when something is wrong.
+"""Script for torchrun: fit every case from the shards of all processes, and collect the errors of invalid calls.
 
     torchrun --nproc_per_node=2 fit_shards.py FOLDER
 
-writes rank0.npz, rank1.npz, … with the answers, and rank0.json, … with the errors.
+writes rank0.npz, rank1.npz, … with the results, and rank0.json, … with the errors.
 """
 
 import json
@@ -17,7 +17,7 @@ from ovkgp.inference.statistics.distributed import process_group
 
 
 def error_of(work):
-    """The class and the message of what work raises."""
+    """Return class and message of the error that work raises."""
     try:
         work()
     except Exception as error:
@@ -26,7 +26,7 @@ def error_of(work):
 
 
 def errors(ranks):
-    """What happens on this rank when the last one has bad data, when nobody has data, and when ranks go separate ways."""
+    """Return the errors on this rank if the last rank has bad data, no rank has data, or ranks call different methods."""
     X, Y = (shard(part, ranks.rank, ranks.size).copy() for part in table())
     model = fixed(decomposable()).fit(X, Y)
     before = model.predict(X)
@@ -42,7 +42,7 @@ def errors(ranks):
         "no rows": error_of(lambda: model.fit(X[:0], Y[:0])),
         "one-shot": error_of(lambda: model.fit_stream(iter([(X, Y)]) if is_last else [(X, Y)])),
         "option": error_of(lambda: ovkgp.GPRegressor(rank=0, kernel="decomposable", distributed=True).fit(X, Y)),
-        "apart": error_of(lambda: ranks.gather(1, "here" if is_last else "there")),
+        "different calls": error_of(lambda: ranks.gather(1, "here" if is_last else "there")),
     }
     return found | {"kept": bool(np.array_equal(model.predict(X), before))}
 
@@ -53,13 +53,13 @@ def main(folder):
         X, Y = (shard(part, ranks.rank, ranks.size) for part in table())
         free = trained("independent", random_state=None).fit(X, Y)  # one fresh seed for all
         found["fresh/mean"] = free.predict(table()[0])
-        told = errors(ranks)
-    joined_again = fixed(decomposable()).fit(X, Y)  # a group for this call only
-    found["again/mean"] = joined_again.predict(table()[0])
+        messages = errors(ranks)
+    refitted = fixed(decomposable()).fit(X, Y)  # a group for this call only
+    found["again/mean"] = refitted.predict(table()[0])
     np.savez(folder / f"rank{ranks.rank}.npz", **found)
-    (folder / f"rank{ranks.rank}.json").write_text(json.dumps(told))
+    (folder / f"rank{ranks.rank}.json").write_text(json.dumps(messages))
     if ranks.rank == 0:
-        joined_again.save(folder / "model.ovkgp")
+        refitted.save(folder / "model.ovkgp")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Run by several processes without torchrun: one is killed in the middle of a fit, the others write down what they get.
+"""Script for several processes without torchrun: one is killed during a fit, the others write their error to a file.
 
     lose_a_rank.py FOLDER DYING WHEN
 
-with WHEN "training" or "reading": rank DYING is gone before the training, or in the second pass over its chunks.
+with WHEN "training" or "reading": rank DYING is killed before the training, or in the second pass over its chunks.
 """
 
 import json
@@ -24,7 +24,7 @@ def die(*_):
 
 
 class Fatal:
-    """Chunks that can be read once, and then never again."""
+    """Chunks that kill the process in the second pass."""
 
     def __init__(self, X, Y):
         self.pair, self.num_passes = (X, Y), 0

@@ -41,16 +41,16 @@ def points(name, n=9):
 @pytest.mark.parametrize("sampler", ["iid", "qmc"])
 def test_one_block_equals_orff_bit_for_bit(name, sampler):
     kernel, X = KERNELS[name](), points(name)
-    plain = ORFF(kernel, 12, sampler=sampler, random_state=5)
+    orff = ORFF(kernel, 12, sampler=sampler, random_state=5)
     blocked = BlockedORFF(kernel, 12, 12, sampler=sampler, random_state=5)
-    assert torch.equal(to_dense(blocked(X)), to_dense(plain(X)))
-    assert torch.equal(to_dense(blocked.double()(X)), to_dense(plain.double()(X)))
-    assert blocked.num_features == plain.num_features
+    assert torch.equal(to_dense(blocked(X)), to_dense(orff(X)))
+    assert torch.equal(to_dense(blocked.double()(X)), to_dense(orff.double()(X)))
+    assert blocked.num_features == orff.num_features
 
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("size", [1, 3])
-def test_the_columns_of_a_block_are_its_map(name, size):
+def test_block_columns_equal_the_map_of_the_block(name, size):
     blocked, X = BlockedORFF(KERNELS[name](), 6, size, random_state=0), points(name)
     Phi = to_dense(blocked(X))
     columns = [blocked.columns(i) for i in range(blocked.num_blocks)]
@@ -61,10 +61,10 @@ def test_the_columns_of_a_block_are_its_map(name, size):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_bt_e_36_blocks_and_whole_share_one_scale(name):
-    """ΦΦᵀ of the whole is the mean of the plain maps' of the blocks: 1/√D, and not 1/√b, in each."""
+    """ΦΦᵀ of the whole is the mean of the maps' of the blocks: 1/√D, and not 1/√b, in each."""
     kernel, X = KERNELS[name](), points(name)
-    blocked, plain = BlockedORFF(kernel, 20, 5, random_state=3), ORFF(kernel, 5, random_state=3)
-    grams = [to_dense(plain.block(i)(X)) @ to_dense(plain.block(i)(X)).mT for i in range(4)]
+    blocked, orff = BlockedORFF(kernel, 20, 5, random_state=3), ORFF(kernel, 5, random_state=3)
+    grams = [to_dense(orff.block(i)(X)) @ to_dense(orff.block(i)(X)).mT for i in range(4)]
     whole = to_dense(blocked(X))
     torch.testing.assert_close(whole @ whole.mT, sum(grams) / 4, rtol=1e-6, atol=1e-6)  # noise of float32 in both
     weights = torch.randn(blocked.num_features, generator=torch.Generator().manual_seed(0)).double()
@@ -79,7 +79,7 @@ def test_separable_maps_stay_separable():
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_nothing_is_kept_of_the_frequencies(name):
+def test_blocked_orff_stores_no_frequencies(name):
     blocked = BlockedORFF(KERNELS[name](), 10_000, 100, random_state=0)
     blocked(points(name)), blocked.block(7)(points(name))
     assert sum(buffer.numel() for buffer in blocked.buffers() if buffer.shape[-1:] == (DIMS[name],)) == 0
@@ -94,7 +94,7 @@ def test_pickles_and_copies_give_the_same_features():
         assert torch.equal(to_dense(other.block(2)(X)), to_dense(blocked.block(2)(X)))
 
 
-def test_works_in_a_process_with_statistics_and_gradients():
+def test_blocked_orff_supports_statistics_and_gradients_in_a_gp():
     kernel = KERNELS["decomposable"]()
     gp = OperatorValuedGP(kernel, noise=0.1, features=BlockedORFF(kernel, 20, 5, random_state=0))
     X = points("decomposable", 40)
@@ -122,7 +122,7 @@ def _moved(parameter, change, gp, X, Y):
     return value
 
 
-def test_parts_of_a_sum_are_blocked_too():
+def test_terms_of_a_sum_are_blocked():
     kernel, X = KERNELS["lmc"](), points("lmc")
     blocked = BlockedORFF(kernel, 6, 3, random_state=0)
     part = blocked.part(1)(X)

@@ -56,7 +56,7 @@ def test_dense_capacitance_is_the_identity_plus_the_kronecker_product():
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])
-def test_posterior_root(batch):
+def test_posterior_root_equals_dense_root(batch):
     S, T = gram(4, 4, batch), gram(2, 2, batch, seed=1)
     features = FeatureOperator(torch.randn(*batch, 5, 4).double(), torch.randn(*batch, 3, 2).double(), num_outputs=3)
     capacitance = KroneckerCapacitance(S, T)
@@ -72,7 +72,7 @@ def test_posterior_root_keeps_the_gradient():
 
 
 @pytest.mark.parametrize("name", ["generic", "repeated"])
-def test_kronecker_capacitance_second_derivatives(name):
+def test_kronecker_capacitance_second_derivatives_equal_dense_ones(name):
     """Symmetric directions only: S and T are Gram matrices."""
     S, T = CASES[name]()
     rhs = torch.randn(S.shape[-1] * T.shape[-1], 1, dtype=torch.float64)

@@ -212,8 +212,8 @@ def test_manifold_features_form_no_matrix_of_all_values():
     L = neighbor_laplacian(X, 3, weights="binary")
     scale = LOADINGS.square().sum().item() / 10
     M_tilde = np.eye(20) + 1e-3 * scale * scalar_features.T @ (L @ scalar_features)
-    plain = matrix(features.features, X[:3])
-    np.testing.assert_allclose(Phi @ Phi.T, plain @ np.linalg.solve(M_tilde, plain.T), atol=1e-9)
+    base_rows = matrix(features.features, X[:3])
+    np.testing.assert_allclose(Phi @ Phi.T, base_rows @ np.linalg.solve(M_tilde, base_rows.T), atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["icm, rank 1", "icm", "lmc", "a point an output"])
@@ -280,7 +280,7 @@ def test_manifold_features_over_a_custom_map(make):
 @pytest.mark.parametrize(
     "name", ["scalar", "icm, identity", "icm, identity for now", "icm, trained", "lmc", "curl-free", "divergence-free"]
 )
-def test_gradients_in_the_hyperparameters(name):
+def test_manifold_features_gradients_match_differences(name):
     features, _, _, _ = problem(name, n=7)
     X, weights = points(3, 1), points(3 * features.num_outputs, 2, d=1)
 
@@ -305,7 +305,7 @@ def test_gradients_in_the_hyperparameters(name):
 
 @pytest.mark.filterwarnings("ignore:training stopped")
 @pytest.mark.parametrize("name", ["icm, identity", "icm, trained", "curl-free"])
-def test_evidence_statistics_and_training_in_a_gp(name):
+def test_manifold_features_support_evidence_statistics_and_training(name):
     features, kernel, X, _ = problem(name, n=40)
     Y = torch.stack([X[:, 0].sin(), X[:, 1].cos()], 1) + 0.1 * points(40, 4)
     gp = OperatorValuedGP(kernel, "zero", 0.05, features=features)
@@ -329,7 +329,7 @@ def test_evidence_statistics_and_training_in_a_gp(name):
     assert gp.fit_report_.log_evidence > before.item()
 
 
-def test_many_chunks_of_labeled_rows(monkeypatch):
+def test_manifold_features_gradients_do_not_depend_on_row_chunks(monkeypatch):
     from ovkgp.inference.statistics import accumulation
 
     features, kernel, X, _ = problem("curl-free", n=60)
@@ -368,7 +368,7 @@ def test_weight_prior_is_factorized_once(monkeypatch):
     assert np.abs(matrix(features, points(3, 1)) - first).max() > 1e-3 and len(count) == 2
 
 
-def test_batches_of_hyperparameters():
+def test_manifold_features_accept_batches_of_hyperparameters():
     base, X = RBFKernel(ard_num_dims=2, batch_shape=torch.Size([2])).double(), points(9)
     base.lengthscale = torch.tensor([0.5, 2.0])[:, None, None].expand(2, 1, 2)
     kernel = ManifoldKernel(base, X, neighbor_laplacian(X, 2), STRENGTH)
@@ -382,7 +382,7 @@ def test_batches_of_hyperparameters():
     assert matrix(features.expand_batch(3, 2), points(4, 1)).shape == (3, 2, 4, 14)
 
 
-def test_single_precision():
+def test_manifold_features_support_single_precision():
     features, _, _, _ = problem("icm")
     expected = matrix(features, points(4, 1))
     found = matrix(deepcopy(features).float(), points(4, 1).float())
@@ -392,7 +392,7 @@ def test_single_precision():
 
 def test_manifold_features_reject_invalid_arguments():
     features, kernel, _, _ = problem("icm")
-    with pytest.raises(OptionError, match=r"another kernel.*ManifoldFeatures\(ORFF\(kernel\.base_kernel\)"):
+    with pytest.raises(OptionError, match=r"another kernel.*ORFF\(kernel\.base_kernel\)"):
         ManifoldFeatures(ORFF(KERNELS["icm"](), 5), kernel)
     with pytest.raises(KernelTypeError, match="kernel must be a ManifoldKernel"):
         ManifoldFeatures(features.features, kernel.base_kernel)

@@ -64,7 +64,7 @@ def test_duplicated_landmarks_change_nothing(name):
 
 
 @pytest.mark.parametrize("name", ["scalar", "icm", "lmc", "div"])
-def test_gradients_in_the_hyperparameters(name):
+def test_nystrom_gradients_match_differences(name):
     kernel, Z, X = KERNELS[name]().double(), inputs(4, 0), inputs(3, 1)
     map_ = Nystrom(kernel, Z)
     weight = torch.randn(3 * num_outputs(kernel), generator=torch.Generator().manual_seed(2)).double()
@@ -108,14 +108,14 @@ def test_nystrom_rejects_invalid_arguments():
         Nystrom(kernel, torch.zeros(4, 2))(torch.zeros(5, 3))
 
 
-def test_pickle_and_state_dict():
+def test_nystrom_survives_pickle_and_has_landmarks_in_state_dict():
     map_ = Nystrom(KERNELS["icm"]().double(), inputs(4, 0))
     twin = pickle.loads(pickle.dumps(map_))
     assert torch.equal(twin(inputs(3, 1)).to_dense(), map_(inputs(3, 1)).to_dense())
     assert "landmarks" in map_.state_dict()
 
 
-def test_batches_of_different_rank():
+def test_nystrom_is_exact_for_batches_of_different_rank():
     kernel = RBFKernel(batch_shape=torch.Size([2])).double()
     kernel.lengthscale = torch.tensor([[[0.05]], [[50.0]]])
     Z = inputs(8, 0)
@@ -123,7 +123,7 @@ def test_batches_of_different_rank():
     torch.testing.assert_close(Phi @ Phi.mT, kernel(Z).to_dense(), atol=1e-8, rtol=0)
 
 
-def test_kernels_of_values_and_gradients():
+def test_nystrom_is_exact_for_kernels_of_values_and_gradients():
     kernel, Z = RBFKernelGrad().double(), inputs(4, 0)
     Phi = Nystrom(kernel, Z)(Z).to_dense()
     torch.testing.assert_close(Phi @ Phi.mT, kernel(Z).to_dense(), atol=1e-8, rtol=0)

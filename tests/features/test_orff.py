@@ -35,7 +35,7 @@ X = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_shapes_and_counts(name):
+def test_orff_has_num_outputs_rows_per_point(name):
     kernel = make(name)
     orff = ORFF(kernel, 7, num_dims=NUM_DIMS[name], random_state=0)
     Phi = orff(torch.rand(4, NUM_DIMS[name]).double() + 0.1)
@@ -125,7 +125,7 @@ def test_state_dict_round_trip(learn):
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n not in ("multitask", "lcm")])
-def test_pickle_and_deepcopy(name):
+def test_orff_survives_pickle_and_deepcopy(name):
     orff = ORFF(make(name), 4, num_dims=NUM_DIMS[name], random_state=0)
     x = torch.rand(3, NUM_DIMS[name]).double() + 0.1
     for twin in (pickle.loads(pickle.dumps(orff)), copy.deepcopy(orff)):
@@ -204,7 +204,7 @@ def test_every_draw_of_divergence_free_features_is_divergence_free(name, bounded
         assert J.trace().abs() < 1e-11 * J.abs().max()
 
 
-def test_a_helmholtz_draw_is_neither_but_its_parts_are():
+def test_helmholtz_draw_is_neither_curl_nor_divergence_free_unlike_its_parts():
     orff = ORFF(make("helmholtz"), 20, random_state=0)
     theta = torch.randn(orff.num_features).double()
     x = torch.randn(3).double()
@@ -291,7 +291,7 @@ def test_orff_rejects_invalid_arguments():
         ORFF(SkewedChi2Kernel(ard_num_dims=2), 5)(torch.full((1, 2), -5.0))
 
 
-def test_one_point_one_frequency_one_output():
+def test_orff_of_one_point_and_frequency_has_unit_variance():
     Phi = ORFF(RBFKernel(ard_num_dims=1), 1, random_state=0)(torch.zeros(1))
     assert Phi.shape == (1, 2)
     torch.testing.assert_close((Phi @ Phi.mT).to_dense(), torch.ones(1, 1))
@@ -302,7 +302,7 @@ def test_duplicate_inputs_have_equal_rows():
     assert torch.equal(Phi[:3], Phi[3:])
 
 
-def test_batches_of_hyperparameters_share_the_noise():
+def test_batches_of_hyperparameters_use_the_same_base_samples():
     base = RBFKernel(ard_num_dims=2, batch_shape=torch.Size([2]))
     base.lengthscale = torch.tensor([[[0.5, 0.5]], [[2.0, 1.0]]])
     orff = ORFF(CurlFreeKernel(base), 6, random_state=0)
@@ -330,7 +330,7 @@ def test_frequencies_on_a_lattice_cannot_be_learned(name):
 
 
 @pytest.mark.parametrize("field", [CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel])
-def test_batches_of_outputscales(field):
+def test_orff_scales_with_batches_of_outputscales(field):
     kernel = ScaleKernel(field(RBFKernel(ard_num_dims=2)), batch_shape=torch.Size([3]))
     kernel.outputscale = torch.tensor([0.5, 1.0, 2.0])
     Phi = ORFF(kernel, 5, random_state=0)(X).to_dense()
@@ -338,7 +338,7 @@ def test_batches_of_outputscales(field):
     torch.testing.assert_close(Phi, kernel.outputscale.detach().sqrt()[:, None, None] * once)
 
 
-def test_delays_times_a_scalar_kernel():
+def test_orff_approximates_delays_times_a_scalar_kernel():
     kernel = (
         TransformableKernel(RBFKernel(ard_num_dims=1), [Delay(0.0), Delay(0.4)]) * RBFKernel(ard_num_dims=1)
     ).double()
@@ -352,7 +352,7 @@ def test_sums_of_kernels_with_different_outputs_are_rejected():
         ORFF(AdditiveKernel(DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), RBFKernel(ard_num_dims=2)), 4)
 
 
-def test_product_in_the_wrong_order_raises():
+def test_orff_rejects_product_with_the_scalar_kernel_first():
     with pytest.raises(KernelTypeError, match="first"):
         ORFF(RBFKernel(ard_num_dims=2) * DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2), 4)
 

@@ -115,7 +115,7 @@ def test_evidence_gradient_and_prediction_equal_dense_algebra(name, rank):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_prediction_at_the_training_inputs(rank):
+def test_prediction_at_training_inputs_equals_dense_algebra(rank):
     model, X, Y, _ = build("decomposable", rank)
     K, *_, noise = dense_parts(model, X, X)
     model.eval()
@@ -173,7 +173,7 @@ def test_sum_of_scaled_kernels_trains_and_predicts_without_the_square_matrix():
     assert max(train.largest, predict.largest) < (n * P) ** 2 / 4
 
 
-def test_single_output_with_a_gaussian_likelihood():
+def test_single_output_model_equals_dense_algebra():
     torch.manual_seed(0)
     X, y, Xs = torch.rand(30, 2).double(), torch.randn(30).double(), torch.rand(5, 2).double()
     kernel = ScaleKernel(ORFFKernel(ORFF(RBFKernel(ard_num_dims=2), 5, random_state=0)))
@@ -196,7 +196,7 @@ def test_single_output_with_a_gaussian_likelihood():
         torch.testing.assert_close(model(Xs).mean, kernel(Xs, X).to_dense() @ torch.linalg.solve(K, y))
 
 
-def test_prediction_with_more_features_than_observations():
+def test_prediction_with_more_features_than_observations_equals_dense_algebra():
     model, X, Y, Xs = build("decomposable", 1, n=4)
     K, Ks, Kss, noise = dense_parts(model, X, Xs)
     assert model.covar_module.orff.num_features > 4 * P
@@ -230,7 +230,7 @@ def test_missing_outputs_give_the_dense_mean_and_variance(name, rank, n):
         torch.testing.assert_close(posterior.covariance_matrix, Kss - solve @ Ks[:, observed].mT, rtol=1e-6, atol=1e-7)
 
 
-def test_missing_outputs_of_a_single_output_model_with_fixed_noise():
+def test_single_output_model_with_fixed_noise_ignores_missing_outputs():
     torch.manual_seed(0)
     X, y, Xs = torch.rand(30, 2).double(), torch.randn(30).double(), torch.rand(5, 2).double()
     y[::3] = torch.nan
@@ -259,7 +259,7 @@ def test_training_improves_the_evidence():
     model, X, Y, _ = build("decomposable", 0)
     mll = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    start = model.covar_module.orff.kernel.base_kernel.lengthscale.detach().clone()
+    initial = model.covar_module.orff.kernel.base_kernel.lengthscale.detach().clone()
     losses = []
     for _ in range(20):
         optimizer.zero_grad()
@@ -268,7 +268,7 @@ def test_training_improves_the_evidence():
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
-    assert not torch.equal(model.covar_module.orff.kernel.base_kernel.lengthscale, start)
+    assert not torch.equal(model.covar_module.orff.kernel.base_kernel.lengthscale, initial)
 
 
 def test_samples_of_the_posterior_have_its_covariance():

@@ -120,11 +120,11 @@ def kernels():
     return {"our kernel": ours, "MultitaskKernel": theirs}
 
 
-@pytest.mark.parametrize("which", ["our kernel", "MultitaskKernel"])
-def test_variance_is_correct_with_missing_outputs_unlike_gpytorch(which):
+@pytest.mark.parametrize("name", ["our kernel", "MultitaskKernel"])
+def test_variance_is_correct_with_missing_outputs_unlike_gpytorch(name):
     X, Y, test, constants = data(3)
     Y[torch.rand(Y.shape, generator=torch.Generator().manual_seed(2)) < 0.3] = torch.nan
-    kernel = kernels()[which]
+    kernel = kernels()[name]
     likelihood = likelihood_of(3)
     noise = likelihood.noise.item()
     oracle = DensePosterior(dense(kernel, X), noise_matrix(noise, 10, 3), np.tile(constants, (10, 1)), Y.numpy())

@@ -128,7 +128,7 @@ def dense_scalar_features(gp, X):
 
 
 @pytest.mark.parametrize("make", [icm, fields])
-def test_id_5_representer_and_norm(make):
+def test_id_5_mean_and_norm_equal_the_representer_formula(make):
     """f = Σ K(·, x_j) u_j with u = (K + σ²I)⁻¹ y, and ‖f‖² = uᵀKu, which for features is ‖θ‖²."""
     noise = 0.05
     gp, X, Y, test, Phi, Phi_test = feature_model(noise, make())
@@ -359,7 +359,7 @@ def test_sample_rejects_invalid_number_of_draws(k):
 
 
 @pytest.mark.parametrize("case", DRAWN)
-def test_posterior_with_one_row(case):
+def test_posterior_of_one_row_equals_dense_algebra(case):
     problem = drawn(case, n=1, missing=0.0)
     posterior, (mean, covariance, evidence) = problem.condition(), problem.expected()
     prediction = posterior.predict(problem.test, "full")
@@ -369,7 +369,7 @@ def test_posterior_with_one_row(case):
 
 
 @pytest.mark.parametrize("case", DRAWN)
-def test_posterior_with_repeated_rows(case):
+def test_posterior_of_repeated_rows_equals_dense_algebra(case):
     problem = drawn(case)
     problem.X[4:] = problem.X[:4]
     posterior, (mean, covariance, evidence) = problem.condition(), problem.expected()
@@ -461,7 +461,7 @@ def test_posterior_is_frozen_and_kernel_unchanged():
 # --- bad input -----------------------------------------------------------------------------------------------------------
 
 
-def ask_everything(gp, X, Y, noise=None):
+def data_functions(gp, X, Y, noise=None):
     """All that takes data, as functions to be called."""
     verbs = [gp.condition, gp.log_evidence, gp.leave_one_out, gp.fit] + ([] if gp.features is None else [gp.statistics])
     return [lambda verb=verb: verb(X, Y, noise=noise) for verb in verbs]
@@ -480,9 +480,9 @@ BAD = {
     "X without columns": (X[:, :0], Y, None, r"d ≥ 1"),
     "X with NaN": (spoiled(X, (3, 1), torch.nan), Y, None, "NaN or infinity.*row 3, column 1"),
     "X with infinity": (spoiled(X, (3, 1), -torch.inf), Y, None, "NaN or infinity.*row 3, column 1"),
-    "X of words": ([["a", "b"]], Y, None, "array of numbers"),
+    "X of strings": ([["a", "b"]], Y, None, "array of numbers"),
     "complex X": (X + 0j, Y, None, "complex"),
-    "Y of words": (X, [["a", "b", "c"]] * 12, None, "array of numbers"),
+    "Y of strings": (X, [["a", "b", "c"]] * 12, None, "array of numbers"),
     "Y a number": (X, 1.0, None, r"shape \(\).*\(n, 3\)"),
     "Y with too few columns": (X, Y[:, :2], None, r"\(12, 2\).*\(n, 3\)"),
     "Y a vector": (X, Y[:, 0], None, r"\(12,\).*\(n, 3\)"),
@@ -501,18 +501,18 @@ def test_condition_rejects_invalid_data(bad, features):
     kernel = icm()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5) if features else None)
     *given, message = BAD[bad]
-    for ask in ask_everything(gp, *given):
+    for call in data_functions(gp, *given):
         with pytest.raises(InputError, match=message):
-            ask()
+            call()
 
 
 def test_condition_names_output_without_observations():
     kernel = icm()
     unobserved = spoiled(Y, (slice(None), 1), torch.nan)
     gp = OperatorValuedGP(kernel)
-    for ask in ask_everything(gp, X, unobserved):
+    for call in data_functions(gp, X, unobserved):
         with pytest.raises(InputError, match="output 1"):
-            ask()
+            call()
     streaming = OperatorValuedGP(kernel, features=ORFF(kernel, 5, random_state=0))
     part = streaming.statistics(X, unobserved)  # it may be observed in another part
     streaming.condition(part + streaming.statistics(X, Y))
@@ -522,9 +522,9 @@ def test_condition_names_output_without_observations_in_statistics():
     kernel = icm()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5, random_state=0))
     statistics = gp.statistics(X, spoiled(Y, (slice(None), 1), torch.nan))
-    for ask in (gp.condition, gp.log_evidence):
+    for call in (gp.condition, gp.log_evidence):
         with pytest.raises(InputError, match="output 1"):
-            ask(statistics)
+            call(statistics)
 
 
 def test_known_noise_of_missing_entries_is_ignored():
@@ -540,15 +540,15 @@ def test_predict_rejects_invalid_points(features):
     kernel = icm()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5) if features else None)
     posterior = gp.condition(X, Y)
-    asks = (posterior.predict, posterior.sample, posterior.sample_functions(2), posterior.sample_functions(2)[0])
-    for ask in asks:
+    calls = (posterior.predict, posterior.sample, posterior.sample_functions(2), posterior.sample_functions(2)[0])
+    for call in calls:
         for given, message in (
             (X[:, :1], "1 columns.*2"),
             (spoiled(X, (0, 0), torch.nan), "NaN or infinity"),
             (X[None], r"\(n, d\)"),
         ):
             with pytest.raises(InputError, match=message):
-                ask(given)
+                call(given)
 
 
 def test_gp_rejects_unknown_options():
@@ -615,19 +615,19 @@ def test_condition_rejects_empty_data():
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5))
     with pytest.raises(InputError, match="empty"):
         gp.condition(Statistics.empty())
-    for ask in (gp.condition, gp.log_evidence):
+    for call in (gp.condition, gp.log_evidence):
         with pytest.raises(InputError, match="Y"):
-            ask(X)
+            call(X)
 
 
 def test_condition_rejects_data_with_statistics():
     """Y, or a known noise, beside statistics would be ignored without a word."""
     kernel = icm()
     gp = OperatorValuedGP(kernel, features=ORFF(kernel, 5))
-    for ask in (gp.condition, gp.log_evidence):
+    for call in (gp.condition, gp.log_evidence):
         for extra in ({"Y": Y}, {"noise": torch.ones_like(Y)}):
             with pytest.raises((InputError, OptionError)):
-                ask(gp.statistics(X, Y), **extra)
+                call(gp.statistics(X, Y), **extra)
 
 
 def test_gpytorch_kernels_need_no_wrapping():

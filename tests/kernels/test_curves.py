@@ -98,7 +98,7 @@ def test_curve_kernels_backward_stores_no_slice_per_grid_point(make):
     assert sum(held) < n * n * m / 4
 
 
-def test_vmap_and_func_grad():
+def test_curve_kernels_support_vmap_and_func_grad():
     kernel = GaussianCurveKernel()
     x = torch.randn(3, 4, 6)
     single = torch.stack([kernel.forward(a, a) for a in x])

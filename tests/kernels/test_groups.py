@@ -36,7 +36,7 @@ def same(group, x, z):
     torch.testing.assert_close(group.embed(x), group.embed(z), rtol=1e-10, atol=1e-10)
 
 
-def test_group_axioms(group):
+def test_groups_satisfy_the_group_axioms(group):
     x, y, z = points(), points(seed=1), points(seed=2)
     e = group.identity.expand_as(x)
     same(group, group.op(e, x), x)
@@ -74,7 +74,7 @@ def test_bt_14_skewed_group_formulas():
     torch.testing.assert_close(group.inverse(x), torch.tensor([1 / 1.5 - 0.5, 1 / 5 - 2.0]).double())
 
 
-def test_bt_e_10_the_logarithm_of_the_skewed_group_is_log_x_plus_c():
+def test_bt_e_10_logarithm_of_the_skewed_group_is_log_x_plus_c():
     group = SkewedMultiplicativeGroup(0.7)
     x = torch.tensor([[0.2], [3.0]], dtype=torch.float64)
     torch.testing.assert_close(group.log(x), (x + 0.7).log())
@@ -106,7 +106,7 @@ def test_bt_e_19_lipschitz_constant_of_the_skewed_group_is_a_minimum_over_coordi
         group.lipschitz([-0.1, 0.0])
 
 
-def test_lipschitz_constants_of_the_other_groups():
+def test_lipschitz_constants_of_other_groups_equal_their_formula():
     assert AdditiveGroup(2).lipschitz() == 1
     assert MultiplicativeGroup().lipschitz(0.25) == 4
     assert CyclicGroup([1.0, 4.0]).lipschitz() == pytest.approx(2 * math.pi)
@@ -128,7 +128,7 @@ def test_cyclic_group_of_integers_has_dft_characters():
     torch.testing.assert_close(group.pairing(x, x), dft.resolve_conj())
 
 
-def test_pickle_state_dict_and_options(group):
+def test_groups_survive_pickle_and_reject_invalid_options(group):
     copy = pickle.loads(pickle.dumps(group))
     copy.load_state_dict(group.state_dict())
     assert torch.equal(copy(points()), group(points()))

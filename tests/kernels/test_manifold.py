@@ -164,7 +164,7 @@ def test_bt_e_04_the_right_hand_side_of_the_dual_system_is_divided_by_the_number
 
 
 @pytest.mark.parametrize("penalty", ["laplacian", "full"])
-def test_bt_115_with_an_observation_operator(penalty):
+def test_bt_115_manifold_kernel_supports_an_observation_operator(penalty):
     """Three latent outputs, two observed combinations of them."""
     kernel, X, M, _ = problem("decomposable", penalty)
     V = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, -1.0]])
@@ -183,11 +183,11 @@ def test_zero_strength_gives_base_kernel_and_ridge(base):
     np.testing.assert_array_equal(dense(kernel, x, X), dense(kernel.base_kernel, x, X))
     np.testing.assert_array_equal(kernel(x, diag=True), kernel.base_kernel(x, diag=True))
     Y = points(len(X), 3, d=p)
-    found, plain = (
+    found, expected = (
         OperatorValuedGP(k, mean="zero", noise=0.3).condition(X, Y).predict(x) for k in (kernel, kernel.base_kernel)
     )
-    torch.testing.assert_close(found.mean, plain.mean, atol=1e-10, rtol=0)
-    torch.testing.assert_close(found.std, plain.std, atol=1e-10, rtol=0)
+    torch.testing.assert_close(found.mean, expected.mean, atol=1e-10, rtol=0)
+    torch.testing.assert_close(found.std, expected.std, atol=1e-10, rtol=0)
 
 
 @settings(max_examples=15, deadline=None)
@@ -333,7 +333,7 @@ def test_manifold_kernel_of_operator_valued_base(base):
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_copies_pickles_and_dtypes(base):
+def test_manifold_kernel_survives_copy_pickle_and_conversion(base):
     kernel, X, _, _ = problem(base, "laplacian")
     expected = dense(kernel, X[:3])
     for twin in (deepcopy(kernel), pickle.loads(pickle.dumps(kernel))):
@@ -354,7 +354,7 @@ def test_single_precision_kernel_with_double_precision_points():
     np.testing.assert_array_equal(dense(born.double(), X), dense(late, X))
 
 
-def test_batches_of_hyperparameters():
+def test_manifold_kernel_accepts_batches_of_hyperparameters():
     X = points(8)
     base = RBFKernel(batch_shape=torch.Size([2])).double()
     base.lengthscale = torch.tensor([0.5, 2.0])[:, None, None]

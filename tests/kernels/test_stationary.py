@@ -241,8 +241,8 @@ def test_sobolev_kernel_gradients_at_coincident_points(order, periodic):
 
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from(ALL), st.floats(0.05, 20), st.integers(0, 1000))
-def test_sobolev_kernel_is_positive_semidefinite(which, lengthscale, seed):
-    kernel = SobolevKernel(*which).double()
+def test_sobolev_kernel_is_positive_semidefinite(options, lengthscale, seed):
+    kernel = SobolevKernel(*options).double()
     if kernel.has_lengthscale:
         kernel.lengthscale = lengthscale
     x = torch.randn(15, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -58,7 +58,7 @@ def test_bt_e_15_with_the_signs_of_the_paper_the_first_output_is_the_delayed_one
     np.testing.assert_allclose(block(kernel, torch.tensor(d), torch.zeros(1).double()).detach(), expected, rtol=1e-12)
 
 
-def test_bt_e_15_the_delay_kernel_is_shift_invariant_but_not_even():
+def test_bt_e_15_delay_kernel_is_shift_invariant_but_not_even():
     kernel, _ = delays(0.7)
     d, zero, shift = torch.tensor([0.4]).double(), torch.zeros(1).double(), torch.tensor([3.1]).double()
     there = block(kernel, d, zero)
@@ -80,9 +80,9 @@ def test_transforms_are_trained_modules_or_functions():
 
 
 def test_delay_does_not_share_memory_with_the_tensor_it_was_given():
-    start = torch.tensor([0.1, 0.2])
-    Delay(start).delay.data.add_(1.0)
-    assert torch.equal(start, torch.tensor([0.1, 0.2]))
+    given = torch.tensor([0.1, 0.2])
+    Delay(given).delay.data.add_(1.0)
+    assert torch.equal(given, torch.tensor([0.1, 0.2]))
 
 
 def test_delays_survive_pickling_as_one_object():

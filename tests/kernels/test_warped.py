@@ -59,7 +59,7 @@ def points(n, seed=0):
 
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize("operator_valued", [False, True])
-def test_bt_18_translation_invariance(name, operator_valued):
+def test_bt_18_warped_kernel_is_translation_invariant(name, operator_valued):
     group = GROUPS[name]
     base = MultitaskKernel(RBFKernel(), num_tasks=2) if operator_valued else RBFKernel()
     kernel = WarpedKernel(base, group).double()
@@ -121,7 +121,7 @@ def test_warped_kernel_batch_indexing_and_pickle():
     assert scalar.expand_batch(3, 2).batch_shape == (3, 2)
 
 
-def test_gradients_also_at_coincident_points():
+def test_warped_kernel_gradients_match_differences_at_coincident_points():
     kernel = WarpedKernel(RBFKernel(), SkewedMultiplicativeGroup([0.3, 1.0])).double()
     x, z = points(3).requires_grad_(), torch.cat([points(3)[:1], points(2, 1)]).requires_grad_()
 
@@ -133,7 +133,7 @@ def test_gradients_also_at_coincident_points():
 
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from(sorted(GROUPS)), st.floats(0.1, 10), st.integers(0, 1000))
-def test_positive_semidefinite(name, lengthscale, seed):
+def test_warped_kernel_is_positive_semidefinite(name, lengthscale, seed):
     kernel = WarpedKernel(RBFKernel(), GROUPS[name]).double()
     kernel.base_kernel.lengthscale = lengthscale
     assert torch.linalg.eigvalsh(kernel(points(15, seed)).to_dense()).min() > -1e-10

@@ -81,7 +81,7 @@ def test_lt_e_09_soft_threshold_takes_the_whole_threshold_off():
     assert not torch.allclose(printed, right)
 
 
-def test_norms_and_projections_at_zero():
+def test_projections_of_zero_and_on_balls_of_radius_zero_are_zero():
     zero = torch.zeros(2, 4, dtype=torch.float64)
     for p in ORDERS:
         torch.testing.assert_close(project(zero, 0.5, p, ETA), zero)

@@ -74,7 +74,7 @@ def test_envelope_of_integral_is_integral_of_envelopes():
         assert curve.lipschitz() == pytest.approx(entry.lipschitz())
 
 
-def test_envelope_lipschitz_constant():
+def test_envelope_has_its_lipschitz_constant():
     assert CurveEnvelope(IntegralLoss(Pinball(), MEASURE), 0.1).lipschitz() == pytest.approx(10.0)
     assert CurveEnvelope(CurveHuber(1.0, 2, MEASURE), 0.25).lipschitz() == pytest.approx(0.8)
 

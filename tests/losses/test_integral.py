@@ -13,7 +13,7 @@ from ovkgp.losses import CostSensitiveHinge, IntegralLoss, OneClass, Pinball, Sm
 U, Y = normal(12, 4, scale=1.5), normal(12, 4, seed=1)
 MASK = torch.rand(12, 4, generator=torch.Generator().manual_seed(3)) > 0.3
 WITH_HOLES = SimpleNamespace(nodes=MEASURE.nodes, weights=MEASURE.weights * MASK)
-NODE_LEFT_OUT = TaskMeasure([0.1, 0.3, 0.5, 0.9], [0.1, 0.0, 0.6, 0.3])
+NODE_WITHOUT_WEIGHT = TaskMeasure([0.1, 0.3, 0.5, 0.9], [0.1, 0.0, 0.6, 0.3])
 
 
 def outcomes(loss, u, y):
@@ -45,11 +45,11 @@ def test_missing_entries_are_ignored_and_give_no_nan(index):
         for name, value in expected_curves.items():
             torch.testing.assert_close(curves[name][i, kept], value[0], msg=name)
     for name, value in curves.items():
-        left = U if name == "prox" else torch.zeros_like(U)
-        torch.testing.assert_close(value[~MASK], left[~MASK], msg=name)
+        expected = U if name == "prox" else torch.zeros_like(U)
+        torch.testing.assert_close(value[~MASK], expected[~MASK], msg=name)
 
 
-@pytest.mark.parametrize("loss", curve_losses(NODE_LEFT_OUT), ids=repr)
+@pytest.mark.parametrize("loss", curve_losses(NODE_WITHOUT_WEIGHT), ids=repr)
 def test_node_without_weight_is_missing_in_every_row(loss):
     y = Y.clone()
     y[:, 1] = math.nan
@@ -95,7 +95,7 @@ def test_conjugate_is_infinite_if_one_slope_is_outside():
     assert loss.conjugate(slope, Y).isinf().nonzero().flatten().tolist() == [3]
 
 
-def test_curvature_and_lipschitz_constant():
+def test_integral_loss_has_curvature_and_lipschitz_constant_of_its_entries():
     loss = IntegralLoss(SmoothedHinge(0.5, "unit"), MEASURE)
     y = Y.sign()
     torch.testing.assert_close(loss.curvature(U, y), SmoothedHinge(0.5, "unit").curvature(U, y, MEASURE.nodes))

@@ -33,10 +33,10 @@ def test_log_cosh_is_accurate_for_small_errors():
 @pytest.mark.parametrize("step", [1e-6, 0.1, 1.0, 10.0, 1e6])
 def test_log_cosh_prox_solves_its_equation_at_every_scale(nu, step):
     v = LogCosh(nu).prox(WIDE, ZERO, TASKS, step)
-    left = (v + step * torch.tanh(nu * v) - WIDE).abs()
+    residual = (v + step * torch.tanh(nu * v) - WIDE).abs()
     # rounding of v alone changes the left side by its slope
     slope = 1 + step * nu * (1 - torch.tanh(nu * v).square())
-    assert bool((left <= 1e-13 * (WIDE.abs() + slope * v.abs())).all())
+    assert bool((residual <= 1e-13 * (WIDE.abs() + slope * v.abs())).all())
 
 
 def test_log_cosh_conjugate_at_domain_ends_and_large_nu():

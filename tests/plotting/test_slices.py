@@ -114,7 +114,7 @@ def test_output_kinds_follow_likelihood():
     np.testing.assert_array_equal(compute_mean_response(heavy, np.ones((2, 1))), np.ones((2, 1)))
 
 
-def test_mean_response_of_labels_counts_and_numbers():
+def test_mean_response_applies_inverse_link_per_output():
     latent = np.array([[[-2.0, 0.5, 7.0], [0.0, 1.0, -7.0]]])
     wanted = np.stack([1 / (1 + np.exp(-latent[..., 0])), np.exp(latent[..., 1]), latent[..., 2]], -1)
     np.testing.assert_allclose(compute_mean_response(plot_cases.mixed(), latent), wanted, rtol=1e-6)

@@ -60,7 +60,7 @@ def test_plot_traces_does_not_warn():
     plot_traces(draws(), names="noise")[0, 0].figure.canvas.draw()
 
 
-def test_select_entries_by_variable_or_entry_name():
+def test_select_entries_finds_variable_or_entry_name():
     entries = list_entries(draws())
     assert [e.name for e in select_entries(entries, ["output_matrix[u, v]", "noise"])] == [
         "output_matrix[u, v]",

@@ -110,7 +110,7 @@ def test_edge_weights_reject_loops():
 
 
 def test_edge_weights_reject_unknown_outputs():
-    with pytest.raises(OptionError, match=r"'mond' \(did you mean 'mon'\?\).*mon, tue, wed, thu"):
+    with pytest.raises(OptionError, match=r"'mond' .*'mon'\?.*mon, tue, wed, thu"):
         make_edge_weights([["tue", "mond"]], DAYS)
 
 
@@ -197,5 +197,5 @@ def test_choose_likelihoods_returns_single_gaussian():
 
 
 def test_choose_likelihoods_rejects_unknown_column():
-    with pytest.raises(OptionError, match=r"likelihood refers to .*'prize' \(did you mean 'price'\?\)"):
+    with pytest.raises(OptionError, match=r"likelihood .*'prize' .*mean 'price'\?"):
         choose_likelihoods({"prize": "poisson"}, Outputs.from_table(TABLE))

@@ -31,7 +31,7 @@ NAMES = (
 GRID = np.linspace(0.2, 5.8, 60)[:, None]
 
 
-def test_list_recipes():
+def test_list_recipes_returns_names_of_the_catalog():
     assert list_recipes() == NAMES
 
 
@@ -203,12 +203,12 @@ def test_level_sets_exclude_requested_fraction(file):
 
 
 def test_style_transfer_predicts_unobserved_styles(file):
-    faces, tasks, people, truth = make_landmarks(70, random_state=0)
+    faces, tasks, persons, truth = make_landmarks(70, random_state=0)
     recipe = load_recipe("style_transfer")
     assert np.allclose(recipe.options["tasks"], emotion_tasks(), atol=1e-6)
     assert np.allclose(recipe.options["tasks"], tasks, atol=1e-6)
     neutral, Y, _ = single_rows(faces, task=0)
-    known = people < 52
+    known = persons < 52
     model = recipe.fit(neutral[known], Y[known].reshape(known.sum(), -1))  # as in a table
     between = [[0.5, 0.05], [-0.4, 0.3]]
     new = truth(between)[~known]

@@ -29,11 +29,11 @@ class Table(Options):
         (str, "a string in quotes"),
     ],
 )
-def test_describe_field(kind, text):
+def test_describe_field_names_allowed_values(kind, text):
     assert describe_field(FieldInfo.from_annotation(kind)) == text
 
 
-def test_allowed_strings_of_union():
+def test_allowed_strings_joins_literals_of_union():
     assert allowed_strings(FieldInfo.from_annotation(Literal["a", "b"] | v.Count | Literal["c"])) == ("a", "b", "c")
     assert allowed_strings(FieldInfo.from_annotation(v.Count)) == ()
 

@@ -25,7 +25,7 @@ def test_installed_recipes_are_beside_module(tmp_path, monkeypatch):
     assert recipe_path("mine") == tmp_path / "mine.toml"
 
 
-def test_list_recipes_without_folder(tmp_path, monkeypatch):
+def test_list_recipes_rejects_missing_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(toml_reader, "INSTALLED", tmp_path / "one")
     monkeypatch.setattr(toml_reader, "REPOSITORY", tmp_path / "two")
     with pytest.raises(OptionError, match="not installed"):
@@ -95,19 +95,19 @@ def test_read_toml_rejects_binary_file(path):
 
 def test_syntax_error_names_line(path):
     path.write_text("[model]\nkernel = lmc\n")
-    with pytest.raises(OptionError, match=r"mine\.toml, line 2: .* invalid value \(column 10\)\. Put strings"):
+    with pytest.raises(OptionError, match=r"mine\.toml, line 2: .*\(column 10\)\. Put"):
         read_toml(path)
 
 
 def test_repeated_key_error_names_line(path):
     path.write_text("a = 1\n\na = 2\n")
-    with pytest.raises(OptionError, match=r"mine\.toml, line 3: .* cannot overwrite a value"):
+    with pytest.raises(OptionError, match=r"mine\.toml, line 3: .* cannot overwrite"):
         read_toml(path)
 
 
 def test_truncated_document_error_names_line(path):
     path.write_text("a = 1\nb = [1,\n\n")
-    with pytest.raises(OptionError, match=r"mine\.toml, line 2: .* at the end of the file"):
+    with pytest.raises(OptionError, match=r"mine\.toml, line 2: .* end of the file"):
         read_toml(path)
 
 
@@ -163,7 +163,7 @@ def paths(tree, path=()):
         yield from paths(child, (*path, key))
 
 
-def test_find_key_lines_of_unusual_document():
+def test_find_key_lines_finds_all_keys_of_unusual_document():
     lines = find_key_lines(UNUSUAL)
     assert set(lines) == set(paths(tomllib.loads(UNUSUAL)))
 
@@ -195,7 +195,7 @@ def test_find_key_lines_returns_line_of_key(path, start):
     assert line.strip().startswith(start)
 
 
-def test_find_key_lines_of_empty_document():
+def test_find_key_lines_is_empty_for_empty_document():
     assert find_key_lines("") == {} and find_key_lines("# nothing\n\n") == {}
 
 
@@ -224,7 +224,7 @@ def to_toml(value):
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_find_key_lines_of_any_document(tree):
+def test_find_key_lines_finds_all_keys_of_any_document(tree):
     text = "".join(f"# comment\n{quote(key)} = {to_toml(value)}\n" for key, value in tree.items())
     assert set(find_key_lines(text)) == set(paths(tomllib.loads(text)))
 

@@ -27,8 +27,8 @@ def installed(tmp_path_factory):
         pytest.skip("hatchling, which builds the wheel, is not available")
     assert made.returncode == 0, made.stderr
     (wheel,) = built.glob("*.whl")
-    put = run(*PIP, "install", "--no-deps", "--target", target, wheel)
-    assert put.returncode == 0, put.stderr
+    installation = run(*PIP, "install", "--no-deps", "--target", target, wheel)
+    assert installation.returncode == 0, installation.stderr
     return target
 
 

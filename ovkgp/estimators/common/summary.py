@@ -173,7 +173,11 @@ def _matrix_entries(term: str, kind: str, draws: np.ndarray, outputs: list[str])
 
 @contextmanager
 def name_hyperparameters_on_failure(estimator, structure: str, scaling: Scaling) -> Iterator[None]:
-    """Give the hyperparameters in the message of a failed factorization with column names and in original units."""
+    """Give the hyperparameters in the message of a failed factorization with column names and in original units.
+
+    `structure` is the name of the kernel; it is ignored if a kernel object was passed, whose units are unknown.
+    """
+    structure = structure if isinstance(estimator.base_kernel, str) else "given"
     try:
         yield
     except FactorizationError as error:

@@ -235,8 +235,7 @@ def solve_quantiles(
     if model.Phi is None:
         if options.noncrossing in METHODS:
             raise OptionError(
-                f"noncrossing={options.noncrossing!r} is not supported with {len(model.rows)} rows, whose features do "
-                'not fit in memory. Use noncrossing="rearrange" or fewer num_frequencies.'
+                f'noncrossing={options.noncrossing!r} is not supported with {len(model.rows)} rows, whose features do not fit in memory. Use noncrossing="rearrange" or fewer num_frequencies.'
             )
         return solve_streamed(model.streamed_problem(side, lam), **solver_options)
     if options.noncrossing in METHODS:

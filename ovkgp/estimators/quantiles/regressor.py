@@ -25,6 +25,7 @@ from ovkgp.estimators.common.base import INPUT_ATTRIBUTES
 from ovkgp.estimators.common.options import restore_on_error
 from ovkgp.estimators.common.summary import Summary
 from ovkgp.estimators.common.validation import as_array, check_rows, input_table, output_names
+from ovkgp.estimators.quantiles.conformal import CrossValidationFits, conformal_margin, fit_folds
 from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
     DEFAULT_LEVELS,
@@ -41,8 +42,8 @@ from ovkgp.estimators.quantiles.model import (
     select_kernel,
     solve_quantiles,
 )
-from ovkgp.estimators.quantiles.options import canonical_lam, check_levels, check_quantile_options, summarize_quantiles
-from ovkgp.estimators.quantiles.posterior import CrossValidationFits, QuantilePosterior, conformal_margin, fit_folds
+from ovkgp.estimators.quantiles.options import canonical_lam, check_levels, check_quantile_options
+from ovkgp.estimators.quantiles.posterior import QuantilePosterior
 from ovkgp.estimators.quantiles.rows import (
     NUM_FOLDS,
     PERCENTILES,
@@ -52,6 +53,7 @@ from ovkgp.estimators.quantiles.rows import (
     measure_crossing,
     pinball_losses,
 )
+from ovkgp.estimators.quantiles.summary import summarize_quantiles
 from ovkgp.estimators.storage.storage import SavableMixin, storable
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference.tasks.quantile_distribution import LevelDistribution, Rearranged
@@ -378,7 +380,7 @@ class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
         calibrate : bool, default=True
             Whether to widen or narrow the interval between two quantiles such that it has its nominal coverage, on
             average over the inputs, for the held-out rows of five further fits
-            (`ovkgp.estimators.quantiles.posterior`). Uncalibrated intervals are too narrow if there are few rows for
+            (`ovkgp.estimators.quantiles.conformal`). Uncalibrated intervals are too narrow if there are few rows for
             the inputs. The first call makes the fits.
 
         Returns
@@ -551,7 +553,6 @@ def _find_levels(known: Tensor, levels: Tensor) -> list[int]:
     distance, index = (levels[:, None] - known).abs().min(-1)
     if bool((distance > 1e-9).any()):
         raise InputError(
-            f"quantiles must be among the learned levels {known.tolist()}, got {levels[distance > 1e-9].tolist()}. "
-            'Add them to `levels` or use coupling="infinite".'
+            f'quantiles must be among the learned levels {known.tolist()}, got {levels[distance > 1e-9].tolist()}. Add them to `levels` or use coupling="infinite".'
         )
     return index.tolist()

@@ -14,7 +14,7 @@ from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
 from ovkgp.estimators.common.named_kernels import approximate, feature_kind
 from ovkgp.estimators.common.options import check_options, is_variational, reject_variational, restore_on_error
-from ovkgp.estimators.common.scaling import Moments, named_structure
+from ovkgp.estimators.common.scaling import Moments
 from ovkgp.estimators.common.streaming import (
     SAMPLE_ROWS,
     StreamScan,
@@ -397,7 +397,7 @@ class GPRegressor(PosteriorRegressor):
         else:
             X, Y, noise = table.scaled(self.scaling_)
             options = {"hyperparameters": draws, "max_draws": mixture_draws(self), "variance": self.variance}
-            with name_hyperparameters_on_failure(self, named_structure(self), self.scaling_):
+            with name_hyperparameters_on_failure(self, self.kernel_, self.scaling_):
                 self.posterior_ = self.gp_.condition(X, Y, noise=noise, **options)
         self._num_observed = np.isfinite(table.Y).sum(0)
         self._report()

@@ -23,6 +23,7 @@ from ovkgp.estimators.common.named_kernels import (
     shares_scale,
 )
 from ovkgp.estimators.common.scaling import Moments, Scaling
+from ovkgp.estimators.common.summary import name_hyperparameters_on_failure
 from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.exceptions import InputError
@@ -86,7 +87,8 @@ class RegressorTrainer:
         if options.hyperparameters == "fixed":
             gp.initialize(*rows.scaled(scaling)[:2], kernel=not isinstance(options.kernel, Kernel))
         else:
-            self._train(gp, scaling, rows, trained)
+            with name_hyperparameters_on_failure(options, name, scaling):
+                self._train(gp, scaling, rows, trained)
         return Learned(name, scaling, kind, gp, gp.fit_report_, self.candidates)
 
     def _train(self, gp: OperatorValuedGP, scaling: Scaling, rows: Table, trained: OperatorValuedGP | None) -> None:
@@ -146,7 +148,8 @@ class RegressorTrainer:
             0.0, np.isfinite(rows.Y).sum(0)
         )  # to original units, the same for all candidates
         checkpoint = None if self.checkpoint is None else f"{self.checkpoint}.{name}"
-        return self._fit(regressor_gp(self.options, kernel, scaling, None), rows.scaled(scaling), checkpoint)
+        with name_hyperparameters_on_failure(self.options, name, scaling):
+            return self._fit(regressor_gp(self.options, kernel, scaling, None), rows.scaled(scaling), checkpoint)
 
     @staticmethod
     def _dense_rows(table: Table) -> int:

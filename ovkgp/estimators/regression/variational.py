@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ovkgp.estimators.common.named_kernels import num_features
 from ovkgp.estimators.common.scaling import Scaling
+from ovkgp.estimators.common.summary import name_hyperparameters_on_failure
 from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.regression.training import (
     FINAL_TOLERANCE,
@@ -62,9 +63,11 @@ class VariationalTrainer(RegressorTrainer):
             gp.initialize(*rows.scaled(scaling)[:2], kernel=not isinstance(options.kernel, Kernel))
         else:
             first = self._candidate(name) if first is None and len(rows.X) > FIRST_ROWS else first
-            self._train(gp, scaling, rows, first)
+            with name_hyperparameters_on_failure(options, name, scaling):
+                self._train(gp, scaling, rows, first)
         if gp.q_ is None or len(rows.X) < len(self.table.X):
-            gp.fit_variational_distribution(*self.table.scaled(scaling))
+            with name_hyperparameters_on_failure(options, name, scaling):
+                gp.fit_variational_distribution(*self.table.scaled(scaling))
         self.trained = gp, rows
         return Learned(name, scaling, "variational", gp, gp.fit_report_, self.candidates)
 
@@ -88,7 +91,8 @@ class VariationalTrainer(RegressorTrainer):
         self._shift = scaling.log_density(0.0, np.isfinite(rows.Y).sum(0))
         gp = self._model(kernel, scaling, rows, min(FIRST_POINTS, most))
         options = {"random_state": self.seed, "verbose": self.options.verbose, "tolerance": FIRST_TOLERANCE}
-        return gp.fit(*rows.scaled(scaling), **options)
+        with name_hyperparameters_on_failure(self.options, name, scaling):
+            return gp.fit(*rows.scaled(scaling), **options)
 
     def _model(self, kernel: Kernel, scaling: Scaling, rows: Table, num_points: int) -> VariationalGP:
         points = choose_inducing(scaling.inputs(rows.X), num_points, self.seed)

@@ -24,12 +24,14 @@ from ovkgp.features.bounds.learning import (
     ridge_generalization_bound,
     stability_bound,
     suggest_features,
+    weight_radius,
+)
+from ovkgp.features.bounds.tasks import (
     task_generalization_bound,
     task_loss_bound,
     task_sampling_bound,
     task_stability,
     task_value_bound,
-    weight_radius,
 )
 from ovkgp.features.bounds.variance import kernel_variance
 

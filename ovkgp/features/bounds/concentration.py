@@ -1,7 +1,4 @@
-"""Concentration of random features around their kernel, at one lag and uniformly, and the error of actual features.
-
-(Thesis §5.1 and A.1.3, BT-57..61, BT-65.)
-"""
+"""Concentration of random features around their kernel, at one lag and uniformly, and the error of actual features."""
 
 from __future__ import annotations
 
@@ -59,7 +56,7 @@ def bernstein_bound(
 
     Notes
     -----
-    With V ≽ Σ E X_j²,
+    With V ≽ Σ E X_j² (thesis A.1.3, BT-65),
 
         dimension   P[‖S‖ ≥ ε] ≤ 2p exp(−ε² / (2‖V‖ + 2Uε/3))                        ‖X_j‖ ≤ U             (Thm A.1)
         intrinsic   P[‖S‖ ≥ ε] ≤ 4 IntDim(V) exp(the same),  ε ≥ √‖V‖ + U/3          ‖X_j‖ ≤ U             (Thm A.2)
@@ -73,11 +70,8 @@ def bernstein_bound(
     >>> round(bernstein_bound(torch.eye(2) / 100, 0.01, 0.5, method="dimension"), 6)
     8.9e-05
     """
-    epsilon, size, num_terms = (
-        check_positive("epsilon", epsilon),
-        check_positive("size", size),
-        check_integer("num_terms", num_terms),
-    )
+    epsilon, size = check_positive("epsilon", epsilon), check_positive("size", size)
+    num_terms = check_integer("num_terms", num_terms)
     check_one_of("method", method, BERNSTEIN_METHODS)
     check_one_of("variant", variant, VARIANTS)
     variance = torch.as_tensor(variance).detach().to(torch.float64)
@@ -241,11 +235,9 @@ def uniform_error_bound(
     True
     """
     num_frequencies = check_integer("num_frequencies", num_frequencies)
-    epsilon, diameter = check_positive("epsilon", epsilon), check_nonnegative("diameter", diameter)
-    check_one_of("method", method, UNIFORM_BOUND_METHODS)
-    check_one_of("variant", variant, VARIANTS)
-    constants = spectral_constants(kernel, num_dims=num_dims, bounded=bounded, lipschitz=lipschitz)
-    return math.exp(min(0.0, _log_bound(constants, num_frequencies, epsilon, diameter, method, variant)))
+    options = {"num_dims": num_dims, "bounded": bounded, "lipschitz": lipschitz}
+    log_bound = _make_log_bound(kernel, epsilon, diameter, method, variant, options)
+    return math.exp(min(0.0, log_bound(num_frequencies)))
 
 
 def required_features(
@@ -293,19 +285,10 @@ def required_features(
     >>> required_features(kernel, epsilon=0.5, delta=0.05, diameter=4.0)
     871
     """
-    epsilon, delta, diameter = (
-        check_positive("epsilon", epsilon),
-        check_probability("delta", delta),
-        check_nonnegative("diameter", diameter),
-    )
-    check_one_of("method", method, UNIFORM_BOUND_METHODS)
-    check_one_of("variant", variant, VARIANTS)
-    constants = spectral_constants(kernel, num_dims=num_dims, bounded=bounded, lipschitz=lipschitz)
-
-    def is_enough(num_frequencies: int) -> bool:
-        return _log_bound(constants, num_frequencies, epsilon, diameter, method, variant) <= math.log(delta)
-
-    return _find_smallest(is_enough)
+    level = math.log(check_probability("delta", delta))
+    options = {"num_dims": num_dims, "bounded": bounded, "lipschitz": lipschitz}
+    log_bound = _make_log_bound(kernel, epsilon, diameter, method, variant, options)
+    return _find_smallest(lambda num_frequencies: log_bound(num_frequencies) <= level)
 
 
 def _find_smallest(is_enough) -> int | float:
@@ -320,6 +303,15 @@ def _find_smallest(is_enough) -> int | float:
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
+
+
+def _make_log_bound(kernel: Kernel, epsilon: float, diameter: float, method: str, variant: str, options: dict):
+    """Check the arguments of a uniform bound, and return its logarithm as a function of D."""
+    epsilon, diameter = check_positive("epsilon", epsilon), check_nonnegative("diameter", diameter)
+    check_one_of("method", method, UNIFORM_BOUND_METHODS)
+    check_one_of("variant", variant, VARIANTS)
+    constants = spectral_constants(kernel, **options)
+    return lambda num_frequencies: _log_bound(constants, num_frequencies, epsilon, diameter, method, variant)
 
 
 def _log_bound(c: SpectralConstants, D: int, epsilon: float, diameter: float, method: str, variant: str) -> float:
@@ -353,9 +345,7 @@ def _bernstein_bounded(c: SpectralConstants, D: int, epsilon: float, diameter: f
     u, v, d = c.sup_norm + c.kernel_norm, c.variance, c.num_dims
     if not math.isfinite(u + v + c.slope):
         return 0.0
-    level = (
-        epsilon if variant == "printed" else epsilon / 2
-    )  # at which the error at the centers of the balls is bounded (BT-E-22)
+    level = epsilon if variant == "printed" else epsilon / 2  # bound on the error at the centers of the balls (BT-E-22)
     if math.sqrt(v / D) + u / (3 * D) >= level:
         return 0.0
     exponent = D * level**2 / (2 * (d + 1) * (v + u * level / 3))

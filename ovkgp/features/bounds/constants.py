@@ -1,7 +1,6 @@
 """Constants of a kernel in concentration bounds, their sums and multiples (BT-59, 63, 64).
 
-With the spectral pair K_e(δ) = E[cos⟨ω, δ⟩ A(ω)], they are ‖K_e(e)‖, m = E[H_ω ‖A‖], √E[H_ω² ‖A‖²], ess sup ‖A‖, the
-Orlicz norm of ‖A‖ and v ≥ sup_δ ‖D · Var K̃(δ)‖, where H_ω = ‖ω‖ on (R^d, +). Closed forms for RBF, Matérn and rational
+K_e(δ) = E[cos⟨ω, δ⟩ A(ω)] is the spectral pair, and H_ω = ‖ω‖ on (R^d, +). Closed forms for RBF, Matérn and rational
 quadratic kernels, alone, decomposable, curl- or divergence-free, scaled and summed; Sobol estimates otherwise.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import singledispatch
+from functools import reduce, singledispatch
 
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ProductKernel, RBFKernel, RQKernel, ScaleKernel
@@ -20,7 +19,8 @@ from torch import Tensor
 from ovkgp.checks import check_positive
 from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.spectral import moments
-from ovkgp.features.spectral.moments import largest_radial_variance, moment_order
+from ovkgp.features.spectral.fields import largest_radial_variance
+from ovkgp.features.spectral.moments import moment_order
 from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, resolve_num_dims, spectral_pair
 from ovkgp.features.spectral.radial import scale_mixture
 from ovkgp.kernels.decomposable import BlockwiseProductKernel
@@ -153,10 +153,7 @@ def spectral_constants(
 
 def sum_constants(parts: Iterable[SpectralConstants]) -> SpectralConstants:
     """Return the constants of a sum of kernels."""
-    first, *others = parts
-    for other in others:
-        first = first + other
-    return first
+    return reduce(SpectralConstants.__add__, parts)
 
 
 def _lag_dims(pair: SpectralPair | SpectralSum, num_dims: int | None) -> int:
@@ -164,8 +161,7 @@ def _lag_dims(pair: SpectralPair | SpectralSum, num_dims: int | None) -> int:
         sizes = {
             term.frequencies(torch.full((1, term.base_dim), 0.5, dtype=torch.float64)).shape[-1] for term in pair.terms
         }
-    alike = len(sizes) == 1 and (len(pair.terms) == 1 or all(term.warp is None for term in pair.terms))
-    if alike:
+    if len(sizes) == 1 and (len(pair.terms) == 1 or all(term.warp is None for term in pair.terms)):
         return sizes.pop() if num_dims is None else min(num_dims, *sizes)
     if num_dims is None:
         raise OptionError("The terms of this kernel may use different columns. Pass the input dimension as num_dims.")
@@ -262,10 +258,8 @@ def _field_constants(
     d, curl = weights.numel(), isinstance(kernel, CurlFreeKernel)
     mix = scale_mixture(kernel.base_kernel).moment
     sup_norm = d * float(weights.max()) * mix(2) if bounded else math.inf
-    if bounded:
-        orlicz = sup_norm / math.log(2)
-    else:
-        orlicz = gaussian_orlicz_norm(weights) if type(kernel.base_kernel) is RBFKernel else math.inf
+    is_gaussian = type(kernel.base_kernel) is RBFKernel
+    orlicz = gaussian_orlicz_norm(weights) if is_gaussian and not bounded else sup_norm / math.log(2)
     at_zero = torch.diag(weights if curl else weights.sum() - weights)
     return SpectralConstants(
         num_dims=d,

@@ -1,8 +1,4 @@
-"""The operator variance of a random-feature estimate at one lag (BT-62).
-
-D · Var K̃(δ) = ½E[A²] + ½E[cos(2⟨ω, δ⟩) A²] − K_e(δ)² for a single term; independent terms add. The bound of the thesis
-is false if A depends on ω (Prop. 5.1, BT-E-16); here the variance is evaluated exactly.
-"""
+"""The operator variance of a random-feature estimate at one lag (BT-62)."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.bounds.constants import inverse_squares
 from ovkgp.features.spectral import moments
-from ovkgp.features.spectral.moments import field_variance
+from ovkgp.features.spectral.fields import field_variance
 from ovkgp.features.spectral.pair import SpectralPair, spectral_pair
 from ovkgp.kernels.chi_square import SkewedChi2Kernel
 from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel
@@ -153,10 +149,9 @@ def _estimate_term(term: SpectralPair, points: Tensor) -> Tensor:
     for frequencies, factor in moments.draw_factors(term, moments.draw_frequencies(term)):
         phase = (frequencies @ point)[:, None, None]
         operators = factor @ factor.mH
+        draws = phase.cos() * operators.real
         if operators.is_complex():
-            draws = phase.cos() * operators.real + phase.sin() * operators.imag
-        else:
-            draws = phase.cos() * operators
+            draws = draws + phase.sin() * operators.imag
         first.append(draws.mean(0))
         second.append((draws @ draws.mT).mean(0))
     mean = torch.stack(first).mean(0)

@@ -50,10 +50,8 @@ def _(kernel: ProductKernel, num_dims: int | None = None, bounded: bool = True):
 
 @spectral_pair.register(BlockwiseProductKernel)
 def _(kernel: BlockwiseProductKernel, num_dims: int | None = None, bounded: bool = True):
-    return reduce(
-        multiply_pairs,
-        (spectral_pair(k, num_dims=num_dims, bounded=bounded) for k in (kernel.base_kernel, kernel.scalar_kernel)),
-    )
+    parts = kernel.base_kernel, kernel.scalar_kernel
+    return multiply_pairs(*(spectral_pair(k, num_dims=num_dims, bounded=bounded) for k in parts))
 
 
 def multiply_pairs(left: SpectralPair | SpectralSum, right: SpectralPair | SpectralSum) -> SpectralPair | SpectralSum:

@@ -1,11 +1,4 @@
-"""Moments of spectral distributions: finite orders, Sobol estimates, and the variance of Gaussian field features.
-
-For A = ωωᵀ (curl) and A = ‖ω‖²I − ωωᵀ (divergence), A² = ‖ω‖²A, so the variance as a function of the lag follows from
-
-    K(δ) = E[cos⟨ω, δ⟩ ωωᵀ]   and   H(δ) = E[cos⟨ω, δ⟩ ‖ω‖² ωωᵀ],
-
-and from Tr(·) I − (·) of both. These exact values replace Prop. 5.1 of the thesis, §5.1.4 (BT-E-16, 17).
-"""
+"""Moments of spectral distributions: finite orders and Sobol estimates."""
 
 from __future__ import annotations
 
@@ -205,66 +198,3 @@ def estimate_growth(term: SpectralPair, frequencies: Tensor) -> tuple[float, flo
     if power > 0.01:
         return power, math.inf
     return 0.0, max(near, far, float(operator_norms(term, frequencies).max()))
-
-
-def field_variance(weights: Tensor, lag: Tensor, curl: bool, bounded: bool) -> Tensor:
-    """Return D · Var K̃(δ), (d, d), for Gaussian frequencies with variances `weights` = 1/ℓ² (d,) and lag (d,).
-
-    Unbounded: ½E[A²] + ½E[cos⟨ω, 2δ⟩A²] − K(δ)². Bounded, where A² = (d/ℓ²) A, and for equal weights only:
-    (d/2ℓ²)(K(0) + K(2δ)) − K(δ)².
-    """
-    zero = torch.zeros_like(lag)
-    kernel = _outputs(_second_moment(weights, lag), curl)
-    if bounded:
-        d = weights.numel()
-        total = _outputs(_second_moment(weights, zero) + _second_moment(weights, 2 * lag), curl)
-        return d * weights[0] / 2 * total - kernel @ kernel
-    total = _outputs(_fourth_moment(weights, zero) + _fourth_moment(weights, 2 * lag), curl)
-    return total / 2 - kernel @ kernel
-
-
-def _outputs(matrix: Tensor, curl: bool) -> Tensor:
-    return matrix if curl else matrix.trace() * torch.eye(len(matrix), dtype=matrix.dtype) - matrix
-
-
-def _second_moment(weights: Tensor, lag: Tensor) -> Tensor:
-    """Return E[cos⟨ω, δ⟩ ωωᵀ] = k(δ) (W − ggᵀ), with g = W δ."""
-    g = weights * lag
-    return torch.exp(-(g * lag).sum() / 2) * (torch.diag(weights) - torch.outer(g, g))
-
-
-def _fourth_moment(weights: Tensor, lag: Tensor) -> Tensor:
-    """Return E[cos⟨ω, δ⟩ ‖ω‖² ωωᵀ] = k(δ) {(Tr W − ‖g‖²)(W − ggᵀ) + 2W² − 2(W ggᵀ + ggᵀ W)}, with g = W δ."""
-    g = weights * lag
-    outer = torch.outer(g, g)
-    inner = (weights.sum() - g @ g) * (torch.diag(weights) - outer) + 2 * torch.diag(weights**2)
-    return torch.exp(-(g * lag).sum() / 2) * (inner - 2 * (weights[:, None] + weights) * outer)
-
-
-def largest_radial_variance(num_dims: int, curl: bool, bounded: bool) -> float:
-    """Return sup_δ ‖D · Var K̃(δ)‖ for lengthscale 1, over a fine grid of ‖δ‖² up to where the kernel vanishes."""
-    t = torch.linspace(0.0, 60.0, 12001, dtype=torch.float64)
-    d = num_dims
-    kernel, doubled, at_zero = (_radial_second(s, d, curl) for s in (t, 4 * t, torch.zeros_like(t)))
-    if bounded:
-        variance = d / 2 * (at_zero + doubled) - kernel**2
-    else:
-        fourth = _radial_fourth(torch.zeros_like(t), d, curl) + _radial_fourth(4 * t, d, curl)
-        variance = fourth / 2 - kernel**2
-    return float(variance[: 2 if d > 1 else 1].max())
-
-
-def _radial_second(t: Tensor, d: int, curl: bool) -> Tensor:
-    """Return the eigenvalues of K at ‖δ‖² = t, parallel and perpendicular to δ, as (2, ...)."""
-    k = torch.exp(-t / 2)
-    return _radial_outputs(k * (1 - t), k, d, curl)
-
-
-def _radial_fourth(t: Tensor, d: int, curl: bool) -> Tensor:
-    k = torch.exp(-t / 2)
-    return _radial_outputs(k * (d + 2 - t + t * (t - d - 4)), k * (d + 2 - t), d, curl)
-
-
-def _radial_outputs(parallel: Tensor, perpendicular: Tensor, d: int, curl: bool) -> Tensor:
-    values = torch.stack([parallel, perpendicular])
-    return values if curl else parallel + (d - 1) * perpendicular - values

@@ -5,9 +5,6 @@ A shift-invariant operator-valued kernel is an expectation over frequencies (R. 
 
     K(x, z) = E_ω [ cos⟨ω, h(x) − h(z)⟩ B(ω) B(ω)ᵀ ]            (even signatures, B real)
     K(x, z) = E_ω [ Re( e^{−i⟨ω, h(x) − h(z)⟩} B(ω) B(ω)* ) ]      (any signature, B complex)
-
-`SpectralPair` holds the distribution of ω, as a map from uniforms, and the factor B. `spectral_pair(kernel)` finds the
-pair of a kernel; users add pairs with ``@spectral_pair.register(MyKernel)``.
 """
 
 from __future__ import annotations
@@ -21,8 +18,8 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from ovkgp.exceptions import InputError, KernelTypeError, OptionError, SpectralError
-from ovkgp.kernels.protocol import infer_num_dims
+from ovkgp.exceptions import InputError, OptionError, SpectralError
+from ovkgp.kernels.protocol import check_kernel, infer_num_dims
 from ovkgp.kernels.records import KernelDispatcher
 
 
@@ -182,8 +179,7 @@ class SpectralPairDispatcher(KernelDispatcher):
 
     def ignoring_active_dims(self, kernel: Kernel, *, num_dims: int | None = None, bounded: bool = True):
         """Return the pair on columns that `active_dims` has selected already (as `forward` relates to `__call__`)."""
-        if not isinstance(kernel, Kernel):
-            raise KernelTypeError(f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+        check_kernel(kernel)
         rule = self.find(kernel)
         if rule is None:
             raise SpectralError(

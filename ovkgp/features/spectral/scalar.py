@@ -35,17 +35,15 @@ TWO_PI = 2 * math.pi
 @spectral_pair.register(LaplaceKernel)
 def laplace_pair(kernel: LaplaceKernel, num_dims: int | None = None) -> SpectralPair:
     """Return the pair ω_k = C_k / ℓ_k with C_k standard Cauchy (BT-06)."""
-    return SpectralPair(
-        resolve_num_dims(kernel, num_dims), lambda u: _cauchy_quantile(u) / kernel.lengthscale, unit_factor
-    )
+    dims = resolve_num_dims(kernel, num_dims)
+    return SpectralPair(dims, lambda u: _cauchy_quantile(u) / kernel.lengthscale, unit_factor)
 
 
 @spectral_pair.register(CauchyKernel)
 def cauchy_pair(kernel: CauchyKernel, num_dims: int | None = None) -> SpectralPair:
     """Return the pair ω_k = L_k / ℓ_k with L_k standard Laplace."""
-    return SpectralPair(
-        resolve_num_dims(kernel, num_dims), lambda u: _laplace_quantile(u) / kernel.lengthscale, unit_factor
-    )
+    dims = resolve_num_dims(kernel, num_dims)
+    return SpectralPair(dims, lambda u: _laplace_quantile(u) / kernel.lengthscale, unit_factor)
 
 
 @spectral_pair.register(SkewedChi2Kernel)

@@ -8,9 +8,10 @@ under a Gaussian f (`expected`, `terms`) and the predictive distribution (`momen
 from ovkgp.inference.likelihoods.base import Likelihood
 from ovkgp.inference.likelihoods.classification import Bernoulli, Softmax
 from ovkgp.inference.likelihoods.counts import NegativeBinomial, Poisson
-from ovkgp.inference.likelihoods.factory import PerOutput, make_likelihood, register_likelihood_priors
+from ovkgp.inference.likelihoods.factory import make_likelihood, register_likelihood_priors
 from ovkgp.inference.likelihoods.gaussian import Gaussian
 from ovkgp.inference.likelihoods.location import Huber, StudentT
+from ovkgp.inference.likelihoods.per_output import PerOutput
 from ovkgp.inference.likelihoods.prediction import LikelihoodPrediction
 from ovkgp.inference.likelihoods.two_sided import AsymmetricLaplace, Laplace
 

@@ -58,9 +58,8 @@ class Likelihood(Module, ABC):
         """Mask (p,) of the outputs that take any real value, so that they can be centered and scaled."""
         return torch.zeros(self.num_outputs, dtype=torch.bool)
 
-    @abstractmethod
     def check(self, Y: Tensor, first_output: int = 0) -> None:
-        """Check that all values can be observed under this likelihood.
+        """Check that all values can be observed under this likelihood: finite numbers, unless overridden.
 
         Parameters
         ----------
@@ -74,6 +73,7 @@ class Likelihood(Module, ABC):
         InputError
             If a value is outside the support; the message gives its row and column.
         """
+        reject_values(check_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers", first_output)
 
     @abstractmethod
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -197,6 +197,11 @@ class Likelihood(Module, ABC):
             self._buffers[f"fixed_{name}"].copy_(value)
 
 
+def parameter_property(name: str, doc: str) -> property:
+    """Make a property for a parameter of `Likelihood._add_parameter`."""
+    return property(lambda self: self._get_value(name), lambda self, value: self._set_value(name, value), None, doc)
+
+
 def _check_per_output(name: str, value, num_outputs: int, lower: float) -> Tensor:
     """Expand a number or one value per output to a tensor (p,) after checking its shape and range."""
     expected = f"a number or one value per output, shape ({num_outputs},)"
@@ -225,9 +230,7 @@ def reject_values(Y: Tensor, bad: Tensor, likelihood: str, supported: str, first
         row, column = bad.nonzero()[0].tolist()
         more = int(bad.sum()) - 1
         raise InputError(
-            f"Y[{row}, {first_output + column}] = {Y[row, column].item():g}{f' (and {more} more)' if more else ''} "
-            f"cannot be observed under a {likelihood} likelihood, which supports {supported}. Use NaN for missing "
-            "outputs."
+            f"Y[{row}, {first_output + column}] = {Y[row, column].item():g}{f' (and {more} more)' if more else ''} cannot be observed under a {likelihood} likelihood, which supports {supported}. Use NaN for missing outputs."
         )
 
 
@@ -274,8 +277,7 @@ class EntrywiseLikelihood(Likelihood):
             return tuple(term.where(observed, 0.0) for term in self.entry_terms(*entries))
 
     def entry_terms(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the value, ∂/∂mean and −2 ∂/∂variance, elementwise; by automatic differentiation unless
-        overridden."""
+        """Compute the value, ∂/∂mean and −2 ∂/∂variance, elementwise, by automatic differentiation."""
         with torch.enable_grad():
             mean, variance = (part.detach().requires_grad_() for part in (mean, variance))
             value = self.entry_expected(y, mean, variance)

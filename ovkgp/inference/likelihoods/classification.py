@@ -104,14 +104,12 @@ class Bernoulli(EntrywiseLikelihood):
 
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """Compute the log probability of a label; −∞ for any other number."""
-        y, mean = y.double(), mean.double()
+        y, mean, variance = y.double(), mean.double(), marginal_variance(mean, variance)
         sign = 2 * y - 1  # P(y = 0) is P(y = 1) at −m: one minus a probability near one would lose all digits
         if self.link == "probit":
-            value = torch.special.log_ndtr(sign * mean / (1 + marginal_variance(mean, variance)).sqrt())
+            value = torch.special.log_ndtr(sign * mean / (1 + variance).sqrt())
         else:
-            value = self.probability(
-                sign.nan_to_num() * mean, marginal_variance(mean, variance).expand(sign.shape)
-            ).log()
+            value = self.probability(sign.nan_to_num() * mean, variance.expand(sign.shape)).log()
         return torch.where((y == 0) | (y == 1), value, -torch.inf).masked_fill(torch.isnan(y), torch.nan)
 
     def quantile(self, q: float, mean: Tensor, variance: Tensor) -> Tensor:
@@ -167,8 +165,7 @@ class Softmax(Likelihood):
         super().__init__(num_outputs)
         if self.num_outputs < 2:
             raise OptionError(
-                "The softmax likelihood needs at least 2 outputs, one column per class, got 1. Encode labels 0, 1, … "
-                "as np.eye(num_classes)[labels], or use likelihood='bernoulli' for one binary output."
+                "The softmax likelihood needs at least 2 outputs, one column per class, got 1. Encode labels 0, 1, … as np.eye(num_classes)[labels], or use likelihood='bernoulli' for one binary output."
             )
 
     def check(self, Y: Tensor, first_output: int = 0) -> None:
@@ -207,8 +204,7 @@ class Softmax(Likelihood):
         return binary_cdf(y.double(), self.moments(mean, variance)[0])
 
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Compute y_c log E[π_c] of one new trial: the entries of a one-hot row sum to the log probability of its
-        class."""
+        """Compute y_c log E[π_c] of one new trial; the entries of a row sum to the log probability of its class."""
         y, probability = y.double(), self.moments(mean, variance)[0]
         missing = torch.isnan(y).any(-1)
         if not bool(((((y == 0) | (y == 1)).all(-1) & (y.sum(-1) == 1)) | missing).all()):
@@ -244,9 +240,7 @@ class Softmax(Likelihood):
         p = self.num_outputs
         if mean.shape != (num_rows, p) or variance.shape != (num_rows, p, p):
             raise InputError(
-                f"The latent mean and covariance have shapes {tuple(mean.shape)} and {tuple(variance.shape)}, expected "
-                f"({num_rows}, {p}) and ({num_rows}, {p}, {p}), as softmax couples the outputs. Predict with "
-                "cov='output'."
+                f"The latent mean and covariance have shapes {tuple(mean.shape)} and {tuple(variance.shape)}, expected ({num_rows}, {p}) and ({num_rows}, {p}, {p}), as softmax couples the outputs. Predict with cov='output'."
             )
         return mean.double(), variance.double()
 

@@ -2,54 +2,48 @@
 
 Poisson: E log p(y | f) = y m − e^{m + v/2} − log y!. Negative binomial with Var[y | f] = μ + α μ² and r = 1/α: E log
 p(y | f) = log Γ(y + r)/Γ(r) y! + y (m − log r) − (y + r) E log(1 + e^{f − log r}), to 1e-8 at every variance and α ≥
-1e-6. `count_cdf` and `log_expected` integrate the predictive distribution over f.
+1e-6. `count_cdf` integrates the predictive distribution over f.
 """
 
 from __future__ import annotations
-
-import math
-from abc import abstractmethod
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from scipy.special import betainc, gammaincc, ndtr, polygamma
 from torch import Tensor
 
-from ovkgp.inference.likelihoods.base import EntrywiseLikelihood, check_outputs, marginal_variance, reject_values
+from ovkgp.inference.likelihoods.base import (
+    EntrywiseLikelihood,
+    check_outputs,
+    marginal_variance,
+    parameter_property,
+    reject_values,
+)
 from ovkgp.inference.likelihoods.prediction import MAX_COUNT, count_quantile
 from ovkgp.inference.likelihoods.quadrature import (
     BLOCK_ENTRIES,
     HERMITE_NODES,
+    MAX_LOG_DROP,
+    MAX_NODES,
     expected_softplus,
     hermite_rule,
+    log_expected,
     softplus,
 )
 
 LARGE_SHAPE = 1e3
-"""Above it log Γ(y + r) − log Γ(r) is Stirling's series, whose next term is below 1e-11; a direct difference loses
-digits."""
-MAX_LOG_DROP = 34.0  # nodes cover the range in which a log density is less than this below its mode: e^{−34} = 2e-15
+"""Above it log Γ(y + r) − log Γ(r) is Stirling's series to 1e-11, as a direct difference loses digits."""
 MIN_CDF_NODES, CDF_STEP = 64, 0.3
-MIN_DENSITY_NODES, DENSITY_STEP = 128, 0.4
-MAX_NODES = 4096
-NUM_BISECTIONS = 60
-GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
-
-LogIntegrand = Callable[[Tensor], Tensor]
 
 
 class CountLikelihood(EntrywiseLikelihood):
     """y ∈ {0, 1, 2, …} with E[y | f] = e^f.
 
-    A mean that overflows (m + v/2 > 709) gives an expectation of −∞ and infinite moments, not NaN: optimizers treat
-    that as a failed step.
+    `dispersion` is α (p,), or None if it is zero. A mean that overflows (m + v/2 > 709) gives an expectation of −∞ and
+    infinite moments, not NaN: optimizers treat that as a failed step.
     """
 
-    @property
-    @abstractmethod
-    def _dispersion(self) -> Tensor | None:
-        """Dispersion α (p,), or None if it is zero."""
+    dispersion: Tensor | None = None
 
     def check(self, Y: Tensor, first_output: int = 0) -> None:
         Y = check_outputs(Y, self.num_outputs)
@@ -59,14 +53,14 @@ class CountLikelihood(EntrywiseLikelihood):
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Compute E[y] = M = e^{m + v/2} and Var[y] = M + M² (e^v − 1) + α M² e^v."""
         mean, variance = mean.double(), marginal_variance(mean, variance)
-        average, dispersion = (mean + variance / 2).exp(), self._dispersion
+        average, dispersion = (mean + variance / 2).exp(), self.dispersion
         factor = torch.expm1(variance) + (0.0 if dispersion is None else dispersion * variance.exp())
         return average, average + (average.square() * factor).where(factor > 0, 0.0)
 
     @torch.no_grad()
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """Compute P(Y ≤ y) on the CPU (`count_cdf`)."""
-        dispersion = () if self._dispersion is None else (self._dispersion,)
+        dispersion = () if self.dispersion is None else (self.dispersion,)
         tensors = y.double(), mean.double(), marginal_variance(mean, variance), *dispersion
         return torch.from_numpy(count_cdf(*(tensor.detach().cpu().numpy() for tensor in tensors))).to(mean.device)
 
@@ -114,7 +108,6 @@ class Poisson(CountLikelihood):
     """
 
     name = "poisson"
-    _dispersion = None
 
     def entry_log_density(self, y: Tensor, f: Tensor) -> Tensor:
         return y * f - f.exp() - torch.lgamma(y + 1)
@@ -157,23 +150,11 @@ class NegativeBinomial(CountLikelihood):
     """
 
     name = "negative_binomial"
+    dispersion = parameter_property("dispersion", "Dispersion α (p,).")
 
     def __init__(self, num_outputs: int, dispersion=None):
         super().__init__(num_outputs)
         self._add_parameter("dispersion", dispersion, initial=0.3)
-
-    @property
-    def dispersion(self) -> Tensor:
-        """Dispersion α (p,)."""
-        return self._get_value("dispersion")
-
-    @dispersion.setter
-    def dispersion(self, value) -> None:
-        self._set_value("dispersion", value)
-
-    @property
-    def _dispersion(self) -> Tensor:
-        return self.dispersion
 
     def entry_log_density(self, y: Tensor, f: Tensor) -> Tensor:
         shape = 1 / self.dispersion
@@ -198,8 +179,7 @@ class NegativeBinomial(CountLikelihood):
 
     @torch.no_grad()
     def start(self, Y: Tensor) -> None:
-        """Set a tenth of the moment estimate for constant f, as most of the variance may come from the latent
-        function."""
+        """Set a tenth of the moment estimate for constant f, as most of the variance may come from f."""
         if self._is_trained("dispersion"):
             Y = check_outputs(Y, self.num_outputs)
             mean = Y.nanmean(0)
@@ -273,8 +253,7 @@ def _cdf_over_threshold(a: np.ndarray, mean: np.ndarray, std: np.ndarray, shape:
 
 
 def _log_gamma_range(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bound the distances d from the mode of log Gamma(a) at which its log density drops, a (e^d − 1 − d), by
-    `MAX_LOG_DROP`."""
+    """Bound the distances d from the mode of log Gamma(a) at which its log density drops by `MAX_LOG_DROP`."""
     c = MAX_LOG_DROP / a
     return -(c + np.sqrt(2 * c)), np.log1p(c + np.sqrt(2 * c))
 
@@ -287,54 +266,3 @@ def _log_drop(d: np.ndarray, a: np.ndarray, shape: np.ndarray) -> np.ndarray:
     near = np.log1p(fraction * np.expm1(np.minimum(d, 30.0)))
     far = d + np.log(fraction + (1 - fraction) * np.exp(-np.maximum(d, 30.0)))
     return (a + shape) * np.where(d < 30, near, far) - a * d
-
-
-@torch.no_grad()
-def log_expected(function: LogIntegrand, mean: Tensor, std: Tensor) -> Tensor:
-    """Compute log E e^{g(f)} for f ~ N(mean, std²), elementwise; −∞ where g is −∞ at the mean.
-
-    `function` is g: elementwise, concave, and analytic within a distance of about π/2 of the real line (or of the width
-    of its peak, if narrower). It is evaluated 128 times per entry, 2.5 times the width of the integrand in f if that is
-    more (at most 4096), and about 250 times to locate the integrand.
-    """
-
-    def log_integrand(z: Tensor) -> Tensor:
-        return function(mean + std * z) - z.square() / 2
-
-    peak = _find_peak(log_integrand, mean)
-    level = log_integrand(peak) - MAX_LOG_DROP
-    reach = torch.full_like(mean, math.sqrt(2 * MAX_LOG_DROP))  # −z²/2 alone drops by this much there
-    low, high = (_find_edge(log_integrand, level, peak, side * reach) for side in (-1, 1))
-    widest = float(((high - low) * std).amax()) if mean.numel() else 0.0
-    count = min(max(MIN_DENSITY_NODES, math.ceil(widest / DENSITY_STEP)), MAX_NODES)
-    total = torch.full_like(mean, -torch.inf)
-    for node in torch.linspace(0, 1, count, dtype=torch.float64).tolist():
-        total = torch.logaddexp(total, log_integrand(low + (high - low) * node))
-    return total + ((high - low) / (count - 1)).log() - math.log(2 * math.pi) / 2
-
-
-def _find_peak(log_integrand: LogIntegrand, like: Tensor) -> Tensor:
-    """Find the maximum of a concave function: double a bracket, then golden section search."""
-    width, inside = torch.ones_like(like), log_integrand(torch.zeros_like(like))
-    while bool(
-        (outside := (log_integrand(width) > inside) | (log_integrand(-width) > inside))
-        .logical_and(inside > -torch.inf)
-        .any()
-    ):
-        width = torch.where(outside, 2 * width, width)
-    low, high = -width, width
-    for _ in range(NUM_BISECTIONS):
-        left, right = high - GOLDEN_RATIO * (high - low), low + GOLDEN_RATIO * (high - low)
-        is_left = log_integrand(left) >= log_integrand(right)
-        low, high = torch.where(is_left, low, left), torch.where(is_left, right, high)
-    return (low + high) / 2
-
-
-def _find_edge(log_integrand: LogIntegrand, level: Tensor, peak: Tensor, reach: Tensor) -> Tensor:
-    """Find where a concave function drops to `level`, between its peak and a distance `reach` from it."""
-    inside, outside = torch.zeros_like(reach), reach
-    for _ in range(NUM_BISECTIONS):
-        middle = (inside + outside) / 2
-        above = log_integrand(peak + middle) > level
-        inside, outside = torch.where(above, middle, inside), torch.where(above, outside, middle)
-    return peak + outside

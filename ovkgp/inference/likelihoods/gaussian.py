@@ -18,7 +18,6 @@ from ovkgp.inference.likelihoods.base import (
     check_outputs,
     marginal_variance,
     observed_entries,
-    reject_values,
 )
 from ovkgp.inference.likelihoods.location import column_statistic, column_std
 from ovkgp.inference.likelihoods.prediction import check_level
@@ -70,9 +69,6 @@ class Gaussian(Likelihood):
     def noise(self) -> Tensor:
         """Σ in the form of the option `noise`: a scalar, (p,) or (p, p)."""
         return self.noise_model.value
-
-    def check(self, Y: Tensor, first_output: int = 0) -> None:
-        reject_values(check_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers", first_output)
 
     def log_density(self, Y: Tensor, F: Tensor, noise: Tensor | None = None) -> Tensor:
         Y, F = check_outputs(Y, self.num_outputs), F.double()
@@ -135,9 +131,8 @@ class Gaussian(Likelihood):
     def start(self, Y: Tensor) -> None:
         """Set trained noise to a tenth of each output's variance."""
         if self.noise_model.is_trained:
-            self.noise_model.set(
-                INITIAL_NOISE_FRACTION * column_std(check_outputs(Y, self.num_outputs), robust=False).square()
-            )
+            std = column_std(check_outputs(Y, self.num_outputs), robust=False)
+            self.noise_model.set(INITIAL_NOISE_FRACTION * std.square())
 
     def initial_latent(self, Y: Tensor) -> Tensor:
         return column_statistic(check_outputs(Y, self.num_outputs), torch.nanmean)
@@ -161,8 +156,7 @@ class Gaussian(Likelihood):
         Y = check_outputs(Y, self.num_outputs)
         if mean.shape != Y.shape or variance.shape != (*Y.shape, Y.shape[1]):
             raise InputError(
-                f"The latent mean and covariance have shapes {tuple(mean.shape)} and {tuple(variance.shape)}, expected "
-                f"{tuple(Y.shape)} and {(*Y.shape, Y.shape[1])}, as full noise couples the outputs."
+                f"The latent mean and covariance have shapes {tuple(mean.shape)} and {tuple(variance.shape)}, expected {tuple(Y.shape)} and {(*Y.shape, Y.shape[1])}, as full noise couples the outputs."
             )
         observed = ~torch.isnan(Y)
         return *self._rows(observed, noise), torch.where(observed, Y - mean.double(), 0.0)

@@ -22,7 +22,7 @@ from ovkgp.inference.likelihoods.base import (
     EntrywiseLikelihood,
     check_outputs,
     marginal_variance,
-    reject_values,
+    parameter_property,
 )
 from ovkgp.inference.likelihoods.prediction import continuous_quantile
 from ovkgp.inference.likelihoods.quadrature import (
@@ -41,28 +41,19 @@ INFINITE_UNIT_VARIANCE = 3.0  # replacement of an infinite noise variance at uni
 MIN_DF = 2.0  # lower bound of trained degrees of freedom, above which a new observation has a variance
 INITIAL_DF = 5.0
 LARGE_DF = 1e3
-"""Above it log Γ((ν+1)/2) − log Γ(ν/2) is a series, whose next term is below 1e-16; a direct difference loses
-digits."""
+"""Above it log Γ((ν+1)/2) − log Γ(ν/2) is a series to 1e-16, as a direct difference loses digits."""
 MIN_PRECISION_NODES, PRECISION_STEP, PRECISION_TAIL = 64, 0.35, 1e-12
-"""Quadrature over the precision of the t distribution: least number of nodes, largest step in log τ, omitted tail
-probability."""
+"""Quadrature over the precision τ: minimum number of nodes, largest step in log τ, and omitted tail probability."""
 
 
 class LocationLikelihood(EntrywiseLikelihood):
     """y = f + s·e with a scale s per output, fixed if given and trained if None."""
 
+    scale = parameter_property("scale", "Scale s (p,), in the units of the outputs.")
+
     def __init__(self, num_outputs: int, scale=None):
         super().__init__(num_outputs)
         self._add_parameter("scale", scale, initial=0.3)
-
-    @property
-    def scale(self) -> Tensor:
-        """Scale s (p,), in the units of the outputs."""
-        return self._get_value("scale")
-
-    @scale.setter
-    def scale(self, value) -> None:
-        self._set_value("scale", value)
 
     @property
     def is_real(self) -> Tensor:
@@ -71,9 +62,6 @@ class LocationLikelihood(EntrywiseLikelihood):
     @abstractmethod
     def unit_moments(self) -> tuple[Tensor, Tensor]:
         """Compute E[e] and Var[e] at scale one, (p,)."""
-
-    def check(self, Y: Tensor, first_output: int = 0) -> None:
-        reject_values(check_outputs(Y, self.num_outputs), torch.isinf(Y), self.name, "finite numbers", first_output)
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         (shift, noise), mean = self.unit_moments(), mean.double()
@@ -134,19 +122,11 @@ class StudentT(LocationLikelihood):
     """
 
     name = "student_t"
+    df = parameter_property("df", "Degrees of freedom ν (p,).")
 
     def __init__(self, num_outputs: int, scale=None, df=None):
         super().__init__(num_outputs, scale)
         self._add_parameter("df", df, initial=INITIAL_DF, lower=MIN_DF if df is None else 0.0)
-
-    @property
-    def df(self) -> Tensor:
-        """Degrees of freedom ν (p,)."""
-        return self._get_value("df")
-
-    @df.setter
-    def df(self, value) -> None:
-        self._set_value("df", value)
 
     def entry_log_density(self, y: Tensor, f: Tensor) -> Tensor:
         residual = (y - f) / (self.scale * self.df.sqrt())
@@ -168,8 +148,7 @@ class StudentT(LocationLikelihood):
 
     @torch.no_grad()
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Compute E Φ((y − m) / √(v + s²/τ)) over the precision τ ~ Gamma(ν/2, ν/2) of the t distribution as a normal
-        mixture."""
+        """Compute E Φ((y − m) / √(v + s²/τ)) over the precision τ ~ Gamma(ν/2, ν/2) of a normal mixture."""
         gap, output = y.double() - mean.double(), torch.arange(self.num_outputs, device=mean.device)
         precision, weights = (part.to(mean.device) for part in _precision_rule(self.df.detach().cpu().numpy()))
         noise = self.scale.square().unsqueeze(-1) / precision
@@ -183,8 +162,7 @@ class StudentT(LocationLikelihood):
 
     @torch.no_grad()
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Compute log E N(y; m, v + s²/τ) over the precision τ, with nodes that cover its posterior given a gross
-        error."""
+        """Compute log E N(y; m, v + s²/τ) over the precision τ."""
         mean = mean.double()
         gap, variance = torch.broadcast_tensors(y.double() - mean, marginal_variance(mean, variance))
         residual = (gap / self.scale).nan_to_num()
@@ -294,8 +272,7 @@ class Huber(LocationLikelihood):
 
     @torch.no_grad()
     def log_predictive(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Add up the middle of the noise, a normal density times a normal probability, and its two exponential
-        tails."""
+        """Add up the middle, a normal density times a normal probability, and the two exponential tails."""
         gap, std = self._standardize(y.double(), mean.double(), marginal_variance(mean, variance))
         kappa, total, size = self.kappa, 1 + std.square(), gap.abs()
         low, high = ((end - size / total) * total.sqrt() / std for end in (-kappa, kappa))
@@ -321,8 +298,7 @@ def column_statistic(Y: Tensor, statistic: Callable[..., Tensor]) -> Tensor:
 
 
 def column_std(Y: Tensor, robust: bool = True) -> Tensor:
-    """Compute the standard deviation (p,) of each column, if `robust` by the nonzero median absolute deviation. 1 if
-    constant."""
+    """Compute the standard deviation (p,) of each column, 1 if constant; if `robust`, by a nonzero median deviation."""
     std = (Y - Y.nanmean(0)).square().nanmean(0).sqrt()
     if robust:
         deviation = NORMAL_MAD * (Y - Y.nanmedian(0).values).abs().nanmedian(0).values
@@ -331,8 +307,7 @@ def column_std(Y: Tensor, robust: bool = True) -> Tensor:
 
 
 def _precision_rule(df: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Compute nodes τ and weights (p, N) of Gamma(ν/2, ν/2): the trapezoidal rule in log τ between two extreme
-    quantiles."""
+    """Compute nodes τ and weights (p, N) of Gamma(ν/2, ν/2) by the trapezoidal rule in log τ."""
     half = df[:, None] / 2
     # for a small shape a the lower quantile, (tail · Γ(a + 1))^{1/a}, underflows
     direct = np.log(gammaincinv(np.maximum(half, 0.5), PRECISION_TAIL))
@@ -345,16 +320,14 @@ def _precision_rule(df: np.ndarray) -> tuple[Tensor, Tensor]:
 
 
 def _precision_grid(df: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute nodes t = log τ and their log weights, (…, m, p, N), that cover both the prior of τ, Gamma(ν/2, ν/2), and
-    its posterior given a residual r (…, m, p) at unit scale, Gamma((ν+1)/2, (ν + r²)/2)."""
+    """Compute nodes log τ and log weights (…, m, p, N) that cover the prior of τ and its posterior given a residual."""
+    # the prior is Gamma(ν/2, ν/2), the posterior given r (…, m, p) at unit scale Gamma((ν+1)/2, (ν + r²)/2)
     half, residual = df.detach().cpu().numpy() / 2, residual.detach().cpu().numpy()
     posterior_low = gammaincinv(half + 0.5, PRECISION_TAIL) / (half + residual**2 / 2)
     low = np.log(np.minimum(gammaincinv(half, PRECISION_TAIL) / half, posterior_low))
     high = np.log(gammainccinv(half, PRECISION_TAIL) / half)
-    steps = (high - low) / np.minimum(
-        PRECISION_STEP, 1 / np.sqrt(half + 0.5)
-    )  # at most the narrower distribution's width
-    count = max(MIN_PRECISION_NODES, int(np.ceil(steps.max(initial=0.0))))
+    largest = np.minimum(PRECISION_STEP, 1 / np.sqrt(half + 0.5))  # at most the narrower distribution's width
+    count = max(MIN_PRECISION_NODES, int(np.ceil(((high - low) / largest).max(initial=0.0))))
     t = low[..., None] + (high - low)[..., None] * np.linspace(0.0, 1.0, count)
     half, step = half[:, None], (high - low)[..., None] / (count - 1)
     log_density = half * (t + np.log(half)) - half * np.exp(t) - gammaln(half)
@@ -374,8 +347,7 @@ def log_normal_interval(low: Tensor, high: Tensor) -> Tensor:
 
 
 def bivariate_cdf(h: float, k: Tensor, correlation: Tensor, complement: Tensor) -> Tensor:
-    """Compute P(X ≤ h, Y ≤ k) of standard normals with correlation ρ > 0 and its complement √(1 − ρ²), by Owen's T
-    function."""
+    """Compute P(X ≤ h, Y ≤ k) of normals with correlation ρ > 0 and complement √(1 − ρ²), by Owen's T function."""
     k, rho, rest = (part.cpu().numpy() for part in (k, correlation, complement))
     k = np.where(k == 0, 1e-300, k)  # the formula divides by k; the function is continuous there
     with np.errstate(over="ignore"):  # T(h, ±∞) is defined

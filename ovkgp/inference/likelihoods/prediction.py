@@ -92,16 +92,13 @@ class LikelihoodPrediction(Prediction):
     @property
     def distribution(self) -> MultitaskMultivariateNormal:
         raise OptionError(
-            f"distribution is not supported with a {self.likelihood.name} likelihood, whose observations are not "
-            "normal. Use `mean`, `quantile` and `cdf`, or predict(X, noise=False) for the normal distribution of the "
-            "latent function."
+            f"distribution is not supported with a {self.likelihood.name} likelihood, whose observations are not normal. Use `mean`, `quantile` and `cdf`, or predict(X, noise=False) for the normal distribution of the latent function."
         )
 
     def _mean_only(self) -> Tensor:
         if not bool(self.likelihood.is_real.all()):
             raise OptionError(
-                f"The mean of a {self.likelihood.name} observation depends on the latent variance. Use "
-                f'predict(X, cov="{self.likelihood.predicts_from}").'
+                f'The mean of a {self.likelihood.name} observation depends on the latent variance. Use predict(X, cov="{self.likelihood.predicts_from}").'
             )
         return self.likelihood.moments(self.latent.mean, torch.zeros_like(self.latent.mean))[0]
 
@@ -118,9 +115,9 @@ class LikelihoodPrediction(Prediction):
         latent = self.latent
         if self.likelihood.predicts_from == "diag":
             return latent.mean, latent.variance
-        return latent.mean, select_form(
-            latent.cov, latent.mean.shape[1], "output"
-        ) if latent.form == "full" else latent.cov
+        if latent.form == "full":
+            return latent.mean, select_form(latent.cov, latent.mean.shape[1], "output")
+        return latent.mean, latent.cov
 
     def __repr__(self) -> str:
         return f"LikelihoodPrediction(mean={tuple(self.mean.shape)}, likelihood={self.likelihood.name!r})"
@@ -135,8 +132,7 @@ def check_level(q: float) -> float:
 
 @torch.no_grad()
 def continuous_quantile(cdf: Callable[[Tensor], Tensor], q: float, center: Tensor, scale: Tensor) -> Tensor:
-    """Solve cdf(y) = q for y (m, p), in about 10 to 20 calls; `center` and `scale` (m, p) describe the distributions
-    roughly."""
+    """Solve cdf(y) = q for y (m, p), in about 10 to 20 calls, from a rough `center` and `scale` (m, p)."""
     target = torch.special.ndtri(torch.tensor(check_level(q), dtype=torch.float64)).item()
 
     def score(y: Tensor) -> Tensor:
@@ -180,8 +176,7 @@ def _find_root(score: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, sca
 
 @torch.no_grad()
 def count_quantile(cdf: Callable[[Tensor], Tensor], q: float, guess: Tensor) -> Tensor:
-    """Compute the smallest integer k (m, p) with cdf(k) ≥ q, in about 2 log₂(1 + k) calls; `guess` (m, p) is a typical
-    count."""
+    """Compute the smallest integer k (m, p) with cdf(k) ≥ q, in about 2 log₂(1 + k) calls, from a `guess` (m, p)."""
     q = check_level(q)
     low, high = torch.full_like(guess, -1.0), guess.clamp(1.0, MAX_COUNT).ceil()
     while bool((short := cdf(high) < q).any()):

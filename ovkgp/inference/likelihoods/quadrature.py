@@ -24,9 +24,15 @@ MIN_VARIANCE = 1e-14
 BROAD_VARIANCE = 2.25  # variance above which logistic functions are integrated over a logistic variable instead of f
 LOGISTIC_STEP, LOGISTIC_STEPS = 0.6, 60
 LOG1P_STEP, LOG1P_LAST, LOG1P_TAIL = 0.4, 3.3, 1e-5
-"""Trapezoidal rule of log(1 + u²) in log t: its step, last node, and the product of the first t and the largest 1 +
-u²."""
-PROBIT_STEP, PROBIT_REACH, MAX_PROBIT_NODES = 0.7, 8.5, 4096
+"""Trapezoidal rule of log(1 + u²) in log t: step, last node, and the product of the first t and the largest 1 + u²."""
+PROBIT_STEP, PROBIT_REACH = 0.7, 8.5
+MIN_DENSITY_NODES, DENSITY_STEP = 128, 0.4
+MAX_NODES = 4096  # maximum number of nodes of rules whose number grows with the variance
+MAX_LOG_DROP = 34.0  # nodes cover the range in which a log density is less than this below its mode: e^{−34} = 2e-15
+NUM_BISECTIONS = 60
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+
+LogIntegrand = Callable[[Tensor], Tensor]
 
 
 def apply_by_blocks(function: Callable[..., Tensor], nodes_per_row: int, *parts: Tensor) -> Tensor:
@@ -74,7 +80,7 @@ def expected_log_ndtr(mean: Tensor, variance: Tensor) -> Tensor:
     enough up to √v = 168.
     """
     largest = math.sqrt(max(variance.detach().nan_to_num(0.0).amax().item(), 0.0)) if variance.numel() else 0.0
-    count = min(MAX_PROBIT_NODES, 1 + math.ceil(2 * PROBIT_REACH * max(largest / PROBIT_STEP, 2.0)))
+    count = min(MAX_NODES, 1 + math.ceil(2 * PROBIT_REACH * max(largest / PROBIT_STEP, 2.0)))
     nodes = torch.linspace(-PROBIT_REACH, PROBIT_REACH, count, dtype=torch.float64)
     rule = nodes, normal_density(nodes) / normal_density(nodes).sum()
     return _apply_to_entries(lambda m, v: _sum_over_nodes(torch.special.log_ndtr, m, v, rule), count, mean, variance)
@@ -132,6 +138,57 @@ def _by_logistic(function: Callable, smoothed: Callable, mean: Tensor, variance:
     return torch.where(broad, smoothed(mean.unsqueeze(-1) + nodes, std) @ weights, narrow_value)
 
 
+@torch.no_grad()
+def log_expected(function: LogIntegrand, mean: Tensor, std: Tensor) -> Tensor:
+    """Compute log E e^{g(f)} for f ~ N(mean, std²), elementwise; −∞ where g is −∞ at the mean.
+
+    `function` is g: elementwise, concave, and analytic within a distance of about π/2 of the real line (or of the width
+    of its peak, if narrower). It is evaluated 128 times per entry, 2.5 times the width of the integrand in f if that is
+    more (at most 4096), and about 250 times to locate the integrand.
+    """
+
+    def log_integrand(z: Tensor) -> Tensor:
+        return function(mean + std * z) - z.square() / 2
+
+    peak = _find_peak(log_integrand, mean)
+    level = log_integrand(peak) - MAX_LOG_DROP
+    reach = torch.full_like(mean, math.sqrt(2 * MAX_LOG_DROP))  # −z²/2 alone drops by this much there
+    low, high = (_find_edge(log_integrand, level, peak, side * reach) for side in (-1, 1))
+    widest = float(((high - low) * std).amax()) if mean.numel() else 0.0
+    count = min(max(MIN_DENSITY_NODES, math.ceil(widest / DENSITY_STEP)), MAX_NODES)
+    total = torch.full_like(mean, -torch.inf)
+    for node in torch.linspace(0, 1, count, dtype=torch.float64).tolist():
+        total = torch.logaddexp(total, log_integrand(low + (high - low) * node))
+    return total + ((high - low) / (count - 1)).log() - math.log(2 * math.pi) / 2
+
+
+def _find_peak(log_integrand: LogIntegrand, like: Tensor) -> Tensor:
+    """Find the maximum of a concave function: double a bracket, then golden section search."""
+    width, inside = torch.ones_like(like), log_integrand(torch.zeros_like(like))
+    while bool(
+        (outside := (log_integrand(width) > inside) | (log_integrand(-width) > inside))
+        .logical_and(inside > -torch.inf)
+        .any()
+    ):
+        width = torch.where(outside, 2 * width, width)
+    low, high = -width, width
+    for _ in range(NUM_BISECTIONS):
+        left, right = high - GOLDEN_RATIO * (high - low), low + GOLDEN_RATIO * (high - low)
+        is_left = log_integrand(left) >= log_integrand(right)
+        low, high = torch.where(is_left, low, left), torch.where(is_left, right, high)
+    return (low + high) / 2
+
+
+def _find_edge(log_integrand: LogIntegrand, level: Tensor, peak: Tensor, reach: Tensor) -> Tensor:
+    """Find where a concave function drops to `level`, between its peak and a distance `reach` from it."""
+    inside, outside = torch.zeros_like(reach), reach
+    for _ in range(NUM_BISECTIONS):
+        middle = (inside + outside) / 2
+        above = log_integrand(peak + middle) > level
+        inside, outside = torch.where(above, middle, inside), torch.where(above, outside, middle)
+    return peak + outside
+
+
 def _apply_to_entries(
     rule: Callable[[Tensor, Tensor], Tensor], num_nodes: int, mean: Tensor, variance: Tensor
 ) -> Tensor:
@@ -186,8 +243,7 @@ def normal_cdf(z: Tensor) -> Tensor:
 
 
 def tilted_cdf(rate: Tensor, z: Tensor) -> Tensor:
-    """Compute e^{rate²/2 − rate z} Φ(z − rate) for rate ≥ 0 without overflow: the term of an exponential tail in a
-    cdf."""
+    """Compute e^{rate²/2 − rate z} Φ(z − rate) for rate ≥ 0 without overflow: an exponential tail in a cdf."""
     x = rate - z
     left = torch.special.erfcx(x.clamp_min(0.0) / math.sqrt(2)) * torch.exp(-z.square() / 2) / 2
     right = torch.exp(torch.where(x < 0, rate.square() / 2 - rate * z, 0.0)) * torch.special.ndtr(-x)

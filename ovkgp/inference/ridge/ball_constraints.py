@@ -132,9 +132,7 @@ class _Descent:
         return *found[:3], True
 
     def try_step(self, pace: float) -> tuple[Tensor, Tensor, float, bool]:
-        """Return the end of a step from the point extrapolated by `pace`, its product, the change of F, and whether the
-        momentum points against the step.
-        """
+        """Return the end of a step extrapolated by `pace`, its product, the change of F, and whether to restart."""
         at = self.weights + pace * (self.weights - self.before[0])
         product = self.product + pace * (self.product - self.before[1])
         weights = self.balls.project(at - (product - self.quadratic.moment) / self.curvature)

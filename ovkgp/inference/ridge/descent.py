@@ -199,18 +199,16 @@ class AllRows(BlockDescent):
     def __init__(self, model: Model, data: Observations, blocks: FeatureBlocks, preconditioned: bool, combined: bool):
         super().__init__(model, data, blocks, preconditioned)
         self.residual = self.residuals()
-        self.initial_norm = min(
-            self.initial_norm, torch.linalg.vector_norm(self.residual).item()
-        )  # as in `MatrixFreeSystem`
+        size = torch.linalg.vector_norm(self.residual).item()
+        self.initial_norm = min(self.initial_norm, size)  # as in `MatrixFreeSystem`
         self.factors: dict[int, Tensor] = {}
         self.sweeps = Sweeps(self.weights, self.residual) if combined else None
 
     def step(self, index: int, rate: float) -> float:
         products, columns = self.products(index), self.blocks.columns(index)
         gradient = self.weights[columns] - products.adjoint(self.residual)
-        change = -rate * (
-            self._solve(products, index, gradient) if self.preconditioned else self.gradient_scale * gradient
-        )
+        step = self._solve(products, index, gradient) if self.preconditioned else self.gradient_scale * gradient
+        change = -rate * step
         moved = products.forward(change)
         self.weights[columns] += change
         self.residual -= moved

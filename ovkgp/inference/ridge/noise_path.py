@@ -190,10 +190,7 @@ def _decompose(model: Model, data: Observations) -> _Spectrum:
         return _KroneckerSpectrum(model, check_exact_size(data))
     if data.num_observed > MAX_DENSE_ENTRIES:
         raise OptionError(
-            f"A noise path with the exact kernel supports at most {MAX_DENSE_ENTRIES} observed entries unless the "
-            "kernel is "
-            f"separable and the outputs are complete, got {data.num_observed}. Use a feature map, complete outputs or "
-            "fewer rows."
+            f"A noise path with the exact kernel supports at most {MAX_DENSE_ENTRIES} observed entries unless the kernel is separable and the outputs are complete, got {data.num_observed}. Use a feature map, complete outputs or fewer rows."
         )
     return _DenseSpectrum(model, check_exact_size(data))
 
@@ -214,7 +211,7 @@ class _Spectrum(ABC):
 
     @abstractmethod
     def mean(self, X: Tensor, c: float) -> Tensor:
-        """Return the posterior mean (m, p) minus the prior mean."""
+        """Return the posterior mean (m·p,) minus the prior mean."""
 
     def levels(self, multipliers: Tensor, rescale: bool) -> list[tuple[Tensor, ...]]:
         """Return log evidence, leave-one-out error, leave-one-out log density and scale for each noise level."""
@@ -231,7 +228,7 @@ class _Spectrum(ABC):
 
     def means(self, X: Tensor, multipliers: Tensor) -> Tensor:
         prior = self.model.mean(X)
-        return torch.stack([prior + self.mean(X, float(c)) for c in multipliers])
+        return torch.stack([prior + self.mean(X, float(c)).view_as(prior) for c in multipliers])
 
 
 class _KroneckerSpectrum(_Spectrum):
@@ -256,9 +253,7 @@ class _KroneckerSpectrum(_Spectrum):
             yield log_evidence, quadratic, LeaveRowOut.from_deviations(self.data, alpha, *parts)
 
     def mean(self, X: Tensor, c: float) -> Tensor:
-        return (self.model.kernel(X, self.data.X) @ self._alpha(c)[0].flatten()).unflatten(
-            -1, (-1, self.data.num_outputs)
-        )
+        return self.model.kernel(X, self.data.X) @ self._alpha(c)[0].flatten()
 
 
 class _DenseSpectrum(_Spectrum):
@@ -287,8 +282,7 @@ class _DenseSpectrum(_Spectrum):
             yield density, quadratic, LeaveRowOut.from_blocks(self.data, self._alpha(c), (rows / values) @ rows.mT)
 
     def mean(self, X: Tensor, c: float) -> Tensor:
-        alpha = self._alpha(c).flatten()
-        return (self.model.kernel(X, self.data.X) @ alpha).unflatten(-1, (-1, self.data.num_outputs))
+        return self.model.kernel(X, self.data.X) @ self._alpha(c).flatten()
 
 
 class _WeightSpectrum(_Spectrum):
@@ -326,4 +320,4 @@ class _WeightSpectrum(_Spectrum):
         return found
 
     def mean(self, X: Tensor, c: float) -> Tensor:
-        return (self.model.features(X) @ self.system.path_weights(c)).unflatten(-1, (-1, self.data.num_outputs))
+        return self.model.features(X) @ self.system.path_weights(c)

@@ -232,9 +232,7 @@ class LowRankPreconditioner:
 
     @classmethod
     def from_rows(cls, covariance: KroneckerSum, rows: KernelRows) -> LowRankPreconditioner:
-        """Build L by pivoted Cholesky until the remaining variance is small relative to the noise, up to a maximum
-        rank.
-        """
+        """Build L by pivoted Cholesky until the remaining variance is small relative to the noise, or `MAX_RANK`."""
         check_finite(rows.diagonal(), "the diagonal of the kernel")
         rank = min(MAX_RANK, max(MAX_FACTOR_ENTRIES // len(rows), 1))
         return cls(covariance, pivoted_cholesky(rows, rank, RESIDUAL_FRACTION * covariance.noise.min_variance()))
@@ -270,6 +268,5 @@ def default_iterations(size: int, method: str) -> int:
 
 def _needs_factor(feature: str) -> OptionError:
     return OptionError(
-        f"{feature} is not supported by matrix-free solvers, as it requires a factorized matrix. Fit with "
-        'solver="auto" or solver="closed_form".'
+        f'{feature} is not supported by matrix-free solvers, as it requires a factorized matrix. Fit with solver="auto" or solver="closed_form".'
     )

@@ -1,8 +1,6 @@
 """Solvers of kernel ridge regression, which is the posterior mean of a Gaussian process with noise N (BT-67, BT-69).
 
-    dual    (K + N) u = y − m,                    primal    (I + Φᵀ N⁻¹ Φ) θ = Φᵀ N⁻¹ (y − m)
-
-`solve_ridge` runs a named solver. `primal_dual_residual` compares the solutions of both problems for one feature map.
+dual    (K + N) u = y − m,                    primal    (I + Φᵀ N⁻¹ Φ) θ = Φᵀ N⁻¹ (y − m)
 """
 
 from __future__ import annotations
@@ -18,11 +16,9 @@ from torch import Tensor
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
 from ovkgp.features.operators import FeatureOperator
-from ovkgp.inference.algebra.dense import gram, safe_cholesky
 from ovkgp.inference.algebra.iterative import IterativeSolver
 from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
-from ovkgp.inference.algebra.krylov import Quadratic, check_residual, minimize_quadratic, suppress_residual_warnings
-from ovkgp.inference.algebra.preconditioners import SketchedPreconditioner
+from ovkgp.inference.algebra.krylov import check_residual, suppress_residual_warnings
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
@@ -42,13 +38,11 @@ from ovkgp.inference.statistics.accumulation import compute_statistics
 from ovkgp.inference.statistics.weight_space import make_weight_system
 from ovkgp.inference.strategies.exact import MAX_EXACT_ROWS, DenseStrategy, EigenStrategy, row_noise
 from ovkgp.inference.strategies.features import FeatureStrategy
-from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, has_kronecker_form
+from ovkgp.inference.strategies.selection import has_kronecker_form
 from ovkgp.kernels import components
 
 SOLVERS = ("auto", "eigen", "closed_form", "cg", "lbfgs", "doubly_sgd")
 """Names of the solvers. "doubly_sgd" needs a feature map."""
-
-PRIMAL_DUAL_TOLERANCE = 1e-12  # relative residual of the conjugate gradients in `primal_dual_residual`
 
 
 def solve_ridge(
@@ -152,78 +146,6 @@ def solve_ridge(
         return _solve_primal(model, data, solver, options, variance_floor)
 
 
-class PrimalDual(NamedTuple):
-    """Difference between the dual and the primal solution.
-
-    Attributes
-    ----------
-    residual : Tensor of shape (r,)
-        Φᵀu − θ, with u the dual and θ the primal solution.
-    relative : float
-        Norm of the residual divided by the norm of θ.
-    """
-
-    residual: Tensor
-    relative: float
-
-
-def primal_dual_residual(gp: OperatorValuedGP, X, Y, noise=None) -> PrimalDual:
-    """Compute the difference between the weights of the dual solution and those of the primal one.
-
-    Parameters
-    ----------
-    gp : OperatorValuedGP
-        Model with a feature map.
-    X : array-like of shape (n, d)
-        Inputs.
-    Y : array-like of shape (n, p)
-        Outputs. NaN marks a missing output.
-    noise : array-like of shape (n, p) or None, default=None
-        Known noise variances. If None, the model's noise is used.
-
-    Returns
-    -------
-    PrimalDual
-        Residual, which is zero in exact arithmetic, and its relative norm. A large residual shows that the noise is
-        zero to working precision and that neither solution is reliable.
-
-    Raises
-    ------
-    OptionError
-        If the model has no feature map.
-
-    Notes
-    -----
-    Complexity: O((np)³ + r³) up to 5000 entries and features; beyond, conjugate gradients at O(n M p) per iteration.
-
-    References
-    ----------
-    BT-69.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from gpytorch.kernels import RBFKernel
-    >>> from ovkgp.features import ORFF
-    >>> from ovkgp.inference import OperatorValuedGP, primal_dual_residual
-    >>> kernel = RBFKernel(ard_num_dims=1)
-    >>> gp = OperatorValuedGP(kernel, noise=0.1, features=ORFF(kernel, 20, random_state=0))
-    >>> X = torch.linspace(0, 6, 30, dtype=torch.float64).unsqueeze(-1)
-    >>> primal_dual_residual(gp, X, X.sin()).relative < 1e-10
-    True
-    """
-    if gp.features is None:
-        raise OptionError(
-            "primal_dual_residual requires a model with a feature map. Use OperatorValuedGP(kernel, features=ORFF(kernel))."
-        )
-    with torch.no_grad():
-        products = WeightProducts.from_model(gp.frozen().model, gp.observe(X, Y, noise).double())
-        weights = _primal_weights(products)
-        residual = products.adjoint(_dual_coefficients(products)) - weights
-    size = torch.linalg.vector_norm(weights).item()
-    return PrimalDual(residual, torch.linalg.vector_norm(residual).item() / size if size else 0.0)
-
-
 class SolverOptions(NamedTuple):
     """Options of the iterative solvers; see `solve_ridge`."""
 
@@ -240,16 +162,12 @@ def _solve_dual(model: Model, data: Observations, solver: str, options: SolverOp
     """Solve (K + N) u = y − m with the exact kernel."""
     if solver == "doubly_sgd":
         raise OptionError(
-            'solver="doubly_sgd" is not supported with the exact kernel. Use ORFFRidge (a model with '
-            "features=ORFF(kernel)) "
-            'or solver="cg".'
+            'solver="doubly_sgd" is not supported with the exact kernel. Use ORFFRidge (a model with features=ORFF(kernel)) or solver="cg".'
         )
     if solver == "eigen":
         if not has_kronecker_form(model, data):
             raise OptionError(
-                'solver="eigen" requires a separable kernel with one component, complete outputs and the same noise '
-                "at all "
-                'points. Use solver="closed_form", or solver="cg" for many rows.'
+                'solver="eigen" requires a separable kernel with one component, complete outputs and the same noise at all points. Use solver="closed_form", or solver="cg" for many rows.'
             )
         return EigenStrategy().condition(model, data)
     if solver == "closed_form":
@@ -326,9 +244,7 @@ def _check_stein_form(model: Model, data: Observations) -> None:
     if is_product and data.is_complete and data.noise is None:
         return
     raise OptionError(
-        'solver="eigen" requires separable features with one component (φ ⊗ B), complete outputs and the same noise '
-        "at all "
-        'points. Use solver="closed_form", or solver="cg" for many features.'
+        'solver="eigen" requires separable features with one component (φ ⊗ B), complete outputs and the same noise at all points. Use solver="closed_form", or solver="cg" for many features.'
     )
 
 
@@ -338,38 +254,3 @@ def _normal_equations(model: Model, data: Observations):
     parts = model.features, model.mean, model.noise, data
     statistics = compute_statistics(*parts, template=template, layout="whitened", num_landmarks=0)
     return make_weight_system(statistics, template, model.noise.matrix(), model.mean.coefficients.to(data.X.device))
-
-
-def _primal_weights(products: WeightProducts) -> Tensor:
-    """Return θ (r,)."""
-    if products.num_features > MAX_DENSE_ENTRIES:
-        return MatrixFreeSystem(products, tolerance=PRIMAL_DUAL_TOLERANCE).weights
-    return _solve_identity_plus(products.matrix(), products.moment())
-
-
-def _dual_coefficients(products: WeightProducts) -> Tensor:
-    """Return w (n, p) with (ΨΨᵀ + I) w = z, the whitened u: Φᵀu = Ψᵀw."""
-    targets = products.targets()
-    if targets.numel() <= MAX_DENSE_ENTRIES:
-        rows = torch.cat(list(products.whitened_rows()))
-        return _solve_identity_plus(gram(rows.mT), targets.reshape(-1, 1)).view(targets.shape)
-
-    def apply(columns: Tensor) -> Tensor:
-        return columns + products.forward(products.adjoint_columns(columns))
-
-    P = SketchedPreconditioner(apply, targets.numel(), like=targets)
-    quadratic = Quadratic(
-        lambda V: apply(V.squeeze(-1)).unsqueeze(-1),
-        *(lambda V: P.power(V, 1.0), lambda V: P.power(V, 0.5), lambda V: P.power(V, 0.5)),
-        norm=1 + products.trace,
-    )
-    limit = default_iterations(targets.numel(), "cg")
-    return minimize_quadratic(
-        quadratic, targets.reshape(-1, 1, 1), "cg", PRIMAL_DUAL_TOLERANCE, limit
-    ).solution.view_as(targets)
-
-
-def _solve_identity_plus(matrix: Tensor, rhs: Tensor) -> Tensor:
-    """Return (I + matrix)⁻¹ rhs as a vector."""
-    matrix.diagonal().add_(1)
-    return torch.cholesky_solve(rhs, safe_cholesky(matrix)).squeeze(-1)

@@ -54,7 +54,6 @@ class KernelFactor:
             return to_dense(self.kernel(points, self.anchors)).double()
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Return φ (k, r) at points (k, d)."""
         points = as_points(points)
         self._check_columns(points)
         return self._gram(points) @ self.projection
@@ -95,7 +94,6 @@ class FeatureFactor:
         self.features = features
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Return φ (k, r) at points (k, d)."""
         with torch.no_grad():
             return to_dense(self.features(as_points(points)))
 

@@ -20,7 +20,8 @@ from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, KernelProcess, subtract_explained
-from ovkgp.inference.training.initialization import log_prior, parameter_bounds, parameter_scales
+from ovkgp.inference.training.initialization import parameter_bounds, parameter_scales
+from ovkgp.inference.training.log_prior import log_prior
 from ovkgp.inference.training.maximize import maximize
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
 

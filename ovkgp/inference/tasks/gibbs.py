@@ -130,13 +130,8 @@ class _FreeEnergy:
         else:
             first = [initial.mean / self.scale, (initial.variances / self.typical).log()]
         x = torch.stack(first).flatten().numpy()
-        options = {
-            "maxiter": MAX_ITERATIONS,
-            "maxfun": 10 * MAX_ITERATIONS,
-            "maxcor": LBFGS_MEMORY,
-            "ftol": 1e-12,
-            "gtol": 0.0,
-        }
+        limits = {"maxiter": MAX_ITERATIONS, "maxfun": 10 * MAX_ITERATIONS, "maxcor": LBFGS_MEMORY}
+        options = {**limits, "ftol": 1e-12, "gtol": 0.0}
         result = minimize(self, x, jac=True, method="L-BFGS-B", options=options)
         scaled_mean, log_ratios = torch.from_numpy(result.x).view(2, *self.scale.shape)
         return _Minimum(float(result.fun), self.scale * scaled_mean, self.typical * log_ratios.exp())

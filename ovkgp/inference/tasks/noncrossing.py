@@ -57,8 +57,7 @@ def solve_noncrossing(
         raise OptionError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
     if (penalty.inputs.shape[1], penalty.slopes.shape[1]) != (problem.inputs.shape[1], problem.tasks.shape[-1]):
         raise InputError(
-            f"penalty has {penalty.inputs.shape[1]} x {penalty.slopes.shape[1]} coordinates, expected "
-            f"{problem.inputs.shape[1]} x {problem.tasks.shape[-1]} as in problem. Build both with the same factors."
+            f"penalty has {penalty.inputs.shape[1]} x {penalty.slopes.shape[1]} coordinates, expected {problem.inputs.shape[1]} x {problem.tasks.shape[-1]} as in problem. Build both with the same factors."
         )
     check_initial_point("init", init, problem.shape)
     options = {"tolerance": tolerance, "max_iter": max_iter, "verbose": verbose}
@@ -104,9 +103,7 @@ class NonCrossing:
         offset = self.slopes.new_zeros(len(self.slopes)) if self.offset_slopes is None else self.offset_slopes
         if offset.shape != self.slopes.shape[:1] or not bool(torch.isfinite(offset).all()):
             raise InputError(
-                f"offset_slopes must be {len(self.slopes)} finite numbers, one per anchor level, got shape "
-                f"{tuple(offset.shape)}. "
-                "Keep anchor levels away from 0 and 1, where the slope of a normal quantile is infinite."
+                f"offset_slopes must be {len(self.slopes)} finite numbers, one per anchor level, got shape {tuple(offset.shape)}. Keep anchor levels away from 0 and 1, where the slope of a normal quantile is infinite."
             )
         object.__setattr__(self, "offset_slopes", offset)
         if not (math.isfinite(self.lam_nc) and self.lam_nc >= 0):

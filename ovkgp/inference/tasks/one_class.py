@@ -101,9 +101,7 @@ class OneClassProblem:
 
 @dataclass
 class OneClassSolution:
-    """Result of the solver: w (r, m), t (m,), positions C (m,) on the path, a feasible dual (n, m), P, P − D and a
-    report.
-    """
+    """Result of the solver: w (r, m), t (m,), positions C (m,), a feasible dual (n, m), P, P − D and a report."""
 
     weights: Tensor
     thresholds: Tensor

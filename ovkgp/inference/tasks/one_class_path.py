@@ -62,11 +62,7 @@ class OneClassPath:
         C = self._invert(level) if self._levels[-1] <= level else np.inf
         if farthest < C:
             raise InputError(
-                f"No one-class SVM of level {level:.3g} exists: no function of the kernel is positive at all but a "
-                "fraction "
-                f"{self.level_at(farthest):.3g} of the rows. Use a kernel with positive values, such as the Gaussian, "
-                "or larger "
-                "levels."
+                f"No one-class SVM of level {level:.3g} exists: no function of the kernel is positive at all but a fraction {self.level_at(farthest):.3g} of the rows. Use a kernel with positive values, such as the Gaussian, or larger levels."
             )
         return C
 
@@ -298,10 +294,8 @@ def _first_break(b, f, status, margin, bound, rates, slopes) -> tuple[float, int
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         leaving = np.where(status == ABOVE, slopes < 0, (status == BELOW) & (slopes > 0))
         steps[leaving] = ((1 - f) / slopes)[leaving]
-        down, up = (
-            np.where(rates < 0, -b[margin] / rates, np.inf),
-            np.where(rates > 0, (bound - b)[margin] / rates, np.inf),
-        )
+        down = np.where(rates < 0, -b[margin] / rates, np.inf)
+        up = np.where(rates > 0, (bound - b)[margin] / rates, np.inf)
     steps[margin] = np.minimum(down, up)
     k = int(steps.argmin())
     return max(float(steps[k]), 0.0), k

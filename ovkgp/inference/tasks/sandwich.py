@@ -98,12 +98,10 @@ def _sandwich(score: Tensor, curvature: Tensor, part: TaskProblem, density: Tens
     curvatures = curvatures * max(1 - freedom / count, MIN_RESIDUAL_FRACTION)
     rows, columns = P.T @ score @ P, Q.T @ _task_score(loss.nodes, loss.weights, tasks) @ Q
     temperature = rows.trace() * columns.trace() / (lam * curvatures.sum())
-    observed = max(
-        1, int((curvatures.amax(-1) > MIN_CURVATURE_RATIO * lam).sum())
-    )  # the last ones, as eigenvalues increase
-    return Sandwich(
-        P, Q, curvatures, _root(rows[-observed:, -observed:]), _root(columns), lam, float(temperature), freedom
-    )
+    informative = curvatures.amax(-1) > MIN_CURVATURE_RATIO * lam  # the last ones, as eigenvalues increase
+    observed = max(1, int(informative.sum()))
+    roots = _root(rows[-observed:, -observed:]), _root(columns)
+    return Sandwich(P, Q, curvatures, *roots, lam, float(temperature), freedom)
 
 
 def _task_score(levels: Tensor, weights: Tensor, tasks: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Initial values, bounds, scales and priors of the hyperparameters of a model, taken from its data.
 
-A prior is a density p(θ) of a constrained value θ. Training adds Σ log p(θ) (`log_prior`) to the evidence, as GPyTorch
-does; samplers need the density of the raw parameters, see `ovkgp.inference.training.log_prior`.
+A prior is a density p(θ) of a constrained value θ; `ovkgp.inference.training.log_prior` evaluates it.
 """
 
 from __future__ import annotations
@@ -36,10 +35,8 @@ from ovkgp.inference.training.prior_sites import (
     Units,
     get_variances,
     log_normal,
-    move_prior,
     normal,
     output_covariance,
-    prior_sites,
     set_variances,
     subsample,
 )
@@ -275,13 +272,3 @@ def _register_mean_priors(mean, center: Tensor, units: Units, registry: PriorReg
         if inner.bias is not None:
             registry.add(inner, "bias", normal(joint_center, joint_std * constant_std[0] / std[0]))
     register_remaining_priors(mean, registry, units.variance.sqrt())
-
-
-def log_prior(module: torch.nn.Module) -> Tensor:
-    """Return Σ log p(θ) of constrained values over all priors on a module and inside it, each once; 0 if none."""
-    total = torch.zeros((), dtype=torch.float64)
-    for site in prior_sites(module):  # visits a shared module once, where `named_priors` counts it twice
-        value = site.read(site.module)
-        move_prior(site.prior, value.device)
-        total = total.to(value.device) + site.prior.log_prob(value).sum()
-    return total

@@ -1,5 +1,7 @@
-"""Log density of raw parameters under their priors, Σ log p(θ) + log |dθ / d raw|, with torch and with NumPy.
+"""Log density of hyperparameters under their priors, with torch and with NumPy.
 
+Training adds Σ log p(θ) of constrained values (`log_prior`) to the evidence, as GPyTorch does. Samplers use the density of the
+raw parameters, Σ log p(θ) + log |dθ / d raw| (`RawLogPrior`).
 A log-normal prior of a variance exp(2s) is, as a density of the trained s, log N(2s | loc, scale) + log 2.
 """
 
@@ -18,11 +20,21 @@ from torch.nn.functional import logsigmoid, softplus
 
 from ovkgp.inference.training.covariance_prior import CovariancePrior
 from ovkgp.inference.training.numpy_values import CholeskyOutputs, NoAnalyticForm, NumpyVector
-from ovkgp.inference.training.prior_sites import PriorSite, get_variances, move_prior, trained_sites
+from ovkgp.inference.training.prior_sites import PriorSite, get_variances, move_prior, prior_sites, trained_sites
 
 LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
 
 Term = Callable[[], Tensor]
+
+
+def log_prior(module: torch.nn.Module) -> Tensor:
+    """Return Σ log p(θ) of constrained values over all priors on a module and inside it, each once; 0 if none."""
+    total = torch.zeros((), dtype=torch.float64)
+    for site in prior_sites(module):  # visits a shared module once, where `named_priors` counts it twice
+        value = site.read(site.module)
+        move_prior(site.prior, value.device)
+        total = total.to(value.device) + site.prior.log_prob(value).sum()
+    return total
 
 
 class RawLogPrior:

@@ -249,11 +249,12 @@ class _Training:
 
     def failure(self, x: np.ndarray) -> FactorizationError:
         self.vector.set(x)
-        values = ", ".join(f"{name} = {_short(value)}" for name, value in self.vector.values().items())
+        last = self.evaluator.last_failure
         return FactorizationError(
-            f"The objective could not be evaluated at any initial state, nor at {MAX_INITIAL_DRAWS} perturbations of the "
-            f"first, {values}. The last failure: {self.evaluator.last_failure}. Check the data for duplicates and extreme "
-            "scales, change the initial values, or increase the noise."
+            f"The objective could not be evaluated at any initial state, nor at {MAX_INITIAL_DRAWS} perturbations of the first. "
+            f"The last failure: {str(getattr(last, 'problem', last)).rstrip('.')}. Check the data for duplicates and extreme scales, "
+            "change the initial values, or increase the noise.",
+            getattr(last, "hyperparameters", None) or self.vector.values(),
         )
 
 
@@ -273,12 +274,6 @@ def _best(results: list[dict]) -> dict | None:
     return max(results, key=key, default=None)
 
 
-def _short(value: Tensor) -> str:
-    numbers = [f"{number:.4g}" for number in value.reshape(-1)[:8].tolist()]
-    more = ", …" if value.numel() > 8 else ""
-    return numbers[0] if value.dim() == 0 else f"[{', '.join(numbers)}{more}]"
-
-
 def can_train_independently(gp) -> bool:
     """Return whether no parameter is shared between outputs."""
     is_noise_separate = gp.noise_model.kind == "per_output" or not gp.noise_model.is_trained
@@ -291,7 +286,12 @@ def train_independently(gp, data: Observations, **options) -> None:
     for a in range(gp.num_outputs):
         alone = _output_gp(gp, a)
         part = data.output(a)
-        alone.fit(part.X, part.Y, part.noise, **options)
+        try:
+            alone.fit(part.X, part.Y, part.noise, **options)
+        except FactorizationError as error:
+            values = error.hyperparameters or {}
+            names = {name: f"noise_{a}" if name == "noise" else f"{a}.{name}" for name in values}
+            raise FactorizationError(error.problem, {names[name]: values[name] for name in values}) from error
         _copy_back(gp, alone, a)
         gp.fit_report_ = alone.fit_report_
         if gp.fit_report_.interrupted:

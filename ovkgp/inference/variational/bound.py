@@ -25,8 +25,7 @@ from ovkgp.inference.variational.inducing import InducingPoints
 from ovkgp.inference.variational.rows import Basis, Rows, entries_per_row, make_rows
 
 MAX_CACHED_ENTRIES = 20 * CHUNK_ENTRIES
-"""Maximum number of feature values (160 MB) that are cached between natural steps; beyond, they are computed at every
-pass."""
+"""Maximum number of feature values (160 MB) cached between natural steps; more are computed at every pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +126,7 @@ class VariationalBound:
         return self.make_chunk(self.data) if self.data.num_rows <= self.chunk_rows else None
 
     def value(self, q: WeightGaussian, single_chunk: RowChunk | None = None) -> Tensor:
-        """Compute the ELBO, differentiable in the hyperparameters at this q, reusing the features of `single_chunk` if
-        given."""
+        """Compute the ELBO at this q, differentiable in the hyperparameters; features of `single_chunk` are reused."""
         single_chunk = self.make_single_chunk() if single_chunk is None else single_chunk
         if single_chunk is not None:
             return self.expected(single_chunk.rotate(q.basis), q) - q.divergence

@@ -125,8 +125,7 @@ class WeightGaussian:
         return found if self.frame is None else self.frame.to_weights(found)
 
     def move_precision(self, diagonal: Tensor, block: Tensor, step_size: float) -> WeightGaussian:
-        """Move the precision to (1 − ρ) S⁻¹ + ρ target, with the same mean; the target is a diagonal (r,) and a block
-        (k, k).
+        """Move the precision to (1 − ρ) S⁻¹ + ρ target, a diagonal (r,) and a block (k, k); the mean stays.
 
         Raises FactorizationError if the result is not positive definite.
         """
@@ -156,10 +155,8 @@ class WeightGaussian:
         if any.
         """
         rotations = [new.mT @ old for new, old in zip(basis, self.basis or _identities(basis), strict=True)]
-        mean, precision = (
-            _apply(rotations, self.mean),
-            _apply([rotation.square() for rotation in rotations], self._diagonal()),
-        )
+        mean = _apply(rotations, self.mean)
+        precision = _apply([rotation.square() for rotation in rotations], self._diagonal())
         if frame is None:
             return replace(self, mean=mean, precision=precision, basis=basis)
         on_diagonal, on_block = frame.restrict(precision, precision.unsqueeze(-1) * frame.probes)
@@ -176,12 +173,9 @@ class WeightGaussian:
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors from which `from_tensors` restores q exactly."""
         own = {name: getattr(self, name) for name in ("mean", "precision", "chol")}
-        parts = {f"basis.{i}": part for i, part in enumerate(self.basis)}
-        return {
-            **own,
-            **parts,
-            **({} if self.frame is None else {f"frame.{n}": getattr(self.frame, n) for n in FRAME_FIELDS}),
-        }
+        basis = {f"basis.{i}": part for i, part in enumerate(self.basis)}
+        frame = {} if self.frame is None else {f"frame.{name}": getattr(self.frame, name) for name in FRAME_FIELDS}
+        return own | basis | frame
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> WeightGaussian:
@@ -200,8 +194,7 @@ def prior_weights(num_weights: int, rank: int, device: torch.device | None = Non
 
 
 def family_rank(family: str, rank: int | None, num_weights: int) -> int:
-    """Return the size of a family's dense block: r for "full", 0 for "mean_field", `rank` (at most r) for
-    "low_rank"."""
+    """Return the size of the dense block: r for "full", 0 for "mean_field", `rank` (at most r) for "low_rank"."""
     check_family(family, rank)
     if family == "auto":
         family = "full" if num_weights <= MAX_FULL_WEIGHTS else "mean_field"
@@ -280,8 +273,7 @@ class Frame:
         return self.reflect(self.scale * gradient)
 
     def restrict(self, diagonal: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
-        """Express a symmetric M in the coordinates z: its diagonal (r,), valid outside `index`, and its block (k, k) on
-        it.
+        """Express a symmetric M in the coordinates z: its diagonal (r,), valid outside `index`, and block (k, k) on it.
 
         `diagonal` (r,) is that of M, `products` (r, 2k) is M times `probes`. The result is linear in M.
         """
@@ -289,9 +281,8 @@ class Frame:
         by_normals, by_directions = products[:, :k], products[:, k:]
         inner = self.probes[:, :k].mT @ by_normals
         cross = 2 * self.scale.unsqueeze(-1) * by_normals - self.solved_normals @ inner
-        return self.scale.square() * diagonal - (self.solved_normals * cross).sum(1), self.probes[
-            :, k:
-        ].mT @ by_directions
+        on_diagonal = self.scale.square() * diagonal - (self.solved_normals * cross).sum(1)
+        return on_diagonal, self.probes[:, k:].mT @ by_directions
 
     def expand(self, diagonal: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Write H (diag + block) H, for a diagonal (r,) that is zero on `index` and a block (k, k), as diag + F M Fᵀ.
@@ -313,11 +304,11 @@ def unit_frame(num_weights: int, rank: int, device: torch.device | None = None) 
 
 
 def leading_frame(times: Callable[[Tensor], Tensor], diagonal: Tensor, rank: int) -> Frame:
-    """Find the `rank` directions along which a precision C differs most from its diagonal (r,): those of largest λ − 1
-    − log λ.
+    """Find the `rank` directions along which a precision C differs most from its diagonal (r,).
 
-    `times` computes C V of columns V (r, c). Eigenvectors are approximated in a block Krylov space of random vectors of
-    fixed seed, which is enough as any V is valid. Complexity: 6 (k + 5) products with C and O(r k²).
+    They have the largest λ − 1 − log λ. `times` computes C V of columns V (r, c). Eigenvectors are approximated in a
+    block Krylov space of random vectors of fixed seed, which is enough as any V is valid. Complexity: 6 (k + 5)
+    products with C and O(r k²).
     """
     scale = diagonal.rsqrt()
     off_diagonal = lambda V: scale.unsqueeze(-1) * times(scale.unsqueeze(-1) * V) - V  # noqa: E731

@@ -33,7 +33,8 @@ from ovkgp.inference.posteriors.mixture import condition_on_draws
 from ovkgp.inference.posteriors.posterior import FunctionDraws, KernelProcess, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
-from ovkgp.inference.training.initialization import log_prior, register_data_priors
+from ovkgp.inference.training.initialization import register_data_priors
+from ovkgp.inference.training.log_prior import log_prior
 from ovkgp.inference.training.maximize import maximize
 from ovkgp.inference.variational.bound import VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian, check_family, family_rank, prior_weights
@@ -405,8 +406,7 @@ class VariationalGP(Module):
             yield
         except FactorizationError as error:
             values = {**named_hyperparameters(self.kernel), **self.likelihood.variables()}
-            listed = "; ".join(f"{name} = {value.squeeze().tolist()}" for name, value in values.items())
-            raise FactorizationError(f"{error} This was at {listed}.") from error
+            raise FactorizationError(str(error), values) from error
 
     def _bound(self, data: Observations) -> VariationalBound:
         return VariationalBound(self.features, self.mean, self.likelihood, data)

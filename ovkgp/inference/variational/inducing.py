@@ -90,13 +90,11 @@ class InducingPoints(FeatureMap):
 
     def features_of(self, process: Process, X: Tensor) -> LinearOperator:
         """Compute the features (m·q) × r of a process correlated with that of a kernel that is not separable."""
-        cross = to_dense(process.cross(X, self.points))
-        scores = torch.linalg.solve_triangular(self._chol(self.kernel), cross.mT, upper=False).mT
+        scores = self._scores(self.kernel, process.cross(X, self.points))
         return FeatureOperator(scores, scores.new_ones(1, 1), num_outputs=1)
 
     def residual(self, X: Tensor, form: str, process: Process | None = None) -> Tensor:
-        """Compute K(x, x) − Φ(x) Φ(x)ᵀ as "diag" (n, p), "output" (n, p, p) or "full" (n·p, n·p); O(n m²) per
-        component."""
+        """Compute K(x, x) − Φ(x) Φ(x)ᵀ as "diag" (n, p), "output" (n, p, p) or "full" (n·p, n·p)."""
         X = self._check_inputs(X)
         if self.is_separable and process is None:
             return self._sum_residuals(self._make_components(X), X, form)
@@ -139,7 +137,7 @@ class InducingPoints(FeatureMap):
         return sum(rest, first)
 
     def _make_components(self, X: Tensor) -> list[KernelComponent]:
-        return [KernelComponent(*latent, self._scores(latent[0], X)) for latent in self._latents()]
+        return [KernelComponent(k, B, A, self._scores(k, k(X, self.points))) for k, B, A in self._latents()]
 
     def _latents(self) -> list[tuple[Kernel, Tensor, Tensor]]:
         """Return (k_c, B_c, Γ_c) of each component."""
@@ -148,10 +146,9 @@ class InducingPoints(FeatureMap):
             (scalar, _root(matrix.to(self.points), thin), matrix.to(self.points)) for (scalar, matrix), thin in parts
         ]
 
-    def _scores(self, scalar: Kernel, X: Tensor) -> Tensor:
-        """Compute k(X, Z) L⁻ᵀ (n, m)."""
-        cross = to_dense(scalar(X, self.points))
-        return torch.linalg.solve_triangular(self._chol(scalar), cross.mT, upper=False).mT
+    def _scores(self, kernel: Kernel, cross: LinearOperator) -> Tensor:
+        """Compute K(X, Z) L⁻ᵀ from K(X, Z)."""
+        return torch.linalg.solve_triangular(self._chol(kernel), to_dense(cross).mT, upper=False).mT
 
     def _chol(self, kernel: Kernel) -> Tensor:
         matrix = to_dense(kernel(self.points))
@@ -175,13 +172,8 @@ class InducingPoints(FeatureMap):
         return lambda X, index: sum(function(X, index) for function in functions), torch.cat(weights)
 
     def _dense_draws(self, k: int, random_state, num_frequencies: int, process: Process | None) -> tuple[Draws, Tensor]:
-        for_features, for_weights, for_nugget = spawn_seeds(random_state, 3)
-        prior = make_prior_features(self.kernel, num_frequencies, self.points.shape[1], for_features)
-        theta = draw_normal((prior.num_features, k), for_weights, self.points)
-        drawn, matrix = prior(self.points) @ theta, to_dense(self.kernel(self.points))
-        nugget = _nugget(matrix).sqrt() * draw_normal(drawn.shape, for_nugget, drawn)
-        weights = torch.linalg.solve_triangular(self._chol(self.kernel), drawn + nugget, upper=False)
-        process = KernelProcess(self.kernel, self.num_outputs) if process is None else process
+        prior, theta, weights = self._draw(self.kernel, k, random_state, num_frequencies)
+        process = self._kernel_process() if process is None else process
         return lambda X, index: process.features(prior, X) @ theta[:, index], weights
 
     def _latent_draws(
@@ -190,18 +182,22 @@ class InducingPoints(FeatureMap):
         """Draw functions of one component: q independent processes of its scalar kernel, mixed by B."""
         scalar, factor, _ = part
         q = factor.shape[1]
-        for_features, for_weights, for_nugget = spawn_seeds(random_state, 3)
-        prior = make_prior_features(scalar, num_frequencies, self.points.shape[1], for_features)
-        theta = draw_normal((prior.num_features, q * k), for_weights, self.points)
-        drawn, matrix = prior(self.points) @ theta, to_dense(scalar(self.points))
-        nugget = _nugget(matrix).sqrt() * draw_normal(drawn.shape, for_nugget, drawn)
-        weights = torch.linalg.solve_triangular(self._chol(scalar), drawn + nugget, upper=False)
+        prior, theta, weights = self._draw(scalar, q * k, random_state, num_frequencies)
 
         def function(X: Tensor, index: Tensor) -> Tensor:
             chosen = theta.unflatten(-1, (q, k))[..., index]
             return (factor @ (prior(X) @ chosen.flatten(1)).unflatten(-1, (q, -1))).flatten(0, 1)
 
         return function, weights.unflatten(-1, (q, k)).flatten(0, 1)
+
+    def _draw(self, kernel: Kernel, k: int, random_state, num_frequencies: int) -> tuple[FeatureMap, Tensor, Tensor]:
+        """Draw k functions of a kernel: random features, their coefficients, and L⁻¹ (f̃(Z) + ε)."""
+        for_features, for_weights, for_nugget = spawn_seeds(random_state, 3)
+        prior = make_prior_features(kernel, num_frequencies, self.points.shape[1], for_features)
+        theta = draw_normal((prior.num_features, k), for_weights, self.points)
+        drawn, matrix = prior(self.points) @ theta, to_dense(kernel(self.points))
+        nugget = _nugget(matrix).sqrt() * draw_normal(drawn.shape, for_nugget, drawn)
+        return prior, theta, torch.linalg.solve_triangular(self._chol(kernel), drawn + nugget, upper=False)
 
 
 def choose_inducing(X: Tensor, num_points: int, random_state=None) -> Tensor:

@@ -91,8 +91,7 @@ def _mixed_step(
 def _longest_step(
     q: WeightGaussian, here: Slopes, rows: Iterable[RowChunk], bound: VariationalBound, step_size: float
 ) -> tuple[WeightGaussian, Slopes, float]:
-    """Take the longest of the steps ρ, ρ/2, … that does not lower the bound, none if all do; return q, its slopes and
-    ρ."""
+    """Take the longest of the steps ρ, ρ/2, … that does not lower the bound, if any; return q, its slopes and ρ."""
     while step_size >= MIN_STEP_SIZE:
         try:
             moved = q.move_precision(*_target(q, here), step_size)

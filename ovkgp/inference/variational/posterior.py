@@ -72,9 +72,9 @@ class VariationalPosterior(ProcessPosterior):
             mean, covariance = self.q.marginals(rows, form)
         if isinstance(self.feature_map, InducingPoints):
             covariance = covariance + self.feature_map.residual(X, form, self._other_process())
-        return self.prior_mean(X) + mean, covariance if self.variance_floor is None else self.variance_floor.lift(
-            X, covariance, form
-        )
+        if self.variance_floor is not None:
+            covariance = self.variance_floor.lift(X, covariance, form)
+        return self.prior_mean(X) + mean, covariance
 
     def predict(self, X, cov: str = "diag", noise: bool = False) -> Prediction:
         """Predict the latent f, or with `noise` a new observation, at the points X (m, d).
@@ -96,8 +96,7 @@ class VariationalPosterior(ProcessPosterior):
 
     @torch.no_grad()
     def sample_functions(self, k: int = 1, *, random_state=None, num_frequencies: int = 2000) -> FunctionDraws:
-        """Draw k random functions; with inducing points `num_frequencies` random features approximate the residual's
-        prior."""
+        """Draw k random functions; with inducing points, the residual's prior has `num_frequencies` random features."""
         k, seed = check_integer("k", k), as_seed(random_state)
         for_weights, for_prior = spawn_seeds(seed, 2)
         weights = self._to_feature_basis(self.q.draw(k, torch.Generator().manual_seed(for_weights)))

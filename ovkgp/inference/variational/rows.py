@@ -42,8 +42,7 @@ class KroneckerRows:
         return KroneckerRows(self.scalar_features.detach(), self.factor.detach())
 
     def rotate(self, basis: Basis) -> Rows:
-        """Rotate the rows to another basis of the weights, () being this one; in a basis (U, V) they stay Kronecker
-        rows."""
+        """Rotate the rows to another basis of the weights, () being this one; (U, V) keeps Kronecker rows."""
         if not basis:
             return self
         if len(basis) == 1:
@@ -141,56 +140,49 @@ class KroneckerRows:
 
 
 class DenseRows:
-    """Dense Φ (n, p, r). A Gram or the variances of a full S take O(n p r²); those of a diagonal one O(n p r)."""
+    """Dense Φ (n, p, r), with the methods of `KroneckerRows`; a basis of the weights is () or (R,).
+
+    Complexity: a Gram or the variances of a full S take O(n p r²); those of a diagonal S, O(n p r).
+    """
 
     def __init__(self, features: Tensor):
         self.features = features
 
     @property
     def num_weights(self) -> int:
-        """Number of weights r."""
         return self.features.shape[-1]
 
     def detach(self) -> DenseRows:
-        """Return a copy without a graph."""
         return DenseRows(self.features.detach())
 
     def rotate(self, basis: Basis) -> DenseRows:
-        """Rotate the rows to another basis (R,) of the weights; () is this one."""
         return DenseRows(self.features @ basis[0]) if basis else self
 
     def times(self, weights: Tensor) -> Tensor:
-        """Compute Φ w (n, p) of weights (r,), or (n, p, k) of k columns (r, k)."""
         return self.features @ weights
 
     def adjoint(self, values: Tensor) -> Tensor:
-        """Compute Φᵀ v (r,) of values (n, p), or (r, k) of (n, p, k)."""
         return self.features.flatten(0, 1).mT @ values.flatten(0, 1)
 
     def gram(self, weight: Tensor) -> Tensor:
-        """Compute Σ Φ_iᵀ W_i Φ_i (r, r) for W (n, p) or (n, p, p)."""
         flat = self.features.flatten(0, 1)
         if weight.dim() == 2:
             return _weighted_gram(flat, weight.flatten())
         return flat.mT @ (weight @ self.features).flatten(0, 1)
 
     def diagonal_gram(self, weight: Tensor) -> Tensor:
-        """Compute the diagonal (r,) of `gram`."""
         weighted = weight.unsqueeze(-1) * self.features if weight.dim() == 2 else weight @ self.features
         return (weighted * self.features).sum((0, 1))
 
     def quadratic(self, covariance: Tensor, form: str) -> Tensor:
-        """Compute Φ_i S Φ_iᵀ for S (r, r): its diagonal (n, p) for "diag", all of it (n, p, p) for "output"."""
         half = self.features @ covariance
         return (half * self.features).sum(-1) if form == "diag" else half @ self.features.mT
 
     def diagonal_quadratic(self, variances: Tensor, form: str) -> Tensor:
-        """Compute `quadratic` for S = diag(variances (r,))."""
         half = self.features * variances
         return (half * self.features).sum(-1) if form == "diag" else half @ self.features.mT
 
     def dense(self) -> Tensor:
-        """Return Φ (n, p, r)."""
         return self.features
 
     def compute_eigenbasis(self, weight: Tensor, features_gram: Tensor) -> Basis:
@@ -198,7 +190,6 @@ class DenseRows:
         return (torch.linalg.eigh(features_gram)[1],)
 
     def basis_gram(self, weight: Tensor) -> Tensor:
-        """Compute the Gram matrix for `compute_eigenbasis`, to be summed over chunks."""
         return self.gram(weight)
 
 
@@ -273,8 +264,7 @@ def make_rows(Phi: LinearOperator, num_outputs: int) -> Rows:
 
 
 def _blocks(Phi: LinearOperator, num_outputs: int) -> Tensor | None:
-    """Return φ_a (p, n, M) if output a depends on the a-th of p stacked features only, as for an `IndependentKernel`,
-    else None."""
+    """Return φ_a (p, n, M) if output a depends on the a-th of p stacked features only, else None."""
     parts = Phi.parts if isinstance(Phi, StackedFeatures) else ()
     if len(parts) != num_outputs or not all(isinstance(part, FeatureOperator) and part.is_separable for part in parts):
         return None

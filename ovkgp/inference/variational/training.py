@@ -28,9 +28,9 @@ from ovkgp.inference.training.initialization import (
     initialize_from_data,
     kernel_parameter_bounds,
     kernel_parameter_scales,
-    log_prior,
 )
 from ovkgp.inference.training.lbfgs import FAILURES
+from ovkgp.inference.training.log_prior import log_prior
 from ovkgp.inference.variational.bound import RowChunk, RowChunks, VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian
 from ovkgp.inference.variational.inducing import InducingPoints
@@ -46,13 +46,11 @@ from ovkgp.inference.variational.rows import DenseRows
 
 FINAL_RATE_FRACTION = 0.05  # final learning rate relative to the initial one; rates decay along half a cosine
 BASIS_ROWS = 4096
-"""Number of rows that determine the eigenbasis at the beginning of an epoch; twice the number of scalar features if
-that is more."""
+"""Number of rows that determine the eigenbasis of an epoch, or twice the number of scalar features if that is more."""
 MIN_BASIS_STEPS = 50
 """Minimum number of steps between two updates of the eigenbasis: an update keeps only the diagonal of the precision."""
 FINAL_STEPS = 10
-"""Number of natural steps over all rows at the end of training in batches, and before the first eigenbasis is
-improved."""
+"""Number of natural steps over all rows after training in batches, and before the first eigenbasis is improved."""
 
 
 class CollapsedBound:

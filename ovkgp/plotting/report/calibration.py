@@ -22,13 +22,11 @@ from ovkgp.plotting.report.numbers import format_number, format_percent
 from ovkgp.plotting.report.sections import Calibration, CoverageAssessment
 
 CONSISTENCY_PROBABILITY = 0.99  # probability of the range of counts that is consistent with the nominal level
-MAX_LEVEL_DIFFERENCE = 0.02
-"""Coverage this close to the level is accepted even if many entries make the difference significant."""
+MAX_LEVEL_DIFFERENCE = 0.02  # coverage this close to the level is accepted, even if the difference is significant
 MIN_ENTRIES = 20  # minimum number of entries for an assessment
 INTERVAL_LEVEL = 0.9  # level of the assessed intervals
 MAX_OUTPUTS = 12  # up to this number of outputs all are listed, of more only the miscalibrated ones
 SET_LEVELS = (0.05, 0.1, 0.5)  # levels of the assessed level sets
-CONSISTENT = "consistent with the nominal level"
 
 
 def assess_calibration(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> Calibration:
@@ -94,37 +92,31 @@ def assess_outputs(
 
 def assess_coverage(covered: int, total: int, level: float = INTERVAL_LEVEL, name: str = "") -> CoverageAssessment:
     """Assess intervals of a nominal level that covered some of all entries, by a binomial interval."""
-    low, high = binom.interval(CONSISTENCY_PROBABILITY, total, level)
-    coverage = covered / total
-    is_consistent = low <= covered <= high or abs(coverage - level) <= MAX_LEVEL_DIFFERENCE
+    coverage, entries = format_percent(covered / total), pluralize(total, "entry", "entries")
     of_output = f" of '{name}'" if name else ""
-    sentence = f"Coverage of the {format_percent(level)} intervals{of_output}: {format_percent(coverage)} of "
-    sentence += pluralize(total, "entry", "entries")
-    if total < MIN_ENTRIES:
-        return CoverageAssessment(name, level, covered, total, f"{sentence}, too few for an assessment.", None)
-    if is_consistent:
-        return CoverageAssessment(name, level, covered, total, f"{sentence}, {CONSISTENT}.", True)
-    side = "too narrow" if coverage < level else "too wide"
-    sentence += f". The intervals are {side} ({_format_expected(low, high, total)})."
-    return CoverageAssessment(name, level, covered, total, sentence, False)
+    sentence = f"Coverage of the {format_percent(level)} intervals{of_output}: {coverage} of {entries}"
+    end, is_consistent = ", too few for an assessment.", None
+    if total >= MIN_ENTRIES:
+        sides = ("The intervals are too narrow", "The intervals are too wide")
+        end, is_consistent = _compare_to_level(covered, total, level, sides)
+    return CoverageAssessment(name, level, covered, total, sentence + end, is_consistent)
 
 
 def assess_level_set(outside: int, total: int, level: float) -> CoverageAssessment:
     """Assess a set that should exclude a fraction `level` of all rows."""
-    low, high = binom.interval(CONSISTENCY_PROBABILITY, total, level)
-    is_consistent = low <= outside <= high or abs(outside / total - level) <= MAX_LEVEL_DIFFERENCE
-    sentence = f"The set of level {format_percent(level)} excludes {format_percent(outside / total)} of "
-    sentence += pluralize(total, "row")
-    if is_consistent:
-        sentence += f", {CONSISTENT}."
-    else:
-        side = "too small" if outside > high else "too large"
-        sentence += f". The set is {side} ({_format_expected(low, high, total)})."
+    excluded = f"{format_percent(outside / total)} of {pluralize(total, 'row')}"
+    end, is_consistent = _compare_to_level(outside, total, level, ("The set is too large", "The set is too small"))
+    sentence = f"The set of level {format_percent(level)} excludes {excluded}{end}"
     return CoverageAssessment("", level, outside, total, sentence, is_consistent)
 
 
-def _format_expected(low: float, high: float, total: int) -> str:
-    return f"expected by chance: {format_percent(low / total)} to {format_percent(high / total)}"
+def _compare_to_level(count: int, total: int, level: float, sides: tuple[str, str]) -> tuple[str, bool]:
+    """Return the end of a sentence, and whether a count is consistent with the level; `sides`: if too low, too high."""
+    low, high = binom.interval(CONSISTENCY_PROBABILITY, total, level)
+    if low <= count <= high or abs(count / total - level) <= MAX_LEVEL_DIFFERENCE:
+        return ", consistent with the nominal level.", True
+    expected = f"expected by chance: {format_percent(low / total)} to {format_percent(high / total)}"
+    return f". {sides[int(count > high)]} ({expected}).", False
 
 
 def _explain_missing(estimator, rows: Rows | None) -> Calibration:

@@ -93,7 +93,7 @@ ESTIMATORS = {  # descriptions by class name
     ),
 }
 
-STRUCTURES = {
+STRUCTURES = {  # descriptions by structure, as in `kernel_`; "single" is any of one output, "identity" is k(x, z) I
     "single": Description(
         "one output", "The covariance is that of one output, a scalar kernel times a variance.", "K(x, z) = s^2 k(x, z)"
     ),
@@ -141,10 +141,6 @@ STRUCTURES = {
         "K(x, z) = cov(f(x), f(z))",
     ),
 }
-"""Descriptions by structure, as in `kernel_`.
-
-"single" is any structure that a single output leaves the same; "identity" is that of ridge regressions with k(x, z) I.
-"""
 
 DISTANCE = "r^2 = Σ_i (x_i − z_i)^2/ℓ_i^2"  # definition of r in the formulas of `BASES`
 BASES = {  # descriptions by scalar kernel
@@ -186,8 +182,7 @@ LIKELIHOODS = {  # descriptions by likelihood
     "softmax": Description("softmax", "classes, one column each", "P(y = a) = exp f_a(x) / Σ_b exp f_b(x)"),
 }
 
-MEANS = {-1: "zero", 0: "a constant for each output", 1: "a linear trend for each output"}
-"""Prior means by degree of the polynomial."""
+MEANS = {-1: "zero", 0: "a constant for each output", 1: "a linear trend for each output"}  # by degree
 SINGLE_OUTPUT_STRUCTURES = ("auto", "independent", "decomposable")  # structures that are equal for a single output
 EXACT_KERNEL = "none: the exact kernel"
 

@@ -1,4 +1,4 @@
-"""Figures of a report, by type of estimator: encoding as data URIs, choice of the figures, and plots of classifiers."""
+"""Figures of a report: choice of the plots by type of estimator, and their encoding as data URIs."""
 
 from __future__ import annotations
 
@@ -15,43 +15,24 @@ from PIL import Image
 
 from ovkgp import plotting
 from ovkgp.estimators.common.named_kernels import FIELDS
-from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.plotting.axes import (
-    BAND_COLOR,
-    GUIDE_COLOR,
-    INK_COLOR,
-    LINE_COLOR,
-    LINE_STYLES,
-    MIDTONE_COLOR,
-    format_label,
-    get_input_names,
-    get_line_style,
-    get_output_names,
-)
+from ovkgp.plotting.axes import GUIDE_COLOR, LINE_COLOR, get_input_names, get_output_names
+from ovkgp.plotting.fields import BACKGROUND_LABELS, FIELD_SCALARS
 from ovkgp.plotting.relevance import compute_relevance
+from ovkgp.plotting.report import class_figures
 from ovkgp.plotting.report.descriptions import get_structure
 from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, column_stds, get_class_name, get_target_type
 from ovkgp.plotting.report.fit_warnings import compute_input_sensitivity
 from ovkgp.plotting.report.numbers import quote_names
 from ovkgp.plotting.report.sections import ReportFigure
-from ovkgp.plotting.slices import get_input_range
 
 FILE_DPI, PAGE_DPI = 110, 80  # pixels per inch of the file, and CSS pixels per inch on the page
 NUM_COLORS = 256
-FIGURE_INCHES = (5.6, 4.4)
-NUM_GRID_POINTS, MARGIN_FRACTION = 80, 0.08
-"""Points along a side of a map, and its margin relative to the range of the rows."""
-SET_LEVELS = (0.05, 0.25, 0.5, 0.75)  # fractions ν outside of the level sets that are drawn
 MAX_PANELS = 9  # maximum number of outputs in a figure
-FIELD_SCALARS = {  # scalar functions that fields derive from
-    "curl_free": ("potential",),
-    "divergence_free": ("stream_function",),
-    "helmholtz": ("potential", "stream_function"),
-}
-UNCORRELATED_STRUCTURES = ("independent", "identity", "single", *FIELDS)
-"""Structures whose outputs are uncorrelated at one point."""
+UNCORRELATED_STRUCTURES = ("independent", "identity", "single", *FIELDS)  # outputs are uncorrelated at one point
 NO_FIGURE_NOTE = "The range of the inputs is unknown because the model stores no training rows. Give X and Y (or --data) for figures of the fit."
+
+ReportFigures = Iterator[ReportFigure]
 
 
 def encode_figure(figure: Figure, alt: str, caption: str) -> ReportFigure:
@@ -120,9 +101,7 @@ def has_input_range(estimator, rows: Rows | None) -> bool:
     return rows is not None or is_scaled
 
 
-def make_regression_figures(
-    estimator, rows: Rows | None, held_out: HeldOutPredictions | None
-) -> Iterator[ReportFigure]:
+def make_regression_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
     """Make the figures of a regressor with a table of outputs."""
     if hasattr(estimator, "posterior_"):
         is_planar = (estimator.n_features_in_, estimator.n_outputs_) == (2, 2)
@@ -142,7 +121,7 @@ def make_regression_figures(
     yield from _make_relevance_figures(estimator)
 
 
-def _make_field_figures(estimator, rows: Rows | None) -> Iterator[ReportFigure]:
+def _make_field_figures(estimator, rows: Rows | None) -> ReportFigures:
     data = _get_plot_data(rows)
     field = f"the field {quote_names(get_output_names(estimator))} over {quote_names(get_input_names(estimator))}"
     yield render_plot(
@@ -151,7 +130,7 @@ def _make_field_figures(estimator, rows: Rows | None) -> Iterator[ReportFigure]:
         f"Predicted mean of {field}. Arrows fade and the background darkens as the standard deviation grows.",
     )
     for scalar in FIELD_SCALARS.get(getattr(estimator, "kernel_", None), ()):
-        name = scalar.replace("_", " ")
+        name = BACKGROUND_LABELS[scalar]
         yield render_plot(
             partial(plotting.plot_field, estimator, *data, background=scalar),
             f"Arrows of the predicted mean of {field} over its {name}.",
@@ -173,7 +152,7 @@ def _make_prediction_figure(estimator, rows: Rows | None) -> ReportFigure:
     )
 
 
-def _make_quantile_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> Iterator[ReportFigure]:
+def _make_quantile_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
     along = find_most_relevant_input(estimator, rows)
     name = get_input_names(estimator)[along]
     levels = {} if estimator.coupling == "infinite" else {"levels": estimator.function_.tasks.levels.tolist()}
@@ -196,7 +175,18 @@ def _make_observed_figure(estimator, rows: Rows) -> ReportFigure:
     )
 
 
-def _make_held_out_figures(estimator, held_out: HeldOutPredictions | None) -> Iterator[ReportFigure]:
+def draw_observed(estimator, rows: Rows) -> Axes:
+    """Draw observed against predicted entries of all outputs and tasks."""
+    axes, predicted = class_figures.make_axes(), np.reshape(estimator.predict(rows.X), rows.Y.shape)
+    observed = np.isfinite(rows.Y)
+    ends = [np.min([rows.Y[observed].min(), predicted.min()]), np.max([rows.Y[observed].max(), predicted.max()])]
+    axes.plot(ends, ends, color=GUIDE_COLOR, linewidth=1)
+    axes.plot(predicted[observed], rows.Y[observed], ".", color=LINE_COLOR, markersize=2, alpha=0.3, rasterized=True)
+    axes.set(xlabel="predicted", ylabel="observed")
+    return axes
+
+
+def _make_held_out_figures(estimator, held_out: HeldOutPredictions | None) -> ReportFigures:
     """Make the figure of leave-one-out predictions, or of the residuals of given rows."""
     if held_out is None:
         return
@@ -213,7 +203,7 @@ def _make_held_out_figures(estimator, held_out: HeldOutPredictions | None) -> It
     yield render_panels(plot, estimator, held_out.rows, alt, caption)
 
 
-def _make_relevance_figures(estimator) -> Iterator[ReportFigure]:
+def _make_relevance_figures(estimator) -> ReportFigures:
     """Make the figure of the relevance of the inputs, if the kernel has one lengthscale per input."""
     if estimator.n_features_in_ < 2:
         return
@@ -246,15 +236,13 @@ def _get_plot_data(rows: Rows | None) -> tuple:
     return (None, None) if rows is None else (rows.X, rows.Y)
 
 
-def _make_classifier_figures(
-    estimator, rows: Rows | None, held_out: HeldOutPredictions | None
-) -> Iterator[ReportFigure]:
+def _make_classifier_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
     if rows is None:
         return
     is_cost_sensitive = get_class_name(estimator) == "InfiniteCostSensitiveClassifier"
     where = "the given rows" if rows.is_given else "the training rows, which is too optimistic"
     if estimator.n_features_in_ == 2:
-        draw = draw_cost_map if is_cost_sensitive else draw_class_map
+        draw = class_figures.draw_cost_map if is_cost_sensitive else class_figures.draw_class_map
         detail = "at a low, a medium and a high cost of missing the second class"
         detail = detail if is_cost_sensitive else "with the probability of the predicted class"
         yield render_plot(
@@ -264,35 +252,33 @@ def _make_classifier_figures(
         )
     if is_cost_sensitive and len(np.unique(rows.Y)) == 2:
         yield render_plot(
-            partial(draw_roc, estimator, rows),
+            partial(class_figures.draw_roc, estimator, rows),
             "True positive rate against false positive rate, for all costs.",
             f"ROC curve on {where}. Each point is a cost: the higher the cost of a miss, the further to the upper right.",
         )
     if not is_cost_sensitive:
         yield render_plot(
-            partial(draw_confusion, estimator, rows),
+            partial(class_figures.draw_confusion, estimator, rows),
             "A table of observed against predicted classes, in numbers of rows.",
             f"Confusion matrix on {where}, in numbers of rows.",
         )
 
 
-def _make_level_set_figures(
-    estimator, rows: Rows | None, held_out: HeldOutPredictions | None
-) -> Iterator[ReportFigure]:
+def _make_level_set_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
     if estimator.n_features_in_ == 2:
         yield render_plot(
-            partial(draw_level_sets, estimator, rows),
+            partial(class_figures.draw_level_sets, estimator, rows),
             "Nested level sets over the rows, each labeled with the fraction of the data outside.",
             "Level sets, labeled with the fraction of the data outside.",
         )
     yield render_plot(
-        partial(draw_level_scores, estimator, rows),
+        partial(class_figures.draw_level_scores, estimator, rows),
         "A histogram of the level scores of the rows, with the line of the uniform distribution.",
         "Level scores of the rows. Calibrated scores are p-values: a fraction ν of new rows has a score below ν, and the bars have equal height.",
     )
 
 
-def _make_task_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> Iterator[ReportFigure]:
+def _make_task_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
     if rows is not None:
         yield _make_observed_figure(estimator, rows)
 
@@ -304,138 +290,3 @@ _BY_TARGET_TYPE = {
     "none": _make_level_set_figures,
     "tasks": _make_task_figures,
 }
-
-
-def draw_roc(estimator, rows: Rows) -> Axes:
-    """Draw the ROC curve over all costs of an `InfiniteCostSensitiveClassifier`."""
-    curve, axes = estimator.roc_curve(rows.X, rows.Y), _make_axes()
-    axes.plot([0, 1], [0, 1], color=GUIDE_COLOR, linewidth=1, linestyle=":", label="chance")
-    axes.plot(1 - curve.specificity, curve.sensitivity, color=LINE_COLOR, linewidth=2, label="all costs")
-    for (color, _, marker), i in zip(LINE_STYLES[1:], _select_three(curve.cost), strict=False):
-        style = {"color": color, "markersize": 8, "label": f"cost {curve.cost[i]:.2g}"}
-        axes.plot(1 - curve.specificity[i], curve.sensitivity[i], marker, **style)
-    ylabel = format_label(f"true positive rate (class {estimator.classes_[1]})")
-    axes.set(xlabel="false positive rate", ylabel=ylabel, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    axes.legend(loc="lower right", frameon=False)
-    return axes
-
-
-def draw_cost_map(estimator, rows: Rows) -> Axes:
-    """Draw the decision boundaries of an `InfiniteCostSensitiveClassifier` with two inputs at three costs."""
-    axes = _make_axes()
-    points, shape, grid = _make_map_grid(estimator, rows)
-    all_costs = estimator._curve_costs()
-    costs = all_costs[_select_three(all_costs)]
-    scores = estimator.decision_function(as_inputs(estimator, points), costs)
-    for (color, dash, _), cost, score in zip(LINE_STYLES, costs, scores.T, strict=False):
-        _draw_boundary(axes, grid, score.reshape(shape), colors=[color], linestyles=[dash], linewidths=1.8)
-        axes.plot([], [], color=color, linestyle=dash, label=f"cost {cost:.2g}")
-    _draw_classes(axes, estimator, rows)
-    return _finish_map(axes, estimator)
-
-
-def draw_class_map(estimator, rows: Rows) -> Axes:
-    """Draw decision boundaries and class probabilities of a `SimplexClassifier` with two inputs."""
-    axes = _make_axes()
-    points, shape, grid = _make_map_grid(estimator, rows)
-    probabilities = estimator.predict_proba(as_inputs(estimator, points))
-    largest = probabilities.max(1).reshape(shape)
-    filled = axes.contourf(*grid, largest, levels=np.linspace(0, 1, 11), cmap="Greys", alpha=0.5)
-    axes.figure.colorbar(filled, ax=axes, label="probability of the predicted class")
-    for k in range(len(estimator.classes_)):
-        others = np.delete(probabilities, k, axis=1).max(1)
-        _draw_boundary(axes, grid, (probabilities[:, k] - others).reshape(shape), colors=[INK_COLOR], linewidths=1)
-    _draw_classes(axes, estimator, rows)
-    return _finish_map(axes, estimator)
-
-
-def draw_confusion(estimator, rows: Rows) -> Axes:
-    """Draw the confusion matrix, in numbers of rows."""
-    classes, axes = list(estimator.classes_), _make_axes()
-    indices = {name: k for k, name in enumerate(classes)}
-    counts = np.zeros((len(classes), len(classes)), dtype=int)
-    np.add.at(counts, ([indices[y] for y in rows.Y], [indices[y] for y in estimator.predict(rows.X)]), 1)
-    fractions = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
-    for i, j in np.ndindex(counts.shape):
-        color = "white" if fractions[i, j] > 0.6 else INK_COLOR
-        axes.text(j, i, str(counts[i, j]), ha="center", va="center", color=color)
-    names = [format_label(str(name), 12) for name in classes]
-    axes.set_xticks(range(len(classes)), names)
-    axes.set_yticks(range(len(classes)), names)
-    axes.set(xlabel="predicted class", ylabel="observed class")
-    return axes
-
-
-def draw_level_sets(estimator, rows: Rows) -> Axes:
-    """Draw level sets of an `InfiniteOneClassSVM` with two inputs over the rows."""
-    axes = _make_axes()
-    points, shape, grid = _make_map_grid(estimator, rows)
-    scores = estimator.level_score(as_inputs(estimator, points)).reshape(shape)
-    levels = [level for level in SET_LEVELS if level > estimator.min_nu]
-    axes.contourf(*grid, scores, levels=[*levels, 1.01], cmap="Blues", alpha=0.6)
-    lines = axes.contour(*grid, scores, levels=levels, colors=[LINE_COLOR], linewidths=1)
-    axes.clabel(lines, fmt={level: f"{100 * level:g} %" for level in levels}, fontsize="small")
-    axes.plot(*rows.inputs.T, "o", color=INK_COLOR, markersize=3, label="rows")
-    return _finish_map(axes, estimator)
-
-
-def draw_level_scores(estimator, rows: Rows) -> Axes:
-    """Draw a histogram of the level scores of the rows, which is uniform if the levels are calibrated."""
-    axes, scores = _make_axes(), estimator.level_score(rows.X)
-    counts, edges = np.histogram(scores, bins=10, range=(0, 1))
-    style = {"align": "edge", "color": BAND_COLOR, "edgecolor": MIDTONE_COLOR, "label": "rows"}
-    axes.bar(edges[:-1], counts / len(scores), width=0.1, **style)
-    axes.axhline(0.1, color=INK_COLOR, linestyle="--", linewidth=1, label="uniform")
-    axes.set(xlabel="level score (fraction of the data that is less typical)", ylabel="fraction of rows", xlim=(0, 1))
-    axes.legend(frameon=False)
-    return axes
-
-
-def draw_observed(estimator, rows: Rows) -> Axes:
-    """Draw observed against predicted entries of all outputs and tasks."""
-    axes, predicted = _make_axes(), np.reshape(estimator.predict(rows.X), rows.Y.shape)
-    observed = np.isfinite(rows.Y)
-    ends = [np.min([rows.Y[observed].min(), predicted.min()]), np.max([rows.Y[observed].max(), predicted.max()])]
-    axes.plot(ends, ends, color=GUIDE_COLOR, linewidth=1)
-    axes.plot(predicted[observed], rows.Y[observed], ".", color=LINE_COLOR, markersize=2, alpha=0.3, rasterized=True)
-    axes.set(xlabel="predicted", ylabel="observed")
-    return axes
-
-
-def _make_axes() -> Axes:
-    return plt.subplots(figsize=FIGURE_INCHES, layout="constrained")[1]
-
-
-def _select_three(costs: np.ndarray) -> list[int]:
-    """Return the indices of a low, a medium and a high cost."""
-    last = len(costs) - 1
-    return sorted({round(fraction * last) for fraction in (0.1, 0.5, 0.9)})
-
-
-def _make_map_grid(estimator, rows: Rows):
-    """Return points (m, 2) over the rows, the shape of their grid, and its coordinates."""
-    low, _, high = get_input_range(estimator, rows.inputs)
-    margin = MARGIN_FRACTION * (high - low)
-    (left, bottom), (right, top) = low - margin, high + margin
-    grid = np.meshgrid(np.linspace(left, right, NUM_GRID_POINTS), np.linspace(bottom, top, NUM_GRID_POINTS))
-    return np.column_stack([part.ravel() for part in grid]), grid[0].shape, grid
-
-
-def _draw_boundary(axes: Axes, grid, values: np.ndarray, **style) -> None:
-    """Draw the zero contour of values, if they change their sign."""
-    if values.min() < 0 < values.max():
-        axes.contour(*grid, values, levels=[0.0], **style)
-
-
-def _draw_classes(axes: Axes, estimator, rows: Rows) -> None:
-    for k, name in enumerate(estimator.classes_):
-        points, style = rows.inputs[name == rows.Y], get_line_style(k) | {"linestyle": ""}
-        axes.plot(*points.T, **style, markersize=4, alpha=0.8, label=format_label(f"class {name}"))
-
-
-def _finish_map(axes: Axes, estimator) -> Axes:
-    x, y = (format_label(name) for name in get_input_names(estimator))
-    axes.set(xlabel=x, ylabel=y)
-    axes.figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize="small")
-    return axes

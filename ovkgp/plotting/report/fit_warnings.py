@@ -31,8 +31,7 @@ from ovkgp.plotting.slices import get_input_range
 MIN_OBSERVATIONS = 10  # outputs with fewer observations, and classes with fewer rows, get a warning
 MAX_OUTSIDE_FRACTION = 0.05  # fraction of rows outside of the training range that is tolerated
 NUM_SENSITIVITY_POINTS = 15  # points along each input of `compute_input_sensitivity`
-MIN_NOISE_FRACTION = 100 * RELATIVE_NOISE_BOUNDS[0]
-"""Noise below this fraction of the variance of an output is at the lower bound of training."""
+MIN_NOISE_FRACTION = 100 * RELATIVE_NOISE_BOUNDS[0]  # noise below this fraction is at the lower bound of training
 MAX_NOISE_FRACTION = 0.9  # noise above this fraction of the variance of an output leaves nothing to explain
 NEGLIGIBLE_CHANGE_FRACTION = 0.1  # change of the prediction, in standard deviations of the output, that is negligible
 
@@ -45,12 +44,10 @@ def collect_warnings(estimator, rows: Rows | None) -> tuple[str, ...]:
 def miscalibrated_intervals(assessments: tuple[CoverageAssessment, ...]) -> tuple[str, ...]:
     """Warn if the coverage of all outputs together, or of single ones, is inconsistent with the nominal level."""
     poor = [one for one in assessments if one.is_consistent is False]
-    overall = [one.sentence for one in poor if not one.name]
-    names = [one.name for one in poor if one.name]
-    return (
-        *overall,
-        *([f"The intervals of {quote_names(names)} are miscalibrated. See Calibration."] if names else []),
-    )
+    sentences = [one.sentence for one in poor if not one.name]
+    if names := [one.name for one in poor if one.name]:
+        sentences.append(f"The intervals of {quote_names(names)} are miscalibrated. See Calibration.")
+    return tuple(sentences)
 
 
 def unconverged_training(estimator, rows: Rows | None) -> Iterator[str]:

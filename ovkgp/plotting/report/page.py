@@ -26,8 +26,7 @@ from ovkgp.plotting.report.sections import Report
 
 TEMPLATE, STYLE = "report.html.j2", "report.css"
 NUMBER_SPACES = re.compile(r"(?<=[<>0-9]) (?=[0-9%])")  # spaces inside of a number, where lines must not break
-FORMULA_TOKENS = re.compile(r"[_^](?:\{[^{}]*\}|[^\s{}])|[^\W\d_]+|.", re.DOTALL)
-"""A subscript or superscript, a word, or any other character."""
+FORMULA_TOKENS = re.compile(r"[_^](?:\{[^{}]*\}|[^\s{}])|[^\W\d_]+|.", re.DOTALL)  # sub- or superscript, word, other
 WIDE_SPACE = "\N{EM SPACE}"  # replaces three spaces, which browsers would collapse
 
 

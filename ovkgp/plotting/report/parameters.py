@@ -1,8 +1,4 @@
-"""Hyperparameter section of a report: draws with intervals, or point values.
-
-A `GPRegressor` that was trained by evidence on few data also gets intervals, from a Laplace approximation at its
-mode. They show how well the data determine each value; predictions do not use them.
-"""
+"""Hyperparameter section of a report: draws with intervals, or point values, with Laplace intervals for few data."""
 
 from __future__ import annotations
 
@@ -33,8 +29,7 @@ from ovkgp.plotting.report.sections import Parameter, ParameterTable
 
 INTERVAL_LEVEL = 0.9  # level of the intervals
 MAX_ROWS = 60  # maximum number of rows of the table
-MAX_LAPLACE_ENTRIES, MAX_LAPLACE_PARAMETERS = 500, 40
-"""Maximum numbers of observed entries and trained parameters for a Laplace approximation."""
+MAX_LAPLACE_ENTRIES, MAX_LAPLACE_PARAMETERS = 500, 40  # observed entries and parameters of a Laplace approximation
 NUM_LAPLACE_DRAWS = 200
 METHODS = {  # descriptions of the sampling methods
     "nuts": "Hamiltonian Monte Carlo (NUTS)",
@@ -62,15 +57,13 @@ def make_parameter_table(estimator) -> ParameterTable:
     """Make the table of the hyperparameters of a fitted estimator, in original units."""
     if not is_gp(estimator):
         sentence = "These values were given or selected, not trained, so they have no intervals."
-        return _make_table(estimator, sentence, list_fixed_parameters(estimator), "value", ())
+        return _make_table(estimator, sentence, list_fixed_parameters(estimator))
     if hasattr(estimator, "draws_"):
         return _make_table_of_draws(estimator)
     return _make_table_of_points(estimator)
 
 
-def _make_table(
-    estimator, sentence: str, rows: list[Parameter], value_name: str, notes: tuple[str, ...]
-) -> ParameterTable:
+def _make_table(estimator, sentence: str, rows: list[Parameter], value_name="value", notes=()) -> ParameterTable:
     units = units_of(estimator) if is_gp(estimator) else "original units"
     if units != "original units":
         notes = ("Noise and mean are in original units.", *notes)
@@ -89,7 +82,7 @@ def _make_table_of_draws(estimator) -> ParameterTable:
         f"Sampled from their posterior by {METHODS[attrs['method']]}: {pluralize(sizes['chain'], 'chain')} of "
         f"{pluralize(sizes['draw'], 'draw')}. Predictions average over {len(estimator.posterior_)} of them."
     )
-    return _make_table(estimator, sentence, rows, "mean", ())
+    return _make_table(estimator, sentence, rows, "mean")
 
 
 def _make_table_of_points(estimator) -> ParameterTable:
@@ -99,7 +92,7 @@ def _make_table_of_points(estimator) -> ParameterTable:
     if estimator.hyperparameters != "fixed":
         origin = f"point estimates, the values of {describe_training_goal(estimator)}"
     if laplace is None:
-        return _make_table(estimator, f"These are {origin}. Their uncertainty is unknown.", rows, "value", ())
+        return _make_table(estimator, f"These are {origin}. Their uncertainty is unknown.", rows)
     rows, notes = _add_intervals(rows, estimator, laplace), laplace.notes
     if laplace.values and any(row.low is None for row in rows):
         notes = (
@@ -110,7 +103,7 @@ def _make_table_of_points(estimator) -> ParameterTable:
         f"These are {origin}; predictions use only these. The intervals are from a Laplace approximation at the mode, "
         'made for this report. Use hyperparameters="nuts" to average over the posterior.'
     )
-    return _make_table(estimator, sentence, rows, "value", notes)
+    return _make_table(estimator, sentence, rows, notes=notes)
 
 
 def get_point_values(estimator) -> dict[str, np.ndarray]:
@@ -183,11 +176,7 @@ def _describe_reliability(attrs: dict) -> tuple[str, ...]:
 
 
 def _add_intervals(rows: list[Parameter], estimator, laplace: LaplaceDraws) -> list[Parameter]:
-    """Add intervals to point values that lie inside of them.
-
-    The approximation is made for the density of the raw parameters, with priors on those that training leaves without
-    one, so its mode may differ from the point values.
-    """
+    """Add intervals to point values that lie inside of them; the mode of the approximation may differ."""
     found = map(_make_row, list_hyperparameters(laplace.values, ColumnNames.of(estimator)))
     by_name = {(row.name, row.output, row.input): row for row in found}
     result = []

@@ -36,7 +36,7 @@ def test_moments_do_not_depend_on_the_partition(cuts, seed):
     assert_moments(merged(table, sorted(cuts)), table)
 
 
-def test_moments_of_several_chunks():
+def test_moments_of_several_chunks_equal_those_of_the_table():
     table = columns(CHUNK_ROWS + 7)
     assert_moments(Moments.of(table), table)
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import torch
-from distributed_scripts.cases import CASES, FULL, answers, chunks, decomposable, fixed, grid
+from distributed_scripts.cases import CASES, FULL, chunks, collect_results, decomposable, fixed, grid
 from distributed_scripts.cases import table as shard_table
 from gpytorch.kernels import RBFKernel
 from sklearn.base import clone
@@ -109,10 +109,10 @@ def test_scan_rejects_one_shot_iterators():
             scan(once, 30)
 
 
-@pytest.mark.parametrize("what", [5, None])
-def test_scan_rejects_non_iterables(what):
+@pytest.mark.parametrize("value", [5, None])
+def test_scan_rejects_non_iterables(value):
     with pytest.raises(InputError, match="chunks"):
-        scan(what, 30)
+        scan(value, 30)
 
 
 @pytest.mark.parametrize("chunks", [[], [(np.zeros((0, 2)), np.zeros((0, 1)))]])
@@ -179,7 +179,7 @@ def shuffled(X, Y, cuts, seed=0):
 
 
 def assert_same_results(model, other, tolerance=1e-8):
-    mine, yours = answers(model), answers(other)
+    mine, yours = collect_results(model), collect_results(other)
     for name, value in mine.items():
         np.testing.assert_allclose(value, yours[name], rtol=tolerance, atol=tolerance, err_msg=name)
 

@@ -18,7 +18,9 @@ from ovkgp.estimators.common.summary import (
     pluralize,
     split_output,
 )
+from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.sampling.diagnostics import rhat
+from ovkgp.inference.strategies.exact import DenseStrategy, ExactStrategy, KroneckerStrategy
 from ovkgp.kernels import IndependentKernel
 
 INPUTS, OUTPUTS = ["east", "north"], ["u", "v"]
@@ -104,7 +106,7 @@ def test_pluralize_agrees_with_the_number():
 # --- rows of the table ----------------------------------------------------------------------------------------------
 
 
-def test_list_hyperparameters_of_independent_outputs():
+def test_list_hyperparameters_of_independent_outputs_names_outputs():
     values = {
         "0.outputscale": 4.0,
         "0.lengthscale": [[1.0, 2.0]],
@@ -198,7 +200,7 @@ def test_list_hyperparameters_of_one_input_and_output_names_both():
     ]
 
 
-def test_list_hyperparameters_of_likelihoods_per_output():
+def test_list_hyperparameters_of_likelihoods_names_outputs():
     assert listed({"scale_0": 2.0, "df_0": 5.0, "noise_1": 0.25}) == [
         ("scale", "u", "", 2.0),
         ("degrees of freedom", "u", "", 5.0),
@@ -206,7 +208,7 @@ def test_list_hyperparameters_of_likelihoods_per_output():
     ]
 
 
-def test_list_hyperparameters_of_a_linear_mean():
+def test_list_hyperparameters_of_a_linear_mean_has_slopes():
     slopes = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
     found = listed({"mean.slopes": slopes, "mean": [7.0, 8.0]}, inputs=["a", "b", "c"])
     assert found[:2] == [("mean", "u", "", 7.0), ("mean", "v", "", 8.0)]
@@ -312,7 +314,7 @@ def test_hyperparameter_table_of_a_kernel_object_is_not_converted():
 # --- text -----------------------------------------------------------------------------------------------------------
 
 
-def test_format_hyperparameters_without_draws():
+def test_format_hyperparameters_has_one_value_without_draws():
     rows = [
         row("lengthscale", "u", "east", 2.92345),
         row("lengthscale", "u", "north", 1665.692),
@@ -339,7 +341,7 @@ def test_format_hyperparameters_omits_empty_columns():
     ]
 
 
-def test_format_hyperparameters_with_draws():
+def test_format_hyperparameters_has_mean_and_quantiles_with_draws():
     draws = np.random.default_rng(0).normal(3, 1, (2, 50))
     rows = [Hyperparameter("lengthscale", "u", "east", draws), row("noise std", "u", "", 0.5)]
     header, first, fixed = (line.split() for line in format_hyperparameters(rows))
@@ -388,3 +390,30 @@ def test_summary_lists_candidates_and_optimization():
     assert f"optimization: {model.fit_report_.message}" in text
     scores = ", ".join(f"{name} {score:.4g}" for name, score in model.candidates_.items())
     assert f"  candidates     {scores} (log evidence − number of hyperparameters)" in text.splitlines()
+
+
+@pytest.mark.parametrize("kernel", ["independent", "decomposable", "auto"])
+def test_failed_training_lists_hyperparameters_by_column(kernel, monkeypatch):
+    def fail(self, model, data):
+        raise FactorizationError("The covariance matrix is not positive definite.")
+
+    for strategy in (KroneckerStrategy, DenseStrategy):
+        monkeypatch.setattr(strategy, "log_evidence", fail)
+    X = pd.DataFrame({"depth": np.linspace(0, 1, 12), "age": np.linspace(3, 2, 12) ** 2})
+    Y = pd.DataFrame({"salt": np.sin(X["depth"]), "heat": np.cos(X["age"])})
+    with pytest.raises(FactorizationError, match="not positive definite") as caught:
+        ovkgp.GPRegressor(kernel=kernel, random_state=0).fit(X, Y)
+    message = str(caught.value)
+    assert "lengthscale (" in message and "depth) = " in message and "noise std (salt) = " in message
+    assert "raw_" not in message and "log_scale" not in message and "component" not in message
+
+
+def test_failed_conditioning_lists_hyperparameters_by_column(monkeypatch):
+    def fail(self, model, data, landmarks=0):
+        raise FactorizationError("The covariance matrix is not positive definite.")
+
+    monkeypatch.setattr(ExactStrategy, "condition", fail)
+    X = pd.DataFrame({"depth": np.linspace(0, 1, 12)})
+    with pytest.raises(FactorizationError, match=r"lengthscale \(depth\) = ") as caught:
+        ovkgp.GPRegressor(kernel="decomposable", random_state=0).fit(X, pd.DataFrame({"salt": np.sin(X["depth"])}))
+    assert "noise std (salt) = " in str(caught.value)

@@ -103,10 +103,11 @@ def test_intercept_grows_for_a_weak_signal():
 
 def test_learn_trend_is_quadratic_only_for_strong_evidence():
     X, noise = inputs(80, 3)
-    straight, bent = scaled_rows(X, X.sum(1) + noise), scaled_rows(X, X[:, 0] * X[:, 1] + X[:, 2] ** 2 + noise)
-    assert learn_trend(straight, "rbf").proportions.quadratic == 0
-    assert learn_trend(bent, "rbf").proportions.quadratic > 0.1
-    linear, quadratic = (learn_kernel(bent, "rbf", trend).log_density for trend in ("linear", "quadratic"))
+    linear_rows = scaled_rows(X, X.sum(1) + noise)
+    quadratic_rows = scaled_rows(X, X[:, 0] * X[:, 1] + X[:, 2] ** 2 + noise)
+    assert learn_trend(linear_rows, "rbf").proportions.quadratic == 0
+    assert learn_trend(quadratic_rows, "rbf").proportions.quadratic > 0.1
+    linear, quadratic = (learn_kernel(quadratic_rows, "rbf", trend).log_density for trend in ("linear", "quadratic"))
     assert quadratic > linear + 5
 
 

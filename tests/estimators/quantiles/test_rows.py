@@ -38,8 +38,8 @@ def test_d2_pinball_is_zero_for_marginal_quantiles_only():
     y, _, _ = sample(49)
     constants = np.quantile(y, LEVELS, method="inverted_cdf")
     assert d2_pinball(y, np.tile(constants, (49, 1)), LEVELS) == pytest.approx(0.0, abs=1e-12)
-    for move in (-0.1, 0.1):
-        assert d2_pinball(y, np.tile(constants + move, (49, 1)), LEVELS) < 0
+    for shift in (-0.1, 0.1):
+        assert d2_pinball(y, np.tile(constants + shift, (49, 1)), LEVELS) < 0
 
 
 def test_d2_pinball_of_a_constant_target_is_zero_or_one():

@@ -199,12 +199,12 @@ def test_known_noise_downweights_entries():
     """An entry with a huge known variance has the effect of a missing one."""
     X, Y, _ = smooth()
     noise = np.full(Y.shape, 0.01) * Y.std(0) ** 2
-    spoilt, gone = Y.copy(), Y.copy()
-    spoilt[10:20] += 5 * Y.std(0)
+    perturbed, gone = Y.copy(), Y.copy()
+    perturbed[10:20] += 5 * Y.std(0)
     gone[10:20] = np.nan
     noise[10:20] *= 1e12
     options = dict(kernel="independent", random_state=0)
-    one = ovkgp.GPRegressor(**options).fit(X, spoilt, noise=noise)
+    one = ovkgp.GPRegressor(**options).fit(X, perturbed, noise=noise)
     keep = np.r_[:10, 20:60]
     two = ovkgp.GPRegressor(**options).fit(X[keep], Y[keep], noise=noise[keep])
     truth = smooth()[2]
@@ -271,17 +271,17 @@ def test_given_field_kernel_shares_one_scale_and_does_not_scale_inputs():
     assert (model.scaling_.input_scale == 1).all() and (model.scaling_.input_offset == 0).all()
 
 
-def unlike(X, rng):
+def functions_of_different_smoothness(X, rng):
     return np.c_[np.sin(3 * X[:, 0]), np.cos(0.7 * X[:, 0]), np.abs(X[:, 0] - 3)]
 
 
-def alike(X, rng):
+def functions_of_equal_smoothness(X, rng):
     """Independent draws of one process, which have the same smoothness."""
     K = np.exp(-0.5 * (X - X.T) ** 2)
     return np.linalg.cholesky(K + 1e-8 * np.eye(len(X))) @ rng.standard_normal((len(X), 3))
 
 
-@pytest.mark.parametrize("truths", [unlike, alike])
+@pytest.mark.parametrize("truths", [functions_of_different_smoothness, functions_of_equal_smoothness])
 def test_auto_kernel_predicts_like_independent_on_independent_outputs(truths):
     """On independent outputs the default loses at most 0.02 nats per observation to independent GPs, out of sample."""
     gain = []
@@ -652,20 +652,20 @@ def test_interrupt_in_the_second_candidate_is_reported_if_the_first_is_selected(
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 5, (60, 2))
     Y = np.c_[np.sin(X[:, 0]), np.cos(3 * X[:, 1])] + 0.1 * rng.standard_normal((60, 2))  # unrelated outputs
-    begun, calls = [], []
+    names, calls = [], []
     candidate, forward = RegressorTrainer._candidate, MaternKernel.forward
 
     def interrupting(self, *args, **kwargs):
-        calls.append(begun[-1] if begun else None)
+        calls.append(names[-1] if names else None)
         if calls.count("decomposable") == 10:
             os.kill(os.getpid(), signal.SIGINT)
         return forward(self, *args, **kwargs)
 
-    monkeypatch.setattr(RegressorTrainer, "_candidate", lambda self, name: begun.append(name) or candidate(self, name))
+    monkeypatch.setattr(RegressorTrainer, "_candidate", lambda self, name: names.append(name) or candidate(self, name))
     monkeypatch.setattr(MaternKernel, "forward", interrupting)
     with pytest.warns(FitWarning, match="interrupted"):
         model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
-    assert begun == ["independent", "decomposable"] and model.kernel_ == "independent"
+    assert names == ["independent", "decomposable"] and model.kernel_ == "independent"
     assert model.fit_report_.interrupted
 
 

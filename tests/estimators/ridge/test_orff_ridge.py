@@ -8,6 +8,7 @@ import pytest
 import torch
 from gpytorch.kernels import LinearKernel, RBFKernel
 from linear_operator import to_dense
+from pairwise import pairwise
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
@@ -50,17 +51,21 @@ def features(ridge, X):
 # --- solvers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-@pytest.mark.parametrize("kernel", ["auto", "decomposable", "curl_free"])
-@pytest.mark.parametrize("block_size", [None, 10])
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    ("solver", "block_size", "kernel", "missing"),
+    [
+        *pairwise(
+            solver=[solver for solver in SOLVERS if solver != "eigen"],
+            block_size=[None, 10],
+            kernel=["auto", "decomposable", "curl_free"],
+            missing=[0.0, 0.3],
+        ),
+        *pairwise(solver=["eigen"], block_size=[None, 10], kernel=["auto", "decomposable"], missing=[0.0]),
+    ],
+)
 def test_solvers_agree(solver, block_size, kernel, missing):
     X, Y = smooth(missing=missing)
     options = {"lam": 0.1, "num_frequencies": 30, "block_size": block_size, "random_state": 0, "tolerance": 1e-10}
-    if solver == "eigen" and (missing or kernel == "curl_free"):
-        with pytest.raises(OptionError, match="closed_form"):
-            ovkgp.ORFFRidge(kernel, solver=solver, **options).fit(X, Y)
-        return
     ridge = ovkgp.ORFFRidge(kernel, solver=solver, **options).fit(X, Y)
     Phi, observed = features(ridge, X), np.isfinite(Y).ravel()
     A = Phi[observed].T @ Phi[observed] + 0.1 * np.eye(Phi.shape[1])
@@ -71,6 +76,13 @@ def test_solvers_agree(solver, block_size, kernel, missing):
     bare = ovkgp.ORFFRidge(kernel, solver=solver, variance="features", **options).fit(X, Y)
     variance = 0.1 * np.sum(features(bare, test) * np.linalg.solve(A, features(bare, test).T).T, 1)
     np.testing.assert_allclose(bare.predict(test, return_std=True, noise=False)[1].ravel() ** 2, variance, atol=1e-6)
+
+
+@pytest.mark.parametrize("block_size", [None, 10])
+@pytest.mark.parametrize(("kernel", "missing"), [("auto", 0.3), ("decomposable", 0.3), ("curl_free", 0.0)])
+def test_eigen_solver_rejects_missing_outputs_and_field_kernels(kernel, missing, block_size):
+    with pytest.raises(OptionError, match="closed_form"):
+        ovkgp.ORFFRidge(kernel, solver="eigen", num_frequencies=30, block_size=block_size).fit(*smooth(missing=missing))
 
 
 def test_id_19_one_preconditioned_full_step_is_the_closed_form():
@@ -223,14 +235,14 @@ def test_fit_stream_supports_an_output_metric():
     assert_same_predictions(ovkgp.ORFFRidge(**options).fit_stream([(X[:25], Y[:25]), (X[25:], Y[25:])]), whole, X)
 
 
-@pytest.mark.parametrize("way", ["stream", "parts"])
-def test_streaming_selects_lam_and_scale_by_evidence(way):
+@pytest.mark.parametrize("method", ["stream", "parts"])
+def test_streaming_selects_lam_and_scale_by_evidence(method):
     X, Y = smooth(missing=0.1)
     options = {"convention": "mean", "num_frequencies": 30, "lengthscale": 1.5, "random_state": 0}
     options |= {"lam": [1e-6, 1e-3, 1.0], "selection": "evidence", "scale": "evidence"}
     whole, other = ovkgp.ORFFRidge(**options).fit(X, Y), ovkgp.ORFFRidge(**options)
     parts = [(X[:20], Y[:20]), (X[20:], Y[20:])]
-    if way == "stream":
+    if method == "stream":
         other.fit_stream(parts)
     else:
         for part in parts:

@@ -147,7 +147,7 @@ def test_bt_81_simplex_classifier_classifies_digits():
 
 @pytest.mark.parametrize("coding", ["codes", "one_hot"])
 @pytest.mark.parametrize("num_classes", [2, 3])
-def test_lam_selection_leaves_out_rows(coding, num_classes):
+def test_lam_selection_holds_out_rows(coding, num_classes):
     X, y = blobs(60, num_classes, seed=1, noise=1.2)
     lams, factor = np.logspace(-4, 4, 17), (num_classes - 1) / num_classes
     model = SimplexClassifier(lam=lams, coding=coding, lengthscale=1.5).fit(X, y)

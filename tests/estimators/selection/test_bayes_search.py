@@ -325,39 +325,39 @@ def test_verbose_search_shows_best_score(capsys):
 
 
 class Interrupted(Surface):
-    """Surface that raises SIGINT once, in the fit that `presses` counts down to."""
+    """Surface that raises SIGINT once, in the fit that `fits_until_interrupt` counts down to."""
 
-    presses: list[int] = []  # noqa: RUF012 - shared by all clones on purpose
-    swallows = False
+    fits_until_interrupt: list[int] = []  # noqa: RUF012 - shared by all clones on purpose
+    ignores_interrupt = False
 
     def fit(self, X, y):
-        if self.presses:
-            self.presses[0] -= 1
-            if self.presses[0] == 0:
-                self.presses.clear()
+        if self.fits_until_interrupt:
+            self.fits_until_interrupt[0] -= 1
+            if self.fits_until_interrupt[0] == 0:
+                self.fits_until_interrupt.clear()
                 try:
                     signal.raise_signal(signal.SIGINT)
                 except KeyboardInterrupt:
-                    if not self.swallows:
+                    if not self.ignores_interrupt:
                         raise
         return super().fit(X, y)
 
 
-class Swallowing(Interrupted):
+class InterruptIgnored(Interrupted):
     """Surface that catches Ctrl-C and returns, as the estimators of this package do."""
 
-    swallows = True
+    ignores_interrupt = True
 
 
 def interrupted(kind, fit_number, **options):
-    kind.presses[:] = [fit_number]
+    kind.fits_until_interrupt[:] = [fit_number]
     try:
         return search(kind(), **options).fit(X, y)
     finally:
-        kind.presses.clear()
+        kind.fits_until_interrupt.clear()
 
 
-@pytest.mark.parametrize("kind", [Interrupted, Swallowing])
+@pytest.mark.parametrize("kind", [Interrupted, InterruptIgnored])
 def test_interrupted_search_refits_best_trial(kind):
     whole = search().fit(X, y).cv_results_
     with pytest.warns(FitWarning, match="after 6 of 8"):

@@ -283,12 +283,12 @@ def test_kernel_to_spec_rejects_kernel_changed_after_construction():
         kernel_to_spec(kernel)
 
 
-@pytest.mark.parametrize("thing", ["rbf", None, Delay(0.1), FreeMatrix(2)])
-def test_kernel_to_spec_rejects_other_types(thing):
+@pytest.mark.parametrize("value", ["rbf", None, Delay(0.1), FreeMatrix(2)])
+def test_kernel_to_spec_rejects_other_types(value):
     with pytest.raises(KernelTypeError, match=r"gpytorch\.kernels\.Kernel"):
-        kernel_to_spec(thing)
+        kernel_to_spec(value)
     with pytest.raises(KernelTypeError, match=r"gpytorch\.kernels\.Kernel"):
-        load_kernel_state(thing, {})
+        load_kernel_state(value, {})
 
 
 # --- invalid specs --------------------------------------------------------------------------------------------------
@@ -364,10 +364,7 @@ def test_load_kernel_state_restores_custom_kernel(tmp_path):
 @pytest.mark.parametrize(
     ("fresh", "key"),
     [
-        (
-            lambda: CustomKernel(ard_num_dims=3),
-            r"raw_lengthscale is float32 \(1, 3\) in the kernel and float32 \(1, 2\) in the file",
-        ),
+        (lambda: CustomKernel(ard_num_dims=3), r"raw_lengthscale is .*\(1, 3\) .*\(1, 2\)"),
         (lambda: RQKernel(ard_num_dims=2), "raw_alpha is not stored"),
         (lambda: LinearKernel(ard_num_dims=2), "raw_lengthscale is stored, but"),
         (lambda: CurlFreeKernel(CustomKernel(ard_num_dims=2)), "base_kernel.raw_lengthscale is not stored"),

@@ -382,7 +382,7 @@ def test_load_keeps_sparse_laplacians(path):
 # --- classifiers ----------------------------------------------------------------------------------------------------
 
 
-def labelled(kind="numbers", n=30):
+def labeled_table(kind="numbers", n=30):
     X = np.random.default_rng(3).normal(size=(n, 2))
     y = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
     names = {"strings": np.array(["elm", "oak", "yew"]), "objects": np.array(["elm", "oak", "yew"], dtype=object)}
@@ -405,7 +405,7 @@ WEIGHTED = ("one-hot", "random features")
 @pytest.mark.parametrize("case", CLASSIFIERS)
 def test_loaded_classifier_predicts_exactly(case, path):
     options, kind = CLASSIFIERS[case]
-    X, y = labelled(kind)
+    X, y = labeled_table(kind)
     model = SimplexClassifier(**({"lam": 0.1, "cv": 2, "random_state": 0} | options))
     model.fit(X, y, 1.0 + np.arange(len(X)) % 2 if case in WEIGHTED else None)
     loaded = through(model, path)
@@ -425,7 +425,7 @@ def test_loaded_classifier_predicts_exactly(case, path):
 
 
 def test_loaded_classifier_keeps_feature_names(path):
-    X, y = labelled()
+    X, y = labeled_table()
     frame = pd.DataFrame(X, columns=["east", "north"])
     model = SimplexClassifier(cv=3).fit(frame, y)
     loaded = through(model, path)
@@ -462,7 +462,7 @@ def test_load_ridge_fills_custom_kernel(kind, options, scale, path):
 
 
 def test_load_classifier_fills_custom_base_kernel(path):
-    model = SimplexClassifier(base_kernel=CustomKernel(), coding="one_hot", cv=3).fit(*labelled())
+    model = SimplexClassifier(base_kernel=CustomKernel(), coding="one_hot", cv=3).fit(*labeled_table())
     loaded = through(model, path, kernel=CustomKernel())
     assert type(loaded.base_kernel) is type(loaded.ridge_.base_kernel) is CustomKernel
     assert np.array_equal(loaded.predict_proba(NEW), model.predict_proba(NEW))
@@ -504,7 +504,7 @@ BY_PRODUCTS = {
 
 @pytest.mark.parametrize("case", BY_PRODUCTS)
 def test_save_rejects_matrix_free_posteriors(case, path):
-    model = BY_PRODUCTS[case]().fit(*(labelled() if case == "classifier" else table()))
+    model = BY_PRODUCTS[case]().fit(*(labeled_table() if case == "classifier" else table()))
     with pytest.raises(OptionError, match="closed_form"):
         save(model, path)
     assert not path.exists()
@@ -520,7 +520,7 @@ def test_save_rejects_matrix_free_posteriors(case, path):
     ],
 )
 def test_save_names_unsupported_options(model, name, value, path):
-    data = labelled() if isinstance(model, SimplexClassifier) else table()
+    data = labeled_table() if isinstance(model, SimplexClassifier) else table()
     model = clone(model).fit(*data).set_params(**{name: value})
     with pytest.raises(InputError, match=name):
         save(model, path)
@@ -545,7 +545,7 @@ def test_save_rejects_subclass(kind, path):
 
 def small(kind):
     options = {"num_frequencies": 5, "random_state": 0} if kind is ORFFRidge else {}
-    return kind(**options).fit(*(labelled() if kind is SimplexClassifier else table()))
+    return kind(**options).fit(*(labeled_table() if kind is SimplexClassifier else table()))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -96,9 +96,9 @@ def test_roc_curve_matches_predictions():
     curve = model.roc_curve(X, y, costs=[0.9, -0.9, 0.0])
     np.testing.assert_array_equal(curve.cost, [-0.9, 0.0, 0.9])
     for k, cost in enumerate(curve.cost):
-        decided = model.predict(X, cost)
-        assert curve.sensitivity[k] == (decided[y == 1] == 1).mean()
-        assert curve.specificity[k] == pytest.approx((decided[y == 0] == 0).mean())
+        predicted = model.predict(X, cost)
+        assert curve.sensitivity[k] == (predicted[y == 1] == 1).mean()
+        assert curve.specificity[k] == pytest.approx((predicted[y == 0] == 0).mean())
     assert len(model.roc_curve(X, y).cost) == 101
     assert fitted(coupling="independent", costs="unit").roc_curve(X, y).cost == pytest.approx([0.05, 0.5, 0.95])
 
@@ -525,8 +525,8 @@ def test_signed_costs_suggest_the_other_scale():
 
 def test_compute_rates_uses_each_class():
     positive = np.array([True, True, True, True, False, False])
-    decided = np.array([[1, 1], [1, 0], [1, 0], [0, 0], [1, 0], [0, 0]], dtype=bool)
-    sensitivity, specificity = compute_rates(positive, decided)
+    predicted = np.array([[1, 1], [1, 0], [1, 0], [0, 0], [1, 0], [0, 0]], dtype=bool)
+    sensitivity, specificity = compute_rates(positive, predicted)
     np.testing.assert_allclose(sensitivity, [0.75, 0.25])
     np.testing.assert_allclose(specificity, [0.5, 1.0])
 

@@ -184,8 +184,8 @@ def test_nesting_rate_counts_nested_curves():
     assert not (inside[:, 1:] & ~inside[:, :-1]).any()
     free = fitted(nested=False)
     inside = np.stack([free.predict(new, nu) == 1 for nu in np.linspace(0.01, 1, 101)], 1)
-    comes_back = (inside[:, 1:] & ~inside[:, :-1]).any(1)
-    assert free.nesting_rate(new) == pytest.approx(1 - comes_back.mean()) and 0.5 < free.nesting_rate(new) < 1
+    is_not_nested = (inside[:, 1:] & ~inside[:, :-1]).any(1)
+    assert free.nesting_rate(new) == pytest.approx(1 - is_not_nested.mean()) and 0.5 < free.nesting_rate(new) < 1
     assert fitted().nesting_rate(new) == free.nesting_rate(new)
     assert free.nesting_rate_ == pytest.approx(free.nesting_rate(mixture(200, seed=0)))
     copies = np.repeat(mixture(60, seed=0), np.arange(60) % 3 + 1, 0)

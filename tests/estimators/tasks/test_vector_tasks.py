@@ -80,15 +80,15 @@ def test_mean_and_std_match_the_exact_posterior_at_any_task(data, rank):
 
 
 @pytest.mark.parametrize("normalization", ["fixed", "pooled", "per_sample"])
-@pytest.mark.parametrize("what", ["vectors", "entries"])
-def test_missing_vectors_and_entries_match_the_oracle_for_each_normalization(data, normalization, what):
+@pytest.mark.parametrize("missing", ["vectors", "entries"])
+def test_missing_vectors_and_entries_match_the_oracle_for_each_normalization(data, normalization, missing):
     """LT B-29: a mask is a deleted row."""
     X, tasks, Y, Xs, new = data
     rng = np.random.default_rng(1)
     observed = rng.uniform(size=(N, T)) < 0.7
     observed[2] = False
     Y = np.where(observed[..., None], Y, np.nan)
-    if what == "entries":
+    if missing == "entries":
         Y[0, np.flatnonzero(observed[0])[0], 1] = np.nan
     model = ovkgp.VectorTaskRegressor(tasks, normalization=normalization, scale="given", **FIXED).fit(X, Y)
     n, counts = N - 1, observed.sum(1)  # rows without observations are dropped

@@ -8,7 +8,7 @@ from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features import ORFF
 from ovkgp.features.bounds import kernel_variance, spectral_constants
 from ovkgp.features.bounds.variance import _estimate_variance
-from ovkgp.features.spectral.moments import largest_radial_variance
+from ovkgp.features.spectral.fields import largest_radial_variance
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,

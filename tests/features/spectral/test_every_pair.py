@@ -90,7 +90,7 @@ def test_cosine_kernel_is_exact_with_one_frequency():
 
 @pytest.mark.parametrize("sampler", ["orthogonal", "qmc"])
 @pytest.mark.parametrize("name", ["rbf", "curl-free rbf", "divergence-free rbf"])
-def test_orthogonal_and_qmc_beat_iid_at_equal_d(name, sampler):
+def test_orthogonal_and_qmc_errors_are_smaller_than_iid_at_equal_d(name, sampler):
     kernel, d = make(name), NUM_DIMS[name]
     x = points(d, rows=12)
     with torch.no_grad():
@@ -135,7 +135,7 @@ def test_infinite_variance_is_rejected(field):
         ORFF(field(RBFKernel(ard_num_dims=2) * MaternKernel(nu=1.5)), 10)
 
 
-def test_moment_orders():
+def test_moment_order_of_every_kind_of_kernel():
     assert moment_order(LaplaceKernel()) == 1
     assert moment_order(DecomposableKernel(MaternKernel(nu=1.5), num_outputs=2)) == 3
     assert moment_order(CurlFreeKernel(RBFKernel())) == math.inf
@@ -178,13 +178,13 @@ def test_subclass_with_another_forward_inherits_no_pair():
 
 
 def test_custom_kernel_is_registered_with_one_function():
-    class Mine(RBFKernel):
+    class CustomKernel(RBFKernel):
         """exp(−2 r²/ℓ²): a subclass whose parent's pair would be wrong."""
 
         def forward(self, x1, x2, **params):
             return super().forward(2 * x1, 2 * x2, **params)
 
-    @spectral_pair.register(Mine)
+    @spectral_pair.register(CustomKernel)
     def _(kernel):
         return SpectralPair(
             base_dim=1,
@@ -192,7 +192,7 @@ def test_custom_kernel_is_registered_with_one_function():
             factor=lambda w: torch.ones(1, 1, 1, dtype=w.dtype),
         )
 
-    kernel = DecomposableKernel(Mine(), output_matrix=torch.eye(2)).double()
+    kernel = DecomposableKernel(CustomKernel(), output_matrix=torch.eye(2)).double()
     x = torch.linspace(0, 1, 5).double().unsqueeze(-1)
     Phi = ORFF(kernel, 20_000, random_state=0)(x).to_dense()
     torch.testing.assert_close(Phi @ Phi.mT, kernel(x).to_dense(), atol=0.03, rtol=0)  # 4/√20 000
@@ -330,7 +330,7 @@ def test_unregistered_kernel_raises():
 
 @pytest.mark.parametrize("bounded", [True, False])
 @pytest.mark.parametrize("d", [2, 3, 6])
-def test_factors_of_field_pairs(d, bounded):
+def test_field_pair_factors_equal_their_formula(d, bounded):
     """BT-E-05, -06, -07: A = ωωᵀ and ‖ω‖²I − ωωᵀ, normalized by ‖ω∘ℓ‖²/d where bounded; d − 1 columns across."""
     lengthscale = torch.linspace(0.5, 2, d).double()
     base = RBFKernel(ard_num_dims=d).double()

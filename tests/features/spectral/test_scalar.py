@@ -101,12 +101,12 @@ def test_mean_over_frequencies_is_the_kernel(name):
 
 
 # The slope ω sin(ωδ) of a Cauchy distribution has no mean, hence no standard error: these have the test below.
-CAUCHY_LAWS = ("laplace", "sobolev_1")
-TRAINED = [name for name, make in PAIRS.items() if list(make().parameters()) and name not in CAUCHY_LAWS]
+CAUCHY_KERNELS = ("laplace", "sobolev_1")
+TRAINED = [name for name, make in PAIRS.items() if list(make().parameters()) and name not in CAUCHY_KERNELS]
 
 
-@pytest.mark.parametrize("name", CAUCHY_LAWS)
-def test_gradient_of_cauchy_frequencies_averaged_over_lags(name):
+@pytest.mark.parametrize("name", CAUCHY_KERNELS)
+def test_cauchy_frequencies_have_the_exact_gradient_averaged_over_lags(name):
     """Averaged over lags δ ~ N(0, s²I), cos⟨ω, δ⟩ is exp(−s²‖ω‖²/2), of bounded slope; E k(δ) has a closed form."""
     kernel, s = PAIRS[name]().double(), 0.8
     pair = spectral_pair(kernel)
@@ -174,7 +174,7 @@ def directional(term, parameter, direction):
         functools.partial(SpectralMixtureKernel, num_mixtures=2),
     ],
 )
-def test_batches_of_hyperparameters(make):
+def test_scalar_pairs_accept_batches_of_hyperparameters(make):
     kernel = make(ard_num_dims=2, batch_shape=torch.Size([3]))
     pair = spectral_pair(kernel)
     frequencies = pair.frequencies(torch.rand(5, pair.base_dim, dtype=torch.float64))
@@ -195,7 +195,7 @@ def test_batched_periodic_frequencies_equal_those_of_each_member():
         torch.testing.assert_close(batched[i], spectral_pair(single).frequencies(u))
 
 
-def test_sobolev_2_quantiles_against_quadrature_and_in_the_tails():
+def test_sobolev_2_quantiles_match_quadrature_also_in_the_tails():
     u = torch.tensor([1e-12, 1e-6, 0.01, 0.3, 0.5, 0.7, 0.99, 1 - 1e-6], dtype=torch.float64)
     quantiles = scalar_pairs._sobolev2_quantile(u)
 
@@ -211,7 +211,7 @@ def test_sobolev_2_quantiles_against_quadrature_and_in_the_tails():
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_zeta_integers_against_the_cumulative_sum(order):
+def test_zeta_integers_match_the_cumulative_sum(order):
     kernel = SobolevKernel(order, periodic=True)
     mass = 1 / kernel.value_at_zero
     k = np.arange(1, 2000)
@@ -232,7 +232,7 @@ def test_bessel_integers_are_symmetric_with_the_right_masses():
     assert stats.chisquare(counts, NUM_DRAWS * np.append(masses, 1 - masses.sum())).pvalue > 1e-4
 
 
-def test_log_bessel_first_and_second_derivatives():
+def test_log_bessel_is_twice_differentiable():
     order = torch.tensor([0.0, 1.0, 4.0], dtype=torch.float64)
     z = torch.tensor([0.3, 1.0, 9.0], dtype=torch.float64, requires_grad=True)
     np.testing.assert_allclose(scalar_pairs._log_bessel(order, z).detach(), np.log(ive([0, 1, 4], [0.3, 1, 9])))

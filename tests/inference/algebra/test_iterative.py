@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 from linear_operator.utils.warnings import NumericalWarning
+from pairwise import pairwise
 
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.inference.algebra.dense import dense_log_density
@@ -19,7 +20,7 @@ from ovkgp.inference.algebra.preconditioners import make_preconditioner, pivoted
 
 N, P = 60, 3
 NOISES = ("shared", "per_output", "full", "full, by point", "known")
-SHAPES = [(components, missing, noise) for components in (1, 2) for missing in (0.0, 0.3) for noise in NOISES]
+SHAPES = pairwise(components=(1, 2), missing=(0.0, 0.3), noise=NOISES)
 
 
 def normal(*shape, seed=0):
@@ -109,9 +110,9 @@ def test_probes_have_covariance_of_preconditioner():
 def test_pivoted_cholesky_residual_is_within_tolerance():
     K = problem()[0][1]
     L = pivoted_cholesky(K, N, 1e-3)
-    left = K - L @ L.mT
+    residual = K - L @ L.mT
     assert L.shape[1] < N
-    assert left.diagonal().max() <= 1e-3 and left.diagonal().min() > -1e-12
+    assert residual.diagonal().max() <= 1e-3 and residual.diagonal().min() > -1e-12
     close(pivoted_cholesky(K, N, 0.0) @ pivoted_cholesky(K, N, 0.0).mT, K, 1e-10)
 
 
@@ -136,7 +137,7 @@ def test_iterative_solver_equals_dense_inverse(components, missing, noise):
 
 
 @pytest.mark.parametrize("max_rank", [600, 1500])
-def test_iterative_solver_with_small_noise(max_rank):
+def test_iterative_solver_is_accurate_with_small_noise(max_rank):
     grams, outputs, noise, R = problem(n=400, level=1e-3)
     C, observed = dense_observed(grams, outputs, noise, R), ~torch.isnan(R).flatten()
     solver = IterativeSolver(grams, outputs, noise, R, max_rank=max_rank)

@@ -70,7 +70,7 @@ def test_huber_is_accurate_at_gross_errors(size):
     assert first.flatten().tolist() == [1.345, -1.345] and curvature.abs().max().item() == 0.0
 
 
-def test_student_t_expected_equals_gpytorch_where_its_nodes_suffice():
+def test_student_t_expected_equals_gpytorch_if_its_nodes_suffice():
     theirs = gpytorch.likelihoods.StudentTLikelihood().double()
     theirs.initialize(deg_free=4.0, noise=0.5)
     ours = StudentT(1, scale=0.5**0.5, df=4.0)

@@ -24,7 +24,6 @@ from ovkgp.inference.likelihoods import (
     Softmax,
     StudentT,
 )
-from ovkgp.inference.likelihoods.counts import log_expected
 from ovkgp.inference.posteriors.prediction import MixturePrediction
 
 LATENT = [(0.3, 0.04), (-1.0, 1.0), (0.5, 25.0)]
@@ -163,10 +162,3 @@ def test_mixture_log_density_is_the_mean_density():
         found = MixturePrediction(parts).log_density(Y)
         expected = logsumexp([part.log_density(Y).numpy() for part in parts], axis=0) - np.log(2)
         assert np.allclose(found.numpy(), expected, rtol=1e-13)
-
-
-def test_log_expected_equals_closed_form_for_a_quadratic():
-    mean, std = column(0.0, 2.0, -3.0), column(1e-3, 1.0, 30.0)
-    found = log_expected(lambda f: -(f.square()) / 2, mean, std)  # √(2π) N(0; m, 1 + σ²)
-    total = 1 + std.square()
-    assert torch.allclose(found, -total.log() / 2 - mean.square() / (2 * total), rtol=1e-11, atol=1e-12)

@@ -16,6 +16,7 @@ from ovkgp.inference.likelihoods.quadrature import (
     expected_sigmoid,
     expected_softplus,
     hermite_rule,
+    log_expected,
     tilted_cdf,
 )
 
@@ -109,6 +110,13 @@ def test_expected_log1p_square_keeps_infinity_and_nan_to_their_entries():
     value = expected_log1p_square(column([1e200, np.nan, 1.0]), column([1.0, 1.0, 0.0]))
     assert value[0] == torch.inf and bool(torch.isnan(value[1]))
     assert value[2].item() == pytest.approx(np.log(2), rel=1e-9)
+
+
+def test_log_expected_equals_closed_form_for_a_quadratic():
+    mean, std = column([0.0, 2.0, -3.0]), column([1e-3, 1.0, 30.0])
+    found = log_expected(lambda f: -(f.square()) / 2, mean, std)  # √(2π) N(0; m, 1 + σ²)
+    total = 1 + std.square()
+    assert torch.allclose(found, -total.log() / 2 - mean.square() / (2 * total), rtol=1e-11, atol=1e-12)
 
 
 def row_function(x, M):

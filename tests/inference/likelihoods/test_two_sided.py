@@ -20,7 +20,7 @@ def test_laplace_expected_is_near_gpytorch_whose_nodes_miss_the_kink():
     torch.testing.assert_close(ours.expected(y, mean, variance)[:, 0], wanted, rtol=1e-2, atol=1e-2)
 
 
-def test_id_15_the_log_density_is_the_pinball_loss():
+def test_id_15_log_density_is_the_pinball_loss():
     tau, s = 0.8, 0.3
     likelihood, y, f = AsymmetricLaplace(1, scale=s, tau=tau), normal(9, 1), normal(9, 1, seed=1)
     r = (y - f).numpy()
@@ -28,7 +28,7 @@ def test_id_15_the_log_density_is_the_pinball_loss():
     np.testing.assert_allclose(likelihood.log_density(y, f).numpy(), wanted, rtol=1e-12)
 
 
-def test_id_15_the_latent_value_is_the_quantile():
+def test_id_15_latent_value_is_the_quantile():
     for tau in (0.05, 0.5, 0.9):
         likelihood = AsymmetricLaplace(1, scale=0.3, tau=tau)
         assert likelihood.cdf(one(1.2), one(1.2), one(0.0)).item() == pytest.approx(tau, abs=1e-7)

@@ -243,5 +243,5 @@ def test_validate_point_accepts_one_point(point):
 
 @pytest.mark.parametrize("point", [1.0, [1, 2, 3], [1, NAN], "here", None, [1j, 2]])
 def test_validate_point_rejects_other_shapes(point):
-    with pytest.raises(InputError, match="here must be one finite point with 2 coordinates, got"):
+    with pytest.raises(InputError, match="here must be one finite point with 2"):
         validate_point(point, 2, "here")

@@ -237,7 +237,7 @@ def spoilt(change):
 LENGTH = "kernel.base_kernel.raw_lengthscale"
 BAD = {
     "unknown": (lambda raw: raw.update(speed=np.zeros(4)), "'speed'"),
-    "missing": (lambda raw: raw.pop(LENGTH), "no draws of kernel.base_kernel.raw_lengthscale"),
+    "missing": (lambda raw: raw.pop(LENGTH), "no draws of kernel.*raw_lengthscale"),
     "shape": (lambda raw: raw.update({LENGTH: np.zeros((4, 2))}), r"shape \(2,\), expected \(1, 1\)"),
     "count": (lambda raw: raw.update({LENGTH: np.zeros((3, 1, 1))}), "equally many draws"),
     "scalar": (lambda raw: raw.update({LENGTH: 1.0}), "got a number"),

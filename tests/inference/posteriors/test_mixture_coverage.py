@@ -13,15 +13,15 @@ from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 
 ROWS, NEW = 20, 60
-LAWS = {"lengthscale": (0.0, 0.8), "outputscale": (0.0, 1.0), "noise": (-2.5, 1.0)}
+PRIORS = {"lengthscale": (0.0, 0.8), "outputscale": (0.0, 1.0), "noise": (-2.5, 1.0)}
 """Location and scale of the logarithms of the hyperparameters, in the truth and in the model."""
 
 
 def model():
-    lengthscale, outputscale = (LogNormalPrior(*LAWS[name]) for name in ("lengthscale", "outputscale"))
+    lengthscale, outputscale = (LogNormalPrior(*PRIORS[name]) for name in ("lengthscale", "outputscale"))
     kernel = ScaleKernel(RBFKernel(lengthscale_prior=lengthscale), outputscale_prior=outputscale)
     gp = OperatorValuedGP(kernel, mean="zero", noise="shared")
-    gp.noise_model.register_prior("variances_prior", LogNormalPrior(*LAWS["noise"]), _get_noise, _set_noise)
+    gp.noise_model.register_prior("variances_prior", LogNormalPrior(*PRIORS["noise"]), _get_noise, _set_noise)
     return gp
 
 
@@ -35,7 +35,7 @@ def _set_noise(noise, value):
 
 def truth(rng):
     """Inputs and noisy outputs, for training and test, with hyperparameters from their priors."""
-    length, scale, noise = (np.exp(rng.normal(*LAWS[name])) for name in ("lengthscale", "outputscale", "noise"))
+    length, scale, noise = (np.exp(rng.normal(*PRIORS[name])) for name in ("lengthscale", "outputscale", "noise"))
     X = rng.uniform(0, 6, (ROWS + NEW, 1))
     K = scale * np.exp(-0.5 * (X - X.T) ** 2 / length**2)
     values, vectors = np.linalg.eigh(K + noise * np.eye(len(X)))
@@ -70,7 +70,7 @@ def test_mixture_intervals_have_nominal_coverage_within_two_points(record_proper
         warnings.simplefilter("ignore", FitWarning)  # short chains
         found = coverages(num_sets=200, draws=100)
     averaged, plugged = found.mean(0)
-    record_property("averaged", averaged)
-    record_property("plugged", plugged)
+    record_property("averaged", float(averaged))
+    record_property("plugged", float(plugged))
     assert abs(averaged - 0.95) < 0.02
     assert abs(averaged - 0.95) < abs(plugged - 0.95)

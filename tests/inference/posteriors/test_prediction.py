@@ -134,17 +134,17 @@ def test_prediction_quantile_without_variance_is_mean():
     assert prediction.quantile(0.1).tolist() == [[1], [1]]
 
 
-def test_prediction_in_single_precision():
+def test_prediction_quantile_keeps_single_precision():
     prediction = Prediction(torch.zeros(2, 1), torch.ones(2, 1), "diag")
     assert prediction.quantile(0.975).dtype == torch.float32
     torch.testing.assert_close(prediction.quantile(0.975), torch.full((2, 1), 1.959964), rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("ask", ["variance", "std", "cov", "distribution"])
-def test_prediction_rejects_access_to_missing_covariance(ask):
+@pytest.mark.parametrize("attribute", ["variance", "std", "cov", "distribution"])
+def test_prediction_rejects_access_to_missing_covariance(attribute):
     prediction = Prediction(normal(4, 3))
     with pytest.raises(OptionError, match=r'cov="none".*cov='):
-        getattr(prediction, ask)
+        getattr(prediction, attribute)
 
 
 def test_prediction_rejects_blocks_of_diagonal():
@@ -153,9 +153,9 @@ def test_prediction_rejects_blocks_of_diagonal():
 
 
 def test_prediction_rejects_quantiles_without_variances():
-    for ask in (lambda: Prediction(normal(4, 3)).quantile(0.5), lambda: Prediction(normal(4, 3)).interval()):
+    for call in (lambda: Prediction(normal(4, 3)).quantile(0.5), lambda: Prediction(normal(4, 3)).interval()):
         with pytest.raises(OptionError, match='cov="none"'):
-            ask()
+            call()
 
 
 @pytest.mark.parametrize("q", [0, 1, -0.1, 1.5, float("nan"), [0.5, 1.0]])
@@ -170,7 +170,7 @@ def test_prediction_rejects_levels_outside_unit_interval(q):
 
 @pytest.mark.parametrize("form", ["variance", "FULL", None, ""])
 def test_prediction_rejects_unknown_forms(form):
-    with pytest.raises(OptionError, match=r"cov must be one of 'none', 'diag', 'output', 'full', got"):
+    with pytest.raises(OptionError, match=r"cov must be one of .*'full', got"):
         check_form(form)
 
 
@@ -187,7 +187,7 @@ def test_prediction_rejects_covariance_of_other_form():
         Prediction(torch.zeros(4))
 
 
-def test_prediction_repr():
+def test_prediction_repr_shows_shape_and_form():
     assert repr(predictions()[1]["output"]) == "Prediction(mean=(4, 3), cov='output')"
 
 
@@ -332,9 +332,9 @@ def test_bisect_converges_to_last_bit():
 def test_mixture_of_means_rejects_access_to_variance():
     mixture = MixturePrediction(Prediction(mean) for mean in normal(S, M, P))
     close(mixture.mean, normal(S, M, P).mean(0))
-    for ask in (lambda: mixture.std, lambda: mixture.quantile(0.5), lambda: mixture.cdf(0.0)):
+    for call in (lambda: mixture.std, lambda: mixture.quantile(0.5), lambda: mixture.cdf(0.0)):
         with pytest.raises(OptionError, match='cov="none"'):
-            ask()
+            call()
 
 
 def test_mixture_rejects_gaussian_distribution():

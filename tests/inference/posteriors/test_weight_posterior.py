@@ -5,6 +5,7 @@ import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from oracles import dense, operator_valued, randomise
+from pairwise import pairwise
 
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
@@ -22,7 +23,7 @@ KERNELS = {
     "helmholtz": lambda: operator_valued("helmholtz"),
     "delays": lambda: operator_valued("delays"),
 }
-SEEN = ("complete", "missing")
+OBSERVED = ("complete", "missing")
 
 
 def normal(*shape, seed):
@@ -66,15 +67,13 @@ def select_form(matrix, p, form):
     return {"full": matrix, "output": blocks, "diag": np.diag(matrix).reshape(m, p)}[form]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("observed", SEEN)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "observed", "form"), pairwise(name=KERNELS, observed=OBSERVED, form=FORMS))
 def test_variance_floor_equals_dense_algebra(name, observed, form):
     case = Case(name, observed)
     close(case.variance_floor.covariance(case.X, form), select_form(case.oracle(), case.num_outputs, form))
 
 
-@pytest.mark.parametrize("observed", SEEN)
+@pytest.mark.parametrize("observed", OBSERVED)
 @pytest.mark.parametrize("name", KERNELS)
 def test_variance_floor_vanishes_at_landmarks_and_is_prior_far_away(name, observed):
     case = Case(name, observed)
@@ -94,7 +93,7 @@ def test_variance_floor_with_one_landmark_and_one_point(name, form):
     close(case.variance_floor.covariance(case.X, form), select_form(case.oracle(), case.num_outputs, form))
 
 
-@pytest.mark.parametrize("observed", SEEN)
+@pytest.mark.parametrize("observed", OBSERVED)
 @pytest.mark.parametrize("name", ["scalar", "icm", "helmholtz"])
 def test_variance_floor_allows_duplicate_landmarks(name, observed):
     case = Case(name, observed)
@@ -125,9 +124,7 @@ def test_variance_floor_keeps_all_separable_landmarks(monkeypatch):
     assert len(Case("icm").variance_floor.landmarks) == 6
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("observed", SEEN)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "observed", "form"), pairwise(name=KERNELS, observed=OBSERVED, form=FORMS))
 def test_lift_raises_diagonal_and_stays_positive(name, observed, form):
     case = Case(name, observed)
     floor = select_form(case.variance_floor.covariance(case.X, "full").numpy(), case.num_outputs, "diag")

@@ -79,34 +79,34 @@ def quadratic(rank=None, scale=1.0):
 @pytest.mark.parametrize("rank", [None, 5])
 def test_admm_gap_meets_the_tolerance_and_bounds_the_excess(balls, rank):
     found = quadratic(rank)
-    start, steps = admm_initial_point(found, balls, tolerance=1e-9)
-    assert (balls.norms(start) <= balls.radius * (1 + 1e-12)).all() and steps < 3000
-    product = found.apply(start)
-    gap = duality_gap(found, balls, start, product)
+    initial, steps = admm_initial_point(found, balls, tolerance=1e-9)
+    assert (balls.norms(initial) <= balls.radius * (1 + 1e-12)).all() and steps < 3000
+    product = found.apply(initial)
+    gap = duality_gap(found, balls, initial, product)
     assert -1e-12 <= gap <= 1e-9 * found.square / 2
     rough, _ = admm_initial_point(found, balls, tolerance=1e-2)
-    excess = found.value(rough, found.apply(rough)) - found.value(start, product)
+    excess = found.value(rough, found.apply(rough)) - found.value(initial, product)
     assert -1e-9 * found.square <= excess <= duality_gap(found, balls, rough, found.apply(rough)) + 1e-9 * found.square
 
 
 def test_admm_agrees_with_projected_gradients():
     found, balls = quadratic(), BALLS[2]
-    start, _ = admm_initial_point(found, balls, tolerance=1e-12)
+    initial, _ = admm_initial_point(found, balls, tolerance=1e-12)
     weights, report = minimize_in_balls(found, balls, tolerance=1e-12)
-    torch.testing.assert_close(start, weights, rtol=1e-4, atol=1e-5)
-    assert report.objective == pytest.approx(found.value(start, found.apply(start)), rel=1e-10)
+    torch.testing.assert_close(initial, weights, rtol=1e-4, atol=1e-5)
+    assert report.objective == pytest.approx(found.value(initial, found.apply(initial)), rel=1e-10)
 
 
 def test_admm_after_one_step_is_no_worse_than_zero():
     found = quadratic()
-    start, steps = admm_initial_point(found, BALLS[1], max_iter=1)
-    assert steps == 1 and found.value(start, found.apply(start)) <= found.square / 2
+    initial, steps = admm_initial_point(found, BALLS[1], max_iter=1)
+    assert steps == 1 and found.value(initial, found.apply(initial)) <= found.square / 2
 
 
 def test_admm_returns_zero_for_a_zero_quadratic():
     zero = BallQuadratic.from_matrix(torch.zeros(4, 4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64), 1.0)
-    start, steps = admm_initial_point(zero, Balls(torch.arange(4).view(2, 2), 1.0))
-    assert steps == 1 and not start.any()
+    initial, steps = admm_initial_point(zero, Balls(torch.arange(4).view(2, 2), 1.0))
+    assert steps == 1 and not initial.any()
 
 
 GROUPS = torch.tensor([[0, 3], [1, 4], [2, 5]])
@@ -273,7 +273,7 @@ def test_minimize_in_balls_gives_zero_without_outputs():
     assert report.converged and not weights.any()
 
 
-def test_minimize_in_balls_reports_why_it_stopped():
+def test_minimize_in_balls_reports_its_stopping_criterion():
     found, balls = scaled_quadratic(), Balls(GROUPS_OF_TWO, 1.0)
     assert "max_iter" in minimize_in_balls(found, balls, max_iter=2)[1].message
     report = minimize_in_balls(found, balls)[1]

@@ -55,7 +55,7 @@ def test_noise_path_equals_the_model_at_each_noise_level(name, missing, features
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize(("name", "missing", "features"), CASES)
-def test_rows_left_out_agree_with_the_dense_oracle(name, missing, features, noise):
+def test_leave_row_out_agrees_with_the_dense_oracle(name, missing, features, noise):
     problem = Problem(name, noise, missing, features=features, level=0.05)
     wanted = dense_rows_left_out(problem.oracle())
     found = rows_left_out(problem.gp, problem.X, problem.Y, problem.known)
@@ -88,7 +88,7 @@ def test_noise_path_factorizes_once_for_many_levels(name, missing, features, mon
     assert counts[0] and counts[0] == counts[1]
 
 
-def test_rows_left_out_equal_entries_for_independent_outputs():
+def test_leave_row_out_equals_leave_one_out_for_independent_outputs():
     problem = Problem("icm, rank 2", "float", 0.0)
     problem.gp.kernel.output_module = KnownMatrix(torch.eye(3).double())
     entries = problem.gp.leave_one_out(problem.X, problem.Y)
@@ -98,7 +98,7 @@ def test_rows_left_out_equal_entries_for_independent_outputs():
     torch.testing.assert_close(found.log_density, entries.log_density.sum(1))
 
 
-def test_loo_error_is_the_mean_squared_error_of_rows_left_out():
+def test_loo_error_is_the_mean_squared_error_of_held_out_rows():
     problem = Problem("icm, rank 2", "float", 0.0)
     path = noise_path(problem.gp, problem.X, problem.Y, [1.0])
     held_out = rows_left_out(problem.gp, problem.X, problem.Y)

@@ -29,7 +29,7 @@ def test_separable_and_dense_blocks_agree():
         np.testing.assert_allclose(one, other, rtol=1e-9)
 
 
-def test_transfer_is_zero_at_points_where_the_kernel_is_zero():
+def test_transfer_is_zero_at_points_with_zero_kernel():
     kernel = DecomposableKernel(LinearKernel(), output_matrix=torch.eye(2)).double().requires_grad_(False)
     for blocks in (make_kernel_blocks(kernel, 2), DenseBlocks(kernel, 2)):
         own, row = blocks.self_blocks(np.zeros((1, 1))), blocks.cross(np.ones((1, 1)), np.zeros((1, 1)))[0]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gp_cases import NOISES, Problem, close
+from pairwise import pairwise
 
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.algebra.preconditioners import pivoted_cholesky
@@ -31,10 +32,15 @@ def setting(name="curl-free", noise="matrix", missing=0.3, chunk_rows=4):
     return problem, C, KernelRows(model.kernel, data.X, data.observed), residuals
 
 
-@pytest.mark.parametrize("name", ["curl-free", "helmholtz", "delays", "lmc", "scalar"])
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-@pytest.mark.parametrize("chunk_rows", [None, 5])
+@pytest.mark.parametrize(
+    ("name", "noise", "missing", "chunk_rows"),
+    pairwise(
+        name=["curl-free", "helmholtz", "delays", "lmc", "scalar"],
+        noise=NOISES,
+        missing=[0.0, 0.3],
+        chunk_rows=[None, 5],
+    ),
+)
 def test_kernel_products_and_norm_bound_agree_with_a_dense_matrix(name, noise, missing, chunk_rows):
     problem, C, _, _ = setting(name, noise, missing, chunk_rows)
     oracle = problem.oracle()

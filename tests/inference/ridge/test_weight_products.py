@@ -5,6 +5,7 @@ import pytest
 import torch
 from gp_cases import NOISES, Problem, close
 from linear_operator import to_dense
+from pairwise import pairwise
 
 from ovkgp.inference.ridge.weight_products import WeightProducts
 
@@ -16,10 +17,12 @@ def setting(name, noise, missing, chunk_rows):
     return problem, WeightProducts(model.features, model.mean, model.noise, data, chunk_rows)
 
 
-@pytest.mark.parametrize("name", ["icm, rank 2", "lmc", "curl-free", "delays"])
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("missing", [0.0, 0.3])
-@pytest.mark.parametrize("chunk_rows", [None, 4])
+@pytest.mark.parametrize(
+    ("name", "noise", "missing", "chunk_rows"),
+    pairwise(
+        name=["icm, rank 2", "lmc", "curl-free", "delays"], noise=NOISES, missing=[0.0, 0.3], chunk_rows=[None, 4]
+    ),
+)
 def test_weight_products_agree_with_dense_matrices(name, noise, missing, chunk_rows):
     problem, products = setting(name, noise, missing, chunk_rows)
     oracle = problem.oracle()

@@ -118,6 +118,6 @@ def test_dataset_rejects_attributes_unsupported_by_netcdf(value):
 
 
 def test_import_loads_neither_arviz_nor_xarray():
-    words = "import sys, ovkgp, ovkgp.inference.sampling.sampling as s; print([m for m in ('arviz', 'xarray', 'matplotlib', 'optuna') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    script = "import sys, ovkgp, ovkgp.inference.sampling.sampling as s; print([m for m in ('arviz', 'xarray', 'matplotlib', 'optuna') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

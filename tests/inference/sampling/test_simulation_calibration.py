@@ -21,14 +21,14 @@ from ovkgp.inference.sampling.svi import sample_svi
 from ovkgp.inference.training.log_posterior import LogPosterior
 
 NAMES = ("lengthscale", "outputscale", "noise")
-LAWS = {"lengthscale": (0.0, 0.5), "outputscale": (0.0, 0.7), "noise": (-2.0, 0.7)}
+PRIORS = {"lengthscale": (0.0, 0.5), "outputscale": (0.0, 0.7), "noise": (-2.0, 0.7)}
 """Location and scale of the logarithm of each."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ovkgp.exceptions.FitWarning")]
 
 
 def prior(name):
-    return LogNormalPrior(*(torch.tensor(number, dtype=torch.float64) for number in LAWS[name]))
+    return LogNormalPrior(*(torch.tensor(number, dtype=torch.float64) for number in PRIORS[name]))
 
 
 def ours():
@@ -82,7 +82,7 @@ def test_posterior_means_match_gpytorch_with_pyro(record_property):
         mine = np.log([np.squeeze(row[name]) for row in rows]).reshape(4, 500)
         other = np.log(theirs[name])
         error = np.hypot(*(v.std() / np.sqrt(effective_size(v)) for v in (mine, other)))
-        record_property(f"{name}, in standard errors", (mine.mean() - other.mean()) / error)
+        record_property(f"{name}, in standard errors", float((mine.mean() - other.mean()) / error))
         assert abs(mine.mean() - other.mean()) < 3 * error
         assert mine.std() == pytest.approx(other.std(), rel=0.25)
 
@@ -137,7 +137,7 @@ def by_nuts(density, seed):
 def test_nuts_is_calibrated(record_property):
     p_values = uniformity(ranks(by_nuts, 200))
     for name, value in p_values.items():
-        record_property(f"p-value of {name}", value)
+        record_property(f"p-value of {name}", float(value))
     assert min(p_values.values()) > 0.01
 
 
@@ -151,7 +151,7 @@ def test_miscalibration_of_approximations_is_reported(method, count, record_prop
     found = ranks(sample, count)
     p_values = uniformity(found)
     for name, value in p_values.items():
-        record_property(f"p-value of {name}", value)
+        record_property(f"p-value of {name}", float(value))
     with capsys.disabled():
         print(f"\n{method}: p-values of uniform ranks { ({name: round(float(v), 4) for name, v in p_values.items()}) }")
     # a departure is reported, not a failure; but the ranks must be those of draws that follow the truth

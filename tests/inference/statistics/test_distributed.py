@@ -129,7 +129,7 @@ def test_ranks_report_failed_communication(monkeypatch):
     monkeypatch.setattr(dist, "all_reduce", broken)
     ranks = Ranks(1, 3)
     for verb in (ranks.gather, ranks.broadcast, ranks.sum):
-        with pytest.raises(DistributedError, match=r"rank 1 of 3 .* while resting.*\(Connection closed by peer\)"):
+        with pytest.raises(DistributedError, match=r"rank 1 of 3 .* resting.*Connection closed"):
             verb(torch.zeros(1), "resting")
     with pytest.raises(ZeroDivisionError):  # the local error is more informative
         ranks.run_on_all(lambda: 1 / 0, "dividing")

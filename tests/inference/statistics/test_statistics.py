@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
+from pairwise import pairwise
 from peak_memory import PeakMemory
 from weight_space_cases import MAPS, WHITENED, Case
 
@@ -159,7 +160,7 @@ def test_statistics_reject_incompatible_summands():
     with pytest.raises(InputError, match="num_basis=1 and num_basis=3"):
         linear = Case("curl-free", mean="linear")
         a + statistics_of(linear, fingerprint="abc")
-    with pytest.raises(InputError, match="num_scalar_features=12 and num_scalar_features=24"):
+    with pytest.raises(InputError, match="features=12 and num_scalar_features=24"):
         a + statistics_of(Case("helmholtz", missing=0.0), fingerprint="abc")
     full = Case("own", "full", 0.0)
     with pytest.raises(InputError):
@@ -241,8 +242,8 @@ def test_landmarks_respect_the_smaller_limit():
 def test_find_patterns_of_any_number_of_outputs(p):
     generator = torch.Generator().manual_seed(0)
     distinct = torch.rand(5, p, generator=generator) < 0.5
-    which = torch.randint(5, (40,), generator=generator)
-    observed = distinct[which]
+    index = torch.randint(5, (40,), generator=generator)
+    observed = distinct[index]
     patterns, found, counts = find_patterns(observed)
     assert torch.equal(patterns[found], observed) and len(patterns) == len(observed.unique(dim=0)) == len(counts)
     assert torch.equal(counts, torch.bincount(found))
@@ -348,9 +349,9 @@ def both(name, mean, noise="full"):
         return case, whiten_statistics(shared, template, case.noise.matrix(), "w"), direct
 
 
-@pytest.mark.parametrize("noise", ["full", "per_output", "shared"])
-@pytest.mark.parametrize("mean", BASES)
-@pytest.mark.parametrize("name", UNWHITENED)
+@pytest.mark.parametrize(
+    ("name", "mean", "noise"), pairwise(name=UNWHITENED, mean=BASES, noise=["full", "per_output", "shared"])
+)
 def test_whiten_statistics_equals_whitened_layout(name, mean, noise):
     case, found, direct = both(name, mean, noise)
     d = case.data.X.shape[1]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from gp_cases import Problem, close
 from gpytorch.kernels import RBFKernel
+from pairwise import pairwise
 
 from ovkgp.exceptions import InputError
 from ovkgp.features import ORFF
@@ -72,23 +73,23 @@ def check(problem, statistics):
     close(streamed.noise, one.noise, 1e-12)
 
 
-@pytest.mark.parametrize("how", [added, accumulated])
-@pytest.mark.parametrize("missing", ["none", "some"])
-@pytest.mark.parametrize("noise", [*NOISES, "known"])
-@pytest.mark.parametrize("model", MODELS)
-def test_streamed_statistics_equal_one_pass(model, noise, missing, how):
+@pytest.mark.parametrize(
+    ("model", "noise", "missing", "combine"),
+    pairwise(model=MODELS, noise=[*NOISES, "known"], missing=["none", "some"], combine=[added, accumulated]),
+)
+def test_streamed_statistics_equal_one_pass(model, noise, missing, combine):
     problem = stream(model, noise, missing)
-    check(problem, how(problem.gp, chunks(problem, CUTS["uneven"])))
+    check(problem, combine(problem.gp, chunks(problem, CUTS["uneven"])))
 
 
-@pytest.mark.parametrize("how", [added, accumulated])
+@pytest.mark.parametrize("combine", [added, accumulated])
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_streamed_statistics_do_not_depend_on_order_and_cuts(cuts, seed, how):
+def test_streamed_statistics_do_not_depend_on_order_and_cuts(cuts, seed, combine):
     order = torch.randperm(24, generator=torch.Generator().manual_seed(seed))
     for model in ("icm", "field"):
         problem = stream(model, "per_output")
-        check(problem, how(problem.gp, chunks(problem, CUTS[cuts], order)))
+        check(problem, combine(problem.gp, chunks(problem, CUTS[cuts], order)))
 
 
 @pytest.mark.parametrize("cuts", CUTS)

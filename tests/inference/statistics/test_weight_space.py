@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 from linear_operator import to_dense, to_linear_operator
+from pairwise import pairwise
 from weight_space_cases import MAPS, NOISES, WHITENED, Case
 
 from ovkgp.exceptions import FactorizationError, InputError, KernelTypeError, OptionError
@@ -35,7 +36,7 @@ def close(actual, expected):
     torch.testing.assert_close(actual, expected, **TIGHT)
 
 
-GRID = list(itertools.product(MAPS, NOISES, (0.0, 0.3)))
+GRID = pairwise(name=MAPS, noise=NOISES, missing=(0.0, 0.3))
 
 
 @pytest.mark.parametrize("name, noise, missing", GRID)
@@ -91,9 +92,12 @@ def test_evidence_gradients_equal_finite_differences(name, chunk_rows):
         assert (found[key] * direction).sum().item() == pytest.approx(slope, rel=1e-6, abs=1e-7), key
 
 
-@pytest.mark.parametrize("mean", ["zero", "constant", "linear", "bumps"])
-@pytest.mark.parametrize("name", ["decomposable", "helmholtz", "own"])
-@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("name", "mean", "missing"),
+    pairwise(
+        name=["decomposable", "helmholtz", "own"], mean=["zero", "constant", "linear", "bumps"], missing=[0.0, 0.3]
+    ),
+)
 def test_weight_system_accounts_for_every_mean(name, mean, missing):
     case = Case(name, "per_output", missing, mean)
     parameters = case.parameters()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gp_cases import KERNELS, MEANS, NOISES, ONE_COMPONENT, SEPARABLE, Problem, close
+from pairwise import pairwise
 from posterior_oracle import diagonal_parts
 
 from ovkgp.exceptions import InputError, OptionError
@@ -51,36 +52,28 @@ def automatic(name, noise, missing, features):
     return "kronecker" if name in ONE_COMPONENT and missing == 0 and noise != "known" else "dense"
 
 
-@pytest.mark.parametrize("missing", MISSING)
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "noise", "missing"), pairwise(name=KERNELS, noise=NOISES, missing=MISSING))
 def test_exact_strategies_equal_dense_algebra(name, noise, missing):
     problem = Problem(name, noise, missing)
     assert problem.strategy == automatic(name, noise, missing, None)
     check(problem)
 
 
-@pytest.mark.parametrize("missing", MISSING)
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "noise", "missing"), pairwise(name=KERNELS, noise=NOISES, missing=MISSING))
 def test_random_features_equal_dense_algebra(name, noise, missing):
     problem = Problem(name, noise, missing, features="orff")
     assert problem.strategy == automatic(name, noise, missing, "orff")
     check(problem)
 
 
-@pytest.mark.parametrize("missing", MISSING)
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("name", NYSTROM)
+@pytest.mark.parametrize(("name", "noise", "missing"), pairwise(name=NYSTROM, noise=NOISES, missing=MISSING))
 def test_nystrom_features_equal_dense_algebra(name, noise, missing):
     problem = Problem(name, noise, missing, features="nystrom")
     assert problem.strategy == automatic(name, noise, missing, "nystrom")
     check(problem)
 
 
-@pytest.mark.parametrize("missing", MISSING)
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("name", SEPARABLE)
+@pytest.mark.parametrize(("name", "noise", "missing"), pairwise(name=SEPARABLE, noise=NOISES, missing=MISSING))
 def test_iterative_strategy_equals_dense_algebra(name, noise, missing):
     problem = Problem(name, noise, missing, strategy="iterative")
     assert problem.strategy == "iterative"
@@ -196,10 +189,16 @@ def analytic_slopes(problem, pairs):
     return np.array([(g * direction).sum().item() for g, (_, direction) in zip(found, pairs, strict=True)])
 
 
-@pytest.mark.parametrize("noise, missing", [("shared", 0.0), ("per_output", 0.3), ("full", 0.0), ("full", 0.3)])
-@pytest.mark.parametrize("features", [None, "orff", "nystrom"])
-@pytest.mark.parametrize("name", ["icm, rank 2", "lmc", "independent", "helmholtz", "delays", "scalar"])
-def test_evidence_gradient_equals_finite_differences(name, features, noise, missing):
+@pytest.mark.parametrize(
+    ("name", "features", "observations"),
+    pairwise(
+        name=["icm, rank 2", "lmc", "independent", "helmholtz", "delays", "scalar"],
+        features=[None, "orff", "nystrom"],
+        observations=[("shared", 0.0), ("per_output", 0.3), ("full", 0.0), ("full", 0.3)],
+    ),
+)
+def test_evidence_gradient_equals_finite_differences(name, features, observations):
+    noise, missing = observations
     problem = Problem(name, noise, missing, "linear", features)
     names, expected, found = slopes(problem)
     assert {"mean.constant", "mean.slopes", "noise_model.log_scale"} < set(names)
@@ -265,9 +264,9 @@ def test_selection_uses_products_or_raises_for_many_entries(monkeypatch):
 def test_exact_strategies_reject_too_many_rows(monkeypatch):
     monkeypatch.setattr("ovkgp.inference.strategies.exact.MAX_EXACT_ROWS", 13)
     for strategy in ("kronecker", "dense", "iterative"):
-        for ask in (lambda p: p.condition(), lambda p: p.log_evidence()):
+        for call in (lambda p: p.condition(), lambda p: p.log_evidence()):
             with pytest.raises(InputError, match=r"14 rows.*ORFF"):
-                ask(STRATEGIES[strategy](missing=0.0))
+                call(STRATEGIES[strategy](missing=0.0))
     STRATEGIES["features"]().condition()
 
 
@@ -284,6 +283,6 @@ def test_exact_strategies_reject_too_many_rows(monkeypatch):
 )
 def test_selection_rejects_unsupported_strategy(name, noise, missing, strategy, message):
     problem = Problem(name, noise, missing, strategy=strategy)
-    for ask in (problem.condition, problem.log_evidence):
+    for call in (problem.condition, problem.log_evidence):
         with pytest.raises(OptionError, match=message):
-            ask()
+            call()

@@ -29,7 +29,7 @@ def features(kernel, num_frequencies=20, num_dims=1):
 
 
 @pytest.mark.parametrize("kernel", [rbf(0.5), MaternKernel(nu=1.5).double(), LaplaceKernel().double()])
-def test_rows_reproduce_the_kernel_where_one_point_is_an_anchor(kernel):
+def test_rows_reproduce_the_kernel_between_anchors_and_any_point(kernel):
     phi = KernelFactor(kernel, ANCHORS)
     torch.testing.assert_close(phi.anchor_rows, phi(ANCHORS), atol=1e-8, rtol=0)
     torch.testing.assert_close(phi(ANCHORS) @ phi(ANCHORS).T, gram(kernel, ANCHORS, ANCHORS), atol=1e-10, rtol=0)
@@ -52,7 +52,7 @@ def test_kernel_factor_drops_repeated_points():
     torch.testing.assert_close(twice(OTHERS) @ twice(OTHERS).T, once(OTHERS) @ once(OTHERS).T, atol=1e-8, rtol=0)
 
 
-def test_a_constant_kernel_and_one_point_have_one_coordinate():
+def test_constant_kernel_and_single_point_have_one_coordinate():
     constant = ConstantKernel().double()
     constant.constant = torch.tensor(4.0).double()
     phi = KernelFactor(constant, ANCHORS)
@@ -79,7 +79,7 @@ def test_slopes_of_a_kernel_are_differences_of_its_rows(kernel):
     torch.testing.assert_close(psi.slopes(points), differences, rtol=1e-6, atol=1e-6 * psi.projection.abs().max())
 
 
-def test_a_kernel_with_a_kink_has_no_slopes():
+def test_kernel_with_a_kink_has_no_slopes():
     with pytest.raises(SmoothnessError):
         KernelFactor(LaplaceKernel().double(), torch.rand(4).double()).slopes(torch.rand(2).double())
 
@@ -121,7 +121,7 @@ def test_features_are_coordinates_of_their_kernel():
     torch.testing.assert_close(again(OTHERS) @ again(ANCHORS).T, phi(OTHERS) @ phi(ANCHORS).T, atol=1e-10, rtol=0)
 
 
-def test_many_features_are_nearly_the_kernel():
+def test_many_features_approximate_the_kernel():
     phi = features(rbf(0.5), num_frequencies=20_000, num_dims=2)
     assert (phi(OTHERS) @ phi(ANCHORS).T - gram(rbf(0.5), OTHERS, ANCHORS)).abs().max() < 0.03
 
@@ -248,7 +248,7 @@ def test_g_12_posterior_mean_of_the_slope_is_the_slope_of_the_posterior_mean():
     assert np.allclose(factor.slopes(SLOPES) @ weights, joint, atol=1e-7)
 
 
-def test_g_12_monotone_data_without_noise_leave_no_chance_of_a_fall():
+def test_g_12_probability_of_a_negative_slope_vanishes_with_monotone_data():
     chances = []
     for count in (3, 6, 12):
         theta = torch.linspace(0, 1, count, dtype=torch.float64)

@@ -43,7 +43,7 @@ def test_rotating_is_a_kronecker_product():
     assert torch.allclose(rotate(Y, F, S, T).flatten(), torch.kron(torch.kron(F, S), T) @ Y.flatten())
 
 
-def test_the_density_and_its_gradient_are_those_of_the_dense_matrix():
+def test_grid_log_density_and_gradient_equal_dense_algebra():
     inputs = [part.clone().requires_grad_() for part in parts(rank=3)]
     value = grid_log_density(*inputs)
     K, T, A, noise, Y = copies = [part.clone().requires_grad_() for part in parts(rank=3)]

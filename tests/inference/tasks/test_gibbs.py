@@ -70,7 +70,7 @@ def test_gibbs_posterior_is_the_fit_at_low_temperature(case):
     assert cold.variance(problem.inputs, problem.tasks).max() < 1e-6
 
 
-def test_g_15_the_posterior_mean_is_near_the_mode_and_not_the_same(case):
+def test_g_15_posterior_mean_is_near_the_mode_and_differs_from_it(case):
     problem, W, cov = case
     posterior = fit_gibbs_posterior(lambda: [problem], W, cov)
     moved = problem.values(posterior.weights) - problem.values(W)

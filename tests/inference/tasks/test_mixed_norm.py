@@ -78,23 +78,23 @@ def test_gradient_is_the_weights_times_the_moments_of_the_tasks():
 
 
 def mixed_problem():
-    """Quantiles with the mixed penalty, and the plain problem they come from."""
-    plain = replace(case("pinball"), loss=IntegralLoss(SmoothedPinball(0.1), MEASURE))
-    C = mixed_coordinates(plain.tasks, MEASURE.weights)
-    return plain, C, replace(plain, tasks=plain.tasks @ C)
+    """Quantiles with the mixed penalty, and the problem they come from."""
+    base = replace(case("pinball"), loss=IntegralLoss(SmoothedPinball(0.1), MEASURE))
+    C = mixed_coordinates(base.tasks, MEASURE.weights)
+    return base, C, replace(base, tasks=base.tasks @ C)
 
 
 def test_mixed_coordinates_work_with_every_solver():
     """min (1/n) Σ L + λ Ω, against SciPy on the objective as it is written."""
-    plain, C, mixed = mixed_problem()
+    base, C, mixed = mixed_problem()
 
     def objective(w):
-        W = torch.from_numpy(w).view(plain.shape).requires_grad_()
-        value = plain.risk(plain.values(W)) + plain.lam * mixed_norm(W, plain.tasks, MEASURE.weights)
+        W = torch.from_numpy(w).view(base.shape).requires_grad_()
+        value = base.risk(base.values(W)) + base.lam * mixed_norm(W, base.tasks, MEASURE.weights)
         return value.item(), torch.autograd.grad(value, W)[0].flatten().numpy()
 
     options = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 5000, "maxfun": 10_000}
-    best = minimize(objective, np.zeros(math.prod(plain.shape)), jac=True, method="L-BFGS-B", options=options)
+    best = minimize(objective, np.zeros(math.prod(base.shape)), jac=True, method="L-BFGS-B", options=options)
     found = solve_primal(mixed, tolerance=1e-9)
     W = found.weights @ C.T
     assert objective(W.numpy().ravel())[0] == pytest.approx(found.objective, rel=1e-9)
@@ -104,11 +104,11 @@ def test_mixed_coordinates_work_with_every_solver():
 
 def test_mixed_coordinates_learn_tasks_independently():
     """LT §2.11: the penalty does not see k_Θ."""
-    plain, _, mixed = mixed_problem()
+    base, _, mixed = mixed_problem()
     H = mixed.values(solve_primal(mixed, tolerance=1e-11).weights)
     for j in (0, M - 1):
         alone = IntegralLoss(SmoothedPinball(0.1), TaskMeasure([MEASURE.nodes[j].item()]))
-        single = replace(plain, tasks=torch.ones(1, 1).double(), loss=alone)
+        single = replace(base, tasks=torch.ones(1, 1).double(), loss=alone)
         torch.testing.assert_close(
             H[:, [j]], single.values(solve_primal(single, tolerance=1e-11).weights), rtol=0, atol=1e-4
         )

@@ -128,21 +128,21 @@ def test_zero_lam_nc_is_quantile_regression(toy):
     assert (found.multipliers == 0).all()
 
 
-def test_thm_5_27_more_atoms_do_not_help():
-    plain = crafted()
+def test_thm_5_27_solution_is_unchanged_by_more_atoms():
+    base = crafted()
     more_levels = torch.linspace(0, 1, 7).double()
-    points = torch.cat([plain.X, plain.anchors, torch.tensor([[0.0], [0.42], [1.0]]).double()])
-    atoms = (torch.cat([plain.measure.nodes, more_levels]), torch.cat([plain.slope_nodes, more_levels]))
+    points = torch.cat([base.X, base.anchors, torch.tensor([[0.0], [0.42], [1.0]]).double()])
+    atoms = (torch.cat([base.measure.nodes, more_levels]), torch.cat([base.slope_nodes, more_levels]))
     rich = crafted(points=points, atoms=atoms)
-    one, other = (solve_noncrossing(case.problem, case.penalty, tolerance=1e-10) for case in (plain, rich))
+    one, other = (solve_noncrossing(case.problem, case.penalty, tolerance=1e-10) for case in (base, rich))
     assert other.objective == pytest.approx(one.objective, rel=1e-7)
 
 
 @pytest.mark.parametrize("missing", ["derivative atoms", "anchors"])
 def test_thm_5_27_atoms_of_the_penalty_are_needed(missing):
-    plain = crafted()
-    poor = crafted(atoms=(plain.measure.nodes, EMPTY)) if missing == "derivative atoms" else crafted(points=plain.X)
-    one, other = (solve_noncrossing(case.problem, case.penalty, tolerance=1e-9) for case in (plain, poor))
+    base = crafted()
+    poor = crafted(atoms=(base.measure.nodes, EMPTY)) if missing == "derivative atoms" else crafted(points=base.X)
+    one, other = (solve_noncrossing(case.problem, case.penalty, tolerance=1e-9) for case in (base, poor))
     assert other.objective > one.objective * 1.002
 
 
@@ -174,7 +174,7 @@ def test_exact_raises_a_lam_nc_that_is_slightly_too_small():
     assert found.violation <= 1e-9
 
 
-def test_two_hundred_rows_take_few_steps():
+def test_solve_noncrossing_takes_few_steps_for_two_hundred_rows():
     X, y = sine_toy(200)
     case = quantile_case(X, y, lam_nc=10.0)
     found = solve_noncrossing(case.problem, case.penalty, method="exact")

@@ -39,12 +39,12 @@ def test_joint_search_is_independent_of_the_unit_of_slopes(toy):
 def test_joint_search_solves_the_joint_problem(toy):
     search = JointSearch(toy.problem, toy.penalty)
     found = search.run(None, None, Certificate(search.joint, 1e-9))
-    plain = solve_primal(search.joint, tolerance=1e-9)
-    assert found.objective == pytest.approx(plain.objective, rel=2e-9)
+    direct = solve_primal(search.joint, tolerance=1e-9)
+    assert found.objective == pytest.approx(direct.objective, rel=2e-9)
     assert search.problem_dual(found.dual).shape == (30, 8)
 
 
-def test_a_small_gap_is_not_enough_for_an_exact_solution(toy):
+def test_joint_search_continues_from_a_small_gap_to_an_exact_solution(toy):
     search = JointSearch(toy.problem, toy.with_lam_nc(100.0))
     rough = search.run(None, None, Certificate(search.joint, 1e-6))
     certificate = ExactCertificate(search, 1e-10, tolerance=1e-6)
@@ -98,7 +98,7 @@ def problem_of(loss, num_rows=30, lam=1e-3, measure=None):
     "method",
     ["value", "derivative", "curvature", "finite_conjugate", "conjugate", "nearest_slope", "prox", "conjugate_prox"],
 )
-def test_a_joined_loss_is_each_loss_on_its_tasks(method):
+def test_joined_loss_applies_each_loss_to_its_tasks(method):
     joint, u, y = JoinedLoss(LOSSES, SIZES), normal(4, 5, seed=0), normal(4, 5, seed=1)
     steps = [normal(4, 5, seed=2).abs() + 0.1] if "prox" in method else []
     found = getattr(joint, method)(u, y, TASKS, *steps)
@@ -166,7 +166,7 @@ def test_joined_halves_of_the_data_equal_the_whole():
     assert torch.allclose(two.weights, one.weights, atol=1e-3)
 
 
-def test_units_of_the_targets_do_not_matter():
+def test_joined_problem_is_equivariant_to_target_units():
     problem = problem_of(Pinball())
     scaled = TaskProblem(problem.inputs, problem.tasks, 1e6 * problem.targets, problem.loss, problem.lam / 1e6)
     one, million = (solve_primal(join_problems([each]), tolerance=1e-8) for each in (problem, scaled))
@@ -179,7 +179,7 @@ def test_units_of_the_targets_do_not_matter():
     [([[0.5]], [[2.0]]), ([[0.5], [0.5], [0.5]], [[1.0], [1.0], [-3.0]]), ([[0.1], [0.2]], [[0.0], [0.0]])],
     ids=["one row", "duplicates", "targets zero"],
 )
-def test_degenerate_data_converge(X, y):
+def test_joined_problem_converges_for_degenerate_data(X, y):
     case = quantile_case(torch.tensor(X).double(), torch.tensor(y).double(), num_tasks=1, lam=1e-4)
     found = solve_primal(join_problems([case.problem, case.penalty.problem(1e-4)]))
     assert found.report.converged

@@ -24,7 +24,7 @@ def problem(lam=0.3, weighted=True, n=7, m=3):
     return OneClassProblem(phi, gauss_legendre(m, 0.05, 1.0), psi, lam, s), w, psi @ z, z
 
 
-def test_the_objective_written_out():
+def test_one_class_objective_equals_its_formula():
     """LT-99: (1/N) Σ s [|t − h|_+ / θ − t], ½ Σ η ‖h(·)(θ)‖², (λ/2) ‖t‖²."""
     P, w, t, z = problem()
     s, eta, theta = P.row_weights.numpy(), P.weights.numpy(), P.levels.numpy()
@@ -88,7 +88,7 @@ def test_lt_e_36_strong_convexity_counts_the_weights():
     assert min(ratios) < np.linalg.eigvalsh(K_T)[0]  # the printed constant, without η, is too large
 
 
-def test_the_joint_constant_is_the_smaller_of_the_two():
+def test_joint_strong_convexity_is_the_smaller_of_the_two():
     eta, K_T = torch.tensor([0.25, 0.75]).double(), torch.eye(2).double()
     assert strong_convexity(eta, K_T, lam=1e-3) == 1e-3
     assert strong_convexity(eta, K_T, lam=7.0) == 0.25
@@ -106,13 +106,13 @@ def test_id_17_prior_of_the_features_weights_each_level():
     brault = np.clip(t - H, 0, None).mean() + np.trace(Theta @ S @ Theta.T) / 2 - (nu * t).mean()
     ours = P.objective(torch.from_numpy(Theta @ phi_T.T), torch.from_numpy(t)).item()
     assert ours * nu.mean() == pytest.approx(brault, rel=1e-12)
-    plain = OneClassProblem(torch.from_numpy(phi), grid(nu))
-    assert plain.objective(torch.from_numpy(Theta @ phi_T.T), torch.from_numpy(t)).item() * nu.mean() != pytest.approx(
-        brault
-    )
+    unscaled = OneClassProblem(torch.from_numpy(phi), grid(nu))
+    assert unscaled.objective(
+        torch.from_numpy(Theta @ phi_T.T), torch.from_numpy(t)
+    ).item() * nu.mean() != pytest.approx(brault)
 
 
-def test_bounds_of_the_dual():
+def test_dual_bounds_sum_to_the_inverse_levels():
     P, _, _, _ = problem()
     np.testing.assert_allclose(P.bounds.sum(0), 1 / P.levels)
     assert P.total_weight == P.row_weights.sum()
@@ -153,7 +153,7 @@ def svm_problem(n=60, m=8, lam=0.0, seed=0, weighted=False, lengthscale=0.8, low
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("lam", [0.0, 1e-6, 1e-3, 0.1, 10.0])
-def test_the_gap_is_small_at_every_penalty(lam, weighted):
+def test_gap_is_small_at_every_penalty(lam, weighted):
     _, P = svm_problem(lam=lam, weighted=weighted)
     solution = solve_one_class(P)
     assert -1e-10 <= solution.gap <= 1e-6 * abs(solution.objective)
@@ -175,7 +175,7 @@ def test_b_26_levels_are_separate_svms_without_a_penalty(lam):
         assert solution.thresholds[j].item() == pytest.approx(svm.offset_[0] / scale, abs=1e-6 if lam == 0 else 2e-4)
 
 
-def test_b_27_the_nu_property():
+def test_b_27_nu_property_holds_at_every_level():
     """LT B-27: the share strictly below is at most θ, the share below or on the threshold at least θ."""
     for seed in range(3):
         _, P = svm_problem(seed=seed, weighted=True, m=12)
@@ -214,7 +214,7 @@ def test_solve_one_class_agrees_with_a_general_solver(lam):
 
 
 @pytest.mark.parametrize("lam", [0.0, 1e-2])
-def test_no_step_from_the_solution_goes_down(lam):
+def test_random_steps_from_the_solution_do_not_decrease_the_objective(lam):
     _, P = svm_problem(n=25, m=5, lam=lam)
     solution = solve_one_class(P)
     rng = np.random.default_rng(0)
@@ -225,7 +225,7 @@ def test_no_step_from_the_solution_goes_down(lam):
             assert P.objective(w, t) >= solution.objective - 1e-12
 
 
-def test_a_larger_penalty_makes_the_threshold_curve_smaller():
+def test_larger_penalty_makes_the_threshold_curve_smaller():
     norms = []
     for lam in (1e-3, 1e-2, 1e-1, 1.0, 10.0):
         _, P = svm_problem(lam=lam)
@@ -241,7 +241,7 @@ def test_solve_one_class_uses_a_given_path():
     assert len(path.segments) > 1
 
 
-def test_a_few_newton_steps_are_enough():
+def test_solve_one_class_takes_few_newton_steps():
     _, P = svm_problem(lam=1e-2)
     solution = solve_one_class(P)
     path = OneClassPath(P.inputs.numpy())
@@ -257,7 +257,7 @@ def test_solve_one_class_warns_of_a_large_gap():
     assert not solution.report.converged and solution.gap > 1e-6 * abs(solution.objective)
 
 
-def test_the_map_of_a_gibbs_posterior():
+def test_solution_is_the_mode_of_a_gibbs_posterior():
     """ID-17: the solution is the mode of exp(−P) with h(·)(θ_j) ~ GP(0, k/η_j) and t ~ GP(0, k_b/λ), and of nothing normalised."""
     _, P = svm_problem(n=20, m=4, lam=0.05)
     solution = solve_one_class(P)

@@ -117,13 +117,13 @@ def test_sort_curves_keeps_the_values_and_makes_sets_nested():
 def test_fraction_levels_give_each_level_its_mass():
     """Rearranging alone changes the mass of the sets; the levels of `find_fraction_levels` put it right, on fresh curves too."""
     sorted_curves = sort_curves(curves(5000))
-    shares = find_fraction_levels(curves(5000), CURVE_LEVELS, np.ones(5000))
-    assert (np.diff(shares) >= 0).all() and shares.min() >= 0.01 and shares.max() <= 1
+    fractions = find_fraction_levels(curves(5000), CURVE_LEVELS, np.ones(5000))
+    assert (np.diff(fractions) >= 0).all() and fractions.min() >= 0.01 and fractions.max() <= 1
     inner = (CURVE_LEVELS > 0.1) & (CURVE_LEVELS < 0.9)
-    outside = (interpolate_levels(sorted_curves, CURVE_LEVELS, shares) < 0).mean(0)
+    outside = (interpolate_levels(sorted_curves, CURVE_LEVELS, fractions) < 0).mean(0)
     np.testing.assert_allclose(outside[inner], CURVE_LEVELS[inner], atol=0.01)
     assert np.abs((sorted_curves < 0).mean(0) - CURVE_LEVELS)[inner].max() > 0.1
-    fresh = interpolate_levels(sort_curves(curves(5000, seed=1)), CURVE_LEVELS, shares)
+    fresh = interpolate_levels(sort_curves(curves(5000, seed=1)), CURVE_LEVELS, fractions)
     np.testing.assert_allclose((fresh < 0).mean(0)[inner], CURVE_LEVELS[inner], atol=0.03)
 
 
@@ -151,8 +151,8 @@ def test_weighted_quantile_is_clipped_at_the_sample():
 
 def test_curves_between_levels_are_linear():
     line = 2.0 - 3.0 * CURVE_LEVELS[None]
-    asked = np.array([0.01, 0.123, 0.5, 0.999, 1.0])
-    np.testing.assert_allclose(interpolate_levels(line, CURVE_LEVELS, asked)[0], 2 - 3 * asked, atol=1e-12)
+    levels = np.array([0.01, 0.123, 0.5, 0.999, 1.0])
+    np.testing.assert_allclose(interpolate_levels(line, CURVE_LEVELS, levels)[0], 2 - 3 * levels, atol=1e-12)
 
 
 def test_level_score_is_the_last_level_inside():

@@ -32,7 +32,7 @@ def data(n=40, seed=0, weighted=False, lengthscale=0.7):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_optimality_conditions_hold_all_along_the_path(weighted):
+def test_optimality_conditions_hold_along_the_path(weighted):
     """b in its box, and f > 1 where b = 0, f < 1 where b = C s, f = 1 between; at breaks and between them."""
     rows, s = data(weighted=weighted)
     path = OneClassPath(rows, s)
@@ -50,7 +50,7 @@ def test_the_optimality_conditions_hold_all_along_the_path(weighted):
 
 
 @pytest.mark.parametrize("C", [0.02, 0.1, 0.5, 3.0])
-def test_the_value_is_that_of_a_quadratic_program(C):
+def test_path_value_equals_that_of_a_quadratic_program(C):
     rows, s = data(12, weighted=True)
     K = rows @ rows.T
     best = minimize(
@@ -89,7 +89,7 @@ def test_at_level_one_every_point_is_at_its_bound():
 
 
 @pytest.mark.parametrize("C", [0.05, 0.3])
-def test_the_slope_of_the_value_is_the_mean_shortfall(C):
+def test_slope_of_the_path_value_is_the_mean_shortfall(C):
     """G'(C) = Σ s |1 − f|_+, against finite differences."""
     rows, s = data(weighted=True)
     path, step = OneClassPath(rows, s), 1e-6
@@ -129,7 +129,7 @@ def test_span_rule_is_exact_while_the_status_holds(level):
     assert abs(np.mean(guess - refits)) < 0.2 * np.mean(state.values - refits)
 
 
-def test_the_span_rule_for_one_of_several_observations_takes_no_more_than_its_part():
+def test_span_rule_for_one_of_several_copies_removes_at_most_its_weight():
     rows, s = data(30)
     s[:] = 4.0
     path = OneClassPath(rows, s)

@@ -124,7 +124,7 @@ def test_lt_e_24_gradients_carry_the_weight_over_n(name, nodes):
     assert (gradient - problem.adjoint(slopes) - problem.lam * W.detach()).norm() > gradient.norm()
 
 
-def test_three_views_of_the_norm():
+def test_norms_of_coefficients_expansion_and_weights_agree():
     """B-13: Tr(K_X α K_Θ αᵀ), the norm of the expansion in the product kernel, and that of the weights."""
     problem = case("square")
     alpha = normal(N, M, seed=8).numpy()
@@ -141,12 +141,12 @@ def test_three_views_of_the_norm():
 
 @pytest.mark.parametrize("name", ["pinball", "huber", "curve_huber_2", "curve_insensitive_inf"])
 def test_missing_targets_may_be_nan(name):
-    plain = case(name)
+    base = case(name)
     mask = normal(N, M, seed=9) > -0.3
-    targets = plain.targets.expand(N, M).clone()
+    targets = base.targets.expand(N, M).clone()
     loss = loss_on(name, mask_measure(gauss_legendre(M), mask))
-    known = replace(plain, targets=targets, loss=loss)
-    unknown = replace(plain, targets=torch.where(mask, targets, torch.nan), loss=loss)
+    known = replace(base, targets=targets, loss=loss)
+    unknown = replace(base, targets=torch.where(mask, targets, torch.nan), loss=loss)
     W, A = weights_of(known), feasible_dual(known)
     assert unknown.objective(W).item() == pytest.approx(known.objective(W).item(), rel=1e-14)
     assert unknown.dual_objective(A).item() == pytest.approx(known.dual_objective(A).item(), rel=1e-14)
@@ -154,15 +154,15 @@ def test_missing_targets_may_be_nan(name):
 
 
 def test_rows_without_weight_count_only_in_n():
-    plain = case("pinball")
+    base = case("pinball")
     weights = torch.ones(N).double()
     weights[3] = 0.0
-    targets = plain.targets.clone()
+    targets = base.targets.clone()
     targets[3] = torch.nan
-    problem, W = replace(plain, targets=targets, row_weights=weights), weights_of(plain)
+    problem, W = replace(base, targets=targets, row_weights=weights), weights_of(base)
     rest = [i for i in range(N) if i != 3]
-    fewer = replace(plain, inputs=plain.inputs[rest], targets=plain.targets[rest], row_weights=None)
-    penalty = plain.lam / 2 * W.square().sum()
+    fewer = replace(base, inputs=base.inputs[rest], targets=base.targets[rest], row_weights=None)
+    penalty = base.lam / 2 * W.square().sum()
     assert (problem.objective(W) - penalty).item() == pytest.approx(
         (fewer.objective(W) - penalty).item() * (N - 1) / N, rel=1e-12
     )
@@ -254,11 +254,11 @@ def test_slopes_are_those_of_the_double_sum_and_of_the_offset():
 
 
 @pytest.mark.parametrize("b", [None, lambda tasks: torch.ones(1).double()], ids=["no offset", "a constant"])
-def test_an_offset_that_does_not_vary_has_no_slope(b):
+def test_constant_offset_has_no_slope(b):
     h = expansion() if b is None else expansion(b)
-    plain = TaskFunction(h.inputs, h.tasks, h.weights)
+    base = TaskFunction(h.inputs, h.tasks, h.weights)
     reference = expansion(lambda tasks: torch.zeros_like(tasks))
-    torch.testing.assert_close(plain.slopes(AT[:, None], LEVELS), reference.slopes(AT[:, None], LEVELS))
+    torch.testing.assert_close(base.slopes(AT[:, None], LEVELS), reference.slopes(AT[:, None], LEVELS))
     if b is not None:
         torch.testing.assert_close(h.slopes(AT[:, None], LEVELS), reference.slopes(AT[:, None], LEVELS))
 

@@ -34,7 +34,7 @@ def test_cdf_and_quantile_are_inverse_in_the_tails_too():
     )
 
 
-def test_the_density_is_the_slope_of_the_cdf():
+def test_density_is_the_slope_of_the_cdf():
     distribution = skewed()
     y = torch.tensor([[-3.0, 0.5, 3.0, 9.0], [-5.0, -1.5, -0.95, 0.5]], dtype=torch.float64)
     step = 1e-6
@@ -42,7 +42,7 @@ def test_the_density_is_the_slope_of_the_cdf():
     torch.testing.assert_close(distribution.density(y), numeric, rtol=1e-6, atol=1e-8)
 
 
-def test_the_density_is_continuous_where_a_tail_begins():
+def test_density_is_continuous_at_the_start_of_a_tail():
     distribution = skewed()
     for end, side in ((distribution.quantiles[:, :1], -1), (distribution.quantiles[:, -1:], 1)):
         torch.testing.assert_close(
@@ -50,7 +50,7 @@ def test_the_density_is_continuous_where_a_tail_begins():
         )
 
 
-def test_the_density_has_mass_one():
+def test_density_integrates_to_one():
     distribution = skewed()
     y = torch.linspace(-60, 60, 600_001, dtype=torch.float64)
     # a density that jumps by 5 costs the trapezoidal rule half a step, 1e-4, of it
@@ -104,7 +104,7 @@ def test_levels_zero_and_one_have_no_tails():
     assert distribution.std.item() == pytest.approx(2 / math.sqrt(12))
 
 
-def test_with_tails_the_ends_are_infinite():
+def test_quantiles_of_levels_zero_and_one_are_infinite_with_tails():
     assert skewed().quantile(torch.tensor([0.0, 1.0])).isinf().all()
 
 
@@ -181,8 +181,8 @@ def test_rearranged_level_is_independent_of_other_levels():
 
 def test_rearranged_stays_outside_the_grid_values_beyond_the_grid():
     grid = torch.linspace(0.2, 0.8, 61, dtype=torch.float64)
-    asked = torch.tensor([0.01, 0.99], dtype=torch.float64)
-    found, inside = Rearranged(falling, grid)(X, asked), Rearranged(falling, grid)(X, grid)
+    beyond = torch.tensor([0.01, 0.99], dtype=torch.float64)
+    found, inside = Rearranged(falling, grid)(X, beyond), Rearranged(falling, grid)(X, grid)
     falls = (falling(X, grid).diff() < 0).any(-1)
     assert (found[falls, 0] <= inside[falls, 0]).all()
     assert (found[falls, 1] >= inside[falls, -1]).all()

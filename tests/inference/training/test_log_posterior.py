@@ -129,8 +129,8 @@ def test_integral_over_u_matches_integral_over_theta(name, backend):
             evidence - level + (0.0 if prior is None else prior.log_prob(torch.tensor(ell, dtype=torch.float64)).item())
         )
 
-    nodes, shares = _quadrature(*(end.item() for end in constraint))
-    expected = shares * [density(t) for t in nodes]
+    nodes, node_weights = _quadrature(*(end.item() for end in constraint))
+    expected = node_weights * [density(t) for t in nodes]
     for power in range(3):  # the first says that π(u) is normalized as p(Y, θ) is
         assert weights @ theta**power == pytest.approx(expected @ nodes**power, rel=1e-5)
 

@@ -28,12 +28,8 @@ from ovkgp.exceptions import OptionError
 from ovkgp.inference.model.mean_noise import OutputNoise
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior
-from ovkgp.inference.training.initialization import (
-    log_prior,
-    register_default_priors,
-    register_noise_prior,
-)
-from ovkgp.inference.training.log_prior import RawLogPrior, make_prior_terms
+from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
+from ovkgp.inference.training.log_prior import RawLogPrior, log_prior, make_prior_terms
 from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
 from ovkgp.kernels import (
     DecomposableKernel,
@@ -255,14 +251,14 @@ def test_raw_log_prior_detects_transformed_values():
     ids=["free matrix", "full matrix", "a mean", "running sums", "spilled", "another factor"],
 )
 def test_raw_log_prior_rejects_priors_that_are_not_one_to_one(make):
-    with pytest.raises(OptionError, match=r"not one-to-one.*FullMatrix\(p\) with register_covariance_prior"):
+    with pytest.raises(OptionError, match=r"not one-to-one.*register_covariance_prior"):
         RawLogPrior(make().double())()
 
 
 def test_raw_log_prior_rejects_two_priors_on_one_parameter():
     kernel = RBFKernel(lengthscale_prior=GammaPrior(2.0, 2.0)).double()
     kernel.register_prior("second_prior", NormalPrior(0.0, 1.0), "lengthscale")
-    with pytest.raises(OptionError, match=r"raw_lengthscale has two priors, lengthscale_prior and second_prior"):
+    with pytest.raises(OptionError, match=r"raw_lengthscale has two priors.*second_prior"):
         RawLogPrior(kernel)()
 
 

@@ -17,6 +17,7 @@ from gpytorch.kernels import (
 )
 from gpytorch.priors import GammaPrior, LogNormalPrior, NormalPrior
 from linear_operator.utils.warnings import NumericalWarning
+from pairwise import pairwise
 
 from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
@@ -75,10 +76,9 @@ def data(p, missing, n=15, seed=0):
     return torch.from_numpy(X), torch.from_numpy(Y), torch.from_numpy(rng.uniform(0.1, 0.5, (n, p)))
 
 
-@pytest.mark.parametrize("mean, missing", CASES)
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_numpy_density_matches_torch(name, noise, mean, missing):
+@pytest.mark.parametrize(("name", "noise", "case"), pairwise(name=STRUCTURES, noise=NOISES, case=CASES))
+def test_numpy_density_matches_torch(name, noise, case):
+    mean, missing = case
     kernel = STRUCTURES[name]()
     p = 1 if name == "scalar" else 3
     X, Y, known = data(p, missing)

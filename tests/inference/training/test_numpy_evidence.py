@@ -5,6 +5,7 @@ import pytest
 import torch
 from density_cases import assert_backends_agree
 from gpytorch.kernels import MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from pairwise import pairwise
 from scipy.stats import multivariate_normal
 
 from ovkgp.features import ORFF, Nystrom
@@ -164,9 +165,7 @@ def model(name, mean="constant", noise="per_output"):
     return OperatorValuedGP(kernel, mean, noise, features=ORFF(kernel, 15, random_state=0))
 
 
-@pytest.mark.parametrize("mean", MEANS)
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("name", SEPARABLE)
+@pytest.mark.parametrize(("name", "noise", "mean"), pairwise(name=SEPARABLE, noise=NOISES, mean=MEANS))
 def test_statistics_evidence_matches_torch(name, noise, mean):
     gp = model(name, mean, noise)
     is_tied = name == "independent" and noise == "full"  # then no longer separable

@@ -1,7 +1,7 @@
 """The bound: never above the evidence, equal to it where theory says so, differentiable, and the same in chunks."""
 
+import itertools
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_operator import to_dense
+from pairwise import pairwise
 
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
@@ -51,9 +52,10 @@ def gradients(value, module):
     return dict(zip(named, torch.autograd.grad(value, tuple(named.values())), strict=True))
 
 
-@pytest.mark.parametrize("make", [icm, lmc, curl_free])
-@pytest.mark.parametrize("noise", ["shared", "per_output", "full", "known"])
-@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("make", "noise", "missing"),
+    pairwise(make=[icm, lmc, curl_free], noise=["shared", "per_output", "full", "known"], missing=[0.0, 0.3]),
+)
 def test_id_4_gaussian_bound_and_gradient_of_a_full_q_equal_the_evidence(make, noise, missing):
     kernel = make()
     X, Y = data(2 if make is curl_free else 3, missing=missing)
@@ -139,10 +141,15 @@ def test_bound_is_below_the_evidence_for_any_q_and_inducing_points(seed, count, 
     assert gp.elbo(X, Y).item() <= best + 1e-8 <= evidence + 2e-8
 
 
-@pytest.mark.parametrize("make", [icm, lmc, curl_free, lambda: curl_free() + icm(2)])
-@pytest.mark.parametrize("noise", [1e-2, 1e-12, "full"])
-@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
-@pytest.mark.parametrize("points", ["data", "twice", "many"])
+@pytest.mark.parametrize(
+    ("make", "noise", "size", "points"),
+    pairwise(
+        make=[icm, lmc, curl_free, lambda: curl_free() + icm(2)],
+        noise=[1e-2, 1e-12, "full"],
+        size=[1e-6, 1.0, 1e6],
+        points=["data", "twice", "many"],
+    ),
+)
 def test_bound_is_below_the_evidence_in_extreme_cases(make, noise, size, points):
     """Next to no noise, outputs of extreme size, repeated inducing points, more of them than rows."""
     kernel, p = make(), 3 if make in (icm, lmc) else 2
@@ -162,13 +169,18 @@ def test_bound_grows_with_every_inducing_point(likelihood):
     levels = [
         VariationalGP(kernel, likelihood, inducing=X[:m], family="full").log_evidence(X, Y).item() for m in range(1, 9)
     ]
-    assert all(after > before - 1e-6 for before, after in pairwise(levels))
+    assert all(after > before - 1e-6 for before, after in itertools.pairwise(levels))
     assert levels[-1] > levels[0] + 0.1
 
 
-@pytest.mark.parametrize("family", ["full", "mean_field", "low_rank"])
-@pytest.mark.parametrize("likelihood", ["gaussian", "poisson", "student_t", "softmax"])
-@pytest.mark.parametrize("basis", ["features", "inducing"])
+@pytest.mark.parametrize(
+    ("basis", "likelihood", "family"),
+    pairwise(
+        basis=["features", "inducing"],
+        likelihood=["gaussian", "poisson", "student_t", "softmax"],
+        family=["full", "mean_field", "low_rank"],
+    ),
+)
 def test_bound_gradients_equal_finite_differences(basis, likelihood, family):
     X, kernel = normal(12, 2), icm(2)
     Y = (X.sin() + 1.5).round() if likelihood == "poisson" else X.sin()

@@ -44,9 +44,9 @@ def test_fit_agrees_with_exact_evidence():
 
 def test_fit_with_trained_inducing_points_raises_the_bound():
     kernel, (X, Y) = icm(), sine_data()
-    start = [[0.5], [1.0], [1.5], [2.0]]
+    initial = [[0.5], [1.0], [1.5], [2.0]]
     fixed, learned = (
-        VariationalGP(kernel, inducing=start, learn_inducing=learn).fit(X, Y).fit_report_.objective
+        VariationalGP(kernel, inducing=initial, learn_inducing=learn).fit(X, Y).fit_report_.objective
         for learn in (False, True)
     )
     assert learned > fixed + 5

@@ -33,7 +33,7 @@ def sine_and_cosine(X):
 
 @pytest.mark.parametrize("basis", ["inducing", "features"])
 @pytest.mark.parametrize("noise", ["per_output", "full"])
-def test_multitask_regression_of_a_sine_and_a_cosine_with_noise(basis, noise):
+def test_multitask_regression_learns_a_sine_and_a_cosine_with_noise(basis, noise):
     """100 points, noise 0.1 in both tasks, 50 inducing points; a task error below 0.05."""
     X, kernel = line(100), DecomposableKernel(RBFKernel(ard_num_dims=1), 2, rank=2)
     Y = sine_and_cosine(X) + 0.1 * normal(100, 2)
@@ -42,7 +42,7 @@ def test_multitask_regression_of_a_sine_and_a_cosine_with_noise(basis, noise):
     assert ((gp.predict(TEST).mean - sine_and_cosine(TEST)).abs().mean(0) < 0.05).all()
 
 
-def test_multitask_regression_with_one_task_observed_at_each_input():
+def test_multitask_regression_learns_from_one_task_per_input():
     """The Hadamard model: 200 rows, each with the other task missing; a task error below 0.05."""
     X = torch.cat([line(100), line(100)])
     Y = sine_and_cosine(X)
@@ -54,7 +54,7 @@ def test_multitask_regression_with_one_task_observed_at_each_input():
 
 
 @pytest.mark.parametrize("batch_size", [None, 10])
-def test_four_tasks_that_mix_three_latent_functions(batch_size):
+def test_variational_gp_learns_four_tasks_of_three_latent_functions(batch_size):
     """The LMC example: 20 points, noise 0.01, 10 trained inducing points; a task error below 0.1."""
     X = line(20)
     sine, cosine = sine_and_cosine(X).T
@@ -69,7 +69,7 @@ def test_four_tasks_that_mix_three_latent_functions(batch_size):
 
 
 @pytest.mark.parametrize("batch_size", [None, 65])
-def test_sparse_regression_of_a_cosine(batch_size):
+def test_sparse_regression_learns_a_cosine(batch_size):
     """260 points without noise, 25 inducing points; half the error below 0.1."""
     X = line(260)
     Y = (2 * math.pi * X).cos()
@@ -79,7 +79,7 @@ def test_sparse_regression_of_a_cosine(batch_size):
 
 
 @pytest.mark.parametrize("batch_size", [None, 65])
-def test_sparse_classification_of_the_sign_of_a_cosine(batch_size):
+def test_sparse_classification_learns_the_sign_of_a_cosine(batch_size):
     """260 labels, 25 inducing points; fewer than a fifth of them wrong."""
     X = line(260)
     labels = ((2 * math.pi * X).cos() > 0).double()

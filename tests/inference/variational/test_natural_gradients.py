@@ -86,15 +86,15 @@ def test_id_4_natural_step_is_the_posterior_of_the_weights(map_kind):
     bound, chunks = problem("gaussian", map_kind=map_kind)
     (chunk,) = chunks.cached
     r, noise = chunk.rows.num_weights, bound.likelihood.noise
-    start = WeightGaussian(normal(r, seed=3), torch.ones(r).double(), 2 * torch.eye(r).double())
-    q = natural_step(start, compute_slopes(start, chunks.cached, bound.likelihood, bound.form), 1.0)
+    initial = WeightGaussian(normal(r, seed=3), torch.ones(r).double(), 2 * torch.eye(r).double())
+    q = natural_step(initial, compute_slopes(initial, chunks.cached, bound.likelihood, bound.form), 1.0)
     observed = ~torch.isnan(chunk.Y)
     Phi, y = chunk.rows.dense()[observed], (chunk.Y - chunk.prior)[observed]
     weight = (1 / noise).expand(chunk.Y.shape)[observed]
     precision = torch.eye(r) + Phi.mT * weight @ Phi
     torch.testing.assert_close(q.chol @ q.chol.mT, precision)
     torch.testing.assert_close(q.mean, torch.linalg.solve(precision, Phi.mT @ (weight * y)))
-    again = maximize_bound(start, bound, chunks)
+    again = maximize_bound(initial, bound, chunks)
     torch.testing.assert_close(again.mean, q.mean)
 
 
@@ -114,8 +114,8 @@ def test_maximize_bound_agrees_with_a_general_optimizer(likelihood):
         return value.item(), gradient.numpy()
 
     S = torch.linalg.inv(q.chol @ q.chol.mT)
-    start = np.concatenate([np.zeros(r), (0.5 * torch.eye(r))[tuple(lower)].numpy()])
-    found = minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-8, "maxiter": 2000})
+    initial = np.concatenate([np.zeros(r), (0.5 * torch.eye(r))[tuple(lower)].numpy()])
+    found = minimize(objective, initial, jac=True, method="BFGS", options={"gtol": 1e-8, "maxiter": 2000})
     assert abs(-found.fun - best) < 1e-6 * max(abs(best), 1)
     here = torch.cat([q.mean, torch.linalg.cholesky(S)[tuple(lower)]]).numpy()
     assert np.abs(objective(here)[1]).max() < 2e-4  # the gain of the last step is below 1e-11 per entry: its root

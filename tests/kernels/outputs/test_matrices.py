@@ -133,14 +133,14 @@ def negative_log_likelihood(kernel, x, y):
     return -torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
 
 
-def train(start, steps=5):
+def train(initial, steps=5):
     """Return the loadings after some steps on data with three unequal outputs, and their first gradient."""
     x = torch.linspace(0, 3, 8, dtype=torch.float64).unsqueeze(-1)
     y = torch.cat([x.sin(), -x.sin() + 0.3 * x, (2 * x).cos()], dim=-1).flatten()
     kernel = DecomposableKernel(RBFKernel(), num_outputs=3, rank=2).double()
     loadings = kernel.output_module.loadings
-    if start is not None:
-        loadings.data = start.double()
+    if initial is not None:
+        loadings.data = initial.double()
     optimiser = torch.optim.Adam(kernel.parameters(), lr=0.05)
     first = None
     for _ in range(steps):

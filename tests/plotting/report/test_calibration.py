@@ -68,7 +68,7 @@ def test_calibration_without_held_out_entries_asks_for_rows(features, quantiles,
     assert "predict_interval" in assess(quantiles).note
 
 
-def test_assessed_level_of_finitely_many_quantiles(quantiles):
+def test_assessed_level_of_finitely_many_quantiles_is_widest(quantiles):
     X = np.random.default_rng(0).uniform(0, 3, (30, 1))
     few = ovkgp.InfiniteQuantileRegressor(coupling="joint", levels=[0.1, 0.5, 0.9], lengthscale=1.0, lam=0.1)
     few.fit(X, np.sin(X[:, 0]))
@@ -78,7 +78,7 @@ def test_assessed_level_of_finitely_many_quantiles(quantiles):
     assert get_assessed_level(median.fit(X, np.sin(X[:, 0]))) == 0.9  # one quantile forms no interval
 
 
-def test_assessed_level_of_one_sided_quantiles():
+def test_assessed_level_of_one_sided_quantiles_is_default():
     X = np.random.default_rng(0).uniform(0, 3, (30, 1))
     upper = ovkgp.InfiniteQuantileRegressor(coupling="independent", levels=[0.6, 0.9], lengthscale=1.0, lam=0.1)
     upper.fit(X, np.sin(X[:, 0]))

@@ -37,7 +37,7 @@ def test_exported_estimators_have_descriptions():
 X = np.random.default_rng(0).uniform(-1, 1, (12, 2))
 
 
-def test_facts_of_trained_model(coupled):
+def test_facts_describe_trained_model(coupled):
     facts = dict(list_facts(coupled))
     assert facts["Estimator"] == "GPRegressor" and facts["Kernel of the inputs"].startswith("Matérn 5/2")
     assert (
@@ -111,7 +111,7 @@ def test_facts_describe_likelihood_per_output(mixed):
         (DecomposableKernel(RBFKernel(), output_matrix=FullMatrix(2)), None, "given"),
     ],
 )
-def test_structure_of_ridge(kernel, matrix, structure):
+def test_structure_of_ridge_follows_kernel_and_matrix(kernel, matrix, structure):
     model = ovkgp.OVKRidge(kernel, lam=0.1, output_matrix=matrix).fit(X, X)
     description = describe_model(model)
     assert get_structure(model) == structure
@@ -126,7 +126,7 @@ def test_describe_model_names_structure(coupled):
     assert any("√5" in line for line in description.formulas) and any("ε_a" in line for line in description.formulas)
 
 
-def test_structure_of_single_output(chains):
+def test_structure_of_single_output_is_single(chains):
     assert get_structure(chains) == "single"
     assert not any("another" in text for text in describe_model(chains).paragraphs)
 
@@ -136,7 +136,7 @@ def test_describe_model_includes_likelihood_formulas(mixed):
     assert "Poisson" in formulas and "Student" in formulas
 
 
-def test_describe_model_without_structure(quantiles, trees, costs, levels, styles):
+def test_describe_model_supports_estimators_without_structure(quantiles, trees, costs, levels, styles):
     for model in (quantiles, trees[0], costs[0], levels[0], styles[0]):
         assert get_structure(model) is None
         assert describe_model(model).paragraphs and "exp(−r^2/2)" in " ".join(describe_model(model).formulas)

@@ -50,7 +50,7 @@ def test_target_type_rejects_other_estimators(stranger):
         get_target_type(stranger)
 
 
-def test_class_name_of_subclass():
+def test_class_name_of_subclass_is_that_of_parent():
     class Mine(ovkgp.OVKRidge):
         pass
 
@@ -138,7 +138,7 @@ def test_predict_held_out_warns_of_training_rows_without_leave_one_out(quantiles
     assert found.preface == "1 of the 41 given rows is a training row and was excluded."
 
 
-def test_explained_variance(ridge):
+def test_explained_variance_matches_formula(ridge):
     found = predict_held_out(ridge, collect_rows(ridge))
     for a in range(3):
         observed = np.isfinite(found.distribution.Y[:, a])
@@ -162,7 +162,7 @@ def test_predict_held_out_returns_none_without_rows_or_distributions(features, q
     assert predict_held_out(features, collect_rows(features, X, np.full((4, 3), np.nan))) is None
 
 
-def test_predict_held_out_of_quantile_regressor(quantiles):
+def test_predict_held_out_supports_quantile_regressor(quantiles):
     X = np.random.default_rng(1).uniform(0, 3, (8, 2))
     found = predict_held_out(quantiles, collect_rows(quantiles, X, np.sin(X[:, 0])))
     assert found.distribution.pit().shape == (8, 1)
@@ -211,14 +211,14 @@ def test_collect_rows_rejects_other_columns(coupled, X, Y, text):
         collect_rows(coupled, X, Y)
 
 
-def test_training_rows_of_classifiers(trees, costs):
+def test_training_rows_of_classifiers_match_data(trees, costs):
     for model, X, labels in (trees, costs):
         rows = get_training_rows(model)
         pairs = {(tuple(np.round(x, 9)), label) for x, label in zip(rows.inputs, rows.Y, strict=True)}
         assert pairs == {(tuple(np.round(x, 9)), label) for x, label in zip(X, labels, strict=True)}
 
 
-def test_training_rows_of_one_hot_classifier(trees):
+def test_training_rows_of_one_hot_classifier_match_labels(trees):
     _, X, labels = trees
     model = ovkgp.SimplexClassifier(lam=0.1, coding="one_hot").fit(X, labels)
     assert (labels == get_training_rows(model).Y).all()

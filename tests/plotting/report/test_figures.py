@@ -13,7 +13,7 @@ from PIL import Image
 import ovkgp
 from ovkgp.exceptions import InputError
 from ovkgp.plotting.report import figures
-from ovkgp.plotting.report.evaluation_data import collect_rows, get_training_rows, predict_held_out
+from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out
 from ovkgp.plotting.report.figures import (
     FILE_DPI,
     encode_extra_figures,
@@ -29,12 +29,6 @@ from ovkgp.plotting.report.figures import (
 from ovkgp.plotting.report.sections import ReportFigure
 
 
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    plt.close("all")
-
-
 @pytest.fixture
 def plots(monkeypatch):
     """Plots by name with their options, recorded but not drawn."""
@@ -48,58 +42,6 @@ def plots(monkeypatch):
     return recorded
 
 
-def names_of(axes):
-    """Texts of all legends of a figure."""
-    legends = [*axes.figure.legends, *([axes.get_legend()] if axes.get_legend() else [])]
-    return {text.get_text() for legend in legends for text in legend.get_texts()}
-
-
-def test_draw_roc_matches_classifier(costs):
-    model, X, labels = costs
-    axes = figures.draw_roc(model, collect_rows(model, X, labels))
-    curve = model.roc_curve(X, labels)
-    line = next(line for line in axes.get_lines() if line.get_label() == "all costs")
-    np.testing.assert_allclose(line.get_xydata(), np.column_stack([1 - curve.specificity, curve.sensitivity]))
-    assert {"chance", "cost -0.8", "cost 0", "cost 0.8"} <= names_of(axes)
-
-
-def test_draw_cost_map_shows_costs_and_classes(costs):
-    model = costs[0]
-    axes = figures.draw_cost_map(model, get_training_rows(model))
-    assert {"class no", "class yes", "cost 0"} <= names_of(axes)
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("input 0", "input 1")
-
-
-def test_draw_class_map_names_classes(trees):
-    model = trees[0]
-    axes = figures.draw_class_map(model, get_training_rows(model))
-    assert names_of(axes) == {"class ash", "class birch", "class cedar"}
-
-
-def test_draw_class_map_supports_many_classes():
-    X = np.random.default_rng(0).normal(size=(24, 2)) + np.repeat(np.arange(8), 3)[:, None]
-    model = ovkgp.SimplexClassifier(lam=0.1, cv=2).fit(X, np.repeat(np.arange(8), 3))
-    assert len(names_of(figures.draw_class_map(model, get_training_rows(model)))) == 8
-
-
-def test_draw_confusion_counts_rows(trees):
-    model, X, labels = trees
-    axes = figures.draw_confusion(model, collect_rows(model, X, labels))
-    numbers = np.array([int(text.get_text()) for text in axes.texts]).reshape(3, 3)
-    found = model.predict(X)
-    wanted = [[np.sum((labels == a) & (found == b)) for b in model.classes_] for a in model.classes_]
-    assert (numbers == wanted).all() and numbers.sum() == 30
-
-
-def test_draw_level_scores_shows_fractions(levels):
-    model, X = levels
-    axes = figures.draw_level_scores(model, get_training_rows(model))
-    heights = [patch.get_height() for patch in axes.patches]
-    assert sum(heights) == pytest.approx(1.0)
-    assert heights[0] == pytest.approx(np.mean(model.level_score(X) < 0.1))
-    assert figures.draw_level_sets(model, get_training_rows(model)).get_xlabel() == "input 0"
-
-
 def test_draw_observed_shows_entries(styles):
     model, X, Y = styles
     axes = figures.draw_observed(model, collect_rows(model, X, Y))
@@ -108,17 +50,11 @@ def test_draw_observed_shows_entries(styles):
     np.testing.assert_allclose(dots.get_xdata(), model.predict(X).ravel())
 
 
-def test_draw_boundary_without_sign_change_does_not_warn(recwarn):
-    axes, plane = plt.subplots()[1], np.meshgrid([0.0, 1.0], [0.0, 1.0])
-    figures._draw_boundary(axes, plane, np.ones((2, 2)))
-    assert not axes.collections and not recwarn.list
-
-
 def captions(model, *rows):
     return [one.caption for one in make_fit_figures(model, collect_rows(model, *rows), None)]
 
 
-def test_figures_of_classifiers(trees, costs, plots):
+def test_figures_of_classifiers_show_maps_and_rates(trees, costs, plots):
     assert len(captions(trees[0])) == 2 and "too optimistic" in captions(trees[0])[1]
     model, X, labels = costs
     assert len(captions(model)) == 2 and captions(model, X, labels)[1].startswith("ROC curve on the given rows.")
@@ -132,13 +68,13 @@ def test_figures_of_three_inputs_have_no_map(costs, plots):
     assert len(captions(ovkgp.InfiniteOneClassSVM(num_tasks=4).fit(X))) == 1
 
 
-def test_figures_of_level_sets_quantiles_and_tasks(levels, quantiles, styles, plots):
+def test_figures_follow_target_type(levels, quantiles, styles, plots):
     assert len(captions(levels[0])) == 2
     assert captions(quantiles)[0].startswith("Quantiles of a new observation")
     assert captions(styles[0]) == ["Observed entries of the training rows against their predictions."]
 
 
-def test_figures_of_finitely_many_quantiles(plots):
+def test_figures_support_finitely_many_quantiles(plots):
     X = np.linspace(0, 3, 20)[:, None]
     model = ovkgp.InfiniteQuantileRegressor(coupling="joint", levels=[0.2, 0.8], lengthscale=1.0, lam=0.1).fit(
         X, X[:, 0]
@@ -232,7 +168,7 @@ def plot_names(model, plots, *rows):
     return [name for name, _ in plots]
 
 
-def test_regression_figures_of_one_input(coupled, plots):
+def test_regression_figures_of_one_input_show_prediction(coupled, plots):
     assert plot_names(coupled, plots) == [
         "plot_prediction",
         "plot_leave_one_out",
@@ -240,12 +176,12 @@ def test_regression_figures_of_one_input(coupled, plots):
     ]
 
 
-def test_regression_figures_of_field(field, plots):
+def test_regression_figures_of_field_show_background(field, plots):
     assert plot_names(field, plots) == ["plot_field", "plot_field", "plot_leave_one_out"]
     assert plots[1][1]["background"] == "stream_function"
 
 
-def test_regression_figures_of_planar_outputs(plots):
+def test_regression_figures_of_planar_outputs_show_field_and_prediction(plots):
     X = np.random.default_rng(0).uniform(-1, 1, (12, 2))
     names = plot_names(ovkgp.OVKRidge(lam=0.1).fit(X, X), plots)
     assert names == ["plot_field", "plot_prediction", "plot_leave_one_out"]  # independent outputs have no correlations
@@ -262,7 +198,7 @@ def test_regression_figures_with_ard_have_relevance(mixed, plots):
     assert plot_names(mixed, plots)[-1] == "plot_relevance"
 
 
-def test_regression_figures_without_posterior(plots):
+def test_regression_figures_without_posterior_show_observed_entries(plots):
     X = np.linspace(0, 1, 10)[:, None]
     model = ovkgp.ConstrainedORFF(num_frequencies=5, tolerance=0.1, random_state=0).fit(X, X)
     assert plot_names(model, plots, X, X) == ["draw_observed"]

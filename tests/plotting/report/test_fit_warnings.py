@@ -51,7 +51,7 @@ def test_collect_warnings_of_good_model_is_empty():
     assert collect_warnings(model, collect_rows(model)) == ()
 
 
-def test_unconverged_training(coupled):
+def test_unconverged_training_reports_reason(coupled):
     assert not [*unconverged_training(coupled, None)]
     (interrupted,) = unconverged_training(with_report(coupled, interrupted=True, converged=False), None)
     assert "interrupted" in interrupted
@@ -77,7 +77,7 @@ def test_unconverged_training_ignores_untrained_estimator(ridge):
         ({"interrupted": 1}, "interrupted"),
     ],
 )
-def test_unreliable_draws(attrs, text):
+def test_unreliable_draws_reports_poor_diagnostics(attrs, text):
     (found,) = unreliable_draws(with_draws(**attrs), None)
     assert text in found
 
@@ -92,7 +92,7 @@ def test_collect_warnings_reports_short_chains(chains):
     assert "The ESS of" in found
 
 
-def test_miscalibrated_intervals():
+def test_miscalibrated_intervals_names_outputs():
     good, poor, of_v, few = (
         assess_coverage(215, 240),
         assess_coverage(100, 240),
@@ -125,7 +125,7 @@ def test_input_sensitivity_ignores_outputs_of_scale_zero():
     assert compute_input_sensitivity(Sum(), X, np.array([4.0, 0.0])) == pytest.approx([0.5, 0.0, 0.0])
 
 
-def test_input_sensitivity_without_rows(features):
+def test_input_sensitivity_uses_scaling_without_rows(features):
     assert compute_input_sensitivity(features, None)[0] > 0
 
 
@@ -136,13 +136,13 @@ def warn(check, model, *rows):
     return [*check(model, collect_rows(model, *rows))]
 
 
-def test_few_observations_of_outputs(coupled, ridge, features):
+def test_few_observations_names_outputs(coupled, ridge, features):
     wanted = ["Output 'w' has 6 observations; its intervals depend mostly on the prior."]
     for model in (coupled, ridge, features):
         assert warn(few_observations, model) == wanted
 
 
-def test_few_observations_of_classes(trees):
+def test_few_observations_names_classes(trees):
     model, X, labels = trees
     assert not warn(few_observations, model)
     assert not warn(few_observations, model, X[:21], labels[:21])  # ten training rows per class
@@ -151,7 +151,7 @@ def test_few_observations_of_classes(trees):
     assert warn(few_observations, few) == warn(few_observations, few, X, labels) == wanted
 
 
-def test_constant_columns():
+def test_constant_columns_names_inputs_and_outputs():
     X = pd.DataFrame({"a": np.linspace(0, 1, 12), "b": 1.0, "c": 2.0})
     model = ovkgp.OVKRidge(lam=0.1).fit(X, pd.DataFrame({"u": X["a"], "v": 7.5}))
     assert warn(constant_columns, model) == [
@@ -168,14 +168,14 @@ def test_constant_columns_ignores_given_rows(coupled, features):
     assert not warn(constant_columns, coupled, X, Y) and not warn(constant_columns, features, X, Y)
 
 
-def test_few_rows():
+def test_few_rows_compares_rows_with_inputs():
     X = np.random.default_rng(0).normal(size=(12, 10))
     assert "12 rows for 10 inputs" in warn(few_rows, ovkgp.OVKRidge(lam=0.1).fit(X, X[:, 0]))[0]
     assert not warn(few_rows, ovkgp.OVKRidge(lam=0.1).fit(X[:, :3], X[:, 0]))
     assert not warn(few_rows, ovkgp.InfiniteOneClassSVM(num_tasks=4).fit(X))  # without outputs
 
 
-def test_unobserved_outputs(coupled):
+def test_unobserved_outputs_names_outputs(coupled):
     Y = np.zeros((4, 3))
     Y[:, 1] = np.nan
     assert "no observed values of 'v'" in warn(unobserved_outputs, coupled, np.linspace(1, 5, 4)[:, None], Y)[0]
@@ -183,7 +183,7 @@ def test_unobserved_outputs(coupled):
 
 
 @pytest.mark.parametrize(("shift", "is_far"), [(0.0, False), (3.0, True)])
-def test_extrapolation(coupled, shift, is_far):
+def test_extrapolation_reports_fraction_of_rows_outside(coupled, shift, is_far):
     X = np.linspace(1, 5, 20)[:, None] + shift
     found = warn(extrapolation, coupled, X, np.zeros((20, 3)))
     assert bool(found) == is_far
@@ -215,7 +215,7 @@ def with_noise(model, fraction):
     return other
 
 
-def test_irrelevant_inputs():
+def test_irrelevant_inputs_names_inputs():
     rng = np.random.default_rng(1)
     X = pd.DataFrame(rng.uniform(0, 1, (40, 2)), columns=["wind", "moon"])
     model = ovkgp.GPRegressor("independent", random_state=0).fit(X, np.sin(6 * X["wind"]) + 0.1 * rng.normal(size=40))
@@ -233,7 +233,7 @@ def test_irrelevant_inputs_ignores_linear_trend():
     assert not [*irrelevant_inputs(model, None)]
 
 
-def test_noise_levels_at_bounds(coupled):
+def test_noise_levels_reports_noise_at_bounds(coupled):
     assert not [*noise_levels(coupled, None)]
     floor = [*noise_levels(with_noise(coupled, MIN_NOISE_FRACTION / 2), None)]
     assert len(floor) == 3 and "Output 'u': the noise is at its lower bound" in floor[0]
@@ -247,14 +247,14 @@ def test_noise_levels_ignores_fixed_noise():
     assert not [*noise_levels(model, None)]
 
 
-def test_underestimated_variance_without_floor(features, coupled):
+def test_underestimated_variance_warns_without_floor(features, coupled):
     assert not [*underestimated_variance(features, None)] and not [*underestimated_variance(coupled, None)]
     X = np.linspace(0, 1, 10)[:, None]
     bare = ovkgp.ORFFRidge(lam=0.1, num_frequencies=5, variance="features", random_state=0).fit(X, X)
     assert 'variance="guarded"' in next(iter(underestimated_variance(bare, None)))
 
 
-def test_truncated_expansion():
+def test_truncated_expansion_warns_of_small_budget():
     X = np.linspace(0, 1, 10)[:, None]
     assert "budget" in next(iter(truncated_expansion(ovkgp.ONORMA(budget=3).fit(X, X), None)))
     assert not [*truncated_expansion(ovkgp.ONORMA(budget=50).fit(X, X), None)]

@@ -47,7 +47,7 @@ def test_format_percent_does_not_round_to_zero_or_one():
     assert format_percent(0.1234, digits=1) == "12.3 %"
 
 
-def test_names_are_joined():
+def test_quote_names_and_join_names_form_lists():
     assert pluralize(0, "row") == "0 rows"
     assert quote_names(["u"]) == "'u'" and quote_names(["u", "v", "w"]) == "'u', 'v' and 'w'"
     assert quote_names("abcdefgh", max_names=2) == "'a', 'b' and 6 more"

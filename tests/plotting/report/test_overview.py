@@ -34,7 +34,7 @@ def test_summarize_data_matches_columns(coupled, time_series):
     assert not found.hint
 
 
-def test_summarize_data_of_given_rows(features, time_series):
+def test_summarize_data_reports_given_rows(features, time_series):
     assert "30 rows given to this report" in summarize_data(features, collect_rows(features, *time_series)).sentence
 
 
@@ -45,13 +45,13 @@ def test_summarize_data_without_rows_reports_counts_and_hint(features, time_seri
     assert "X=X, Y=Y" in found.hint and "--data" in found.hint
 
 
-def test_count_entries(coupled, ridge, quantiles, time_series):
+def test_count_entries_counts_observed_entries(coupled, ridge, quantiles, time_series):
     observed = int(time_series[1].count().sum())
     assert count_entries(coupled) == count_entries(ridge) == observed
     assert count_entries(quantiles) is None
 
 
-def test_summarize_columns_of_empty_column_and_single_entry():
+def test_summarize_columns_supports_empty_column_and_single_entry():
     empty, single = summarize_columns(np.array([[np.nan, 2.0], [np.nan, np.nan]]), ["a", "b"])
     assert (empty.count, empty.missing, empty.mean) == (0, 1.0, None)
     assert (single.count, single.mean, single.sd) == (1, 2.0, None)
@@ -112,7 +112,7 @@ def test_overview_counts_warnings(levels):
     assert write(levels[0]) == "A model, fitted to 2 inputs and 40 rows. There are no warnings."
 
 
-def test_overview_of_one_and_many_outputs():
+def test_overview_of_many_outputs_names_worst_and_best():
     X = np.linspace(0, 6, 30)[:, None]
     Y = np.sin(X + np.arange(6))
     one, many = (ovkgp.OVKRidge(lam=0.01).fit(X, part) for part in (Y[:, :1], Y))

@@ -87,7 +87,7 @@ def test_table_is_truncated(features, monkeypatch):
     assert len(table.rows) == 3 and f"the first 3 of {total}" in table.notes[-1]
 
 
-def test_table_of_untrained_estimators(ridge, trees, quantiles):
+def test_table_of_untrained_estimators_has_no_intervals(ridge, trees, quantiles):
     for model in (ridge, trees[0], quantiles):
         table = make_parameter_table(model)
         assert "not trained" in table.sentence and table.rows and not table.has_intervals
@@ -131,7 +131,7 @@ def values_of(estimator):
     return {(row.name, row.output, row.input): row.value for row in list_fixed_parameters(estimator)}
 
 
-def test_fixed_parameters_of_ridge(ridge):
+def test_fixed_parameters_of_ridge_match_estimator(ridge):
     values = values_of(ridge)
     assert values["penalty λ", "", ""] == ridge.lam_ == 1e-2
     assert values["noise std", "", ""] == pytest.approx(np.sqrt(ridge.noise_))
@@ -169,7 +169,7 @@ def test_fixed_parameters_lengthscales_are_in_original_units(quantiles, levels):
     assert values_of(model)["threshold at that level", "", ""] == model.offset_
 
 
-def test_fixed_parameters_of_tasks(styles):
+def test_fixed_parameters_of_tasks_include_task_lengthscale(styles):
     model = styles[0]
     values = values_of(model)
     assert values["noise std", "", ""] == pytest.approx(np.sqrt(model.noise_ * model.scale_))
@@ -177,7 +177,7 @@ def test_fixed_parameters_of_tasks(styles):
     assert not any("correlation" in name for name, *_ in values)
 
 
-def test_fixed_parameters_of_constrained_features():
+def test_fixed_parameters_of_constrained_features_include_radii():
     X = np.linspace(0, 1, 9)[:, None]
     model = ovkgp.ConstrainedORFF(radius=3.0, num_frequencies=9, tolerance=0.1, random_state=0).fit(X, X)
     assert values_of(model)["radius M of the weights", "", ""] == 3.0

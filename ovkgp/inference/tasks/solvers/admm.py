@@ -36,10 +36,8 @@ class ADMM:
 
     def __init__(self, step: KroneckerStep | DenseStep, certificate: Certificate, slopes: Tensor, H: Tensor):
         self.step, self.certificate, self.problem = step, certificate, step.problem
-        weighted = self.problem.entry_weights > 0
-        self.weight_ratio = torch.where(weighted, self.problem.entry_weights, 0.0) / torch.where(
-            step.metric > 0, step.metric, 1.0
-        )
+        weights, metric = self.problem.entry_weights, torch.where(step.metric > 0, step.metric, 1.0)
+        self.weight_ratio = torch.where(weights > 0, weights, 0.0) / metric
         self.kappa = INITIAL_KAPPA * self._unit(slopes)
         self.U, self.T = H, self.kappa * self.weight_ratio * slopes
         self.weights, self.slopes = self.problem.inputs.new_zeros(self.problem.shape), slopes

@@ -72,11 +72,8 @@ def lipschitz_constant(problem: TaskProblem) -> float:
     """
     weights = problem.loss.weights
     if problem.is_shared and weights.dim() == 1:
-        return (
-            _norm(problem.inputs, problem.row_weights)
-            * _norm(problem.tasks, weights)
-            / (problem.lam * problem.num_rows)
-        )
+        norms = _norm(problem.inputs, problem.row_weights) * _norm(problem.tasks, weights)
+        return norms / (problem.lam * problem.num_rows)
     dual = torch.ones_like(problem.entry_weights)
     for _ in range(NUM_POWER_ITERATIONS):
         dual = dual / (problem.entry_weights * dual.square()).sum().sqrt()

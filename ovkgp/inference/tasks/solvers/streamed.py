@@ -29,9 +29,7 @@ CHUNK_ENTRIES = 1 << 19  # number of entries of Φ in a chunk: 4 MB, about the s
 ROWS_PER_COORDINATE, MIN_ROWS = 10, 4000
 """Number of rows per coordinate, and minimum number of rows, from which curvatures are estimated."""
 INITIAL_WIDTH, DEFAULT_WIDTH, MIN_CURVATURE_FRACTION = 0.5, 0.06, 0.02
-"""Half width, in `unit`, of the slope difference of a curvature, initially and near a fit; and the minimum curvature,
-as a fraction of the largest.
-"""
+"""Half width, in `unit`, of the difference of slopes, initially and near a fit; minimum curvature over the largest."""
 
 
 @dataclass

@@ -112,11 +112,11 @@ def test_diagonal_of_a_kronecker_step_is_that_of_the_normal_matrix():
 
 
 BAR = tqdm(disable=True)
-SEEN = normal(N, M, seed=4) > -0.5
+OBSERVED = normal(N, M, seed=4) > -0.5
 
 
 def masked(name):
-    return replace(case(name), loss=loss_on(name, mask_measure(gauss_legendre(M), SEEN)))
+    return replace(case(name), loss=loss_on(name, mask_measure(gauss_legendre(M), OBSERVED)))
 
 
 def begin(problem, tolerance=1e-6, slopes=None, weights=None) -> ADMM:
@@ -127,7 +127,7 @@ def begin(problem, tolerance=1e-6, slopes=None, weights=None) -> ADMM:
     )
 
 
-def test_is_entrywise_knows_entrywise_losses():
+def test_is_entrywise_is_true_for_entrywise_losses_only():
     measure = gauss_legendre(M)
     integral, curve = IntegralLoss(Pinball(), measure), CurveHuber(1.0, 2, measure)
     assert is_entrywise(integral) and is_entrywise(CurveEnvelope(integral, 0.1))
@@ -146,7 +146,7 @@ def test_ridge_step_is_the_fastest_that_fits(monkeypatch):
 
 @pytest.mark.parametrize("make", [case, masked, lambda name: case(name, own_nodes())], ids=["shared", "holes", "own"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_few_rounds_come_near_and_the_gap_is_never_negative(name, make):
+def test_admm_bounds_the_minimum_after_few_iterations(name, make):
     problem = make(name)
     state = begin(problem, tolerance=1e-3)
     state.run(200, BAR)
@@ -182,8 +182,8 @@ def test_solution_is_a_fixed_point(name, make):
 def test_entries_without_weight_have_no_slope():
     state = begin(masked("pinball"))
     state.run(20, BAR)
-    assert (state.slopes[~SEEN] == 0).all()
-    assert (state.T[~SEEN] == 0).all()
+    assert (state.slopes[~OBSERVED] == 0).all()
+    assert (state.T[~OBSERVED] == 0).all()
 
 
 def test_kappa_changes_in_the_first_steps_only(monkeypatch):

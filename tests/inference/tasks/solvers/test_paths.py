@@ -23,12 +23,12 @@ from ovkgp.inference.tasks.solvers.square import mask_measure, solve_square
 from ovkgp.losses import IntegralLoss, Square, gauss_legendre
 
 SOLVERS = {"dual": solve_dual, "primal": solve_primal}
-SEEN = normal(N, M, seed=4) > -0.5
-SEEN[0] = False
+OBSERVED = normal(N, M, seed=4) > -0.5
+OBSERVED[0] = False
 SHAPES = {
     "shared": case,
     "own": lambda name: case(name, own_nodes()),
-    "holes": lambda name: replace(case(name), loss=loss_on(name, mask_measure(gauss_legendre(M), SEEN))),
+    "holes": lambda name: replace(case(name), loss=loss_on(name, mask_measure(gauss_legendre(M), OBSERVED))),
     "rows": lambda name: case(name, row_weights=torch.linspace(0.0, 2.0, N).double()),
 }
 HUBER = ["huber", "curve_huber_1", "curve_huber_2", "curve_huber_inf"]
@@ -136,7 +136,7 @@ def test_every_problem_of_a_path_is_solved(path, solver):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_warm_starts_take_fewer_steps_in_all(path):
+def test_warm_starts_reduce_the_total_number_of_steps(path):
     name, parameter, values = PATHS[path]
     problems = list(vary_parameter(case(name), parameter, values))
     warm = sum(solution.report.iterations for solution in solve_path(problems))
@@ -144,14 +144,14 @@ def test_warm_starts_take_fewer_steps_in_all(path):
     assert warm < cold
 
 
-def test_warm_starts_of_the_primal_solver_take_fewer_steps_in_all():
+def test_warm_starts_of_the_primal_solver_reduce_the_total_number_of_steps():
     problems = list(vary_parameter(case("hinge"), "lam", np.geomspace(0.1, 1e-3, 25)))
     warm = sum(solution.report.iterations for solution in solve_path(problems, solver="primal", tolerance=1e-4))
     cold = sum(solve_primal(problem, tolerance=1e-4).report.iterations for problem in problems)
     assert warm < cold
 
 
-def test_a_path_of_kappa_begins_at_the_ridge():
+def test_kappa_path_begins_at_the_ridge():
     """LT-97: from κ_max down; the first problem takes no steps at all."""
     problem = case("curve_huber_2")
     top = find_max_kappa(problem)
@@ -165,10 +165,10 @@ def test_sparsity_grows_with_epsilon():
     """LT-132: along the path every curve is forgiven in the end."""
     problem = case("curve_insensitive_2")
     path = solve_path(vary_parameter(problem, "epsilon", np.linspace(0, find_max_epsilon(problem), 6)))
-    shares = [compute_sparsity(solution.dual).rows for solution in path]
-    assert shares[0] == 0.0 and shares[-1] == 1.0
-    assert 0 < shares[3] < 1
-    assert shares == sorted(shares)
+    fractions = [compute_sparsity(solution.dual).rows for solution in path]
+    assert fractions[0] == 0.0 and fractions[-1] == 1.0
+    assert 0 < fractions[3] < 1
+    assert fractions == sorted(fractions)
 
 
 def test_solve_path_ends_after_an_interrupt(monkeypatch):
@@ -190,7 +190,7 @@ def test_solve_path_ends_after_an_interrupt(monkeypatch):
 # --- bits -------------------------------------------------------------------------------------------------------------------
 
 
-def test_sparsity_counts_what_has_weight():
+def test_sparsity_counts_entries_with_weight():
     dual = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 2.0, 3.0]]).double()
     assert compute_sparsity(dual) == pytest.approx((1 / 3, 2 / 3))
     weights = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]).double()

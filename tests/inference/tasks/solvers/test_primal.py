@@ -44,15 +44,15 @@ from ovkgp.kernels import FunctionValuedKernel
 from ovkgp.losses import CurveEnvelope, IntegralLoss, Pinball, SmoothedPinball, TaskMeasure, gauss_legendre, grid
 
 ROWS = torch.linspace(0.0, 2.0, N).double()
-SEEN = normal(N, M, seed=4) > -0.5
-SEEN[0] = False
+OBSERVED = normal(N, M, seed=4) > -0.5
+OBSERVED[0] = False
 SHAPES = {
     "shared": case,
     "weighted rows": lambda name: case(name, row_weights=ROWS),
-    "holes": lambda name: replace(case(name), loss=loss_on(name, mask_measure(gauss_legendre(M), SEEN))),
+    "holes": lambda name: replace(case(name), loss=loss_on(name, mask_measure(gauss_legendre(M), OBSERVED))),
     "own nodes": lambda name: case(name, own_nodes()),
     "own nodes, holes": lambda name: replace(
-        case(name, own_nodes(N, M)), loss=loss_on(name, mask_measure(own_nodes(N, M), SEEN))
+        case(name, own_nodes(N, M)), loss=loss_on(name, mask_measure(own_nodes(N, M), OBSERVED))
     ),
     "one node": lambda name: case(name, TaskMeasure([0.4])),
     "one node a row": lambda name: case(name, own_nodes(N, 1)),
@@ -126,18 +126,18 @@ def test_smooth_losses_have_the_solution_of_lbfgs():
 
 
 @pytest.mark.parametrize("name", ["pinball", "huber", "curve_insensitive_2"])
-def test_more_atoms_do_not_help(name):
+def test_solution_is_unchanged_by_more_atoms(name):
     """B-12: the optimum over a strictly larger span is the same function."""
-    plain, measure = case(name), gauss_legendre(M)
+    base, measure = case(name), gauss_legendre(M)
     x, more_x = inputs(), torch.tensor([-1.0, 0.55, 1.7, 4.0]).double()
     nodes, more_nodes = measure.nodes, torch.tensor([-0.2, 0.45, 1.3]).double()
     phi = KernelFactor(rbf(GAMMA_X), torch.cat([x, more_x])[:, None], cutoff=1e-14)
     psi = KernelFactor(rbf(GAMMA_T), torch.cat([nodes, more_nodes])[:, None], cutoff=1e-14)
-    rich = TaskProblem(phi(x[:, None]), psi(nodes[:, None]), targets(name), loss_on(name, measure), plain.lam)
-    one, other = solve_primal(plain, tolerance=1e-10), solve_primal(rich, tolerance=1e-10)
-    assert rich.shape[0] > plain.shape[0] and rich.shape[1] > plain.shape[1]
+    rich = TaskProblem(phi(x[:, None]), psi(nodes[:, None]), targets(name), loss_on(name, measure), base.lam)
+    one, other = solve_primal(base, tolerance=1e-10), solve_primal(rich, tolerance=1e-10)
+    assert rich.shape[0] > base.shape[0] and rich.shape[1] > base.shape[1]
     assert other.objective == pytest.approx(one.objective, rel=1e-8)
-    torch.testing.assert_close(rich.values(other.weights), plain.values(one.weights), rtol=0, atol=2e-4)
+    torch.testing.assert_close(rich.values(other.weights), base.values(one.weights), rtol=0, atol=2e-4)
     # the part of h outside of the span of the data, which has no influence on the loss, is 0
     outside = other.weights - rich.dual_weights(other.dual)
     assert outside.norm() < 1e-3 * other.weights.norm()
@@ -162,7 +162,7 @@ def test_random_features_are_the_kernel_of_the_features(name):
         torch.testing.assert_close(other, curves[0], rtol=0, atol=1e-3)
 
 
-def test_many_random_features_come_to_the_kernel():
+def test_random_features_converge_to_the_kernel_solution():
     """The limit D → ∞, at the rate D^(−1/2): a hundred times as many features, a tenth of the error (LT-85, 86)."""
     exact, points = case("pinball"), (inputs(), gauss_legendre(M).nodes)
     H = exact.values(solve_primal(exact, tolerance=1e-8).weights)
@@ -252,7 +252,7 @@ def test_representer_weights_are_the_score(name):
     torch.testing.assert_close(problem.adjoint(representer), found.weights, rtol=0, atol=1e-6)
 
 
-def test_mode_of_the_smoothed_pinball_comes_to_the_dual_solution():
+def test_smoothed_pinball_solution_converges_to_the_dual_solution():
     """G-04: the distance falls in proportion to κ."""
     problem = case("pinball")
     H = problem.values(solve_primal(problem, tolerance=1e-12).weights)
@@ -266,7 +266,7 @@ def test_mode_of_the_smoothed_pinball_comes_to_the_dual_solution():
     assert errors[1] <= 1e-3
 
 
-def test_temperature():
+def test_solution_is_unchanged_by_scaling_lam_and_row_weights():
     """G-18: λ' and all weights of the loss times λ'/λ leave the posterior, J/λ, as it is."""
     problem = case("pinball")
     warmer = replace(problem, lam=5 * problem.lam, row_weights=torch.full((N,), 5.0).double())
@@ -296,7 +296,7 @@ def test_lam_of_the_stability_bounds_is_half():
 # --- tasks ------------------------------------------------------------------------------------------------------------------
 
 
-def test_independent_levels_are_one_fit_each():
+def test_independent_levels_equal_separate_fits():
     """G-14: IND = tasks with the identity for a Gram matrix; each level then has 1/m of the loss."""
     x, y, levels = inputs(), targets("pinball"), torch.tensor([0.1, 0.5, 0.8]).double()
     phi = KernelFactor(rbf(GAMMA_X), x[:, None])
@@ -387,7 +387,7 @@ def test_smoothing_bias_is_bounded(kappa):
     assert (smooth.weights - exact.weights).norm().item() <= math.sqrt(kappa / problem.lam)
 
 
-def test_a_large_kappa_is_expectile_regression():
+def test_large_kappa_is_expectile_regression():
     """B-32: with the loss rescaled by κ, the fixed point of weighted least squares with weights θ and 1 − θ."""
     problem, kappa = case("pinball"), 1e4
     loss = IntegralLoss(SmoothedPinball(kappa), problem.loss.measure)
@@ -425,7 +425,7 @@ def test_solve_primal_takes_no_steps_from_the_solution(name):
     assert torch.equal(warm.weights, cold.weights)
 
 
-def test_a_zero_solution_is_found_at_once():
+def test_zero_solution_is_exact():
     problem = replace(case("insensitive"), targets=torch.full((N, M), 0.1).double())
     found = solve_primal(problem)
     assert found.objective == found.gap == 0.0
@@ -503,7 +503,7 @@ def lagrangian_at(name, nodes=None, kappa=0.3):
 
 @pytest.mark.parametrize("nodes", [None, own_nodes()], ids=["shared", "own"])
 @pytest.mark.parametrize("name", NAMES)
-def test_f_is_the_envelope_at_moved_values(name, nodes):
+def test_augmented_lagrangian_is_the_envelope_at_shifted_values(name, nodes):
     """F(W) = (1/n) Σ s [e_κ(H + κS)] + (λ/2)‖W‖², and its gradient that of automatic differentiation (LT-11)."""
     found, W = lagrangian_at(name, nodes)
     problem, kappa = found.problem, found.kappa
@@ -518,7 +518,7 @@ def test_f_is_the_envelope_at_moved_values(name, nodes):
 
 @pytest.mark.parametrize("nodes", [None, own_nodes()], ids=["shared", "own"])
 @pytest.mark.parametrize("name", NAMES)
-def test_curvature_is_the_difference_of_gradients(name, nodes):
+def test_augmented_lagrangian_curvature_matches_gradient_differences(name, nodes):
     found, W = lagrangian_at(name, nodes)
     direction, step = normal(*W.shape, seed=2), 1e-6
     point = found._evaluate(W)
@@ -539,7 +539,7 @@ def test_curvatures_of_coupled_losses_are_positive(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_last_digits_are_a_few_newton_steps(name):
+def test_augmented_lagrangian_converges_in_few_newton_steps(name):
     problem = case(name, lam=1e-3)
     state = rough(problem, rounds=30, tolerance=1e-11)
     certificate = state.certificate
@@ -595,7 +595,7 @@ def test_augmented_lagrangian_reports_rounding():
     assert certificate.gap <= 1e-13 * certificate.objective
 
 
-def test_systems_are_those_of_the_moved_coordinates():
+def test_newton_step_does_not_depend_on_coordinates():
     """A Newton step in the diagonal coordinates is that of the problem's own."""
     problem = replace(case("square"), row_weights=torch.linspace(0.1, 2.0, N).double())
     state = rough(problem)
@@ -639,9 +639,9 @@ def blocks_of(problem, entries):
     return torch.from_numpy(np.einsum("ij,ijc,ijd->icd", entries.numpy(), tasks, tasks))
 
 
-def curvature_of(problem, share=0.4):
+def curvature_of(problem, fraction=0.4):
     entries = normal(*problem.entry_weights.shape, seed=3).abs()
-    return torch.where(entries < share, entries, 0.0)
+    return torch.where(entries < fraction, entries, 0.0)
 
 
 @pytest.fixture
@@ -681,13 +681,13 @@ def test_curvature_damping_adds_to_the_ridge(strategy, exact_gradients):
 
 def test_curvature_cost_is_that_of_the_cheapest_method():
     problem = problem_with()
-    few, many = (Curvature(problem, curvature_of(problem, share)) for share in (0.05, 3.0))
+    few, many = (Curvature(problem, curvature_of(problem, fraction)) for fraction in (0.05, 3.0))
     k = int((few.entries > 0).sum())
     assert few.cost == k**3 / 3 + 2 * k**2 * 8
     assert many.cost == N * 15**2 + 15**3 / 3
 
 
-def test_product_is_that_of_the_dense_matrix():
+def test_curvature_product_equals_dense_product():
     problem, D = problem_with(), normal(5, 3, seed=6)
     entries = curvature_of(problem)
     expected = dense(problem, blocks_of(problem, entries)) @ D.numpy().ravel()
@@ -706,12 +706,12 @@ def test_curvature_preconditioner_saves_steps(monkeypatch):
     monkeypatch.setattr(primal, "CG_TOLERANCE", 1e-8)
     apply = curvature.apply
     monkeypatch.setattr(curvature, "apply", lambda D: counts.append(1) or apply(D))
-    plain = curvature._solve_cg(R, None)
-    num_plain = len(counts)
+    unpreconditioned = curvature._solve_cg(R, None)
+    num_products = len(counts)
     divided = curvature._solve_cg(R, gram)
     assert (apply(divided) - R).norm() < 1e-6 * R.norm()
-    assert (apply(plain) - R).norm() < 1e-6 * R.norm()
-    assert len(counts) - num_plain < num_plain / 2
+    assert (apply(unpreconditioned) - R).norm() < 1e-6 * R.norm()
+    assert len(counts) - num_products < num_products / 2
 
 
 @pytest.mark.parametrize("active", [0, 1, 40])

@@ -218,7 +218,7 @@ def test_ridge_weights_agree_with_sylvester_and_a_dense_kron(data):
 
 
 @pytest.mark.parametrize("solve", [solve_primal, solve_dual])
-def test_the_iterative_solvers_find_the_closed_form(data, solve):
+def test_iterative_solvers_find_the_closed_form(data, solve):
     """LT B-07: the same objective and the same function."""
     x, Y, _, _ = data
     inputs, tasks = factors(x, np.linspace(0, 1, M))
@@ -317,17 +317,17 @@ def test_mask_measure_weights_of_the_three_normalizations():
     uniform = TaskMeasure([0.0, 0.5, 1.0])
     n, m, total = 3, 3, 3
     noise = {
-        how: n / mask_measure(uniform, OBSERVED, how).weights[OBSERVED] for how in ("fixed", "pooled", "per_sample")
+        kind: n / mask_measure(uniform, OBSERVED, kind).weights[OBSERVED] for kind in ("fixed", "pooled", "per_sample")
     }
     assert torch.allclose(noise["fixed"], torch.full((3,), float(n * m)).double())
     assert torch.allclose(noise["pooled"], torch.full((3,), float(total)).double())
     assert torch.allclose(noise["per_sample"], n * torch.tensor([2.0, 2.0, 1.0]).double())
 
 
-@pytest.mark.parametrize("how", ["fixed", "pooled", "per_sample"])
-def test_mask_measure_equals_the_measure_if_complete(how):
+@pytest.mark.parametrize("normalization", ["fixed", "pooled", "per_sample"])
+def test_mask_measure_equals_the_measure_if_complete(normalization):
     measure = gauss_legendre(4)
-    found = mask_measure(measure, torch.ones(5, 4, dtype=torch.bool), how)
+    found = mask_measure(measure, torch.ones(5, 4, dtype=torch.bool), normalization)
     assert torch.allclose(found.weights, measure.weights.expand(5, 4), atol=1e-15)
     assert found.is_shared and len(found) == 4
 

@@ -28,7 +28,7 @@ from ovkgp.losses import CurveHuber, Huber, IntegralLoss, Pinball, Square, TaskM
 pytestmark = pytest.mark.filterwarnings("ignore::ovkgp.exceptions.FitWarning")
 
 CASES = {
-    "plain": {},
+    "default": {},
     "small lambda": {"lam": 1e-5},
     "offset and row weights": {
         "offset": torch.linspace(-1, 1, 6).double(),
@@ -42,7 +42,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_b_33_within_one_per_cent_of_the_optimum_after_a_fixed_budget(name):
+def test_b_33_solve_stochastic_is_within_one_percent_of_the_optimum_after_a_fixed_budget(name):
     problem = streamed(4000, **CASES[name])
     best = solve_streamed(problem, tolerance=1e-5)
     found = solve_stochastic(problem, rows=100, tasks=3, max_iter=500, random_state=0)
@@ -50,7 +50,7 @@ def test_b_33_within_one_per_cent_of_the_optimum_after_a_fixed_budget(name):
     assert found.report.iterations == 500
 
 
-def test_b_33_double_random_features_with_fresh_tasks():
+def test_b_33_solve_stochastic_supports_fresh_tasks():
     """BT-102: features on both sides, θ ~ μ at every step; evaluated by the objective of a fine rule."""
     X, y = sine(3000)
     phi = FeatureFactor(ORFF(rbf(0.5), 8, num_dims=2, random_state=0))
@@ -84,7 +84,7 @@ def test_independent_tasks_with_few_of_them_in_a_batch_do_not_diverge():
         assert found.objective <= 1.02 * best
 
 
-def test_the_gap_is_a_bound_and_the_objective_that_of_all_rows():
+def test_solve_stochastic_reports_gap_and_objective_of_all_rows():
     problem = streamed(4000)
     least = solve_streamed(problem, tolerance=1e-5)
     found = solve_stochastic(problem, max_iter=100, random_state=0)
@@ -92,7 +92,7 @@ def test_the_gap_is_a_bound_and_the_objective_that_of_all_rows():
     assert found.gap >= found.objective - least.objective
 
 
-def test_the_mean_of_the_iterates_beats_the_last_one(monkeypatch):
+def test_mean_of_the_iterates_is_better_than_the_last_one(monkeypatch):
     problem, options = streamed(4000), {"rows": 10, "tasks": 2, "max_iter": 400, "random_state": 0}
     averaged = solve_stochastic(problem, **options).objective
     monkeypatch.setattr(torch, "lerp", lambda mean, last, part: last)
@@ -170,7 +170,7 @@ def full_gradient(problem, W):
 
 
 @pytest.mark.parametrize("targets", ["shared", "each"])
-def test_g_16_the_mean_over_batches_of_rows_and_single_nodes_is_the_gradient(targets):
+def test_g_16_mean_over_batches_of_rows_and_single_nodes_is_the_gradient(targets):
     """Exactly: all batches of a pass, and every node with its weight for probability."""
     options = OPTIONS | ({} if targets == "shared" else {"targets": normal(60, 6, seed=4)})
     problem = streamed(60, **options)
@@ -228,7 +228,7 @@ def test_row_batches_hold_each_row_once_per_pass_in_a_new_order():
     assert first.tolist() != second.tolist()
 
 
-def test_a_batch_is_never_larger_than_the_data():
+def test_batch_is_never_larger_than_the_data():
     assert len(next(iterate_row_batches(5, 100, np.random.default_rng(0)))) == 5
 
 

@@ -31,7 +31,7 @@ from ovkgp.losses import (
 OFFSET = normal(6, seed=3)
 WEIGHTS = torch.linspace(0, 2, 400, dtype=torch.float64)
 OPTIONS = {
-    "plain": {},
+    "default": {},
     "offset": {"offset": OFFSET},
     "row weights": {"row_weights": WEIGHTS},
     "a target each": {"targets": normal(400, 6, seed=4), "offset": OFFSET, "row_weights": WEIGHTS},
@@ -57,7 +57,7 @@ def test_evaluate_agrees_with_the_problem_in_memory(name, kappa):
     torch.testing.assert_close(found.gradient, gradient, rtol=1e-12, atol=1e-12)
 
 
-def test_the_gradient_is_that_of_the_smoothed_objective():
+def test_evaluate_returns_the_gradient_of_the_smoothed_objective():
     problem = streamed(50)
     W, direction = normal(*problem.shape, seed=1), normal(*problem.shape, seed=2)
     step = 1e-6
@@ -84,7 +84,7 @@ def test_evaluate_is_independent_of_the_order_of_rows():
     assert first.evaluate(W, 0.1).gap == pytest.approx(second.evaluate(W, 0.1).gap, rel=1e-12)
 
 
-def test_a_part_of_the_rows_is_the_problem_on_these_rows():
+def test_part_of_the_rows_is_the_problem_on_these_rows():
     problem = streamed()
     W, part = normal(*problem.shape), problem.chunk(problem.order[:30])
     assert problem.evaluate(W, 0.0, num_rows=30).objective == pytest.approx(part.objective(W).item(), rel=1e-12)
@@ -103,7 +103,7 @@ def test_every_loss_between_curves_has_a_gap_that_bounds_the_error(loss):
             assert found.gap >= found.objective - least.objective - 1e-12
 
 
-def test_a_batch_of_nodes_takes_its_columns_and_offsets():
+def test_batch_of_nodes_takes_its_columns_and_offsets():
     problem = streamed(targets=normal(400, 6, seed=4), offset=OFFSET)
     columns = torch.tensor([4, 1])
     loss = IntegralLoss(Pinball(), TaskMeasure(problem.loss.nodes[columns]))
@@ -186,7 +186,7 @@ def test_coordinates_are_inverse_to_each_other():
 
 
 @pytest.mark.parametrize("options", [{}, {"row_weights": WEIGHTS}])
-def test_the_square_loss_has_curvature_one_in_all_directions(options):
+def test_square_loss_has_curvature_one_in_all_directions(options):
     coordinates = StreamedCoordinates(streamed(loss=Square(), lam=1e-4, num_frequencies=4, **options), unit=1.0)
     hessian = normal_curvature(coordinates, 0.0)
     torch.testing.assert_close(hessian, torch.eye(len(hessian)).double(), rtol=1e-6, atol=1e-6)
@@ -227,23 +227,23 @@ def test_coordinates_use_a_sample_of_the_rows(monkeypatch):
     assert sum(observed) == 2 * 4 * 16  # once for the inputs, once for the tasks
 
 
-def test_curvatures_of_tasks():
+def test_task_curvatures_count_the_rows_near_the_kink():
     problem = streamed(row_weights=WEIGHTS)
     zero = torch.zeros(problem.shape).double()
     torch.testing.assert_close(task_curvatures(streamed(loss=Square()), zero, 0.3), torch.ones(6).double())
     inside = (problem.targets.abs() < 0.3).double().squeeze()
-    share = (WEIGHTS * inside).sum() / WEIGHTS.sum()  # ρ_θ has a jump of one at its kink
-    torch.testing.assert_close(task_curvatures(problem, zero, 0.3), (share / 0.6).expand(6))
+    fraction = (WEIGHTS * inside).sum() / WEIGHTS.sum()  # ρ_θ has a jump of one at its kink
+    torch.testing.assert_close(task_curvatures(problem, zero, 0.3), (fraction / 0.6).expand(6))
 
 
-def test_tasks_without_any_curvature_are_given_one():
+def test_coordinates_have_positive_scales_without_rows_near_the_kink():
     problem = streamed(targets=torch.full((400, 1), 50.0).double())
     coordinates = StreamedCoordinates(problem, 1.0)
     assert bool(torch.isfinite(coordinates.scale).all()) and bool((coordinates.scale > 0).all())
 
 
 @pytest.mark.parametrize("loss", [Pinball(), PinballEnvelope(0.1), Square()], ids=str)
-def test_the_unit_scales_with_the_targets_and_not_with_the_rows(loss):
+def test_target_unit_scales_with_the_targets_and_not_with_the_rows(loss):
     _, y = sine(400)
     units = [estimate_target_unit(streamed(loss=loss, targets=scale * y)) for scale in (1.0, 10.0)]
     assert units[1] / units[0] == pytest.approx(1.0 if isinstance(loss, Square) else 10.0, rel=0.1)
@@ -297,7 +297,7 @@ def test_streamed_run_is_not_done_before_the_first_evaluation():
     assert not run.is_done and not run.is_over
 
 
-def test_the_report_counts_passes_rows_and_entries():
+def test_report_counts_passes_rows_and_entries():
     weights = torch.ones(400)
     weights[:10] = 0
     run = StreamedRun(streamed(row_weights=weights), 1e-6, 10)

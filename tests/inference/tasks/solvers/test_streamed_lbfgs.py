@@ -17,7 +17,7 @@ from ovkgp.losses import CostSensitiveHinge, Huber, IntegralLoss, LogCosh, Smoot
 
 WEIGHTS = torch.linspace(0, 2, 2000, dtype=torch.float64)
 CASES = {
-    "plain": {},
+    "default": {},
     "small lambda": {"lam": 1e-6},
     "large lambda": {"lam": 10.0},
     "offset": {"offset": torch.linspace(-1, 1, 6).double()},
@@ -50,7 +50,7 @@ def test_solve_streamed_finds_the_solution_in_memory(name):
 
 
 @pytest.mark.parametrize("loss", curve_losses(), ids=str)
-def test_every_loss_between_curves(loss):
+def test_solve_streamed_supports_every_curve_loss(loss):
     X, y = sine(300)
     tasks = torch.eye(len(MEASURE), dtype=torch.float64)
     problem = StreamedProblem.from_factor(
@@ -61,7 +61,7 @@ def test_every_loss_between_curves(loss):
     assert found.objective == pytest.approx(solve_primal(in_memory(problem), tolerance=1e-7).objective, rel=2e-5)
 
 
-def test_cost_sensitive_classes():
+def test_solve_streamed_supports_cost_sensitive_classes():
     X, y = sine(500)
     loss = IntegralLoss(CostSensitiveHinge(), TaskMeasure([-0.5, 0.0, 0.5]))
     problem = StreamedProblem.from_factor(
@@ -84,7 +84,7 @@ def test_solve_streamed_is_reproducible():
     assert torch.equal(first.weights, second.weights)
 
 
-def test_most_steps_use_a_part_of_the_rows():
+def test_most_steps_use_part_of_the_rows():
     report = solve_streamed(streamed(40_000, num_frequencies=5)).report
     assert report.evaluations < report.iterations and report.evaluations <= 12
 
@@ -103,7 +103,7 @@ def test_solve_streamed_accepts_float32_and_distant_initial_points():
         assert solve_streamed(problem, init=init, tolerance=1e-5).objective == pytest.approx(best, rel=2e-5)
 
 
-def test_a_target_that_is_constant():
+def test_solve_streamed_supports_constant_targets():
     for value in (0.0, 3.0):
         problem = streamed(targets=torch.full((400, 1), value).double(), lam=1e-2)
         found = solve_streamed(problem)
