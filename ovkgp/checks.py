@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from difflib import get_close_matches
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,12 @@ def check_range(name: str, values: Tensor, low: float, high: float, *, advice: s
     if not (low <= smallest and largest <= high):
         raise InputError(f"{name} must lie in [{low:g}, {high:g}], got {smallest:g} to {largest:g}. {advice}")
     return values
+
+
+def suggest_name(given, names: Iterable[str]) -> str:
+    """Return " (did you mean 'name'?)" with the closest of the names, or "" if none is close."""
+    near = get_close_matches(str(given).lower(), [str(name) for name in names], n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def as_seed(random_state) -> int:

@@ -1,22 +1,83 @@
-"""Detection of files that change between two reads.
-
-A table is read in several passes, which belong together only if the file stays unchanged.
-"""
+"""Files: atomic writes, checksums of tensors, and detection of changes between two reads."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
+import secrets
+import shutil
 import stat
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ovkgp.exceptions import InputError, OptionError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def replace_file(path: str | os.PathLike, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file atomically: `write(file)` fills a temporary file in the same folder, which then replaces it.
+
+    The mode of an existing file is kept; of a link, the file behind it is replaced. If writing fails, an existing file
+    is unchanged.
+    """
+    target = Path(os.path.realpath(check_writable(path)))
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, beside)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # some systems cannot synchronize a folder
+        folder = os.open(target.parent, os.O_RDONLY)  # so that the renaming survives a loss of power
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def check_writable(path: str | os.PathLike) -> Path:
+    """Check that a file can be written at `path` (of a link, at its target), and leave nothing behind."""
+    target = Path(os.path.realpath(os.fsdecode(path)))
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder. Pass the path of a file.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {target.parent} for {target.name}. Create it first.")
+    try:
+        with tempfile.TemporaryFile(dir=target.parent):
+            return Path(os.fsdecode(path))
+    except PermissionError as error:
+        raise PermissionError(f"The folder {target.parent} is not writable: {error}.") from error
+
+
+def digest(tensors: Mapping[str, Tensor], *texts: str | int) -> str:
+    """Return the SHA-256 of texts and of the names, types, shapes and contents of tensors."""
+    import torch
+
+    table = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in sorted(tensors)]
+    found = hashlib.sha256(json.dumps([*texts, table], separators=(",", ":")).encode())
+    for name, *_ in table:
+        found.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Readable regular file, with its size in bytes and the time of its last modification in nanoseconds."""
+    """Readable regular file, with its size in bytes and the time of its last modification in nanoseconds.
+
+    A table is read in several passes, which belong together only if the file stays unchanged.
+    """
 
     path: Path
     size: int

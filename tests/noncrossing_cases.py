@@ -7,7 +7,7 @@ import torch
 from task_cases import rbf
 from torch import Tensor
 
-from ovkgp.inference.tasks.factors import DerivativeTaskFactor, KernelFactor, make_derivative_task_factor
+from ovkgp.inference.tasks.factors import DerivativeTaskFactor, KernelFactor
 from ovkgp.inference.tasks.noncrossing import NonCrossing
 from ovkgp.inference.tasks.problem import TaskProblem
 from ovkgp.losses import IntegralLoss, Pinball, TaskMeasure, gauss_legendre
@@ -64,7 +64,7 @@ def quantile_case(
     measure = gauss_legendre(num_tasks)
     anchors = X if anchors is None else anchors
     slope_nodes = measure.nodes if slope_nodes is None else slope_nodes
-    tasks = make_derivative_task_factor(rbf(GAMMA_T), *((measure.nodes, slope_nodes) if atoms is None else atoms))
+    tasks = DerivativeTaskFactor(rbf(GAMMA_T), *((measure.nodes, slope_nodes) if atoms is None else atoms))
     inputs = KernelFactor(rbf(GAMMA_X), torch.cat([X, anchors]).unique(dim=0) if points is None else points)
     problem = TaskProblem(inputs(X), tasks(measure.nodes), y, IntegralLoss(Pinball(), measure), lam)
     penalty = NonCrossing(inputs(anchors), tasks.slopes(slope_nodes), offset_slopes, lam_nc)

@@ -1,11 +1,13 @@
-"""Files that are missing, not regular, not readable, or modified."""
+"""Tests of `ovkgp.files`."""
 
 import os
+import tempfile
 
 import pytest
+import torch
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.files import Snapshot
+from ovkgp.files import Snapshot, check_writable, digest, replace_file
 
 
 def test_snapshot_rejects_missing_file(tmp_path):
@@ -60,3 +62,60 @@ def test_snapshot_detects_modified_file(tmp_path, change):
             file.truncate(20 if change == "grow" else 5)
         with pytest.raises(InputError, match="8 bytes then"):
             snapshot.check(file)
+
+
+def test_replace_file_follows_links_and_leaves_no_temporary_file(tmp_path):
+    target, link = tmp_path / "page", tmp_path / "link"
+    link.symlink_to(target)
+    replace_file(target, lambda file: file.write(b"old"))
+    replace_file(link, lambda file: file.write(b"new"))
+    assert target.read_bytes() == b"new" and link.is_symlink() and set(tmp_path.iterdir()) == {target, link}
+
+
+def test_replace_file_leaves_no_file_if_write_fails(tmp_path):
+    def write(file):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replace_file(tmp_path / "page", write)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_writable_returns_path_and_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(check_writable("page")) == "page" and list(tmp_path.iterdir()) == []
+
+
+def test_check_writable_rejects_folders(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "missing" / "page")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        check_writable(tmp_path)
+    for path in (tmp_path / "missing" / "page", tmp_path / "link"):
+        with pytest.raises(FileNotFoundError, match=r"no folder .*missing"):
+            check_writable(path)
+
+
+def test_check_writable_rejects_unwritable_folder(tmp_path, monkeypatch):
+    """Root may write anywhere, so the error of the system is simulated."""
+
+    def deny(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", deny)
+    for call in (check_writable, lambda path: replace_file(path, lambda file: file.write(b"x"))):
+        with pytest.raises(PermissionError, match=f"{tmp_path.name} is not writable"):
+            call(tmp_path / "page")
+
+
+def test_digest_depends_on_names_types_shapes_values_and_texts():
+    base = {"a": torch.zeros(2, 2), "b": torch.ones(3, dtype=torch.bfloat16)}
+    assert digest(base, "text") == digest(dict(reversed(base.items())), "text")
+    others = [
+        {**base, "a": torch.zeros(4)},
+        {**base, "a": torch.zeros(2, 2, dtype=torch.int32)},
+        {**base, "a": torch.tensor([[0.0, 0.0], [0.0, -0.0]])},
+        {"a": base["a"], "c": base["b"]},
+    ]
+    found = {digest(base, "text"), digest(base), digest(base, "te", "xt"), *(digest(other, "text") for other in others)}
+    assert len(found) == 7

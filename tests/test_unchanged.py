@@ -76,15 +76,8 @@ from ovkgp.kernels import (
 # isort: split
 
 from ovkgp.inference.likelihoods import Gaussian, register_likelihood_priors
-from ovkgp.inference.training.initialization import (
-    initialize_model,
-    parameter_bounds,
-    parameter_scales,
-    register_default_priors,
-    register_noise_prior,
-)
-from ovkgp.inference.training.log_prior import RawLogPrior, log_prior
-from ovkgp.inference.variational.training import latent_bounds, latent_scales
+from ovkgp.inference.training.initialization import initialize, register_default_priors, register_noise_prior
+from ovkgp.inference.training.log_prior import LogPrior
 
 STRATEGY = "strategy"
 """The option of `OperatorValuedGP` that insists on a linear algebra."""
@@ -99,21 +92,17 @@ def exact_gp(kernel, strategy="auto", **options):
 
 def start(gp, X, Y):
     """Set the parameters of a model from data."""
-    gp.initialize(X, Y) if isinstance(gp, VariationalGP) else initialize_model(gp, gp.observe(X, Y).double())
+    gp.initialize(X, Y)
 
 
 def bounds(gp, X, Y):
     """Ranges (low, high) by the name of the parameter."""
-    if not isinstance(gp, VariationalGP):
-        return parameter_bounds(gp, gp.observe(X, Y).double())
-    names = {id(parameter): name for name, parameter in gp.named_parameters()}
-    return {names[key]: limits for key, limits in latent_bounds(gp, gp.observe(X, Y)).items()}
+    return initialize(gp, gp.observe(X, Y).double()).bounds
 
 
 def steps(gp, X, Y):
     """Natural steps by the name of the parameter."""
-    data = gp.observe(X, Y).double()
-    return latent_scales(gp, data) if isinstance(gp, VariationalGP) else parameter_scales(gp, data)
+    return initialize(gp, gp.observe(X, Y).double()).scales
 
 
 def register_priors(gp, X, Y):
@@ -139,7 +128,7 @@ def loadings(kernel):
 
 def raw_density(gp):
     """The log prior of the raw parameters, Jacobians included."""
-    return RawLogPrior(gp)()
+    return LogPrior(gp, jacobian=True)()
 
 
 # --- comparing ----------------------------------------------------------------------------------------------------------------
@@ -413,7 +402,7 @@ def densities(gp):
     found = {
         old_name(name): prior.log_prob(read(module)).sum().item() for name, module, prior, read, _ in gp.named_priors()
     }
-    return found | {"all": log_prior(gp).item(), "of raw parameters": float(raw_density(gp))}
+    return found | {"all": LogPrior(gp)().item(), "of raw parameters": float(raw_density(gp))}
 
 
 @torch.no_grad()

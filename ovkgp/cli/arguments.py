@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import os
-import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ovkgp.exceptions import OptionError
+from ovkgp.files import check_writable
 
 MAX_SEED = 2**32 - 1  # the largest that NumPy and scikit-learn accept
 
@@ -171,10 +171,9 @@ def _make_folder(path: Path) -> None:
 
 def _check_writable(folder: Path) -> None:
     try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        check_writable(folder / "file")
     except OSError as error:
-        raise _not_writable(folder, error) from error
+        raise _not_writable(folder, error.__cause__ or error) from error
 
 
 def _not_writable(folder: Path, error: OSError) -> OptionError:

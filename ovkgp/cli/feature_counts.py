@@ -15,11 +15,12 @@ from rich.progress import track
 from rich.table import Table
 
 from ovkgp.datasets import TableStream
-from ovkgp.estimators.common.named_kernels import BASES, base_kernel
+from ovkgp.estimators.common.named_kernels import base_kernel
 from ovkgp.estimators.common.summary import pluralize
 from ovkgp.exceptions import OptionError
 from ovkgp.features.bounds import measured_error, required_features, suggest_features
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, DivergenceFreeKernel
+from ovkgp.kernels.records import named_kernels
 
 STRUCTURES = ("decomposable", "curl_free", "divergence_free")
 FREQUENCY_COUNTS = (30, 100, 300, 1000, 3000)  # values of D at which the error is measured
@@ -54,7 +55,10 @@ class FeatureProblem:
         error: float,
     ) -> FeatureProblem:
         """Check the options of the command; None stands for the default."""
-        for option, value, allowed in (("--kernel", kernel, tuple(BASES)), ("--structure", structure, STRUCTURES)):
+        for option, value, allowed in (
+            ("--kernel", kernel, tuple(named_kernels())),
+            ("--structure", structure, STRUCTURES),
+        ):
             if value not in allowed:
                 raise OptionError(f"{option} must be one of {', '.join(allowed)}, got {value!r}.")
         for option, value in (("--lengthscale", lengthscale), ("--error", error)):

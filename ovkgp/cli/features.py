@@ -34,7 +34,9 @@ def features_command(
             show_default=False,
         ),
     ] = None,
-    kernel: Annotated[str, typer.Option(metavar="NAME", help="rbf, matern52, matern32, matern12 or rq.")] = "rbf",
+    kernel: Annotated[
+        str, typer.Option(metavar="NAME", help="rbf, matern52, matern32, matern12, rq or laplace.")
+    ] = "rbf",
     structure: Annotated[
         str, typer.Option(metavar="NAME", help="decomposable, curl_free or divergence_free.")
     ] = "decomposable",

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from ovkgp.cli.errors import InterruptCounter, describe_os_error, is_first_rank, is_launched, print_note
-from ovkgp.cli.tables import TableFile, target_kind
+from ovkgp.cli.tables import TableFile
 from ovkgp.exceptions import OptionError
+from ovkgp.files import Snapshot
 from ovkgp.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
     from ovkgp.inference.statistics.distributed import Ranks
 
-GAUSSIAN_LIKELIHOODS = ("gaussian", "by_values")  # likelihoods that are Gaussian, or may be once the outputs are read
 CANDIDATES = ("independent", "decomposable")
 """The kernels that kernel="auto" compares; the checkpoint of each ends with its name."""
 STREAMING_THRESHOLD_BYTES = 256 * 2**20  # file size above which a table is read in chunks if the model supports it
-MAX_LISTED_NAMES = 12
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,11 @@ class FitJob:
 
     def check(self) -> None:
         """Raise if the options do not fit together, before anything slow begins."""
-        target = target_kind(self.recipe.estimator)
-        self.table.check_target(target, self._label)
-        self.table.check_columns(target)
+        Snapshot.of(self.table.path)  # checks that the file is readable before the estimator is loaded
+        self.recipe.check_options()
+        kind = self.recipe.estimator_class.kind
+        self.table.check_target(kind, self._label)
+        self.table.check_columns(kind)
         if self._is_streamed():
             self._check_streamable()
         if self.resume:
@@ -92,19 +92,23 @@ class FitJob:
 
     def _fit(self, ranks: Ranks, files: CheckpointFiles) -> BaseEstimator:
         is_streamed = self._is_streamed()
-        X, Y = (None, self._missing_outputs()) if is_streamed else self.table.read(target_kind(self.recipe.estimator))
+        X, Y = (None, self._missing_outputs()) if is_streamed else self.table.read(self.recipe.estimator_class.kind)
         estimator = self._set_run_options(self.recipe.build(Y, X), ranks)
         options, known = {}, estimator.get_params(deep=False)
         if self.resume:
             self._check_resumable(known)  # again: a likelihood chosen by values is known only now
-        if has_checkpoints(self.recipe.estimator, known):
+        if estimator.has_checkpoints(known):
             if not self.resume:
                 ranks.run_on_first(files.clear, "looking for a checkpoint")
             options["checkpoint"] = files.path
         if is_streamed:
             rows = replace(self.table, verbose=0).stream()  # the estimator shows progress itself
             return estimator.fit_stream(rows.shard(ranks.rank, ranks.size), **options)
-        return calibrate_intervals(estimator.fit(X, Y, **options), X)
+        estimator.fit(X, Y, **options)
+        if not was_interrupted(estimator):
+            with suppress(KeyboardInterrupt):  # it was counted, and the model itself is complete
+                estimator.complete()
+        return estimator
 
     def _set_run_options(self, estimator: BaseEstimator, ranks: Ranks) -> BaseEstimator:
         """Set seed, progress and distribution of this run, if the estimator has them."""
@@ -134,7 +138,10 @@ class FitJob:
         if self.stream is not None or is_launched():
             return bool(self.stream) or is_launched()
         is_large = self.table.path.stat().st_size > STREAMING_THRESHOLD_BYTES
-        return is_large and self.table.task is None and reason_not_streamable(self.recipe) is None
+        return is_large and self.table.task is None and self._reason_not_streamable() is None
+
+    def _reason_not_streamable(self) -> str | None:
+        return self.recipe.estimator_class.reason_not_streamable(self.recipe.options)
 
     def _missing_outputs(self) -> pd.DataFrame:
         """Return one row of missing outputs, for options that depend on their names."""
@@ -143,40 +150,15 @@ class FitJob:
         return pd.DataFrame([[float("nan")] * len(self.table.outputs)], columns=list(self.table.outputs))
 
     def _check_resumable(self, options: Mapping[str, Any]) -> None:
-        if not has_checkpoints(self.recipe.estimator, options):
+        if not self.recipe.estimator_class.has_checkpoints(options):
             raise OptionError(f"{self._label} does not support --resume. Remove the option.")
 
     def _check_streamable(self) -> None:
         option = "torchrun" if is_launched() else "--stream"
         if self.table.task:
             raise OptionError(f"{option} is not supported with --task. Remove one of them.")
-        if reason := reason_not_streamable(self.recipe):
+        if reason := self._reason_not_streamable():
             raise OptionError(f"{self._label} does not support {option}: {reason}.")
-
-
-def has_checkpoints(estimator: str, options: Mapping[str, Any]) -> bool:
-    """Whether a fit stores its progress in a file: that of a `GPRegressor` which maximizes an evidence."""
-    likelihood = options.get("likelihood", "gaussian")
-    may_be_gaussian = isinstance(likelihood, str) and likelihood in GAUSSIAN_LIKELIHOODS
-    has_evidence = options.get("approximation") != "variational"  # which maximizes a bound
-    is_trained = options.get("hyperparameters") != "fixed"
-    return estimator == "GPRegressor" and may_be_gaussian and has_evidence and is_trained
-
-
-def reason_not_streamable(recipe: Recipe) -> str | None:
-    """Return why a recipe needs all rows in memory; None if it can be fitted in chunks."""
-    options = recipe.options
-    if recipe.estimator == "ORFFRidge":
-        return None if options.get("solver", "auto") == "auto" else "only solver=auto can be fitted in chunks"
-    if recipe.estimator != "GPRegressor":
-        return "only GPRegressor and ORFFRidge can be fitted in chunks"
-    if options.get("approximation", "auto") in ("exact", "variational"):
-        return "chunks need a feature map, such as --set approximation=orff"
-    if options.get("likelihood", "gaussian") != "gaussian":
-        return "chunks need a Gaussian likelihood"
-    if options.get("hyperparameters", "evidence") not in ("evidence", "fixed"):
-        return "sampling hyperparameters needs all rows, unlike --set hyperparameters=evidence"
-    return None
 
 
 class CheckpointFiles:
@@ -219,17 +201,7 @@ class CheckpointFiles:
 
 def was_interrupted(estimator: BaseEstimator) -> bool:
     """Whether the estimator reports that Ctrl-C ended its training."""
-    report = getattr(estimator, "fit_report_", None)
-    return report is not None and report.interrupted
-
-
-def calibrate_intervals(estimator: BaseEstimator, X: pd.DataFrame) -> BaseEstimator:
-    """Compute the fits that calibrate the intervals of a quantile regressor now, so that the model file contains them."""
-    has_calibration = getattr(estimator, "coupling", None) == "infinite" and hasattr(estimator, "predict_interval")
-    if has_calibration and not was_interrupted(estimator):
-        with suppress(KeyboardInterrupt):  # it was counted, and the model itself is complete
-            estimator.predict_interval(X[:1])
-    return estimator
+    return estimator.fit_report is not None and estimator.fit_report.interrupted
 
 
 def strip_run_options(estimator: BaseEstimator) -> BaseEstimator:
@@ -261,49 +233,10 @@ def print_fit_summary(result: FitResult, path: Path, data: str, quiet: bool) -> 
     if quiet or not is_first_rank():
         return
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    if hasattr(result.estimator, "summary"):
-        console.print(str(result.estimator.summary()))
-    else:
-        console.print(facts_table(result.estimator))
+    console.print(str(result.estimator.summary()))
     console.print(f"\nModel written to {path} ({result.seconds:.1f} s).")
     if not result.interrupted:
         model = shlex.quote(str(path))
         console.print("Next:")
         console.print(f"  ovkgp predict {model} NEW.csv --out predictions.csv")
         console.print(f"  ovkgp report {model} --data {data} --out report.html")
-
-
-def facts_table(estimator) -> Table:
-    """Make a table of the facts about an estimator without a `summary` method."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in collect_facts(estimator).items():
-        table.add_row(name, value)
-    return table
-
-
-def collect_facts(estimator) -> dict[str, str]:
-    """Collect what a fitted estimator reports, by name."""
-    inputs = getattr(estimator, "feature_names_in_", range(estimator.n_features_in_))
-    found = {"estimator": type(estimator).__name__, "inputs": ", ".join(map(str, inputs))}
-    if hasattr(estimator, "output_names_"):
-        found["outputs"] = _join_names(estimator.output_names_)
-    if hasattr(estimator, "classes_"):
-        found["classes"] = _join_names(estimator.classes_)
-    report = getattr(estimator, "fit_report_", None)
-    if report is not None:
-        found["rows"] = str(report.num_rows)
-        found["training"] = report.message
-    for name, label in {
-        "lam_": "λ",
-        "gap_": "duality gap",
-        "nesting_rate_": "nested curves",
-        "missing_": "missing",
-    }.items():
-        if hasattr(estimator, name):
-            found[label] = f"{getattr(estimator, name):.4g}"
-    return found
-
-
-def _join_names(names) -> str:
-    text = ", ".join(map(str, names[:MAX_LISTED_NAMES]))
-    return f"{text}, … ({len(names)} in total)" if len(names) > MAX_LISTED_NAMES else text

@@ -92,8 +92,8 @@ def predict_command(
         )
         Snapshot.of(data)  # checks that the file is readable before the model is loaded
         import ovkgp
-        from ovkgp.cli.prediction_columns import PredictionRequest
         from ovkgp.cli.prediction_job import InputFile, predict_file
+        from ovkgp.estimators.common.prediction_columns import PredictionRequest
 
         verbose = int(not quiet and sys.stderr.isatty())
         source = InputFile(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ovkgp.cli.arguments import parse_names
-from ovkgp.cli.prediction_columns import PredictionRequest, predict_columns
-from ovkgp.cli.tables import TableFile, open_table_stream, open_table_writer, target_kind
+from ovkgp.cli.tables import TableFile, open_table_stream, write_tables
 from ovkgp.datasets.text_tables import CHUNK_ROWS, TextChunk, TextTable
+from ovkgp.estimators.common.prediction_columns import PredictionRequest
+from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.exceptions import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 
 def predict_file(estimator, source: InputFile, out: Path, request: PredictionRequest) -> int:
     """Write the predictions for a table of inputs and return their number of rows. Memory: one chunk."""
-    inputs, count = resolve_inputs(estimator, source.inputs), 0
-    tables = (predict_chunk(estimator, inputs, chunk, request) for chunk in source.chunks(inputs))
-    first = next(tables)
-    with open_table_writer(out, first.schema) as writer:
-        for table in chain([first], tables):
-            writer.write_table(table)
-            count += len(table)
-    return count
+    inputs = resolve_inputs(estimator, source.inputs)
+    return write_tables(out, (predict_chunk(estimator, inputs, chunk, request) for chunk in source.chunks(inputs)))
 
 
 @dataclass(frozen=True)
@@ -58,10 +52,9 @@ class InputFile:
 
 def resolve_inputs(estimator, typed: str | None) -> tuple[str, ...]:
     """Return the input columns of a model: those it was fitted with, or the typed ones if it has no names."""
-    known = getattr(estimator, "feature_names_in_", None)
     count = estimator.n_features_in_
-    if known is not None:
-        inputs = tuple(map(str, known))
+    if estimator.input_names is not None:
+        inputs = tuple(estimator.input_names)
         if typed is not None and parse_names(typed) != inputs:
             raise OptionError(
                 f"The inputs of the model are {', '.join(inputs)}. Remove --inputs or rename the columns."
@@ -77,11 +70,9 @@ def resolve_inputs(estimator, typed: str | None) -> tuple[str, ...]:
 
 def predict_chunk(estimator, inputs: Sequence[str], chunk: TextChunk, request: PredictionRequest) -> pa.Table:
     """Make a table of the kept columns, the inputs and the predictions of a chunk."""
-    import pandas as pd
     import pyarrow as pa
 
-    is_named = hasattr(estimator, "feature_names_in_")
-    found = predict_columns(estimator, pd.DataFrame(chunk.X, columns=list(inputs)) if is_named else chunk.X, request)
+    found = estimator.prediction_columns(as_inputs(estimator, chunk.X), request)
     columns = [*chunk.texts.items(), *zip(inputs, chunk.X.T, strict=True), *found.items()]
     names = [name for name, _ in columns]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -101,14 +92,13 @@ def read_evaluation_data(
     separator: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame | pd.Series | None]:
     """Read X and Y from a file, with the column names of the fitted model unless others were typed."""
-    target = target_kind(type(estimator).__name__)
-    if outputs is None and target != "none":
+    if outputs is None and estimator.kind != "none":
         if task is not None:
             raise OptionError("--task needs a column of values. Name it with --outputs.")
         outputs = tuple(estimator.output_names_)
     table = TableFile(path, resolve_inputs(estimator, inputs), outputs, task, strict, separator)
-    table.check_target(target, type(estimator).__name__)
-    X, Y = table.read(target)
+    table.check_target(estimator.kind, type(estimator).__name__)
+    X, Y = table.read(estimator.kind)
     if task is not None:
         Y = _align_tasks(Y, estimator.output_names_, path)
     return X, Y

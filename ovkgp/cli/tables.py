@@ -1,19 +1,15 @@
-"""Tables of the commands: reading what a model learns from, and writing predictions chunk by chunk.
-
-A table is written to a temporary file beside its target, which is replaced only when all rows are written.
-"""
+"""Tables of the commands: reading what a model learns from, and writing predictions chunk by chunk."""
 
 from __future__ import annotations
 
 import csv
 import io
-import os
-import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -21,27 +17,16 @@ from ovkgp.cli.errors import print_note
 from ovkgp.datasets import TableStream
 from ovkgp.datasets.text_tables import TextTable
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.files import replace_file
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-TARGET_KINDS = {
-    "InfiniteOneClassSVM": "none",
-    "InfiniteQuantileRegressor": "one",
-    "InfiniteCostSensitiveClassifier": "label",
-    "SimplexClassifier": "label",
-}
-"""Kind of target by name of the estimator; all others learn "many" columns."""
 MIN_PROGRESS_BYTES = 32 * 2**20  # file size above which reading shows progress
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 PARQUET_SUFFIXES = (".parquet", ".pq")
 WRITABLE_SUFFIXES = (*DELIMITERS, *PARQUET_SUFFIXES)
-
-
-def target_kind(estimator: str) -> str:
-    """Return what an estimator learns: "many" columns, "one" column, a "label" or "none"."""
-    return TARGET_KINDS.get(estimator, "many")
 
 
 @dataclass(frozen=True)
@@ -64,36 +49,36 @@ class TableFile:
         """Open the table as chunks of numbers."""
         return open_table_stream(self.path, self.inputs, self.outputs, self.strict, self.separator, self.verbose)
 
-    def check_columns(self, target: str) -> None:
+    def check_columns(self, kind: str) -> None:
         """Check that the file exists and has the columns, without reading its rows."""
-        text = self.task or (self.outputs[0] if target == "label" else None)
+        text = self.task or (self.outputs[0] if kind == "labels" else None)
         if text is None:
             self.stream()
         else:
-            self._text_table(self.outputs if self.task else None, text).check_columns()
+            self._text_table(self.outputs if self.task else None, text).open()
 
-    def check_target(self, target: str, model: str) -> None:
-        """Check that the outputs are what the model (a description for messages) learns."""
+    def check_target(self, kind: str, model: str) -> None:
+        """Check that the outputs are what estimators of a kind learn; `model` is a description for messages."""
         count = 0 if self.outputs is None else len(self.outputs)
-        if target == "none" and (count or self.task):
+        if kind == "none" and (count or self.task):
             raise OptionError(f"{model} learns from inputs alone. Remove --outputs and --task.")
-        if target != "none" and not count:
+        if kind != "none" and not count:
             raise OptionError(f"{model} needs outputs. Name their columns with --outputs.")
-        if target in ("one", "label") and (count > 1 or self.task):
+        if kind in ("target", "labels") and (count > 1 or self.task):
             raise OptionError(f"{model} takes one output column. Name one with --outputs, without --task, in each fit.")
         if self.task and count > 1:
             raise OptionError(f"--task needs one column of values, but --outputs names {count}. Name one.")
 
-    def read(self, target: str) -> tuple[pd.DataFrame, pd.DataFrame | pd.Series | None]:
-        """Read X (n, d) and the target: Y (n, p), y (n,), or None."""
+    def read(self, kind: str) -> tuple[pd.DataFrame, pd.DataFrame | pd.Series | None]:
+        """Read X (n, d) and what estimators of a kind learn: Y (n, p), y (n,), or None."""
         if self.task:
             return self._read_long()
-        if target == "label":
+        if kind == "labels":
             return self._read_labels()
         X, Y = self._read_numbers()
-        if target == "none":
+        if kind == "none":
             return X, None
-        return _keep_observed(X, Y.iloc[:, 0]) if target == "one" else (X, Y)
+        return _keep_observed(X, Y.iloc[:, 0]) if kind == "target" else (X, Y)
 
     def _read_numbers(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         rows = self.stream()
@@ -178,30 +163,25 @@ def _make_frame(values: np.ndarray, names: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(values, columns=list(names))
 
 
-class TableWriter(Protocol):
-    """Writer of the chunks of a table."""
-
-    def write_table(self, table: pa.Table) -> None:
-        """Append the rows of a table."""
-
-
-@contextmanager
-def open_table_writer(path: Path, schema: pa.Schema) -> Iterator[TableWriter]:
-    """Open a writer of tables of one schema; the file at `path` is replaced only if the context ends without error.
+def write_tables(path: Path, tables: Iterator[pa.Table]) -> int:
+    """Write tables of one schema to one file, which is replaced only when all are written; return the number of rows.
 
     Its suffix must be one of `WRITABLE_SUFFIXES`. Memory: one chunk.
     """
-    target = Path(os.path.realpath(path))  # for a link, the file that it refers to
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    try:
-        with open(unfinished, "xb") as file, _make_writer(file, path.suffix.lower(), schema) as writer:
-            yield writer
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    first, count = next(tables), 0
+
+    def write(file: BinaryIO) -> None:
+        nonlocal count
+        with _make_writer(file, path.suffix.lower(), first.schema) as writer:
+            for table in chain([first], tables):
+                writer.write_table(table)
+                count += len(table)
+
+    replace_file(path, write)
+    return count
 
 
-def _make_writer(file: BinaryIO, suffix: str, schema: pa.Schema) -> AbstractContextManager[TableWriter]:
+def _make_writer(file: BinaryIO, suffix: str, schema: pa.Schema) -> AbstractContextManager:
     if suffix in PARQUET_SUFFIXES:
         from pyarrow import parquet
 

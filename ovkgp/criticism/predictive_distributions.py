@@ -17,7 +17,6 @@ from scipy.special import ndtri
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ovkgp.exceptions import OptionError
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.prediction import normal_cdf
 
@@ -35,7 +34,8 @@ def training_data(estimator) -> tuple[np.ndarray, np.ndarray] | None:
     Returns
     -------
     X, Y : ndarray of shape (n, d) and (n, p), or None
-        Training rows in original units, NaN where an output is missing. None if the estimator stores no rows. Rows of
+        Training rows in original units, NaN where an output is missing; Y (n,) are the labels of a classifier, None without
+        outputs. None if the estimator stores no rows. Rows of
         independent outputs are stored per output and joined where their inputs are equal; they are then ordered as in
         the first output that has them.
 
@@ -55,7 +55,7 @@ def training_data(estimator) -> tuple[np.ndarray, np.ndarray] | None:
     ([(30, 1), (30, 1)], None)
     """
     check_is_fitted(estimator)
-    return estimator.training_data() if hasattr(estimator, "training_data") else None
+    return estimator.training_data()
 
 
 @dataclass(frozen=True)
@@ -111,25 +111,10 @@ def predictive(estimator, X=None, Y=None) -> EntryPredictions:
 
     Complexity: one prediction, or one factorization (one per draw that predictions average over).
     """
-    check_predictive(estimator)
+    check_is_fitted(estimator)
     if X is None and Y is None:
         return estimator.leave_one_out_entries()
     return estimator.predictive(X).at(estimator.check_rows(X, Y)[1])
-
-
-def leave_one_out_entries(estimator, X=None, Y=None) -> EntryPredictions:
-    """Predict each training entry from all others; X and Y are the training rows of a model that does not store them."""
-    check_predictive(estimator)
-    return estimator.leave_one_out_entries(X, Y)
-
-
-def check_predictive(estimator) -> None:
-    """Check that an estimator is fitted and has predictive distributions."""
-    check_is_fitted(estimator)
-    if not hasattr(estimator, "predictive"):
-        raise OptionError(
-            f"{type(estimator).__name__} has no predictive distributions. Use GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor."
-        )
 
 
 def combine_leave_one_out(found: Iterable[LeaveOneOut], Y: Tensor) -> tuple[Tensor, Tensor, Tensor, bool]:

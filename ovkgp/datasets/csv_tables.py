@@ -1,7 +1,7 @@
-"""CSV files, or byte ranges of them, as tables of numbers in constant memory.
+"""CSV files, or byte ranges of them, as tables of numbers and texts in constant memory.
 
-A block of lines is parsed by pyarrow. Where it could disagree with the rules of `CsvRows.parse_line`, which define what
-a number and a bad row are, the block is parsed line by line.
+A block of lines is parsed by pyarrow. `CsvRows.parse_line` defines what a number and a bad row are: lines in which
+pyarrow finds no usable row, or could disagree, are parsed again by it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ from ovkgp.files import Snapshot
 
 BLOCK_BYTES = 8 * 2**20  # size of the blocks that are read, and the maximum length of a line
 
-CHUNK_BYTES = 64 * 1024
-"""Size of the chunks into which a block with a bad row is split; only chunks with a bad row are parsed line by line."""
-
 BOM = b"\xef\xbb\xbf"
 
 MISSING = ("", "NaN", "nan", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")
@@ -31,8 +28,9 @@ MISSING = ("", "NaN", "nan", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL",
 
 UNCLOSED = "a quoted field is not closed on its line (fields over several lines are not supported)"
 
-_QUOTE = ord('"')
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # float() alone would accept 1_000 and ١٢ too
+_NUMBER = re.compile(
+    r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+)  # float() alone would accept 1_000 and ١٢ too
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.ASCII | re.IGNORECASE)
 _NAN = re.compile(r"[+-]?nan(\(\w*\))?", re.ASCII | re.IGNORECASE)
 
@@ -48,14 +46,17 @@ class CsvTable:
     unit = "line"
 
     @classmethod
-    def open(cls, snapshot: Snapshot, columns: Columns, separator: str) -> CsvTable:
-        """Read the header and find the columns in it."""
+    def open(
+        cls, snapshot: Snapshot, columns: Columns, separator: str, texts: Sequence[str] = (), required: bool = False
+    ) -> CsvTable:
+        """Read the header and find the columns in it; `texts` are columns of texts, not empty if `required`."""
         header, start = read_header(snapshot, separator)
-        indices = columns.find_in(header, f"'{snapshot.path}'")
-        return cls(snapshot, columns, CsvRows(columns, indices, len(header), separator), start)
+        indices, text_indices = (c.find_in(header, f"'{snapshot.path}'") for c in (columns, Columns(tuple(texts), ())))
+        rows = CsvRows(columns, indices, len(header), separator, tuple(texts), text_indices, required)
+        return cls(snapshot, columns, rows, start)
 
-    def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[np.ndarray]:
-        """Yield the good rows (k, d + p) of `part` = (rank, world), in the order of the file.
+    def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[tuple[np.ndarray, list]]:
+        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file.
 
         Complexity: O(bytes of the part) time, memory for a block of 8 MB and its numbers.
         """
@@ -65,7 +66,7 @@ class CsvTable:
             lines = _LineNumbers(file, first)
             with tqdm(total=last - first, unit="B", unit_scale=True, disable=not verbose) as bar:
                 for block in read_blocks(file, first, last, self.snapshot):
-                    yield from self.rows.parse_block(block, log, lines.number)
+                    yield self.rows.parse_block(block, log, lines.number)
                     lines.num_read += block.count(b"\n")
                     bar.update(len(block))
 
@@ -153,15 +154,6 @@ def read_blocks(file: BinaryIO, start: int, stop: int, snapshot: Snapshot) -> It
         yield block
 
 
-def split_block(block: bytes, size: int) -> Iterator[bytes]:
-    """Split a block into chunks of whole lines of about `size` bytes."""
-    start = 0
-    while start < len(block):
-        stop = block.find(b"\n", start + size - 1) + 1 or len(block)
-        yield block[start:stop]
-        start = stop
-
-
 def count_newlines(file: BinaryIO, stop: int) -> int:
     """Count the newlines before a byte. Complexity: O(stop) time, memory for a block."""
     file.seek(0)
@@ -173,113 +165,135 @@ def count_newlines(file: BinaryIO, stop: int) -> int:
 
 @dataclass(frozen=True)
 class CsvRows:
-    """Parser of lines with `width` fields, of which `indices` hold the columns."""
+    """Parser of lines with `width` fields, of which `indices` hold the numbers and `text_indices` the columns `texts`.
+
+    If `required`, a line with an empty text is bad.
+    """
 
     columns: Columns
     indices: tuple[int, ...]
     width: int
     separator: str
+    texts: tuple[str, ...] = ()
+    text_indices: tuple[int, ...] = ()
+    required: bool = False
 
-    def parse_block(self, block: bytes, log: BadRowLog, line_of: Callable[[int], int]) -> Iterator[np.ndarray]:
-        """Yield the good rows (k, d + p) of a block; `line_of(i)` is the number of its line i.
+    def parse_block(self, block: bytes, log: BadRowLog, line_of: Callable[[int], int]) -> tuple[np.ndarray, list]:
+        """Return the good rows (k, d + p) of a block and a list of arrays of k texts; `line_of(i)` numbers its line i.
 
-        Complexity: O(bytes) time and memory; a chunk with a bad row takes about ten times as long as one without.
+        Complexity: O(bytes) time and memory; a line that pyarrow cannot use takes about ten times as long.
         """
-        rows = self._parse_with_pyarrow(block, log, line_of)
-        if rows is not None:
-            yield rows
-            return
-        first = 0
-        for chunk in split_block(block, CHUNK_BYTES):
-            number = _shifted(line_of, first)
-            rows = self._parse_with_pyarrow(chunk, log, number)
-            yield self._parse_by_line(chunk, log, number) if rows is None else rows
-            first += chunk.count(b"\n")
+        if not block.isascii():  # bytes that are not UTF-8 are in columns that are not read, or make the row bad
+            block = block.decode("utf-8", errors="replace").encode()
+        num_lines = block.count(b"\n") + (not block.endswith(b"\n"))
+        index, rows, texts = self._parse_with_pyarrow(block, num_lines)
+        if len(index) == num_lines:
+            return rows, texts
+        is_left = np.ones(num_lines, dtype=bool)
+        is_left[index] = False
+        found = self._parse_by_line(block.decode().split("\n"), np.flatnonzero(is_left).tolist(), log, line_of)
+        return self._merge(index, rows, texts, found) if found else (rows, texts)
 
-    def _parse_with_pyarrow(self, block: bytes, log: BadRowLog, line_of: Callable[[int], int]) -> np.ndarray | None:
-        """Return the good rows, or None if pyarrow could find other rows than `parse_line`."""
-        if block.startswith(BOM) or (b"\r" in block and block.count(b"\r") != block.count(b"\r\n")):
-            return None
-        rows = self._read_numbers(block)
-        if rows is None:
-            return None
-        is_row_a_line = len(rows) == block.count(b"\n") + (not block.endswith(b"\n"))
-        if b'"' in block and not (is_row_a_line and self._is_well_quoted(block)):
-            return None
-        if not is_row_a_line and self.columns.is_bad(rows).any():  # blank lines hide which line is bad
-            return None
-        return log.filter_rows(rows, line_of)
+    def _parse_by_line(
+        self, lines: list[str], indices: list[int], log: BadRowLog, line_of: Callable[[int], int]
+    ) -> list[tuple[int, list[float], list[str]]]:
+        """Return index, numbers and texts of the good ones among some lines, and log the others."""
+        found = []
+        for index in indices:
+            line = lines[index].removesuffix("\r")
+            if self.is_blank(line):
+                continue
+            parsed = self.parse_line(line)
+            if parsed == UNCLOSED:  # the lines after it may be text, so reading stops
+                raise InputError(
+                    f"{log.source}, line {line_of(index)}: {UNCLOSED}. Write the table without such fields."
+                )
+            if isinstance(parsed, str):
+                log.reject(lambda index=index: line_of(index), parsed)
+            else:
+                found.append((index, *parsed))
+        return found
 
-    def _is_well_quoted(self, block: bytes) -> bool:
-        """Return whether no text follows a closing quote and the last line closes its quotes; pyarrow accepts both."""
-        last = block[block.rfind(b"\n", 0, -1) + 1 :]
-        return not self._has_loose_quote(block) and not isinstance(self._split_fields(_decode(last)), str)
+    def _merge(self, index: np.ndarray, rows: np.ndarray, texts: list, found: list) -> tuple[np.ndarray, list]:
+        """Insert the rows that were found line by line, in the order of the file."""
+        import pyarrow as pa
 
-    def _has_loose_quote(self, block: bytes) -> bool:
-        """Return whether a quote with text after it has text, or an opening quote, before it."""
-        text = np.frombuffer(b"\n\n" + block + b"\n", dtype=np.uint8)
-        is_limit = np.isin(np.arange(256), [ord(self.separator), 10, 13])
-        is_text = ~is_limit
-        is_text[_QUOTE] = False
-        quotes = np.flatnonzero(text == _QUOTE)
-        quotes = quotes[is_text[text[quotes + 1]]]
-        before = text[quotes - 1]
-        return bool((is_text[before] | ((before == _QUOTE) & is_limit[text[quotes - 2]])).any())
+        more, numbers, cells = zip(*found, strict=True)
+        order = np.argsort(np.concatenate([index, more]))
+        columns = zip(texts, zip(*cells, strict=True), strict=True)
+        texts = [pa.concat_arrays([old, pa.array(new, pa.string())]).take(pa.array(order)) for old, new in columns]
+        return np.concatenate([rows, np.array(numbers)])[order], texts
 
-    def _read_numbers(self, block: bytes) -> np.ndarray | None:
-        """Return all rows (k, d + p), NaN where missing, or None if a cell is not a number or a line is malformed."""
+    def _parse_with_pyarrow(self, block: bytes, num_lines: int) -> tuple[np.ndarray, np.ndarray, list]:
+        """Return the indices of the lines that pyarrow reads as `parse_line` does, and their numbers and texts."""
+        has_return = b"\r" in block and block.count(b"\r") != block.count(b"\r\n")
+        is_ambiguous = has_return or (b'"' in block and self._has_loose_quote(block))
+        table, index = (None, None) if is_ambiguous else self._read_table(block, num_lines)
+        if table is None:  # only lines without quotes and carriage returns are unambiguous
+            lines = (line.removesuffix(b"\r") for line in block.split(b"\n")[:num_lines])
+            block = b"\n".join(b"" if b'"' in line or b"\r" in line else line for line in lines)
+            table, index = self._read_table(block + b"\n", num_lines)
+        rows, is_good = np.empty((len(index), len(self.indices))), (index >= 0) & (index < num_lines)
+        for number, name in enumerate(self.indices):
+            rows[:, number], is_number = _to_numbers(table[str(name)])
+            is_good &= is_number
+        is_good &= ~self.columns.is_bad(rows)
+        texts = []
+        for name in self.text_indices:
+            cells, is_text = _to_texts(table[str(name)], self.required)
+            texts.append(cells)
+            is_good &= is_text
+        return index[is_good], rows[is_good], [cells.filter(is_good) for cells in texts]
+
+    def _read_table(self, block: bytes, num_lines: int):
+        """Return a table and the index of the line of each row; None, None if a quote is not closed on its line.
+
+        The first row is an empty line before the block, against a byte order mark. The last one is an empty line after
+        it, which belongs to a field whose quote is not closed.
+        """
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
-        read, parse, convert = self._arrow_options(len(block))
-        try:
-            table = arrow_csv.read_csv(pa.BufferReader(block), read, parse, convert)
-        except pa.ArrowInvalid:
-            return None
-        rows = np.empty((table.num_rows, len(self.indices)))
-        for index, column in enumerate(table.columns):
-            rows[:, index] = column.to_numpy()
-        return rows
-
-    def _arrow_options(self, size: int):
-        from pyarrow import csv as arrow_csv
-        from pyarrow import float64
-
-        wanted = [str(index) for index in self.indices]
-        return (
-            arrow_csv.ReadOptions(
-                use_threads=False, block_size=size + 1, column_names=[str(index) for index in range(self.width)]
-            ),
-            arrow_csv.ParseOptions(delimiter=self.separator),
-            arrow_csv.ConvertOptions(
-                include_columns=wanted,
-                column_types=dict.fromkeys(wanted, float64()),
+        data = b"\n" + block + b"\n" * (1 if block.endswith(b"\n") else 2)
+        numbers, texts = ([str(index) for index in indices] for indices in (self.indices, self.text_indices))
+        for kind in (pa.float64(), pa.string()):  # numbers at once; as text if a cell is not a number
+            invalid = []
+            read = arrow_csv.ReadOptions(
+                use_threads=False, block_size=len(data) + 1, column_names=[str(index) for index in range(self.width)]
+            )
+            parse = arrow_csv.ParseOptions(
+                delimiter=self.separator,
+                ignore_empty_lines=False,
+                invalid_row_handler=lambda row, invalid=invalid: invalid.append(row.number) or "skip",
+            )
+            convert = arrow_csv.ConvertOptions(
+                include_columns=list(dict.fromkeys(numbers + texts)),
+                column_types=dict.fromkeys(numbers, kind) | dict.fromkeys(texts, pa.string()),
                 null_values=[*MISSING, *(f" {mark}" for mark in MISSING)],  # as after a comma and a space
-            ),
-        )
-
-    def _parse_by_line(self, block: bytes, log: BadRowLog, line_of: Callable[[int], int]) -> np.ndarray:
-        """Return the good rows, parsed line by line."""
-        rows = []
-        for number, line in enumerate(block.split(b"\n")):
-            text = _decode(line)
-            if self.is_blank(text):
+            )
+            try:
+                table = arrow_csv.read_csv(pa.BufferReader(data), read, parse, convert)
+                break
+            except pa.ArrowInvalid:
                 continue
-            row = self.parse_line(text)
-            if row == UNCLOSED:
-                raise unclosed_field(log.source, line_of(number))
-            if isinstance(row, str):
-                log.reject(lambda number=number: line_of(number), row)
-            else:
-                rows.append(row)
-        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.indices))
+        index = np.delete(np.arange(-1, num_lines + 1), np.array(invalid, dtype=int) - 1)
+        return (table, index) if len(index) == table.num_rows else (None, None)
+
+    def _has_loose_quote(self, block: bytes) -> bool:
+        """Return whether text may follow a closing quote, which pyarrow accepts: before text, an even number of quotes
+        at the beginning of a field or an odd number inside."""
+        text = np.frombuffer(b"\n" + block + b"\n", dtype=np.uint8)
+        is_limit = np.isin(np.arange(256), [ord(self.separator), 10, 13])
+        quotes = np.flatnonzero(text == ord('"'))
+        first, last = (quotes[np.diff(quotes, **end) > 1] for end in ({"prepend": -1}, {"append": len(text) + 1}))
+        return bool((~is_limit[text[last + 1]] & (is_limit[text[first - 1]] == (last - first) % 2)).any())
 
     def is_blank(self, line: str) -> bool:
         """Return whether a line holds only spaces and tabs that are not separators."""
         return not line.strip(" \t".replace(self.separator, ""))
 
-    def parse_line(self, line: str) -> list[float] | str:
-        """Return the numbers of one line, NaN where missing, or a description of its fault."""
+    def parse_line(self, line: str) -> tuple[list[float], list[str]] | str:
+        """Return the numbers of one line, NaN where missing, and its texts, or a description of its fault."""
         fields = self._split_fields(line)
         if isinstance(fields, str):
             return fields
@@ -291,7 +305,15 @@ class CsvRows:
             if value is None:
                 return f"{self.columns.label(column)} is not a number: {_abbreviate(fields[index])}"
             row.append(value)
-        return self.columns.describe_fault(row) or row
+        if fault := self.columns.describe_fault(row):
+            return fault
+        texts = [fields[index].strip() for index in self.text_indices]
+        for name, cell in zip(self.texts, texts, strict=True):
+            if "\ufffd" in cell:
+                return f"'{name}' is not text in UTF-8"
+            if self.required and cell in MISSING:
+                return f"'{name}' is missing"
+        return row, texts
 
     def _split_fields(self, line: str) -> Sequence[str] | str:
         if "\r" in line:
@@ -307,18 +329,30 @@ class CsvRows:
         return fields
 
 
-def unclosed_field(source: str, line: int) -> InputError:
-    """Make the error for a quote that is not closed: the lines after it may be text, so reading stops."""
-    return InputError(f"{source}, line {line}: {UNCLOSED}. Write the table without such fields.")
+def _to_numbers(column) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of a column, NaN where missing, and which cells are numbers or missing."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if pa.types.is_floating(column.type):
+        return column.to_numpy(), np.ones(len(column), dtype=bool)
+    cells = compute.utf8_trim(column, " \t")
+    is_number = compute.match_substring_regex(cells, f"^(?:{_NUMBER.pattern})$")
+    values = compute.if_else(is_number, cells, pa.scalar(None, pa.string())).cast(pa.float64())
+    is_known = compute.or_(is_number, compute.is_in(cells, pa.array(MISSING)))
+    return values.to_numpy(), is_known.to_numpy()
 
 
-def _shifted(line_of: Callable[[int], int], first: int) -> Callable[[int], int]:
-    return lambda number: line_of(first + number)
+def _to_texts(column, required: bool):
+    """Return the texts of a column without spaces around them, and which are valid."""
+    import pyarrow as pa
+    from pyarrow import compute
 
-
-def _decode(line: bytes) -> str:
-    """Decode a line without its end; bytes that are not UTF-8 are in columns that are not read, or make the row bad."""
-    return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", errors="replace")
+    cells = compute.utf8_trim_whitespace(column).combine_chunks()
+    is_bad = compute.match_substring(cells, "\ufffd")
+    if required:
+        is_bad = compute.or_(is_bad, compute.is_in(cells, pa.array(MISSING)))
+    return cells, ~is_bad.to_numpy(zero_copy_only=False)
 
 
 def _parse_number(cell: str) -> float | None:

@@ -5,7 +5,7 @@ Row groups outside the range are not read. Nulls and NaN both mark missing value
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,14 +27,18 @@ class ParquetTable:
     snapshot: Snapshot
     columns: Columns
     num_rows: int
+    texts: tuple[str, ...] = ()
+    required: bool = False
     unit = "row"
 
     @classmethod
-    def open(cls, snapshot: Snapshot, columns: Columns) -> ParquetTable:
-        """Read the schema, find the columns in it and check that they are numeric."""
+    def open(
+        cls, snapshot: Snapshot, columns: Columns, texts: Sequence[str] = (), required: bool = False
+    ) -> ParquetTable:
+        """Read the schema and find the columns in it; all but `texts`, which are not null if `required`, are numeric."""
         with _open_parquet(snapshot) as (_, table):
             schema, num_rows = table.schema_arrow, table.metadata.num_rows
-        indices = columns.find_in(schema.names, f"'{snapshot.path}'")
+        indices, _ = (c.find_in(schema.names, f"'{snapshot.path}'") for c in (columns, Columns(tuple(texts), ())))
         for label, index in zip(map(columns.label, range(len(indices))), indices, strict=True):
             if not _is_numeric(schema.field(index).type):
                 raise InputError(
@@ -42,10 +46,10 @@ class ParquetTable:
                 )
         if num_rows == 0:
             raise InputError(f"'{snapshot.path}' has columns and no rows.")
-        return cls(snapshot, columns, num_rows)
+        return cls(snapshot, columns, num_rows, tuple(texts), required)
 
-    def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[np.ndarray]:
-        """Yield the good rows (k, d + p) of `part` = (rank, world), in the order of the file.
+    def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[tuple[np.ndarray, list]]:
+        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file.
 
         Complexity: O(rows of the part, and of the row groups at its ends) time, memory for a batch.
         """
@@ -56,15 +60,27 @@ class ParquetTable:
             tqdm(total=last - first, unit="row", unit_scale=True, disable=not verbose) as bar,
         ):
             groups, position = _find_row_groups(table.metadata, first, last)
-            batches = table.iter_batches(BATCH_ROWS, groups, list(self.columns.names), use_threads=False)
+            batches = table.iter_batches(BATCH_ROWS, groups, [*self.columns.names, *self.texts], use_threads=False)
             for batch in batches:
                 self.snapshot.check(file)
                 skipped = max(first - position, 0)
                 inside = batch.slice(skipped, max(min(last - position, len(batch)) - skipped, 0))
                 begin = position + skipped + 1  # rows are counted from 1
                 position += len(batch)
-                yield log.filter_rows(self._to_numbers(inside), lambda index, begin=begin: begin + index)
+                yield self._filter_batch(inside, log, begin)
                 bar.update(len(inside))
+
+    def _filter_batch(self, batch, log: BadRowLog, begin: int) -> tuple[np.ndarray, list]:
+        """Return the numbers and texts of the good rows and log the others; `begin` numbers the first row."""
+        rows, texts = self._to_numbers(batch), [batch.column(name) for name in self.texts]
+        is_good = ~self.columns.is_bad(rows)
+        log.filter_rows(rows, lambda index: begin + index)
+        for name, cells in zip(self.texts, texts, strict=True) if self.required else ():
+            is_empty = is_good & cells.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+            for index in np.flatnonzero(is_empty).tolist():
+                log.reject(lambda index=index: begin + index, f"'{name}' is missing")
+            is_good &= ~is_empty
+        return rows[is_good], [cells.filter(is_good) for cells in texts]
 
     def _to_numbers(self, batch) -> np.ndarray:
         from pyarrow import float64

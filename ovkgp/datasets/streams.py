@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -133,7 +133,7 @@ class TableStream:
         self.on_bad_rows = check_one_of("on_bad_rows", on_bad_rows, ON_BAD_ROWS)
         self.verbose = verbose
         self._columns = Columns.from_names(inputs, outputs)
-        self._table = _open_table(Snapshot.of(path), self._columns, _check_separator(separator))
+        self._table = open_table(path, self._columns, separator)
         self._part: tuple[int, int] = (0, 1)
         self._report: StreamReport | None = None
 
@@ -198,7 +198,8 @@ class TableStream:
         """Iterate over chunks X (k, d) and Y (k, p) in a new pass; the arrays belong to the caller."""
         log = BadRowLog(f"'{self.path}'", self._columns, self._table.unit, self.on_bad_rows == "error")
         try:
-            for rows in regroup(self._table.read_tables(self._part, log, self.verbose), self.chunk_rows):
+            tables = (rows for rows, _ in self._table.read_tables(self._part, log, self.verbose))
+            for rows in regroup(tables, self.chunk_rows):
                 yield log.accept(rows)
             log.finished = True
         except GeneratorExit:  # the caller stopped early: the rows skipped until now are reported all the same
@@ -234,16 +235,20 @@ def regroup(tables: Iterable[np.ndarray], size: int) -> Iterator[np.ndarray]:
         yield np.concatenate(held)
 
 
-def _open_table(snapshot: Snapshot, columns: Columns, separator: str) -> CsvTable | ParquetTable:
-    """Read the header or schema of a file of a known suffix."""
+def open_table(
+    path: str | os.PathLike, columns: Columns, separator: str, texts: Sequence[str] = (), required: bool = False
+) -> CsvTable | ParquetTable:
+    """Read the header or schema of a file of a known suffix; `texts` are columns of texts, not missing if `required`."""
+    snapshot, separator = Snapshot.of(path), _check_separator(separator)
     suffix = snapshot.path.suffix.lower()
     if suffix in PARQUET_SUFFIXES:
-        return ParquetTable.open(snapshot, columns)
+        return ParquetTable.open(snapshot, columns, texts, required)
     if suffix not in CSV_SUFFIXES:
         raise OptionError(
             f"'{snapshot.path}' must be a text table ({', '.join(CSV_SUFFIXES)}) or Parquet ({', '.join(PARQUET_SUFFIXES)}), got the suffix {suffix!r}. Rename, unpack or convert it."
         )
-    return CsvTable.open(snapshot, columns, "\t" if suffix == ".tsv" and separator == "," else separator)
+    separator = "\t" if suffix == ".tsv" and separator == "," else separator
+    return CsvTable.open(snapshot, columns, separator, texts, required)
 
 
 def _check_separator(separator: str) -> str:

@@ -11,7 +11,8 @@ from ovkgp.features.nystrom import Nystrom
 from ovkgp.features.orff import ORFF
 from ovkgp.features.orff_kernel import FeatureSumKernel, ORFFKernel
 from ovkgp.features.spectral.moments import moment_order
-from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, spectral_pair
+from ovkgp.features.spectral.pair import spectral_pair
+from ovkgp.kernels.spectral import SpectralPair, SpectralSum
 
 __all__ = [
     "ORFF",

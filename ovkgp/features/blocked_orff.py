@@ -18,7 +18,7 @@ from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
 from ovkgp.features.orff import ORFF
 from ovkgp.features.spectral.base_samples import normal_scores
-from ovkgp.features.spectral.pair import SpectralPair, SpectralSum
+from ovkgp.kernels.spectral import SpectralPair, SpectralSum
 
 
 class BlockedORFF(ORFF):

@@ -26,9 +26,10 @@ from ovkgp.features.operators import (
     stack_features,
 )
 from ovkgp.features.spectral.base_samples import check_sampler, normal_scores
-from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, spectral_pair
+from ovkgp.features.spectral.pair import spectral_pair
 from ovkgp.kernels import components, is_operator_valued, num_outputs
 from ovkgp.kernels.fields import FieldKernel
+from ovkgp.kernels.spectral import SpectralPair, SpectralSum
 
 
 class ORFF(FeatureMap):

@@ -13,8 +13,7 @@ from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.posterior import FunctionDraws, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.inference.ridge.noise_path import NoisePath, noise_path, rows_left_out
-from ovkgp.inference.ridge.primal_dual import PrimalDual, primal_dual_residual
-from ovkgp.inference.ridge.solvers import solve_ridge
+from ovkgp.inference.ridge.solvers import PrimalDual, primal_dual_residual, solve_ridge
 from ovkgp.inference.sampling.prior_predictive import draw_prior, prior_predictive
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.statistics.distributed import process_group

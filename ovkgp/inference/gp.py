@@ -14,6 +14,7 @@ from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from gpytorch.means import Mean
@@ -23,7 +24,8 @@ from torch import Tensor
 from ovkgp.exceptions import FactorizationError, FitWarning, InputError, KernelTypeError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.model.mean_noise import Model, OutputNoise, make_output_mean
-from ovkgp.inference.model.observations import Observations, as_floating, validate_observations
+from ovkgp.inference.model.observations import Observations, validate_observations
+from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.model.parameter_vector import hyperparameters as named_hyperparameters
 from ovkgp.inference.model.row_sample import draw_training_subset
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
@@ -36,16 +38,16 @@ from ovkgp.inference.strategies.selection import (
     strategy_for_statistics,
     streaming_strategy,
 )
+from ovkgp.inference.training.checkpoints import fingerprint_problem
 from ovkgp.inference.training.initialization import (
-    fingerprint_problem,
-    initial_states,
-    initialize_model,
-    parameter_bounds,
-    parameter_scales,
+    Initialization,
+    initialize,
+    raw_state,
     register_data_priors,
+    set_initial_values,
 )
-from ovkgp.inference.training.log_prior import log_prior
-from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximize, train_independently
+from ovkgp.inference.training.log_posterior import LogDensity
+from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximize_density, train_independently
 from ovkgp.kernels import ManifoldKernel, num_outputs
 
 VARIANCES = ("features", "guarded")
@@ -71,7 +73,7 @@ class OperatorValuedGP(Module):
         those of the model.
     features : FeatureMap or None, default=None
         Feature map of this kernel, such as `ORFF(kernel)`, for large data. If None, the exact kernel is used.
-    strategy : {"auto", "kronecker", "dense", "iterative", "features"}, default="auto"
+    strategy : {"auto", "independent", "features", "kronecker", "dense", "iterative"}, default="auto"
         Linear algebra. If "auto", it is selected from the structure (see `ovkgp.inference.strategies.selection`).
 
     Attributes
@@ -313,8 +315,8 @@ class OperatorValuedGP(Module):
         """
         with torch.no_grad():
             data = self.observe(X, Y, noise)
-            kept = ~torch.isnan(as_floating(Y, "Y").reshape(len(Y), -1)).all(1)
-            return select_strategy(self.model, data, self.strategy).leave_one_out(self.model, data).expand_rows(kept)
+            strategy = select_strategy(self.model, data, self.strategy)
+            return strategy.leave_one_out(self.model, data).expand_rows(data.kept)
 
     def fit(
         self,
@@ -367,7 +369,9 @@ class OperatorValuedGP(Module):
             raise OptionError(f'init must be "auto", "data" or "current", got {init!r}.')
         if checkpoint is not None and random_state is None:
             random_state = 0  # a resumed training must use the same subset of the rows
-        data = draw_training_subset(self.observe(X, Y, noise), training_rows, random_state).double()
+        data = self.observe(X, Y, noise).double()
+        if training_rows is not None:
+            data = draw_training_subset(data, training_rows, random_state)
         strategy = select_strategy(self.model, data, self.strategy)
         began, is_resumed = time.monotonic(), checkpoint is not None and Path(checkpoint).exists()
         options = {"restarts": restarts, "max_iter": max_iter, "tolerance": tolerance, "verbose": verbose}
@@ -378,30 +382,42 @@ class OperatorValuedGP(Module):
 
         warm_up_seconds = time.monotonic() - began
 
-        def objective() -> Tensor:
-            with self.report_hyperparameters_on_failure():
-                return strategy.log_evidence(self.model, data) + log_prior(self)
-
-        self.fit_report_ = maximize(
-            self,
-            objective,
-            bounds=parameter_bounds(self, data),
-            scales=parameter_scales(self, data),
-            initial_states=initial_states(self, data, init),
-            restarts=restarts,
-            max_iter=max_iter,
-            tolerance=tolerance,
-            scale=data.num_observed,
-            checkpoint=checkpoint,
-            signature="" if checkpoint is None else fingerprint_problem(self, data, objective),
-            random_state=random_state,
-            verbose=verbose,
-        )
+        initialization = initialize(self, data)
+        initial_states = [] if init == "current" else [*initialization.values]
+        initial_states += [] if init == "data" else [raw_state(self)]
+        density = self._training_density(strategy, data, initialization)
+        if len(density.vector) == 0:
+            self.fit_report_ = FitReport(
+                density(np.zeros(0))[0], True, "there was nothing to train", evaluations=1, gradient_norm=0.0
+            )
+        else:
+            self.fit_report_ = maximize_density(
+                density,
+                initial_states=initial_states,
+                restarts=restarts,
+                max_iter=max_iter,
+                tolerance=tolerance,
+                scale=data.num_observed,
+                checkpoint=checkpoint,
+                signature="" if checkpoint is None else fingerprint_problem(density, data, initialization),
+                random_state=random_state,
+                verbose=verbose,
+            )
         self.fit_report_.num_rows, self.fit_report_.num_observed = data.num_rows, data.num_observed
         self.fit_report_.seconds += warm_up_seconds
         with torch.no_grad():
             self.fit_report_.log_evidence = float(strategy.log_evidence(self.model, data))
         return self
+
+    def _training_density(self, strategy, data: Observations, initialization: Initialization) -> LogDensity:
+        """Return the evidence plus the log prior as a function of the vector of trained parameters."""
+
+        def evidence() -> Tensor:
+            with self.report_hyperparameters_on_failure():
+                return strategy.log_evidence(self.model, data)
+
+        vector = ParameterVector(self, initialization.bounds, initialization.scales)
+        return LogDensity(self, evidence, data, vector, jacobian=False)
 
     def _warm_up(self, strategy, data: Observations, **options) -> bool:
         """Train independent outputs one by one, or large data on fewer rows first; return whether either was done."""
@@ -438,7 +454,7 @@ class OperatorValuedGP(Module):
         """
         if X is None:
             return super().initialize(**values)
-        initialize_model(self, self.observe(X, Y, None).double(), kernel)
+        set_initial_values(self, self.observe(X, Y, None).double(), kernel=kernel)
         return self
 
     def register_priors(self, data: Observations) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from gpytorch.constraints import Interval, Positive
 from gpytorch.kernels import Kernel
 from gpytorch.priors import Prior
 from torch import Tensor
 
+from ovkgp.kernels.batch_index import BatchIndexMixin
 from ovkgp.kernels.groups import check_domain, list_columns
-from ovkgp.kernels.protocol import BatchIndexMixin
+from ovkgp.kernels.records import KernelRecord, register_kernel
+from ovkgp.kernels.spectral import SpectralPair
 from ovkgp.kernels.stationary import sum_over_coordinates
 
 
@@ -95,6 +99,18 @@ class SkewedChi2Kernel(BatchIndexMixin, Kernel):
         return sum_over_coordinates(_skewed_log_term, x1, x2, diag=diag).neg().exp()
 
 
+def _skewed_chi2_pair(kernel: SkewedChi2Kernel, num_dims: int) -> SpectralPair:
+    """Return the pair ω_k = (1/π) log tan(πu_k/2), of density sech(πω), on the warped inputs log(x + c) (BT-E-10)."""
+    return SpectralPair(
+        num_dims,
+        lambda u: torch.tan(u * (math.pi / 2)).log() / math.pi,
+        warp=lambda x: kernel.shift(x).log(),
+    )
+
+
+register_kernel(KernelRecord(SkewedChi2Kernel, spectral_pair=_skewed_chi2_pair))
+
+
 class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
     """Exponentiated χ² kernel, k(x, z) = exp(−γ Σ_k (x_k − z_k)² / (x_k + z_k)), for nonnegative inputs.
 
@@ -166,6 +182,9 @@ class ExponentiatedChi2Kernel(BatchIndexMixin, Kernel):
         if last_dim_is_batch:
             x1, x2, gamma = x1.mT.unsqueeze(-1), x2.mT.unsqueeze(-1), gamma.unsqueeze(-2 if diag else -3)
         return (sum_over_coordinates(_chi2_term, x1, x2, diag=diag) * -gamma).exp()
+
+
+register_kernel(KernelRecord(ExponentiatedChi2Kernel))
 
 
 def _skewed_log_term(root_x: Tensor, root_z: Tensor) -> Tensor:

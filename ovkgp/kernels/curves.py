@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.kernels.protocol import BatchIndexMixin
+from ovkgp.kernels.batch_index import BatchIndexMixin
+from ovkgp.kernels.gpytorch_records import exponential_profile, rbf_profile
+from ovkgp.kernels.records import KernelRecord, register_kernel
 
 
 class _CurveKernel(BatchIndexMixin, Kernel):
     """Σ_l w_l f(‖x(t_l) − z(t_l)‖² / ℓ²) with a profile f."""
 
     has_lengthscale = True
-    profile: str
+    profile: Callable
 
     def __init__(self, num_channels: int = 1, weights: Tensor | None = None, **kwargs):
         super().__init__(**kwargs)
@@ -42,7 +46,7 @@ class _CurveKernel(BatchIndexMixin, Kernel):
             x.unflatten(-1, (len(weights), self.num_channels)) for x in (x1 / self.lengthscale, x2 / self.lengthscale)
         )
         if diag:
-            return _values(self.profile, (x1 - x2).square().sum(-1)) @ weights
+            return self.profile(torch, (x1 - x2).square().sum(-1)).value @ weights
         return _GridSum.apply(x1, x2, weights, self.profile)
 
 
@@ -77,7 +81,7 @@ class GaussianCurveKernel(_CurveKernel):
     torch.Size([5, 5])
     """
 
-    profile = "gaussian"
+    profile = staticmethod(rbf_profile)
 
 
 class LaplaceCurveKernel(_CurveKernel):
@@ -106,7 +110,19 @@ class LaplaceCurveKernel(_CurveKernel):
     torch.Size([4, 4])
     """
 
-    profile = "laplace"
+    profile = staticmethod(exponential_profile)
+
+
+for kernel_class in (GaussianCurveKernel, LaplaceCurveKernel):
+    register_kernel(
+        KernelRecord(kernel_class, roles={"lengthscale": "curve_lengthscale"}, options=("num_channels", "weights"))
+    )
+
+
+for kernel_class in (GaussianCurveKernel, LaplaceCurveKernel):
+    register_kernel(
+        KernelRecord(kernel_class, roles={"lengthscale": "curve_lengthscale"}, options=("num_channels", "weights"))
+    )
 
 
 class _GridSum(torch.autograd.Function):
@@ -115,10 +131,10 @@ class _GridSum(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, z: Tensor, weights: Tensor, profile: str) -> Tensor:
+    def forward(x: Tensor, z: Tensor, weights: Tensor, profile: Callable) -> Tensor:
         total = 0
         for xl, zl, weight in zip(x.unbind(-2), z.unbind(-2), weights.unbind(), strict=True):
-            total = total + weight * _values(profile, _squared_distances(xl, zl))
+            total = total + weight * profile(torch, _squared_distances(xl, zl)).value
         return total
 
     @staticmethod
@@ -134,7 +150,7 @@ class _GridSum(torch.autograd.Function):
             center = xl.mean(-2, keepdim=True)  # avoids cancellation between two large products
             xl, zl = xl - center, zl - center
             # d f(r²) / dx = 2 f'(r²) (x − z), contracted with the incoming gradient
-            factor = grad * (2 * weight * _slopes(ctx.profile, _squared_distances(xl, zl)))
+            factor = grad * (2 * weight * ctx.profile(torch, _squared_distances(xl, zl)).first())
             grad_x.append(factor.sum(-1, keepdim=True) * xl - factor @ zl)
             grad_z.append(factor.mT.sum(-1, keepdim=True) * zl - factor.mT @ xl)
         grad_x, grad_z = torch.stack(grad_x, -2), torch.stack(grad_z, -2)
@@ -144,21 +160,3 @@ class _GridSum(torch.autograd.Function):
 def _squared_distances(x: Tensor, z: Tensor) -> Tensor:
     """Return ‖x_i − z_j‖², (..., n, n'), of (..., n, q) and (..., n', q); exactly 0 for equal points."""
     return sum((a.unsqueeze(-1) - b.unsqueeze(-2)).square() for a, b in zip(x.unbind(-1), z.unbind(-1), strict=True))
-
-
-def _values(profile: str, squared: Tensor) -> Tensor:
-    return (squared / -2).exp() if profile == "gaussian" else _root(squared).neg().exp()
-
-
-def _slopes(profile: str, squared: Tensor) -> Tensor:
-    """Return f'(r²), with 0 for the Laplace profile at r = 0."""
-    if profile == "gaussian":
-        return (squared / -2).exp() / -2
-    root = _root(squared)
-    return torch.where(squared > 0, root.neg().exp() / torch.where(squared > 0, -2 * root, 1), 0)
-
-
-def _root(squared: Tensor) -> Tensor:
-    """Return √r² with gradient 0, rather than infinite, at 0."""
-    positive = squared > 0
-    return torch.where(positive, torch.where(positive, squared, 1).sqrt(), 0)

@@ -6,15 +6,21 @@ from collections.abc import Iterable
 from copy import deepcopy
 
 import torch
-from gpytorch.kernels import Kernel, ProductKernel
+from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator, to_dense, to_linear_operator
-from linear_operator.operators import BlockInterleavedLinearOperator, KroneckerProductLinearOperator
+from linear_operator.operators import BlockInterleavedLinearOperator
 from torch import Tensor
 
 from ovkgp.checks import check_integer
-from ovkgp.exceptions import KernelTypeError, OptionError
+from ovkgp.exceptions import OptionError
 from ovkgp.kernels.outputs.matrices import FreeMatrix, KnownMatrix, OutputMatrix
-from ovkgp.kernels.protocol import Component, OperatorValuedKernel, components, is_operator_valued, num_outputs
+from ovkgp.kernels.protocol import (
+    Component,
+    OperatorValuedKernel,
+    check_scalar_kernel,
+    kronecker,
+    kronecker_diagonal,
+)
 
 
 class DecomposableKernel(OperatorValuedKernel):
@@ -99,68 +105,6 @@ def _make_output_module(matrix, num_outputs: int | None, rank: int | None, batch
     if num_outputs is not None and num_outputs != module.num_outputs:
         raise OptionError(f"num_outputs must be {module.num_outputs}, the size of output_matrix, got {num_outputs}.")
     return module
-
-
-class BlockwiseProductKernel(OperatorValuedKernel):
-    """Product k(x, z) K(x, z) of a scalar and an operator-valued kernel, the result of ``operator_valued * scalar``.
-
-    The product with a separable kernel is separable.
-
-    Parameters
-    ----------
-    base_kernel : Kernel
-        Kernel K with p outputs.
-    scalar_kernel : Kernel
-        Scalar kernel k.
-
-    Notes
-    -----
-    Complexity: that of the two kernels, plus O(n m p²) if the base kernel is not separable.
-
-    Examples
-    --------
-    >>> from gpytorch.kernels import PeriodicKernel, RBFKernel
-    >>> from ovkgp.kernels import DecomposableKernel
-    >>> kernel = DecomposableKernel(RBFKernel(), num_outputs=2) * PeriodicKernel()
-    >>> len(kernel.components)
-    1
-    """
-
-    def __init__(self, base_kernel: Kernel, scalar_kernel: Kernel):
-        super().__init__()
-        if not isinstance(base_kernel, Kernel):
-            raise KernelTypeError(f"base_kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}.")
-        check_scalar_kernel(scalar_kernel, "scalar_kernel")
-        self.base_kernel = base_kernel
-        self.scalar_kernel = scalar_kernel
-
-    @property
-    def num_outputs(self) -> int:
-        return num_outputs(self.base_kernel)
-
-    def num_outputs_per_input(self, x1: Tensor, x2: Tensor) -> int:
-        return self.base_kernel.num_outputs_per_input(x1, x2)
-
-    @property
-    def is_stationary(self) -> bool:
-        return self.base_kernel.is_stationary and self.scalar_kernel.is_stationary
-
-    @property
-    def components(self) -> list[Component] | None:
-        pairs = components(self.base_kernel)
-        return None if pairs is None else [(ProductKernel(k, self.scalar_kernel), matrix) for k, matrix in pairs]
-
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
-        pairs = components(self.base_kernel)
-        if diag or pairs is None:
-            p = self.num_outputs_per_input(x1, x2)
-            scalar = to_dense(self.scalar_kernel(x1, x2, diag=diag, **params))
-            for dim in (-1,) if diag else (-1, -2):
-                scalar = scalar.repeat_interleave(p, dim)
-            return scalar * to_dense(self.base_kernel(x1, x2, diag=diag, **params))
-        scalar = to_dense(self.scalar_kernel(x1, x2, **params))
-        first, *rest = (kronecker(scalar * to_dense(k(x1, x2, **params)), matrix) for k, matrix in pairs)
-        return sum(rest, first)
 
 
 class IndependentKernel(OperatorValuedKernel):
@@ -256,29 +200,3 @@ class OutputBlocks(BlockInterleavedLinearOperator):
         if torch.is_tensor(other) and other.dim():
             other = other[..., None, None, None]
         return self.__class__(to_linear_operator(to_dense(self.base_linear_op) * other))
-
-
-def kronecker(scalar: LinearOperator | Tensor, matrix: Tensor) -> LinearOperator:
-    """Return the data-major operator with blocks k(x_i, z_j) Γ from k (..., n, m) and Γ (..., p, p)."""
-    scalar = to_linear_operator(scalar).evaluate_kernel()
-    matrix = matrix.to(scalar.dtype)
-    batch_shape = torch.broadcast_shapes(scalar.batch_shape, matrix.shape[:-2])
-    if 0 in scalar.matrix_shape:  # linear_operator does not support empty Kronecker products
-        rows, columns = (size * matrix.shape[-1] for size in scalar.matrix_shape)
-        return to_linear_operator(matrix.new_zeros(*batch_shape, rows, columns))
-    matrix = to_linear_operator(matrix.expand(*batch_shape, *matrix.shape[-2:]))
-    return KroneckerProductLinearOperator(scalar.expand(*batch_shape, *scalar.matrix_shape), matrix)
-
-
-def kronecker_diagonal(scalar: Tensor, matrix: Tensor) -> Tensor:
-    """Return the diagonal (..., n·p) of `kronecker` from the scalar diagonal (..., n)."""
-    diagonal = to_dense(scalar).unsqueeze(-1) * matrix.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
-    return diagonal.flatten(-2)
-
-
-def check_scalar_kernel(kernel: Kernel, name: str) -> None:
-    """Raise KernelTypeError unless `kernel` is a GPyTorch kernel with one output."""
-    if not isinstance(kernel, Kernel):
-        raise KernelTypeError(f"{name} must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
-    if is_operator_valued(kernel):
-        raise KernelTypeError(f"{name} must be a scalar kernel, got {type(kernel).__name__} with several outputs.")

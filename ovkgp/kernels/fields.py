@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
-from ovkgp.kernels.decomposable import check_scalar_kernel
-from ovkgp.kernels.protocol import OperatorValuedKernel, infer_num_dims
+from ovkgp.kernels.protocol import OperatorValuedKernel, check_scalar_kernel, infer_num_dims
 from ovkgp.kernels.radial_derivatives import lag_jet
 
 
@@ -110,7 +109,7 @@ class CurlFreeKernel(FieldKernel):
     base_kernel : Kernel
         Stationary scalar kernel k with two derivatives at zero lag: RBF, Matérn-3/2 or -5/2, RQ, Cauchy, Periodic,
         SpectralMixture, Sobolev of order 2, a scaling, sum or product of these, or a kernel added with
-        `lag_jet.register`.
+        `register_kernel`.
     num_dims : int or None, default=None
         Number d of inputs and outputs. If None, it is inferred from the ARD or `active_dims` of the base kernel.
 

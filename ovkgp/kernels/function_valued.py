@@ -13,8 +13,16 @@ from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
-from ovkgp.kernels.decomposable import check_scalar_kernel, kronecker, kronecker_diagonal
-from ovkgp.kernels.protocol import Component, OperatorValuedKernel, components, num_outputs, scalar_component
+from ovkgp.kernels.protocol import (
+    Component,
+    OperatorValuedKernel,
+    check_scalar_kernel,
+    components,
+    kronecker,
+    kronecker_diagonal,
+    num_outputs,
+    scalar_component,
+)
 
 
 class FunctionValuedKernel(OperatorValuedKernel):

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from ovkgp.checks import check_nonnegative, check_positive
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
+from ovkgp.kernels.batch_index import BatchIndexMixin
 from ovkgp.kernels.module_cache import ModuleCache
 from ovkgp.kernels.penalties import Penalty
-from ovkgp.kernels.protocol import BatchIndexMixin, OperatorValuedKernel, check_kernel, is_operator_valued, num_outputs
+from ovkgp.kernels.protocol import OperatorValuedKernel, check_kernel, is_operator_valued, num_outputs
 
 
 class ManifoldKernel(BatchIndexMixin, Kernel):

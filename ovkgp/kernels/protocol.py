@@ -8,86 +8,18 @@ attributes of these names.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from functools import singledispatch
 
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, LCMKernel, MultitaskKernel, ProductKernel, ScaleKernel
-from linear_operator import to_dense
+from linear_operator import LinearOperator, to_dense, to_linear_operator
+from linear_operator.operators import KroneckerProductLinearOperator
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
+from ovkgp.kernels.batch_index import BatchIndexMixin
 
 Component = tuple[Kernel, Tensor]
-
-
-class BatchIndexMixin:
-    """Indexing and expansion of the batch shape for kernels that contain other kernels.
-
-    GPyTorch's implementation visits *all* descendants and registers them again under dotted names, so that parameters
-    are counted twice; it does not expand the terms of a sum, and it indexes `active_dims`. This one visits only direct
-    children with a batch shape, and treats GPyTorch's kernels in the same way.
-    """
-
-    def _map_batch(self, on_tensor, on_child, batch_shape: torch.Size):
-        copy = deepcopy(self)
-        copy._batch_shape = batch_shape
-        for name, parameter in self.named_parameters(recurse=False):
-            getattr(copy, name).data = on_tensor(parameter.data)
-        if not isinstance(self, BatchIndexMixin):  # buffers of GPyTorch's kernels start with the batch shape
-            for name, buffer in self.named_buffers(recurse=False):
-                if name != "active_dims":
-                    setattr(copy, name, on_tensor(buffer))
-        for name, child in self.named_children():
-            if hasattr(child, "expand_batch"):
-                setattr(copy, name, on_child(child))
-            elif isinstance(child, torch.nn.ModuleList) and all(hasattr(item, "expand_batch") for item in child):
-                setattr(copy, name, torch.nn.ModuleList(on_child(item) for item in child))
-        return copy
-
-    def __getitem__(self, index):
-        if len(self.batch_shape) == 0:
-            return self
-        index = index if isinstance(index, tuple) else (index,)
-        batch_shape = self.batch_shape
-        return BatchIndexMixin._map_batch(
-            self,
-            lambda t: t.expand(*batch_shape, *_event_shape(self, t))[index],
-            lambda child: _index(_expand(child, batch_shape), index) if len(child.batch_shape) else child,
-            torch.empty(batch_shape)[index].shape,
-        )
-
-    def expand_batch(self, *sizes):
-        batch_shape = torch.Size(sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
-        if batch_shape == self.batch_shape:
-            return self
-        return BatchIndexMixin._map_batch(
-            self,
-            lambda t: t.expand(*batch_shape, *_event_shape(self, t)),
-            lambda child: _expand(child, batch_shape),
-            batch_shape,
-        )
-
-
-def _event_shape(kernel, tensor: Tensor) -> torch.Size:
-    """Return the shape of a parameter without its batch shape; that of a `ScaleKernel` includes the scaled kernel's."""
-    shape = kernel.batch_shape
-    return tensor.shape[len(shape if tensor.shape[: len(shape)] == shape else kernel._batch_shape) :]
-
-
-def _is_gpytorch_kernel(child) -> bool:
-    """Return whether a child is a kernel with GPyTorch's batch indexing."""
-    return isinstance(child, Kernel) and not isinstance(child, BatchIndexMixin)
-
-
-def _index(child, index):
-    return BatchIndexMixin.__getitem__(child, index) if _is_gpytorch_kernel(child) else child[index]
-
-
-def _expand(child, batch_shape: torch.Size):
-    if _is_gpytorch_kernel(child):
-        return BatchIndexMixin.expand_batch(child, batch_shape)
-    return child.expand_batch(batch_shape)
 
 
 class OperatorValuedKernel(BatchIndexMixin, Kernel):
@@ -140,9 +72,69 @@ class OperatorValuedKernel(BatchIndexMixin, Kernel):
         return block(self, x, z)
 
     def __mul__(self, other: Kernel) -> Kernel:
-        from ovkgp.kernels.decomposable import BlockwiseProductKernel
-
         return super().__mul__(other) if is_operator_valued(other) else BlockwiseProductKernel(self, other)
+
+
+class BlockwiseProductKernel(OperatorValuedKernel):
+    """Product k(x, z) K(x, z) of a scalar and an operator-valued kernel, the result of ``operator_valued * scalar``.
+
+    The product with a separable kernel is separable.
+
+    Parameters
+    ----------
+    base_kernel : Kernel
+        Kernel K with p outputs.
+    scalar_kernel : Kernel
+        Scalar kernel k.
+
+    Notes
+    -----
+    Complexity: that of the two kernels, plus O(n m p²) if the base kernel is not separable.
+
+    Examples
+    --------
+    >>> from gpytorch.kernels import PeriodicKernel, RBFKernel
+    >>> from ovkgp.kernels import DecomposableKernel
+    >>> kernel = DecomposableKernel(RBFKernel(), num_outputs=2) * PeriodicKernel()
+    >>> len(kernel.components)
+    1
+    """
+
+    def __init__(self, base_kernel: Kernel, scalar_kernel: Kernel):
+        super().__init__()
+        if not isinstance(base_kernel, Kernel):
+            raise KernelTypeError(f"base_kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}.")
+        check_scalar_kernel(scalar_kernel, "scalar_kernel")
+        self.base_kernel = base_kernel
+        self.scalar_kernel = scalar_kernel
+
+    @property
+    def num_outputs(self) -> int:
+        return num_outputs(self.base_kernel)
+
+    def num_outputs_per_input(self, x1: Tensor, x2: Tensor) -> int:
+        return self.base_kernel.num_outputs_per_input(x1, x2)
+
+    @property
+    def is_stationary(self) -> bool:
+        return self.base_kernel.is_stationary and self.scalar_kernel.is_stationary
+
+    @property
+    def components(self) -> list[Component] | None:
+        pairs = components(self.base_kernel)
+        return None if pairs is None else [(ProductKernel(k, self.scalar_kernel), matrix) for k, matrix in pairs]
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
+        pairs = components(self.base_kernel)
+        if diag or pairs is None:
+            p = self.num_outputs_per_input(x1, x2)
+            scalar = to_dense(self.scalar_kernel(x1, x2, diag=diag, **params))
+            for dim in (-1,) if diag else (-1, -2):
+                scalar = scalar.repeat_interleave(p, dim)
+            return scalar * to_dense(self.base_kernel(x1, x2, diag=diag, **params))
+        scalar = to_dense(self.scalar_kernel(x1, x2, **params))
+        first, *rest = (kronecker(scalar * to_dense(k(x1, x2, **params)), matrix) for k, matrix in pairs)
+        return sum(rest, first)
 
 
 def is_operator_valued(kernel: Kernel) -> bool:
@@ -383,3 +375,29 @@ def _(kernel: MultitaskKernel) -> list[Component]:
 @components.register
 def _(kernel: LCMKernel) -> list[Component]:
     return [pair for part in kernel.covar_module_list for pair in components(part)]
+
+
+def kronecker(scalar: LinearOperator | Tensor, matrix: Tensor) -> LinearOperator:
+    """Return the data-major operator with blocks k(x_i, z_j) Γ from k (..., n, m) and Γ (..., p, p)."""
+    scalar = to_linear_operator(scalar).evaluate_kernel()
+    matrix = matrix.to(scalar.dtype)
+    batch_shape = torch.broadcast_shapes(scalar.batch_shape, matrix.shape[:-2])
+    if 0 in scalar.matrix_shape:  # linear_operator does not support empty Kronecker products
+        rows, columns = (size * matrix.shape[-1] for size in scalar.matrix_shape)
+        return to_linear_operator(matrix.new_zeros(*batch_shape, rows, columns))
+    matrix = to_linear_operator(matrix.expand(*batch_shape, *matrix.shape[-2:]))
+    return KroneckerProductLinearOperator(scalar.expand(*batch_shape, *scalar.matrix_shape), matrix)
+
+
+def kronecker_diagonal(scalar: Tensor, matrix: Tensor) -> Tensor:
+    """Return the diagonal (..., n·p) of `kronecker` from the scalar diagonal (..., n)."""
+    diagonal = to_dense(scalar).unsqueeze(-1) * matrix.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
+    return diagonal.flatten(-2)
+
+
+def check_scalar_kernel(kernel: Kernel, name: str) -> None:
+    """Raise KernelTypeError unless `kernel` is a GPyTorch kernel with one output."""
+    if not isinstance(kernel, Kernel):
+        raise KernelTypeError(f"{name} must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+    if is_operator_valued(kernel):
+        raise KernelTypeError(f"{name} must be a scalar kernel, got {type(kernel).__name__} with several outputs.")

@@ -5,29 +5,16 @@ For radial kernels κ(s), s = Σ δ_i²/ℓ_i², with Λ = diag(ℓ⁻²): ∇k 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import reduce
 from typing import NamedTuple
 
 import torch
-from gpytorch.kernels import (
-    AdditiveKernel,
-    CosineKernel,
-    Kernel,
-    MaternKernel,
-    PeriodicKernel,
-    ProductKernel,
-    RBFKernel,
-    RQKernel,
-    ScaleKernel,
-    SpectralMixtureKernel,
-)
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.exceptions import SmoothnessError
-from ovkgp.kernels.records import KernelDispatcher
-from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, SobolevKernel
+from ovkgp.kernels.records import KernelDispatcher, KernelRecord, find_record
 
 SMOOTH_ADVICE = "Use gpytorch.kernels.RBFKernel or MaternKernel(nu=2.5)"
 
@@ -81,9 +68,11 @@ class JetDispatcher(KernelDispatcher):
     """Compute value, gradient and Hessian of a stationary scalar kernel: `lag_jet(kernel, lag)`.
 
     `lag_jet` supports GPyTorch's RBF, Matérn, RQ, Periodic, Cosine and SpectralMixture kernels, the stationary kernels
-    of this package, and scalings, sums and products of them. To add a stationary, twice differentiable kernel, register
-    a function of the kernel and the lags that returns a `Jet`, for example with `radial_jet` or `separable_jet`. Use
-    derivatives in closed form: automatic differentiation through a distance is wrong where two points coincide.
+    of this package, and scalings, sums and products of them. A stationary, twice differentiable kernel is added by its
+    record (see `KernelRecord`), with the `profile` of a radial kernel or a function `jet`, for example made with
+    `separable_jet`. Use derivatives in closed form: automatic differentiation through a distance is wrong where two
+    points coincide. Combinations of kernels are added with ``@lag_jet.register(MyKernel)`` and a function of the kernel
+    and the lags.
 
     Parameters
     ----------
@@ -109,28 +98,26 @@ class JetDispatcher(KernelDispatcher):
     Examples
     --------
     >>> import torch
-    >>> from gpytorch.kernels import Kernel
-    >>> from ovkgp.kernels import CurlFreeKernel, Jet, lag_jet
-    >>> class Gauss(Kernel):  # exp(−‖δ‖²/2)
-    ...     def forward(self, x1, x2, diag=False, **params):
-    ...         return self.covar_dist(x1, x2, diag=diag, square_dist=True).div(-2).exp()
-    >>> @lag_jet.register(Gauss)
-    ... def gauss_jet(kernel, lag):
-    ...     k = lag.square().sum(-1).div(-2).exp()
-    ...     outer = lag.unsqueeze(-1) * lag.unsqueeze(-2)
-    ...     return Jet(k, -lag * k[..., None], (outer - torch.eye(lag.shape[-1])) * k[..., None, None])
-    >>> lag_jet(Gauss(), torch.zeros(1, 1, 2)).value.item()
-    1.0
-    >>> CurlFreeKernel(Gauss(), num_dims=2)(torch.randn(3, 2)).shape
-    torch.Size([6, 6])
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.kernels import lag_jet
+    >>> lag_jet(RBFKernel(), torch.zeros(1, 1, 2)).gradient.shape
+    torch.Size([1, 1, 2])
     """
 
+    def from_record(self, record: KernelRecord) -> Callable | None:
+        """Return the rule for the jet, or for the profile, of a scalar kernel."""
+        if record.jet is not None:
+            return _recorded_jet
+        return None if record.profile is None else _jet_from_profile
+
     def __call__(self, kernel: Kernel, lag: Tensor) -> Jet:
-        rule = self.find(kernel)
+        rule, record, name = self.find(kernel), find_record(kernel), type(kernel).__name__
+        if record is not None and record.moment_order(kernel) <= 2:
+            options = ", ".join(f"{option}={getattr(kernel, option)}" for option in record.options)
+            raise SmoothnessError(f"{name}({options}) has no second derivative at zero lag. {SMOOTH_ADVICE}.")
         if rule is None:
-            name = type(kernel).__name__
             raise SmoothnessError(
-                f"Derivatives of {name} are not registered. {SMOOTH_ADVICE}, or register them with @ovkgp.kernels.lag_jet.register({name}) if the kernel is stationary and twice differentiable."
+                f"Derivatives of {name} are not registered. {SMOOTH_ADVICE}, or register them with ovkgp.kernels.register_kernel if the kernel is stationary and twice differentiable."
             )
         return rule(kernel, lag)
 
@@ -138,7 +125,7 @@ class JetDispatcher(KernelDispatcher):
 lag_jet = JetDispatcher()
 
 
-def _per_pair(parameter: Tensor) -> Tensor:
+def per_pair(parameter: Tensor) -> Tensor:
     """Reshape a parameter (*batch, 1, d) to broadcast against lags (*batch, n, m, d)."""
     return parameter.unsqueeze(-2)
 
@@ -172,7 +159,7 @@ def radial_jet(lag: Tensor, lengthscale: Tensor, profile: Callable) -> Jet:
     tensor([[-2.,  0.],
             [ 0., -2.]])
     """
-    precision = _per_pair(lengthscale).pow(-2)
+    precision = per_pair(lengthscale).pow(-2)
     direction = lag * precision
     value, first, second = profile((lag * direction).sum(-1))
     outer = direction.unsqueeze(-1) * direction.unsqueeze(-2)
@@ -210,120 +197,21 @@ def separable_jet(value: Tensor, first: Tensor, second: Tensor) -> Jet:
     return reduce(Jet.__mul__, jets)
 
 
-@lag_jet.register(RBFKernel)
-def _(kernel: RBFKernel, lag: Tensor) -> Jet:
-    def profile(s):
-        value = torch.exp(-s / 2)
-        return value, -value / 2, value / 4
+def _jet_from_profile(kernel: Kernel, lag: Tensor) -> Jet:
+    record = find_record(kernel)
+    others = [name for name in record.roles if name != "lengthscale"]
+    # one value per kernel of a batch, to broadcast against (*batch, n, m)
+    parameters = {name: getattr(kernel, name).reshape(*kernel.batch_shape, 1, 1) for name in others}
+
+    def profile(s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        found = record.profile(torch, s, kernel, **parameters)
+        return found.value, found.first(), found.second()
 
     return radial_jet(lag, kernel.lengthscale, profile)
 
 
-@lag_jet.register(MaternKernel)
-def _(kernel: MaternKernel, lag: Tensor) -> Jet:
-    if kernel.nu < 1.5:
-        raise SmoothnessError(f"MaternKernel(nu={kernel.nu}) has no second derivative at zero lag. {SMOOTH_ADVICE}.")
-    return radial_jet(lag, kernel.lengthscale, _matern32 if kernel.nu == 1.5 else _matern52)
-
-
-def _safe_radius(s: Tensor) -> tuple[Tensor, Tensor]:
-    """Return √s and the mask of s = 0, where the root is replaced by 1 to keep gradients finite."""
-    zero = s == 0
-    return torch.where(zero, 1.0, s).sqrt(), zero
-
-
-def _matern32(s):
-    r, zero = _safe_radius(s)
-    decay = torch.exp(-math.sqrt(3) * torch.where(zero, 0.0, r))
-    value = (1 + math.sqrt(3) * torch.where(zero, 0.0, r)) * decay
-    return value, -1.5 * decay, torch.where(zero, 0.0, 0.75 * math.sqrt(3) * decay / r)
-
-
-def _matern52(s):
-    r, zero = _safe_radius(s)
-    r = math.sqrt(5) * torch.where(zero, 0.0, r)
-    decay = torch.exp(-r)
-    return (1 + r + r**2 / 3) * decay, -5 / 6 * (1 + r) * decay, 25 / 12 * decay
-
-
-@lag_jet.register(RQKernel)
-def _(kernel: RQKernel, lag: Tensor) -> Jet:
-    alpha = kernel.alpha.unsqueeze(-1)
-
-    def profile(s):
-        base = 1 + s / (2 * alpha)
-        return base**-alpha, -(base ** (-alpha - 1)) / 2, (alpha + 1) / (4 * alpha) * base ** (-alpha - 2)
-
-    return radial_jet(lag, kernel.lengthscale, profile)
-
-
-@lag_jet.register(PeriodicKernel)
-def _(kernel: PeriodicKernel, lag: Tensor) -> Jet:
-    rate, lengthscale = 2 * math.pi / _per_pair(kernel.period_length), _per_pair(kernel.lengthscale)
-    value = torch.exp((torch.cos(rate * lag) - 1) / lengthscale)
-    slope = -rate * torch.sin(rate * lag) / lengthscale
-    return separable_jet(value, slope * value, (slope**2 - rate**2 * torch.cos(rate * lag) / lengthscale) * value)
-
-
-@lag_jet.register(CosineKernel)
-def _(kernel: CosineKernel, lag: Tensor) -> Jet:
-    if lag.shape[-1] != 1:
-        raise SmoothnessError(
-            f"CosineKernel is only supported in 1 input dimension, got {lag.shape[-1]}. {SMOOTH_ADVICE}."
-        )
-    rate = math.pi / _per_pair(kernel.period_length)
-    value = torch.cos(rate * lag)
-    return separable_jet(value, -rate * torch.sin(rate * lag), -(rate**2) * value)
-
-
-@lag_jet.register(SpectralMixtureKernel)
-def _(kernel: SpectralMixtureKernel, lag: Tensor) -> Jet:
-    """Return the jet of a product over coordinates of one-dimensional mixtures."""
-    lag = lag.unsqueeze(-4)  # the mixture dimension: parameters are (*batch, Q, 1, d)
-    mean, scale = 2 * math.pi * _per_pair(kernel.mixture_means), 2 * math.pi * _per_pair(kernel.mixture_scales)
-    envelope = kernel.mixture_weights[..., None, None, None] * torch.exp(-((scale * lag) ** 2) / 2)
-    cos, sin = torch.cos(mean * lag), torch.sin(mean * lag)
-    drift = scale**2 * lag
-    value = envelope * cos
-    first = -envelope * (drift * cos + mean * sin)
-    second = envelope * ((drift**2 - scale**2 - mean**2) * cos + 2 * drift * mean * sin)
-    return separable_jet(*(part.sum(-4) for part in (value, first, second)))
-
-
-@lag_jet.register(CauchyKernel)
-def _(kernel: CauchyKernel, lag: Tensor) -> Jet:
-    lengthscale = _per_pair(kernel.lengthscale)
-    t = lag / lengthscale
-    value = 1 / (1 + t**2)
-    return separable_jet(value, -2 * t * value**2 / lengthscale, (6 * t**2 - 2) * value**3 / lengthscale**2)
-
-
-@lag_jet.register(LaplaceKernel)
-def _(kernel: LaplaceKernel, lag: Tensor) -> Jet:
-    raise SmoothnessError(f"LaplaceKernel has a kink at zero lag. {SMOOTH_ADVICE}.")
-
-
-@lag_jet.register(SobolevKernel)
-def _(kernel: SobolevKernel, lag: Tensor) -> Jet:
-    if kernel.order < 2:
-        raise SmoothnessError(f"SobolevKernel(order=1) has a kink at zero lag. {SMOOTH_ADVICE}, or order=2.")
-    if kernel.periodic:
-        return separable_jet(*_periodic_sobolev(lag, kernel.order))
-    lengthscale = _per_pair(kernel.lengthscale)
-    t, sign = (lag / lengthscale).abs(), lag.sign()
-    decay = torch.exp(-math.sqrt(3) / 2 * t) / math.sqrt(3)
-    value, second = (decay * torch.sin(t / 2 + phase) for phase in (math.pi / 6, math.pi * 5 / 6))
-    first = decay * torch.cos(t / 2 + math.pi / 2)
-    return separable_jet(value, sign * first / lengthscale, -second / lengthscale**2)
-
-
-def _periodic_sobolev(lag: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return 1 + (−1)^{s−1} B_{2s}(u) / (2s)!, u the fractional part of the lag, and two derivatives."""
-    u = lag - lag.floor()
-    w = u * (1 - u)
-    if order == 2:
-        return 1 + (1 / 30 - w**2) / 24, -w * (1 - 2 * u) / 12, -(1 / 6 - w) / 2
-    return 1 + (1 / 42 - w**2 * (w + 0.5)) / 720, -w * (1 - 2 * u) * (3 * w + 1) / 720, (w**2 - 1 / 30) / 24
+def _recorded_jet(kernel: Kernel, lag: Tensor) -> Jet:
+    return find_record(kernel).jet(kernel, lag)
 
 
 @lag_jet.register(ScaleKernel)

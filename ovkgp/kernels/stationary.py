@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from scipy.special import zeta
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.kernels.protocol import BatchIndexMixin
+from ovkgp.kernels.batch_index import BatchIndexMixin
+from ovkgp.kernels.radial_derivatives import Jet, per_pair, separable_jet
+from ovkgp.kernels.records import KernelRecord, NamedKernel, register_kernel
+from ovkgp.kernels.spectral import SpectralPair, draw_sign, unit_factor
 
 
 class LaplaceKernel(BatchIndexMixin, Kernel):
@@ -45,6 +50,24 @@ class LaplaceKernel(BatchIndexMixin, Kernel):
         if last_dim_is_batch:
             x1, x2 = x1.mT.unsqueeze(-1), x2.mT.unsqueeze(-1)
         return l1_distance(x1, x2, diag=diag).neg().exp()
+
+
+def _laplace_pair(kernel: LaplaceKernel, num_dims: int) -> SpectralPair:
+    """Return the pair ω_k = C_k / ℓ_k with C_k standard Cauchy (BT-06)."""
+    return SpectralPair(num_dims, lambda u: _cauchy_quantile(u) / kernel.lengthscale)
+
+
+register_kernel(
+    KernelRecord(
+        LaplaceKernel,
+        roles={"lengthscale": "lengthscale"},
+        spectral_pair=_laplace_pair,
+        moment_order=lambda kernel: 1.0,
+        names={
+            "laplace": NamedKernel("Laplace", "draws are continuous and rough", "k(x, z) = exp(−Σ_i |x_i − z_i|/ℓ_i)")
+        },
+    )
+)
 
 
 def l1_distance(x1: Tensor, x2: Tensor, diag: bool = False) -> Tensor:
@@ -84,6 +107,23 @@ class CauchyKernel(BatchIndexMixin, Kernel):
             x1, x2 = x1.mT.unsqueeze(-1), x2.mT.unsqueeze(-1)
         # sums of logarithms: a product of many large terms would overflow in single precision
         return sum_over_coordinates(_log_term, x1, x2, diag=diag).neg().exp()
+
+
+def _cauchy_jet(kernel: CauchyKernel, lag: Tensor) -> Jet:
+    lengthscale = per_pair(kernel.lengthscale)
+    t = lag / lengthscale
+    value = 1 / (1 + t**2)
+    return separable_jet(value, -2 * t * value**2 / lengthscale, (6 * t**2 - 2) * value**3 / lengthscale**2)
+
+
+def _cauchy_pair(kernel: CauchyKernel, num_dims: int) -> SpectralPair:
+    """Return the pair ω_k = L_k / ℓ_k with L_k standard Laplace."""
+    return SpectralPair(num_dims, lambda u: _laplace_quantile(u) / kernel.lengthscale)
+
+
+register_kernel(
+    KernelRecord(CauchyKernel, roles={"lengthscale": "lengthscale"}, jet=_cauchy_jet, spectral_pair=_cauchy_pair)
+)
 
 
 def _log_term(x: Tensor, z: Tensor) -> Tensor:
@@ -179,6 +219,54 @@ class SobolevKernel(BatchIndexMixin, Kernel):
         return decay * (distance / 2 + math.pi / 6).sin() * (math.sqrt(3) / 3)
 
 
+def _sobolev_jet(kernel: SobolevKernel, lag: Tensor) -> Jet:
+    if kernel.periodic:
+        return separable_jet(*_periodic_sobolev(lag, kernel.order))
+    lengthscale = per_pair(kernel.lengthscale)
+    t, sign = (lag / lengthscale).abs(), lag.sign()
+    decay = torch.exp(-math.sqrt(3) / 2 * t) / math.sqrt(3)
+    value, second = (decay * torch.sin(t / 2 + phase) for phase in (math.pi / 6, math.pi * 5 / 6))
+    first = decay * torch.cos(t / 2 + math.pi / 2)
+    return separable_jet(value, sign * first / lengthscale, -second / lengthscale**2)
+
+
+def _periodic_sobolev(lag: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return 1 + (−1)^{s−1} B_{2s}(u) / (2s)!, u the fractional part of the lag, and two derivatives."""
+    value, u = 1 + _scaled_bernoulli(lag, order), lag - lag.floor()
+    w = u * (1 - u)
+    if order == 2:
+        return value, -w * (1 - 2 * u) / 12, -(1 / 6 - w) / 2
+    return value, -w * (1 - 2 * u) * (3 * w + 1) / 720, (w**2 - 1 / 30) / 24
+
+
+def _sobolev_pair(kernel: SobolevKernel, num_dims: int) -> SpectralPair:
+    """Return the pair of a Sobolev kernel on R or on the circle.
+
+    On R, ℓω has density ∝ 1/(1 + ξ²) or 1/(1 + ξ² + ξ⁴); on the circle ω = 2πk with P(k) ∝ (2πk)^{−2s}, k ≠ 0.
+    """
+    scale = math.sqrt(kernel.value_at_zero**num_dims)
+
+    def frequencies(u: Tensor) -> Tensor:
+        if kernel.periodic:
+            return 2 * math.pi * _zeta_integers(u, kernel.order, 1 / kernel.value_at_zero)
+        quantile = _cauchy_quantile if kernel.order == 1 else _sobolev2_quantile
+        return quantile(u) / kernel.lengthscale
+
+    return SpectralPair(num_dims, frequencies, lambda w: unit_factor(w) * scale, discrete=kernel.periodic)
+
+
+register_kernel(
+    KernelRecord(
+        SobolevKernel,
+        roles={"lengthscale": "lengthscale"},
+        jet=_sobolev_jet,
+        spectral_pair=_sobolev_pair,
+        moment_order=lambda kernel: 2.0 * kernel.order - 1,
+        options=("order", "periodic"),
+    )
+)
+
+
 def _scaled_bernoulli(distance: Tensor, order: int) -> Tensor:
     """Return (−1)^{s−1} B_{2s}({t}) / (2s)! as a function of t(1 − t), which makes the symmetry t → 1 − t exact."""
     fraction = distance - distance.floor()
@@ -188,3 +276,50 @@ def _scaled_bernoulli(distance: Tensor, order: int) -> Tensor:
     if order == 2:
         return (1 / 30 - w.square()) / 24
     return (1 / 42 - w.square() * (w + 0.5)) / 720
+
+
+def _cauchy_quantile(u: Tensor) -> Tensor:
+    return torch.tan(math.pi * (u - 0.5))
+
+
+def _laplace_quantile(u: Tensor) -> Tensor:
+    return -draw_sign(u) * (2 * torch.minimum(u, 1 - u)).log()
+
+
+def _sobolev2_quantile(u: Tensor) -> Tensor:
+    """Return quantiles of the density (√3/π) / (1 + ξ² + ξ⁴), by Newton steps on P(|ξ| > x) = 2·min(u, 1 − u).
+
+    This tail is convex in x, and 1 + ξ² + ξ⁴ ≤ (1 + ξ)⁴ gives an initial value left of the root: the steps increase to
+    it.
+    """
+    tail = 2 * torch.minimum(u, 1 - u)
+    x = ((2 / (math.sqrt(3) * math.pi) / tail) ** (1 / 3) - 1).clamp_min(0)
+    for _ in range(12):
+        density = (2 * math.sqrt(3) / math.pi) / (1 + x**2 + x**4)
+        x = x + (_sobolev2_tail(x) - tail) / density
+    return draw_sign(u) * x
+
+
+def _sobolev2_tail(x: Tensor) -> Tensor:
+    """Return P(|ξ| > x), x ≥ 0: the primitive in closed form below 2; above, where it cancels, its series in 1/x."""
+    near = x.clamp_max(2)
+    logs = (near.square() + near + 1).log() - (near.square() - near + 1).log()
+    arcs = ((2 * near + 1) / math.sqrt(3)).atan() + ((2 * near - 1) / math.sqrt(3)).atan()
+    y = x.clamp_min(2).reciprocal()
+    series = sum(y ** (6 * j + 3) / (6 * j + 3) - y ** (6 * j + 5) / (6 * j + 5) for j in range(10))
+    primitive = logs / 4 + arcs / (2 * math.sqrt(3))
+    return torch.where(x < 2, 1 - (2 * math.sqrt(3) / math.pi) * primitive, (2 * math.sqrt(3) / math.pi) * series)
+
+
+def _zeta_integers(u: Tensor, order: int, mass_at_zero: float) -> Tensor:
+    """Return integers k with P(0) = `mass_at_zero` and P(k) ∝ |k|^{−2·order} otherwise, of the shape and dtype of u.
+
+    The tail Σ_{j>k} j^{−a} = ζ(a, k+1) lies between the integrals of t^{−a} from k + 1 and from k, which leaves two
+    candidates for k: one evaluation of Hurwitz' ζ decides. O(1) per entry, however heavy the tail.
+    """
+    a = 2 * order
+    folded = np.abs(2 * u.detach().cpu().double().numpy() - 1)
+    tail = np.clip((1 - folded) / (1 - mass_at_zero), np.finfo(float).tiny, 1) * zeta(a)
+    k = np.maximum(np.ceil(((a - 1) * tail) ** (-1 / (a - 1))) - 1, 1)
+    k = np.where(zeta(a, k + 1) > tail, k + 1, k)
+    return torch.as_tensor(np.where(folded < mass_at_zero, 0, k)).to(u) * draw_sign(u)

@@ -10,8 +10,7 @@ from linear_operator import LinearOperator
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.kernels.decomposable import check_scalar_kernel
-from ovkgp.kernels.protocol import OperatorValuedKernel
+from ovkgp.kernels.protocol import OperatorValuedKernel, check_scalar_kernel
 
 
 class Delay(torch.nn.Module):

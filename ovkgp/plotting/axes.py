@@ -116,22 +116,9 @@ def get_line_style(index: int) -> dict:
     return {"color": color, "linestyle": dash, "marker": marker}
 
 
-def get_input_names(estimator) -> list[str]:
-    """Return the input columns of a fitted estimator; "input 0", … if it was fitted to an array."""
-    numbered = [f"input {i}" for i in range(estimator.n_features_in_)]
-    return [str(name) for name in getattr(estimator, "feature_names_in_", numbered)]
-
-
-def get_output_names(estimator) -> list[str]:
-    """Return the output columns of a fitted estimator; "output 0", … if it was fitted to an array."""
-    if getattr(estimator, "_has_names", hasattr(estimator, "output_names_")):
-        return list(estimator.output_names_)
-    return [f"output {a}" for a in range(getattr(estimator, "n_outputs_", 1))]
-
-
 def select_outputs(estimator, output) -> list[int]:
     """Return the indices of the outputs to draw: all if None, else those of one name or number or a list of them."""
-    names = get_output_names(estimator)
+    names = estimator.output_labels()
     if output is None:
         return list(range(len(names)))
     is_list = isinstance(output, list | tuple | range) and len(output) > 0
@@ -141,7 +128,7 @@ def select_outputs(estimator, output) -> list[int]:
 
 def select_input(estimator, along) -> int:
     """Return the index of the input to draw along: the first if None, else the one of that name or number."""
-    return 0 if along is None else find_column(along, get_input_names(estimator), "along")
+    return 0 if along is None else find_column(along, estimator.input_labels(), "along")
 
 
 def find_column(wanted, names: list[str], option: str) -> int:

@@ -9,7 +9,7 @@ from scipy.stats import binom
 
 from ovkgp.checks import check_integer
 from ovkgp.criticism import Coverage, pit_values
-from ovkgp.criticism.predictive_distributions import leave_one_out_entries, predictive
+from ovkgp.criticism.predictive_distributions import predictive
 from ovkgp.plotting.axes import (
     ACCENT_COLOR,
     BAND_COLOR,
@@ -19,7 +19,6 @@ from ovkgp.plotting.axes import (
     MIDTONE_COLOR,
     Panels,
     format_label,
-    get_output_names,
     select_outputs,
 )
 
@@ -68,7 +67,7 @@ def plot_pit(estimator, X=None, Y=None, *, output=None, bins: int = 10, ax=None)
     """
     bins = check_integer("bins", bins, minimum=2)
     values = pit_values(estimator, X, Y)
-    outputs, names = select_outputs(estimator, output), get_output_names(estimator)
+    outputs, names = select_outputs(estimator, output), estimator.output_labels()
     panels = Panels.create(ax, len(outputs))
     for axes, a in zip(panels.axes, outputs, strict=True):
         observed = values[np.isfinite(values[:, a]), a]
@@ -124,7 +123,7 @@ def plot_coverage(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | 
     'fraction of observations inside'
     """
     coverage = Coverage.of(pit_values(estimator, X, Y))
-    outputs, names = select_outputs(estimator, output), get_output_names(estimator)
+    outputs, names = select_outputs(estimator, output), estimator.output_labels()
     panels = Panels.create(ax, len(outputs), size=SQUARE_PANEL_INCHES)
     lower, upper = coverage.band(CONSISTENCY_LEVEL)
     for axes, a in zip(panels.axes, outputs, strict=True):
@@ -174,7 +173,7 @@ def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes |
     """
     distribution = predictive(estimator, X, Y)
     scores, kind = distribution.scores(), "standardized" if distribution.is_gaussian else "quantile"
-    outputs, names = select_outputs(estimator, output), get_output_names(estimator)
+    outputs, names = select_outputs(estimator, output), estimator.output_labels()
     panels = Panels.create(ax, len(outputs))
     for axes, a in zip(panels.axes, outputs, strict=True):
         observed = np.isfinite(scores[:, a])
@@ -237,8 +236,8 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('leave-one-out prediction', 'observed')
     """
-    entries = leave_one_out_entries(estimator, X, Y)
-    outputs, names = select_outputs(estimator, output), get_output_names(estimator)
+    entries = estimator.leave_one_out_entries(X, Y)
+    outputs, names = select_outputs(estimator, output), estimator.output_labels()
     panels = Panels.create(ax, len(outputs), size=SQUARE_PANEL_INCHES)
     for axes, a in zip(panels.axes, outputs, strict=True):
         observed = np.isfinite(entries.Y[:, a])

@@ -22,7 +22,7 @@ from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.inference.posteriors.fields import field_terms
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.posterior import Posterior
-from ovkgp.plotting.axes import ACCENT_COLOR, INK_COLOR, LINE_COLOR, Panels, add_colorbar, format_label, get_input_names
+from ovkgp.plotting.axes import ACCENT_COLOR, INK_COLOR, LINE_COLOR, Panels, add_colorbar, format_label
 from ovkgp.plotting.slices import PlotData, check_posterior_regressor, get_input_range
 
 FIELD_SCALARS = {  # scalar functions that fields derive from, by kernel
@@ -136,7 +136,7 @@ def plot_field(
     handles = draw_arrows(axes, points, values, scale)
     handles += [] if vectors is None else draw_truth(axes, points, vectors, scale)
     handles += [] if data.Y is None else draw_data(axes, data, scale)
-    xlabel, ylabel = (format_label(name) for name in get_input_names(estimator))
+    xlabel, ylabel = (format_label(name) for name in estimator.input_labels())
     axes.set(xlabel=xlabel, ylabel=ylabel, xlim=extent[:2], ylim=extent[2:], aspect="equal")
     _add_legend(panels, handles)
     return axes

@@ -13,9 +13,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.kernels import block
-from ovkgp.plotting.axes import Panels, add_colorbar, format_label, get_output_names
+from ovkgp.plotting.axes import Panels, add_colorbar, format_label
 
 MAX_NUMBERED_OUTPUTS = 20  # up to this number of outputs, the cells of the matrix contain numbers
 CELL_INCHES = 0.45  # size of a cell with a number
@@ -60,7 +59,7 @@ def plot_output_correlations(estimator, *, names=None, ax: Axes | None = None) -
     if is_model and names is not None:
         raise OptionError("names is only supported with a matrix; an estimator has its own column names. Remove names.")
     matrix = compute_output_correlations(estimator) if is_model else _to_correlations(_check_covariance(estimator))
-    names = get_output_names(estimator) if is_model else _check_names(names, len(matrix))
+    names = estimator.output_labels() if is_model else _check_names(names, len(matrix))
     side = 1.8 + CELL_INCHES * min(len(matrix), MAX_NUMBERED_OUTPUTS)
     (axes,) = Panels.create(ax, 1, "one for the matrix", size=(side + 1.6, side + 0.6)).axes
     image = axes.imshow(matrix, cmap="cividis", vmin=-1, vmax=1)
@@ -74,16 +73,13 @@ def plot_output_correlations(estimator, *, names=None, ax: Axes | None = None) -
 def compute_output_correlations(estimator) -> np.ndarray:
     """Compute the prior correlations (p, p) of the latent outputs at a point, averaged over draws if there are any."""
     check_is_fitted(estimator)
-    if not hasattr(estimator, "gp_"):
+    blocks = [_compute_block(kernel, estimator.n_features_in_) for kernel in estimator.output_kernels()]
+    if not blocks:
         name = type(estimator).__name__
         raise OptionError(
             f"estimator must be a GPRegressor or a ridge regressor with a kernel between outputs, got {name}."
         )
-    posterior = getattr(estimator, "posterior_", None)
-    if not isinstance(posterior, MixturePosterior):
-        return _to_correlations(_compute_block(estimator.gp_.kernel, estimator.n_features_in_))
-    kernels = (posterior.parts.set_draw(index).kernel for index in range(len(posterior)))
-    return np.mean([_to_correlations(_compute_block(kernel, estimator.n_features_in_)) for kernel in kernels], axis=0)
+    return np.mean([_to_correlations(covariance) for covariance in blocks], axis=0)
 
 
 def _compute_block(kernel, num_inputs: int) -> np.ndarray:

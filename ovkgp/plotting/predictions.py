@@ -9,7 +9,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import check_probability
 from ovkgp.criticism.calibration import check_levels
-from ovkgp.estimators import InfiniteQuantileRegressor
 from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.plotting.axes import (
     BAND_COLOR,
@@ -19,7 +18,6 @@ from ovkgp.plotting.axes import (
     MIDTONE_COLOR,
     Panels,
     format_label,
-    get_output_names,
     select_outputs,
 )
 from ovkgp.plotting.slices import PROBABILITY_KINDS, Bands, InputSlice, PlotData, check_posterior_regressor
@@ -95,7 +93,7 @@ def plot_prediction(
     bands = Bands.predict(estimator, input_slice.points, level, bool(noise), num_draws)
     panels = Panels.create(ax, len(outputs))  # last: errors leave no empty figure
     band_label = f"{100 * level:g} % interval" + ("" if noise else " of the function")
-    names = get_output_names(estimator)
+    names = estimator.output_labels()
     for axes, a in zip(panels.axes, outputs, strict=True):
         _draw_band(axes, input_slice.axis, bands, a, band_label)
         if data.Y is not None and (noise or bands.kinds[a] == "real"):
@@ -166,7 +164,7 @@ def plot_quantiles(
     ['10 %, 90 %', '50 %', 'data']
     """
     check_is_fitted(estimator)
-    if not isinstance(estimator, InfiniteQuantileRegressor):
+    if estimator.kind != "target":
         check_posterior_regressor(estimator, "plot_quantiles")
     levels, outputs = check_levels(levels), select_outputs(estimator, output)
     data = PlotData.resolve(estimator, X, y)
@@ -177,7 +175,7 @@ def plot_quantiles(
         _draw_fan(axes, input_slice.axis, curves[:, a], levels)
         if data.Y is not None:
             _draw_data(axes, data, input_slice.along, a)
-        axes.set(xlabel=input_slice.name, ylabel=format_label(get_output_names(estimator)[a]))
+        axes.set(xlabel=input_slice.name, ylabel=format_label(estimator.output_labels()[a]))
         axes.margins(x=0.01)
     panels.legend()
     return panels.result
@@ -186,7 +184,7 @@ def plot_quantiles(
 def _predict_quantiles(estimator, points: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Predict quantiles (m, p, q) at points (m, d)."""
     X = as_inputs(estimator, points)
-    if isinstance(estimator, InfiniteQuantileRegressor):
+    if estimator.kind == "target":
         return estimator.predict(X, levels)[:, None]
     return estimator.predict_quantiles(X, levels).reshape(len(points), -1, len(levels))
 

@@ -7,21 +7,17 @@ from matplotlib.axes import Axes
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.criticism import training_data
-from ovkgp.estimators import InfiniteQuantileRegressor
+from ovkgp.estimators.common.base import LENGTHSCALE
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.plotting.axes import (
     Panels,
     format_label,
     format_legend_label,
-    get_input_names,
     get_line_style,
-    get_output_names,
 )
 
 INTERVAL_LEVEL = 0.9  # level of the intervals of sampled lengthscales
 INPUT_INCHES, FIGURE_WIDTH_INCHES = 0.45, 6.0  # height per input, and width of the figure of relevances
-LENGTHSCALE = "lengthscale"  # last part of the names of lengthscales
 
 
 def plot_relevance(estimator, *, ax: Axes | None = None) -> Axes:
@@ -58,7 +54,7 @@ def plot_relevance(estimator, *, ax: Axes | None = None) -> Axes:
     >>> [text.get_text() for text in ax.get_yticklabels()]
     ['input 0', 'input 1']
     """
-    parts, names = compute_relevance(estimator), [format_label(name, 24) for name in get_input_names(estimator)]
+    parts, names = compute_relevance(estimator), [format_label(name, 24) for name in estimator.input_labels()]
     size = (FIGURE_WIDTH_INCHES, 1.4 + INPUT_INCHES * len(names))
     panels = Panels.create(ax, 1, "one for all inputs", size=size)
     (axes,) = panels.axes
@@ -88,7 +84,7 @@ def compute_relevance(estimator) -> dict[str, np.ndarray]:
     """Compute s/ℓ (S, d) of each part of the kernel with one lengthscale per input; S = 1 unless there are draws."""
     check_is_fitted(estimator)
     d = estimator.n_features_in_
-    lengthscales = {name: values for name, values in _get_lengthscales(estimator).items() if values.shape[1] == d}
+    lengthscales = {name: values for name, values in estimator.lengthscales().items() if values.shape[1] == d}
     if not lengthscales:
         raise OptionError(
             "estimator must have one lengthscale per input (ARD). Set base_kernel, as in "
@@ -96,21 +92,6 @@ def compute_relevance(estimator) -> dict[str, np.ndarray]:
         )
     std = _get_input_std(estimator)
     return {_name_part(estimator, name): std / values for name, values in lengthscales.items()}
-
-
-def _get_lengthscales(estimator) -> dict[str, np.ndarray]:
-    """Return lengthscales (S, k) in standardized units by the name of the hyperparameter."""
-    if isinstance(estimator, InfiniteQuantileRegressor):
-        found = {} if estimator.lengthscale_ is None else {LENGTHSCALE: np.atleast_2d(estimator.lengthscale_)}
-    elif hasattr(estimator, "draws_"):
-        group = estimator.draws_["posterior"]
-        found = {str(name): group[name].transpose("chain", "draw", ...).values for name in group.data_vars}
-        found = {name: values.reshape(values.shape[0] * values.shape[1], -1) for name, values in found.items()}
-    else:
-        kernel = getattr(getattr(estimator, "gp_", None), "kernel", None)
-        values = {} if kernel is None else hyperparameters(kernel)
-        found = {name: value.detach().numpy().reshape(1, -1) for name, value in values.items()}
-    return {name: values for name, values in found.items() if name.rpartition(".")[2] == LENGTHSCALE}
 
 
 def _get_input_std(estimator) -> np.ndarray:
@@ -129,4 +110,4 @@ def _get_input_std(estimator) -> np.ndarray:
 def _name_part(estimator, name: str) -> str:
     """Name the part of the kernel that a lengthscale belongs to: an output, or a component of a sum."""
     path = name.rpartition(".")[0]
-    return get_output_names(estimator)[int(path)] if path.isdigit() else path.replace("_", " ") or LENGTHSCALE
+    return estimator.output_labels()[int(path)] if path.isdigit() else path.replace("_", " ") or LENGTHSCALE

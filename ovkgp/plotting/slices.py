@@ -10,16 +10,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import check_integer
 from ovkgp.criticism import training_data
-from ovkgp.estimators.common.base import PosteriorRegressor
-from ovkgp.estimators.common.validation import as_inputs, check_rows, input_table
+from ovkgp.estimators.common.summary import likelihood_names
+from ovkgp.estimators.common.validation import as_inputs, input_table
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.likelihoods import Bernoulli, Likelihood, PerOutput, Softmax
-from ovkgp.plotting.axes import format_label, get_input_names, select_input
+from ovkgp.plotting.axes import format_label, select_input
 
-RANGE_STDS = 2.0  # standard deviations to either side of the mean input that are drawn if the model stores no data
 MAX_NAMED_INPUTS = 3  # up to this number of other inputs, the axis label lists their values
 NUM_CLASS_DRAWS = 500  # function draws used for intervals of class probabilities, which have no closed form
 PROBABILITY_KINDS = ("label", "class")  # kinds of outputs whose predictions are probabilities
+LIKELIHOOD_KINDS = {"bernoulli": "label", "softmax": "class"}  # kinds of outputs that are neither numbers nor counts
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class PlotData:
             return cls(input_table(estimator, X, reset=False), None)
         if X is None and Y is None:
             return cls(*(training_data(estimator) or (None, None)))
-        return cls(*check_rows(estimator, X, Y))
+        return cls(*estimator.check_rows(X, Y))
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class InputSlice:
         low, median, high = get_input_range(estimator, data.X)
         points = np.tile(median, (num_points, 1))
         points[:, index] = np.linspace(low[index], high[index], num_points)
-        return cls(index, points, _format_axis_name(get_input_names(estimator), index, median))
+        return cls(index, points, _format_axis_name(estimator.input_labels(), index, median))
 
     @property
     def axis(self) -> np.ndarray:
@@ -69,10 +68,9 @@ def get_input_range(estimator, X: np.ndarray | None) -> tuple[np.ndarray, np.nda
         low, high = X.min(0), X.max(0)
         margin = np.where(low == high, np.maximum(np.abs(low) / 10, 0.5), 0.0)  # an axis needs a positive width
         return low - margin, np.median(X, axis=0), high + margin
-    offset, scale = estimator.scaling_.input_offset, estimator.scaling_.input_scale
-    if not offset.any() and (scale == 1).all():
+    if (known := estimator.input_range()) is None:
         raise InputError("X is required because the model stores neither its training data nor their range. Pass X.")
-    return offset - RANGE_STDS * scale, offset, offset + RANGE_STDS * scale
+    return known
 
 
 def _format_axis_name(names: list[str], along: int, medians: np.ndarray) -> str:
@@ -128,7 +126,7 @@ def _predict_interval(estimator, X, level: float, noise: bool, kinds: list[str],
 
 def check_posterior_regressor(estimator, plot: str) -> None:
     """Check that an estimator predicts distributions of several outputs."""
-    if not isinstance(estimator, PosteriorRegressor):
+    if not estimator.has_posterior:
         raise OptionError(
             f"estimator must be a GPRegressor or a ridge regressor for {plot}, got {type(estimator).__name__}. Use plot_quantiles for an InfiniteQuantileRegressor and write_report for all others."
         )
@@ -136,20 +134,12 @@ def check_posterior_regressor(estimator, plot: str) -> None:
 
 def get_output_kinds(estimator, num_outputs: int) -> list[str]:
     """Return the kind of each output: "real", "count", "label" (0 or 1) or "class" (one column of several)."""
-    likelihood = _get_likelihood(estimator)
+    likelihood = estimator.likelihood_
     if likelihood is None:
         return ["real"] * num_outputs
-    each = likelihood.likelihoods if isinstance(likelihood, PerOutput) else [likelihood] * num_outputs
+    names = np.broadcast_to(likelihood_names(likelihood), num_outputs)
     is_real = np.broadcast_to(likelihood.is_real, num_outputs)
-    return [_get_kind(one, bool(real)) for one, real in zip(each, is_real, strict=True)]
-
-
-def _get_kind(likelihood: Likelihood, is_real: bool) -> str:
-    if is_real:
-        return "real"
-    if isinstance(likelihood, Bernoulli | Softmax):
-        return "label" if isinstance(likelihood, Bernoulli) else "class"
-    return "count"
+    return ["real" if real else LIKELIHOOD_KINDS.get(name, "count") for name, real in zip(names, is_real, strict=True)]
 
 
 def compute_mean_response(estimator, latent: np.ndarray) -> np.ndarray:
@@ -157,18 +147,13 @@ def compute_mean_response(estimator, latent: np.ndarray) -> np.ndarray:
 
     Labels, classes and counts are not scaled.
     """
-    likelihood = _get_likelihood(estimator)
+    likelihood = estimator.likelihood_
     if likelihood is None:
         return latent
     values = torch.as_tensor(latent, dtype=torch.float64)
-    if isinstance(likelihood, Softmax):
+    if likelihood_names(likelihood) == ["softmax"]:
         return values.softmax(-1).numpy()
     with torch.no_grad():
         flat = values.reshape(-1, values.shape[-1])
         means = likelihood.moments(flat, torch.zeros_like(flat))[0].reshape(values.shape)
     return np.where(likelihood.is_real.numpy(), latent, means.numpy())
-
-
-def _get_likelihood(estimator) -> Likelihood | None:
-    """Return the likelihood p(y | f) of a variational model; None for additive Gaussian noise."""
-    return getattr(getattr(estimator, "gp_", None), "likelihood", None)

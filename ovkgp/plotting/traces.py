@@ -79,7 +79,7 @@ def _get_posterior(data):
     """Return the group of hyperparameter draws, in original units."""
     if isinstance(data, BaseEstimator):
         check_is_fitted(data)
-        if not hasattr(data, "draws_"):
+        if data.hyperparameter_draws is None:
             raise OptionError(
                 'data must be a model with draws. Fit a GPRegressor with hyperparameters="nuts", "svi" or "laplace".'
             )

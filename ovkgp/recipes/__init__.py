@@ -1,4 +1,4 @@
-"""Ready-made models: recipes in TOML that are read, validated and built into estimators.
+"""Ready-made models: recipes in TOML that are read and built into estimators, which check the options.
 
 `load_recipe("vector_field")` loads a recipe of the package (see `list_recipes`), `load_recipe("mine.toml")` a custom file.
 Only `build` and `fit` load torch.

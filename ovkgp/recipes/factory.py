@@ -1,4 +1,4 @@
-"""Estimators from recipes, including options that depend on the data: graphs of outputs, likelihoods by values."""
+"""Options of recipes that depend on the data: graphs of outputs and likelihoods by values."""
 
 from __future__ import annotations
 
@@ -8,58 +8,58 @@ from typing import Any
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel, ScaleKernel
-from sklearn.base import BaseEstimator
 
-import ovkgp
+from ovkgp.checks import suggest_name
 from ovkgp.estimators.common.named_kernels import base_kernel
 from ovkgp.estimators.common.validation import output_table
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import DecomposableKernel, GraphMatrix
-from ovkgp.recipes.recipe import Recipe
-from ovkgp.recipes.toml_reader import suggest_name
 
-SINGLE_OUTPUT_ESTIMATORS = ("InfiniteCostSensitiveClassifier", "InfiniteQuantileRegressor", "SimplexClassifier")
 DEFAULT_BASE_KERNEL = "matern52"  # scalar kernel of a graph, if the recipe has none
 BY_VALUES = "by_values"
 
 
-def make_estimator(recipe: Recipe, X=None, Y=None) -> BaseEstimator:
-    """Make the unfitted estimator of a recipe for data X (n, d) and Y (n, p), None if no option depends on them."""
-    options = dict(recipe.options)
-    if recipe.graph is not None:
-        options["kernel"] = _make_kernel(recipe, X, Y)
+def complete_options(
+    name: str, options: dict[str, Any], graph: dict[str, Any] | None, X=None, Y=None
+) -> dict[str, Any]:
+    """Complete the options of the recipe `name` by those that depend on data X (n, d) and Y (n, p), None if none do."""
+    options = dict(options)
+    if graph is not None:
+        shape, outputs = np.shape(X), _check_outputs(name, Y, "graph")
+        num_inputs = shape[1] if len(shape) == 2 else None  # without X, or with one that the estimator will reject
+        base = options.get("base_kernel", DEFAULT_BASE_KERNEL)
+        options["kernel"] = make_graph_kernel(graph, base, outputs, num_inputs)
     if depends_on_outputs(options.get("likelihood")):
-        outputs = _check_outputs(recipe, Y, "likelihood")
-        options["likelihood"] = choose_likelihoods(options["likelihood"], outputs)
-    return getattr(ovkgp, recipe.estimator)(**options)
+        options["likelihood"] = choose_likelihoods(options["likelihood"], _check_outputs(name, Y, "likelihood"))
+    return options
 
 
-def fit_estimator(recipe: Recipe, X, Y=None) -> BaseEstimator:
-    """Make the estimator of a recipe and fit it to X (n, d) and Y; one-column tables become (n,) for a single target."""
-    estimator = make_estimator(recipe, X, Y)
-    return estimator.fit(X, _get_single_column(recipe, Y) if recipe.estimator in SINGLE_OUTPUT_ESTIMATORS else Y)
+def options_without_data(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options as the estimator can check them before it has data."""
+    likelihood = options.get("likelihood")
+    if not depends_on_outputs(likelihood):
+        return options
+    named = {"likelihood": list(likelihood.values())} if isinstance(likelihood, dict) else {}
+    return {name: value for name, value in options.items() if name != "likelihood"} | named
 
 
-def _make_kernel(recipe: Recipe, X, Y) -> Kernel:
-    shape, outputs = np.shape(X), _check_outputs(recipe, Y, "graph")
-    num_inputs = shape[1] if len(shape) == 2 else None  # without X, or with one that the estimator will reject
-    return make_graph_kernel(recipe.graph, recipe.options.get("base_kernel", DEFAULT_BASE_KERNEL), outputs, num_inputs)
-
-
-def _check_outputs(recipe: Recipe, Y, option: str) -> Outputs:
+def _check_outputs(name: str, Y, option: str) -> Outputs:
     if Y is None:
-        raise InputError(f"The {option} of recipe {recipe.name} depends on the outputs. Pass Y.")
+        raise InputError(f"The {option} of recipe {name} depends on the outputs. Pass Y.")
     return Outputs.from_table(Y)
 
 
-def _get_single_column(recipe: Recipe, Y) -> Any:
+def select_target(name: str, kind: str, Y) -> Any:
+    """Return what an estimator of this kind learns: (n,) from a one-column table if it has a single target, else Y."""
+    if kind not in ("target", "labels"):
+        return Y
     if Y is None:
-        raise InputError(f"Recipe {recipe.name} needs a target column, got Y=None.")
+        raise InputError(f"Recipe {name} needs a target column, got Y=None.")
     shape = np.shape(Y)
     if len(shape) < 2:
         return Y
     if len(shape) > 2 or shape[1] != 1:
-        raise InputError(f"Y has shape {shape}, but recipe {recipe.name} takes one column. Fit one model per column.")
+        raise InputError(f"Y has shape {shape}, but recipe {name} takes one column. Fit one model per column.")
     return Y.iloc[:, 0] if hasattr(Y, "iloc") else np.asarray(Y)[:, 0]
 
 

@@ -1,19 +1,21 @@
-"""Recipes: an estimator with validated options from a TOML file, which can be changed, built and fitted."""
+"""Recipes: an estimator with its options from a TOML file, which can be changed, built and fitted."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from ovkgp.checks import suggest_name
 from ovkgp.exceptions import OptionError
-from ovkgp.recipes.schemas import SourceLocation, validate_document, validate_model
-from ovkgp.recipes.toml_reader import SUFFIX, list_recipes, read_toml, recipe_path
+from ovkgp.recipes.schemas import SourceLocation, replace_none_words, validate_document, validate_graph
+from ovkgp.recipes.toml_reader import SUFFIX, KeyPath, list_recipes, read_toml, recipe_path
 
 if TYPE_CHECKING:  # scikit-learn is slow to load, and reading a recipe does not need it
-    from sklearn.base import BaseEstimator
+    from ovkgp.estimators.common.base import Estimator
 
 
 class Recipe(BaseModel):
@@ -58,9 +60,53 @@ class Recipe(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict)
     graph: dict[str, Any] | None = None
     source: Path | None = None
+    _lines: dict[KeyPath, int] = PrivateAttr(default_factory=dict)  # of unchanged values, in the source
+
+    @property
+    def estimator_class(self) -> type[Estimator]:
+        """Class of the estimator; the first use loads torch."""
+        import ovkgp
+
+        kind = getattr(ovkgp, self.estimator, None)
+        if not hasattr(kind, "check_options"):
+            names = [name for name in ovkgp.__all__ if hasattr(getattr(ovkgp, name), "check_options")]
+            suggestion = suggest_name(self.estimator, names)
+            message = f"estimator must be one of {', '.join(names)}, got {self.estimator!r}{suggestion}"
+            raise self._error(message, "estimator")
+        return kind
+
+    def check_options(self) -> None:
+        """Check the options by those that the estimator allows; `build` and `fit` do so, too.
+
+        Raises
+        ------
+        OptionError
+            If there is no such estimator or option, or a value is invalid; the message names the line of the file.
+        """
+        from ovkgp.recipes.factory import options_without_data  # loads torch
+
+        known = self.estimator_class._get_param_names()
+        for name in self.options:
+            if name not in known:
+                message = f"{name!r} is not an option of {self.estimator}{suggest_name(name, known)}"
+                raise self._error(f"{message}. Allowed are {', '.join(known)}", "options", name)
+        try:
+            self.estimator_class(**options_without_data(self.options)).check_options()
+        except ValueError as error:
+            message = str(error).removesuffix(".")
+            name = re.match(r"\w*", message)[0]  # an option, or an entry of `sampling`
+            inside = ("sampling", name) if name in (self.options.get("sampling") or ()) else (name,)
+            raise self._error(message.replace(" or None", " or 'none'"), "options", *inside) from None
+
+    def _error(self, message: str, *path: str) -> OptionError:
+        """Make an error about a value, or its option; one that was changed or is a default has no line."""
+        path = next((known for known in (("model", *path), ("model", *path[:2])) if known in self._lines), None)
+        if path is None:
+            return SourceLocation(f"Recipe {self.name}").error(message)
+        return SourceLocation(str(self.source), self._lines).error(message, path)
 
     def with_options(self, **changes) -> Recipe:
-        """Return a copy with other options, which are validated like those of a file.
+        """Return a copy with other options, which are checked when it is built.
 
         Parameters
         ----------
@@ -76,15 +122,17 @@ class Recipe(BaseModel):
         Raises
         ------
         OptionError
-            If there is no such option, or its value is invalid.
+            If the graph is invalid.
         """
-        changes = {name: _to_builtin(value) for name, value in changes.items()}
+        changes = replace_none_words({name: _to_builtin(value) for name, value in changes.items()})
         graph = _merge(self.graph, changes.pop("graph")) if "graph" in changes else self.graph
         options = {**self.options, **{name: _merge(self.options.get(name), new) for name, new in changes.items()}}
-        values = {"estimator": self.estimator, "options": options, "graph": graph}
-        return self.model_copy(update=validate_model(values, SourceLocation(f"Recipe {self.name}")))
+        validate_graph(self.estimator, options, graph, SourceLocation(f"Recipe {self.name}"))
+        changed = self.model_copy(update={"options": options, "graph": graph})
+        changed._lines = {path: line for path, line in self._lines.items() if not {*path[2:3]} & {*changes}}
+        return changed
 
-    def build(self, Y=None, X=None, **changes) -> BaseEstimator:
+    def build(self, Y=None, X=None, **changes) -> Estimator:
         """Make the estimator, not yet fitted.
 
         Parameters
@@ -98,14 +146,16 @@ class Recipe(BaseModel):
 
         Returns
         -------
-        sklearn.base.BaseEstimator
+        Estimator
             Unfitted estimator.
         """
-        from ovkgp.recipes.factory import make_estimator  # loads torch
+        from ovkgp.recipes.factory import complete_options  # loads torch
 
-        return make_estimator(self.with_options(**changes), X, Y)
+        recipe = self.with_options(**changes)
+        recipe.check_options()
+        return self.estimator_class(**complete_options(recipe.name, recipe.options, recipe.graph, X, Y))
 
-    def fit(self, X, Y=None, **changes) -> BaseEstimator:
+    def fit(self, X, Y=None, **changes) -> Estimator:
         """Make the estimator and fit it.
 
         Parameters
@@ -119,12 +169,12 @@ class Recipe(BaseModel):
 
         Returns
         -------
-        sklearn.base.BaseEstimator
+        Estimator
             Fitted estimator.
         """
-        from ovkgp.recipes.factory import fit_estimator  # loads torch
+        from ovkgp.recipes.factory import select_target  # loads torch
 
-        return fit_estimator(self.with_options(**changes), X, Y)
+        return self.build(Y, X, **changes).fit(X, select_target(self.name, self.estimator_class.kind, Y))
 
     def __repr__(self) -> str:
         shown = {**self.options, **({"graph": self.graph} if self.graph else {})}
@@ -145,7 +195,7 @@ def load_recipe(name: str | os.PathLike) -> Recipe:
     Returns
     -------
     Recipe
-        Validated recipe.
+        Recipe, whose options are checked when it is built; loading does not need torch.
 
     Raises
     ------
@@ -164,7 +214,9 @@ def load_recipe(name: str | os.PathLike) -> Recipe:
     """
     path = _resolve_path(name)
     values, lines = read_toml(path)
-    return Recipe(name=path.stem, source=path, **validate_document(values, SourceLocation(str(path), lines)))
+    recipe = Recipe(name=path.stem, source=path, **validate_document(values, SourceLocation(str(path), lines)))
+    recipe._lines = lines
+    return recipe
 
 
 def _resolve_path(name: str | os.PathLike) -> Path:

@@ -7,25 +7,17 @@ from __future__ import annotations
 
 import re
 import tomllib
-from bisect import bisect_right
-from difflib import get_close_matches
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ovkgp.checks import suggest_name
 from ovkgp.exceptions import InputError, OptionError
 
 KeyPath = tuple[str | int, ...]  # keys, and indices in arrays, that lead to a value
 SUFFIX = ".toml"
 INSTALLED = Path(__file__).parent / "models"  # folder of the recipes in an installed wheel
 REPOSITORY = Path(__file__).parents[2] / "models"  # folder of the recipes in an editable install
-BLANK = re.compile(r"(?:[\s]|#[^\n]*)*")
-SPACES = re.compile(r"[ \t]*")
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-STRING = re.compile(
-    r'"""(?:\\.|[^\\])*?""""{0,2}' + r"|'''.*?''''{0,2}" + r'|"(?:\\.|[^"\\\n])*"' + r"|'[^'\n]*'", re.DOTALL
-)
-SCALAR = re.compile(r"[^,\]}#\n]*")
-REST_OF_LINE = re.compile(r"[^\n]*\n?")
 ERROR_POSITION = re.compile(r"line (\d+), column (\d+)")
 VALUE_ADVICE = 'Put strings in quotes, as in kernel = "lmc", and write true and false in lower case.'
 
@@ -87,12 +79,6 @@ def find_recipe_folder() -> Path:
     )
 
 
-def suggest_name(given, names) -> str:
-    """Return " (did you mean 'name'?)" with the closest of the names, or "" if none is close."""
-    near = get_close_matches(str(given).lower(), [str(name) for name in names], n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
 def read_toml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """Read the values of a TOML file and the line of each; raise OptionError, with the line, if it is not TOML."""
     text = _read_text(path)
@@ -132,115 +118,35 @@ def _describe_syntax_error(path: Path, text: str, message: str) -> str:
 
 
 def find_key_lines(text: str) -> dict[KeyPath, int]:
-    """Return the line, from 1, on which each key, table and array entry of a valid TOML document begins. O(length) time."""
-    return _Scanner(text).read_document()
-
-
-class _Scanner:
-    """Scanner that follows the structure of valid TOML and records the line of each key."""
-
-    def __init__(self, text: str):
-        self.text, self.position = text, 0
-        self.ends = [match.start() for match in re.finditer("\n", text)]
-        self.lines: dict[KeyPath, int] = {}
-        self.lengths: dict[KeyPath, int] = {}  # of arrays of tables
-
-    def read_document(self) -> dict[KeyPath, int]:
-        table: KeyPath = ()
-        while self._skip(BLANK) < len(self.text):
-            before = self.position
-            if self._next() == "[":
-                table = self._read_header()
-            else:
-                self._read_pair(table)
-            if self.position == before:  # unknown syntax: continue with the next line
-                self._skip(REST_OF_LINE)
-        return self.lines
-
-    def _read_header(self) -> KeyPath:
-        line, is_array = self._line(), self.text.startswith("[[", self.position)
-        self.position += 2 if is_array else 1
-        *outer, last = self._read_key()
-        path = self._enter((), tuple(outer), line)
-        path = self._append((*path, last), line) if is_array else self._enter(path, (last,), line)
-        self.position += 2 if is_array else 1
-        return path
-
-    def _enter(self, path: KeyPath, keys: KeyPath, line: int) -> KeyPath:
-        """Follow keys from a path, into the last table of an array of tables, and record the line of new keys."""
-        for key in keys:
-            path = (*path, key)
-            self.lines.setdefault(path, line)
-            if path in self.lengths:
-                path = (*path, self.lengths[path] - 1)
-        return path
-
-    def _append(self, path: KeyPath, line: int) -> KeyPath:
-        self.lines.setdefault(path, line)
-        self.lengths[path] = self.lengths.get(path, 0) + 1
-        path = (*path, self.lengths[path] - 1)
-        self.lines[path] = line
-        return path
-
-    def _read_pair(self, table: KeyPath) -> None:
-        line = self._line()
-        path = self._enter(table, self._read_key(), line)
-        self._skip(SPACES)
-        self.position += 1  # =
-        self._skip(SPACES)
-        self._read_value(path)
-
-    def _read_key(self) -> KeyPath:
-        """Read a dotted key, with or without quotes."""
-        parts = []
-        while True:
-            self._skip(SPACES)
-            quoted = STRING.match(self.text, self.position)
-            found = quoted or BARE_KEY.match(self.text, self.position)
-            if found is None:
-                return tuple(parts) or ("",)
-            parts.append(tomllib.loads(f"key = {found[0]}")["key"] if quoted else found[0])
-            self.position = found.end()
-            self._skip(SPACES)
-            if self._next() != ".":
-                return tuple(parts)
-            self.position += 1
-
-    def _read_value(self, path: KeyPath) -> None:
-        if self._next() == "[":
-            self._read_entries("]", lambda number: self._read_entry((*path, number)))
-        elif self._next() == "{":
-            self._read_entries("}", lambda _: self._read_pair(path))
-        elif STRING.match(self.text, self.position):
-            self._skip(STRING)
+    """Return the line, from 1, of each table, key and entry of an array over several lines in a valid TOML document."""
+    lines, table, statement = {}, (), ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if not statement:
+            first, array, entries = number, None, []  # key of an open array, and the line on which each entry ends
+        statement += f"{line}\n"
+        try:
+            keys, _ = _split_statement(statement)
+        except tomllib.TOMLDecodeError:  # the value continues on the next line
+            with suppress(tomllib.TOMLDecodeError):
+                keys, values = _split_statement(statement + "]")
+                array, statement = array or keys, "entries = [\n"
+                entries += [number] * len(values)
+            continue
+        if statement.lstrip().startswith("["):
+            path = table = keys
         else:
-            self._skip(SCALAR)
+            path = (*table, *(array or keys))
+        for length in range(len(path)):
+            lines.setdefault(path[: length + 1], first)
+        lines |= {(*path, index): line for index, line in enumerate(entries)}
+        statement = ""
+    return lines
 
-    def _read_entry(self, path: KeyPath) -> None:
-        self.lines[path] = self._line()
-        self._read_value(path)
 
-    def _read_entries(self, end: str, read) -> None:
-        """Read the comma-separated entries between brackets or braces."""
-        self.position += 1
-        number = 0
-        while self._skip(BLANK) < len(self.text) and self._next() != end:
-            before = self.position
-            if self._next() == ",":
-                self.position += 1
-                continue
-            read(number)
-            number += 1
-            self.position += self.position == before
-        self.position += 1
-
-    def _line(self) -> int:
-        return bisect_right(self.ends, self.position - 1) + 1
-
-    def _next(self) -> str:
-        return self.text[self.position : self.position + 1]
-
-    def _skip(self, pattern: re.Pattern) -> int:
-        found = pattern.match(self.text, self.position)
-        self.position = found.end() if found else self.position
-        return self.position
+def _split_statement(statement: str) -> tuple[KeyPath, Any]:
+    """Return the dotted key and the value of a header or pair."""
+    path, value = (), tomllib.loads(statement)
+    while isinstance(value, dict) and len(value) == 1:
+        ((key, value),) = value.items()
+        path = (*path, key)
+    return path, value

@@ -8,18 +8,11 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from cli_cases import MAX_SECONDS, SCRIPTS, assert_error, invoke, make_table, start_process, succeed
+from cli_cases import MAX_SECONDS, SCRIPTS, assert_error, invoke, start_process, succeed
 from launching import environment, free_port
 
 import ovkgp
-from ovkgp.cli.fit_job import (
-    CANDIDATES,
-    CheckpointFiles,
-    collect_facts,
-    facts_table,
-    has_checkpoints,
-    reason_not_streamable,
-)
+from ovkgp.cli.fit_job import CANDIDATES, CheckpointFiles
 from ovkgp.estimators.common import named_kernels
 from ovkgp.exceptions import OptionError
 from ovkgp.recipes import list_recipes, load_recipe
@@ -27,8 +20,8 @@ from ovkgp.recipes import list_recipes, load_recipe
 
 def test_recipes_support_checkpoints_and_streaming_as_listed():
     recipes = [load_recipe(name) for name in list_recipes()]
-    resumed = {r.name for r in recipes if has_checkpoints(r.estimator, r.options)}
-    streamed = {r.name for r in recipes if reason_not_streamable(r) is None}
+    resumed = {r.name for r in recipes if r.estimator_class.has_checkpoints(r.options)}
+    streamed = {r.name for r in recipes if r.estimator_class.reason_not_streamable(r.options) is None}
     fields = {"vector_field", "curl_free_field", "divergence_free_field"}
     assert resumed == fields | {
         *("multitask", "multitask_lmc", "graph_tasks", "large_scale", "bayesian_multitask", "mixed_outputs")
@@ -40,15 +33,13 @@ def test_recipes_support_checkpoints_and_streaming_as_listed():
     "options", [{"likelihood": ["poisson", "gaussian"]}, {"hyperparameters": "fixed"}, {"approximation": "variational"}]
 )
 def test_has_checkpoints_depends_on_options(options):
-    assert has_checkpoints("GPRegressor", {}) and not has_checkpoints("GPRegressor", options)
-    assert not has_checkpoints("ORFFRidge", {})
+    assert ovkgp.GPRegressor.has_checkpoints({}) and not ovkgp.GPRegressor.has_checkpoints(options)
+    assert not ovkgp.ORFFRidge.has_checkpoints({})
 
 
-def test_reason_not_streamable_names_solver_of_orff_ridge(tmp_path):
-    (tmp_path / "ridge.toml").write_text('[model]\nestimator = "ORFFRidge"\n')
-    ridge = load_recipe(tmp_path / "ridge.toml")
-    assert reason_not_streamable(ridge) is None
-    assert "solver=auto" in reason_not_streamable(ridge.with_options(solver="cg"))
+def test_reason_not_streamable_names_solver_of_orff_ridge():
+    assert ovkgp.ORFFRidge.reason_not_streamable({}) is None
+    assert "solver=auto" in ovkgp.ORFFRidge.reason_not_streamable({"solver": "cg"})
 
 
 def test_candidates_equal_those_of_regressor():
@@ -69,28 +60,6 @@ def test_checkpoint_files_include_candidates(tmp_path, capsys):
     files.clear()
     assert "of an earlier fit is replaced" in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == sorted(others)
-
-
-FRAME = make_table()
-X = FRAME[["a", "b"]]
-
-
-def test_collect_facts_lists_classes():
-    found = collect_facts(ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, FRAME["label"]))
-    assert found["inputs"] == "a, b" and found["outputs"] == "label" and found["classes"] == "high, low"
-    assert found["rows"] == "30" and found["training"] and float(found["λ"]) == 1e-4
-
-
-def test_collect_facts_shortens_long_lists():
-    Y = pd.DataFrame(np.outer(FRAME["a"], np.arange(40)), columns=[f"y{i}" for i in range(40)])
-    found = collect_facts(ovkgp.VectorTaskRegressor().fit(X, Y))
-    assert found["outputs"].endswith("y11, … (40 in total)")
-
-
-def test_facts_table_has_one_row_per_fact():
-    model = ovkgp.InfiniteOneClassSVM(random_state=0).fit(X.to_numpy())
-    assert collect_facts(model)["inputs"] == "0, 1"
-    assert facts_table(model).row_count == len(collect_facts(model))
 
 
 def hard_table(path, num_rows=80):

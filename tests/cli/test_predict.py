@@ -8,9 +8,9 @@ import pytest
 from cli_cases import assert_error, invoke, make_table, succeed, write_table
 
 import ovkgp
-from ovkgp.cli.prediction_columns import PredictionRequest
 from ovkgp.cli.prediction_job import InputFile, predict_file, resolve_inputs
 from ovkgp.datasets import csv_tables, text_tables
+from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import OptionError
 
 
@@ -190,7 +190,7 @@ def test_predict_command_keeps_old_file_if_interrupted(folder, monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ovkgp.cli.prediction_job.predict_columns", interrupt)
+    monkeypatch.setattr("ovkgp.estimators.common.base.PosteriorRegressor.prediction_columns", interrupt)
     result = invoke(*predict(folder))
     assert (result.exit_code, result.output) == (130, "Interrupted; nothing was written.\n")
     assert (folder / "p.csv").read_text() == "old" and not list(folder.glob(".p*"))

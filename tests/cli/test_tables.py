@@ -8,30 +8,19 @@ import pyarrow as pa
 import pytest
 from cli_cases import make_table, write_table
 
-from ovkgp.cli.tables import WRITABLE_SUFFIXES, TableFile, open_table_writer, parse_labels, sort_labels, target_kind
+from ovkgp.cli.tables import WRITABLE_SUFFIXES, TableFile, parse_labels, sort_labels, write_tables
 from ovkgp.exceptions import InputError, OptionError
-
-
-def test_target_kind_is_many_for_most_recipes():
-    from ovkgp.recipes import list_recipes, load_recipe
-
-    found = {name: target_kind(load_recipe(name).estimator) for name in list_recipes()}
-    assert {name: kind for name, kind in found.items() if kind != "many"} == {
-        "quantiles": "one",
-        "cost_sensitive": "label",
-        "level_sets": "none",
-    }
 
 
 @pytest.mark.parametrize("name", ["table.csv", "table.tsv", "table.parquet"])
 def test_table_file_reads_many_outputs(tmp_path, name):
-    X, Y = TableFile(write_table(tmp_path, name), ("b", "a"), ("v", "u")).read("many")
+    X, Y = TableFile(write_table(tmp_path, name), ("b", "a"), ("v", "u")).read("table")
     pd.testing.assert_frame_equal(X, make_table()[["b", "a"]])
     pd.testing.assert_frame_equal(Y, make_table()[["v", "u"]])
 
 
 def test_table_file_skips_rows_with_missing_single_output(tmp_path, capsys):
-    X, y = TableFile(write_table(tmp_path), ("a",), ("v",)).read("one")
+    X, y = TableFile(write_table(tmp_path), ("a",), ("v",)).read("target")
     expected = make_table().dropna()
     assert y.name == "v" and y.tolist() == expected["v"].tolist() and X["a"].tolist() == expected["a"].tolist()
     assert capsys.readouterr().err == "Note: 5 of 30 rows were skipped because 'v' is missing.\n"
@@ -41,21 +30,21 @@ def test_table_file_rejects_output_without_values(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("x,y\n1,\n2,NA\n")
     with pytest.raises(InputError, match="'y' has no observed values"):
-        TableFile(path, ("x",), ("y",)).read("one")
+        TableFile(path, ("x",), ("y",)).read("target")
 
 
 @pytest.mark.parametrize("name", ["table.csv", "table.parquet"])
 def test_table_file_reads_labels(tmp_path, name):
-    X, y = TableFile(write_table(tmp_path, name), ("a", "b"), ("label",)).read("label")
+    X, y = TableFile(write_table(tmp_path, name), ("a", "b"), ("label",)).read("labels")
     assert y.name == "label" and y.tolist() == make_table()["label"].tolist()
     assert list(X.columns) == ["a", "b"]
 
 
 def test_table_file_reads_integer_labels_only(tmp_path):
-    y = TableFile(write_table(tmp_path), ("a",), ("n",)).read("label")[1]
+    y = TableFile(write_table(tmp_path), ("a",), ("n",)).read("labels")[1]
     assert y.dtype.kind == "i"
     with pytest.raises(InputError, match="'u' must hold class labels"):
-        TableFile(write_table(tmp_path), ("a",), ("u",)).read("label")
+        TableFile(write_table(tmp_path), ("a",), ("u",)).read("labels")
 
 
 def test_table_file_reads_inputs_alone(tmp_path):
@@ -69,7 +58,7 @@ def test_table_file_reads_long_table(tmp_path, name):
     long = wide.melt(["a", "b"], var_name="quantity", value_name="value").sample(frac=1, random_state=0)
     path = tmp_path / name
     long.to_csv(path, index=False) if name.endswith("csv") else long.to_parquet(path)
-    X, Y = TableFile(path, ("a", "b"), ("value",), "quantity").read("many")
+    X, Y = TableFile(path, ("a", "b"), ("value",), "quantity").read("table")
     assert list(X.columns) == ["a", "b"] and list(Y.columns) == ["u", "v"]
     back = pd.concat([X, Y], axis=1).sort_values("a", ignore_index=True)
     pd.testing.assert_frame_equal(back, wide.sort_values("a", ignore_index=True))
@@ -78,7 +67,7 @@ def test_table_file_reads_long_table(tmp_path, name):
 def test_table_file_sorts_numeric_tasks(tmp_path):
     path = tmp_path / "long.csv"
     path.write_text("x,day,y\n0,10,1\n0,9,2\n1,9,\n")
-    X, Y = TableFile(path, ("x",), ("y",), "day").read("many")
+    X, Y = TableFile(path, ("x",), ("y",), "day").read("table")
     assert list(Y.columns) == ["9", "10"] and X.to_numpy().tolist() == [[0.0]] and Y.to_numpy().tolist() == [[2.0, 1.0]]
 
 
@@ -86,7 +75,7 @@ def test_table_file_rejects_long_table_without_values(tmp_path):
     path = tmp_path / "long.csv"
     path.write_text("x,day,y\n0,10,\n0,9,NA\n")
     with pytest.raises(InputError, match="'y'"):
-        TableFile(path, ("x",), ("y",), "day").read("many")
+        TableFile(path, ("x",), ("y",), "day").read("table")
 
 
 def test_check_target_rejects_unsupported_outputs(tmp_path):
@@ -94,23 +83,23 @@ def test_check_target_rejects_unsupported_outputs(tmp_path):
     for outputs, task, target, message in [
         (("u",), None, "none", "learns from inputs alone"),
         (None, "label", "none", "learns from inputs alone"),
-        (None, None, "many", "needs outputs"),
-        (("u", "v"), None, "one", "takes one output column"),
-        (("u",), "label", "label", "takes one output column"),
-        (("u", "v"), "label", "many", "--task needs one column"),
+        (None, None, "table", "needs outputs"),
+        (("u", "v"), None, "target", "takes one output column"),
+        (("u",), "label", "labels", "takes one output column"),
+        (("u", "v"), "label", "table", "--task needs one column"),
     ]:
         with pytest.raises(OptionError, match=message):
             TableFile(path, ("a",), outputs, task).check_target(target, "Recipe x")
-    TableFile(path, ("a",), ("u", "v")).check_target("many", "Recipe x")
+    TableFile(path, ("a",), ("u", "v")).check_target("table", "Recipe x")
 
 
 def test_check_columns_rejects_missing_columns(tmp_path):
     path = write_table(tmp_path)
     for table, target in [
-        (TableFile(path, ("aa",), ("u",)), "many"),
-        (TableFile(path, ("a",), ("uu",)), "one"),
-        (TableFile(path, ("a",), ("labels",)), "label"),
-        (TableFile(path, ("a",), ("u",), "tasks"), "many"),
+        (TableFile(path, ("aa",), ("u",)), "table"),
+        (TableFile(path, ("a",), ("uu",)), "target"),
+        (TableFile(path, ("a",), ("labels",)), "labels"),
+        (TableFile(path, ("a",), ("u",), "tasks"), "table"),
         (TableFile(path, ("aa",), None), "none"),
     ]:
         with pytest.raises(InputError, match="column"):
@@ -156,9 +145,7 @@ TEXTS = ["a", "b c", "", "ü", "x", "y"]
 
 
 def write(path, *tables):
-    with open_table_writer(path, tables[0].schema) as writer:
-        for table in tables:
-            writer.write_table(table)
+    assert write_tables(path, iter(tables)) == sum(map(len, tables))
 
 
 def read(path):
@@ -197,10 +184,13 @@ def test_csv_writer_quotes_only_if_needed(tmp_path):
 def test_table_writer_keeps_old_file_on_failure(tmp_path, suffix):
     path = tmp_path / f"table{suffix}"
     path.write_text("old")
-    table = pa.table({"x": [1.0]})
-    with pytest.raises(KeyboardInterrupt), open_table_writer(path, table.schema) as writer:
-        writer.write_table(table)
+
+    def interrupted():
+        yield pa.table({"x": [1.0]})
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_tables(path, interrupted())
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(f"table{suffix}", "old")]
 
 

@@ -13,10 +13,9 @@ from ovkgp.criticism import pit_values, training_data
 from ovkgp.criticism.predictive_distributions import (
     EntryPredictions,
     combine_leave_one_out,
-    leave_one_out_entries,
     predictive,
 )
-from ovkgp.estimators.common.validation import as_inputs, check_rows
+from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.prediction import normal_cdf
@@ -44,7 +43,7 @@ def outputs():
 
 
 def test_leave_one_out_entries_equal_refits_without_the_entry():
-    Y, found = outputs(), leave_one_out_entries(ridge(outputs()))
+    Y, found = outputs(), ridge(outputs()).leave_one_out_entries()
     for i, a in [(0, 0), (3, 1), (4, 0), (11, 1)]:
         without = Y.copy()
         without[i, a] = np.nan
@@ -57,7 +56,7 @@ def test_leave_one_out_entries_equal_refits_without_the_entry():
 
 
 def test_leave_one_out_cdf_equals_the_normal_cdf():
-    found = leave_one_out_entries(plot_cases.two_outputs())
+    found = plot_cases.two_outputs().leave_one_out_entries()
     observed = np.isfinite(found.Y)
     wanted = normal_cdf(*(torch.from_numpy(part[observed]) for part in (found.Y, found.mean, found.std)))
     np.testing.assert_allclose(found.upto[observed], wanted.numpy(), rtol=1e-9, atol=1e-12)
@@ -85,7 +84,7 @@ def test_combine_leave_one_out_truncates_large_weights():
 
 def test_leave_one_out_entries_average_over_draws():
     model, (X, Y) = plot_cases.drawn(), plot_cases.table()
-    found, scaling = leave_one_out_entries(model), model.scaling_
+    found, scaling = model.leave_one_out_entries(), model.scaling_
     assert not found.is_gaussian
     drawn = (model.posterior_.parts.set_draw(index) for index in range(len(model.posterior_)))
     means = [scaling.mean(gp.leave_one_out(scaling.inputs(X), scaling.outputs(Y)).mean) for gp in drawn]
@@ -96,22 +95,22 @@ def test_leave_one_out_entries_average_over_draws():
 
 def test_leave_one_out_entries_require_data_with_features():
     X, Y = plot_cases.table()
-    found = leave_one_out_entries(plot_cases.featured(), X, Y)
+    found = plot_cases.featured().leave_one_out_entries(X, Y)
     observed = np.isfinite(Y.to_numpy()[:, 0])
     assert np.corrcoef(found.mean[observed, 0], found.Y[observed, 0])[0, 1] > 0.9
     with pytest.raises(OptionError, match="training rows"):
-        leave_one_out_entries(plot_cases.featured())
+        plot_cases.featured().leave_one_out_entries()
 
 
 @pytest.mark.parametrize("make", [plot_cases.mixed, plot_cases.quantile_model])
 def test_leave_one_out_entries_reject_models_without_a_closed_form(make):
     with pytest.raises(OptionError, match="held"):
-        leave_one_out_entries(make())
+        make().leave_one_out_entries()
 
 
 def test_leave_one_out_entries_reject_x_without_y():
     with pytest.raises(InputError, match="together"):
-        leave_one_out_entries(plot_cases.two_outputs(), plot_cases.table()[0])
+        plot_cases.two_outputs().leave_one_out_entries(plot_cases.table()[0])
 
 
 def test_pit_values_of_discrete_outputs_are_randomized_reproducibly():
@@ -210,8 +209,11 @@ def test_training_data_of_ridges_requires_the_exact_kernel():
     assert training_data(ovkgp.ORFFRidge(num_frequencies=5).fit(X, X)) is None
 
 
-def test_training_data_is_none_without_a_posterior():
-    assert training_data(ovkgp.InfiniteOneClassSVM(nu=0.2).fit(np.linspace(0, 1, 20)[:, None])) is None
+def test_training_data_of_level_sets_has_no_outputs():
+    X = np.linspace(0, 1, 20)[:, None]
+    found, Y = training_data(ovkgp.InfiniteOneClassSVM(nu=0.2).fit(X))
+    np.testing.assert_allclose(found, X, atol=1e-12)
+    assert Y is None
 
 
 def test_training_data_rejects_an_unfitted_model():
@@ -221,13 +223,13 @@ def test_training_data_rejects_an_unfitted_model():
 
 def test_check_rows_rejects_columns_that_differ_from_fit():
     model, (X, Y) = plot_cases.two_outputs(), plot_cases.table()
-    assert check_rows(model, X, Y)[1].shape == (30, 2)
+    assert model.check_rows(X, Y)[1].shape == (30, 2)
     with pytest.raises(InputError, match="together"):
-        check_rows(model, X, None)
+        model.check_rows(X, None)
     with pytest.raises(InputError, match="columns"):
-        check_rows(model, X, Y.iloc[:, 0])
-    with pytest.raises(InputError, match="one output"):
-        check_rows(plot_cases.quantile_model(), pd.DataFrame(np.ones((3, 1)), columns=["age"]), np.ones((3, 2)))
+        model.check_rows(X, Y.iloc[:, 0])
+    with pytest.raises(InputError, match="1 column"):
+        plot_cases.quantile_model().check_rows(pd.DataFrame(np.ones((3, 1)), columns=["age"]), np.ones((3, 2)))
 
 
 def test_as_inputs_adds_column_names_of_the_fit():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ovkgp.datasets import csv_tables
 from ovkgp.datasets.columns import BadRowLog, Columns
-from ovkgp.datasets.csv_tables import CsvRows, byte_range, count_newlines, read_blocks, read_header, split_block
+from ovkgp.datasets.csv_tables import CsvRows, byte_range, count_newlines, read_blocks, read_header
 from ovkgp.exceptions import InputError
 from ovkgp.files import Snapshot
 
@@ -93,15 +93,6 @@ def test_byte_ranges_are_disjoint_and_cover_whole_lines(tmp_path_factory, lines,
     assert all(part.endswith(b"\n") for part in everything[:-1])
 
 
-@given(lines=LINES, size=st.integers(1, 40))
-def test_split_block_cuts_at_line_ends(lines, size):
-    block = b"\n".join(lines)
-    cut = list(split_block(block, size))
-    assert b"".join(cut) == block
-    assert all(chunk.endswith(b"\n") for chunk in cut[:-1])
-    assert all(len(chunk) >= size for chunk in cut[:-1])
-
-
 def test_count_newlines_before_a_byte(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_tables, "BLOCK_BYTES", 7)
     content = b"a,b\n1,2\n\n3,4\r\n" * 5
@@ -128,19 +119,25 @@ def number(line):
     return line + 2
 
 
-def read(block, rows=ROWS, chunk_bytes=csv_tables.CHUNK_BYTES):
-    """Return the good rows and the bad ones as the package parses them."""
+def read_with_texts(block, rows=ROWS):
+    """Return the good rows, their texts and the bad rows as the package parses them."""
     log = BadRowLog("file", COLUMNS, "line", False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_tables, "CHUNK_BYTES", chunk_bytes)
-        tables = list(rows.parse_block(block, log, number))
-    return np.concatenate([np.empty((0, 2)), *tables]), log.bad_rows
+    numbers, texts = rows.parse_block(block, log, number)
+    return numbers, [cells.to_pylist() for cells in texts], log.bad_rows
+
+
+def read(block, rows=ROWS):
+    numbers, _, bad = read_with_texts(block, rows)
+    return numbers, bad
 
 
 def read_by_line(block, rows=ROWS):
     """Return the rows parsed line by line, which is the definition."""
     log = BadRowLog("file", COLUMNS, "line", False)
-    return rows._parse_by_line(block, log, number), log.bad_rows
+    lines = block.decode(errors="replace").split("\n")
+    found = rows._parse_by_line(lines, range(len(lines)), log, number)
+    texts = [[texts[column] for _, _, texts in found] for column in range(len(rows.texts))]
+    return np.array([row for _, row, _ in found]).reshape(-1, 2), texts, log.bad_rows
 
 
 @pytest.mark.parametrize(
@@ -159,7 +156,7 @@ def read_by_line(block, rows=ROWS):
     ],
 )
 def test_numeric_cells_are_parsed_exactly(cell, value):
-    assert ROWS.parse_line(f"{cell},3,t") == [3.0, value]
+    assert ROWS.parse_line(f"{cell},3,t") == ([3.0, value], [])
     good, bad = read(f"{cell},3,t\n".encode())
     np.testing.assert_array_equal(good, [[3.0, value]])
     assert not bad
@@ -247,25 +244,20 @@ def test_parser_accepts_other_separators():
         assert [row.line for row in bad] == [4]
 
 
-def test_clean_block_is_not_parsed_by_line(monkeypatch):
-    monkeypatch.setattr(CsvRows, "_parse_by_line", lambda *_: pytest.fail("line by line"))
-    good, _ = read(b'1,2,"t"\r\n,"3",t\r\n' * 1000)
-    assert len(good) == 2000
-    good, bad = read(b"1,2,t\n1,,t\n" * 10)  # nor do missing inputs, where no line is blank
-    assert len(good) == 10 and [row.line for row in bad] == list(range(3, 23, 2))
+def test_only_lines_that_pyarrow_cannot_use_are_parsed_by_line(monkeypatch):
+    parsed, parse = [], CsvRows.parse_line
+    monkeypatch.setattr(CsvRows, "parse_line", lambda self, line: parsed.append(line) or parse(self, line))
+    good, _ = read(b'1,2,"t"\r\n,"3",t\r\n\r\n1,2,"say ""hi"""\r\n' * 1000)
+    assert len(good) == 3000 and parsed == []
+    lines = [b"1, 2,t", b"NA,2,5"] * 2500
+    lines[3000], lines[4000] = b"1,red,t", b"+1,2"
+    good, bad = read(b"\n".join(lines))
+    assert len(good) == 4998 and [row.line for row in bad] == [3002, 4002] and parsed == ["1,red,t", "+1,2"]
 
 
-def test_only_chunks_with_a_bad_line_are_parsed_by_line(monkeypatch):
-    lengths = []
-    parse = CsvRows._parse_by_line
-    monkeypatch.setattr(
-        CsvRows, "_parse_by_line", lambda self, block, *rest: lengths.append(len(block)) or parse(self, block, *rest)
-    )
-    lines = [b"1,2,t"] * 5000
-    lines[3000] = b"1,red,t"
-    good, bad = read(b"\n".join(lines), chunk_bytes=600)
-    assert len(good) == 4999 and [row.line for row in bad] == [3002]
-    assert len(lengths) == 1 and lengths[0] < 700
+def test_bad_rows_are_logged_in_order():
+    good, bad = read(b'1,red,t\n1,2\n1,2,"t"x\n1,inf,t\n1,2,t\nblue,1,t\n1,,t\n')
+    assert len(good) == 1 and [row.line for row in bad] == [2, 3, 4, 5, 7, 8]
 
 
 ODD = ["+4", " ", "-nan(ind)", "NAN", "inf", "1e999", "red", "1_0", "9\r", "\r9", "\ufeff1", "\t2", "\0", " 3 "]
@@ -279,43 +271,49 @@ LINE = st.one_of(
 )
 
 
-def check_against_lines(block, chunk_bytes):
+TEXT_ROWS = CsvRows(COLUMNS, (1, 0), 3, ",", ("t", "x"), (2, 1), True)  # x is read as number and as text
+
+
+def check_against_lines(block):
     """Check that both parsers give the same rows, good and bad, or the same error."""
-    try:
-        expected, expected_bad = read_by_line(block)
-    except InputError as error:
-        with pytest.raises(InputError, match=re.escape(str(error))):
-            read(block, chunk_bytes=chunk_bytes)
-        return
-    good, bad = read(block, chunk_bytes=chunk_bytes)
-    np.testing.assert_array_equal(good, expected)
-    assert bad == expected_bad
+    for rows in (ROWS, TEXT_ROWS):
+        try:
+            expected, expected_texts, expected_bad = read_by_line(block, rows)
+        except InputError as error:
+            with pytest.raises(InputError, match=re.escape(str(error))):
+                read(block, rows)
+            continue
+        good, texts, bad = read_with_texts(block, rows)
+        np.testing.assert_array_equal(good, expected)
+        assert (texts, bad) == (expected_texts, expected_bad)
 
 
 @settings(max_examples=400, deadline=None)
-@given(
-    lines=st.lists(LINE, max_size=8),
-    end=st.sampled_from(["\n", "\r\n"]),
-    ends=st.booleans(),
-    chunk_bytes=st.integers(1, 60),
-)
-@example(lines=["1,2,3", '4,5,"open'], end="\n", ends=True, chunk_bytes=9)
-@example(lines=['4,5,"open', '6,7,close"', "1,2,3"], end="\n", ends=True, chunk_bytes=9)
-@example(lines=["\ufeff1,2,3"], end="\n", ends=True, chunk_bytes=9)
-def test_block_parser_matches_line_parser(lines, end, ends, chunk_bytes):
-    check_against_lines((end.join(lines) + end * ends).encode(), chunk_bytes)
+@given(lines=st.lists(LINE, max_size=8), end=st.sampled_from(["\n", "\r\n"]), ends=st.booleans())
+@example(lines=["1,2,3", '4,5,"open'], end="\n", ends=True)
+@example(lines=['4,5,"open', '6,7,close"', "1,2,3"], end="\n", ends=True)
+@example(lines=["\ufeff1,2,3"], end="\n", ends=True)
+@example(lines=['1,2,"a"""b'], end="\n", ends=True)
+def test_block_parser_matches_line_parser(lines, end, ends):
+    check_against_lines((end.join(lines) + end * ends).encode())
 
 
 @settings(max_examples=300, deadline=None)
 @given(text=st.text('01.-+eE,," \n\r\tnaifNAx', max_size=40))
 def test_block_parser_matches_line_parser_on_any_text(text):
-    check_against_lines(text.encode(), 8)
+    check_against_lines(text.encode())
+
+
+@settings(max_examples=200, deadline=None)
+@given(block=st.lists(st.sampled_from([b"1", b",", b"\n", b'"', b"\r", b" ", b"\xff", b"\xc3", b"\xa9"])).map(b"".join))
+def test_block_parser_matches_line_parser_on_any_bytes(block):
+    check_against_lines(block)
 
 
 @settings(max_examples=300, deadline=None)
 @given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=20))
-def test_both_parsers_round_as_python(values):
-    block = "".join(f"1,{value!r},\n" for value in values).encode()
-    for good, bad in (read(block), read_by_line(block)):
+def test_all_parsers_round_as_python(values):
+    block = "".join(f"1,{value!r},\n" for value in values)
+    for good, *_, bad in (read(block.encode()), read(f"red,1,\n{block}".encode()), read_by_line(block.encode())):
         np.testing.assert_array_equal(good[:, 0], values)
-        assert not bad
+        assert len(bad) <= 1

@@ -127,13 +127,13 @@ def test_table_without_usable_rows_raises(tmp_path):
 def test_unknown_columns_raise(tmp_path, name):
     path = write_table(tmp_path, name)
     with pytest.raises(InputError, match=r"'lable' \(did you mean 'label'\?\)"):
-        TextTable(path, "a", None, ["lable"]).check_columns()
+        TextTable(path, "a", None, ["lable"]).open()
     with pytest.raises(InputError, match="has no column 'aa'"):
-        TextTable(path, "aa", None, ["label"]).check_columns()
+        TextTable(path, "aa", None, ["label"]).open()
 
 
 def test_unknown_file_types_raise(tmp_path):
     with pytest.raises(OptionError, match=r"\.xlsx"):
-        TextTable(write(tmp_path, "x", "table.xlsx"), "x", None, ["kind"]).check_columns()
+        TextTable(write(tmp_path, "x", "table.xlsx"), "x", None, ["kind"]).open()
     with pytest.raises(FileNotFoundError, match="there is no file"):
-        TextTable(tmp_path / "none.csv", "x", None, ["kind"]).check_columns()
+        TextTable(tmp_path / "none.csv", "x", None, ["kind"]).open()

@@ -14,18 +14,16 @@ from ovkgp.plotting.axes import (
     Panels,
     format_label,
     format_legend_label,
-    get_input_names,
-    get_output_names,
     select_input,
     select_outputs,
 )
 
 
 def test_column_names_come_from_frames_or_are_numbered():
-    assert get_input_names(plot_cases.two_outputs()) == ["hour of the day"]
-    assert get_output_names(plot_cases.two_outputs()) == ["price in $", "_load"]
-    assert (get_input_names(plot_cases.mixed()), get_output_names(plot_cases.mixed())[2]) == (["input 0"], "output 2")
-    assert get_output_names(plot_cases.quantile_model()) == ["wage"]
+    assert plot_cases.two_outputs().input_labels() == ["hour of the day"]
+    assert plot_cases.two_outputs().output_labels() == ["price in $", "_load"]
+    assert (plot_cases.mixed().input_labels(), plot_cases.mixed().output_labels()[2]) == (["input 0"], "output 2")
+    assert plot_cases.quantile_model().output_labels() == ["wage"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from sklearn.exceptions import NotFittedError
 
 import ovkgp
 from ovkgp.criticism import coverage, pit_values
-from ovkgp.criticism.predictive_distributions import leave_one_out_entries
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting import plot_coverage, plot_leave_one_out, plot_pit, plot_residuals
 
@@ -103,7 +102,7 @@ def test_calibration_plots_reject_invalid_input(plot):
 
 @pytest.mark.parametrize("make", [plot_cases.two_outputs, plot_cases.drawn])
 def test_plot_leave_one_out_shows_entries_intervals_and_count(make):
-    panels, found = plot_leave_one_out(make()), leave_one_out_entries(make())
+    panels, found = plot_leave_one_out(make()), make().leave_one_out_entries()
     for a, axes in enumerate(panels):
         observed = np.isfinite(found.Y[:, a])
         mean, std, y = (part[observed, a] for part in (found.mean, found.std, found.Y))
@@ -144,7 +143,7 @@ def drawn(axes) -> np.ndarray:
 
 
 def test_plot_residuals_defaults_to_leave_one_out():
-    found, panels = leave_one_out_entries(plot_cases.two_outputs()), plot_residuals(plot_cases.two_outputs())
+    found, panels = plot_cases.two_outputs().leave_one_out_entries(), plot_residuals(plot_cases.two_outputs())
     for a, axes in enumerate(panels):
         observed = np.isfinite(found.Y[:, a])
         mean, score = found.mean[observed, a], ((found.Y - found.mean) / found.std)[observed, a]

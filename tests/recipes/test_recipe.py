@@ -41,9 +41,11 @@ def test_load_recipe_suggests_nearest_name():
         load_recipe("multitsk")
 
 
-def test_with_options_validates_values():
+def test_changed_options_are_checked():
     with pytest.raises(OptionError, match=r"^Recipe multitask: rank must .*got 'two'\.$"):
-        load_recipe("multitask").with_options(rank="two")
+        load_recipe("multitask").with_options(rank="two").check_options()
+    with pytest.raises(OptionError, match=r"^Recipe multitask: rank must .*got 'two'\.$"):
+        load_recipe("multitask").build(rank="two")
 
 
 def test_load_recipe_loads_no_torch():
@@ -53,6 +55,21 @@ def test_load_recipe_loads_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_options_of_recipes_are_valid(name):
+    load_recipe(name).check_options()
+
+
+def test_unchanged_options_are_located_in_the_file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[model]\nestimator = "OVKRidge"\n[model.options]\nlam = 0.0\nscale = "x"\n')
+    recipe = load_recipe(path).with_options(scale="given")
+    with pytest.raises(OptionError, match=r"mine\.toml, line 4: lam must be a positive number or .*, got 0\.0\.$"):
+        recipe.build()
+    with pytest.raises(OptionError, match=r"^Recipe mine: lam must be"):
+        recipe.build(lam=-1.0)
 
 
 def test_load_recipe_reads_custom_file(tmp_path):

@@ -22,14 +22,10 @@ MIN_WEIGHT = 1e-9  # lower bound of the weights, since solvers divide by them
 Fit = TypeVar("Fit")
 
 
-def check_replicates(options) -> int:
-    """Return the option `num_replicates`, at least 2."""
-    return check_integer("num_replicates", options.num_replicates, minimum=2)
-
-
 def replicate_weights(counts: np.ndarray, num_replicates: int, seed: int) -> np.ndarray:
     """Draw weights (B, n) of B replicates; each sums to the sum of `counts` (n,), the number of observations of each row."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM,)))
+    num_replicates = check_integer("num_replicates", num_replicates, minimum=2)  # it may change after the fit
     draws = np.maximum(rng.gamma(counts, size=(num_replicates, len(counts))), MIN_WEIGHT)
     return draws * (counts.sum() / draws.sum(1, keepdims=True))
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from copy import deepcopy
-from numbers import Real
 
 import numpy as np
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
-from ovkgp.checks import check_integer
-from ovkgp.estimators.common.options import check_option
+from ovkgp.estimators.common.options import POSITIVE, names_in, one_of
 from ovkgp.estimators.common.validation import as_array
 from ovkgp.exceptions import FitWarning, InputError, KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF, BlockedORFF, FeatureMap, Nystrom, spectral_pair
 from ovkgp.inference.model.observations import Observations, as_floating
 from ovkgp.inference.model.row_sample import choose_landmarks
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
-from ovkgp.inference.training.prior_sites import output_covariance, row_distances
+from ovkgp.inference.training.units import output_covariance, row_distances
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,
@@ -35,38 +32,30 @@ from ovkgp.kernels import (
     is_operator_valued,
     num_outputs,
 )
-from ovkgp.kernels.decomposable import check_scalar_kernel
 from ovkgp.kernels.fields import FieldKernel
+from ovkgp.kernels.protocol import check_scalar_kernel
+from ovkgp.kernels.records import make_scalar_kernel, named_kernels
 
-BASES: dict[str, Callable[[int], Kernel]] = {
-    "rbf": lambda d: RBFKernel(ard_num_dims=d),
-    "matern12": lambda d: MaternKernel(nu=0.5, ard_num_dims=d),
-    "matern32": lambda d: MaternKernel(nu=1.5, ard_num_dims=d),
-    "matern52": lambda d: MaternKernel(nu=2.5, ard_num_dims=d),
-    "rq": lambda d: RQKernel(ard_num_dims=d),
-}
 FIELDS = ("curl_free", "divergence_free", "helmholtz")
 STRUCTURES = ("independent", "decomposable", "lmc", *FIELDS)
 CANDIDATES = ("independent", "decomposable")  # structures that kernel="auto" compares
 FREE = (FreeMatrix, FullMatrix)  # output matrices with a free scale per output
 
 
-def base_kernel(base: str | Kernel, num_dims: int) -> Kernel:
-    """Make a scalar kernel by name, with one lengthscale per input, or copy the given one."""
+def base_kernel(base: str | Kernel, num_dims: int | None = None) -> Kernel:
+    """Make a scalar kernel by name, with one lengthscale per input if their number is given, or copy the given one."""
     if isinstance(base, Kernel):
         check_scalar_kernel(base, "base_kernel")
         return deepcopy(base)
-    if base not in BASES:
-        raise OptionError(f"base_kernel must be one of {', '.join(map(repr, BASES))} or a scalar kernel, got {base!r}.")
-    return BASES[base](num_dims)
+    if base not in named_kernels():
+        names = ", ".join(map(repr, named_kernels()))
+        raise OptionError(f"base_kernel must be one of {names} or a scalar kernel, got {base!r}.")
+    return make_scalar_kernel(base, num_dims)
 
 
 def make_named_kernel(name: str, base: str | Kernel, rank: int, num_dims: int, num_outputs: int) -> Kernel:
     """Make the operator-valued kernel of a name, for d inputs and p outputs."""
-    if name not in STRUCTURES:
-        names = ", ".join(map(repr, ("auto", *STRUCTURES)))
-        raise OptionError(f"kernel must be one of {names} or a kernel object, got {name!r}.")
-    rank = min(check_integer("rank", rank), num_outputs)
+    rank = min(rank, num_outputs)
     if name == "independent":
         scaled = [ScaleKernel(base_kernel(base, num_dims)) for _ in range(num_outputs)]
         return IndependentKernel(scaled)
@@ -86,16 +75,9 @@ def field_kernel(name: str, base: str | Kernel, num_dims: int, num_outputs: int)
             'kernel="decomposable" for outputs that are not a vector field.'
         )
     if name == "helmholtz":
-        return HelmholtzKernel(_field_base(base, num_dims), num_dims=num_dims)
+        return HelmholtzKernel(base_kernel(base), num_dims=num_dims)
     kind = CurlFreeKernel if name == "curl_free" else DivergenceFreeKernel
-    return ScaleKernel(kind(_field_base(base, num_dims), num_dims=num_dims))
-
-
-def _field_base(base: str | Kernel, num_dims: int) -> Kernel:
-    """Make a base kernel with one lengthscale for all directions, unless a kernel object is given."""
-    if isinstance(base, Kernel) or base not in BASES:
-        return base_kernel(base, num_dims)
-    return BASES[base](None)
+    return ScaleKernel(kind(base_kernel(base), num_dims=num_dims))
 
 
 def given_kernel(kernel: Kernel, num_columns: int) -> Kernel:
@@ -133,7 +115,14 @@ def shares_scale(kernel: Kernel) -> bool:
     return is_operator_valued(kernel) and not any(isinstance(part, free) for part in kernel.modules())
 
 
+BASE_KERNEL = [names_in(named_kernels), Kernel]  # allowed scalar kernels
 RIDGE_KERNELS = ("auto", "independent", "decomposable", *FIELDS)
+RIDGE_KERNEL_CONSTRAINTS = {
+    "kernel": [one_of(*RIDGE_KERNELS), Kernel],
+    "base_kernel": BASE_KERNEL,
+    "lengthscale": [one_of("median"), POSITIVE],
+    "output_matrix": ["array-like", OutputMatrix, None],
+}
 MAX_DISTANCE_ROWS = 500  # maximum number of rows for the median distance
 
 
@@ -147,8 +136,6 @@ def ridge_kernel(options, X: np.ndarray, Y: np.ndarray) -> Kernel:
     if isinstance(kernel, Kernel):
         _reject_matrix(options, "a kernel object")
         return given_kernel(kernel, p).double()
-    if not isinstance(kernel, str) or kernel not in RIDGE_KERNELS:
-        raise OptionError(f"kernel must be one of {', '.join(map(repr, RIDGE_KERNELS))} or a kernel, got {kernel!r}.")
     base = _base(options.base_kernel, options.lengthscale, X)
     if kernel in FIELDS:
         _reject_matrix(options, f"kernel={kernel!r}")
@@ -169,31 +156,21 @@ def _unit_field(kernel: Kernel) -> Kernel:
 
 def _base(base: str | Kernel, lengthscale, X: np.ndarray) -> Kernel:
     """Make the scalar kernel, with one lengthscale for all columns unless it is an object."""
-    if isinstance(base, Kernel) or base not in BASES:
-        return base_kernel(base, X.shape[1]).double()
-    kernel = BASES[base](None).double()
-    value = median_distance(X) if isinstance(lengthscale, str) else _number(lengthscale)
+    kernel = base_kernel(base).double()
+    if isinstance(base, Kernel):
+        return kernel
+    value = median_distance(X) if isinstance(lengthscale, str) else float(lengthscale)
     kernel.lengthscale = torch.tensor(value, dtype=torch.float64)  # a bare number would be rounded to float32
     return kernel
 
 
 def check_base(options) -> None:
-    """Check the options `base_kernel` and `lengthscale`."""
-    base, lengthscale = options.base_kernel, options.lengthscale
-    if not isinstance(base, Kernel):
-        check_option("base_kernel", base, tuple(BASES))
-    if isinstance(lengthscale, str):
-        check_option("lengthscale", lengthscale, ("median",), "a positive number")
-    elif _number(lengthscale) and any(isinstance(part, Kernel) for part in (options.kernel, base)):
+    """Check that a kernel object comes without a lengthscale."""
+    is_given = any(isinstance(part, Kernel) for part in (options.kernel, options.base_kernel))
+    if is_given and not isinstance(options.lengthscale, str):
         raise OptionError(
             "lengthscale is not supported with a kernel object. Set the lengthscale of the object instead."
         )
-
-
-def _number(lengthscale) -> float:
-    if isinstance(lengthscale, bool) or not isinstance(lengthscale, Real) or not 0 < lengthscale < np.inf:
-        raise OptionError(f'lengthscale must be "median" or a positive number, got {lengthscale!r}.')
-    return float(lengthscale)
 
 
 def median_distance(X: np.ndarray) -> float:

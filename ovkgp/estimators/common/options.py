@@ -1,43 +1,124 @@
-"""Checks of the options that several estimators share, conventions of λ, and rollback of a failed fit."""
+"""Checks of options by the `_parameter_constraints` of the estimators, conventions of λ, and rollback of a failed fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Real
+from operator import index
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Hidden, Options, make_constraint
 
-from ovkgp.checks import check_integer
+from ovkgp.checks import suggest_name
+from ovkgp.estimators.common.validation import as_array
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.likelihoods import Likelihood
 from ovkgp.inference.likelihoods.factory import LIKELIHOODS
 
-APPROXIMATIONS = ("auto", "exact", "orff", "nystrom", "variational")
-HYPERPARAMETERS = ("fixed", "evidence", "laplace", "svi", "nuts")
+
+class Rule(Options):
+    """Constraint of scikit-learn with a predicate and the description of the allowed values, of which `names` are strings."""
+
+    def __init__(self, text: str, test: Callable[[Any], bool], names: Callable[[], Iterable[str]] = tuple):
+        super().__init__(object, set())
+        self.text, self.test, self.names = text, test, names
+
+    def is_satisfied_by(self, val) -> bool:
+        """Whether a value is allowed."""
+        try:
+            return bool(self.test(val))
+        except (TypeError, ValueError, OverflowError):
+            return False
+
+    def __str__(self) -> str:
+        names = [repr(name) for name in self.names()]
+        return self.text or ("one of " if len(names) > 1 else "") + ", ".join(names)
 
 
-def check_options(estimator) -> None:
-    """Check the options of a `GPRegressor`."""
-    check_option("approximation", estimator.approximation, APPROXIMATIONS)
-    check_option("hyperparameters", estimator.hyperparameters, HYPERPARAMETERS)
-    check_likelihood(estimator)
-    check_option("variance", estimator.variance, VARIANCES)
-    if estimator.num_frequencies != "auto":
-        check_integer("num_frequencies", estimator.num_frequencies)
-    if estimator.training_rows is not None:
-        check_integer("training_rows", estimator.training_rows)
+def one_of(*names: str) -> Rule:
+    """Allow some strings."""
+    return names_in(lambda: names)
 
 
-def check_option(name: str, value, allowed: tuple[str, ...], otherwise: str = "") -> None:
-    """Check that a value is one of the allowed names; `otherwise` names other allowed values in the message."""
-    if isinstance(value, str) and value in allowed:
-        return
-    names = ", ".join(map(repr, allowed))
-    names += f" or {otherwise}" if otherwise else ""
-    raise OptionError(f"{name} must be one of {names}, got {value!r}.")
+def names_in(names: Callable[[], Iterable[str]]) -> Rule:
+    """Allow the strings of a registry, which may change."""
+    return Rule("", lambda value: isinstance(value, str) and value in names(), names)
+
+
+def integer(minimum: int = 1) -> Rule:
+    """Allow integers of at least a minimum."""
+    return Rule(
+        f"an integer of at least {minimum}", lambda value: not isinstance(value, bool) and index(value) >= minimum
+    )
+
+
+def number(text: str, test: Callable[[float], bool]) -> Rule:
+    """Allow finite numbers by a predicate."""
+    return Rule(text, lambda value: np.ndim(value) == 0 and _is_real(value) and test(value))
+
+
+def _is_real(value) -> bool:
+    return not isinstance(value, bool | str | bytes) and math.isfinite(value)
+
+
+def vector(text: str, test: Callable[[float], bool]) -> Rule:
+    """Allow nonempty vectors of finite numbers by a predicate of each."""
+
+    def is_allowed(values) -> bool:
+        values = as_array(values)
+        return np.ndim(values) == 1 and len(values) > 0 and all(_is_real(value) and test(value) for value in values)
+
+    return Rule(text, is_allowed)
+
+
+NUMBER = number("a number", lambda value: True)
+NUMBERS = vector("a list of numbers", lambda value: True)
+POSITIVE = number("a positive number", lambda value: value > 0)
+POSITIVES = vector("a list of positive numbers", lambda value: value > 0)
+NONNEGATIVE = number("a nonnegative number", lambda value: value >= 0)
+FRACTION = number("a number between 0 and 1", lambda value: 0 < value < 1)
+FRACTIONS = vector("a list of numbers between 0 and 1", lambda value: 0 < value < 1)
+RANDOM_STATE = [integer(0), np.random.RandomState, np.random.Generator, None]
+VERBOSE = [integer(0), "boolean"]
+DESCRIPTIONS = {None: "None", "array-like": "an array", "boolean": "a boolean", callable: "a function"}
+
+
+def check_constraints(options: Mapping[str, Any], constraints: Mapping[str, list]) -> None:
+    """Check each option that has constraints against its allowed values."""
+    for name, value in options.items():
+        allowed = constraints.get(name)
+        if allowed is None or any(make_constraint(one).is_satisfied_by(value) for one in allowed):
+            continue
+        *first, last = (describe_constraint(one) for one in allowed if not isinstance(one, Hidden))
+        expected = f"{', '.join(first)} or {last}" if first else last
+        names = [known for one in allowed if isinstance(one, Rule) for known in one.names()]
+        suggestion = suggest_name(value, names) if isinstance(value, str) else ""
+        raise OptionError(f"{name} must be {expected}, got {reprlib.repr(value)}{suggestion}.")
+
+
+def describe_constraint(one) -> str:
+    """Describe the values that a constraint allows."""
+    if isinstance(one, type):
+        return f"a{'n' * (one.__name__[0] in 'AEIO')} {one.__name__}"
+    return str(one) if isinstance(one, Rule) else DESCRIPTIONS[one]
+
+
+def _is_likelihood(value) -> bool:
+    return isinstance(value, Likelihood) or (isinstance(value, str) and value in LIKELIHOODS)
+
+
+LIKELIHOOD = [
+    one_of(*LIKELIHOODS),
+    Likelihood,
+    Rule(
+        "a list with one per output", lambda value: isinstance(value, list | tuple) and all(map(_is_likelihood, value))
+    ),
+]
+LAM = [POSITIVE, POSITIVES]
 
 
 def is_variational(estimator) -> bool:
@@ -46,11 +127,8 @@ def is_variational(estimator) -> bool:
 
 
 def check_likelihood(estimator) -> None:
-    """Check the likelihood, and the options that depend on it."""
+    """Check the options that depend on the likelihood."""
     likelihood, approximation = estimator.likelihood, estimator.approximation
-    for one in likelihood if isinstance(likelihood, (list, tuple)) else [likelihood]:
-        if not isinstance(one, Likelihood):
-            check_option("likelihood", one, tuple(LIKELIHOODS), "a Likelihood, or a list with one per output")
     if not is_variational(estimator):
         return
     if approximation not in ("auto", "variational"):
@@ -100,35 +178,16 @@ def noise_of(lam: float, convention: str, num_rows: float, num_observed: float) 
     `num_rows` is n, the number of rows with an observed entry; for "var" it is the number of vectors of a series, whose n − 1 pairs
     (x_t, x_{t+1}) are the rows. `num_observed` is N, the number of observed entries.
     """
-    factor = CONVENTIONS[check_convention(convention)](num_rows, num_observed)
+    factor = CONVENTIONS[convention](num_rows, num_observed)
     if factor <= 0:
         raise InputError(f'convention="{convention}" requires at least 2 rows, got {num_rows:g}.')
     return float(lam * factor)
 
 
-def check_convention(convention: str) -> str:
-    """Check that a convention is known."""
-    if not isinstance(convention, str) or convention not in CONVENTIONS:
-        raise OptionError(f"convention must be one of {', '.join(map(repr, CONVENTIONS))}, got {convention!r}.")
-    return convention
-
-
-def check_lam(lam, name: str = "lam") -> np.ndarray:
+def check_lam(lam) -> np.ndarray:
     """Return λ as a vector (k,) of positive numbers."""
-    try:
-        values = np.asarray(lam if isinstance(lam, Real | np.ndarray | list | tuple) else np.nan, dtype=np.float64)
-    except (TypeError, ValueError):
-        values = np.array(np.nan)
-    if (
-        isinstance(lam, bool)
-        or values.ndim > 1
-        or values.size == 0
-        or not bool((np.isfinite(values) & (values > 0)).all())
-    ):
-        raise InputError(
-            f"{name} must be a positive number or a list of candidates, got {lam!r}. For a fit without penalty, use a small value such as 1e-8 times the variance of the outputs."
-        )
-    return values.reshape(-1)
+    check_constraints({"lam": lam}, {"lam": LAM})
+    return np.atleast_1d(np.asarray(as_array(lam), dtype=np.float64))
 
 
 @contextmanager

@@ -7,20 +7,21 @@ between outputs as standard deviations and correlations, all in original units.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from ovkgp.estimators.common.named_kernels import num_features
 from ovkgp.estimators.common.scaling import Scaling, draws_in_original_units, named_structure, units_of, values_in_units
-from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.likelihoods import Likelihood, PerOutput
 from ovkgp.inference.sampling.diagnostics import rhat
 from ovkgp.inference.training.log_posterior import named_values
 
 MIN_OBSERVATIONS_PER_OUTPUT = 10  # outputs with fewer observations get a note
 MAX_CORRELATED_OUTPUTS = 6  # correlations between more outputs are not listed
+MAX_MATRIX_OUTPUTS = 30  # output matrices of more outputs are not listed
+MAX_LISTED_NAMES = 12  # of more columns or classes, the first are listed
 MAX_SUMMARY_ROWS = 60  # rows of the table of hyperparameters in a summary
 
 VARIANCES = {"outputscale": "signal std", "noise": "noise std", "variance": "std"}
@@ -32,6 +33,8 @@ MATRICES = {"output_matrix": "signal", "noise": "noise"}  # matrices between out
 NAMES = {"mean.slopes": "mean slope", "alpha": "alpha", "period_length": "period", "df": "degrees of freedom"}
 """Other names that differ from those in the code."""
 PER_INPUT = ("lengthscale", "period_length")
+FACT_LABELS = {"lam_": "λ", "gap_": "duality gap", "nesting_rate_": "nested curves", "missing_": "missing"}
+"""Numbers of a fitted estimator that `summarize_facts` shows."""
 
 
 class Summary(str):
@@ -63,6 +66,11 @@ class Hyperparameter(NamedTuple):
     output: str
     input: str
     draws: np.ndarray
+
+    @classmethod
+    def of(cls, parameter: str, value: float, input: str = "") -> Hyperparameter:
+        """Make the row of a number that belongs to no output."""
+        return cls(parameter, "", input, np.full((1, 1), float(value)))
 
 
 def axis_names(estimator) -> tuple[list[str], list[str]]:
@@ -97,6 +105,18 @@ def list_hyperparameters(values: dict[str, np.ndarray], names: ColumnNames) -> l
     order = {name: i for i, name in enumerate(dict.fromkeys(row.parameter for row in rows))}
     ranks = {"lengthscale": -1, "noise std": 1, "noise correlation": 2, "mean": 3, "mean slope": 4}
     return sorted(rows, key=lambda row: (ranks.get(row.parameter, 0), order[row.parameter]))
+
+
+def list_gp_parameters(estimator, variance: float) -> list[Hyperparameter]:
+    """List noise and kernel of an untrained `gp_`, without matrices that are large or not between columns of Y."""
+    names = ColumnNames.of(estimator)
+    p = len(names.outputs)
+
+    def is_listed(name: str, value: np.ndarray) -> bool:
+        return name.rpartition(".")[2] != "output_matrix" or len(value) == p <= MAX_MATRIX_OUTPUTS
+
+    values = {name: value[None, None] for name, value in named_values(estimator.gp_).items() if is_listed(name, value)}
+    return [Hyperparameter.of("noise std", np.sqrt(variance)), *list_hyperparameters(values, names)]
 
 
 def split_output(path: str, num_outputs: int) -> tuple[str, int | None]:
@@ -171,31 +191,23 @@ def _matrix_entries(term: str, kind: str, draws: np.ndarray, outputs: list[str])
             yield Hyperparameter(f"{prefix}{kind} correlation", f"{outputs[a]}, {outputs[b]}", "", ratio)
 
 
-@contextmanager
-def name_hyperparameters_on_failure(estimator, structure: str, scaling: Scaling) -> Iterator[None]:
-    """Give the hyperparameters in the message of a failed factorization with column names and in original units.
+def format_values(values: dict[str, Tensor], estimator, structure: str, scaling: Scaling) -> str:
+    """Format hyperparameters of a model on one line, with column names and in original units.
 
     `structure` is the name of the kernel; it is ignored if a kernel object was passed, whose units are unknown.
     """
     structure = structure if isinstance(estimator.base_kernel, str) else "given"
-    try:
-        yield
-    except FactorizationError as error:
-        if error.hyperparameters is None:
-            raise
-        values = {name: value.detach().numpy()[None, None] for name, value in error.hyperparameters.items()}
-        values = {n: draws_in_original_units(n, value, structure, scaling) for n, value in values.items()}
-        rows = list_hyperparameters(values, ColumnNames(*axis_names(estimator), structure))
-        listed = _listed(
-            f"{row.parameter} ({', '.join(filter(None, row[1:3]))}) = {row.draws.item():.4g}".replace(" ()", "")
-            for row in rows
-        )
-        raise FactorizationError(f"{error.problem} The hyperparameters were {listed}.") from error
+    draws = {name: value.detach().numpy()[None, None] for name, value in values.items()}
+    draws = {n: draws_in_original_units(n, value, structure, scaling) for n, value in draws.items()}
+    return _listed(
+        f"{row.parameter} ({', '.join(filter(None, row[1:3]))}) = {row.draws.item():.4g}".replace(" ()", "")
+        for row in list_hyperparameters(draws, ColumnNames(*axis_names(estimator), structure))
+    )
 
 
 def summarize(estimator) -> Summary:
     """Describe a fitted `GPRegressor`: data, evidence, hyperparameters in original units, and notes."""
-    counts, evidence = estimator._num_observed, _evidence(estimator)
+    counts, evidence = estimator._num_observed, evidence_name(estimator)
     lines = [f"GPRegressor: {estimator.kernel_} kernel, {_approximation(estimator)}"]
     about = {"data": _data(estimator)}
     about[evidence] = f"{estimator.log_evidence_:.4g} ({estimator.log_evidence_ / counts.sum():.4g} per observed entry)"
@@ -216,6 +228,27 @@ def summarize(estimator) -> Summary:
         if count < MIN_OBSERVATIONS_PER_OUTPUT
     ]
     return Summary("\n".join(lines))
+
+
+def summarize_facts(estimator) -> Summary:
+    """Summarize columns, classes, training and selected numbers of any fitted estimator, one per line."""
+    inputs = estimator.input_names or range(estimator.n_features_in_)
+    found = {"estimator": type(estimator).__name__, "inputs": ", ".join(map(str, inputs))}
+    for attribute, label in {"output_names_": "outputs", "classes_": "classes"}.items():
+        if hasattr(estimator, attribute):
+            found[label] = _count_listed(getattr(estimator, attribute))
+    if (report := estimator.fit_report) is not None:
+        found |= {"rows": str(report.num_rows), "training": report.message}
+    for attribute, label in FACT_LABELS.items():
+        if hasattr(estimator, attribute):
+            found[label] = f"{getattr(estimator, attribute):.4g}"
+    width = max(map(len, found))
+    return Summary("\n".join(f"{label:<{width}}  {text}" for label, text in found.items()))
+
+
+def _count_listed(names) -> str:
+    text = ", ".join(map(str, names[:MAX_LISTED_NAMES]))
+    return f"{text}, … ({len(names)} in total)" if len(names) > MAX_LISTED_NAMES else text
 
 
 def format_hyperparameters(rows: list[Hyperparameter]) -> list[str]:
@@ -269,7 +302,8 @@ def _listed(items: Iterable[str], most: int = 12) -> str:
     return ", ".join([*items[:most], *(["…"] if len(items) > most else [])])
 
 
-def _evidence(estimator) -> str:
+def evidence_name(estimator) -> str:
+    """Name the maximum of the training of a `GPRegressor`."""
     return "evidence lower bound" if estimator.approximation_ == "variational" else "log evidence"
 
 
@@ -288,15 +322,15 @@ def _approximation(estimator) -> str:
     if estimator.approximation_ == "exact":
         return "exact inference"
     if estimator.approximation_ == "variational":
-        points, likelihood = len(estimator.gp_.features.points), _likelihood(estimator.gp_.likelihood)
+        points, likelihood = len(estimator.gp_.features.points), ", ".join(likelihood_names(estimator.likelihood_))
         return f"variational inference with {points} inducing points, {likelihood} likelihood"
     kind = "random frequencies" if estimator.approximation_ == "orff" else "landmarks"
     number = num_features(estimator.num_frequencies, estimator.approximation_)
     return f"{number} {kind}, variance={estimator.variance!r}"
 
 
-def _likelihood(likelihood: Likelihood) -> str:
-    """Return the name of a likelihood, or those of all outputs."""
-    if isinstance(likelihood, PerOutput):
-        return ", ".join(one.name for one in likelihood.likelihoods)
-    return likelihood.name
+def likelihood_names(likelihood: Likelihood | None) -> list[str]:
+    """Return the name of a likelihood, or those of all outputs; None is Gaussian noise."""
+    if likelihood is None:
+        return ["gaussian"]
+    return [one.name for one in likelihood.likelihoods] if isinstance(likelihood, PerOutput) else [likelihood.name]

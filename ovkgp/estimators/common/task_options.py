@@ -15,24 +15,40 @@ from scipy import stats
 from torch import Tensor
 
 from ovkgp import losses
-from ovkgp.checks import as_seed, check_integer
-from ovkgp.estimators.common.named_kernels import BASES, median_distance, random_features
-from ovkgp.estimators.common.options import check_lam, check_option
+from ovkgp.checks import as_seed
+from ovkgp.estimators.common.named_kernels import BASE_KERNEL, median_distance, random_features
+from ovkgp.estimators.common.options import POSITIVE, POSITIVES, RANDOM_STATE, VERBOSE, integer, one_of
+from ovkgp.estimators.common.summary import ColumnNames, Hyperparameter
 from ovkgp.estimators.common.validation import as_array
-from ovkgp.estimators.storage.functions import storable_part
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.estimators.storage.values import storable_record
+from ovkgp.exceptions import InputError
 from ovkgp.inference.tasks.factors import Factor, FeatureFactor, KernelFactor
-from ovkgp.kernels import LaplaceKernel
-from ovkgp.kernels.decomposable import check_scalar_kernel
+from ovkgp.kernels.protocol import check_scalar_kernel
+from ovkgp.kernels.records import make_scalar_kernel
 from ovkgp.losses import TaskMeasure
 
 MEASURES = ("gauss_legendre", "sobol", "monte_carlo")
-TASK_KERNELS = {**BASES, "laplace": lambda d: LaplaceKernel(ard_num_dims=d)}
-"""Scalar kernels of inputs and tasks by name."""
 TASK_CONVENTIONS = {"samples": 1.0, "stability": 2.0}  # factor of the canonical λ in each convention (LT §0.2)
+LENGTHSCALE = [one_of("median"), POSITIVE, POSITIVES]
+TASK_KERNEL_CONSTRAINTS = {
+    "kernel": BASE_KERNEL,
+    "lengthscale": LENGTHSCALE,
+    "task_kernel": BASE_KERNEL,
+    "task_lengthscale": LENGTHSCALE,
+}
+TASK_CONSTRAINTS = {
+    **TASK_KERNEL_CONSTRAINTS,
+    "measure": [one_of(*MEASURES), TaskMeasure],
+    "num_tasks": [integer()],
+    "num_frequencies": [integer(), None],
+    "num_replicates": [integer(2)],
+    "random_state": RANDOM_STATE,
+    "verbose": VERBOSE,
+}
+"""Options that the estimators for a continuum of tasks share."""
 
 
-@storable_part
+@storable_record
 class InterceptFactor:
     """Factor with an additional constant column c: the kernel k(x, z) + c², c the prior standard deviation of the intercept."""
 
@@ -59,8 +75,6 @@ def make_measure(measure, num_tasks: int, low: float = 0.0, high: float = 1.0, r
     """Make the uniform measure on [low, high] with `num_tasks` nodes (LT-70..72), or check a `TaskMeasure`."""
     if isinstance(measure, TaskMeasure):
         return _inside(measure, low, high)
-    check_option("measure", measure, MEASURES, "a TaskMeasure")
-    num_tasks = check_integer("num_tasks", num_tasks)
     if measure == "gauss_legendre":
         return losses.gauss_legendre(num_tasks, low, high)
     distribution = stats.uniform(low, high - low)
@@ -85,49 +99,13 @@ def task_kernel(kernel: str | Kernel, lengthscale, points: Tensor, role: str = "
     if isinstance(kernel, Kernel):
         check_scalar_kernel(kernel, role)
         return deepcopy(kernel).double().requires_grad_(False)
-    check_option(role, kernel, tuple(TASK_KERNELS), "a scalar GPyTorch kernel")
-    value = median_distance(points.numpy()) if _is_median(lengthscale) else check_lengthscale(lengthscale)
+    value = median_distance(points.numpy()) if isinstance(lengthscale, str) else as_array(lengthscale)
     value = torch.as_tensor(value, dtype=torch.float64)
     if value.dim() and len(value) != points.shape[1]:
         raise InputError(f"lengthscale must have one entry per input column ({points.shape[1]}), got {len(value)}.")
-    made = TASK_KERNELS[kernel](len(value) if value.dim() else None).double()
+    made = make_scalar_kernel(kernel, len(value) if value.dim() else None).double()
     made.lengthscale = value
     return made.requires_grad_(False)
-
-
-def check_lengthscale(
-    lengthscale, name: str = "lengthscale", also: tuple[str, ...] = ("median",)
-) -> float | np.ndarray:
-    """Return a positive number or a vector (d,) of them; `also` are the names that the option allows besides."""
-    try:
-        value = np.asarray(as_array(lengthscale), dtype=np.float64)
-    except (TypeError, ValueError):
-        value = np.array(np.nan)
-    if isinstance(lengthscale, bool | str) or value.ndim > 1 or value.size == 0 or not _all_positive(value):
-        names = ", ".join(map(repr, also))
-        raise OptionError(
-            f"{name} must be {names}, a positive number or a vector with one per column, got {lengthscale!r}."
-        )
-    return value if value.ndim else float(value)
-
-
-def check_kernel(options, name: str, also: tuple[str, ...] = ("median",)) -> None:
-    """Check the kernel option `name` ("kernel", "task_kernel", …) and its lengthscale."""
-    kernel, scale = getattr(options, name), name.removesuffix("kernel") + "lengthscale"
-    if isinstance(kernel, Kernel):
-        return
-    check_option(name, kernel, tuple(TASK_KERNELS), "a scalar GPyTorch kernel")
-    value = getattr(options, scale)
-    if not (isinstance(value, str) and value in also):
-        check_lengthscale(value, scale, also)
-
-
-def _all_positive(values: np.ndarray) -> bool:
-    return bool((np.isfinite(values) & (values > 0)).all())
-
-
-def _is_median(lengthscale) -> bool:
-    return isinstance(lengthscale, str) and lengthscale == "median"
 
 
 def input_factor(
@@ -149,9 +127,7 @@ def input_factor(
         factor = KernelFactor(made, X)
     else:
         seed = as_seed(random_state)
-        factor = FeatureFactor(
-            random_features(made, X.shape[1], check_integer("num_frequencies", num_frequencies), seed)
-        )
+        factor = FeatureFactor(random_features(made, X.shape[1], num_frequencies, seed))
     return InterceptFactor(factor) if intercept else factor
 
 
@@ -161,9 +137,19 @@ def task_factor(nodes: Tensor, *, kernel="rbf", lengthscale=0.3) -> KernelFactor
     return KernelFactor(task_kernel(kernel, lengthscale, anchors, "task_kernel"), anchors)
 
 
+def list_input_lengthscales(estimator) -> list[Hyperparameter]:
+    """List the lengthscales of the input kernel of a fitted `function_`, in original units."""
+    factor = estimator.function_.inputs
+    while hasattr(factor, "factor"):  # beside an intercept or a trend
+        factor = factor.factor
+    kernel = getattr(getattr(factor, "features", factor), "kernel", None)
+    if (lengthscale := getattr(kernel, "lengthscale", None)) is None:
+        return []
+    values = np.broadcast_to(lengthscale.detach().numpy().reshape(-1), estimator.n_features_in_)
+    values, names = values * estimator.scaling_.input_scale, ColumnNames.of(estimator).inputs
+    return [Hyperparameter.of("lengthscale", value, name) for name, value in zip(names, values, strict=True)]
+
+
 def canonical_lam(options) -> float:
     """Return λ of (λ/2) ‖h − b‖² from a number in either convention."""
-    values = check_lam(options.lam)
-    if len(values) > 1:
-        raise OptionError(f"lam must be one positive number, got {options.lam!r}.")
-    return float(values[0]) * TASK_CONVENTIONS[options.convention]
+    return float(options.lam) * TASK_CONVENTIONS[options.convention]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.utils import check_array
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, validate_data
 
 from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference.model.row_sample import draw_random_rows
@@ -30,22 +30,6 @@ def as_array(values):
 def input_table(estimator, X, *, reset: bool) -> np.ndarray:
     """Return X as a finite (n, d) array in float64 or float32; check its columns, or store them if `reset`."""
     return validate_data(estimator, as_array(X), reset=reset, dtype=[np.float64, np.float32])
-
-
-def check_rows(estimator, X, Y) -> tuple[np.ndarray, np.ndarray]:
-    """Return X (m, d) and Y (m, p) as arrays, their columns checked against those of the fit."""
-    check_is_fitted(estimator)
-    if X is None or Y is None:
-        raise InputError("X and Y must be passed together. Omit both to use the training rows.")
-    X = input_table(estimator, X, reset=False)
-    if hasattr(estimator, "_outputs"):
-        return X, estimator._outputs(Y, X)
-    table = output_table(Y, X)[0]
-    if table.shape[1] != 1:
-        raise InputError(
-            f"y must have one column for {type(estimator).__name__}, which has one output, got {table.shape[1]}."
-        )
-    return X, table
 
 
 def as_inputs(estimator, X: np.ndarray) -> np.ndarray | pd.DataFrame:

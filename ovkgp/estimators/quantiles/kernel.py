@@ -17,11 +17,11 @@ from linear_operator import to_dense
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ovkgp.estimators.common.task_options import TASK_KERNELS
 from ovkgp.estimators.quantiles.rows import QuantileRows
-from ovkgp.estimators.storage.functions import storable_part
+from ovkgp.estimators.storage.values import storable_record
 from ovkgp.inference.algebra.dense import dense_log_density
 from ovkgp.inference.tasks.factors import Factor
+from ovkgp.kernels.records import make_scalar_kernel
 
 TRENDS = ("linear", "quadratic")
 NOISE_RATIOS = torch.logspace(-8, 3, 89, dtype=torch.float64)
@@ -110,7 +110,7 @@ def learn_trend(rows: QuantileRows, kernel: str) -> LearnedKernel:
 def learn_kernel(rows: QuantileRows, kernel: str, trend: str | None = None, lengthscale=None) -> LearnedKernel:
     """Learn lengthscales (d,), unless one is given, and proportions from scaled rows with varying y.
 
-    `kernel` is a name of `TASK_KERNELS`. Complexity: O(n³) for each of at most 100 steps, n ≤ 500: about a second.
+    `kernel` is the name of a scalar kernel. Complexity: O(n³) for each of at most 100 steps, n ≤ 500: about a second.
     """
     sample = rows.clip_outliers().sample(MAX_ROWS)
     X, y = torch.from_numpy(sample.X), torch.from_numpy(sample.Y[:, 0])
@@ -134,7 +134,7 @@ class _LogPosterior:
     """Negative log posterior density of log ℓ and the log variances, with its gradient."""
 
     def __init__(self, X: Tensor, y: Tensor, kernel: str, trend: str | None, lengthscale):
-        self.X, self.y, self.kernel = X, y, TASK_KERNELS[kernel](None).double().requires_grad_(False)
+        self.X, self.y, self.kernel = X, y, make_scalar_kernel(kernel).double().requires_grad_(False)
         self.kernel.lengthscale = 1.0
         d = X.shape[1]
         self.lengthscale = None if lengthscale is None else torch.as_tensor(lengthscale, dtype=torch.float64)
@@ -202,7 +202,7 @@ def estimate_gaussian_scales(inputs: Tensor, y: Tensor, weights: Tensor) -> Gaus
     return GaussianScales(float(signals[best]), float(signals[best] * NOISE_RATIOS[best]))
 
 
-@storable_part
+@storable_record
 @dataclass(frozen=True)
 class GaussianQuantiles:
     """Prior mean b(θ) = s Φ⁻¹(θ) of scale s ≥ 0."""
@@ -226,7 +226,7 @@ class GaussianQuantiles:
         return self.scale / math.sqrt(count) * normals @ directions
 
 
-@storable_part
+@storable_record
 class TrendFactor:
     """Rows of a factor φ_0 and of a polynomial: φ(x)ᵀφ(z) = s k_0(x, z) + l xᵀz/d + q (xᵀz/d)².
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.bootstrap import check_replicates, replicate_fits, replicate_weights
+from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights
 from ovkgp.estimators.common.task_options import InterceptFactor, input_factor, make_measure, task_factor, task_kernel
 from ovkgp.estimators.quantiles.kernel import (
     GaussianQuantiles,
@@ -32,7 +32,7 @@ from ovkgp.estimators.quantiles.kernel import (
 from ovkgp.estimators.quantiles.rows import LOSS_CLIP_IQRS, QuantileRows
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.inference.tasks.factors import Factor, LevelFactor, make_derivative_task_factor
+from ovkgp.inference.tasks.factors import DerivativeTaskFactor, Factor, LevelFactor
 from ovkgp.inference.tasks.noncrossing import METHODS, NonCrossing, solve_noncrossing
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolution, zero_offset
 from ovkgp.inference.tasks.sandwich import Sandwich, sandwich
@@ -76,7 +76,7 @@ def make_task_side(options, num_tasks: int, seed: int) -> TaskSide:
         if options.noncrossing in METHODS:
             nodes = measure.nodes.unsqueeze(-1)
             kernel = task_kernel(options.task_kernel, options.task_lengthscale, nodes, "task_kernel")
-            return TaskSide(measure, make_derivative_task_factor(kernel, measure.nodes))
+            return TaskSide(measure, DerivativeTaskFactor(kernel, measure.nodes))
         return TaskSide(
             measure, task_factor(measure.nodes, kernel=options.task_kernel, lengthscale=options.task_lengthscale)
         )
@@ -369,5 +369,5 @@ def fit_replicates(estimator, seed: int) -> np.ndarray:
             raise KeyboardInterrupt  # end all replicates, not only this one
         return found.weights.numpy()
 
-    weights = replicate_weights(model.rows.weights, check_replicates(estimator), seed)
+    weights = replicate_weights(model.rows.weights, estimator.num_replicates, seed)
     return np.stack(replicate_fits(fit, weights, estimator.verbose))

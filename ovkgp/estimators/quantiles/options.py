@@ -1,126 +1,76 @@
-"""Option checks of `InfiniteQuantileRegressor`."""
+"""Options of `InfiniteQuantileRegressor`: their allowed values, and combinations that are not supported."""
 
 from __future__ import annotations
 
-from numbers import Real
-
 import numpy as np
 from gpytorch.kernels import Kernel
+from sklearn.utils._param_validation import Hidden
 from torch.nn import Module
 
-from ovkgp.checks import check_integer, check_positive
-from ovkgp.estimators.common.bootstrap import check_replicates
-from ovkgp.estimators.common.options import check_option
-from ovkgp.estimators.common.task_options import (
-    MEASURES,
-    TASK_CONVENTIONS,
-    canonical_lam,
-    check_kernel,
-)
+from ovkgp.estimators.common.options import FRACTION, FRACTIONS, NONNEGATIVE, POSITIVE, POSITIVES, integer, one_of
+from ovkgp.estimators.common.task_options import TASK_CONSTRAINTS, TASK_CONVENTIONS
 from ovkgp.estimators.common.validation import as_array
 from ovkgp.estimators.quantiles.kernel import TRENDS, LearnedKernel
-from ovkgp.estimators.quantiles.model import is_auto
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.tasks.noncrossing import METHODS
 from ovkgp.losses import TaskMeasure
 
-COUPLINGS = ("infinite", "joint", "independent")
-LOSSES = ("pinball", "smoothed_pinball")
-NONCROSSING = ("rearrange", *METHODS)
-PRIOR_MEANS = ("gaussian", "zero")
-UNCERTAINTIES = ("sandwich", "bootstrap")
+QUANTILE_CONSTRAINTS = {
+    **TASK_CONSTRAINTS,
+    "lengthscale": [one_of("auto", "median"), POSITIVE, POSITIVES, Hidden(LearnedKernel)],
+    "trend": [one_of("auto", *TRENDS), None],
+    "lam": [one_of("auto"), POSITIVE],
+    "convention": [one_of(*TASK_CONVENTIONS)],
+    "coupling": [one_of("infinite", "joint", "independent")],
+    "levels": [FRACTION, FRACTIONS, None],
+    "num_tasks": [one_of("auto"), integer()],
+    "loss": [one_of("pinball", "smoothed_pinball")],
+    "kappa": [POSITIVE, None],
+    "noncrossing": [one_of("rearrange", *METHODS), None],
+    "lam_nc": [NONNEGATIVE],
+    "feature_extractor": [Module, None],
+    "extractor_epochs": [integer()],
+    "extractor_rate": [POSITIVE],
+    "uncertainty": [one_of("sandwich", "bootstrap")],
+    "prior_mean": [one_of("gaussian", "zero")],
+    "intercept": ["boolean"],
+    "tol": [POSITIVE],
+    "max_iter": [integer()],
+}
 
 
-def check_quantile_options(options) -> None:
-    """Check the options of an estimator and their combinations."""
-    _check_kernels(options)
+def check_combinations(options) -> None:
+    """Check the options that depend on others."""
     _check_trend(options)
-    _check_lam(options)
-    _check_tasks(options)
-    _check_loss(options)
-    _check_noncrossing(options)
-    check_option("prior_mean", options.prior_mean, PRIOR_MEANS)
-    check_option("uncertainty", options.uncertainty, UNCERTAINTIES)
-    check_replicates(options)
-    if options.num_frequencies is not None:
-        check_integer("num_frequencies", options.num_frequencies)
-    if options.feature_extractor is not None:
-        _check_extractor(options)
-    check_positive("tol", options.tol)
-    check_integer("max_iter", options.max_iter)
-
-
-def _check_kernels(options) -> None:
-    if not isinstance(options.lengthscale, LearnedKernel):
-        check_kernel(options, "kernel", also=("auto", "median"))
-    check_kernel(options, "task_kernel")
+    if options.levels is not None and options.coupling == "infinite":
+        raise OptionError(
+            'levels is not supported with coupling="infinite", which learns all levels. Omit levels or use coupling="joint" or "independent".'
+        )
+    if isinstance(options.measure, TaskMeasure):
+        check_levels(options.measure.nodes, "The nodes of measure")
+    if options.loss == "smoothed_pinball" and options.kappa is None:
+        raise OptionError("kappa must be a positive number with loss='smoothed_pinball', got None.")
+    if options.loss != "smoothed_pinball" and options.kappa is not None:
+        raise OptionError(f'kappa is not supported with loss={options.loss!r}. Omit kappa or use "smoothed_pinball".')
+    if options.noncrossing in METHODS and options.coupling != "infinite":
+        raise OptionError(
+            f'noncrossing={options.noncrossing!r} needs a continuum of levels and is not supported with coupling={options.coupling!r}. Use noncrossing="rearrange".'
+        )
+    if options.feature_extractor is not None and isinstance(options.lam, str):
+        raise OptionError(
+            'lam="auto" is not supported with a feature_extractor, since held-out rows would have trained the network. Set lam to a number or search for one with BayesSearchCV.'
+        )
 
 
 def _check_trend(options) -> None:
-    if options.trend is None or is_auto(options.trend):
+    if options.trend in (None, "auto"):
         return
-    check_option("trend", options.trend, ("auto", *TRENDS), "None")
     if isinstance(options.kernel, Kernel):
         raise OptionError("trend is not supported with a kernel object. Add a LinearKernel to the kernel.")
     if isinstance(options.lengthscale, LearnedKernel):
         raise OptionError("trend is not supported with a LearnedKernel, which includes its trend. Omit trend.")
     if options.feature_extractor is not None:
         raise OptionError("trend is not supported with a feature_extractor, which may learn one. Omit trend.")
-
-
-def _check_lam(options) -> None:
-    check_option("convention", options.convention, tuple(TASK_CONVENTIONS))
-    if not is_auto(options.lam):
-        canonical_lam(options)
-
-
-def _check_tasks(options) -> None:
-    check_option("coupling", options.coupling, COUPLINGS)
-    if options.levels is not None:
-        if options.coupling == "infinite":
-            raise OptionError(
-                'levels is not supported with coupling="infinite", which learns all levels. Omit levels or use coupling="joint" or "independent".'
-            )
-        check_levels(options.levels, "levels")
-    if not is_auto(options.num_tasks):
-        check_integer("num_tasks", options.num_tasks)
-    if isinstance(options.measure, TaskMeasure):
-        check_levels(options.measure.nodes, "The nodes of measure")
-    else:
-        check_option("measure", options.measure, MEASURES, "a TaskMeasure")
-
-
-def _check_loss(options) -> None:
-    check_option("loss", options.loss, LOSSES)
-    if options.loss == "smoothed_pinball":
-        check_positive("kappa", options.kappa)
-    elif options.kappa is not None:
-        raise OptionError(f'kappa is not supported with loss={options.loss!r}. Omit kappa or use "smoothed_pinball".')
-
-
-def _check_noncrossing(options) -> None:
-    if options.noncrossing is None:
-        return
-    check_option("noncrossing", options.noncrossing, NONCROSSING, "None")
-    if options.noncrossing in METHODS and options.coupling != "infinite":
-        raise OptionError(
-            f'noncrossing={options.noncrossing!r} needs a continuum of levels and is not supported with coupling={options.coupling!r}. Use noncrossing="rearrange".'
-        )
-    if isinstance(options.lam_nc, bool) or not isinstance(options.lam_nc, Real) or not 0 <= options.lam_nc < np.inf:
-        raise OptionError(f"lam_nc must be a nonnegative number, got {options.lam_nc!r}.")
-
-
-def _check_extractor(options) -> None:
-    if not isinstance(options.feature_extractor, Module):
-        raise OptionError(
-            f"feature_extractor must be a torch.nn.Module, got {type(options.feature_extractor).__name__}."
-        )
-    if isinstance(options.lam, str):
-        raise OptionError(
-            'lam="auto" is not supported with a feature_extractor, since held-out rows would have trained the network. Set lam to a number or search for one with BayesSearchCV.'
-        )
-    check_integer("extractor_epochs", options.extractor_epochs)
-    check_positive("extractor_rate", options.extractor_rate)
 
 
 def check_levels(levels, name: str = "quantiles") -> np.ndarray:

@@ -14,17 +14,27 @@ from dataclasses import replace
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor
 
 from ovkgp.checks import as_seed
 from ovkgp.criticism.predictive_distributions import PredictiveDistribution
-from ovkgp.estimators.common.base import INPUT_ATTRIBUTES
+from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, LENGTHSCALE, Estimator
+from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.numbers import format_number
 from ovkgp.estimators.common.options import restore_on_error
-from ovkgp.estimators.common.summary import Summary
-from ovkgp.estimators.common.validation import as_array, check_rows, input_table, output_names
+from ovkgp.estimators.common.prediction_columns import (
+    DEFAULT_INTERVAL_LEVEL,
+    DEFAULT_QUANTILES,
+    PredictionColumns,
+    PredictionRequest,
+    quantile_suffix,
+)
+from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize
+from ovkgp.estimators.common.task_options import canonical_lam, list_input_lengthscales
+from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, output_names
 from ovkgp.estimators.quantiles.conformal import CrossValidationFits, conformal_margin, fit_folds
 from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
@@ -42,7 +52,7 @@ from ovkgp.estimators.quantiles.model import (
     select_kernel,
     solve_quantiles,
 )
-from ovkgp.estimators.quantiles.options import canonical_lam, check_levels, check_quantile_options
+from ovkgp.estimators.quantiles.options import QUANTILE_CONSTRAINTS, check_combinations, check_levels
 from ovkgp.estimators.quantiles.posterior import QuantilePosterior
 from ovkgp.estimators.quantiles.rows import (
     NUM_FOLDS,
@@ -72,7 +82,7 @@ CACHED_ATTRIBUTES = ("_sandwich", "_replicates", "_posterior", "_cross_validatio
     *("fit_report_", "measure_", "_data", "_seed"),
     optional=("lam_path_", "_replicates", "_cross_validation_fits"),
 )
-class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
+class InfiniteQuantileRegressor(RegressorMixin, Estimator):
     """Quantile regression for a continuum of levels.
 
     Inputs and target are standardized internally; everything public is in original units.
@@ -185,6 +195,22 @@ class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
     True
     """
 
+    kind = "target"
+    description = Description(
+        "all conditional quantiles at once",
+        "The model is a function h of the input and the level: the quantile of y at any level τ between 0 and 1. A kernel between levels shares information among them. The loss is the pinball loss ρ, averaged over all levels.",
+        "h = argmin (1/n) Σ_i ∫ ρ_τ(y_i − h(x_i)(τ)) dτ + (λ/2) ‖h − b‖^2",
+    )
+    has_predictive = True
+    _parameter_constraints = QUANTILE_CONSTRAINTS
+    calibration_note = "predict_interval calibrates its intervals on held-out rows. To assess the quantiles themselves, give rows that were not used for the fit (X=, Y=, or --data)."
+    reported = (
+        ("lam_", "penalty λ"),
+        ("residual_scale_", "residual scale"),
+        ("kappa", "width of the smoothing κ"),
+        ("task_lengthscale", "lengthscale of the tasks"),
+    )
+
     def __init__(
         self,
         kernel="rbf",
@@ -243,6 +269,11 @@ class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    def check_options(self) -> None:
+        """Check the options and their combinations."""
+        super().check_options()
+        check_combinations(self)
+
     def fit(self, X, y, sample_weight=None) -> InfiniteQuantileRegressor:
         """Fit all quantiles of y given X.
 
@@ -261,7 +292,7 @@ class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
             Fitted estimator.
         """
         with restore_on_error(self):
-            check_quantile_options(self)
+            self.check_options()
             rows, seed = self._validate_data(X, y, sample_weight), as_seed(self.random_state)
             self.scaling_ = rows.scaling(scale_inputs=not isinstance(self.kernel, Kernel))
             rows = rows.scaled(self.scaling_)
@@ -517,9 +548,42 @@ class InfiniteQuantileRegressor(SavableMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         return self.scaling_.original(self._data.X, self._data.y[:, None])
 
-    def check_rows(self, X, y) -> tuple[np.ndarray, np.ndarray]:
-        """Return X (m, d) and Y (m, 1) as arrays, their columns checked against those of the fit."""
-        return check_rows(self, X, y)
+    @property
+    def learned_levels(self) -> np.ndarray | None:
+        """Levels of a finite coupling; None if all levels between 0 and 1 were learned."""
+        return None if self.coupling == "infinite" else finite_levels(self)
+
+    def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
+        """Predict quantiles and, unless only some levels were learned, a calibrated interval."""
+        request.reject_options("a quantile regressor", "latent", "costs")
+        (name,), learned = self.output_names_, self.learned_levels
+        default = DEFAULT_QUANTILES if learned is None else tuple(learned.tolist())
+        levels = default if request.quantiles is None else request.quantiles
+        curves = self.predict(X, quantiles=list(levels))
+        found = {f"{name}_{quantile_suffix(level)}": curves[:, j] for j, level in enumerate(levels)}
+        if learned is not None and request.level is None:
+            return found
+        lower, upper = self.predict_interval(X, request.level or DEFAULT_INTERVAL_LEVEL)
+        return found | {f"{name}_low": lower, f"{name}_high": upper}
+
+    def complete(self) -> None:
+        """Compute the fits that calibrate the intervals, so that a model file contains them."""
+        if self.learned_levels is None:
+            self.predict_interval(as_inputs(self, self.training_data()[0][:1]))
+
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List λ, residual scale and lengthscales."""
+        return [*super().list_parameters(), *list_input_lengthscales(self)]
+
+    def lengthscales(self) -> dict[str, np.ndarray]:
+        """Return the lengthscales (1, k) of the inputs in standardized units, if the kernel has any."""
+        return {} if self.lengthscale_ is None else {LENGTHSCALE: np.atleast_2d(self.lengthscale_)}
+
+    def _facts(self) -> dict[str, str | None]:
+        levels = f"all between 0 and 1, learned at {pluralize(len(self.measure_), 'node')}"
+        if (learned := self.learned_levels) is not None:
+            levels = f"{', '.join(map(format_number, learned.tolist()))} only ({self.coupling})"
+        return super()._facts() | {"Levels": levels}
 
     def predictive(self, X) -> PredictiveDistribution:
         """Return the uncalibrated distributions of `predict_distribution` at X (m, d)."""

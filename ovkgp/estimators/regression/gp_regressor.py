@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
+from gpytorch.kernels import Kernel
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
-from ovkgp.estimators.common.named_kernels import approximate, feature_kind
-from ovkgp.estimators.common.options import check_options, is_variational, reject_variational, restore_on_error
+from ovkgp.estimators.common.base import LENGTHSCALE, POSTERIOR_ATTRIBUTES, PosteriorRegressor
+from ovkgp.estimators.common.descriptions import (
+    NO_VARIANCE_FLOOR,
+    Description,
+    describe_gp,
+    list_likelihood_formulas,
+)
+from ovkgp.estimators.common.named_kernels import BASE_KERNEL, STRUCTURES, approximate, feature_kind
+from ovkgp.estimators.common.options import (
+    LIKELIHOOD,
+    POSITIVE,
+    RANDOM_STATE,
+    VERBOSE,
+    check_likelihood,
+    integer,
+    is_variational,
+    one_of,
+    reject_variational,
+    restore_on_error,
+)
 from ovkgp.estimators.common.scaling import Moments
 from ovkgp.estimators.common.streaming import (
     SAMPLE_ROWS,
@@ -25,9 +45,15 @@ from ovkgp.estimators.common.streaming import (
     shown_parts,
     store_columns,
 )
-from ovkgp.estimators.common.summary import Summary, name_hyperparameters_on_failure, summarize
+from ovkgp.estimators.common.summary import (
+    Hyperparameter,
+    Summary,
+    hyperparameter_table,
+    summarize,
+)
 from ovkgp.estimators.common.validation import entry_values, input_table, warn_about_constants
 from ovkgp.estimators.regression.hyperparameters import (
+    SAMPLED,
     check_sampling,
     draw_hyperparameters,
     export,
@@ -36,16 +62,17 @@ from ovkgp.estimators.regression.hyperparameters import (
     reject_sampling,
     supports_partial_fit,
 )
-from ovkgp.estimators.regression.training import MODEL_BUILDER, RegressorTrainer, Table
+from ovkgp.estimators.regression.training import MODEL_BUILDER, RegressorTrainer, Table, name_hyperparameters_on_failure
 from ovkgp.estimators.regression.variational import VariationalTrainer
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import FitWarning, OptionError
+from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce
 
 
 @storable(
     *(*POSTERIOR_ATTRIBUTES, "approximation_", "fit_report_", "_num_observed"),
-    optional=("candidates_", "statistics_", "draws_"),
+    optional=("candidates_", "draws_"),
     builder=MODEL_BUILDER,
     finish=lambda estimator: estimator._report(),
 )
@@ -60,7 +87,7 @@ class GPRegressor(PosteriorRegressor):
     kernel : {"auto", "independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"} or Kernel, default="auto"
         Structure of the kernel. "auto" selects "independent" or "decomposable" (ICM) by evidence; "lmc" is a sum of
         `rank` decomposable kernels; the last three are for vector fields. A kernel object is copied.
-    base_kernel : {"matern52", "matern32", "matern12", "rbf", "rq"} or Kernel, default="matern52"
+    base_kernel : {"matern52", "matern32", "matern12", "rbf", "rq", "laplace"} or Kernel, default="matern52"
         Scalar kernel of the named structures. The inputs of a kernel object are not scaled.
     rank : int, default=2
         Rank of the output matrix if `kernel="decomposable"`; number of components if `kernel="lmc"` (at least 2).
@@ -148,6 +175,29 @@ class GPRegressor(PosteriorRegressor):
     >>> bool(lower[0] < 7 < upper[0]), bool(lower[0] == round(lower[0]))
     (True, True)
     """
+
+    description = Description(
+        "Gaussian-process regression",
+        "The outputs are observations of an unknown function f with a Gaussian-process prior. Predictions are its posterior given the data, with their uncertainty.",
+        "f ~ GP(m, K)",
+    )
+    has_trained_hyperparameters = True
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "kernel": [one_of("auto", *STRUCTURES), Kernel],
+        "base_kernel": BASE_KERNEL,
+        "rank": [integer()],
+        "approximation": [one_of("auto", "exact", "orff", "nystrom", "variational")],
+        "num_frequencies": [one_of("auto"), integer()],
+        "noise": [one_of("shared", "per_output", "full"), POSITIVE, "array-like"],
+        "hyperparameters": [one_of("fixed", "evidence", *SAMPLED)],
+        "likelihood": LIKELIHOOD,
+        "training_rows": [integer(), None],
+        "variance": [one_of(*VARIANCES)],
+        "random_state": RANDOM_STATE,
+        "verbose": VERBOSE,
+        "distributed": ["boolean"],
+        "sampling": [dict, None],
+    }
 
     def __init__(
         self,
@@ -303,8 +353,14 @@ class GPRegressor(PosteriorRegressor):
             self.statistics_ = accumulate_rows(self.gp_, self.scaling_, chunks, ranks, self.verbose, found=found)
             self._condition_on_statistics()
 
+    def check_options(self) -> None:
+        """Check the options, and their combinations with the likelihood and the sampler."""
+        super().check_options()
+        check_likelihood(self)
+        check_sampling(self)
+
     def _check_stream(self, noise) -> None:
-        check_options(self)
+        self.check_options()
         reject_variational(self, "a stream")
         if is_sampled(self):
             reject_sampling(self, "a stream")
@@ -325,8 +381,7 @@ class GPRegressor(PosteriorRegressor):
 
     def _prepare(self, X, Y, noise) -> Table:
         """Check options and data, and reset the last fit."""
-        check_options(self)
-        check_sampling(self)
+        self.check_options()
         X, Y = self._enter(X, Y)
         warn_about_constants(self, Y)
         return Table(X, Y, entry_values(noise, Y, "noise"))
@@ -362,12 +417,12 @@ class GPRegressor(PosteriorRegressor):
         moments: tuple[Moments, Moments] | None = None,
         ranks: Ranks | None = None,
     ) -> RegressorTrainer:
-        ranks = ranks or Ranks.single_process()
         # A resumed training must find the same rows and the same frequencies.
         seed = as_seed(0 if checkpoint is not None and self.random_state is None else self.random_state)
         kind = VariationalTrainer if is_variational(self) else RegressorTrainer
         learner = kind(self, table, seed, checkpoint, moments)
-        learned = ranks.run_on_first(lambda: learner.learn(features), "training")
+        train = partial(learner.learn, features)
+        learned = train() if ranks is None else ranks.run_on_first(train, "training")
         self.kernel_, self.scaling_, self.approximation_ = learned.kernel, learned.scaling, learned.approximation
         self.gp_, self.fit_report_ = learned.gp, learned.report
         if learned.candidates is not None:
@@ -427,6 +482,56 @@ class GPRegressor(PosteriorRegressor):
         """Return a text with the structure, evidence and hyperparameters in original units, and notes on problems."""
         check_is_fitted(self, "posterior_")
         return summarize(self)
+
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List the hyperparameters in original units."""
+        return hyperparameter_table(self)
+
+    @property
+    def hyperparameter_draws(self):
+        """Sampled hyperparameters, `draws_`; None if they were not sampled."""
+        return getattr(self, "draws_", None)
+
+    def lengthscales(self) -> dict[str, np.ndarray]:
+        """Return lengthscales (S, k) in standardized units by name; S is 1 unless they were sampled."""
+        if (draws := self.hyperparameter_draws) is None:
+            return super().lengthscales()
+        group = draws["posterior"]
+        names = [name for name in group.data_vars if str(name).rpartition(".")[2] == LENGTHSCALE]
+        found = {str(name): group[name].transpose("chain", "draw", ...).values for name in names}
+        return {name: values.reshape(values.shape[0] * values.shape[1], -1) for name, values in found.items()}
+
+    @classmethod
+    def has_checkpoints(cls, options: Mapping[str, Any]) -> bool:
+        """Whether a fit with these options maximizes an evidence, and stores its progress in a file."""
+        may_be_gaussian = options.get("likelihood", "gaussian") in ("gaussian", "by_values")
+        has_evidence = options.get("approximation") != "variational"  # which maximizes a bound
+        return may_be_gaussian and has_evidence and options.get("hyperparameters") != "fixed"
+
+    @classmethod
+    def reason_not_streamable(cls, options: Mapping[str, Any]) -> str | None:
+        """Return why a fit with these options needs all rows in memory; None if it supports `fit_stream`."""
+        if options.get("approximation", "auto") in ("exact", "variational"):
+            return "chunks need a feature map, such as --set approximation=orff"
+        if options.get("likelihood", "gaussian") != "gaussian":
+            return "chunks need a Gaussian likelihood"
+        if options.get("hyperparameters", "evidence") not in ("evidence", "fixed"):
+            return "sampling hyperparameters needs all rows, unlike --set hyperparameters=evidence"
+        return None
+
+    def _facts(self) -> dict[str, str | None]:
+        return super()._facts() | describe_gp(self)
+
+    def _about(self) -> dict[str, Any]:
+        has_floor = self.approximation_ not in ("orff", "nystrom") or self.variance != "features"
+        is_trained = self.noise_ is not None and isinstance(self.noise, str) and self.hyperparameters != "fixed"
+        return super()._about() | {
+            "trained_noise": np.diag(self.noise_) if is_trained else None,
+            "formulas": list_likelihood_formulas(self),
+            "warnings": () if has_floor else (NO_VARIANCE_FLOOR,),
+            "num_observed": self._num_observed,
+            "num_entries": int(np.sum(self._num_observed)),
+        }
 
     def to_arviz(self, X=None, Y=None, noise=None):
         """Return the hyperparameters as an ArviZ object, in original units.

@@ -6,14 +6,13 @@ density of an entry of output a is shifted by −log s_a.
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ovkgp.checks import check_integer
-from ovkgp.estimators.common.options import reject_variational
+from ovkgp.checks import suggest_name
+from ovkgp.estimators.common.options import FRACTION, check_constraints, integer, one_of, reject_variational
 from ovkgp.estimators.common.scaling import units_of, values_in_units
 from ovkgp.estimators.common.summary import ColumnNames, axis_names, split_output
 from ovkgp.estimators.common.validation import Table, entry_values, input_table
@@ -35,9 +34,19 @@ from ovkgp.inference.training.log_posterior import named_values
 
 SAMPLED = ("laplace", "svi", "nuts")  # values of `hyperparameters` that sample
 MIXTURE_DRAWS = 50  # default number of draws that predictions average over
-
-RESERVED_OPTIONS = ("noise", "input_names", "output_names", "random_state", "verbose")
-"""Options of the sampler that a regressor sets."""
+SAMPLING_CONSTRAINTS = {
+    "draws": [integer()],
+    "tune": [integer()],
+    "chains": [integer()],
+    "guide": [one_of("normal", "multivariate", "low_rank")],
+    "batch_size": [integer(), None],
+    "target_accept": [FRACTION],
+    "prior_draws": [integer(0)],
+    "log_likelihood": [one_of("auto"), "boolean"],
+    "posterior_predictive": [one_of("auto"), "boolean"],
+    "max_draws": [integer()],
+}
+"""Entries of the option `sampling`: options of the sampler that a regressor does not set, and "max_draws"."""
 
 
 def is_sampled(estimator) -> bool:
@@ -54,12 +63,12 @@ def check_sampling(estimator) -> None:
         raise OptionError(
             f"sampling is not supported with hyperparameters={estimator.hyperparameters!r}. Use one of {names}, or sampling=None."
         )
-    if not isinstance(estimator.sampling, dict):
-        raise OptionError(f'sampling must be a dict such as {{"draws": 500}}, got {estimator.sampling!r}.')
-    allowed = ("max_draws", *sampler_options())
-    if unknown := [name for name in estimator.sampling if name not in allowed]:
-        raise OptionError(f"sampling must have options among {', '.join(allowed)}, got {unknown[0]!r}.")
-    mixture_draws(estimator)
+    if unknown := [name for name in estimator.sampling if name not in SAMPLING_CONSTRAINTS]:
+        suggestion = suggest_name(unknown[0], SAMPLING_CONSTRAINTS)
+        raise OptionError(
+            f"sampling must have options among {', '.join(SAMPLING_CONSTRAINTS)}, got {unknown[0]!r}{suggestion}."
+        )
+    check_constraints(estimator.sampling, SAMPLING_CONSTRAINTS)
 
 
 def reject_sampling(estimator, doing: str) -> None:
@@ -78,15 +87,9 @@ def supports_partial_fit(estimator) -> bool:
     return True
 
 
-def sampler_options() -> tuple[str, ...]:
-    """Return the names of the options that `sampling` may have."""
-    parameters = inspect.signature(sample_hyperparameters).parameters.values()
-    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in RESERVED_OPTIONS)
-
-
 def mixture_draws(estimator) -> int:
     """Return the number of draws that predictions average over."""
-    return check_integer("max_draws", (estimator.sampling or {}).get("max_draws", MIXTURE_DRAWS))
+    return (estimator.sampling or {}).get("max_draws", MIXTURE_DRAWS)
 
 
 def draw_hyperparameters(estimator, gp: OperatorValuedGP, rows: Table, seed: int):

@@ -6,6 +6,8 @@ without Kronecker structure), they are trained with the exact kernel on fewer ro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,10 +25,10 @@ from ovkgp.estimators.common.named_kernels import (
     shares_scale,
 )
 from ovkgp.estimators.common.scaling import Moments, Scaling
-from ovkgp.estimators.common.summary import name_hyperparameters_on_failure
+from ovkgp.estimators.common.summary import format_values
 from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.storage.models import ModelBuilder
-from ovkgp.exceptions import InputError
+from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.features import FeatureMap
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference import FitReport, OperatorValuedGP, VariationalGP
@@ -79,8 +81,10 @@ class RegressorTrainer:
         name, trained = self._structure()
         kernel = self._kernel(name)
         scaling = self._scaling(kernel)
-        kind = feature_kind(options.approximation, kernel)
-        kind = kind if features else choose_approximation(options.approximation, kernel, table.Y, table.noise)
+        if features:
+            kind = feature_kind(options.approximation, kernel)
+        else:
+            kind = choose_approximation(options.approximation, kernel, table.Y, table.noise)
         rows = table.some_rows(options.training_rows, self.seed)
         X = scaling.inputs(rows.X)
         gp = regressor_gp(options, kernel, scaling, approximate(kernel, kind, X, options.num_frequencies, self.seed))
@@ -164,6 +168,18 @@ class RegressorTrainer:
         if name == "given":
             return given_kernel(options.kernel, p).double()
         return make_named_kernel(name, options.base_kernel, options.rank, d, p).double()
+
+
+@contextmanager
+def name_hyperparameters_on_failure(estimator, structure: str, scaling: Scaling) -> Iterator[None]:
+    """Give the hyperparameters in the message of a failed factorization with column names and in original units."""
+    try:
+        yield
+    except FactorizationError as error:
+        if error.hyperparameters is None:
+            raise
+        listed = format_values(error.hyperparameters, estimator, structure, scaling)
+        raise FactorizationError(f"{error.problem} The hyperparameters were {listed}.") from error
 
 
 def scaling_of(

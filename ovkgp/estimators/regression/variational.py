@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ovkgp.estimators.common.named_kernels import num_features
 from ovkgp.estimators.common.scaling import Scaling
-from ovkgp.estimators.common.summary import name_hyperparameters_on_failure
 from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.regression.training import (
     FINAL_TOLERANCE,
     Learned,
     RegressorTrainer,
+    name_hyperparameters_on_failure,
     register_priors,
     scaled_noise,
     scaling_of,

@@ -12,18 +12,34 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import check_integer, check_positive
 from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
-from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel, scale_kernel, usable_scale
-from ovkgp.estimators.common.options import check_convention, check_lam, check_option, noise_of, restore_on_error
+from ovkgp.estimators.common.named_kernels import (
+    RIDGE_KERNEL_CONSTRAINTS,
+    check_base,
+    ridge_kernel,
+    scale_kernel,
+    usable_scale,
+)
+from ovkgp.estimators.common.options import (
+    CONVENTIONS,
+    LAM,
+    POSITIVE,
+    VERBOSE,
+    check_lam,
+    integer,
+    noise_of,
+    one_of,
+    restore_on_error,
+)
 from ovkgp.estimators.common.scaling import Scaling, points
+from ovkgp.estimators.common.summary import Hyperparameter, list_gp_parameters
 from ovkgp.estimators.common.validation import WeightedData, apply_weights, as_array, input_table, numbers
 from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.estimators.storage.values import storable_record
@@ -80,12 +96,28 @@ class RowPredictions(NamedTuple):
         return cls(scaling.mean(found.mean), scaling.std(found.std), found.log_density.numpy())
 
 
-SELECTIONS = ("loo", "evidence")
-SCALES = ("given", "evidence")
+SOLVER_CONSTRAINTS = {
+    "solver": [one_of(*SOLVERS)],
+    "selection": [one_of("loo", "evidence")],
+    "tolerance": [POSITIVE],
+    "max_iter": [integer(), None],
+}
+"""Options of the ridge estimators that use `solve_ridge`."""
 
 
 class RidgeEstimator(PosteriorRegressor):
     """Base class of `OVKRidge`, `ORFFRidge` and `ManifoldRidge`."""
+
+    reported = (("lam_", "penalty λ"), ("scale_", "scale of prior and noise s²"))
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **RIDGE_KERNEL_CONSTRAINTS,
+        "lam": LAM,
+        "convention": [one_of(*CONVENTIONS)],
+        "output_metric": ["array-like", None],
+        "fit_intercept": ["boolean"],
+        "scale": [one_of("given", "evidence")],
+        "verbose": VERBOSE,
+    }
 
     def fit(self, X, y, sample_weight=None) -> RidgeEstimator:
         """Fit the model.
@@ -106,7 +138,7 @@ class RidgeEstimator(PosteriorRegressor):
             Fitted estimator.
         """
         with restore_on_error(self):
-            self._check_options()
+            self.check_options()
             table = self._first(X, y, sample_weight)
             self._begin(table.X, table.Y, table.mean())
             self._select_lam(table)
@@ -233,6 +265,13 @@ class RidgeEstimator(PosteriorRegressor):
         data = self._data(table)
         return RowPredictions.of(rows_left_out(self.gp_, *data), self.scaling_)
 
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List λ, scale, noise and the parameters of the kernel."""
+        return [*super().list_parameters(), *list_gp_parameters(self, self._noise_now)]
+
+    def _about(self) -> dict:
+        return super()._about() | {"num_entries": int(self._counts[1])}
+
     def _first(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
         """Check the data of a new model, in which every output must be observed."""
         table = self._checked(apply_weights(*self._enter(X, Y), sample_weight), simplify)
@@ -254,11 +293,10 @@ class RidgeEstimator(PosteriorRegressor):
             raise OptionError("sample_weight of entries is not supported with an output_metric. Remove one of them.")
         return table
 
-    def _check_options(self) -> None:
-        check_convention(self.convention)
-        check_lam(self.lam)
+    def check_options(self) -> None:
+        """Check the options and their combinations."""
+        super().check_options()
         check_base(self)
-        check_option("scale", self.scale, SCALES)
 
     def _metric(self) -> np.ndarray | None:
         """Return Σ (p, p) of the loss (y − f)ᵀ Σ⁻¹ (y − f)."""
@@ -268,15 +306,6 @@ class RidgeEstimator(PosteriorRegressor):
         if metric.shape not in ((p,), (p, p)):
             raise InputError(f"output_metric has shape {metric.shape}, expected ({p},) or ({p}, {p}).")
         return metric
-
-
-def check_solver(estimator) -> None:
-    """Check the options `solver`, `selection`, `tolerance` and `max_iter`."""
-    check_option("solver", estimator.solver, SOLVERS)
-    check_option("selection", estimator.selection, SELECTIONS)
-    check_positive("tolerance", estimator.tolerance)
-    if estimator.max_iter is not None:
-        check_integer("max_iter", estimator.max_iter)
 
 
 def middle(noises: np.ndarray) -> float:

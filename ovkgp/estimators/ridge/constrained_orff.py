@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,10 +12,11 @@ from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import as_seed, check_integer, check_positive
+from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import TableRegressor
-from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel
-from ovkgp.estimators.common.options import restore_on_error
+from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.named_kernels import RIDGE_KERNEL_CONSTRAINTS, check_base, ridge_kernel
+from ovkgp.estimators.common.options import POSITIVE, RANDOM_STATE, VERBOSE, integer, restore_on_error
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF
@@ -99,6 +101,22 @@ class ConstrainedORFF(TableRegressor):
     True
     """
 
+    description = Description(
+        "random features with bounded weights",
+        "Least squares on random features whose weights are constrained to a ball for each frequency. There is no posterior, and so no standard deviation.",
+        "min Σ_i ‖Φ(x_i)θ − y_i‖^2/(2n)   subject to ‖θ_j‖ ≤ M/√D",
+    )
+    reported = (("radius", "radius M of the weights"), ("weight_radius_", "radius of each frequency"))
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **RIDGE_KERNEL_CONSTRAINTS,
+        "radius": [POSITIVE],
+        "num_frequencies": [integer()],
+        "tolerance": [POSITIVE],
+        "max_iter": [integer()],
+        "random_state": RANDOM_STATE,
+        "verbose": VERBOSE,
+    }
+
     def __init__(
         self,
         kernel="auto",
@@ -127,7 +145,7 @@ class ConstrainedORFF(TableRegressor):
     def fit(self, X, y) -> ConstrainedORFF:
         """Fit the model to X (n, d) and y (n, p) or (n,), NaN where an output is missing."""
         with restore_on_error(self):
-            self._check_options()
+            self.check_options()
             X, Y = (table.astype(np.float64) for table in self._enter(X, y))
             self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
             kernel, seed = ridge_kernel(self, X, Y), as_seed(self.random_state)
@@ -224,9 +242,7 @@ class ConstrainedORFF(TableRegressor):
             delta=delta,
         )
 
-    def _check_options(self) -> None:
-        for name in ("radius", "tolerance"):
-            check_positive(name, getattr(self, name))
-        check_integer("num_frequencies", self.num_frequencies)
-        check_integer("max_iter", self.max_iter)
+    def check_options(self) -> None:
+        """Check the options and their combinations."""
+        super().check_options()
         check_base(self)

@@ -8,27 +8,25 @@ nλ, for n labeled rows (ID-7). Its standard deviation shrinks along the manifol
 
 from __future__ import annotations
 
-from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 from gpytorch.kernels import Kernel
-from scipy.sparse import issparse
 from torch import Tensor
 
 from ovkgp.checks import as_seed
+from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel, scale_kernel
-from ovkgp.estimators.common.options import check_lam, check_option
+from ovkgp.estimators.common.options import NONNEGATIVE, POSITIVE, RANDOM_STATE, Rule, check_lam, integer, one_of
 from ovkgp.estimators.common.validation import WeightedData
 from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RidgeEstimator, RidgePath, rebuild_ridge_kernel
 from ovkgp.estimators.storage.kernels import blank_penalty
 from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.estimators.storage.storage import storable
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import OptionError
 from ovkgp.features import FeatureMap, ManifoldFeatures
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.kernels import ManifoldKernel, cluster_laplacian, neighbor_laplacian
-
-MANIFOLDS = ("neighbors", "clusters")
 
 
 def _rebuild_kernel(estimator, values: dict[str, Tensor], scale: float) -> Kernel:
@@ -92,6 +90,31 @@ class ManifoldRidge(RidgeEstimator):
     True
     """
 
+    description = Description(
+        "ridge regression on a manifold",
+        "Few rows are labeled; the unlabeled rows define the manifold penalty. In addition to the norm of the function, its changes between neighboring rows are penalized, so that labels propagate along the shape of the data.",
+        "f = argmin Σ_{labeled} ‖y_i − f(x_i)‖^2/(2n) + (λ/2) ‖f‖_K^2 + (λ_M/2) Σ_{ij} ⟨f(x_i), M_{ij} f(x_j)⟩",
+    )
+    reported = (
+        ("lam_", "penalty λ"),
+        ("lam_manifold", "penalty on the manifold λ_M"),
+        ("scale_", "scale of prior and noise s²"),
+    )
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **RidgeEstimator._parameter_constraints,
+        "lam": [POSITIVE],
+        "lam_manifold": [NONNEGATIVE],
+        "manifold": [
+            one_of("neighbors", "clusters"),
+            Rule("a matrix (n, n)", lambda value: len(value.shape) == 2 if hasattr(value, "shape") else False),
+        ],
+        "num_neighbors": [integer()],
+        "num_clusters": [integer()],
+        "num_frequencies": [integer(), None],
+        "random_state": RANDOM_STATE,
+        "variance": [one_of(*VARIANCES)],
+    }
+
     def __init__(
         self,
         kernel="auto",
@@ -149,7 +172,7 @@ class ManifoldRidge(RidgeEstimator):
 
     @property
     def _strength(self) -> float:
-        return float(self.lam_manifold / check_lam(self.lam)[0])
+        return float(self.lam_manifold / self.lam)
 
     def _penalty(self, X: np.ndarray):
         if not isinstance(self.manifold, str):
@@ -172,21 +195,6 @@ class ManifoldRidge(RidgeEstimator):
 
     def _solve(self, table: WeightedData) -> None:
         X, Y, noise = self._data(table)
+        if self.gp_.features is not None:  # a model file holds the statistics
+            X, Y, noise = self.gp_.statistics(X, Y, noise), None, None
         self.posterior_ = self.gp_.condition(X, Y, noise=noise, variance=self.variance)
-
-    def _check_options(self) -> None:
-        super()._check_options()
-        check_option("variance", self.variance, VARIANCES)
-        if len(check_lam(self.lam)) > 1:
-            raise OptionError(
-                f"lam must be one number, since the kernel depends on it, got {self.lam!r}. Fit with each and compare leave_one_out(X, y) or posterior_.log_evidence."
-            )
-        is_number = isinstance(self.lam_manifold, Real) and not isinstance(self.lam_manifold, bool)
-        if not is_number or not 0 <= self.lam_manifold < np.inf:
-            raise InputError(f"lam_manifold must be a nonnegative number, got {self.lam_manifold!r}.")
-        if isinstance(self.manifold, str):
-            check_option("manifold", self.manifold, MANIFOLDS)
-        elif not (issparse(self.manifold) or hasattr(self.manifold, "shape")):
-            raise OptionError(
-                f"manifold must be one of {', '.join(map(repr, MANIFOLDS))} or a matrix (n, n), got {self.manifold!r}."
-            )

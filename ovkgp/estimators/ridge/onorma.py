@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 from gpytorch.kernels import Kernel
 from tqdm import tqdm
 
-from ovkgp.checks import as_seed, check_integer
+from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import PosteriorRegressor
-from ovkgp.estimators.common.named_kernels import check_base, ridge_kernel
-from ovkgp.estimators.common.options import check_lam, check_option, noise_of, restore_on_error
+from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.named_kernels import RIDGE_KERNEL_CONSTRAINTS, check_base, ridge_kernel
+from ovkgp.estimators.common.options import (
+    POSITIVE,
+    RANDOM_STATE,
+    VERBOSE,
+    integer,
+    noise_of,
+    number,
+    one_of,
+    restore_on_error,
+)
 from ovkgp.estimators.common.scaling import Scaling
+from ovkgp.estimators.common.summary import Hyperparameter, list_gp_parameters
 from ovkgp.estimators.common.validation import input_table
-from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.exceptions import FitWarning
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.ridge.online import Expansion, OnlineGradient, OnlinePosterior
 
-LEARNING_RATES = ("constant", "invscaling")
+STEP = number("a positive number of at most 1", lambda value: 0 < value <= 1)
 
 
 class ONORMA(PosteriorRegressor):
@@ -89,6 +100,26 @@ class ONORMA(PosteriorRegressor):
     True
     """
 
+    description = Description(
+        "online regression with an operator-valued kernel",
+        "The function is learned row by row with stochastic gradients and bounded memory. Standard deviations are conditional on the stored points only, and so are upper bounds.",
+        "f ← (1 − ηλ) f − η K(·, x)(f(x) − y)",
+    )
+    reported = (("lam", "penalty λ"),)
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **RIDGE_KERNEL_CONSTRAINTS,
+        "lam": [POSITIVE],
+        "learning_rate": [one_of("constant", "invscaling")],
+        "eta0": [STEP],
+        "power_t": [STEP],
+        "budget": [integer()],
+        "average": ["boolean"],
+        "n_epochs": [integer()],
+        "shuffle": ["boolean"],
+        "random_state": RANDOM_STATE,
+        "verbose": VERBOSE,
+    }
+
     def __init__(
         self,
         kernel="auto",
@@ -129,7 +160,7 @@ class ONORMA(PosteriorRegressor):
         with restore_on_error(self):
             X, Y, expansion = self._begin(X, y)
             rng = np.random.default_rng(as_seed(self.random_state)) if self.shuffle else None
-            self._learn(expansion, X, Y, 0, check_integer("n_epochs", self.n_epochs), rng)
+            self._learn(expansion, X, Y, 0, self.n_epochs, rng)
         return self
 
     def partial_fit(self, X, y) -> ONORMA:
@@ -139,7 +170,7 @@ class ONORMA(PosteriorRegressor):
                 X, Y, expansion = self._begin(X, y)
                 self._learn(expansion, X, Y, 0)
             else:
-                self._check_options()
+                self.check_options()
                 X = input_table(self, X, reset=False).astype(np.float64)
                 Y = self._outputs(y, X).astype(np.float64)
                 self._learn(self.posterior_.expansion, X, Y, self.num_rows_)
@@ -147,7 +178,7 @@ class ONORMA(PosteriorRegressor):
 
     def _begin(self, X, Y) -> tuple[np.ndarray, np.ndarray, Expansion]:
         """Check the data, and return f = 0 in the space of their kernel."""
-        self._check_options()
+        self.check_options()
         X, Y = (table.astype(np.float64) for table in self._enter(X, Y))
         self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
         self.scaling_ = Scaling.none(X.shape[1], Y.shape[1])
@@ -188,6 +219,14 @@ class ONORMA(PosteriorRegressor):
         self.gp_ = OperatorValuedGP(self.gp_.kernel, mean="zero", noise=self.noise_).requires_grad_(False)
         self.posterior_ = OnlinePosterior(self.gp_, expansion, bool(self.average))
 
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List λ, noise and the parameters of the kernel."""
+        return [*super().list_parameters(), *list_gp_parameters(self, self.noise_)]
+
+    def _about(self) -> dict:
+        truncated = "The budget truncated the expansion of the online learner. Increase budget to keep more terms."
+        return super()._about() | {"warnings": (truncated,) if self.truncation_error_ > 0 else ()}
+
     @property
     def support_(self) -> np.ndarray:
         """Points (m, d) of the expansion."""
@@ -198,21 +237,10 @@ class ONORMA(PosteriorRegressor):
         """Coefficients (m, p) of the expansion."""
         return self.posterior_.coefficients.numpy()
 
-    def _check_options(self) -> None:
-        if check_lam(self.lam).size != 1 or not isinstance(self.lam, Real):
-            raise InputError(
-                f"lam must be one positive number, got {self.lam!r}. Use OVKRidge or a grid search to select it."
-            )
-        check_option("learning_rate", self.learning_rate, LEARNING_RATES)
-        for name in ("eta0", "power_t"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value <= 1:
-                raise OptionError(
-                    f'{name} must be positive and at most 1, got {value!r}. Use learning_rate="constant" for constant steps.'
-                )
+    def check_options(self) -> None:
+        """Check the options and their combinations."""
+        super().check_options()
         check_base(self)
-        check_integer("budget", self.budget)
-        check_integer("n_epochs", self.n_epochs)
 
 
 def _chunks(num_rows: int, num_epochs: int, size: int, rng: np.random.Generator | None) -> Iterator[np.ndarray]:

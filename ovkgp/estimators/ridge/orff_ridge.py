@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 from gpytorch.kernels import Kernel
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.checks import as_seed, check_integer
+from ovkgp.checks import as_seed
+from ovkgp.estimators.common.descriptions import NO_VARIANCE_FLOOR, Description
 from ovkgp.estimators.common.named_kernels import random_features, usable_scale
-from ovkgp.estimators.common.options import check_lam, check_option, restore_on_error
+from ovkgp.estimators.common.options import POSITIVE, RANDOM_STATE, check_lam, integer, one_of, restore_on_error
 from ovkgp.estimators.common.streaming import (
     SAMPLE_ROWS,
     StreamScan,
@@ -29,7 +31,14 @@ from ovkgp.estimators.common.streaming import (
     store_columns,
 )
 from ovkgp.estimators.common.validation import Table, WeightedData
-from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER, RidgeEstimator, RidgePath, check_solver, middle
+from ovkgp.estimators.ridge.base import (
+    RIDGE_ATTRIBUTES,
+    RIDGE_BUILDER,
+    SOLVER_CONSTRAINTS,
+    RidgeEstimator,
+    RidgePath,
+    middle,
+)
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF
@@ -59,7 +68,7 @@ def _has_statistics(estimator: ORFFRidge) -> bool:
     raise AttributeError(f'partial_fit requires solver="auto", got {estimator.solver!r}.')
 
 
-@storable(*RIDGE_ATTRIBUTES, "_seed", optional=("path_", "scale_", "statistics_"), builder=RIDGE_BUILDER)
+@storable(*RIDGE_ATTRIBUTES, "_seed", optional=("path_", "scale_"), builder=RIDGE_BUILDER)
 class ORFFRidge(RidgeEstimator):
     """Ridge regression on random Fourier features of an operator-valued kernel, for any number of rows (BT-71).
 
@@ -120,6 +129,24 @@ class ORFFRidge(RidgeEstimator):
     >>> halves.partial_fit(X[:200], Y[:200]).partial_fit(X[200:], Y[200:]).predict(X[:3]).shape
     (3, 2)
     """
+
+    description = Description(
+        "ridge regression on random features",
+        "The kernel is approximated by random Fourier features Φ. The fit minimizes squared errors plus a penalty on the weights θ of the features. It is the posterior mean of a Gaussian process with noise σ². Nothing is trained: λ was given, or selected among several values.",
+        "f(x) = Φ(x) θ,   θ = argmin ‖y − Φθ‖^2/(2σ^2) + ‖θ‖^2/2",
+    )
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **RidgeEstimator._parameter_constraints,
+        **SOLVER_CONSTRAINTS,
+        "num_frequencies": [integer()],
+        "random_state": RANDOM_STATE,
+        "variance": [one_of(*VARIANCES)],
+        "block_size": [integer(), None],
+        "batch_size": [integer(), None],
+        "learning_rate": [POSITIVE, callable],
+        "preconditioned": ["boolean"],
+        "distributed": ["boolean"],
+    }
 
     def __init__(
         self,
@@ -345,6 +372,14 @@ class ORFFRidge(RidgeEstimator):
             raise OptionError('scale="evidence" is not supported with independent outputs. Use scale="given".')
         return posterior.system
 
+    @classmethod
+    def reason_not_streamable(cls, options) -> str | None:
+        """Return why a fit with these options needs all rows in memory; None if it supports `fit_stream`."""
+        return None if options.get("solver", "auto") == "auto" else "only solver=auto can be fitted in chunks"
+
+    def _about(self) -> dict:
+        return super()._about() | {"warnings": (NO_VARIANCE_FLOOR,) if self.variance == "features" else ()}
+
     def primal_dual_residual(self, X, y, sample_weight=None) -> float:
         """Compute ‖Σ_i Φ(x_i)ᵀ u_i − θ̂‖ / ‖θ̂‖ for the fitted data, with u the dual solution (K̃ + N) u = y (BT-69).
 
@@ -363,17 +398,8 @@ class ORFFRidge(RidgeEstimator):
         table = self._again(X, y, sample_weight)
         return primal_dual_residual(self.gp_, *self._data(table)).relative
 
-    def _check_options(self) -> None:
-        super()._check_options()
-        check_solver(self)
-        check_integer("num_frequencies", self.num_frequencies)
-        check_option("variance", self.variance, VARIANCES)
-        for name in ("block_size", "batch_size"):
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name))
-
     def _check_streamable(self, method: str) -> None:
-        self._check_options()
+        self.check_options()
         if self.solver != "auto":
             raise OptionError(f'{method} requires solver="auto", got {self.solver!r}.')
         if len(check_lam(self.lam)) > 1 and self.selection != "evidence":

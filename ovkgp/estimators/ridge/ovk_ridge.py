@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from gpytorch.kernels import Kernel
 from sklearn.utils.validation import check_is_fitted
 
+from ovkgp.estimators.common.descriptions import EXACT_KERNEL, Description
 from ovkgp.estimators.common.validation import WeightedData
-from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER, RidgeEstimator, check_solver
+from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER, SOLVER_CONSTRAINTS, RidgeEstimator
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.inference import Posterior
 from ovkgp.inference.ridge.solvers import solve_ridge
@@ -30,7 +33,7 @@ class OVKRidge(RidgeEstimator):
     solver : {"auto", "eigen", "closed_form", "cg", "lbfgs"}, default="auto"
         "eigen" uses two eigendecompositions (separable kernels, complete outputs), "closed_form" a Cholesky factorization, "cg" and
         "lbfgs" only products with the kernel. All agree; "auto" is the fastest that applies.
-    base_kernel : {"rbf", "matern12", "matern32", "matern52", "rq"} or Kernel, default="rbf"
+    base_kernel : {"rbf", "matern12", "matern32", "matern52", "rq", "laplace"} or Kernel, default="rbf"
         Scalar kernel of the named structures.
     lengthscale : "median" or float, default="median"
         Lengthscale of a base kernel by name; "median" is the median distance between inputs.
@@ -87,6 +90,13 @@ class OVKRidge(RidgeEstimator):
     ((2, 2), (2, 2))
     """
 
+    description = Description(
+        "ridge regression with an operator-valued kernel",
+        "The fit minimizes squared errors plus a penalty on the norm of the function. It is the posterior mean of a Gaussian process with noise σ², which provides the standard deviations. Nothing is trained: λ was given, or selected among several values.",
+        "f = argmin Σ_i ‖y_i − f(x_i)‖^2/(2σ^2) + ‖f‖_K^2/2",
+    )
+    _parameter_constraints: ClassVar[dict[str, list]] = RidgeEstimator._parameter_constraints | SOLVER_CONSTRAINTS
+
     def __init__(
         self,
         kernel="auto",
@@ -119,10 +129,6 @@ class OVKRidge(RidgeEstimator):
         self.max_iter = max_iter
         self.verbose = verbose
 
-    def _check_options(self) -> None:
-        super()._check_options()
-        check_solver(self)
-
     def _features(self, kernel: Kernel) -> None:
         return None
 
@@ -130,6 +136,9 @@ class OVKRidge(RidgeEstimator):
         data = self._data(table)
         options = {"tolerance": self.tolerance, "max_iter": self.max_iter, "verbose": self.verbose}
         self.posterior_: Posterior = solve_ridge(self.gp_, *data, solver=self.solver, **options)
+
+    def _facts(self) -> dict[str, str | None]:
+        return super()._facts() | {"Approximation": EXACT_KERNEL}
 
     @property
     def n_iter_(self) -> int:

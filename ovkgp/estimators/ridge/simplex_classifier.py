@@ -14,38 +14,58 @@ times (K − 1)/K, the same standard deviations and the same probabilities. In c
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from scipy.special import log_softmax, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.model_selection import check_cv
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
-from ovkgp.checks import as_seed, check_integer
-from ovkgp.estimators.common.options import check_option, restore_on_error
+from ovkgp.checks import as_seed
+from ovkgp.estimators.common.base import Estimator
+from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.named_kernels import BASE_KERNEL
+from ovkgp.estimators.common.numbers import format_number
+from ovkgp.estimators.common.options import (
+    CONVENTIONS,
+    LAM,
+    POSITIVE,
+    RANDOM_STATE,
+    VERBOSE,
+    Rule,
+    integer,
+    one_of,
+    restore_on_error,
+)
+from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.summary import Hyperparameter, pluralize
 from ovkgp.estimators.common.validation import as_array, input_table, output_names
-from ovkgp.estimators.ridge.base import RidgeEstimator
+from ovkgp.estimators.ridge.base import SOLVER_CONSTRAINTS, RidgeEstimator
 from ovkgp.estimators.ridge.calibration import Calibration, calibrate, deal_folds, lone_classes
 from ovkgp.estimators.ridge.orff_ridge import ORFFRidge
 from ovkgp.estimators.ridge.ovk_ridge import OVKRidge
-from ovkgp.estimators.storage.storage import SavableMixin, storable
-from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.estimators.storage.storage import storable
+from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference.posteriors.posterior import prior_covariance
 from ovkgp.kernels import SimplexMatrix, simplex_code
 
-CODINGS = ("codes", "one_hot")
+SPLITS = Rule(
+    "a splitter or a list of splits",
+    lambda value: not isinstance(value, str) and (hasattr(value, "split") or isinstance(value, Iterable)),
+)
 
 
 @storable(
     *("n_features_in_", "output_names_", "classes_", "lam_", "noise_", "calibration_", "_code", "_seed"),
     parts=("ridge_",),
 )
-class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
+class SimplexClassifier(ClassifierMixin, Estimator):
     """Least-squares classification with an operator-valued kernel and calibrated probabilities (BT-80).
 
     `scores` are the inner products (Cᵀ f(x))_k of the posterior mean of a ridge regression with the corners of the simplex.
@@ -106,6 +126,27 @@ class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
     ((2, 3), [[0.33, 0.33, 0.33]])
     """
 
+    kind = "labels"
+    description = Description(
+        "classes as vertices of a simplex",
+        "Each class is a vertex of a simplex, and a ridge regression with an operator-valued kernel predicts a point in it. Scores are converted to probabilities by calibration on held-out rows.",
+        "f = argmin Σ_i ‖c_{y(i)} − f(x_i)‖^2/(2σ^2) + ‖f‖_K^2/2,   score_k(x) = ⟨c_k, f(x)⟩",
+    )
+    reported = (("lam_", "penalty λ"),)
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        "kernel": [one_of("auto"), Kernel],
+        "lam": LAM,
+        "convention": [one_of(*CONVENTIONS)],
+        "coding": [one_of("codes", "one_hot")],
+        "num_frequencies": [integer(), None],
+        "solver": SOLVER_CONSTRAINTS["solver"],
+        "base_kernel": BASE_KERNEL,
+        "lengthscale": [one_of("median"), POSITIVE],
+        "cv": [integer(2), SPLITS],
+        "random_state": RANDOM_STATE,
+        "verbose": VERBOSE,
+    }
+
     def __init__(
         self,
         kernel="auto",
@@ -150,7 +191,7 @@ class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
             Fitted estimator.
         """
         with restore_on_error(self):
-            self._check_options()
+            self.check_options()
             self.output_names_ = output_names(y) or ["y"]
             X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
             check_classification_targets(y)
@@ -202,7 +243,7 @@ class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
 
     def _splits(self, X, labels, weight) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield pairs of training and held-out rows."""
-        if not _is_number(self.cv):
+        if not np.isscalar(self.cv):
             for split in check_cv(self.cv, labels, classifier=True).split(X, labels):
                 yield tuple(map(_as_rows, split))
             return
@@ -284,6 +325,35 @@ class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
         """Return the logarithm of `predict_proba`, (m, K)."""
         return log_softmax(self._logits(X), axis=1)
 
+    def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
+        """Predict the class and the probability of each class."""
+        request.reject_options("this classifier", "quantiles", "level", "latent", "costs")
+        (name,), probabilities = self.output_names_, self.predict_proba(X)
+        found = {f"{name}_class": self.predict(X)}
+        return found | {f"{name}_p_{label}": probabilities[:, k] for k, label in enumerate(self.classes_)}
+
+    def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the training rows X (n, d) and their labels (n,); None with random features, which store no rows."""
+        check_is_fitted(self)
+        if (found := self.ridge_.training_data()) is None:
+            return None
+        return found[0], self.classes_[(found[1] @ self._targets().T).argmax(1)]
+
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List λ, noise and lengthscales; outputs of the regression are codes of classes, without names."""
+        shown = ("noise std", "lengthscale")
+        return [*super().list_parameters(), *(p for p in self.ridge_.list_parameters() if p.parameter in shown)]
+
+    def _about(self) -> dict:
+        held_out, frequencies = self.calibration_, self.calibration_.frequencies
+        entropy = -float(np.sum(frequencies * np.log(frequencies)))
+        note = (
+            f"Probabilities were calibrated on {pluralize(held_out.num_rows, 'row')} held out in "
+            f"{pluralize(held_out.num_folds, 'fold')}. Log loss on these rows: {format_number(held_out.log_loss, 3)} "
+            f"({format_number(entropy, 3)} for the class frequencies alone)."
+        )
+        return super()._about() | {"calibration": note}
+
     def _logits(self, X) -> np.ndarray:
         X = self._inputs(X)
         return self.calibration_.logits(*self._latent(self.ridge_, X))
@@ -291,19 +361,6 @@ class SimplexClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
     def _inputs(self, X) -> np.ndarray:
         check_is_fitted(self, "calibration_")
         return input_table(self, X, reset=False)
-
-    def _check_options(self) -> None:
-        check_option("coding", self.coding, CODINGS)
-        if not isinstance(self.kernel, Kernel) and self.kernel != "auto":
-            raise OptionError(f'kernel must be "auto" or a kernel object, got {self.kernel!r}.')
-        if self.num_frequencies is not None:
-            check_integer("num_frequencies", self.num_frequencies)
-        if self.cv is None or _is_number(self.cv):
-            check_integer("cv", self.cv, minimum=2)
-
-
-def _is_number(cv) -> bool:
-    return np.isscalar(cv)
 
 
 def _as_rows(part) -> np.ndarray:

@@ -19,8 +19,8 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, check_cv
 from tqdm import tqdm
 
-from ovkgp.checks import as_seed
-from ovkgp.estimators.common.options import check_option, is_variational
+from ovkgp.checks import as_seed, check_one_of
+from ovkgp.estimators.common.options import is_variational
 from ovkgp.estimators.common.validation import input_table, output_table
 from ovkgp.estimators.regression.gp_regressor import GPRegressor
 from ovkgp.estimators.selection.cross_validation import Folds, record_interrupts
@@ -132,9 +132,9 @@ def compare_kernels(
     >>> table.index[0], bool(table.score_diff.iloc[1] < 0)
     ('decomposable', True)
     """
-    check_option("method", method, METHODS)
+    check_one_of("method", method, METHODS)
     score = score or ("elpd_loo" if cv is None else "cv_log_density")
-    check_option("score", score, SCORES)
+    check_one_of("score", score, SCORES)
     models, seed = make_regressors(candidates), as_seed(random_state)
     X = input_table(GPRegressor(), X, reset=True)
     Y = output_table(Y, X)[0]

@@ -17,7 +17,7 @@ import torch
 
 from ovkgp.estimators.selection.search_space import Dimension, Point, silence_optuna
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference.training.checkpoints import check_writable
+from ovkgp.files import check_writable
 
 STUDY_NAME = "ovkgp-bayes-search"
 

@@ -1,17 +1,10 @@
-"""Model files: tensors and a JSON header in one safetensors file with a checksum, written atomically.
-
-A file stores every tensor in row-major order. Cholesky factors from LAPACK are column-major, and products with them are summed in
-another order, so the order of the axes in memory is stored too: predictions of a loaded model are equal to the bit.
-"""
+"""Model files: tensors and a JSON header in one safetensors file with a checksum, written atomically."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import os
-import secrets
-import shutil
+from operator import methodcaller
 from pathlib import Path
 
 import torch
@@ -20,9 +13,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ovkgp.exceptions import InputError, ModelFileError
+from ovkgp.files import digest, replace_file
 
 FORMAT = "ovkgp"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _DTYPES += (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
@@ -33,12 +27,12 @@ def write_model(path: str | os.PathLike, tensors: dict[str, Tensor], header: dic
     stored = {name: _contiguous(name, tensor) for name, tensor in tensors.items()}
     text = _canonical(header)
     metadata = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "header": text}
-    metadata["sha256"] = _digest(FORMAT_VERSION, text, stored)
-    replace_file(path, save(stored, metadata))
+    metadata["sha256"] = digest(stored, FORMAT, FORMAT_VERSION, text)
+    replace_file(path, methodcaller("write", save(stored, metadata)))
 
 
 def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict]:
-    """Read tensors and header from a file of `write_model`, equal to the bit."""
+    """Read tensors, each in its own memory, and the header from a file of `write_model`, equal to the bit."""
     file = Path(os.fsdecode(path))
     if not file.exists():
         raise FileNotFoundError(f"There is no model file at {file}.")
@@ -47,9 +41,9 @@ def read_model(path: str | os.PathLike) -> tuple[dict[str, Tensor], dict]:
     data = file.read_bytes()
     tensors, metadata = _parse(data, file)
     version = _check_format(metadata, file)
-    if _digest(version, metadata.get("header", ""), tensors) != metadata.get("sha256"):
+    if digest(tensors, FORMAT, version, metadata.get("header", "")) != metadata.get("sha256"):
         raise ModelFileError(f"{file} was modified after it was written: its contents do not match its SHA-256.")
-    return tensors, json.loads(metadata["header"])
+    return {name: tensor.clone() for name, tensor in tensors.items()}, json.loads(metadata["header"])
 
 
 def _contiguous(name: str, tensor: Tensor) -> Tensor:
@@ -66,15 +60,6 @@ def _canonical(header: dict) -> str:
         return json.dumps(header, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InputError(f"The header of a model file must be JSON: {error}.") from error
-
-
-def _digest(version: int, header: str, tensors: dict[str, Tensor]) -> str:
-    names = sorted(tensors)
-    table = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
-    digest = hashlib.sha256(_canonical([FORMAT, version, header, table]).encode())
-    for name in names:
-        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 def _parse(data: bytes, file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -104,67 +89,6 @@ def _check_format(metadata: dict[str, str], file: Path) -> int:
             f"{file} was written by a newer {FORMAT} (format version {version}, expected {FORMAT_VERSION}). Upgrade {FORMAT}."
         )
     return int(version)
-
-
-def replace_file(target: str | os.PathLike, data: bytes) -> None:
-    """Write a file atomically: to a temporary file in the same folder, which then replaces it.
-
-    The mode of an existing file is kept; of a link, the file behind it is replaced. If writing fails, an existing file is unchanged.
-    """
-    target = Path(os.path.realpath(os.fsdecode(target)))
-    if target.is_dir():
-        raise IsADirectoryError(f"{target} is a folder. Pass the path of a file.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {target.parent} for {target.name}. Create it first.")
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        _write(beside, data)
-        if target.exists():
-            shutil.copymode(target, beside)
-        os.replace(beside, target)
-    except PermissionError as error:
-        raise PermissionError(f"The folder {target.parent} is not writable: {error}.") from error
-    finally:
-        beside.unlink(missing_ok=True)
-    _sync_folder(target.parent)
-
-
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the renaming survive a loss of power, on systems where a folder can be synchronized."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def to_memory_order(tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
-    """Permute the axes of each tensor to their order in memory, and return the orders that are not the usual one."""
-    orders = {name: order for name, tensor in tensors.items() if (order := _order(tensor)) is not None}
-    return {name: t.permute(orders[name]) if name in orders else t for name, t in tensors.items()}, orders
-
-
-def from_memory_order(tensors: dict[str, Tensor], orders: dict[str, list[int]]) -> dict[str, Tensor]:
-    """Undo `to_memory_order`; each tensor gets its own memory, aligned as torch aligns results."""
-    return {name: _permuted(tensor, orders.get(name)).clone() for name, tensor in tensors.items()}
-
-
-def _order(tensor: Tensor) -> list[int] | None:
-    """Return the axes from slowest to fastest; None if they are in order or the tensor has gaps."""
-    order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
-    return None if tensor.is_contiguous() or not tensor.permute(order).is_contiguous() else order
-
-
-def _permuted(tensor: Tensor, order: list[int] | None) -> Tensor:
-    return tensor if order is None else tensor.permute([order.index(axis) for axis in range(tensor.dim())])
 
 
 def prefixed(**groups: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,14 +1,16 @@
 """Kernels as JSON and tensors, for model files.
 
-A spec names classes of `STORABLE` with the options of their constructors; parameters and buffers are tensors. Loading builds only
-what the table knows: no name in a file is imported or called. Priors are not stored; register them before training again.
+A spec names classes of `STORABLE` and scalar kernels with a record, with the options of their constructors; parameters and buffers
+are tensors. Loading builds only these: no name in a file is imported or called. Priors are not stored; register them before training again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 
 import gpytorch
@@ -16,16 +18,9 @@ import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
 from gpytorch.kernels import (
     AdditiveKernel,
-    CosineKernel,
     Kernel,
-    LinearKernel,
-    MaternKernel,
-    PeriodicKernel,
     ProductKernel,
-    RBFKernel,
-    RQKernel,
     ScaleKernel,
-    SpectralMixtureKernel,
 )
 from gpytorch.priors import Prior
 from gpytorch.utils.transforms import inv_sigmoid, inv_softplus
@@ -38,6 +33,7 @@ from ovkgp.exceptions import KernelTypeError, ModelFileError, OptionError, Ovkgp
 from ovkgp.kernels import OutputMatrix
 from ovkgp.kernels.manifold import OperatorValuedManifoldKernel
 from ovkgp.kernels.penalties import Penalty
+from ovkgp.kernels.records import KernelRecord, registered_records
 from ovkgp.kernels.warped import OperatorValuedWarpedKernel
 
 
@@ -54,14 +50,19 @@ def _attributes(*names: str) -> Callable[[Module], dict]:
     return lambda module: {name: getattr(module, name) for name in names}
 
 
-def _scalar(*names: str) -> Callable[[Kernel], dict]:
-    """Return the options of every GPyTorch kernel and those of this one."""
+def find_storable(name: str) -> Storable | None:
+    """Return the entry of a class by its name, for a scalar kernel from its record."""
+    if name in STORABLE:
+        return STORABLE[name]
+    for record in reversed(registered_records()):  # a class that is defined again replaces the first
+        if record.kernel_class.__name__ == name:
+            return Storable(record.kernel_class, partial(_scalar_options, record))
+    return None
 
-    def options(kernel: Kernel) -> dict:
-        common = {"ard_num_dims": kernel.ard_num_dims, "batch_shape": kernel._batch_shape}
-        return {**common, **_columns(kernel), **_attributes(*names)(kernel)}
 
-    return options
+def _scalar_options(record: KernelRecord, kernel: Kernel) -> dict:
+    common = {"ard_num_dims": kernel.ard_num_dims, "batch_shape": kernel._batch_shape}
+    return {**common, **_columns(kernel), **_attributes(*record.options)(kernel)}
 
 
 def _columns(kernel: Kernel) -> dict:
@@ -99,23 +100,9 @@ def blank_penalty(size: int, num_entries: int | None = None) -> Penalty:
 
 
 _TABLE = (
-    Storable(RBFKernel, _scalar()),
-    Storable(MaternKernel, _scalar("nu")),
-    Storable(RQKernel, _scalar()),
-    Storable(PeriodicKernel, _scalar()),
-    Storable(CosineKernel, _scalar()),
-    Storable(LinearKernel, _scalar()),
-    Storable(SpectralMixtureKernel, _scalar("num_mixtures")),
     Storable(ScaleKernel, _scaled),
     Storable(AdditiveKernel, _attributes("kernels"), lambda kernels: AdditiveKernel(*kernels)),
     Storable(ProductKernel, _attributes("kernels"), lambda kernels: ProductKernel(*kernels)),
-    Storable(ours.LaplaceKernel, _scalar()),
-    Storable(ours.CauchyKernel, _scalar()),
-    Storable(ours.SobolevKernel, _scalar("order", "periodic")),
-    Storable(ours.SkewedChi2Kernel, _scalar()),
-    Storable(ours.ExponentiatedChi2Kernel, _scalar()),
-    Storable(ours.GaussianCurveKernel, _scalar("num_channels", "weights")),
-    Storable(ours.LaplaceCurveKernel, _scalar("num_channels", "weights")),
     Storable(ours.DecomposableKernel, lambda k: {"base_kernel": k.base_kernel, "output_matrix": k.output_module}),
     Storable(ours.IndependentKernel, _attributes("kernels")),
     Storable(ours.CurlFreeKernel, _attributes("base_kernel", "num_dims")),
@@ -144,7 +131,7 @@ _TABLE = (
     Storable(ours.MeanRegularizedMatrix, _attributes("num_outputs", "batch_shape")),
 )
 STORABLE = {entry.kind.__name__: entry for entry in _TABLE}
-"""Kernels, output matrices, penalties, groups and transforms by class name."""
+"""Operator-valued and composite kernels, output matrices, penalties, groups and transforms by class name."""
 
 CONSTRAINTS = {kind.__name__: kind for kind in (Positive, GreaterThan, LessThan, Interval)}
 """Constraints by class name."""
@@ -154,6 +141,19 @@ TRANSFORMS = {  # transforms of constraints and their inverses by name
     "sigmoid": (torch.sigmoid, inv_sigmoid),
     "none": (None, None),
 }
+
+MAX_SMALL_SIZE = 1000  # sizes up to this are never checked
+SIZES = {"ard_num_dims", "num_mixtures", "num_channels", "num_dims", "num_outputs", "num_classes", "rank", "size"}
+SIZES |= {"num_entries", "batch_shape"}
+"""Options that determine the sizes of arrays."""
+SQUARE = ("FullMatrix", "EmpiricalMatrix")  # output matrices of which p outputs store p (p + 1)/2 numbers or more
+
+
+def check_size(size: int, limit: int = 0) -> int:
+    """Check that a size in a header is at most `limit`, a number of stored numbers, before arrays are made."""
+    if not size <= max(limit, MAX_SMALL_SIZE):
+        raise ModelFileError(f"The file describes arrays of size {size}, larger than the file.")
+    return size
 
 
 def kernel_state(kernel: Kernel) -> dict[str, Tensor]:
@@ -216,7 +216,7 @@ def kernel_to_spec(kernel: Kernel) -> tuple[dict, dict[str, Tensor]]:
     """Return a kernel as a JSON dictionary, and its parameters and buffers by name.
 
     Classes, options, constraints, batch shapes, dtypes, tied and frozen parameters are kept; priors are not. Raises
-    KernelTypeError if a part of it is not of a class in `STORABLE`; subclasses do not count.
+    KernelTypeError if a part of it is not of a class that `find_storable` knows; subclasses do not count.
     """
     if not isinstance(kernel, Kernel):
         raise KernelTypeError(f"kernel must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
@@ -262,7 +262,7 @@ def _encode(value):
         return {"shape": list(value.shape)}
     if isinstance(value, list | tuple | torch.nn.ModuleList):
         return [_encode(item) for item in value]
-    entry = STORABLE.get(type(value).__name__)
+    entry = find_storable(type(value).__name__)
     if entry is None or type(value) is not entry.kind:
         raise KernelTypeError(_cannot_store(value))
     options = entry.options(value)
@@ -270,7 +270,7 @@ def _encode(value):
 
 
 def _cannot_store(part) -> str:
-    return f"{type(part).__name__} cannot be stored in a model file, which supports classes of ovkgp and GPyTorch. Save the model and pass the kernel to ovkgp.load(path, kernel=...)."
+    return f"{type(part).__name__} cannot be stored in a model file, which supports classes of ovkgp and GPyTorch and registered scalar kernels. Save the model and pass the kernel to ovkgp.load(path, kernel=...)."
 
 
 def _constraint_to_spec(name: str, owner: Module, constraint: Interval) -> dict:
@@ -321,7 +321,7 @@ def matrix_from_spec(spec: dict, tensors: dict[str, Tensor]) -> OutputMatrix:
 
 def _from_spec(spec: dict, tensors: dict[str, Tensor], kind: type[Module]) -> Kernel | OutputMatrix:
     try:
-        part = _decode(spec["kernel"])
+        part = _decode(spec["kernel"], sum(tensor.numel() for tensor in tensors.values()))
         if not isinstance(part, kind):
             expected = "a kernel" if issubclass(kind, Kernel) else "an output matrix"
             raise KernelTypeError(f"The file describes a {type(part).__name__}, expected {expected}.")
@@ -335,24 +335,29 @@ def _from_spec(spec: dict, tensors: dict[str, Tensor], kind: type[Module]) -> Ke
         fill(part, tensors)
         for name in spec["frozen"]:
             part.get_parameter(name).requires_grad_(False)
-    except KernelTypeError:
+    except (KernelTypeError, ModelFileError):
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelFileError(f"The stored kernel cannot be built: {error}") from error
     return part
 
 
-def _decode(value):
+def _decode(value, limit: int):
     if isinstance(value, list):
-        return [_decode(item) for item in value]
+        return [_decode(item, limit) for item in value]
     if not isinstance(value, dict):
         return value
     if "shape" in value:
+        check_size(math.prod(value["shape"]), limit)
         return torch.ones(value["shape"])
-    entry = STORABLE.get(value["class"])
+    entry = find_storable(value["class"])
     if entry is None:
         raise KernelTypeError(f"The file describes a {value['class']!r}, which is not a supported class.")
-    options = {name: _decode(option) for name, option in value["options"].items()}
+    options = {name: _decode(option, limit) for name, option in value["options"].items()}
+    for size in (options[name] for name in SIZES & options.keys()):
+        check_size(math.prod(size) if isinstance(size, list) else size, limit)
+    if value["class"] in SQUARE:
+        check_size((len(options["Y"][0]) if "Y" in options else options["num_outputs"]) ** 2, 2 * limit)
     if "batch_shape" in options:
         options["batch_shape"] = torch.Size(options["batch_shape"])
     return (entry.make or entry.kind)(**options)

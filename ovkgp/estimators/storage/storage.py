@@ -1,8 +1,8 @@
 """Saving and loading fitted estimators: `estimator.save(path)` and `ovkgp.load(path)`.
 
-A model file holds the constructor's options, the fitted attributes and the factorized posterior. Loading executes nothing and
-factorizes nothing again, so predictions are equal to the bit; only averages over hyperparameter draws with the exact kernel
-are conditioned on the data again. An estimator class declares its saved attributes with the decorator `storable`.
+A model file holds the constructor's options, the fitted attributes, the parameters of the model, and the data or statistics from
+which the posterior is computed again. Loading executes nothing. An estimator class declares its saved attributes with the
+decorator `storable`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from gpytorch.priors import Prior
@@ -21,43 +19,17 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ovkgp.estimators.storage.file import from_memory_order, prefixed, read_model, to_memory_order, under, write_model
-from ovkgp.estimators.storage.functions import (
-    function_from_state,
-    function_state,
-    task_posterior_from_state,
-    task_posterior_state,
-)
+from ovkgp.estimators.storage.file import prefixed, read_model, under, write_model
 from ovkgp.estimators.storage.models import (
-    MIXTURE,
-    VARIATIONAL,
     ModelBuilder,
-    check_same_model,
-    gp_from_state,
-    gp_state,
-    mixture_from_state,
-    mixture_state,
-    posterior_from_state,
-    posterior_state,
-    unscaled_from_state,
+    decode_posterior,
+    encode_gp,
+    encode_posterior,
+    restore_gp,
+    statistics_of,
 )
-from ovkgp.estimators.storage.values import (
-    add_prefix,
-    draws_from_state,
-    draws_state,
-    json_value,
-    option_state,
-    options_from_state,
-    strip_prefix,
-    value_from_state,
-    value_state,
-)
+from ovkgp.estimators.storage.values import decode, decode_options, encode, encode_options
 from ovkgp.exceptions import InputError, ModelFileError, OvkgpError
-from ovkgp.inference import VariationalGP
-from ovkgp.inference.model.fit_report import FitReport
-from ovkgp.inference.posteriors.mixture import MixturePosterior
-from ovkgp.inference.statistics.statistics import statistics_from_tensors
-from ovkgp.losses import TaskMeasure
 
 ESTIMATORS: dict[str, SavedAttributes] = {}  # classes that a file may hold, by name
 
@@ -68,11 +40,11 @@ class SavableMixin:
     def save(self, path) -> None:
         """Write the fitted estimator to one file, which `ovkgp.load` reads.
 
-        The file holds the options, the fitted attributes and the factorized posterior, in safetensors with a checksum; no
-        pickle is involved. Predictions of the loaded estimator are equal to the bit. Hyperparameter draws are stored; averages
-        over them with the exact kernel are computed again from the data and are equal to 1e-12. A custom kernel class is saved
-        by its values and must be passed to `ovkgp.load(path, kernel=...)`. Priors of a kernel object and a `random_state` that
-        is not an integer are not stored. A model with a custom kernel elsewhere, or with a network, must be pickled.
+        The file holds the options, the fitted attributes, the parameters, and the data (with random features: statistics of
+        the data) from which `ovkgp.load` computes the posterior again, in safetensors with a checksum; no pickle is involved.
+        Predictions of the loaded estimator are equal to 1e-12 relative. A custom kernel class is saved by its values and must
+        be passed to `ovkgp.load(path, kernel=...)`. Priors of a kernel object and a `random_state` that is not an integer are
+        not stored. A model with a custom kernel elsewhere, or with a network, must be pickled.
 
         Parameters
         ----------
@@ -114,8 +86,8 @@ def storable(
 ) -> Callable[[type], type]:
     """Make a class decorator that registers the fitted attributes to save.
 
-    `required` and `optional` are names of fitted attributes (`CODECS` has the formats of those that are not plain values),
-    `builder` makes the model `gp_`, `parts` are attributes that are estimators, and `finish` computes what is not stored.
+    `required` and `optional` are names of fitted attributes that `encode` knows, `builder` makes the model `gp_`, whose
+    `posterior_` is computed again, `parts` are attributes that are estimators, and `finish` computes what is not stored.
     """
 
     def register(kind: type) -> type:
@@ -126,34 +98,6 @@ def storable(
     return register
 
 
-class Codec(NamedTuple):
-    """Conversion of a fitted attribute to JSON and tensors, and back."""
-
-    encode: Callable[[object], tuple[object, dict[str, Tensor]]]
-    decode: Callable[[object, dict[str, Tensor]], object]
-
-
-CODECS = {  # formats of fitted attributes that `value_state` does not know
-    "feature_names_in_": Codec(lambda names: (list(names), {}), lambda entry, _: np.array(entry, dtype=object)),
-    "candidates_": Codec(lambda pairs: (list(pairs.items()), {}), lambda entry, _: dict(entry)),  # keeps their order
-    "fit_report_": Codec(
-        lambda report: (None if report is None else report.to_dict(), {}),
-        lambda entry, _: None if entry is None else FitReport.from_dict(entry),
-    ),
-    "statistics_": Codec(
-        lambda statistics: statistics.tensors()[::-1], lambda entry, tensors: statistics_from_tensors(tensors, entry)
-    ),
-    "draws_": Codec(draws_state, draws_from_state),
-    "function_": Codec(function_state, function_from_state),
-    "measure_": Codec(lambda measure: ({}, dict(vars(measure))), lambda _, tensors: TaskMeasure(**tensors)),
-    "posterior_": Codec(task_posterior_state, task_posterior_from_state),
-    "_num_observed": Codec(
-        lambda counts: ({}, {"counts": torch.as_tensor(counts)}), lambda _, tensors: tensors["counts"].numpy()
-    ),
-    "_counts": Codec(lambda counts: (json_value("_counts", counts), {}), lambda entry, _: tuple(entry)),
-}
-
-
 def save(estimator: BaseEstimator, path: str | os.PathLike) -> None:
     """Write a fitted estimator to one file; see `SavableMixin.save`."""
     name = type(estimator).__name__
@@ -161,9 +105,8 @@ def save(estimator: BaseEstimator, path: str | os.PathLike) -> None:
         raise InputError(f"A model file can hold {', '.join(ESTIMATORS)}, got {name}. Pickle the estimator instead.")
     check_is_fitted(estimator)
     _warn_about_priors(estimator)
-    header, tensors = _state(estimator)
-    tensors, orders = to_memory_order(tensors)
-    write_model(path, tensors, {**header, "orders": orders})
+    header, tensors = _encode(estimator)
+    write_model(path, tensors, header)
 
 
 def _warn_about_priors(estimator: BaseEstimator) -> None:
@@ -181,41 +124,25 @@ def _warn_about_priors(estimator: BaseEstimator) -> None:
             )
 
 
-def _state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
-    saved, groups = ESTIMATORS[type(estimator).__name__], {}
-    header = {"estimator": type(estimator).__name__}
-    header["options"], groups["option"] = option_state(estimator)
-    header["fitted"], groups["fitted"] = _fitted_state(estimator, saved)
+def _encode(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
+    saved, tensors = ESTIMATORS[type(estimator).__name__], {}
+    names = [*saved.required, *(name for name in saved.optional if hasattr(estimator, name))]
+    header = {"estimator": type(estimator).__name__, "options": encode_options(estimator, tensors)}
+    header["fitted"] = {name: encode(name, getattr(estimator, name), tensors) for name in names}
     if saved.builder is not None:
-        header["gp"], groups["gp"] = gp_state(estimator, saved.builder)
-        header["posterior"], groups["posterior"] = _posterior_state(estimator)
+        header["gp"] = encode_gp(estimator, saved.builder, tensors)
+        header["posterior"] = encode_posterior("posterior", estimator.posterior_, estimator.gp_, tensors)
+        header["has_statistics"] = hasattr(estimator, "statistics_")
     for name in saved.parts:
-        header[name], groups[name] = _state(getattr(estimator, name))
-    return header, prefixed(**groups)
-
-
-def _posterior_state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
-    if isinstance(estimator.posterior_, MixturePosterior):
-        return mixture_state(estimator.posterior_, estimator.gp_)
-    if isinstance(estimator.gp_, VariationalGP):
-        check_same_model(estimator.posterior_, estimator.gp_)
-        return {"kind": VARIATIONAL}, {}
-    return posterior_state(estimator.posterior_, estimator.gp_.model)
-
-
-def _fitted_state(estimator: BaseEstimator, saved: SavedAttributes) -> tuple[dict, dict[str, Tensor]]:
-    header, tensors = {}, {}
-    for name in (*saved.required, *(name for name in saved.optional if hasattr(estimator, name))):
-        value = getattr(estimator, name)
-        header[name], found = CODECS[name].encode(value) if name in CODECS else value_state(name, value)
-        tensors |= add_prefix(name.strip("_"), found)
+        header[name], part = _encode(getattr(estimator, name))
+        tensors |= prefixed(**{name: part})
     return header, tensors
 
 
 def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator:
     """Load a fitted estimator from a file written by `save`.
 
-    Predictions of the loaded estimator are equal to those of the saved one.
+    Predictions of the loaded estimator are equal to those of the saved one, to 1e-12 relative.
 
     Parameters
     ----------
@@ -242,9 +169,11 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator
 
     Notes
     -----
-    Complexity: reading the file; nothing is trained or factorized. A `ManifoldRidge` factorizes its penalty at the first
-    prediction. A model that averages over hyperparameter draws with the exact kernel is conditioned on its data once per
-    draw; its predictions are equal to 1e-12.
+    Nothing is trained, but the posterior is computed again. Complexity: one conditioning. With the exact kernel, O(n³ + p³) if it
+    is separable and the outputs are complete, else O(N³) for N observed entries. With random features, O(M³) or O(r³) for M
+    scalar features and r weights, from statistics whose size does not depend on the number of rows. A model that averages over
+    hyperparameter draws is conditioned on its data once per draw. Solutions of iterative solvers, task functions and
+    variational distributions are stored.
 
     Examples
     --------
@@ -257,7 +186,7 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     model.save(Path(folder) / "model.ovkgp")
     ...     loaded = ovkgp.load(Path(folder) / "model.ovkgp")
-    >>> np.array_equal(loaded.predict(X), model.predict(X))
+    >>> np.allclose(loaded.predict(X), model.predict(X), rtol=1e-12)
     True
     """
     tensors, header = read_model(path)
@@ -266,43 +195,24 @@ def load(path: str | os.PathLike, kernel: Kernel | None = None) -> BaseEstimator
             raise ModelFileError(
                 f"{path} holds {header.get('estimator')!r}, which is not an estimator of this version."
             )
-        return _estimator(header, from_memory_order(tensors, header["orders"]), kernel)
+        return _decode(header, tensors, kernel)
     except OvkgpError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path} does not describe a fitted model: {error!r}") from error
 
 
-def _estimator(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> BaseEstimator:
-    saved = ESTIMATORS[header["estimator"]]
-    estimator = saved.kind(**options_from_state(header["options"], under("option", tensors), kernel))
-    _restore_fitted(estimator, saved, header["fitted"], under("fitted", tensors))
+def _decode(header: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> BaseEstimator:
+    saved, fitted = ESTIMATORS[header["estimator"]], header["fitted"]
+    estimator = saved.kind(**decode_options(header["options"], tensors, kernel))
+    for name in (*saved.required, *(name for name in saved.optional if name in fitted)):
+        setattr(estimator, name, decode(fitted[name], tensors))
     if saved.builder is not None:
-        _restore_posterior(estimator, saved.builder, header, tensors, describe_kernel=kernel is None)
+        restore_gp(estimator, header["gp"], tensors, saved.builder, describe=kernel is None)
+        estimator.posterior_ = decode_posterior(header["posterior"], tensors, estimator.gp_)
+        if header["has_statistics"]:
+            estimator.statistics_ = statistics_of(estimator.posterior_)
     for name in saved.parts:
-        setattr(estimator, name, _estimator(header[name], under(name, tensors), kernel))
+        setattr(estimator, name, _decode(header[name], under(name, tensors), kernel))
     saved.finish(estimator)
     return estimator
-
-
-def _restore_fitted(estimator: BaseEstimator, saved: SavedAttributes, header: dict, tensors: dict[str, Tensor]) -> None:
-    for name in (*saved.required, *(name for name in saved.optional if name in header)):
-        decode = CODECS[name].decode if name in CODECS else value_from_state
-        setattr(estimator, name, decode(header[name], strip_prefix(name.strip("_"), tensors)))
-
-
-def _restore_posterior(
-    estimator: BaseEstimator, builder: ModelBuilder, header: dict, tensors: dict[str, Tensor], *, describe_kernel: bool
-) -> None:
-    parts = header["gp"], under("gp", tensors), estimator, builder
-    estimator.gp_ = gp_from_state(*parts, describe_kernel=describe_kernel)
-    if builder.keeps_unscaled_kernel:
-        estimator._kernel = unscaled_from_state(*parts, describe_kernel=describe_kernel)
-    estimator.gp_.fit_report_ = getattr(estimator, "fit_report_", None)
-    about, values = header["posterior"], under("posterior", tensors)
-    if about["kind"] == MIXTURE:
-        estimator.posterior_ = mixture_from_state(about, values, estimator.gp_)
-    elif about["kind"] == VARIATIONAL:
-        estimator.posterior_ = estimator.gp_.posterior()
-    else:
-        estimator.posterior_ = posterior_from_state(about, values, estimator.gp_.frozen().model)

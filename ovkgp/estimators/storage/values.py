@@ -1,7 +1,12 @@
-"""Options and fitted values as JSON and tensors: numbers, arrays, sparse matrices, likelihoods, records and ArviZ objects."""
+"""Values as JSON and tensors: numbers, arrays, kernels, likelihoods, feature maps, registered classes and ArviZ objects.
+
+`encode` adds arrays to a dictionary of tensors by name and returns JSON that refers to them. `decode` makes only what it knows:
+no name in a file is imported or called.
+"""
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
@@ -12,8 +17,10 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from ovkgp.estimators.storage.file import under
+from ovkgp.estimators.storage.file import prefixed, under
 from ovkgp.estimators.storage.kernels import (
+    check_size,
+    fill,
     is_storable,
     kernel_from_spec,
     kernel_state,
@@ -22,271 +29,272 @@ from ovkgp.estimators.storage.kernels import (
     matrix_from_spec,
     matrix_to_spec,
 )
-from ovkgp.estimators.storage.models import likelihood_from_state, likelihood_state
+from ovkgp.estimators.storage.modules import blank_features, blank_likelihood, features_to_spec, likelihood_to_spec
 from ovkgp.exceptions import InputError, KernelTypeError, ModelFileError, OptionError
+from ovkgp.features import ORFF
 from ovkgp.inference.likelihoods import Likelihood
+from ovkgp.inference.model.fit_report import FitReport
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.model.row_sample import Landmarks
 from ovkgp.inference.sampling.arviz_data import groups_of, to_arviz_object
+from ovkgp.inference.statistics.statistics import Statistics
+from ovkgp.inference.tasks.factors import DerivativeTaskFactor, FeatureFactor, KernelFactor, LevelFactor
+from ovkgp.inference.tasks.problem import TaskFunction, zero_offset
+from ovkgp.inference.variational.families import Frame, WeightGaussian
 from ovkgp.kernels import OutputMatrix
 from ovkgp.losses import TaskMeasure
 
+if TYPE_CHECKING:
+    import xarray
+
+_SHARED = (FitReport, Landmarks, Observations, Statistics, TaskMeasure, WeightGaussian, Frame)
+_TASKS = (TaskFunction, KernelFactor, FeatureFactor, LevelFactor, DerivativeTaskFactor)
+RECORDS = {kind.__name__: kind for kind in (*_SHARED, *_TASKS)}  # classes stored with all their attributes, by name
+FUNCTIONS = {"zero_offset": zero_offset}  # functions that may be stored, by name
+ARVIZ = ("InferenceData", "DataTree")  # classes of ArviZ objects, by name
 SPARSE = {  # sparse matrices of SciPy by class name
     f"{form}_{kind}": getattr(sparse, f"{form}_{kind}")
     for form in ("bsr", "coo", "csc", "csr", "dia", "dok", "lil")
     for kind in ("array", "matrix")
 }
-
 LAYOUTS = {  # sparse layouts of torch by name, and the functions that make them from COO
     "torch.sparse_coo": Tensor.coalesce,
     "torch.sparse_csr": Tensor.to_sparse_csr,
     "torch.sparse_csc": Tensor.to_sparse_csc,
 }
-
-RECORDS: dict[str, type] = {}  # dataclasses of numbers and arrays that a file may hold, by name
 LISTED = "UOu"  # kinds of NumPy arrays that are stored as lists: strings, objects, unsigned integers
 
 
-def option_state(estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
-    """Encode the arguments of the constructor as JSON and tensors."""
-    options, tensors = {}, {}
-    for name, value in estimator.get_params(deep=False).items():
-        if name == "random_state" and not isinstance(value, Integral):
-            value = None  # a generator has advanced since and is not stored
-        is_kernel = isinstance(value, Kernel)
-        options[name], found = _kernel_state(name, value, estimator) if is_kernel else value_state(name, value)
-        tensors |= add_prefix(name, found)
-    return options, tensors
-
-
-def _kernel_state(name: str, kernel: Kernel, estimator: BaseEstimator) -> tuple[dict, dict[str, Tensor]]:
-    known = {"class": type(kernel).__name__}
-    if is_storable(kernel):
-        spec, tensors = kernel_to_spec(kernel)
-        return {**known, "spec": spec}, tensors
-    if name == "base_kernel" and isinstance(estimator.kernel, Kernel):
-        raise KernelTypeError(
-            f"base_kernel is a {known['class']}, which a file cannot describe, and is not used with a kernel object. Leave it at its default."
-        )
-    return {**known, "spec": None}, kernel_state(kernel)
-
-
-def options_from_state(options: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> dict:
-    """Decode the arguments of the constructor; `kernel` is the argument of `ovkgp.load`."""
-    kernels = [name for name, entry in options.items() if isinstance(entry, dict) and "class" in entry]
-    if kernel is not None and not kernels:
-        raise OptionError(
-            f"kernel is not supported for this model, whose kernel was given by name ({options['kernel']!r}). Remove it."
-        )
-    supplied = "kernel" if "kernel" in kernels else "base_kernel"
-    values = {}
-    for name, entry in options.items():
-        found = strip_prefix(name, tensors)
-        if name in kernels:
-            values[name] = _kernel(name, entry, found, kernel if name == supplied else None)
-        else:
-            values[name] = value_from_state(entry, found)
-    return values
-
-
-def _kernel(name: str, entry: dict, tensors: dict[str, Tensor], given: Kernel | None) -> Kernel:
-    if given is not None:
-        if type(given).__name__ != entry["class"]:
-            raise OptionError(
-                f"kernel must be a {entry['class']}, the {name} of this model, got a {type(given).__name__}."
-            )
-        return load_kernel_state(given, tensors)
-    if entry["spec"] is None:
-        raise OptionError(
-            f"The {name} of this model is a {entry['class']}, which a file cannot describe. Create one with the same options and "
-            f"pass it, ovkgp.load(path, kernel={entry['class']}(...)); its values come from the file."
-        )
-    return kernel_from_spec(entry["spec"], tensors)
-
-
-def value_state(name: str, value) -> tuple[object, dict[str, Tensor]]:
-    """Encode a value as JSON and tensors; `name` is used in messages."""
-    if type(value) is RECORDS.get(type(value).__name__):
-        return _record_state(value)
-    if isinstance(value, OutputMatrix):
-        return _matrix_state(name, value)
-    if isinstance(value, TaskMeasure):
-        return {"measure": type(value).__name__}, dict(vars(value))
-    if isinstance(value, Likelihood):
-        spec, tensors = likelihood_state(value)
-        return {"likelihood": spec}, tensors
-    if isinstance(value, list | tuple) and any(isinstance(item, Likelihood) for item in value):
-        return _list_state(name, value)
-    if sparse.issparse(value) or (torch.is_tensor(value) and str(value.layout) in LAYOUTS):
-        return _sparse_state(value)
-    if torch.is_tensor(value):
-        return {"array": "Tensor"}, {"": value.detach()}
-    if isinstance(value, np.ndarray):
-        return _array_state(name, value)
-    if isinstance(value, dict):
-        return {"mapping": [[json_value(name, key), json_value(name, item)] for key, item in value.items()]}, {}
-    return json_value(name, value), {}
-
-
-def value_from_state(entry, tensors: dict[str, Tensor]):
-    """Decode a value of `value_state`."""
-    if not isinstance(entry, dict):
-        return entry
-    if "mapping" in entry:
-        return dict(entry["mapping"])
-    if "record" in entry:
-        return _record(entry, tensors)
-    if "measure" in entry:
-        return TaskMeasure(**tensors)
-    if "likelihood" in entry:
-        return likelihood_from_state(entry["likelihood"], tensors)
-    if "list" in entry:
-        return [value_from_state(item, strip_prefix(str(i), tensors)) for i, item in enumerate(entry["list"])]
-    if "matrix" in entry:
-        return matrix_from_spec(entry["matrix"], tensors)
-    if "sparse" in entry:
-        return _sparse(entry, tensors)
-    if "items" in entry:
-        return _listed(entry)
-    return tensors[""].numpy() if entry["array"] == "ndarray" else tensors[""]
-
-
 def storable_record(kind: type) -> type:
-    """Register a dataclass of numbers and arrays as a value that a file may hold."""
+    """Register a class that a file may hold with all its attributes (of a dataclass: its fields)."""
     RECORDS[kind.__name__] = kind
     return kind
 
 
-def _record_state(record) -> tuple[dict, dict[str, Tensor]]:
-    arrays = {name: value for name, value in vars(record).items() if isinstance(value, np.ndarray)}
-    fields = {name: json_value(name, value) for name, value in vars(record).items() if name not in arrays}
-    tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    return {"record": type(record).__name__, "fields": fields}, tensors
-
-
-def _record(entry: dict, tensors: dict[str, Tensor]):
-    if entry["record"] not in RECORDS:
-        raise ModelFileError(f"The file describes a {entry['record']!r}, which this version does not know.")
-    return RECORDS[entry["record"]](**entry["fields"], **{name: tensor.numpy() for name, tensor in tensors.items()})
-
-
-def json_value(name: str, value):
-    """Return a value that JSON can hold: None, a string, a number (also NumPy's), or a list of these."""
+def encode(name: str, value, tensors: dict[str, Tensor]):
+    """Return a value as JSON, and add its arrays to `tensors` under names that begin with `name`."""
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, Real):
+    if isinstance(value, Real):  # NumPy's too
         return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, list | tuple):
-        return [json_value(name, item) for item in value]
+        items = [encode(f"{name}.{i}", item, tensors) for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, dict):
+        return {"mapping": [[encode(name, k, tensors), encode(f"{name}.{k}", v, tensors)] for k, v in value.items()]}
+    if sparse.issparse(value) or (torch.is_tensor(value) and str(value.layout) in LAYOUTS):
+        return _encode_sparse(name, value, tensors)
+    if torch.is_tensor(value):
+        tensors[name] = value.detach()
+        return {"tensor": name}
+    if isinstance(value, np.ndarray):
+        return _encode_array(name, value, tensors)
+    if type(value) is RECORDS.get(type(value).__name__):
+        names = [field.name for field in fields(value)] if is_dataclass(value) else vars(value)
+        entries = {key: encode(f"{name}.{key}", getattr(value, key), tensors) for key in names}
+        return {"record": type(value).__name__, "attributes": entries}
+    if isinstance(value, torch.nn.Module):
+        return _encode_module(name, value, tensors)
+    if (known := getattr(value, "__name__", None)) in FUNCTIONS and value is FUNCTIONS[known]:
+        return {"function": known}
+    if type(value).__name__ in ARVIZ:
+        return {"arviz": [_encode_group(name, *group, tensors) for group in groups_of(value)]}
     raise InputError(
-        f"{name} is a {type(value).__name__}, which a model file cannot hold. Call set_params({name}=...) with a supported value before saving; the fitted model does not change."
+        f"{name} is a {type(value).__name__}, which a model file cannot hold. Call set_params({name}=...) with a supported value before saving, or pickle the estimator."
     )
 
 
-def add_prefix(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Prefix the names of the tensors of one value; a tensor without name gets the prefix as name."""
-    return {f"{name}.{key}".rstrip("."): tensor for key, tensor in tensors.items()}
+def decode(entry, tensors: dict[str, Tensor]):
+    """Return the value of an entry of `encode`."""
+    if isinstance(entry, list):
+        return [decode(item, tensors) for item in entry]
+    if not isinstance(entry, dict):
+        return entry
+    (kind,) = entry.keys() & _DECODERS.keys()
+    return _DECODERS[kind](entry, tensors)
 
 
-def strip_prefix(name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Inverse of `add_prefix`."""
-    return {"": tensors[name]} if name in tensors else under(name, tensors)
-
-
-def _list_state(name: str, values) -> tuple[dict, dict[str, Tensor]]:
-    """Encode a list in which some items have tensors."""
-    entries, tensors = [], {}
-    for i, value in enumerate(values):
-        entry, found = value_state(name, value)
-        entries.append(entry)
-        tensors |= add_prefix(str(i), found)
-    return {"list": entries}, tensors
-
-
-def _array_state(name: str, array: np.ndarray) -> tuple[dict, dict[str, Tensor]]:
+def _encode_array(name: str, array: np.ndarray, tensors: dict[str, Tensor]) -> dict:
     if array.dtype.kind in LISTED and array.dtype != np.uint8:
-        return {"array": "ndarray", "dtype": array.dtype.str, "items": json_value(name, array.tolist())}, {}
+        return {"dtype": array.dtype.str, "items": encode(name, array.tolist(), tensors)}
     try:
         # a copy, since torch does not support reversed or read-only arrays
-        return {"array": "ndarray"}, {"": torch.from_numpy(np.array(array))}
+        tensors[name] = torch.from_numpy(np.array(array))
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} is an array of {array.dtype}, which a model file cannot hold: {error}") from error
+    return {"array": name}
 
 
-def _listed(entry: dict) -> np.ndarray:
+def _decode_items(entry: dict, tensors: dict[str, Tensor]) -> np.ndarray:
     dtype = np.dtype(entry["dtype"])
     if dtype.kind not in LISTED:
         raise ModelFileError(f"The file has an array of {dtype}, which this version does not support.")
     return np.array(entry["items"], dtype=dtype)
 
 
-def _sparse_state(matrix) -> tuple[dict, dict[str, Tensor]]:
-    about = {"shape": list(matrix.shape)}
+def _encode_sparse(name: str, matrix, tensors: dict[str, Tensor]) -> dict:
+    about = {"at": name, "shape": list(matrix.shape)}
     if torch.is_tensor(matrix):
         entries = matrix.detach().to_sparse_coo().coalesce()
-        about |= {"sparse": "Tensor", "layout": str(matrix.layout)}
-        return about, {"values": entries.values(), "indices": entries.indices()}
+        tensors[f"{name}.values"], tensors[f"{name}.indices"] = entries.values(), entries.indices()
+        return {"sparse": "Tensor", "layout": str(matrix.layout), **about}
     entries = sparse.coo_array(matrix)
     indices = np.stack([entries.row, entries.col]).astype(np.int64)
-    about |= {"sparse": type(matrix).__name__}
-    return about, {"values": torch.from_numpy(np.array(entries.data)), "indices": torch.from_numpy(indices)}
+    tensors[f"{name}.values"] = torch.from_numpy(np.array(entries.data))
+    tensors[f"{name}.indices"] = torch.from_numpy(indices)
+    return {"sparse": type(matrix).__name__, **about}
 
 
-def _sparse(entry: dict, tensors: dict[str, Tensor]):
-    values, indices, shape = tensors["values"], tensors["indices"], tuple(entry["shape"])
+def _decode_sparse(entry: dict, tensors: dict[str, Tensor]):
+    values, indices = (tensors[f"{entry['at']}.{part}"] for part in ("values", "indices"))
+    shape = tuple(check_size(size, count_numbers(tensors)) for size in entry["shape"])
     if entry["sparse"] == "Tensor":
         return LAYOUTS[entry["layout"]](torch.sparse_coo_tensor(indices, values, shape, check_invariants=True))
     return SPARSE[entry["sparse"]](sparse.coo_array((values.numpy(), tuple(indices.numpy())), shape=shape))
 
 
-def _matrix_state(name: str, matrix: OutputMatrix) -> tuple[dict, dict[str, Tensor]]:
-    try:
-        spec, tensors = matrix_to_spec(matrix)
-    except KernelTypeError as error:
-        raise KernelTypeError(
-            f"{name} is a {type(matrix).__name__}, which a file cannot describe. Fit with {name}=matrix().detach() or a matrix of ovkgp.kernels. ({error})"
-        ) from error
-    return {"matrix": spec}, tensors
+def _encode_module(name: str, module: torch.nn.Module, tensors: dict[str, Tensor]) -> dict:
+    if isinstance(module, ORFF):
+        entry, state = {"features": features_to_spec(module)}, kernel_state(module)
+        entry["kernel_spec"] = kernel_to_spec(module.kernel)[0]
+    elif isinstance(module, Likelihood):
+        entry, state = {"likelihood": likelihood_to_spec(module)}, kernel_state(module)
+    elif isinstance(module, OutputMatrix):
+        try:
+            spec, state = matrix_to_spec(module)
+        except KernelTypeError as error:
+            raise KernelTypeError(
+                f"{name} is a {type(module).__name__}, which a file cannot describe. Fit with {name}=matrix().detach() or a matrix of ovkgp.kernels. ({error})"
+            ) from error
+        entry = {"matrix": spec}
+    else:
+        spec, state = kernel_to_spec(module)
+        entry = {"kernel": spec}
+    tensors |= prefixed(**{name: state})
+    return {**entry, "at": name}
 
 
-if TYPE_CHECKING:
-    import xarray
+def _decode_features(entry: dict, tensors: dict[str, Tensor]) -> ORFF:
+    values = under(entry["at"], tensors)
+    kernel = kernel_from_spec(entry["kernel_spec"], under("kernel", values))
+    features = blank_features(entry["features"], kernel, values, count_numbers(tensors))
+    fill(features, values)
+    return features
 
 
-def draws_state(draws) -> tuple[list, dict[str, Tensor]]:
-    """Encode an ArviZ object, in the order of its groups and variables."""
-    header, tensors = [], {}
-    for name, group in groups_of(draws):
-        about, found = _group_state(group)
-        header.append({"name": name, **about})
-        tensors |= add_prefix(name, found)
-    return header, tensors
+def _decode_likelihood(entry: dict, tensors: dict[str, Tensor]) -> Likelihood:
+    likelihood = blank_likelihood(entry["likelihood"])
+    fill(likelihood, under(entry["at"], tensors))
+    return likelihood
 
 
-def draws_from_state(header: list, tensors: dict[str, Tensor]):
-    """Decode an ArviZ object of the kind that the installed ArviZ reads."""
-    return to_arviz_object({about["name"]: _group(about, strip_prefix(about["name"], tensors)) for about in header})
+def _decode_record(entry: dict, tensors: dict[str, Tensor]):
+    if entry["record"] not in RECORDS:
+        raise ModelFileError(f"The file describes a {entry['record']!r}, which this version does not know.")
+    kind, attributes = RECORDS[entry["record"]], {k: decode(v, tensors) for k, v in entry["attributes"].items()}
+    if is_dataclass(kind):
+        return kind(**attributes)
+    record = kind.__new__(kind)  # the constructor would factorize again
+    vars(record).update(attributes)
+    return record
 
 
-def _group_state(group: xarray.Dataset) -> tuple[dict, dict[str, Tensor]]:
-    variables, tensors = [], {}
-    for name in (*group.data_vars, *group.coords):
-        variable = group.variables[name]
-        entry, found = value_state(str(name), np.asarray(variable.values))
-        about = {"name": str(name), "dims": list(variable.dims), "is_label": name in group.coords}
-        variables.append({**about, "value": entry})
-        tensors |= add_prefix(str(name), found)
-    return {"variables": variables, "attrs": [[key, _attribute(key, v)] for key, v in group.attrs.items()]}, tensors
+def _encode_group(name: str, group: str, data: xarray.Dataset, tensors: dict[str, Tensor]) -> dict:
+    variables = []
+    for key in (*data.data_vars, *data.coords):
+        variable = data.variables[key]
+        about = {"name": str(key), "dims": list(variable.dims), "is_label": key in data.coords}
+        value = encode(f"{name}.{group}.{key}", np.asarray(variable.values), tensors)
+        variables.append({**about, "value": value})
+    attributes = {k: v.tolist() if isinstance(v, np.ndarray | np.generic) else v for k, v in data.attrs.items()}
+    return {"name": group, "variables": variables, "attrs": encode(f"{name}.{group}", attributes, tensors)}
 
 
-def _group(about: dict, tensors: dict[str, Tensor]) -> xarray.Dataset:
+def _decode_groups(entry: dict, tensors: dict[str, Tensor]):
+    """Make an ArviZ object of the kind that the installed ArviZ reads."""
+    return to_arviz_object({about["name"]: _decode_group(about, tensors) for about in entry["arviz"]})
+
+
+def _decode_group(about: dict, tensors: dict[str, Tensor]) -> xarray.Dataset:
     import xarray  # `import ovkgp` must not load it
 
     data, labels = {}, {}
     for variable in about["variables"]:
-        name = variable["name"]
-        value = value_from_state(variable["value"], strip_prefix(name, tensors))
-        (labels if variable["is_label"] else data)[name] = (variable["dims"], value)
-    return xarray.Dataset(data, labels, dict(about["attrs"]))
+        value = decode(variable["value"], tensors)
+        (labels if variable["is_label"] else data)[variable["name"]] = (variable["dims"], value)
+    return xarray.Dataset(data, labels, decode(about["attrs"], tensors))
 
 
-def _attribute(key: str, value):
-    return json_value(key, value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
+_DECODERS = {  # by the key that only this kind of entry has
+    "tuple": lambda entry, tensors: tuple(decode(entry["tuple"], tensors)),
+    "mapping": lambda entry, tensors: {decode(k, tensors): decode(v, tensors) for k, v in entry["mapping"]},
+    "tensor": lambda entry, tensors: tensors[entry["tensor"]],
+    "array": lambda entry, tensors: tensors[entry["array"]].numpy(),
+    "items": _decode_items,
+    "sparse": _decode_sparse,
+    "kernel": lambda entry, tensors: kernel_from_spec(entry["kernel"], under(entry["at"], tensors)),
+    "matrix": lambda entry, tensors: matrix_from_spec(entry["matrix"], under(entry["at"], tensors)),
+    "likelihood": _decode_likelihood,
+    "features": _decode_features,
+    "record": _decode_record,
+    "function": lambda entry, tensors: FUNCTIONS[entry["function"]],
+    "arviz": _decode_groups,
+}
+
+
+def count_numbers(tensors: dict[str, Tensor]) -> int:
+    """Return the number of stored numbers, which bounds the sizes that a header may describe."""
+    return sum(tensor.numel() for tensor in tensors.values())
+
+
+def encode_options(estimator: BaseEstimator, tensors: dict[str, Tensor]) -> dict:
+    """Return the arguments of the constructor as JSON, and add their arrays to `tensors`."""
+    options = estimator.get_params(deep=False)
+    if not isinstance(options.get("random_state"), Integral | None):
+        options["random_state"] = None  # a generator has advanced since and is not stored
+    return {name: _encode_option(name, value, estimator, tensors) for name, value in options.items()}
+
+
+def _encode_option(name: str, value, estimator: BaseEstimator, tensors: dict[str, Tensor]):
+    if not isinstance(value, Kernel):
+        return encode(name, value, tensors)
+    known = {"class": type(value).__name__}
+    if is_storable(value):
+        return known | encode(name, value, tensors)
+    if name == "base_kernel" and isinstance(estimator.kernel, Kernel):
+        raise KernelTypeError(
+            f"base_kernel is a {known['class']}, which a file cannot describe, and is not used with a kernel object. Leave it at its default."
+        )
+    tensors |= prefixed(**{name: kernel_state(value)})
+    return {**known, "kernel": None, "at": name}
+
+
+def decode_options(options: dict, tensors: dict[str, Tensor], kernel: Kernel | None) -> dict:
+    """Return the arguments of the constructor; `kernel` is the argument of `ovkgp.load`."""
+    kernels = [name for name, entry in options.items() if isinstance(entry, dict) and "class" in entry]
+    if kernel is not None and not kernels:
+        raise OptionError(
+            f"kernel is not supported for this model, whose kernel was given by name ({options['kernel']!r}). Remove it."
+        )
+    supplied = "kernel" if "kernel" in kernels else "base_kernel"
+    return {
+        name: _decode_kernel(name, entry, tensors, kernel if name == supplied else None)
+        if name in kernels
+        else decode(entry, tensors)
+        for name, entry in options.items()
+    }
+
+
+def _decode_kernel(name: str, entry: dict, tensors: dict[str, Tensor], given: Kernel | None) -> Kernel:
+    if given is not None:
+        if type(given).__name__ != entry["class"]:
+            raise OptionError(
+                f"kernel must be a {entry['class']}, the {name} of this model, got a {type(given).__name__}."
+            )
+        return load_kernel_state(given, under(entry["at"], tensors))
+    if entry["kernel"] is None:
+        raise OptionError(
+            f"The {name} of this model is a {entry['class']}, which a file cannot describe. Create one with the same options and "
+            f"pass it, ovkgp.load(path, kernel={entry['class']}(...)); its values come from the file."
+        )
+    return decode(entry, tensors)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from ovkgp.checks import as_seed, check_integer, check_positive
-from ovkgp.estimators.common.bootstrap import check_replicates, replicate_fits, replicate_weights
-from ovkgp.estimators.common.options import check_option, restore_on_error
+from ovkgp.checks import as_seed
+from ovkgp.estimators.common.base import Estimator
+from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights
+from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.options import NUMBER, NUMBERS, POSITIVE, integer, one_of, restore_on_error
+from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import Scaling
+from ovkgp.estimators.common.summary import Hyperparameter
 from ovkgp.estimators.common.task_options import (
+    TASK_CONSTRAINTS,
     TASK_CONVENTIONS,
     canonical_lam,
-    check_kernel,
     input_factor,
+    list_input_lengthscales,
     make_measure,
     task_factor,
 )
 from ovkgp.estimators.common.validation import as_array, input_table, output_names
-from ovkgp.estimators.storage.storage import SavableMixin, storable
+from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.tasks.factors import LEVEL_TOLERANCE, LevelFactor
 from ovkgp.inference.tasks.problem import TaskFunction, TaskProblem, TaskSolution
@@ -33,7 +38,6 @@ from ovkgp.inference.tasks.solvers.primal import solve_primal
 from ovkgp.losses import CostSensitiveHinge, IntegralLoss, SmoothedHinge, TaskMeasure, grid
 
 ENDS = {"signed": (-1.0, 1.0), "unit": (0.0, 1.0)}  # range of the costs in each scale
-COUPLINGS = ("infinite", "independent")
 DEFAULT_LEVELS = (-0.9, 0.0, 0.9)  # default signed costs of coupling="independent"
 NUM_COSTS = 101  # default number of costs of a ROC curve
 
@@ -78,7 +82,7 @@ class ROCCurve(NamedTuple):
     *("_seed", "_rows", "_labels"),
     optional=("_replicates",),
 )
-class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimator):
+class InfiniteCostSensitiveClassifier(ClassifierMixin, Estimator):
     """Support vector machine for all costs of mistakes (LT-139).
 
     h(x)(θ) ≥ 0 predicts `classes_[1]`, whose false negatives cost c(θ). The fit minimizes
@@ -150,6 +154,33 @@ class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimat
     (array([-0.9,  0. ,  0.9]), array([0.2, 0.9, 1. ]), array([1. , 0.8, 0.4]))
     """
 
+    kind = "labels"
+    has_costs = True
+    description = Description(
+        "classification for all misclassification costs",
+        "The model is a support vector machine for each cost c of missing the second class, all of them learned jointly. At any cost, h ≥ 0 predicts the second class.",
+        "h = argmin (1/n) Σ_i ∫ c_θ(y_i) max(0, 1 − y_i h(x_i)(θ)) dθ + (λ/2) ‖h‖^2",
+    )
+    calibration_note = (
+        "The scores are margins, not probabilities; the costs set the trade-off between both kinds of errors."
+    )
+    reported = (
+        ("lam_", "penalty λ"),
+        ("kappa", "width of the smoothing κ"),
+        ("task_lengthscale", "lengthscale of the tasks"),
+    )
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **TASK_CONSTRAINTS,
+        "costs": [one_of(*ENDS)],
+        "lam": [POSITIVE],
+        "convention": [one_of(*TASK_CONVENTIONS)],
+        "coupling": [one_of("infinite", "independent")],
+        "levels": [NUMBER, NUMBERS, None],  # their range depends on `costs`
+        "kappa": [POSITIVE, None],
+        "tol": [POSITIVE],
+        "max_iter": [integer()],
+    }
+
     def __init__(
         self,
         costs="signed",
@@ -206,7 +237,7 @@ class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimat
             Fitted estimator.
         """
         with restore_on_error(self):
-            self._check_options()
+            self.check_options()
             self.output_names_ = output_names(y) or ["y"]
             X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
             self.classes_, labels = _two_classes(y)
@@ -352,6 +383,25 @@ class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimat
         check_is_fitted(self, "function_")
         return max(1, self.fit_report_.iterations)
 
+    def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
+        """Predict class and score at the requested costs, or at equal costs."""
+        request.reject_options("a classifier", "quantiles", "level", "latent")
+        (name,), found = self.output_names_, {}
+        for cost, suffix in [(None, "")] if request.costs is None else [(c, f"_at_{c:g}") for c in request.costs]:
+            found[f"{name}_class{suffix}"] = self.predict(X, cost)
+            found[f"{name}_decision{suffix}"] = self.decision_function(X, cost)
+        return found
+
+    def training_data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the training rows X (n, d) in original units, and their labels (n,)."""
+        check_is_fitted(self)
+        rows = self._rows * self.scaling_.input_scale + self.scaling_.input_offset
+        return rows, self.classes_[(self._labels > 0).astype(int)]
+
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List λ and lengthscales."""
+        return [*super().list_parameters(), *list_input_lengthscales(self)]
+
     def _curve_costs(self) -> np.ndarray:
         low, high = ENDS[self.costs]
         if self.coupling == "infinite":
@@ -375,7 +425,7 @@ class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimat
         """Return the functions of the replicates, which the first call fits."""
         h = self.function_
         if not hasattr(self, "_replicates"):
-            weights = replicate_weights(np.ones(len(self._rows)), check_replicates(self), self._seed)
+            weights = replicate_weights(np.ones(len(self._rows)), self.num_replicates, self._seed)
             self._replicates = np.stack(replicate_fits(self._refit(self._problem()[0]), weights, self.verbose))
         return [TaskFunction(h.inputs, h.tasks, torch.from_numpy(w)) for w in self._replicates]
 
@@ -393,17 +443,9 @@ class InfiniteCostSensitiveClassifier(SavableMixin, ClassifierMixin, BaseEstimat
 
         return fit
 
-    def _check_options(self) -> None:
-        for name in ("kernel", "task_kernel"):
-            check_kernel(self, name)
-        check_option("costs", self.costs, tuple(ENDS))
-        check_option("coupling", self.coupling, COUPLINGS)
-        check_option("convention", self.convention, tuple(TASK_CONVENTIONS))
-        check_positive("tol", self.tol)
-        check_integer("max_iter", self.max_iter)
-        check_replicates(self)
-        if self.kappa is not None:
-            check_positive("kappa", self.kappa)
+    def check_options(self) -> None:
+        """Check the options and their combinations."""
+        super().check_options()
         if self.levels is not None and self.coupling == "infinite":
             raise OptionError(
                 'levels is not supported with coupling="infinite", which learns all costs. Omit levels or use coupling="independent".'

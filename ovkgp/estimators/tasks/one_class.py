@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from scipy.stats import beta
-from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.bootstrap import check_replicates, replicate_fits, replicate_weights
-from ovkgp.estimators.common.named_kernels import median_distance
-from ovkgp.estimators.common.options import check_option, restore_on_error
+from ovkgp.estimators.common.base import Estimator
+from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights
+from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.named_kernels import BASE_KERNEL, median_distance
+from ovkgp.estimators.common.options import (
+    FRACTION,
+    NONNEGATIVE,
+    POSITIVE,
+    POSITIVES,
+    number,
+    one_of,
+    restore_on_error,
+)
+from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import Scaling
-from ovkgp.estimators.common.task_options import check_kernel, input_factor, make_measure, task_factor
+from ovkgp.estimators.common.summary import Hyperparameter
+from ovkgp.estimators.common.task_options import (
+    LENGTHSCALE,
+    TASK_CONSTRAINTS,
+    input_factor,
+    list_input_lengthscales,
+    make_measure,
+    task_factor,
+)
 from ovkgp.estimators.common.validation import input_table
-from ovkgp.estimators.storage.functions import storable_part
-from ovkgp.estimators.storage.storage import SavableMixin, storable
+from ovkgp.estimators.storage.storage import storable
+from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.tasks.factors import Factor, KernelFactor
-from ovkgp.inference.tasks.one_class import OneClassProblem, OneClassSolution, solve_one_class
-from ovkgp.inference.tasks.one_class_function import (
+from ovkgp.inference.tasks.one_class import (
+    OneClassProblem,
+    OneClassSolution,
     ThresholdOffset,
     are_nested,
     calibrate_thresholds,
@@ -35,16 +55,14 @@ from ovkgp.inference.tasks.one_class_function import (
     interpolate_values,
     leave_one_out_values,
     make_decision_function,
+    solve_one_class,
     sort_curves,
 )
 from ovkgp.inference.tasks.one_class_path import OneClassPath
 from ovkgp.inference.tasks.problem import TaskFunction
 from ovkgp.losses import TaskMeasure, grid
 
-storable_part(ThresholdOffset)
-DENSITIES = ("uniform", "linear")
-KERNELS = {"kernel": ("local", "median"), "task_kernel": ("median",), "threshold_kernel": ("median",)}
-"""Kernel options, and the names that their lengthscales allow."""
+storable_record(ThresholdOffset)
 LOCAL_LENGTHSCALE_RATIO = 0.3  # ratio of the lengthscale "local" to the median distance
 NUM_LEVELS = 101  # number of levels at which curves are rearranged and scored
 CHUNK_ROWS = 4096
@@ -58,7 +76,7 @@ REPLICATES = ("_replicates", "_replicate_thresholds", "_replicate_fraction_level
     *("lam_", "gap_", "fit_report_", "_seed", "_rows", "_row_counts", "_fraction_levels"),
     optional=REPLICATES,
 )
-class InfiniteOneClassSVM(SavableMixin, OutlierMixin, BaseEstimator):
+class InfiniteOneClassSVM(OutlierMixin, Estimator):
     """One-class SVMs of all levels ν, fitted at once (LT-99, BT-104).
 
     The set {x: h(x)(ν) ≥ t(ν)} contains a mass of about 1 − ν. The fit minimizes over h and the threshold curve t,
@@ -142,6 +160,36 @@ class InfiniteOneClassSVM(SavableMixin, OutlierMixin, BaseEstimator):
     (array([ 1, -1]), array([0.]))
     """
 
+    kind = "none"
+    description = Description(
+        "level sets of every mass",
+        "For each fraction ν, the model estimates a set that excludes about ν of the data: one-class support vector machines of all levels, fitted jointly. Points outside of the set of a small ν are outliers.",
+        "P(h(x)(ν) ≥ t(ν)) ≈ 1 − ν",
+    )
+    calibration_note = (
+        "Levels were calibrated with leave-one-out scores. To assess them, give new rows (X=, or --data)."
+    )
+    reported = (
+        ("lam_", "penalty λ"),
+        ("nu", "level ν of predict"),
+        ("offset_", "threshold at that level"),
+        ("task_lengthscale", "lengthscale of the tasks"),
+        ("threshold_lengthscale", "lengthscale of the thresholds"),
+    )
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **TASK_CONSTRAINTS,
+        "nu": [number("a number above 0 and at most 1", lambda value: 0 < value <= 1)],
+        "lengthscale": [one_of("local", "median"), POSITIVE, POSITIVES],
+        "threshold_kernel": BASE_KERNEL,
+        "threshold_lengthscale": LENGTHSCALE,
+        "lam": [NONNEGATIVE],
+        "density": [one_of("uniform", "linear")],
+        "min_nu": [FRACTION],
+        "calibrate": ["boolean"],
+        "nested": ["boolean"],
+        "scale_inputs": ["boolean"],
+    }
+
     def __init__(
         self,
         nu=0.1,
@@ -203,7 +251,7 @@ class InfiniteOneClassSVM(SavableMixin, OutlierMixin, BaseEstimator):
             X = input_table(self, X, reset=True)
             if len(X) < 2:
                 raise InputError(f"X must have at least 2 rows, got n_samples = {len(X)}.")
-            self._check_options()
+            self.check_options()
             self._seed = as_seed(self.random_state)
             for name in REPLICATES:
                 vars(self).pop(name, None)
@@ -325,6 +373,22 @@ class InfiniteOneClassSVM(SavableMixin, OutlierMixin, BaseEstimator):
         """Return the fraction of rows whose curve d(x)(·), before rearrangement, changes sign only from plus to minus."""
         return float(self._are_nested(self._inputs(X)).mean())
 
+    def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
+        """Predict inliers and levels: a row is inside the set of every ν up to its level."""
+        request.reject_options("level sets", "quantiles", "level", "latent", "costs")
+        level = self.level_score(X)
+        return {"inlier": self.predict(X) == 1, "level": level}
+
+    def training_data(self) -> tuple[np.ndarray, None]:
+        """Return the training rows X (n, d), copies side by side, and None."""
+        check_is_fitted(self)
+        rows = self._rows * self.scaling_.input_scale + self.scaling_.input_offset
+        return np.repeat(rows, self._row_counts.astype(int), 0), None
+
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List λ, levels and lengthscales."""
+        return [*super().list_parameters(), *list_input_lengthscales(self)]
+
     def _grid(self) -> np.ndarray:
         return np.linspace(self.min_nu, 1.0, NUM_LEVELS)
 
@@ -350,7 +414,7 @@ class InfiniteOneClassSVM(SavableMixin, OutlierMixin, BaseEstimator):
     def _replicate_functions(self) -> list[tuple[TaskFunction, np.ndarray]]:
         """Return d and the levels of `find_fraction_levels` of each replicate; the first call fits them."""
         if not hasattr(self, REPLICATES[0]):
-            weights = replicate_weights(self._row_counts, check_replicates(self), self._seed)
+            weights = replicate_weights(self._row_counts, self.num_replicates, self._seed)
             found = self._model().fit_replicates(weights, self._row_counts, verbose=self.verbose)
             vars(self).update(zip(REPLICATES, found, strict=True))
         found = zip(*(getattr(self, name) for name in REPLICATES), strict=True)
@@ -371,21 +435,10 @@ class InfiniteOneClassSVM(SavableMixin, OutlierMixin, BaseEstimator):
         check_is_fitted(self, "function_")
         return check_level("nu", self.nu if nu is None else nu, self.min_nu)
 
-    def _check_options(self) -> None:
-        for name, also in KERNELS.items():
-            check_kernel(self, name, also)
-        check_option("density", self.density, DENSITIES)
-        check_replicates(self)
-        check_level("min_nu", self.min_nu, 0.0)
-        if not 0 < self.min_nu < 1:
-            raise OptionError(f"min_nu must be between 0 and 1, got {self.min_nu!r}.")
+    def check_options(self) -> None:
+        """Check the options and their combinations."""
+        super().check_options()
         check_level("nu", self.nu, self.min_nu)
-        if (
-            isinstance(self.lam, bool | str)
-            or not np.isscalar(self.lam)
-            or not (np.isfinite(self.lam) and self.lam >= 0)
-        ):
-            raise OptionError(f"lam must be a nonnegative number, got {self.lam!r}.")
 
 
 def check_level(name: str, level, min_nu: float) -> float:

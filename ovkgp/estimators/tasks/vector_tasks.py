@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from numbers import Integral
+from typing import ClassVar
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ovkgp.estimators.common.base import TableRegressor
+from ovkgp.estimators.common.descriptions import EXACT_KERNEL, NO_LEAVE_ONE_OUT, Description, describe_mean
 from ovkgp.estimators.common.named_kernels import scale_kernel, usable_scale
-from ovkgp.estimators.common.options import check_convention, check_lam, check_option, noise_of, restore_on_error
-from ovkgp.estimators.common.task_options import check_kernel, task_kernel
+from ovkgp.estimators.common.options import CONVENTIONS, POSITIVE, VERBOSE, integer, noise_of, one_of, restore_on_error
+from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
+from ovkgp.estimators.common.summary import Hyperparameter, list_gp_parameters
+from ovkgp.estimators.common.task_options import TASK_KERNEL_CONSTRAINTS, task_kernel
 from ovkgp.estimators.common.validation import as_array, input_table, numbers
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import InputError, OptionError
@@ -22,22 +27,19 @@ from ovkgp.inference.tasks.functional_ridge_grid import GridPosterior, condition
 from ovkgp.inference.tasks.solvers.square import NORMALIZATIONS
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
 
-LEARNING = ("fixed", "evidence")
-SCALES = ("evidence", "given")
 
-
-def _restore_gp(estimator: VectorTaskRegressor) -> None:
-    """Set `gp_` of a loaded estimator from its posterior."""
-    noise = estimator.noise_ * estimator.scale_
-    estimator.gp_ = OperatorValuedGP(estimator.posterior_.process.kernel, mean="zero", noise=noise)
-    estimator.gp_.requires_grad_(False)
-    estimator.gp_.fit_report_ = estimator.fit_report_
+def _condition_again(estimator: VectorTaskRegressor) -> None:
+    """Compute `gp_` and `posterior_` of a loaded estimator."""
+    kernel, noise, *data = estimator._problem
+    gp = OperatorValuedGP(kernel, mean="zero", noise=noise).requires_grad_(False)
+    gp.fit_report_ = estimator.fit_report_
+    estimator._condition(gp, *data)
 
 
 @storable(
     *("n_features_in_", "n_outputs_", "output_names_", "_is_flat", "_has_names", "_is_tensor", "tasks_", "offset_"),
-    *("output_matrix_", "missing_", "posterior_", "lam_", "noise_", "scale_", "fit_report_"),
-    finish=_restore_gp,
+    *("output_matrix_", "missing_", "lam_", "noise_", "scale_", "fit_report_", "_problem"),
+    finish=_condition_again,
 )
 class VectorTaskRegressor(TableRegressor):
     """Gaussian-process regression x ↦ (θ ↦ vector) from vectors at some tasks θ, with predictions at any task (LT-100).
@@ -126,6 +128,31 @@ class VectorTaskRegressor(TableRegressor):
     ((10, 3, 136), (10, 3, 136))
     """
 
+    kind = "tasks"
+    description = Description(
+        "vectors at every point of a space of tasks",
+        "The model predicts a vector for each input x and each task θ, including tasks that are not in the training data. It is a Gaussian process on pairs (x, θ).",
+        "K((x, θ), (x′, θ′)) = s^2 k_X(x, x′) k_Θ(θ, θ′) A",
+    )
+    calibration_note = NO_LEAVE_ONE_OUT
+    reported = (
+        ("lam_", "penalty λ"),
+        ("scale_", "scale of prior and noise s²"),
+        ("task_lengthscale", "lengthscale of the tasks"),
+    )
+    _parameter_constraints: ClassVar[dict[str, list]] = {
+        **TASK_KERNEL_CONSTRAINTS,
+        "tasks": ["array-like", None],
+        "output_matrix": [one_of("identity"), integer(), "array-like"],
+        "lam": [POSITIVE],
+        "convention": [one_of(*CONVENTIONS)],
+        "normalization": [one_of(*NORMALIZATIONS)],
+        "fit_intercept": ["boolean"],
+        "scale": [one_of("evidence", "given")],
+        "hyperparameters": [one_of("fixed", "evidence")],
+        "verbose": VERBOSE,
+    }
+
     def __init__(
         self,
         tasks=None,
@@ -173,7 +200,7 @@ class VectorTaskRegressor(TableRegressor):
             Fitted estimator.
         """
         with restore_on_error(self):
-            self._check_options()
+            self.check_options()
             X, Y = self._validate_by_task(X, y)
             observed = np.isfinite(Y).any(-1)
             self.missing_ = float(1 - observed.mean())
@@ -189,7 +216,7 @@ class VectorTaskRegressor(TableRegressor):
 
     def _fit_scale(self, kernel, X: Tensor, Y: Tensor, observed: Tensor) -> None:
         """Set σ², s², the model and its posterior."""
-        self.lam_, self.fit_report_ = float(check_lam(self.lam)[0]), None
+        self.lam_, self.fit_report_ = float(self.lam), None
         self.noise_, ratios = self._noise(observed)
         self.scale_ = 1.0
         self._condition(make_pair_gp(kernel, self.noise_, 1.0, trained=False), X, Y, ratios)
@@ -232,6 +259,7 @@ class VectorTaskRegressor(TableRegressor):
 
     def _condition(self, gp, X: Tensor, Y: Tensor, ratios: Tensor | None) -> None:
         tasks, self.gp_ = torch.from_numpy(self.tasks_), gp
+        self._problem = gp.kernel, gp.noise.item(), X, Y, ratios
         if bool(torch.isfinite(Y).all()):
             self.posterior_ = condition_on_grid(gp, X, tasks, Y)
             return
@@ -275,6 +303,31 @@ class VectorTaskRegressor(TableRegressor):
         variance = variance + self.posterior_.output_noise.diagonal() if noise else variance
         return mean, self._shaped(variance.sqrt().numpy(), tasks)
 
+    def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
+        """Predict mean, standard deviation and quantiles of each task and output; predictions are Gaussian."""
+        request.reject_options("a regressor", "costs")
+        found = self.predict(X, return_std=True, noise=not request.latent)
+        mean, std = (values.reshape(len(values), -1) for values in found)
+        deviates = norm.ppf(request.levels).reshape(-1, 1, 1)
+        return request.name_columns(self.output_names_, mean, std, mean + deviates * std)
+
+    def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the training rows X (n, d) and Y (n, T·p); None if some were missing, which are stored as pairs (x, θ)."""
+        check_is_fitted(self, "posterior_")
+        posterior = self.posterior_
+        if not isinstance(posterior, GridPosterior):
+            return None
+        Y = posterior.data.Y.numpy() + self.offset_
+        return posterior.inputs.numpy(), Y.reshape(len(posterior.inputs), -1)
+
+    def list_parameters(self) -> list[Hyperparameter]:
+        """List λ, scale, noise and the parameters of the kernel."""
+        return [*super().list_parameters(), *list_gp_parameters(self, self.noise_ * self.scale_)]
+
+    def _facts(self) -> dict[str, str | None]:
+        own = {"Prior mean": describe_mean(self.gp_.mean, self.offset_), "Approximation": EXACT_KERNEL}
+        return super()._facts() | own
+
     def _latent(self, X: Tensor, tasks: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
         """Return mean and variance (m, T', p), computed in chunks of rows."""
         if isinstance(self.posterior_, GridPosterior):
@@ -316,19 +369,6 @@ class VectorTaskRegressor(TableRegressor):
         tensor = _as_tensor(y)
         return super().score(X, y if tensor is None else tensor.reshape(len(tensor), -1), sample_weight)
 
-    def _check_options(self) -> None:
-        for name in ("kernel", "task_kernel"):
-            check_kernel(self, name)
-        check_convention(self.convention)
-        if len(check_lam(self.lam)) > 1:
-            raise OptionError(
-                f"lam must be one number, got {self.lam!r}. Select among several by cross-validation or "
-                'hyperparameters="evidence".'
-            )
-        check_option("normalization", self.normalization, NORMALIZATIONS)
-        check_option("scale", self.scale, SCALES)
-        check_option("hyperparameters", self.hyperparameters, LEARNING)
-
 
 def _as_tensor(y) -> np.ndarray | None:
     """Return y (n, T, p) as an array; None for a table or a column."""
@@ -361,8 +401,6 @@ def make_output_matrix(option, Y: np.ndarray) -> Tensor:
     """Make A (p, p) from "identity", a rank r (V J_r Vᵀ with the eigenvectors V of YᵀY, LT-102) or a matrix."""
     p = Y.shape[-1]
     if isinstance(option, str):
-        if option != "identity":
-            raise OptionError(f'output_matrix must be "identity", a rank or a ({p}, {p}) matrix, got {option!r}.')
         return torch.eye(p, dtype=torch.float64)
     if isinstance(option, Integral) and not isinstance(option, bool):
         if not 1 <= option <= p:

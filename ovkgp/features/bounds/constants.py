@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import reduce, singledispatch
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ProductKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from scipy.optimize import brentq
 from torch import Tensor
 
@@ -21,11 +21,10 @@ from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.spectral import moments
 from ovkgp.features.spectral.fields import largest_radial_variance
 from ovkgp.features.spectral.moments import moment_order
-from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, resolve_num_dims, spectral_pair
-from ovkgp.features.spectral.radial import scale_mixture
-from ovkgp.kernels.decomposable import BlockwiseProductKernel
+from ovkgp.features.spectral.pair import resolve_num_dims, spectral_pair
 from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel
-from ovkgp.kernels.protocol import components, is_operator_valued
+from ovkgp.kernels.protocol import BlockwiseProductKernel, components, is_operator_valued
+from ovkgp.kernels.spectral import SpectralPair, SpectralSum, is_gaussian, scale_mixture
 from ovkgp.kernels.transformable import TransformableKernel
 
 
@@ -170,6 +169,8 @@ def _lag_dims(pair: SpectralPair | SpectralSum, num_dims: int | None) -> int:
 
 @singledispatch
 def _constants(kernel: Kernel, num_dims: int | None, bounded: bool) -> SpectralConstants:
+    if (weights := inverse_squares(kernel, num_dims)) is not None:
+        return _mixture_constants(kernel, weights)
     separable = components(kernel) if is_operator_valued(kernel) else None
     if separable is None:
         return estimate_constants(kernel, num_dims, bounded)
@@ -200,31 +201,25 @@ def _(kernel: TransformableKernel, num_dims, bounded):
 
 
 def inverse_squares(kernel: Kernel, num_dims: int | None) -> Tensor | None:
-    """Return 1/ℓ² (d,) in float64 for a Gaussian scale mixture: an RBF, Matérn or RQ kernel; None for any other."""
+    """Return 1/ℓ² (d,) in float64 for a Gaussian scale mixture, such as an RBF, Matérn or RQ kernel; None for any other."""
     if scale_mixture(kernel) is None:
         return None
     lengthscale = kernel.lengthscale.detach().to("cpu", torch.float64).flatten()
     return lengthscale.square().reciprocal().expand(resolve_num_dims(kernel, num_dims))
 
 
-@_constants.register(RBFKernel)
-@_constants.register(MaternKernel)
-@_constants.register(RQKernel)
-def _(kernel, num_dims, bounded):
-    weights = inverse_squares(kernel, num_dims)
-    if weights is None:
-        return estimate_constants(kernel, num_dims, bounded)
-    mix = scale_mixture(kernel).moment
-    # v bounds (1 + k(2δ) − 2k(δ)²)/2 (BT-E-18): 1/2 where k(2δ) ≤ 2k(δ)², and rational quadratic kernels violate that.
+def _mixture_constants(kernel: Kernel, weights: Tensor) -> SpectralConstants:
+    """Return the constants of a Gaussian scale mixture; v bounds (1 + k(2δ) − 2k(δ)²)/2 (BT-E-18)."""
+    mixture = scale_mixture(kernel)
     return SpectralConstants(
         num_dims=weights.numel(),
         num_outputs=1,
         at_zero=torch.ones(1, 1, dtype=torch.float64),
-        slope=moments.gaussian_norm_moment(weights, 1) * mix(1),
-        root_slope=math.sqrt(moments.gaussian_norm_moment(weights, 2) * mix(2)),
+        slope=moments.gaussian_norm_moment(weights, 1) * mixture.moment(1),
+        root_slope=math.sqrt(moments.gaussian_norm_moment(weights, 2) * mixture.moment(2)),
         sup_norm=1.0,
         orlicz=1 / math.log(2),
-        variance=1.0 if isinstance(kernel, RQKernel) else 0.5,
+        variance=mixture.variance,
         intrinsic_dim=1.0,
         separable=True,
     )
@@ -258,8 +253,8 @@ def _field_constants(
     d, curl = weights.numel(), isinstance(kernel, CurlFreeKernel)
     mix = scale_mixture(kernel.base_kernel).moment
     sup_norm = d * float(weights.max()) * mix(2) if bounded else math.inf
-    is_gaussian = type(kernel.base_kernel) is RBFKernel
-    orlicz = gaussian_orlicz_norm(weights) if is_gaussian and not bounded else sup_norm / math.log(2)
+    is_exact = is_gaussian(kernel.base_kernel) and not bounded
+    orlicz = gaussian_orlicz_norm(weights) if is_exact else sup_norm / math.log(2)
     at_zero = torch.diag(weights if curl else weights.sum() - weights)
     return SpectralConstants(
         num_dims=d,
@@ -278,7 +273,7 @@ def _field_constants(
 def _field_variance(kernel, weights: Tensor, bounded: bool, mix) -> float:
     """Return sup_δ ‖D Var K̃(δ)‖ if the kernel is radial and Gaussian, else the always valid ‖E[A²]‖ (BT-E-16)."""
     d, curl = weights.numel(), isinstance(kernel, CurlFreeKernel)
-    if type(kernel.base_kernel) is RBFKernel and bool((weights == weights[0]).all()):
+    if is_gaussian(kernel.base_kernel) and bool((weights == weights[0]).all()):
         return float(weights[0]) ** 2 * largest_radial_variance(d, curl, bounded)
     diagonal = weights * (weights.sum() + 2 * weights)  # the diagonal of E[‖ω‖² ωωᵀ] for Gaussian ω
     square = float((diagonal if curl else diagonal.sum() - diagonal).max())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import singledispatch
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
 from ovkgp.checks import check_integer
@@ -13,10 +13,11 @@ from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.bounds.constants import inverse_squares
 from ovkgp.features.spectral import moments
 from ovkgp.features.spectral.fields import field_variance
-from ovkgp.features.spectral.pair import SpectralPair, spectral_pair
+from ovkgp.features.spectral.pair import spectral_pair
 from ovkgp.kernels.chi_square import SkewedChi2Kernel
 from ovkgp.kernels.fields import CurlFreeKernel, DivergenceFreeKernel
 from ovkgp.kernels.protocol import block, components, is_operator_valued
+from ovkgp.kernels.spectral import SpectralPair, is_gaussian
 from ovkgp.kernels.warped import WarpedKernel
 
 
@@ -106,7 +107,7 @@ def _(kernel, lag, bounded):
     selected = _select(base, _select(kernel, lag))
     while isinstance(base, ScaleKernel):
         scale, base = scale * base.outputscale.to(lag), base.base_kernel
-    weights = inverse_squares(base, len(selected)) if isinstance(base, RBFKernel) else None
+    weights = inverse_squares(base, len(selected)) if is_gaussian(base) else None
     if weights is None or (bounded and bool((weights != weights[0]).any())):
         return _estimate_variance(kernel, lag, bounded)
     return scale**2 * field_variance(weights, selected, isinstance(kernel, CurlFreeKernel), bounded)

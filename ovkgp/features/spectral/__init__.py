@@ -3,6 +3,6 @@
 Importing this package registers the pair of every known kernel.
 """
 
-from ovkgp.features.spectral import combined, fields, radial, scalar
+from ovkgp.features.spectral import combined, fields
 
-__all__ = ["combined", "fields", "radial", "scalar"]
+__all__ = ["combined", "fields"]

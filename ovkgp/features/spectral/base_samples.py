@@ -13,7 +13,7 @@ from scipy.stats import qmc
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError, SpectralError
-from ovkgp.features.spectral.pair import SpectralPair
+from ovkgp.kernels.spectral import SpectralPair
 
 SAMPLERS = ("iid", "orthogonal", "qmc")
 MIN_UNIFORM = 2.0**-54

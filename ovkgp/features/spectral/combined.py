@@ -1,4 +1,4 @@
-"""Spectral pairs of scaled, summed, multiplied, separable, independent and transformed kernels.
+"""Spectral pairs of scaled, summed, multiplied, separable, independent, transformed and warped kernels.
 
 Products live on stacked inputs: with h = (h₁, h₂) and ω = (ω₁, ω₂) independent, k₁ k₂ has the pair (ρ₁ ⊗ ρ₂, B₁ B₂), so
 that each factor keeps its own frequencies.
@@ -14,18 +14,20 @@ from gpytorch.kernels import AdditiveKernel, Kernel, LCMKernel, MultitaskKernel,
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError, SpectralError
-from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, map_terms, precompose, scale_pair, spectral_pair
+from ovkgp.features.spectral.pair import map_terms, precompose, scale_pair, spectral_pair
 from ovkgp.kernels import (
     BlockwiseProductKernel,
     DecomposableKernel,
     FunctionValuedKernel,
     IndependentKernel,
     TransformableKernel,
+    WarpedKernel,
     components,
     num_outputs,
 )
 from ovkgp.kernels.outputs.roots import thin_root
 from ovkgp.kernels.protocol import infer_num_dims
+from ovkgp.kernels.spectral import SpectralPair, SpectralSum
 
 
 @spectral_pair.register(ScaleKernel)
@@ -147,3 +149,10 @@ def make_separable(pair: SpectralPair | SpectralSum, root) -> SpectralPair | Spe
 def _(kernel: TransformableKernel, num_dims: int | None = None):
     base = kernel.base_kernel  # its dimension is that of the transformed points; take the inputs' if unknown
     return precompose(spectral_pair(base, num_dims=num_dims if infer_num_dims(base) is None else None), kernel.points)
+
+
+@spectral_pair.register(WarpedKernel)
+def _(kernel: WarpedKernel, bounded: bool = True) -> SpectralPair | SpectralSum:
+    """Return the pair of the base kernel on the warped inputs."""
+    base = spectral_pair(kernel.base_kernel, num_dims=kernel.group.embedding_dim, bounded=bounded)
+    return precompose(base, lambda x: kernel.group(x, kernel.columns))

@@ -2,7 +2,7 @@
 
 Differentiating k(δ) = E cos⟨ω, δ⟩ twice gives A(ω) = ωωᵀ (curl-free) and ‖ω‖² I − ωωᵀ (divergence-free): unbounded
 factors. Over a Gaussian scale mixture the norm can be moved into the distribution of ω instead. With the tilted
-distribution ω = R û ⊘ ℓ of `radial` and c = √(d E[τ]),
+distribution ω = R û ⊘ ℓ of `whitened_frequencies` and c = √(d E[τ]),
 
     curl-free        B = c û ⊘ ℓ            = c ω / ‖ω ∘ ℓ‖                    (d × 1)
     divergence-free  B = c ‖û ⊘ ℓ‖ Q(ω)     = c ‖ω‖ / ‖ω ∘ ℓ‖ Q(ω)             (d × (d − 1))
@@ -26,17 +26,16 @@ from torch import Tensor
 from ovkgp.features.operators import reflection_columns
 from ovkgp.features.spectral.moments import check_moment_is_finite
 from ovkgp.features.spectral.pair import (
-    SpectralPair,
-    SpectralSum,
     map_terms,
     precompose,
     resolve_num_dims,
     scale_pair,
     select_columns,
     spectral_pair,
+    whitened_frequencies,
 )
-from ovkgp.features.spectral.radial import scale_mixture, whitened_frequencies
 from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel
+from ovkgp.kernels.spectral import SpectralPair, SpectralSum, scale_mixture
 
 
 class Direction(NamedTuple):

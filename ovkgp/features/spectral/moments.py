@@ -12,7 +12,6 @@ from gpytorch.kernels import (
     AdditiveKernel,
     Kernel,
     LCMKernel,
-    MaternKernel,
     MultitaskKernel,
     ProductKernel,
     ScaleKernel,
@@ -21,19 +20,17 @@ from torch import Tensor
 
 from ovkgp.exceptions import SpectralError
 from ovkgp.features.spectral.base_samples import sobol_points
-from ovkgp.features.spectral.pair import SpectralPair
-from ovkgp.features.spectral.radial import gamma_ratio
 from ovkgp.kernels import (
     BlockwiseProductKernel,
     FunctionValuedKernel,
     HelmholtzKernel,
-    LaplaceKernel,
     OperatorValuedKernel,
-    SobolevKernel,
     TransformableKernel,
     WarpedKernel,
     components,
+    find_record,
 )
+from ovkgp.kernels.spectral import SpectralPair, gamma_ratio
 
 NUM_DRAWS = 2**14  # number of Sobol draws of an estimate
 CHUNK_FREQUENCIES = 2**10  # number of frequencies whose factors are in memory at a time
@@ -43,7 +40,7 @@ CHUNK_FREQUENCIES = 2**10  # number of frequencies whose factors are in memory a
 def moment_order(kernel: Kernel) -> float:
     """Return the supremum of the orders q with E‖ω‖^q < ∞ under the scalar spectral distribution.
 
-    Register a rule for a custom kernel with heavy tails: ``@moment_order.register(MyKernel)``.
+    That of a scalar kernel is part of its record; see `ovkgp.kernels.KernelRecord`.
 
     Parameters
     ----------
@@ -62,22 +59,8 @@ def moment_order(kernel: Kernel) -> float:
     >>> moment_order(MaternKernel(nu=1.5)), moment_order(RBFKernel())
     (3.0, inf)
     """
-    return math.inf
-
-
-@moment_order.register
-def _(kernel: MaternKernel) -> float:
-    return 2 * kernel.nu
-
-
-@moment_order.register
-def _(kernel: LaplaceKernel) -> float:
-    return 1.0
-
-
-@moment_order.register
-def _(kernel: SobolevKernel) -> float:
-    return 2.0 * kernel.order - 1
+    record = find_record(kernel)
+    return math.inf if record is None else record.moment_order(kernel)
 
 
 @moment_order.register(AdditiveKernel)

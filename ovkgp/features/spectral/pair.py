@@ -1,17 +1,10 @@
-"""Spectral pairs: the operator-valued Bochner theorem as an object.
-
-A shift-invariant operator-valued kernel is an expectation over frequencies (R. Brault's thesis, §4.2; see
-``docs/references.md``),
-
-    K(x, z) = E_ω [ cos⟨ω, h(x) − h(z)⟩ B(ω) B(ω)ᵀ ]            (even signatures, B real)
-    K(x, z) = E_ω [ Re( e^{−i⟨ω, h(x) − h(z)⟩} B(ω) B(ω)* ) ]      (any signature, B complex)
-"""
+"""Dispatch of kernels to their spectral pairs, and operations on pairs."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -20,93 +13,8 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.kernels.protocol import check_kernel, infer_num_dims
-from ovkgp.kernels.records import KernelDispatcher
-
-
-@dataclass(frozen=True)
-class SpectralPair:
-    """Distribution of frequencies and factor of the spectral density: (ρ, B) with K = E_ρ[cos · B Bᵀ].
-
-    Parameters
-    ----------
-    base_dim : int
-        Number of uniforms per frequency.
-    frequencies : callable
-        Map from u (D, base_dim) in (0, 1) to frequencies (..., D, q), differentiable in the hyperparameters.
-    factor : callable
-        Map from frequencies (..., D, q) to B (..., D, p, r), or (..., 1, p, r) if B does not depend on the frequency
-        (the kernel is then separable and its features a Kronecker product). Complex if and only if `even` is False.
-    isotropic : bool, default=False
-        Whether the distribution is a scaled rotation-invariant one whose direction is that of the normal quantiles of
-        the first `num_dims` uniforms, as orthogonal sampling requires.
-    even : bool, default=True
-        Whether K_e(δ) = K_e(−δ). A real factor can only represent even signatures (BT-E-15).
-    warp : callable or None, default=None
-        Map h from x (..., n, d) to (..., n, q), or to (..., n, p, q) for one point per output. If None, the identity.
-    num_dims : int or None, default=None
-        Number of uniforms that hold the direction. If None, `base_dim`.
-    reflection : callable or None, default=None
-        Map from frequencies to (v (..., D, p), s (..., D, 1)), if the factor is s (I − 2vvᵀ/‖v‖²) without its first
-        column: it avoids the (D, p, p − 1) tensor. `factor` must agree with it.
-    discrete : bool, default=False
-        Whether the frequencies lie on a lattice, so that they have no derivative in the uniforms.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from ovkgp.features import ORFF, SpectralPair
-    >>> pair = SpectralPair(1, lambda u: torch.special.ndtri(u), lambda w: torch.ones(1, 1, 1, dtype=w.dtype))
-    >>> ORFF(pair, num_frequencies=8, random_state=0)(torch.zeros(3, 1)).shape
-    torch.Size([3, 16])
-    """
-
-    base_dim: int
-    frequencies: Callable[[Tensor], Tensor]
-    factor: Callable[[Tensor], Tensor]
-    isotropic: bool = False
-    even: bool = True
-    warp: Callable[[Tensor], Tensor] | None = None
-    num_dims: int | None = None
-    reflection: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
-    discrete: bool = False
-
-    def __post_init__(self):
-        if self.base_dim < 1:
-            raise OptionError(f"base_dim must be at least 1, got {self.base_dim}.")
-
-    @property
-    def terms(self) -> tuple[SpectralPair, ...]:
-        """Pairs whose kernels add up to this one: only itself."""
-        return (self,)
-
-
-@dataclass(frozen=True)
-class SpectralSum:
-    """Sum of shift-invariant kernels: one pair per term, whose features are concatenated.
-
-    Parameters
-    ----------
-    terms : tuple of SpectralPair
-        Pairs of the terms.
-
-    Examples
-    --------
-    >>> from gpytorch.kernels import MaternKernel, RBFKernel
-    >>> from ovkgp.features import spectral_pair
-    >>> pair = spectral_pair(RBFKernel(ard_num_dims=2) + MaternKernel(ard_num_dims=2))
-    >>> type(pair).__name__, len(pair.terms), pair.isotropic
-    ('SpectralSum', 2, True)
-    """
-
-    terms: tuple[SpectralPair, ...]
-
-    @property
-    def isotropic(self) -> bool:
-        return all(term.isotropic for term in self.terms)
-
-    @property
-    def even(self) -> bool:
-        return all(term.even for term in self.terms)
+from ovkgp.kernels.records import KernelDispatcher, KernelRecord, find_record
+from ovkgp.kernels.spectral import ScaleMixture, SpectralPair, SpectralSum, scale_mixture
 
 
 def map_terms(pair: SpectralPair | SpectralSum, change: Callable[[SpectralPair], SpectralPair]):
@@ -128,7 +36,8 @@ def precompose(pair: SpectralPair | SpectralSum, warp: Callable[[Tensor], Tensor
 class SpectralPairDispatcher(KernelDispatcher):
     """Dispatcher `spectral_pair(kernel)` from kernel classes to their spectral pairs.
 
-    It knows the kernels that the README lists with random features. Register another shift-invariant kernel with
+    It knows the kernels that the README lists with random features. The pair of a scalar kernel is part of its record;
+    see `ovkgp.kernels.KernelRecord`. Register another operator-valued kernel with
     ``@spectral_pair.register(MyKernel)`` and a function from the kernel to its pair. The function takes the kernel and,
     if it declares them, the keywords `num_dims` (input dimension or None) and `bounded` (prefer a bounded factor). It
     need not handle the kernel's `active_dims`.
@@ -154,20 +63,17 @@ class SpectralPairDispatcher(KernelDispatcher):
 
     Examples
     --------
-    >>> import torch
-    >>> from gpytorch.kernels import Kernel, RBFKernel
-    >>> from ovkgp.features import ORFF, SpectralPair, spectral_pair
+    >>> from gpytorch.kernels import RBFKernel
+    >>> from ovkgp.features import spectral_pair
     >>> spectral_pair(RBFKernel(ard_num_dims=2)).isotropic
     True
-    >>> class Gauss(Kernel):  # exp(−‖δ‖²/2), whose frequencies are standard normal
-    ...     def forward(self, x1, x2, diag=False, **params):
-    ...         return self.covar_dist(x1, x2, diag=diag, square_dist=True).div(-2).exp()
-    >>> @spectral_pair.register(Gauss)
-    ... def gauss_pair(kernel, num_dims=None):
-    ...     return SpectralPair(num_dims, torch.special.ndtri, lambda w: torch.ones(1, 1, 1, dtype=w.dtype))
-    >>> ORFF(Gauss(), num_frequencies=8, num_dims=2, random_state=0)(torch.zeros(3, 2)).shape
-    torch.Size([3, 16])
     """
+
+    def from_record(self, record: KernelRecord) -> Callable | None:
+        """Return the rule for the pair, or for the scale mixture, of a scalar kernel."""
+        if record.spectral_pair is not None:
+            return _recorded_pair
+        return None if record.scale_mixture is None else radial_pair
 
     def __call__(
         self, kernel: Kernel, *, num_dims: int | None = None, bounded: bool = True
@@ -184,7 +90,8 @@ class SpectralPairDispatcher(KernelDispatcher):
         if rule is None:
             raise SpectralError(
                 f"{type(kernel).__name__} has no spectral pair, and so no random Fourier features. Use Nystrom, or, if "
-                f"the kernel is shift-invariant, register one with @spectral_pair.register({type(kernel).__name__}). "
+                "the kernel is shift-invariant, register one: with ovkgp.kernels.register_kernel for a scalar kernel, "
+                f"with @spectral_pair.register({type(kernel).__name__}) for an operator-valued one. "
                 f"Known: {self.known_classes}."
             )
         options = {"num_dims": num_dims, "bounded": bounded}
@@ -198,6 +105,31 @@ def _keywords(rule: Callable) -> tuple[str, ...]:
 
 
 spectral_pair = SpectralPairDispatcher()
+
+
+def _recorded_pair(kernel: Kernel, num_dims: int | None = None) -> SpectralPair | SpectralSum:
+    return find_record(kernel).spectral_pair(kernel, resolve_num_dims(kernel, num_dims))
+
+
+def radial_pair(kernel: Kernel, num_dims: int | None = None) -> SpectralPair:
+    """Return the pair ω = √τ z ⊘ ℓ, B = 1 of a Gaussian scale mixture (BT-42)."""
+    d, mixture = resolve_num_dims(kernel, num_dims), scale_mixture(kernel)
+    return SpectralPair(
+        base_dim=d + mixture.base_dim,
+        frequencies=lambda u: whitened_frequencies(u, d, mixture) / kernel.lengthscale.to(u),
+        isotropic=True,
+        num_dims=d,
+    )
+
+
+def whitened_frequencies(uniforms: Tensor, d: int, mixture: ScaleMixture, tilted: bool = False) -> Tensor:
+    """Return ω ∘ ℓ (*batch, D, d): √τ z, or if `tilted` R û with R² = τ χ²(d + 2), which takes one more uniform."""
+    z = torch.special.ndtri(uniforms[:, :d])
+    if tilted:
+        squared = z.square().sum(-1, keepdim=True)
+        z = z * ((squared - 2 * uniforms[:, d : d + 1].log()) / squared).sqrt()
+    quantile = mixture.tilted_quantile if tilted else mixture.quantile
+    return z if quantile is None else z * quantile(uniforms[:, -1]).sqrt().unsqueeze(-1)
 
 
 def resolve_num_dims(kernel: Kernel, num_dims: int | None) -> int:
@@ -234,8 +166,3 @@ def select_columns(x: Tensor, columns: Tensor) -> Tensor:
     if int(columns.max()) >= x.shape[-1]:
         raise InputError(f"X has {x.shape[-1]} columns, but active_dims selects column {int(columns.max())}.")
     return x.index_select(-1, columns.to(x.device))
-
-
-def unit_factor(frequencies: Tensor) -> Tensor:
-    """Return B = 1, the factor of a scalar kernel with k(0) = 1, as a (1, 1, 1) tensor."""
-    return torch.ones(1, 1, 1, dtype=frequencies.dtype, device=frequencies.device)

@@ -15,13 +15,10 @@ from linear_operator.utils.warnings import NumericalWarning
 from scipy.linalg import lapack
 from torch import Tensor
 
-from ovkgp.exceptions import FactorizationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError
 
 JITTERS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 """Fractions of the mean diagonal added, one after another, to a matrix without Cholesky factor."""
-
-FORMS = ("diag", "output", "full")
-"""Forms of a covariance: variances (m, q), blocks (m, q, q) at each point, full matrix (m·q, m·q)."""
 
 
 def safe_cholesky(matrix: Tensor) -> Tensor:
@@ -148,38 +145,37 @@ class DenseSolver:
         return self._scatter(inverse_from_cholesky(self.chol).diagonal()).view(self.observed.shape)
 
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; `num_outputs` is q, p by
-        default.
+        """Compute K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is p by default.
 
         `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q). O(m q N²); differentiable in K_*.
         """
-        check_form(form)
-        q = self.observed.shape[1] if num_outputs is None else num_outputs
         root = torch.linalg.solve_triangular(self.chol, cross[:, self.observed.flatten()].mT, upper=False)  # (N, m·q)
-        if form == "diag":
-            return root.square().sum(0).view(-1, q)
-        if form == "full":
-            return gram(root)
-        points = root.mT.unflatten(0, (-1, q))  # (m, q, N)
-        return points @ points.mT
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors to store."""
-        upper = self.chol.mT.contiguous()  # LAPACK's order: a view of the factor, without a copy
-        return {"upper": upper, "observed": self.observed, "alpha": self.alpha, "log_density": self.log_density}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> DenseSolver:
-        """Restore the solver from the output of `tensors`."""
-        solver = cls.__new__(cls)
-        solver.chol = tensors["upper"].mT
-        solver.observed, solver.alpha, solver.log_density = (
-            tensors[name] for name in ("observed", "alpha", "log_density")
-        )
-        return solver
+        return gram_in_form(root.mT, form, num_outputs or self.observed.shape[1])
 
 
-def check_form(form: str) -> None:
-    """Check that `form` is in `FORMS`."""
-    if form not in FORMS:
-        raise OptionError(f"form must be one of {', '.join(map(repr, FORMS))}, got {form!r}.")
+def gram_in_form(rows: Tensor, form: str, num_outputs: int) -> Tensor:
+    """Compute R Rᵀ of R (m·q, N) as "diag" (m, q), "output" (m, q, q) or "full" (m·q, m·q)."""
+    if form == "diag":
+        return rows.square().sum(-1).unflatten(-1, (-1, num_outputs))
+    if form == "full":
+        return gram(rows.mT)
+    blocks = rows.unflatten(0, (-1, num_outputs))
+    return blocks @ blocks.mT
+
+
+def kronecker_in_form(scalar: Tensor, matrix: Tensor, form: str) -> Tensor:
+    """Compute A ⊗ Γ from A (m, m) for "full", or from its diagonal (m, 1) for "diag" (m, p) and "output" (m, p, p)."""
+    if form == "full":
+        return torch.kron(scalar.contiguous(), matrix.contiguous())  # which rejects other layouts
+    return scalar * matrix.diagonal() if form == "diag" else scalar.unsqueeze(-1) * matrix
+
+
+def spectral_in_form(scores: Tensor, values: Tensor, mixing: Tensor, form: str) -> Tensor:
+    """Compute R diag(1 / values) Rᵀ for R = scores (m, n) ⊗ mixing (p, q) and values (n, q), in the given form."""
+    if form == "full":
+        inner = torch.stack([gram((scores / column.sqrt()).mT) for column in values.mT])  # (q, m, m)
+        return torch.einsum("jik,aj,bj->iakb", inner, mixing, mixing).flatten(2).flatten(0, 1)
+    variances = scores.square() @ (1 / values)  # (m, q), along the columns of `mixing`
+    if form == "diag":
+        return variances @ mixing.square().mT
+    return (mixing * variances.unsqueeze(1)) @ mixing.mT

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.algebra.dense import check_form, gaussian_log_density, gram
+from ovkgp.inference.algebra.dense import gaussian_log_density, gram
+from ovkgp.inference.algebra.inverse_roots import quadrature_nodes
 from ovkgp.inference.algebra.kronecker_sum import KroneckerSum, multiply_first_axis
 from ovkgp.inference.algebra.krylov import (
     RefinedSolution,
@@ -71,8 +72,7 @@ class PreconditionerTraces:
 
 
 def control_weight(spectrum: Tensor) -> float:
-    """Compute c from the eigenvalues λ ≥ 1 of P̂^{-½} C P̂^{-½} of the solve for the residuals, which is independent of
-    the probes.
+    """Compute c from the eigenvalues λ ≥ 1 of P̂^{-½} C P̂^{-½}, found in the solve for the residuals.
 
     In the directions of λ and λ', probes estimate a − c instead of a, the mean of 1/λ and 1/λ'. That has no larger
     variance if c ≤ 2/λ for all λ; so a poor preconditioner does no harm, and a good one has c = 1.
@@ -81,8 +81,7 @@ def control_weight(spectrum: Tensor) -> float:
 
 
 class DensityDerivatives:
-    """α αᵀ − c P̂⁻¹ − Σ_i w_i (x_i − c u_i) u_iᵀ, contracted with the parts of C: twice the derivatives of the log
-    density.
+    """α αᵀ − c P̂⁻¹ − Σ_i w_i (x_i − c u_i) u_iᵀ, contracted with the parts of C: twice the derivatives.
 
     `c` is from `control_weight`, `alpha` is C⁻¹ r (n, 1, p), X and U are C⁻¹ z and P̂⁻¹ z of the probes (n, k, p),
     `weights` is w (k, 1).
@@ -103,13 +102,10 @@ class DensityDerivatives:
 
     def by_output(self, index: int) -> Tensor:
         """Contract with K_q; the exact part uses L Lᵀ, which is cheaper than K, and the probes correct the difference."""
-        product = self.uncorrected.flatten(0, 1).mT @ multiply_first_axis(
-            self.covariance.grams[index], self.right
-        ).flatten(0, 1)
-        L, U = self.factors[index], self.right[:, 1:]
-        product += multiply_first_axis(L.mT, self.weighted).flatten(0, 1).mT @ multiply_first_axis(L.mT, U).flatten(
-            0, 1
-        )
+        K, L = self.covariance.grams[index], self.factors[index]
+        product = self.uncorrected.flatten(0, 1).mT @ multiply_first_axis(K, self.right).flatten(0, 1)
+        left, right = (multiply_first_axis(L.mT, V).flatten(0, 1) for V in (self.weighted, self.right[:, 1:]))
+        product += left.mT @ right
         return _symmetric(product).sub_(self.traces.by_output(index), alpha=self.c)
 
     def by_noise(self, shape: torch.Size) -> Tensor:
@@ -134,8 +130,7 @@ def iterative_log_density(
     max_iterations: int = 1000,
     max_rank: int = MAX_RANK,
 ) -> Tensor:
-    """Estimate log N(r | 0, C) on the observed entries, differentiable once in all matrices, the noise and R (n, p),
-    NaN if missing.
+    """Estimate log N(r | 0, C) of the observed entries of R (n, p), differentiable once in all tensors.
 
     The matrices are as in `KroneckerSum`. The quadratic part and its gradient are exact to `tolerance`, the relative
     residual of the solves; the log determinant is estimated by `num_probes` probes (`IterativeSolver.standard_error`).
@@ -175,7 +170,9 @@ class _IterativeDensity(torch.autograd.Function):
         r = residuals.nan_to_num().unsqueeze(1)
         rhs = torch.cat([r, probes.Z], 1)
         run = conjugate_gradients(covariance.apply, preconditioner.solve, rhs, tolerance, max_iterations)
-        _check_residuals(covariance, run.solution, rhs, tolerance)
+        relative = relative_norms(covariance.apply(run.solution) - rhs, rhs).max().item()
+        if not relative <= 10 * tolerance:  # NaN too
+            warn_residual(relative, tolerance)
         values, weights = run.spectra()
         logdet, _ = probes.logdet(values[1:], weights[1:])
         alpha, X = run.solution.split([1, num_probes], 1)
@@ -203,20 +200,39 @@ class _IterativeDensity(torch.autograd.Function):
         return None, None, by_noise, by_residuals, *by_grams, *by_outputs
 
 
-def _check_residuals(covariance: KroneckerSum, solution: Tensor, rhs: Tensor, tolerance: float) -> None:
-    relative = relative_norms(covariance.apply(solution) - rhs, rhs).max().item()
-    if not relative <= 10 * tolerance:  # NaN too
-        warn_residual(relative, tolerance)
+@torch.no_grad()
+def iterative_inverse_root(
+    grams: Sequence[Tensor],
+    output_matrices: Sequence[Tensor],
+    noise: Tensor,
+    residuals: Tensor,
+    tolerance: float = 1e-10,
+    max_iterations: int = 1000,
+    max_rank: int = MAX_RANK,
+) -> Tensor:
+    """Compute C^(−½) r (n, p), NaN if missing, by one solve per node of a quadrature; arguments as in `IterativeSolver`.
+
+    The error is at most `tolerance` √κ relative to the result, for the condition number κ of C.
+    """
+    observed, r = ~torch.isnan(residuals), residuals.nan_to_num().unsqueeze(1)
+    unit = torch.eye(r.shape[-1]).to(r) if noise.dim() == 3 else 1.0
+    smallest = noise.min() if noise.dim() == 2 else torch.linalg.eigvalsh(noise).min()
+    norm, total = KroneckerSum(grams, output_matrices, noise, observed).norm_bound(), torch.zeros_like(r)
+    for shift, weight in quadrature_nodes(smallest.item(), norm):
+        covariance = KroneckerSum(grams, output_matrices, noise + shift * unit, observed)
+        operators = covariance.apply, make_preconditioner(covariance, max_rank).solve
+        found = solve_with_refinement(*operators, r, tolerance, max_iterations, norm + shift)
+        total.add_(found.solution, alpha=weight)
+    return torch.where(observed, total.squeeze(1), torch.nan)
 
 
 class IterativeSolver:
     """C⁻¹ for C = Σ_q K_q ⊗ Γ_q + N on the observed entries, for predictions; arguments as in `iterative_log_density`.
 
     `alpha` is C⁻¹ r (n, p), zero if missing, found in `num_iterations`; `log_density` is an estimate of log N(r | 0, C)
-    with `standard_error`. O(n² p k) per iteration and component for k columns; O(n²) memory per component.
+    with `standard_error`. O(n² p k) per iteration and component for k columns; O(n²) memory per component. If the
+    `solution` of an earlier solver is given, nothing is solved again.
     """
-
-    num_iterations = 0
 
     @torch.no_grad()
     def __init__(
@@ -230,20 +246,29 @@ class IterativeSolver:
         tolerance: float = 1e-10,
         max_iterations: int = 1000,
         max_rank: int = MAX_RANK,
+        solution: tuple[Tensor, int, Tensor, float] | None = None,
     ):
-        self.tolerance, self.max_iterations, self.noise = tolerance, max_iterations, noise.detach()
+        self.tolerance, self.max_iterations = tolerance, max_iterations
         matrices = [[matrix.detach() for matrix in part] for part in (grams, output_matrices)]
-        self.covariance = KroneckerSum(*matrices, self.noise, ~torch.isnan(residuals))
+        self.covariance = KroneckerSum(*matrices, noise.detach(), ~torch.isnan(residuals))
         self.preconditioner = make_preconditioner(self.covariance, max_rank)
         self.norm = self.covariance.norm_bound()
-        r = residuals.nan_to_num()
+        found = self._solve_and_estimate(residuals.nan_to_num(), num_probes, seed) if solution is None else solution
+        self.alpha, self.num_iterations, self.log_density, self.standard_error = found
+
+    def _solve_and_estimate(self, r: Tensor, num_probes: int, seed: int) -> tuple[Tensor, int, Tensor, float]:
         found = self._refine(r.unsqueeze(1))
-        self.alpha, self.num_iterations = found.solution.squeeze(1), found.num_iterations
-        probes = _Probes(self.preconditioner, num_probes, seed)
+        alpha, probes = found.solution.squeeze(1), _Probes(self.preconditioner, num_probes, seed)
         operators = self.covariance.apply, self.preconditioner.solve
-        run = conjugate_gradients(*operators, probes.Z, max(tolerance, PROBE_TOLERANCE), max_iterations)
-        logdet, self.standard_error = probes.logdet(*run.spectra())
-        self.log_density = gaussian_log_density((r * self.alpha).sum(), logdet, probes.num_entries)
+        run = conjugate_gradients(*operators, probes.Z, max(self.tolerance, PROBE_TOLERANCE), self.max_iterations)
+        logdet, standard_error = probes.logdet(*run.spectra())
+        log_density = gaussian_log_density((r * alpha).sum(), logdet, probes.num_entries)
+        return alpha, found.num_iterations, log_density, standard_error
+
+    @property
+    def solution(self) -> tuple[Tensor, int, Tensor, float]:
+        """`alpha`, `num_iterations`, `log_density` and `standard_error`."""
+        return self.alpha, self.num_iterations, self.log_density, self.standard_error
 
     def _refine(self, V: Tensor) -> RefinedSolution:
         """Compute C⁻¹ V for V (n, k, p)."""
@@ -269,50 +294,17 @@ class IterativeSolver:
         return diagonal.view(self.alpha.shape)
 
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; `num_outputs` is q, p by
-        default.
+        """Compute K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is p by default.
 
         `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q), with one solve per row of K_*.
         Differentiable (once) in K_*: d(K_* C⁻¹ K_*ᵀ) = dK_* S + (dK_* S)ᵀ with S = C⁻¹ K_*ᵀ fixed.
         """
-        check_form(form)
         q = self.alpha.shape[1] if num_outputs is None else num_outputs
         observed = torch.where(self.covariance.observed.flatten(), cross, 0.0)
         solved = self.solve(observed.detach().mT)  # (n·p, m·q)
         value = _products(observed.detach(), solved, form, q)
-        if not (torch.is_grad_enabled() and cross.requires_grad):
-            return value
-        change = _products(observed, solved, form, q)
-        return 2 * change - value
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors to store."""
-        C, P = self.covariance, self.preconditioner
-        lists = {"gram": C.grams, "output": C.output_matrices, "factor": [L.mT for L in P.factors], "root": P.roots}
-        tensors = {f"{name}.{q}": tensor for name, parts in lists.items() for q, tensor in enumerate(parts)}
-        numbers = self.tolerance, self.max_iterations, self.norm, self.standard_error
-        tensors |= {
-            "noise": self.noise,
-            "observed": C.observed,
-            "upper": P.chol.mT,
-            "numbers": self.alpha.new_tensor(numbers),
-        }
-        tensors |= {"alpha": self.alpha, "log_density": self.log_density}
-        return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> IterativeSolver:
-        """Restore the solver from the output of `tensors`."""
-        solver = cls.__new__(cls)
-        solver.noise, solver.alpha, solver.log_density = (tensors[k] for k in ("noise", "alpha", "log_density"))
-        solver.tolerance, iterations, solver.norm, solver.standard_error = tensors["numbers"].tolist()
-        solver.max_iterations = int(iterations)
-        count = sum(name.startswith("gram.") for name in tensors)
-        parts = {name: [tensors[f"{name}.{q}"] for q in range(count)] for name in ("gram", "output", "factor", "root")}
-        solver.covariance = KroneckerSum(parts["gram"], parts["output"], solver.noise, tensors["observed"])
-        factors = [rows.mT for rows in parts["factor"]]
-        solver.preconditioner = Preconditioner(solver.covariance, factors, parts["root"], tensors["upper"].mT)
-        return solver
+        is_constant = not (torch.is_grad_enabled() and cross.requires_grad)
+        return value if is_constant else 2 * _products(observed, solved, form, q) - value
 
 
 def _products(rows: Tensor, solved: Tensor, form: str, num_outputs: int) -> Tensor:

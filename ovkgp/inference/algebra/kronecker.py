@@ -1,5 +1,4 @@
-"""Separable covariance C = K ⊗ Γ + I ⊗ Σ with complete outputs: two eigendecompositions, or one Cholesky factor if Γ =
-γ Σ.
+"""Separable covariance C = K ⊗ Γ + I ⊗ Σ with complete outputs: eigendecompositions, or a Cholesky factor if Γ = γ Σ.
 
 With Σ = L Lᵀ, K = U diag(s) Uᵀ and L⁻¹ Γ L⁻ᵀ = V diag(t) Vᵀ, the whitened C has the eigenvalues 1 + s_i t_j. If Γ = γ Σ
 (one output, or Γ = I with the same noise on all outputs), M = γ K + I gives
@@ -12,7 +11,6 @@ in n³/3 operations, a fraction of the cost of an eigendecomposition of K.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 import torch
@@ -21,11 +19,11 @@ from torch import Tensor
 from ovkgp.exceptions import FactorizationError, InputError, OptionError
 from ovkgp.inference.algebra.dense import (
     check_finite,
-    check_form,
     gaussian_log_density,
     gram,
     inverse_from_cholesky,
     safe_cholesky,
+    spectral_in_form,
 )
 
 PROPORTIONALITY_TOLERANCE = 1e-12
@@ -60,8 +58,7 @@ def whiten(output_matrix: Tensor, chol: Tensor) -> Tensor:
 
 
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute eigenvalues, clamped to zero, and eigenvectors of a covariance, as constants; on the CPU by (faster)
-    NumPy."""
+    """Compute eigenvalues, clamped to zero, and eigenvectors of a covariance, as constants (NumPy is faster)."""
     check_finite(matrix, "A Gram or output matrix")
     try:
         if matrix.device.type == "cpu":
@@ -111,33 +108,10 @@ class SeparableSolver:
     """Base class of solvers for C = K ⊗ Γ + I ⊗ Σ; `alpha` is C⁻¹ r (n, p), `log_density` log N(r | 0, C), exact."""
 
     standard_error = 0.0
-    TENSOR_NAMES: tuple[str, ...]
-    """Attributes that are stored."""
-
-    def check_num_outputs(self, num_outputs: int | None) -> None:
-        """Check that the predicted process has p outputs: only the scalar covariance with it is known."""
-        if num_outputs not in (None, self.alpha.shape[1]):
-            raise InputError(
-                f"num_outputs must be {self.alpha.shape[1]} for a separable covariance, got {num_outputs}."
-            )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors to store."""
-        return {name: getattr(self, name) for name in self.TENSOR_NAMES}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> Self:
-        """Restore the solver from the output of `tensors`."""
-        solver = cls.__new__(cls)
-        for name in cls.TENSOR_NAMES:
-            setattr(solver, name, tensors[name])
-        return solver
 
 
 class KroneckerSolver(SeparableSolver):
     """C⁻¹ for C = K ⊗ Γ + I ⊗ Σ by two eigendecompositions. O(n³ + p³ + n²p) once, then O(n p (n + p) k) for k columns."""
-
-    TENSOR_NAMES = ("s", "U", "t", "W", "mixing", "noise_logdet", "rotated", "alpha", "log_density")
 
     @torch.no_grad()
     def __init__(self, K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor):
@@ -181,21 +155,12 @@ class KroneckerSolver(SeparableSolver):
         """Compute the diagonal of C⁻¹ (n, p)."""
         return self.U.square() @ (1 / self.values) @ self.W.square().mT
 
-    def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
+    def explained(self, cross: Tensor, form: str) -> Tensor:
         """Compute K_* C⁻¹ K_*ᵀ for K_* = k ⊗ Γ with the *scalar* covariance `cross` = k (m, n), differentiable in k.
 
         O(m n² + m n p + m p²) for "diag" → (m, p) and "output" → (m, p, p), O(m² n p + m² p³) for "full" → (m·p, m·p).
         """
-        check_form(form)
-        self.check_num_outputs(num_outputs)
-        rotated = cross @ self.U  # (m, n)
-        if form == "full":
-            inner = torch.stack([(rotated / column) @ rotated.mT for column in self.values.mT])  # (p, m, m)
-            return torch.einsum("jik,aj,bj->iakb", inner, self.mixing, self.mixing).flatten(2).flatten(0, 1)
-        variances = rotated.square() @ (1 / self.values)  # (m, p), along the columns of `mixing`
-        if form == "diag":
-            return variances @ self.mixing.square().mT
-        return (self.mixing * variances.unsqueeze(1)) @ self.mixing.mT
+        return spectral_in_form(cross @ self.U, self.values, self.mixing, form)
 
 
 def make_kronecker_solver(
@@ -218,8 +183,6 @@ def proportionality_factor(output_matrix: Tensor, noise: Tensor) -> float | None
 
 class ProportionalSolver(SeparableSolver):
     """C⁻¹ for Γ = γ Σ by one Cholesky factor. n³/3 + O(n²p + n p² + p³) once, then O(n p (n + p) k) for k columns."""
-
-    TENSOR_NAMES = ("upper", "W", "mixing", "noise_logdet", "whitened", "alpha", "log_density")
 
     @torch.no_grad()
     def __init__(self, K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor):
@@ -254,8 +217,7 @@ class ProportionalSolver(SeparableSolver):
 
     @torch.no_grad()
     def path(self, multipliers) -> Tensor:
-        """Compute the log density (k,) with noise c Σ for each c of `multipliers` (k,). O(n) each, after one
-        eigendecomposition of M.
+        """Compute the log density (k,) with noise c Σ for each c of `multipliers` (k,), by an eigendecomposition of M.
 
         The eigenvalues are accurate to about 1e-16 (1 + γ s₁), with s₁ the largest of K; c must be well above that.
         """
@@ -279,14 +241,12 @@ class ProportionalSolver(SeparableSolver):
         """Compute the diagonal of C⁻¹ (n, p). 2n³/3."""
         return inverse_from_cholesky(self.chol).diagonal().unsqueeze(-1) * self.W.square().sum(1)
 
-    def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
+    def explained(self, cross: Tensor, form: str) -> Tensor:
         """Compute K_* C⁻¹ K_*ᵀ = (k M⁻¹ kᵀ) ⊗ (Γ Σ⁻¹ Γ) for K_* = k ⊗ Γ with `cross` = k (m, n), differentiable in k.
 
         O(m n² + m p) for "diag" → (m, p), O(m n² + m p² + p³) for "output" → (m, p, p), plus O(m² n + m² p²) for
         "full".
         """
-        check_form(form)
-        self.check_num_outputs(num_outputs)
         root = torch.linalg.solve_triangular(self.chol, cross.mT, upper=False)  # (n, m)
         if form == "full":
             return torch.kron(gram(root), gram(self.mixing.mT))

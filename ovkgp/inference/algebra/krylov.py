@@ -47,8 +47,7 @@ class Iterations:
         return values, vectors[:, 0].square()
 
     def _lanczos_matrices(self) -> Tensor:
-        """Compute T (k, J, J): diagonal 1/a_j + b_{j−1}/a_{j−1}, off-diagonal √b_j / a_j; the identity after
-        convergence."""
+        """Compute T (k, J, J): 1/a_j + b_{j−1}/a_{j−1} beside √b_j / a_j; the identity after convergence."""
         steps, ratios = self.steps.mT, self.ratios.mT  # (k, J)
         active = steps > 0
         inverse = torch.where(active, 1 / torch.where(active, steps, 1.0), 0.0)
@@ -142,8 +141,7 @@ def _quotient(numerator: Tensor, denominator: Tensor, active: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Quadratic:
-    """C by its products V ↦ C V with V (n, k, p), P̂⁻¹ ≈ C⁻¹ and its root R with R Rᵀ = P̂⁻¹; `norm` bounds the
-    eigenvalues of C."""
+    """C V for V (n, k, p), P̂⁻¹ ≈ C⁻¹, its root R with R Rᵀ = P̂⁻¹, and a bound of the eigenvalues of C."""
 
     apply: Operator
     precondition: Operator

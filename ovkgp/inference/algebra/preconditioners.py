@@ -1,5 +1,4 @@
-"""Preconditioners for conjugate gradients: pivoted Cholesky factors for sums of Kronecker products, and a random
-sketch.
+"""Preconditioners for conjugate gradients: pivoted Cholesky for sums of Kronecker products, and a random sketch.
 
 For C = Σ_q K_q ⊗ Γ_q + N the first is P̂ = N + F Fᵀ, with the columns L_q ⊗ B_q of F from K_q ≈ L_q L_qᵀ and Γ_q = B_q
 B_qᵀ, inverted by S = I + Fᵀ N⁻¹ F. For C = I + A the second is made of Nyström's Â = Y (ΩᵀY)⁻¹ Yᵀ = U diag(λ) Uᵀ with Ω
@@ -47,24 +46,20 @@ def pivoted_cholesky(matrix: Tensor, max_rank: int, tolerance: float) -> Tensor:
 
 
 class Preconditioner:
-    """P̂ = N + F Fᵀ of a `KroneckerSum`, from factors L_q (n, r_q) and roots B_q (p, b_q); `chol` is the Cholesky
-    factor of S.
+    """P̂ = N + F Fᵀ of a `KroneckerSum`, from L_q (n, r_q) and B_q (p, b_q); `chol` is the factor of S.
 
     Complexity: O(n p r_q R), R = Σ r_q b_q, for S; O((n p Σ r_q + R²) k) for a product with k columns.
     """
 
-    def __init__(
-        self, covariance: KroneckerSum, factors: Sequence[Tensor], roots: Sequence[Tensor], chol: Tensor | None = None
-    ):
+    def __init__(self, covariance: KroneckerSum, factors: Sequence[Tensor], roots: Sequence[Tensor]):
         self.covariance, self.factors, self.roots = covariance, list(factors), list(roots)
         self.sizes = [L.shape[1] * B.shape[1] for L, B in zip(factors, roots, strict=True)]
-        self.chol = safe_cholesky(self._capacitance()) if chol is None else chol
+        self.chol = safe_cholesky(self._capacitance())
 
     def _capacitance(self) -> Tensor:
         """Compute S = I + Fᵀ N⁻¹ F."""
-        gram = torch.cat(
-            [self._multiply_transposed(self.covariance.noise.solve(columns)) for columns in self.columns()], 1
-        )
+        noise = self.covariance.noise
+        gram = torch.cat([self._multiply_transposed(noise.solve(columns)) for columns in self.columns()], 1)
         return ((gram + gram.mT) / 2).add_(torch.eye(len(gram), dtype=gram.dtype, device=gram.device))
 
     def columns(self) -> Iterator[Tensor]:
@@ -82,12 +77,8 @@ class Preconditioner:
     def _multiply(self, weights: Tensor) -> Tensor:
         """Compute F w (n, k, p) for w (R, k)."""
         parts = zip(self.factors, self.roots, weights.split(self.sizes), strict=True)
-        return self.covariance.zero_missing(
-            sum(
-                multiply_first_axis(L, w.unflatten(0, (L.shape[1], B.shape[1])).transpose(1, 2) @ B.mT)
-                for L, B, w in parts
-            )
-        )
+        parts = ((L, B, w.unflatten(0, (L.shape[1], B.shape[1])).transpose(1, 2)) for L, B, w in parts)
+        return self.covariance.zero_missing(sum(multiply_first_axis(L, w @ B.mT) for L, B, w in parts))
 
     def solve(self, V: Tensor) -> Tensor:
         """Compute P̂⁻¹ V for V (n, k, p)."""
@@ -152,9 +143,8 @@ def _nystrom(sketch: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
     """Compute U (r, R') and 1 + λ (R',), decreasing, without eigenvalues lost to rounding."""
     core = sketch.mT @ image
     weights, rotation = torch.linalg.eigh((core + core.mT) / 2)
-    kept = weights > len(weights) * torch.finfo(weights.dtype).eps * weights[-1].clamp_min(
-        torch.finfo(weights.dtype).tiny
-    )
+    precision = torch.finfo(weights.dtype)
+    kept = weights > len(weights) * precision.eps * weights[-1].clamp_min(precision.tiny)
     root = image @ (rotation[:, kept] / weights[kept].sqrt())
     vectors, singular, _ = torch.linalg.svd(root, full_matrices=False)
     return vectors, 1 + singular.square()

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference.likelihoods.quadrature import differentiate
 
 INITIAL_NOISE_FRACTION = 0.1
 """Fraction of an output's variance that is attributed to noise before training, as for `OutputNoise`."""
+Terms = tuple[Tensor, Tensor, Tensor]  # `expected`, its ∂/∂mean and −2 ∂/∂variance
 
 
 class Likelihood(Module, ABC):
@@ -115,19 +117,15 @@ class Likelihood(Module, ABC):
             Expected log densities, zero where missing.
         """
 
-    def terms(
-        self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Terms:
         """Compute `expected`, its ∂/∂mean (n, p) and −2 ∂/∂variance (n, p) or (n, p, p), without a graph.
 
         By Bonnet's and Price's theorems the derivatives are E ∂ log p / ∂f and −E ∂² log p / ∂f²; natural gradients
         need them.
         """
-        with torch.enable_grad():
-            mean, variance = (part.detach().double().requires_grad_() for part in (mean, variance))
-            value = self.expected(Y, mean, variance, noise)
-            first, second = torch.autograd.grad(value.sum(), (mean, variance))
-        return value.detach(), first, -(second + second.mT if self.couples_outputs else 2 * second)
+        latent = mean.double(), variance.double()
+        value, first, second = differentiate(lambda m, v: self.expected(Y, m, v, noise), *latent)
+        return value, first, -(second + second.mT if self.couples_outputs else 2 * second)
 
     @abstractmethod
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -268,9 +266,7 @@ class EntrywiseLikelihood(Likelihood):
         observed, *entries = observed_entries(Y, mean, variance, self.num_outputs)
         return self.entry_expected(*entries).where(observed, 0.0)
 
-    def terms(
-        self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Terms:
         reject_noise(noise, self.name)
         with torch.no_grad():
             observed, *entries = observed_entries(Y, mean, variance, self.num_outputs)
@@ -278,11 +274,8 @@ class EntrywiseLikelihood(Likelihood):
 
     def entry_terms(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the value, ∂/∂mean and −2 ∂/∂variance, elementwise, by automatic differentiation."""
-        with torch.enable_grad():
-            mean, variance = (part.detach().requires_grad_() for part in (mean, variance))
-            value = self.entry_expected(y, mean, variance)
-            first, second = torch.autograd.grad(value.sum(), (mean, variance))
-        return value.detach(), first, -2 * second
+        value, first, second = differentiate(lambda m, v: self.entry_expected(y, m, v), mean, variance)
+        return value, first, -2 * second
 
 
 def observed_entries(Y: Tensor, mean: Tensor, variance: Tensor, num_outputs: int) -> tuple[Tensor, ...]:
@@ -290,12 +283,8 @@ def observed_entries(Y: Tensor, mean: Tensor, variance: Tensor, num_outputs: int
     Y = check_outputs(Y, num_outputs)
     check_latent_shapes(Y, mean, variance)
     observed = ~torch.isnan(Y)
-    return (
-        observed,
-        torch.where(observed, Y, 0.0),
-        torch.where(observed, mean.double(), 0.0),
-        torch.where(observed, variance.double(), 1.0),
-    )
+    filled = ((Y, 0.0), (mean.double(), 0.0), (variance.double(), 1.0))
+    return observed, *(torch.where(observed, values, fill) for values, fill in filled)
 
 
 def check_latent_shapes(Y: Tensor, mean: Tensor, variance: Tensor) -> None:

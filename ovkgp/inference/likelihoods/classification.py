@@ -29,6 +29,7 @@ from ovkgp.inference.likelihoods.base import (
 from ovkgp.inference.likelihoods.prediction import check_level
 from ovkgp.inference.likelihoods.quadrature import (
     apply_by_blocks,
+    differentiate,
     expected_log_ndtr,
     expected_sigmoid,
     expected_softplus,
@@ -193,10 +194,9 @@ class Softmax(Likelihood):
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         mean, variance = self._latent(mean, variance, len(mean))
-        with torch.enable_grad():  # π = ∂ E log Σ e^f / ∂m, which sums to one exactly
-            center = mean.detach().requires_grad_()
-            value = center[:, -1] + _expected_log_sum(*_contrasts(center, variance.detach()))
-            (probability,) = torch.autograd.grad(value.sum(), center)
+        variance = variance.detach()
+        # π = ∂ E log Σ e^f / ∂m, which sums to one exactly
+        probability = differentiate(lambda m: m[:, -1] + _expected_log_sum(*_contrasts(m, variance)), mean)[1]
         return probability, probability * (1 - probability)
 
     def cdf(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -300,7 +300,6 @@ def normal_rule(num_dims: int) -> tuple[Tensor, Tensor]:
     # more pairs than dimensions, so that their second moments have a root
     pairs = max(SOBOL_PAIRS, 2 ** math.ceil(math.log2(2 * num_dims)))
     scores = torch.from_numpy(ndtri(sobol_points(pairs, num_dims, np.random.default_rng(0))))
-    scores = torch.linalg.solve_triangular(
-        torch.linalg.cholesky(scores.mT @ scores / len(scores)), scores.mT, upper=False
-    ).mT
+    root = torch.linalg.cholesky(scores.mT @ scores / len(scores))
+    scores = torch.linalg.solve_triangular(root, scores.mT, upper=False).mT
     return torch.cat([scores, -scores]), torch.full((2 * len(scores),), 0.5 / len(scores), dtype=torch.float64)

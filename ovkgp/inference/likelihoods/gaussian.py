@@ -15,6 +15,7 @@ from ovkgp.exceptions import InputError
 from ovkgp.inference.likelihoods.base import (
     INITIAL_NOISE_FRACTION,
     Likelihood,
+    Terms,
     check_outputs,
     marginal_variance,
     observed_entries,
@@ -91,9 +92,7 @@ class Gaussian(Likelihood):
         return (-(LOG_2PI + variances.log() + second_moment / variances) / 2).where(observed, 0.0)
 
     @torch.no_grad()
-    def terms(
-        self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Terms:
         value = self.expected(Y, mean, variance, noise)
         if self.couples_outputs:
             precision, _, residual = self._coupled(Y, mean, variance, noise)

@@ -89,7 +89,7 @@ class LocationLikelihood(EntrywiseLikelihood):
 
     def _standardize(self, y: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the residual and the latent standard deviation in units of the scale."""
-        return (y - mean) / self.scale, standard_deviation(variance / self.scale.square(), torch.ones_like(self.scale))
+        return (y - mean) / self.scale, standard_deviation(variance / self.scale.square())
 
 
 class StudentT(LocationLikelihood):

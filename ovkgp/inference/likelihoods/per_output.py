@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.likelihoods.base import Likelihood, check_latent_shapes, check_outputs, marginal_variance
+from ovkgp.inference.likelihoods.base import Likelihood, Terms, check_latent_shapes, check_outputs, marginal_variance
 
 
 class PerOutput(Likelihood):
@@ -63,9 +63,7 @@ class PerOutput(Likelihood):
         check_latent_shapes(Y, mean, variance)
         return self._columns(lambda member, j: member.expected(Y[:, j], mean[:, j], variance[:, j], _column(noise, j)))
 
-    def terms(
-        self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def terms(self, Y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Terms:
         Y = check_outputs(Y, self.num_outputs)
         check_latent_shapes(Y, mean, variance)
         found = self._each(lambda member, j: member.terms(Y[:, j], mean[:, j], variance[:, j], _column(noise, j)))

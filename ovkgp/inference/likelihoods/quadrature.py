@@ -1,5 +1,4 @@
-"""Expectations under f ~ N(m, v) without a closed form, each by a quadrature rule that is exact to about 1e-9 at
-*every* variance.
+"""Expectations under f ~ N(m, v) by quadrature rules that are exact to about 1e-9 at *every* variance.
 
 Gauss–Hermite rules are poor for functions that vary on a scale shorter than √v: 32 nodes give log(1 + f²/4) to 2e-9 at
 √v = 1 and to 2 % at √v = 10. So log(1 + u²) of the Student-t likelihood and the softplus of logistic ones are written
@@ -35,9 +34,16 @@ GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 LogIntegrand = Callable[[Tensor], Tensor]
 
 
+def differentiate(function: Callable[..., Tensor], *parts: Tensor) -> tuple[Tensor, ...]:
+    """Compute the value of a function of tensors, and the derivatives of its sum, without a graph."""
+    with torch.enable_grad():
+        leaves = [part.detach().requires_grad_() for part in parts]
+        value = function(*leaves)
+        return value.detach(), *torch.autograd.grad(value.sum(), leaves)
+
+
 def apply_by_blocks(function: Callable[..., Tensor], nodes_per_row: int, *parts: Tensor) -> Tensor:
-    """Evaluate function(*parts) (n,), which treats rows independently, block by block; differentiable once in every
-    part.
+    """Evaluate function(*parts) (n,) of independent rows block by block; differentiable once in every part.
 
     The function makes about `nodes_per_row` temporary values per row. Memory: that of `parts` and `BLOCK_ENTRIES`
     values.
@@ -57,11 +63,9 @@ class _Blocks(torch.autograd.Function):
     def forward(ctx, function: Callable, size: int, *parts: Tensor) -> Tensor:
         values, slopes = [], []
         for block in _split(size, parts):
-            leaves = [part.detach().requires_grad_() for part in block]
-            with torch.enable_grad():
-                value = function(*leaves)
-                slopes.append(torch.autograd.grad(value.sum(), leaves))
-            values.append(value.detach())
+            value, *slope = differentiate(function, *block)
+            values.append(value)
+            slopes.append(slope)
         ctx.save_for_backward(*(torch.cat(column) for column in zip(*slopes, strict=True)))
         return torch.cat(values)
 
@@ -165,11 +169,8 @@ def log_expected(function: LogIntegrand, mean: Tensor, std: Tensor) -> Tensor:
 def _find_peak(log_integrand: LogIntegrand, like: Tensor) -> Tensor:
     """Find the maximum of a concave function: double a bracket, then golden section search."""
     width, inside = torch.ones_like(like), log_integrand(torch.zeros_like(like))
-    while bool(
-        (outside := (log_integrand(width) > inside) | (log_integrand(-width) > inside))
-        .logical_and(inside > -torch.inf)
-        .any()
-    ):
+    known = inside > -torch.inf
+    while bool((outside := (log_integrand(width) > inside) | (log_integrand(-width) > inside))[known].any()):
         width = torch.where(outside, 2 * width, width)
     low, high = -width, width
     for _ in range(NUM_BISECTIONS):
@@ -202,8 +203,7 @@ def _sum_over_nodes(
 ) -> Tensor:
     """Compute Σ_k w_k g(m + √v z_k)."""
     nodes, weights = (part.to(mean.device) for part in rule)
-    std = _clamp_below(variance, MIN_VARIANCE).sqrt()
-    return function(mean.unsqueeze(-1) + std.unsqueeze(-1) * nodes) @ weights
+    return function(mean.unsqueeze(-1) + standard_deviation(variance).unsqueeze(-1) * nodes) @ weights
 
 
 @cache
@@ -258,11 +258,6 @@ def log_tilted_cdf(rate: Tensor, z: Tensor) -> Tensor:
     return torch.where(x < 0, right, left)
 
 
-def standard_deviation(variance: Tensor, unit: Tensor) -> Tensor:
-    """Compute √max(variance, 1e-14 unit²), which stays differentiable at zero variance."""
-    return _clamp_below(variance, MIN_VARIANCE * unit.detach().square()).sqrt()
-
-
-def _clamp_below(variance: Tensor, lower: float | Tensor) -> Tensor:
-    """Compute max(variance, lower), with the derivative of `variance` itself."""
-    return variance + (lower - variance.detach()).clamp_min(0.0)
+def standard_deviation(variance: Tensor) -> Tensor:
+    """Compute √max(variance, 1e-14) with the derivative of the variance itself, also at zero variance."""
+    return (variance + (MIN_VARIANCE - variance.detach()).clamp_min(0.0)).sqrt()

@@ -114,8 +114,7 @@ class Laplace(TwoSidedExponential):
 
 
 class AsymmetricLaplace(TwoSidedExponential):
-    """Asymmetric Laplace noise with density τ(1−τ)/s · e^{−ρ_τ(y − f)/s}, where ρ_τ(r) = max(τ r, (τ−1) r) is the
-    pinball loss.
+    """Asymmetric Laplace noise with density τ(1−τ)/s · e^{−ρ_τ(y − f)/s}, with ρ_τ(r) = max(τ r, (τ−1) r).
 
     f is the τ-quantile of y. The mean of y is f + s (1 − 2τ) / (τ(1−τ)).
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 
 @dataclass
@@ -83,51 +82,3 @@ class FitReport:
         if self.resumed:
             lines.append("resumed from a checkpoint")
         return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to numbers, strings and lists for JSON.
-
-        Returns
-        -------
-        dict
-            The fields by name. NaN and infinity become None.
-        """
-        return {name: _as_json(value) for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> FitReport:
-        """Restore a report from the output of `to_dict`.
-
-        Parameters
-        ----------
-        values : dict
-            Fields by name. Unknown names are ignored.
-
-        Returns
-        -------
-        FitReport
-
-        Examples
-        --------
-        >>> from ovkgp.inference import FitReport
-        >>> report = FitReport(objective=-1.0, converged=False, messages=("stopped", "increase `max_iter`"))
-        >>> FitReport.from_dict(report.to_dict()).messages
-        ('stopped', 'increase `max_iter`')
-        """
-        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
-        known.setdefault("messages", values.get("message", ""))  # files written before `messages` existed
-        for name in ("objective", "gradient_norm"):
-            known[name] = _as_float(known.get(name))
-        for name in ("restarts", "history"):
-            known[name] = tuple(_as_float(value) for value in known.get(name, ()))
-        return cls(**known)
-
-
-def _as_json(value):
-    if isinstance(value, (tuple, list)):
-        return [_as_json(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _as_float(value: float | None) -> float:
-    return math.nan if value is None else value

@@ -122,52 +122,20 @@ def to_long(X: Array, Y: Array) -> tuple[Array, Array, Array]:
 
 def _pivot(points: np.ndarray, columns: np.ndarray, values: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
     """Make the wide table of finite observations; `columns` lie between 0 and p − 1."""
-    group = _group_rows(points)
-    repeat = _count_repetitions(group * p + columns)
-    height = np.zeros(group.max(initial=-1) + 1, dtype=np.int64)  # number of rows of each point
-    np.maximum.at(height, group, repeat + 1)
-    row = (np.cumsum(height) - height)[group] + repeat
-    first = np.full(height.sum(), len(row))
-    np.minimum.at(first, row, np.arange(len(row)))
+    import pandas as pd
+
+    frame = pd.DataFrame(points)
+    inputs = list(frame.columns)
+    repeat = frame.groupby([*inputs, columns], sort=False).cumcount()
+    row = frame.groupby([*inputs, repeat], sort=False).ngroup().to_numpy()  # in the order of first appearance
+    first = np.unique(row, return_index=True)[1]
     if len(first) * p > MAX_TABLE_ENTRIES:
         raise InputError(
             f"task leads to a wide table with {len(first)} rows and {p} outputs. If its numbers are labels rather than column indices, list them: tasks=sorted(set(task))."
         )
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
     Y = np.full((len(first), p), np.nan)
-    Y[rank[row], columns] = values
-    return points[first[order]], Y
-
-
-def _group_rows(points: np.ndarray) -> np.ndarray:
-    """Number the rows of points (N, d) such that equal rows have equal numbers."""
-    if points.shape[1] == 0:
-        return np.zeros(len(points), dtype=np.int64)
-    points = np.ascontiguousarray(points + 0.0)  # −0 becomes 0: rows are compared by their bytes
-    width = points.dtype.itemsize * points.shape[1]
-    order = np.argsort(points[:, 0] if points.shape[1] == 1 else points.view(f"V{width}")[:, 0], kind="stable")
-    new = np.ones(len(points), dtype=bool)
-    points = points[order]
-    new[1:] = (points[1:] != points[:-1]).any(1)
-    return _unsort(order, np.cumsum(new) - 1)
-
-
-def _count_repetitions(codes: np.ndarray) -> np.ndarray:
-    """Count how often each entry of codes (N,) has occurred before."""
-    order = np.argsort(codes, kind="stable")
-    new = np.ones(len(codes), dtype=bool)
-    new[1:] = codes[order[1:]] != codes[order[:-1]]
-    index = np.arange(len(codes))
-    return _unsort(order, index - np.maximum.accumulate(np.where(new, index, 0)))
-
-
-def _unsort(order: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Bring `values` of the sorted entries back into the original order."""
-    unsorted = np.empty_like(values)
-    unsorted[order] = values
-    return unsorted
+    Y[row, columns] = values
+    return points[first], Y
 
 
 def _find_columns(task, tasks: Sequence | None) -> tuple[np.ndarray, int]:

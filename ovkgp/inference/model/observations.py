@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -21,11 +21,15 @@ CHUNK_ROWS = 1 << 20  # rows whose finiteness is checked together, so that a che
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """X (n, d), Y (n, p) with NaN if missing, and known variances (n, p) or None; `validate_observations` makes one."""
+    """X (n, d), Y (n, p) with NaN if missing, and known variances (n, p) or None; `validate_observations` makes one.
+
+    `kept` is the mask of these rows among those that were given, or None if no row was dropped.
+    """
 
     X: Tensor
     Y: Tensor
     noise: Tensor | None = None
+    kept: Tensor | None = None
 
     @property
     def num_rows(self) -> int:
@@ -52,11 +56,14 @@ class Observations:
 
     def double(self) -> Observations:
         """Convert to float64."""
-        return Observations(self.X.double(), self.Y.double(), None if self.noise is None else self.noise.double())
+        noise = None if self.noise is None else self.noise.double()
+        return replace(self, X=self.X.double(), Y=self.Y.double(), noise=noise)
 
     def clone(self) -> Observations:
-        """Copy the data."""
-        return Observations(self.X.clone(), self.Y.clone(), None if self.noise is None else self.noise.clone())
+        """Copy the data, in row-major order, so that results do not depend on the order of the original."""
+        parts = {"X": self.X, "Y": self.Y, "noise": self.noise}
+        copies = {k: None if t is None else t.clone(memory_format=torch.contiguous_format) for k, t in parts.items()}
+        return replace(self, **copies)
 
     def rows(self, index) -> Observations:
         """Select rows."""
@@ -66,7 +73,7 @@ class Observations:
         """Select one output, on the rows where it is observed."""
         rows = self.observed[:, index]
         noise = None if self.noise is None else self.noise[rows][:, [index]]
-        return Observations(self.X[rows], self.Y[rows][:, [index]], noise)
+        return Observations(self.X[rows], self.Y[rows][:, [index]], noise, self._mask_kept(rows))
 
     def chunks(self, num_rows: int) -> Iterator[Observations]:
         """Iterate over chunks of at most `num_rows` rows, in float64, without rows that have no observed outputs."""
@@ -77,7 +84,11 @@ class Observations:
     def observed_rows(self) -> Observations:
         """Drop the rows without observed outputs."""
         kept = self.observed.any(1)
-        return self if bool(kept.all()) else self.rows(kept)
+        return self if bool(kept.all()) else replace(self.rows(kept), kept=self._mask_kept(kept))
+
+    def _mask_kept(self, rows: Tensor) -> Tensor:
+        """Return the mask of some of these rows among those that were given."""
+        return rows if self.kept is None else self.kept.masked_scatter(self.kept, rows)
 
 
 def validate_observations(X, Y, num_outputs: int, noise=None, *, every_output: bool = True) -> Observations:

@@ -1,5 +1,4 @@
-"""Samples of the rows of a table that depend neither on their order nor on how the table was split into chunks and
-shards.
+"""Samples of the rows of a table that do not depend on their order or on chunks and shards.
 
 Every distinct row has a priority, a hash of its values. The rows of lowest priority are kept, with the number of their
 copies and at least some observations of each output: a bottom-k sketch, so that the samples of two tables give that of
@@ -29,8 +28,7 @@ MIN_SUBSET_OBSERVATIONS = 50
 
 @dataclass(frozen=True, eq=False)
 class Landmarks:
-    """At most `limit` rows in increasing order of `priorities` (k,): inputs X (k, d) and their `observed` outputs (k,
-    p)."""
+    """At most `limit` rows by increasing `priorities` (k,): inputs X (k, d) and their `observed` outputs (k, p)."""
 
     X: Tensor
     observed: Tensor
@@ -177,8 +175,7 @@ class RowSample:
 
     @cached_property
     def _rows(self) -> np.ndarray:
-        """Indices of the rows, repeated in proportion to `counts` and rounded by a hash, at least once for rare
-        outputs."""
+        """Indices of the rows, repeated in proportion to `counts`, rounded by a hash; rare outputs at least once."""
         expected = self.counts[: self.limit] * min(1.0, self.limit / max(self.counts[: self.limit].sum(), 1))
         uniform = mix_bits(self.priorities[: self.limit].astype(np.uint64)) / 2.0**64
         copies = np.ones(len(self.counts), dtype=np.int64)

@@ -12,9 +12,11 @@ from torch import Tensor
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import KernelTypeError, OptionError, SpectralError
 from ovkgp.features import ORFF
+from ovkgp.inference.algebra.dense import kronecker_in_form
 from ovkgp.inference.model.mean_noise import OutputMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.fields import FieldPosteriors
+from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.posterior import (
     CHUNK_ENTRIES,
     FunctionDraws,
@@ -71,7 +73,7 @@ class ExactPosterior(ProcessPosterior):
         if form == "none":
             return mean, None
         explained = self.solver.explained(cross, form, num_outputs=self.num_outputs)
-        return mean, subtract_explained(self.process.prior(X, form), explained, self.num_outputs, form)
+        return mean, subtract_explained(self.process.prior(X, form), explained, form)
 
     def propagate(self, X: Tensor, coefficients: Tensor) -> Tensor:
         """Compute K(X, X_train) c for coefficients c (n·p, k): (m·q, k)."""
@@ -79,13 +81,12 @@ class ExactPosterior(ProcessPosterior):
 
     def sample_functions(self, k: int = 1, *, random_state=None, num_frequencies: int = 2000) -> FunctionDraws:
         """Draw k random functions; the prior is approximated by `num_frequencies` random features."""
-        k, (for_features, for_weights, for_noise) = (
-            check_integer("the number of draws", k),
-            spawn_seeds(random_state, 3),
-        )
+        k, seeds = check_integer("the number of draws", k), spawn_seeds(random_state, 3)
+        for_features, for_weights, for_noise = seeds
         prior = make_prior_features(self.process.kernel, num_frequencies, self.num_dims, for_features)
         weights = draw_normal((k, prior.num_features), for_weights, self.X)
-        noise = self._draw_noise(draw_normal((k, *self.solver.alpha.shape), for_noise, self.X))
+        noise, known = draw_normal((k, *self.solver.alpha.shape), for_noise, self.X), self.data.noise
+        noise = noise @ torch.linalg.cholesky(self.output_noise).mT if known is None else noise * known.sqrt()
         drawn = (prior(self.X) @ weights.mT).mT.unflatten(-1, self.solver.alpha.shape)
         coefficients = self.solver.alpha.flatten().unsqueeze(-1) - self.solver.solve((drawn + noise).flatten(1).mT)
 
@@ -94,11 +95,6 @@ class ExactPosterior(ProcessPosterior):
             return self.prior_mean(X) + values.mT.unflatten(-1, (-1, self.num_outputs))
 
         return FunctionDraws(evaluate, k, self.num_dims)
-
-    def _draw_noise(self, scores: Tensor) -> Tensor:
-        if self.data.noise is not None:
-            return scores * self.data.noise.sqrt()
-        return scores @ torch.linalg.cholesky(self.output_noise).mT
 
 
 class KroneckerPosterior(ExactPosterior):
@@ -123,15 +119,9 @@ class KroneckerPosterior(ExactPosterior):
         mean = self.prior_mean(X) + cross @ (self.solver.alpha @ self.output_matrix)
         if form == "none":
             return mean, None
-        return mean, subtract_explained(
-            self._prior(X, form), self.solver.explained(cross, form), self.num_outputs, form
-        )
-
-    def _prior(self, X: Tensor, form: str) -> Tensor:
-        if form == "full":
-            return torch.kron(to_dense(self.scalar(X)).contiguous(), self.output_matrix.contiguous())
-        variance = prior_covariance(self.scalar, X, 1, "diag")
-        return variance * self.output_matrix.diagonal() if form == "diag" else variance[..., None] * self.output_matrix
+        scalar = prior_covariance(self.scalar, X, 1, "full" if form == "full" else "diag")
+        prior = kronecker_in_form(scalar, self.output_matrix, form)
+        return mean, subtract_explained(prior, self.solver.explained(cross, form), form)
 
     def propagate(self, X: Tensor, coefficients: Tensor) -> Tensor:
         blocks = coefficients.unflatten(0, self.solver.alpha.shape)  # (n, p, k)
@@ -172,6 +162,13 @@ class IndependentPosterior(Posterior):
             noise = torch.cat([_pad_columns(part.noise, a, len(parts), 1.0) for a, part in enumerate(parts)])
         return Observations(torch.cat([part.X for part in parts]), Y, noise)
 
+    def whitened_residuals(self) -> Tensor:
+        return torch.cat([part.whitened_residuals() for part in self.parts], -1)
+
+    def forget_data(self) -> None:
+        for part in self.parts:
+            part.forget_data()
+
     def max_chunk_rows(self, form: str) -> int:
         return min(part.max_chunk_rows(form) for part in self.parts)
 
@@ -203,3 +200,45 @@ def _pad_columns(column: Tensor, index: int, num_outputs: int, fill: float) -> T
     table = column.new_full((len(column), num_outputs), fill)
     table[:, [index]] = column
     return table
+
+
+def stored_observations(posterior: Posterior) -> Observations | None:
+    """Return the observations that a posterior stores; None if it has features or inducing points instead."""
+    if isinstance(posterior, MixturePosterior):
+        # a loaded model with features stores no rows
+        given = getattr(getattr(posterior.parts, "condition", None), "keywords", {})
+        if torch.is_tensor(given.get("X")) and torch.is_tensor(given.get("Y")):
+            return Observations(given["X"], given["Y"], given.get("noise"))
+        return None
+    if isinstance(posterior, IndependentPosterior):
+        parts = [part.data for part in posterior.parts if isinstance(part, ExactPosterior)]
+        return _join_outputs(parts) if len(parts) == posterior.num_outputs else None
+    return posterior.data if isinstance(posterior, ExactPosterior) else None
+
+
+def _join_outputs(parts: list[Observations]) -> Observations:
+    """Join outputs that were observed at different rows, (n_a, 1) each, into one table."""
+    if all(torch.equal(part.X, parts[0].X) for part in parts):
+        noise = None if parts[0].noise is None else torch.cat([part.noise for part in parts], 1)
+        return Observations(parts[0].X, torch.cat([part.Y for part in parts], 1), noise)
+    keys = [_row_keys(part.X) for part in parts]
+    order = {key: i for i, key in enumerate(dict.fromkeys(key for of_part in keys for key in of_part))}
+    X = parts[0].X.new_empty(len(order), parts[0].X.shape[1])
+    Y = X.new_full((len(order), len(parts)), torch.nan)
+    noise = None if parts[0].noise is None else torch.ones_like(Y)
+    for a, (part, of_part) in enumerate(zip(parts, keys, strict=True)):
+        rows = [order[key] for key in of_part]
+        X[rows], Y[rows, a] = part.X, part.Y[:, 0]
+        if noise is not None:
+            noise[rows, a] = part.noise[:, 0]
+    return Observations(X, Y, noise)
+
+
+def _row_keys(X: Tensor) -> list[tuple]:
+    """Return each row with the number of equal rows before it."""
+    counts: dict[tuple, int] = {}
+    keys = []
+    for row in map(tuple, X.tolist()):
+        counts[row] = counts.get(row, -1) + 1
+        keys.append((row, counts[row]))
+    return keys

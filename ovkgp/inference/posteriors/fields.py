@@ -18,7 +18,7 @@ from ovkgp.exceptions import KernelTypeError, OptionError
 from ovkgp.features import ORFF, FeatureMap, SpectralPair, spectral_pair
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference.model.observations import validate_point
-from ovkgp.inference.posteriors.posterior import Process, prior_covariance
+from ovkgp.inference.posteriors.posterior import KernelProcess, Process, prior_covariance
 from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel, lag_jet
 from ovkgp.kernels.fields import FieldKernel
 
@@ -106,18 +106,14 @@ def _zero_features(block: LinearOperator, num_outputs: int) -> FeatureOperator:
     return FeatureOperator(zeros, ones, num_outputs=num_outputs)
 
 
-class FieldPart(Process):
+class FieldPart(KernelProcess):
     """Curl-free (`index` 0) or divergence-free (`index` 1) part of a Helmholtz field."""
 
+    is_observed = False
+
     def __init__(self, kernel: HelmholtzKernel, index: int):
-        self.kernel, self.index, self.num_outputs = kernel, index, kernel.num_outputs
-        self.part = kernel.kernels[index]
-
-    def prior(self, X: Tensor, form: str) -> Tensor:
-        return prior_covariance(self.part, X, self.num_outputs, form)
-
-    def cross(self, X: Tensor, Z: Tensor) -> LinearOperator:
-        return to_linear_operator(self.part(X, Z)).evaluate_kernel()
+        super().__init__(kernel, kernel.num_outputs)
+        self.part, self.index = kernel.kernels[index], index
 
     def features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
         return part_features(feature_map, X, self.index)
@@ -186,16 +182,14 @@ def strip_scales(kernel: Kernel) -> tuple[Kernel, Tensor | float]:
 
 
 class FieldPosteriors:
-    """Posteriors derived from that of a vector field: potential, stream function and Helmholtz parts, without the prior
-    mean.
+    """Posteriors derived from that of a vector field: potential, stream function and parts, without prior mean.
 
     With one `random_state` all of them draw the same function: a drawn potential has the drawn field as its gradient.
     They have no noise, since they are not observed, and with random features no variance floor.
     """
 
     def potential(self, reference=None):
-        """Return the posterior of g with f = ∇g, for curl-free kernels and the curl-free part of `HelmholtzKernel`
-        (ID-11).
+        """Return the posterior of g with f = ∇g, for curl-free kernels and the curl-free part of `HelmholtzKernel`.
 
         Parameters
         ----------
@@ -224,9 +218,7 @@ class FieldPosteriors:
         return self._scalar_posterior(DivergenceFreeKernel, True, reference)
 
     def components(self) -> dict:
-        """Return the posteriors of the two parts of a Helmholtz field, {"curl": …, "div": …}; their means add up
-        (ID-12).
-        """
+        """Return the posteriors of the two parts of a Helmholtz field, {"curl": …, "div": …}, which add up (ID-12)."""
         kernel = self.process.kernel
         if not isinstance(kernel, HelmholtzKernel) or not self.process.is_observed:
             name = type(kernel).__name__ if self.process.is_observed else "posterior derived from one"

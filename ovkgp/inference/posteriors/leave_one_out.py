@@ -1,5 +1,4 @@
-"""Leave-one-out predictive densities in closed form: of each entry given all other entries, and of each row given all
-other rows.
+"""Leave-one-out predictive densities in closed form: of an entry given all others, and of a row given all others.
 
 With C = K + noise on the observed entries, α = C⁻¹ (y − m) and B_i the block of C⁻¹ between the entries of row i,
 
@@ -19,6 +18,16 @@ from torch import Tensor
 
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.model.observations import Observations
+
+
+def _stack(cls, parts: list):
+    """Concatenate consecutive rows."""
+    return cls(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
+
+
+def _expand_rows(self, rows: Tensor | None):
+    """Insert rows of NaN where the mask `rows` is False; None is True everywhere."""
+    return type(self)(*(expand_rows(field, rows) for field in self))
 
 
 class LeaveOneOut(NamedTuple):
@@ -45,14 +54,8 @@ class LeaveOneOut(NamedTuple):
         log_density = 0.5 * (diagonal.log() - math.log(2 * math.pi) - alpha * deviation)
         return cls(data.Y - deviation, diagonal.rsqrt(), log_density)
 
-    @classmethod
-    def stack(cls, parts: list[LeaveOneOut]) -> LeaveOneOut:
-        """Concatenate consecutive rows."""
-        return cls(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
-
-    def expand_rows(self, rows: Tensor) -> LeaveOneOut:
-        """Insert rows of NaN where the mask `rows` is False."""
-        return LeaveOneOut(*(expand_rows(field, rows) for field in self))
+    stack = classmethod(_stack)
+    expand_rows = _expand_rows
 
     @property
     def total(self) -> float:
@@ -60,8 +63,10 @@ class LeaveOneOut(NamedTuple):
         return float(self.log_density.nansum())
 
 
-def expand_rows(values: Tensor, rows: Tensor) -> Tensor:
-    """Insert rows of NaN where the mask `rows` is False."""
+def expand_rows(values: Tensor, rows: Tensor | None) -> Tensor:
+    """Insert rows of NaN where the mask `rows` is False; None is True everywhere."""
+    if rows is None:
+        return values
     whole = values.new_full((len(rows), *values.shape[1:]), torch.nan)
     whole[rows] = values
     return whole
@@ -99,11 +104,5 @@ class LeaveRowOut(NamedTuple):
         std = torch.where(observed, variance, torch.nan).sqrt()
         return cls(data.Y - deviation, std, log_density, quadratic)
 
-    @classmethod
-    def stack(cls, parts: list[LeaveRowOut]) -> LeaveRowOut:
-        """Concatenate consecutive rows."""
-        return cls(*(torch.cat(fields) for fields in zip(*parts, strict=True)))
-
-    def expand_rows(self, rows: Tensor) -> LeaveRowOut:
-        """Insert rows of NaN where the mask `rows` is False."""
-        return LeaveRowOut(*(expand_rows(field, rows) for field in self))
+    stack = classmethod(_stack)
+    expand_rows = _expand_rows

@@ -40,6 +40,11 @@ class MixturePosterior(Posterior):
     predictions at m points, beside the components if they are cached (`ConditionedDraws`).
     """
 
+    no_residuals = (
+        "Whitened residuals are not defined for an average over hyperparameter draws. Condition at one value, "
+        "gp.condition(X, Y).whitened_residuals()."
+    )
+
     def __init__(self, components: Sequence[Posterior]):
         if not len(components):
             raise InputError("components must have at least one posterior.")
@@ -179,16 +184,13 @@ def condition_on_draws(
 class ConditionedDraws(Sequence):
     """Posteriors of a model at S draws of its raw parameters, cached if all together need at most `MAX_CACHED_BYTES`.
 
-    `raw` has the draws (S, *shape) by qualified name, `condition` maps a model at one draw to its posterior, and
-    `cached` are the S posteriors if they are known already.
+    `raw` has the draws (S, *shape) by qualified name, and `condition` maps a model at one draw to its posterior.
     """
 
-    def __init__(
-        self, gp: torch.nn.Module, raw: dict[str, Tensor], condition: Condition, cached: list[Posterior] | None = None
-    ):
+    def __init__(self, gp: torch.nn.Module, raw: dict[str, Tensor], condition: Condition):
         self.gp, self.raw, self.condition = deepcopy(gp), raw, condition
         self.num_draws = len(next(iter(raw.values())))
-        self._cached = self._fill_cache() if cached is None else cached
+        self._cached = self._fill_cache()
 
     @property
     def are_cached(self) -> bool:
@@ -215,7 +217,9 @@ class ConditionedDraws(Sequence):
 
     def condition_at(self, index: int) -> Posterior:
         """Compute the posterior at one draw."""
-        return self.condition(self.set_draw(index))
+        posterior = self.condition(self.set_draw(index))
+        posterior.forget_data()  # one copy per draw
+        return posterior
 
     def _fill_cache(self) -> list[Posterior] | None:
         first = self.condition_at(0)

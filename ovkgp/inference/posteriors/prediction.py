@@ -213,7 +213,10 @@ class MixturePrediction(Prediction):
         means, self.components, within, form = [], [], None, None
         for component in components:
             form = component.form if form is None else form
-            _check_component(component, form, means)
+            if component.form != form or (means and component.mean.shape != means[0].shape):
+                raise InputError(
+                    f"components must have the same shape and form of covariance, got {component!r} and a mean of shape {tuple(means[0].shape)} with cov={form!r}."
+                )
             means.append(component.mean)
             if form != "none":
                 covariance = _covariance(component)
@@ -281,8 +284,7 @@ class MixturePrediction(Prediction):
 
 
 def bisect(cdf: Callable[[Tensor], Tensor], level: float, low: Tensor, high: Tensor) -> Tensor:
-    """Find the smallest y in [low, high] with cdf(y) ≥ level, elementwise, to the last bits, in about 60 calls of
-    `cdf`."""
+    """Find the smallest y in [low, high] with cdf(y) ≥ level, elementwise, to the last bits, in about 60 calls."""
     for _ in range(MAX_HALVINGS):
         middle = low + (high - low) / 2
         if not bool(((low < middle) & (middle < high)).any()):
@@ -290,13 +292,6 @@ def bisect(cdf: Callable[[Tensor], Tensor], level: float, low: Tensor, high: Ten
         is_above = cdf(middle) >= level
         low, high = torch.where(is_above, low, middle), torch.where(is_above, middle, high)
     return high
-
-
-def _check_component(component: Prediction, form: str, means: list[Tensor]) -> None:
-    if component.form != form or (means and component.mean.shape != means[0].shape):
-        raise InputError(
-            f"components must have the same shape and form of covariance, got {component!r} and a mean of shape {tuple(means[0].shape)} with cov={form!r}."
-        )
 
 
 def _covariance(component: Prediction) -> Tensor:

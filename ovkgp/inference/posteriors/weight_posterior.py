@@ -1,5 +1,4 @@
-"""Posteriors in weight space, with mean m + Φ_* θ̂ and covariance Φ_* C⁻¹ Φ_*ᵀ, and the floor that bounds their
-variance from below.
+"""Posteriors in weight space, N(m + Φ_* θ̂, Φ_* C⁻¹ Φ_*ᵀ), and the floor that bounds their variance from below.
 
 With finitely many features variances far from the data are underestimated; `VarianceFloor` raises them to those of the
 exact kernel given the function at landmarks.
@@ -16,13 +15,13 @@ from torch import Tensor
 
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.features import FeatureMap
-from ovkgp.inference.algebra.dense import safe_cholesky
+from ovkgp.inference.algebra.dense import gram_in_form, kronecker_in_form, safe_cholesky
 from ovkgp.inference.model.mean_noise import OutputMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import choose_landmarks
 from ovkgp.inference.posteriors.exact import ProcessPosterior
-from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, prior_covariance, select_form
-from ovkgp.kernels import components, num_outputs
+from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, prior_covariance
+from ovkgp.kernels import components
 
 NUGGET = 1e-6  # fraction of the prior variance added to K(Z, Z) at the landmarks, which is singular for smooth kernels
 
@@ -60,26 +59,14 @@ class VarianceFloor:
         return to_dense(kernel(X, self.landmarks))[:, self.entries]
 
     def covariance(self, X: Tensor, form: str) -> Tensor:
-        """Compute the conditional covariance at X (m, d): (m, p) for "diag", (m, p, p) for "output", (m·p, m·p) for
-        "full".
-        """
+        """Compute the conditional covariance at X (m, d), in the given form."""
         half = torch.linalg.solve_triangular(self.chol, self._cross(X).mT, upper=False)  # (k, m) or (entries, m·p)
-        if self.is_separable:
-            return self._separable_covariance(X, half, form)
-        if form == "full":
-            return prior_covariance(self.kernel, X, self.num_outputs, form) - half.mT @ half
-        blocks = half.unflatten(-1, (-1, self.num_outputs))  # (entries, m, p)
-        explained = blocks.square().sum(0) if form == "diag" else torch.einsum("emp,emq->mpq", blocks, blocks)
-        return prior_covariance(self.kernel, X, self.num_outputs, form) - explained
-
-    def _separable_covariance(self, X: Tensor, half: Tensor, form: str) -> Tensor:
-        if form == "full":
-            residual = to_dense(self.scalar(X)) - half.mT @ half
-            return torch.kron(residual.contiguous(), self.output_matrix.contiguous())  # kron needs contiguous factors
-        residual = prior_covariance(self.scalar, X, 1, "diag") - half.square().sum(0).unsqueeze(-1)  # (m, 1)
-        return (
-            residual * self.output_matrix.diagonal() if form == "diag" else residual.unsqueeze(-1) * self.output_matrix
-        )
+        if not self.is_separable:
+            prior = prior_covariance(self.kernel, X, self.num_outputs, form)
+            return prior - gram_in_form(half.mT, form, self.num_outputs)
+        scalar_form = "full" if form == "full" else "diag"
+        residual = prior_covariance(self.scalar, X, 1, scalar_form) - gram_in_form(half.mT, scalar_form, 1)
+        return kronecker_in_form(residual, self.output_matrix, form)
 
     def lift(self, X: Tensor, covariance: Tensor, form: str) -> Tensor:
         """Raise the diagonal of `covariance` to the floor.
@@ -89,26 +76,10 @@ class VarianceFloor:
         floor = self.covariance(X, form)
         if form == "diag":
             return torch.maximum(covariance, floor)
-        variance, minimum = (_diagonal(c, self.num_outputs, form) for c in (covariance, floor))
+        variance, minimum = (c.diagonal(dim1=-2, dim2=-1) for c in (covariance, floor))
         missing = (minimum - variance).clamp_min(0) / minimum.clamp_min(torch.finfo(minimum.dtype).tiny)
         weight = torch.where(missing > 0, torch.where(missing > 0, missing, 1.0).sqrt(), 0.0)  # no slope of √ at zero
         return covariance + weight.unsqueeze(-1) * floor * weight.unsqueeze(-2)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors to store, from which `from_tensors` restores it."""
-        entries = {} if self.is_separable else {"entries": self.entries}
-        return {"landmarks": self.landmarks, "chol": self.chol, **entries}
-
-    @classmethod
-    def from_tensors(cls, kernel: Kernel, tensors: dict[str, Tensor]) -> VarianceFloor:
-        """Restore from the output of `tensors` and the same kernel."""
-        floor = cls.__new__(cls)
-        floor.kernel, floor.num_outputs, floor.is_separable = kernel, num_outputs(kernel), "entries" not in tensors
-        floor.landmarks, floor.chol = tensors["landmarks"], tensors["chol"]
-        floor.entries = tensors.get("entries", slice(None))
-        if floor.is_separable:
-            ((floor.scalar, floor.output_matrix),) = components(kernel)
-        return floor
 
 
 def make_variance_floor(kernel: Kernel, data: Observations, num_landmarks: int = 1000) -> VarianceFloor:
@@ -117,18 +88,11 @@ def make_variance_floor(kernel: Kernel, data: Observations, num_landmarks: int =
     return VarianceFloor(kernel, found.X, found.observed)
 
 
-def _diagonal(covariance: Tensor, num_outputs: int, form: str) -> Tensor:
-    """Return the diagonal: (m, p) of blocks, (m·p,) of a full covariance."""
-    if form == "output":
-        return covariance.diagonal(dim1=-2, dim2=-1)
-    return select_form(covariance, num_outputs, "diag").flatten()
-
-
 class WeightPosterior(ProcessPosterior):
     """Posterior of a process with finitely many features, from the posterior `system` of the weights of `feature_map`.
 
     `variance_floor`, if not None, bounds the variance from below. Function draws are draws of the weights, without the
-    floor.
+    floor. `statistics`, if not None, are those from which it was computed.
     """
 
     def __init__(
@@ -140,10 +104,11 @@ class WeightPosterior(ProcessPosterior):
         output_noise: Tensor,
         num_dims: int,
         variance_floor: VarianceFloor | None = None,
+        statistics=None,
     ):
         super().__init__(process, mean, output_noise, num_dims)
         self.feature_map, self.system = feature_map, system
-        self.variance_floor = variance_floor
+        self.variance_floor, self.statistics = variance_floor, statistics
         self.log_evidence = float(system.log_density)
 
     @property

@@ -80,33 +80,20 @@ class _Descent:
                 bar.update()
         except KeyboardInterrupt:
             interrupted = True
-        report = FitReport(
-            self.value,
-            converged,
-            "converged" if converged else self.message(interrupted),
-            iterations=len(self.history),
-            evaluations=len(self.history) + self.failures,
-            failures=self.failures,
-            gradient_norm=self.gradient_norm,
-            interrupted=interrupted,
-            seconds=time.monotonic() - began,
-            history=tuple(self.history),
-        )
+        message = f"stopped after {self.max_iter} steps: raise max_iter, or the tolerance"
+        message = "was interrupted: the weights are the best so far" if interrupted else message
+        steps, seconds = len(self.history), time.monotonic() - began
+        counts = {"iterations": steps, "evaluations": steps + self.failures, "failures": self.failures}
+        counts |= {"gradient_norm": self.gradient_norm, "interrupted": interrupted, "seconds": seconds}
+        message = "converged" if converged else message
+        report = FitReport(self.value, converged, message, history=tuple(self.history), **counts)
         return self.weights, report
-
-    def message(self, interrupted: bool) -> str:
-        if interrupted:
-            return "was interrupted: the weights are the best so far"
-        return f"stopped after {self.max_iter} steps: raise max_iter, or the tolerance"
 
     def is_converged(self) -> bool:
         """Return whether the gap or the projected gradient is small."""
-        limit = self.tolerance * self.quadratic.square / 2
-        if self.curvature <= 0 or duality_gap(self.quadratic, self.balls, self.weights, self.product) <= limit:
-            self.gradient_norm = self.projected_gradient_norm() if self.curvature > 0 else 0.0
-            return True
-        self.gradient_norm = self.projected_gradient_norm()
-        return self.gradient_norm <= self.tolerance
+        self.gradient_norm = self.projected_gradient_norm() if self.curvature > 0 else 0.0
+        gap = duality_gap(self.quadratic, self.balls, self.weights, self.product)
+        return gap <= self.tolerance * self.quadratic.square / 2 or self.gradient_norm <= self.tolerance
 
     def projected_gradient_norm(self) -> float:
         """Return the norm of the projected gradient over that of v."""
@@ -115,21 +102,16 @@ class _Descent:
         return self.curvature * float(moved.norm()) / scale if scale > 0 else 0.0
 
     def step(self) -> None:
-        """Take an accelerated step, or one without momentum if F would grow."""
-        momentum = (1 + math.sqrt(1 + 4 * self.momentum**2)) / 2
-        weights, product, change, restart = self.try_step((self.momentum - 1) / momentum)
-        if change > self.rounding:
-            weights, product, change, restart = self.restarted_step()
-        self.before, self.momentum = (self.weights, self.product), 1.0 if restart else momentum
+        """Take an accelerated step; if F would grow, one without momentum, with twice the curvature while it grows."""
+        momentum, has_grown = (1 + math.sqrt(1 + 4 * self.momentum**2)) / 2, False
+        found = self.try_step((self.momentum - 1) / momentum)
+        while found[2] > self.rounding:
+            self.failures, self.curvature = self.failures + 1, (1 + has_grown) * self.curvature
+            found, has_grown = self.try_step(0.0), True
+        weights, product, change, restart = found
+        self.before, self.momentum = (self.weights, self.product), 1.0 if restart or has_grown else momentum
         self.weights, self.product, self.value = weights, product, self.value + change
         self.history.append(self.value)
-
-    def restarted_step(self) -> tuple[Tensor, Tensor, float, bool]:
-        """Take a step without momentum, and double the curvature while F would grow."""
-        self.failures += 1
-        while (found := self.try_step(0.0))[2] > self.rounding:
-            self.failures, self.curvature = self.failures + 1, 2 * self.curvature
-        return *found[:3], True
 
     def try_step(self, pace: float) -> tuple[Tensor, Tensor, float, bool]:
         """Return the end of a step extrapolated by `pace`, its product, the change of F, and whether to restart."""
@@ -169,9 +151,7 @@ def admm_initial_point(
         if duality_gap(quadratic, balls, z, product) <= tolerance * quadratic.square / 2:
             return z, step  # not `best`, whose value may differ by rounding only
         if step <= MAX_ADAPTIVE_STEPS:
-            change = _rho_factor(
-                float((theta - z).norm()), float((z - before).norm()), float(z.norm()), float(u.norm())
-            )
+            change = _rho_factor(*(float(part.norm()) for part in (theta - z, z - before, z, u)))
             rho, u = rho * change, u / change
     return best, step
 
@@ -232,9 +212,8 @@ class BallQuadratic:
         r = len(self.moment)
         if r < 3:  # too small for Lanczos
             return float(torch.stack([self.apply(e) for e in torch.eye(r, dtype=torch.float64)]).norm())
-        products = Products(
-            (r, r), matvec=lambda x: self.apply(torch.from_numpy(x.reshape(-1))).numpy(), dtype=np.float64
-        )
+        matvec = lambda x: self.apply(torch.from_numpy(x.reshape(-1))).numpy()  # noqa: E731
+        products = Products((r, r), matvec=matvec, dtype=np.float64)
         start = np.random.default_rng(0).standard_normal(r)
         return CURVATURE_MARGIN * float(eigsh(products, k=1, tol=1e-3, v0=start, return_eigenvectors=False)[0])
 

@@ -15,6 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from numbers import Real
 
 import numpy as np
@@ -26,8 +27,7 @@ from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import BlockedORFF, FeatureMap
 from ovkgp.inference.algebra.dense import safe_cholesky
-from ovkgp.inference.algebra.krylov import RefinedSolution
-from ovkgp.inference.algebra.krylov import warn_solver_residual as warn_residual
+from ovkgp.inference.algebra.krylov import RefinedSolution, warn_solver_residual
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.ridge.weight_products import WeightProducts
@@ -121,7 +121,10 @@ def _run(descent: BlockDescent, rate: Callable[[int], float], max_iter: int, tol
                 if t % num_blocks == 0:
                     relative, sweep = math.sqrt(sweep) / initial if initial else 0.0, 0.0
                     bar.set_postfix(gradient=f"{relative:.1e}", refresh=False)
-                    _check_bounded(relative, t)
+                    if not relative < 1e12:
+                        raise OptionError(
+                            f"Doubly stochastic descent diverged by iteration {t}. Use a smaller learning_rate or preconditioned=True."
+                        )
                     if relative <= tolerance:
                         break
                     if tolerance and t % (PATIENCE_SWEEPS * num_blocks) == 0:
@@ -137,17 +140,10 @@ def _run(descent: BlockDescent, rate: Callable[[int], float], max_iter: int, tol
     return False
 
 
-def _check_bounded(relative: float, t: int) -> None:
-    if not relative < 1e12:
-        raise OptionError(
-            f"Doubly stochastic descent diverged by iteration {t}. Use a smaller learning_rate or preconditioned=True."
-        )
-
-
 def _warn_if_not_converged(descent: BlockDescent, tolerance: float) -> None:
     relative = descent.gradient_norm() / descent.initial_norm if descent.initial_norm else 0.0
     if not relative <= 2 * tolerance:  # the descent stopped by the gradient over a sweep, not by that at its end
-        warn_residual("doubly_sgd", relative, tolerance)
+        warn_solver_residual("doubly_sgd", relative, tolerance)
 
 
 class BlockDescent(ABC):
@@ -243,12 +239,8 @@ class Batches(BlockDescent):
         rows, columns = self._rows(self.size), self.blocks.columns(index)
         products, ratio = self.products(index, rows), self.data.num_rows / self.size
         gradient = self.weights[columns] - ratio * products.adjoint(self.residuals(rows))
-        step = (
-            self._solve(products, index, gradient, min(rate, 1.0))
-            if self.preconditioned
-            else self.gradient_scale * gradient
-        )
-        self.weights[columns] -= rate * step
+        solve = partial(self._solve, products, index, fraction=min(rate, 1.0))
+        self.weights[columns] -= rate * (solve(gradient) if self.preconditioned else self.gradient_scale * gradient)
         return gradient.square().sum().item()
 
     def _rows(self, size: int) -> Tensor:

@@ -23,7 +23,7 @@ from ovkgp.inference.algebra.dense import gaussian_log_density, safe_cholesky
 from ovkgp.inference.algebra.kronecker import KroneckerSolver, eigh
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.mean_noise import Model
-from ovkgp.inference.model.observations import Observations, as_floating, validate_inputs
+from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.leave_one_out import LeaveRowOut
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES
 from ovkgp.inference.statistics.factors import KroneckerFactor
@@ -35,7 +35,7 @@ from ovkgp.inference.strategies.exact import (
     observed_prior_covariance,
 )
 from ovkgp.inference.strategies.features import FeatureStrategy, row_precision
-from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, has_kronecker_form
+from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, STRATEGIES
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,21 +178,17 @@ def rows_left_out(gp: OperatorValuedGP, X, Y, noise=None) -> LeaveRowOut:
     """
     data = gp.observe(X, Y, noise).double()
     ((_, _, held_out),) = _decompose(gp.frozen().model, data).leave_one_out(torch.ones(1, dtype=torch.float64))
-    kept = ~torch.isnan(as_floating(Y, "Y").reshape(len(Y), -1)).all(1)
-    return held_out.expand_rows(kept)
+    return held_out.expand_rows(data.kept)
 
 
 def _decompose(model: Model, data: Observations) -> _Spectrum:
     """Factorize the covariance in the cheapest way that the kernel and the data allow."""
-    if model.features is not None:
-        return _WeightSpectrum(model, data)
-    if has_kronecker_form(model, data):
-        return _KroneckerSpectrum(model, check_exact_size(data))
-    if data.num_observed > MAX_DENSE_ENTRIES:
+    name = next(name for name in SPECTRA if STRATEGIES[name].strategy.supports(model, data))
+    if name == "dense" and data.num_observed > MAX_DENSE_ENTRIES:
         raise OptionError(
             f"A noise path with the exact kernel supports at most {MAX_DENSE_ENTRIES} observed entries unless the kernel is separable and the outputs are complete, got {data.num_observed}. Use a feature map, complete outputs or fewer rows."
         )
-    return _DenseSpectrum(model, check_exact_size(data))
+    return SPECTRA[name](model, data)
 
 
 class _Spectrum(ABC):
@@ -233,8 +229,8 @@ class _Spectrum(ABC):
 
 class _KroneckerSpectrum(_Spectrum):
     def __init__(self, model: Model, data: Observations):
-        super().__init__(model, data)
-        self.solver: KroneckerSolver = KroneckerStrategy().eigen_solver(model, data)
+        super().__init__(model, check_exact_size(data))
+        self.solver = KroneckerSolver(*KroneckerStrategy.parts(model, self.data))
 
     def _alpha(self, c: float) -> tuple[Tensor, Tensor]:
         solver = self.solver
@@ -258,7 +254,7 @@ class _KroneckerSpectrum(_Spectrum):
 
 class _DenseSpectrum(_Spectrum):
     def __init__(self, model: Model, data: Observations):
-        super().__init__(model, data)
+        super().__init__(model, check_exact_size(data))
         chol = safe_cholesky(observed_noise_covariance(model, data))
         half = torch.linalg.solve_triangular(chol, observed_prior_covariance(model, data), upper=False)
         self.values, vectors = eigh(torch.linalg.solve_triangular(chol, half.mT, upper=False))
@@ -321,3 +317,7 @@ class _WeightSpectrum(_Spectrum):
 
     def mean(self, X: Tensor, c: float) -> Tensor:
         return self.model.features(X) @ self.system.path_weights(c)
+
+
+SPECTRA = {"features": _WeightSpectrum, "kronecker": _KroneckerSpectrum, "dense": _DenseSpectrum}
+"""Factorizations by the strategy whose structure they use, the first supported one is taken."""

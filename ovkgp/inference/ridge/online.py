@@ -9,22 +9,29 @@ on the variance given all rows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
+from ovkgp.inference.algebra.dense import check_finite
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.observations import validate_observations
-from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, KernelProcess, Posterior
-from ovkgp.inference.ridge.online_blocks import make_kernel_blocks
-from ovkgp.inference.strategies.exact import DenseStrategy, KroneckerStrategy
-from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, has_kronecker_form
+from ovkgp.inference.posteriors.posterior import (
+    CHUNK_ENTRIES,
+    FunctionDraws,
+    KernelProcess,
+    Posterior,
+    prior_covariance,
+)
+from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, STRATEGIES
+from ovkgp.kernels import components
 
 CHUNK_ROWS, KERNEL_CHUNK_ENTRIES = 256, 2_000_000
 """Maximum number of rows, and approximate number of kernel entries (16 MB), that are evaluated together."""
@@ -151,11 +158,11 @@ class OnlinePosterior(Posterior):
         kept = np.where(self.expansion.observed, 0.0, np.nan)
         with torch.no_grad():
             data, model = validate_observations(self.X, kept, self.num_outputs, every_output=False), self.gp.model
-            is_kronecker = has_kronecker_form(model, data)
+            is_kronecker = STRATEGIES["kronecker"].strategy.supports(model, data)
             size = data.num_rows if is_kronecker else data.num_observed
             if size > MAX_DENSE_ENTRIES:
                 data = data.rows(torch.linspace(0, data.num_rows - 1, data.num_rows * MAX_DENSE_ENTRIES // size).long())
-            return (KroneckerStrategy() if is_kronecker else DenseStrategy()).condition(model, data)
+            return STRATEGIES["kronecker" if is_kronecker else "dense"].strategy.condition(model, data)
 
     def max_chunk_rows(self, form: str) -> int:
         return CHUNK_ENTRIES // (len(self.X) * self.num_outputs**2)
@@ -182,12 +189,13 @@ class _Update:
     """An expansion while it changes: the kept points followed by the rows of the chunk, including removed points."""
 
     def __init__(self, learner: OnlineGradient, before: Expansion, X: np.ndarray, Y: np.ndarray):
-        self.learner, self.blocks, self.before = learner, learner.blocks, before
+        self.learner, self.blocks = learner, learner.blocks
         self.first, total = len(before), len(before) + len(X)
         X = X + 0.0  # turns −0 into 0
         own = self.blocks.self_blocks(X)
         self.X, self.self_blocks = np.concatenate([before.X, X]), np.concatenate([before.self_blocks, own])
-        self.coefficients, self.average = (_pad(a, total) for a in (before.coefficients, before.average))
+        pad = (0, len(X)), (0, 0)
+        self.coefficients, self.average = (np.pad(a, pad) for a in (before.coefficients, before.average))
         self.observed = np.concatenate([before.observed, ~np.isnan(Y)])
         self.Y, self.norms, self.rows = np.nan_to_num(Y), self.blocks.norms(own), self.blocks.cross(X, self.X)
         self.num_steps, self.norm = before.num_steps, before.norm
@@ -264,17 +272,106 @@ class _Update:
 
     def result(self) -> Expansion:
         kept = np.sort(np.fromiter(self.indices.values(), dtype=np.int64, count=len(self.indices)))
-        names = ("X", "coefficients", "average", "observed", "self_blocks")
-        return replace(
-            self.before,
-            **{name: getattr(self, name)[kept] for name in names},
-            num_steps=self.num_steps,
-            norm=self.norm,
-            error=self.error,
-            average_error=self.average_error,
-        )
+        arrays = ("X", "coefficients", "average", "observed", "self_blocks")
+        numbers = {name: getattr(self, name) for name in ("num_steps", "norm", "error", "average_error")}
+        return Expansion(**{name: getattr(self, name)[kept] for name in arrays}, **numbers)
 
 
-def _pad(values: np.ndarray, total: int) -> np.ndarray:
-    """Append zeros to values, for `total` rows in all."""
-    return np.concatenate([values, np.zeros((total - len(values), *values.shape[1:]))])
+class SeparableBlocks:
+    """Geometry of the terms K(·, x_j) a_j of a kernel k(x, z) Γ: O(m p) per row, O(m p²) for norms.
+
+    `self_blocks` are k(x, x) (n,), and a `row` is k(x, x_j) (m,), the part of `cross` for one x.
+    """
+
+    entries = 1  # number of entries that a pair of points takes
+
+    def __init__(self, scalar: Kernel, output_matrix: torch.Tensor):
+        self.scalar, self.matrix = scalar, output_matrix.detach().numpy()
+        self.norm = float(np.linalg.norm(self.matrix, 2))
+
+    @torch.no_grad()
+    def self_blocks(self, X: np.ndarray) -> np.ndarray:
+        """Return what K(x, x) determines, for each row of X (n, d)."""
+        return prior_covariance(self.scalar, torch.from_numpy(X), 1, "diag")[:, 0].numpy()
+
+    def cross(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        """Return the rows for X (n, d) against Z (m, d)."""
+        return _evaluate(self.scalar, X, Z)
+
+    def norms(self, self_blocks: np.ndarray) -> np.ndarray:
+        """Return ‖K(x, x)‖ (n,)."""
+        return self_blocks * self.norm
+
+    def value(self, row: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+        """Return Σ_j K(x, x_j) a_j (p,), for coefficients (m, p)."""
+        return self.matrix @ (row @ coefficients)
+
+    def squares(self, self_blocks: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+        """Return ‖K(·, x_j) a_j‖² = a_jᵀ K(x_j, x_j) a_j, (m,)."""
+        return self_blocks * ((coefficients @ self.matrix) * coefficients).sum(-1)
+
+    def covered(self, row: np.ndarray, self_blocks: np.ndarray, coefficient: np.ndarray) -> np.ndarray:
+        """Return the squared norm of the projection of K(·, x)a on each x_j, (m,)."""
+        ratios = np.divide(row * row, self_blocks, out=np.zeros_like(row), where=self_blocks > 0)
+        return ratios * (coefficient @ self.matrix @ coefficient)
+
+    def transfer(self, row: np.ndarray, self_blocks: np.ndarray, j: int, coefficient: np.ndarray) -> np.ndarray:
+        """Return the coefficient of the projection on x_j: K(x_j, x_j)⁺ K(x_j, x) a, (p,)."""
+        return coefficient * (row[j] / self_blocks[j] if self_blocks[j] > 0 else 0.0)
+
+
+class DenseBlocks:
+    """Blocks of any kernel: `self_blocks` are K(x, x) and K(x, x)⁺ (n, 2, p, p), a row is K(x, x_j) (m, p, p)."""
+
+    def __init__(self, kernel: Kernel, num_outputs: int):
+        self.kernel, self.num_outputs, self.entries = kernel, num_outputs, num_outputs**2
+        self.parts = components(kernel)
+
+    @torch.no_grad()
+    def self_blocks(self, X: np.ndarray) -> np.ndarray:
+        blocks = prior_covariance(self.kernel, torch.from_numpy(X), self.num_outputs, "output")
+        blocks = blocks.expand(len(X), self.num_outputs, self.num_outputs)
+        return torch.stack([blocks, torch.linalg.pinv(blocks, rtol=1e-10, hermitian=True)], 1).numpy()
+
+    def cross(self, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+        if self.parts is not None:
+            return sum(_evaluate(k, X, Z)[:, :, None, None] * matrix.detach().numpy() for k, matrix in self.parts)
+        p = self.num_outputs
+        blocks = _evaluate(self.kernel, X, Z).reshape(len(X), p, len(Z), p)
+        return np.ascontiguousarray(blocks.transpose(0, 2, 3, 1))  # so that K(x_j, x) a is one product for all rows
+
+    def norms(self, self_blocks: np.ndarray) -> np.ndarray:
+        return np.linalg.eigvalsh(self_blocks[:, 0])[:, -1].clip(0)
+
+    def value(self, row: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+        return coefficients.reshape(-1) @ row.reshape(-1, self.num_outputs)
+
+    def squares(self, self_blocks: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+        return _quadratic_forms(self_blocks[:, 0], coefficients)
+
+    def covered(self, row: np.ndarray, self_blocks: np.ndarray, coefficient: np.ndarray) -> np.ndarray:
+        products = (row.reshape(-1, self.num_outputs) @ coefficient).reshape(-1, self.num_outputs)
+        return _quadratic_forms(self_blocks[:, 1], products)
+
+    def transfer(self, row: np.ndarray, self_blocks: np.ndarray, j: int, coefficient: np.ndarray) -> np.ndarray:
+        return self_blocks[j, 1] @ (row[j] @ coefficient)
+
+
+def make_kernel_blocks(kernel: Kernel, num_outputs: int) -> SeparableBlocks | DenseBlocks:
+    """Return the cheapest blocks of a kernel in float64."""
+    parts = components(kernel)
+    return SeparableBlocks(*parts[0]) if parts is not None and len(parts) == 1 else DenseBlocks(kernel, num_outputs)
+
+
+@torch.no_grad()
+def _evaluate(kernel: Kernel, X: np.ndarray, Z: np.ndarray) -> np.ndarray:
+    matrix = to_dense(kernel(torch.from_numpy(X), torch.from_numpy(Z)))
+    check_finite(matrix, "the kernel between the rows and the kept points")
+    return matrix.numpy()
+
+
+def _quadratic_forms(blocks: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Return v_jᵀ M_j v_j (m,), for M (m, p, p) and v (m, p)."""
+    size = vectors.shape[1] ** 2  # long rows, since NumPy multiplies small matrices one by one
+    squares = (vectors[:, :, None] * vectors[:, None, :]).reshape(-1, size)
+    return np.einsum("jk,jk->j", blocks.reshape(-1, size), squares)

@@ -16,7 +16,7 @@ from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.algebra.dense import check_finite, check_form
+from ovkgp.inference.algebra.dense import check_finite
 from ovkgp.inference.algebra.iterative import IterativeSolver
 from ovkgp.inference.algebra.kronecker_sum import BlockNoise, DiagonalNoise, KroneckerSum
 from ovkgp.inference.algebra.krylov import Quadratic, minimize_quadratic, solve_with_refinement
@@ -100,7 +100,6 @@ class MatrixFreeSystem:
 
         If `num_outputs` is None, q is that of Φ_*. Complexity: one solve per row of Φ_*; O(m q (r + m q)) memory.
         """
-        check_form(form)
         rows = to_dense(Phi)
         full = rows @ self.solve(rows.detach().mT)
         return select_form((full + full.mT) / 2, Phi.num_outputs if num_outputs is None else num_outputs, form)
@@ -115,9 +114,6 @@ class MatrixFreeSystem:
 
     def path_weights(self, multiplier: float) -> Tensor:
         raise _needs_factor("The path of weights")
-
-    def tensors(self) -> dict[str, Tensor]:
-        raise _needs_factor("Storing a posterior")
 
 
 class ProductSolver(IterativeSolver):
@@ -147,9 +143,6 @@ class ProductSolver(IterativeSolver):
         found = minimize_quadratic(quadratic, rhs, method, tolerance, max_iter, verbose)
         self.alpha, self.num_iterations = found.solution.squeeze(1), found.num_iterations
         self.log_density, self.standard_error = rhs.new_tensor(torch.nan), float("nan")
-
-    def tensors(self) -> dict[str, Tensor]:
-        raise _needs_factor("Storing a posterior")
 
 
 class KernelProducts(KroneckerSum):

@@ -1,5 +1,4 @@
-"""The groups of an ArviZ object from draws of a model's raw parameters, or from its present hyperparameters as one
-draw.
+"""The groups of an ArviZ object from draws of raw parameters, or from the present hyperparameters as one draw.
 
 ArviZ cannot estimate leave-one-out densities from a single draw. `point_arviz` stores the closed form
 Σ log p(y_ij | y_−ij, θ) with its standard error √(N Var) in the attributes `elpd_loo` and `elpd_loo_se`.
@@ -27,7 +26,7 @@ from ovkgp.inference.sampling.arviz_data import (
     make_raw_group,
     to_arviz_object,
 )
-from ovkgp.inference.sampling.prior_predictive import draw_prior
+from ovkgp.inference.sampling.prior_predictive import draw_prior, set_parameters
 from ovkgp.inference.strategies.selection import select_strategy
 from ovkgp.inference.training.log_posterior import named_values
 
@@ -45,8 +44,7 @@ Groups = dict[str, "xarray.Dataset"]
 
 
 class DrawGroups:
-    """Computes ArviZ groups from a model, draws of its raw parameters (chains, draws, *shape) by qualified name, and
-    data.
+    """ArviZ groups from a model, draws of its raw parameters (chains, draws, *shape) by qualified name, and data.
 
     The parameters of the model are overwritten. `names` are the hyperparameters to report (None for all); Y is None if
     X are statistics.
@@ -126,9 +124,8 @@ class DrawGroups:
             return self._omit(name, "auto", "not requested")
         count = int(np.prod(self.shape))
         if count * observed_entries(self.Y).size > MAX_GROUP_VALUES:
-            return self._omit(
-                name, wanted, f"{count} draws of {observed_entries(self.Y).size} entries are too many numbers"
-            )
+            entries = observed_entries(self.Y).size
+            return self._omit(name, wanted, f"{count} draws of {entries} entries are too many numbers")
         if wanted == "auto" and count * work(self.gp, self.X, self.Y, self.noise) > MAX_AUTO_OPERATIONS:
             return self._omit(name, wanted, f"{count} factorizations are expensive; {name}=True computes it")
         try:
@@ -169,8 +166,7 @@ def point_arviz(gp, X, Y, noise=None, *, input_names=None, output_names=None):
 
 
 def named_draws(gp, raw: Mapping[str, np.ndarray], names=None) -> dict[str, np.ndarray]:
-    """Return the constrained hyperparameters of a model by name, (chains, draws, *shape), at draws of its raw
-    parameters."""
+    """Return the constrained hyperparameters by name, (chains, draws, *shape), at draws of the raw parameters."""
     shape = next(iter(raw.values())).shape[:2] if raw else (1, 1)
     rows = [named_values(model) for model in iterate_draws(gp, raw)]
     names = rows[0] if names is None else names
@@ -178,14 +174,9 @@ def named_draws(gp, raw: Mapping[str, np.ndarray], names=None) -> dict[str, np.n
 
 
 def iterate_draws(gp: Model, raw: Mapping[str, np.ndarray]) -> Iterator[Model]:
-    """Yield the model with the raw parameters (chains, draws, *shape) of each draw in turn, one chain after another, in
-    place."""
-    parameters = dict(gp.named_parameters())
-    shape = next(iter(raw.values())).shape[:2] if raw else (1, 1)
-    for index in np.ndindex(shape):
-        with torch.no_grad():
-            for name, values in raw.items():
-                parameters[name].copy_(torch.as_tensor(values[index]))
+    """Yield the model with the raw parameters (chains, draws, *shape) of each draw in turn, in place."""
+    for index in np.ndindex(next(iter(raw.values())).shape[:2] if raw else (1, 1)):
+        set_parameters(gp, raw, index)
         yield gp
 
 

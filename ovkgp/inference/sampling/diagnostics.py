@@ -1,4 +1,4 @@
-"""Diagnostics of draws, with warnings if they are poor.
+"""Draws of hyperparameters in the variables u of `LogPosterior`, and their diagnostics, with warnings if they are poor.
 
 Chains are assessed by R̂, effective sample size and divergences; draws from an approximation q by the Pareto shape k̂
 of the ratios π / q (Yao et al. 2018, "Yes, but did it work?"): above 0.7, q does not represent the posterior.
@@ -7,13 +7,15 @@ of the ratios π / q (Yao et al. 2018, "Yes, but did it work?"): above 0.7, q do
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import numpy as np
 
-from ovkgp.exceptions import FitWarning, OptionError
+from ovkgp.exceptions import FactorizationError, FitWarning, InputError, OptionError
 from ovkgp.inference.sampling.arviz_data import Axes
 
 MAX_RHAT, MIN_ESS_PER_CHAIN, MAX_PARETO_K = 1.01, 100, 0.7
@@ -22,6 +24,7 @@ MAX_EQUAL_RANGE = 1e-4
 """Log ratios that vary by less are those of the posterior itself, up to the differences in its Hessian."""
 MIN_DRAWS_PER_CHAIN, MIN_RATIOS = 4, 25
 """Minimum length of a chain (or half of a single one) for diagnostics, and minimum number of ratios for k̂."""
+MAX_DRAW_ROUNDS = 20  # maximum number of proposed draws of an approximation per requested draw
 
 
 def rhat(values: np.ndarray) -> float:
@@ -38,8 +41,7 @@ def effective_size(values: np.ndarray) -> float:
 
 
 def pareto_shape(log_ratios: np.ndarray) -> float:
-    """Return k̂ of importance ratios (draws,), by Pareto-smoothed importance sampling: NaN if fewer than 25, ∞ if all
-    are zero.
+    """Return k̂ of importance ratios (draws,) by Pareto smoothing: NaN if fewer than 25, ∞ if all are zero.
 
     Ratios exp(c z²) of a standard normal z have k = 2c.
     """
@@ -75,8 +77,7 @@ def check_importance_ratios(log_ratios: np.ndarray, method: str) -> dict[str, fl
 def check_chains(
     variables: Mapping[str, np.ndarray], divergences: int, axes: Axes | None = None
 ) -> dict[str, float | int | str]:
-    """Return the worst R̂ and effective size of all entries of named draws (chains, draws, ...), and warn if they are
-    poor; entries are labeled with the columns of `axes`."""
+    """Return the worst R̂ and effective size of named draws (chains, draws, ...); warn, labeled by `axes`, if poor."""
     chains, draws = next(iter(variables.values())).shape[:2]
     found = {"num_divergences": int(divergences)}
     if divergences:
@@ -152,3 +153,73 @@ def _statistics():
     if find_spec("arviz") is not None:
         return import_module("arviz")
     raise OptionError("Sampling requires ArviZ, which is not installed. Run `pip install arviz`.")
+
+
+@dataclass
+class HyperparameterDraws:
+    """Draws u (chains, draws, k) of a sampler and its statistics.
+
+    `stats` has arrays (chains, draws) by name, always including the log density `lp`; `attrs` describes the whole run.
+    """
+
+    method: str
+    u: np.ndarray
+    stats: dict[str, np.ndarray]
+    attrs: dict[str, float | int | str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.u.ndim != 3:
+            raise InputError(f"u has shape {self.u.shape}, expected (chains, draws, k).")
+        for name, values in self.stats.items():
+            if values.shape != self.u.shape[:2]:
+                raise InputError(f"{name} has shape {values.shape}, expected {self.u.shape[:2]}.")
+
+    @property
+    def flat(self) -> np.ndarray:
+        """All draws (chains · draws, k), one chain after another."""
+        return self.u.reshape(-1, self.u.shape[-1])
+
+
+class FiniteDraws(NamedTuple):
+    """Draws of q where π > 0: u (draws, k), log q and log π (draws,), number of failures, whether interrupted."""
+
+    u: np.ndarray
+    log_q: np.ndarray
+    lp: np.ndarray
+    num_failed: int
+    interrupted: bool
+
+
+def draw_where_finite(
+    density: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    draw: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    count: int,
+) -> FiniteDraws:
+    """Draw `count` times from an approximation q restricted to where the density is not zero.
+
+    `draw` maps a number to as many new draws u (number, k) and log q there (number,). The returned log q is that of the
+    restricted q, whose mass is estimated from the draws. Ctrl-C keeps the draws so far with a `FitWarning`; before the
+    first it is raised. Raises `FactorizationError` if less than a twentieth of q lies where there is a density.
+    """
+    found, num_failed, interrupted = [], 0, False
+    try:
+        for u, log_q in (pair for _ in range(MAX_DRAW_ROUNDS) for pair in zip(*draw(count), strict=True)):
+            value = density(u)[0]
+            if np.isfinite(value):
+                found.append((u, log_q, value))
+            else:
+                num_failed += 1
+            if len(found) == count:
+                break
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        interrupted = True
+        warnings.warn(f"Sampling was interrupted; {len(found)} of {count} draws are kept.", FitWarning, stacklevel=4)
+    if len(found) < count and not interrupted:
+        raise FactorizationError(
+            f"Only {len(found)} of {MAX_DRAW_ROUNDS * count} draws from the approximation lie where the posterior density can "
+            'be evaluated. Use method="nuts" or tighter priors.'
+        )
+    u, log_q, lp = (np.array(column) for column in zip(*found, strict=True))
+    return FiniteDraws(u, log_q - np.log(len(found) / (len(found) + num_failed)), lp, num_failed, interrupted)

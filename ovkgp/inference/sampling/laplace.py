@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ovkgp.exceptions import FitWarning
-from ovkgp.inference.sampling.diagnostics import check_importance_ratios
-from ovkgp.inference.sampling.draws import HyperparameterDraws, draw_where_finite
+from ovkgp.inference.sampling.diagnostics import HyperparameterDraws, check_importance_ratios, draw_where_finite
 from ovkgp.inference.training.free_parameters import PROBE_STEP
 from ovkgp.inference.training.log_posterior import LogPosterior
+from ovkgp.inference.variational.bound import WithGradient
 
 MIN_CURVATURE, REPLACEMENT_CURVATURE = 1e-3, 1.0
 """Smaller curvatures (a standard deviation above 30, where u is a logarithm or of order one) are replaced."""
@@ -43,9 +43,10 @@ class LaplaceApproximation:
         return self.mode + z @ self.root.T
 
     def value(self, density: Callable[[np.ndarray], tuple[float, np.ndarray]], z: Tensor) -> Tensor:
-        """Return log π(u* + R z) for a tensor z (k,), differentiable once; `density` gives log π(u) and its gradient
-        (k,)."""
-        return _WhitenedDensity.apply(z, density, self)
+        """Return log π(u* + R z) for a tensor z (k,), differentiable once, from log π(u) and its gradient."""
+        with torch.enable_grad():  # the density may differentiate
+            value, gradient = density(self.u(z.detach().numpy()))
+        return WithGradient.apply(z.new_tensor(value), [torch.from_numpy(gradient @ self.root)], z)
 
     @property
     def log_volume(self) -> float:
@@ -62,19 +63,6 @@ class LaplaceApproximation:
         return -((z**2).sum(-1) + len(self.mode) * np.log(2 * np.pi)) / 2 - self.log_volume
 
 
-class _WhitenedDensity(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, z: Tensor, density, laplace: LaplaceApproximation) -> Tensor:
-        with torch.enable_grad():  # torch disables gradients here, but the density computes its own
-            value, gradient = density(laplace.u(z.detach().numpy()))
-        ctx.gradient = torch.from_numpy(gradient @ laplace.root)
-        return z.new_tensor(value)
-
-    @staticmethod
-    def backward(ctx, by_value: Tensor) -> tuple[Tensor, None, None]:
-        return by_value * ctx.gradient, None, None
-
-
 def find_laplace_approximation(log_posterior: LogPosterior) -> LaplaceApproximation:
     """Find the mode and the Gaussian there, from some tens of gradients and 2k for the Hessian.
 
@@ -87,8 +75,7 @@ def find_laplace_approximation(log_posterior: LogPosterior) -> LaplaceApproximat
 def make_laplace_approximation(
     mode: np.ndarray, value: float, converged: bool, hessian: np.ndarray
 ) -> LaplaceApproximation:
-    """Return the Gaussian at a mode from the second derivatives of log π there (k, k); flat directions get a finite
-    width."""
+    """Return the Gaussian at a mode with the Hessian of log π (k, k); flat directions get a finite width."""
     values, vectors = np.linalg.eigh(-hessian)
     is_flat = values < MIN_CURVATURE
     root = vectors / np.sqrt(np.where(is_flat, REPLACEMENT_CURVATURE, values))

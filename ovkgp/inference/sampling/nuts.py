@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ovkgp.exceptions import FactorizationError, FitWarning
-from ovkgp.inference.sampling.draws import HyperparameterDraws
+from ovkgp.inference.sampling.diagnostics import HyperparameterDraws
 from ovkgp.inference.sampling.laplace import LaplaceApproximation, find_laplace_approximation
 from ovkgp.inference.training.log_posterior import LogPosterior
 
@@ -62,15 +62,9 @@ class RecordingNUTS(NUTS):
 
     def transition(self, params: dict[str, Tensor]) -> Transition:
         """Return the last transition."""
-        return Transition(
-            z=params["z"].numpy().copy(),
-            lp=-float(self._potential_energy_last),
-            energy=self.energy,
-            acceptance_rate=self.acceptance / max(self.n_steps, 1),
-            n_steps=self.n_steps,
-            step_size=float(self.step_size),
-            diverging=self.diverging,
-        )
+        z, lp, rate = params["z"].numpy().copy(), -float(self._potential_energy_last), float(self.step_size)
+        acceptance = self.acceptance / max(self.n_steps, 1)
+        return Transition(z, lp, self.energy, acceptance, self.n_steps, rate, self.diverging)
 
 
 def sample_nuts(
@@ -82,8 +76,7 @@ def sample_nuts(
     target_accept: float = 0.8,
     verbose: int = 0,
 ) -> HyperparameterDraws:
-    """Draw by NUTS: (chains, draws, k), one chain after another, after `tune` transitions that adapt step size and
-    mass.
+    """Draw by NUTS, (chains, draws, k), after `tune` transitions per chain that adapt step size and mass.
 
     A point where the density cannot be evaluated has density zero: the step is rejected and counted as diverging. After
     Ctrl-C as many draws as possible are kept in chains of equal length; before the first draw it is raised. Complexity:

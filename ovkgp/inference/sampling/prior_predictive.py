@@ -80,10 +80,8 @@ def draw_prior(gp, draws: int = 1, random_state=None) -> dict[str, Tensor]:
     sites = trained_sites(copy)
     _check_priors(copy, sites)
     streams = np.random.SeedSequence(as_seed(random_state)).spawn(max(len(sites), 1))
-    values = [
-        draw_prior_values(site, draws, np.random.default_rng(stream))
-        for site, stream in zip(sites, streams, strict=False)
-    ]
+    pairs = zip(sites, map(np.random.default_rng, streams), strict=False)
+    values = [draw_prior_values(site, draws, rng) for site, rng in pairs]
     trained = {name: one for name, one in copy.named_parameters() if one.requires_grad}
     found = {name: one.new_empty(draws, *one.shape) for name, one in trained.items()}
     for index in range(draws):
@@ -121,8 +119,10 @@ def prior_predictive(gp, X, draws: int = 100, noise: bool = True, random_state=N
     OptionError
         If a trained parameter has no prior, or one that cannot be drawn from.
 
-    Notes ----- Complexity: O(m³ + p³) per draw for a separable kernel and O((m·p)³) for others up to 2000 points or
-    values, and that of 2000 random features for more; with a feature map of M features O(m·p·M).
+    Notes
+    -----
+    Complexity: O(m³ + p³) per draw for a separable kernel and O((m·p)³) for others up to 2000 points or values, and
+    that of 2000 random features for more; with a feature map of M features O(m·p·M).
 
     Examples
     --------
@@ -150,7 +150,7 @@ def prior_predictive(gp, X, draws: int = 100, noise: bool = True, random_state=N
 
 
 @torch.no_grad()
-def set_parameters(gp, draws: Mapping[str, Tensor], index: int | None = None) -> None:
+def set_parameters(gp, draws: Mapping[str, Tensor], index: int | tuple | None = None) -> None:
     """Write raw parameters by qualified name into a model, in place; `index` selects one of several draws."""
     parameters = dict(gp.named_parameters())
     for name, value in draws.items():
@@ -227,7 +227,9 @@ def draw_prior_values(site: PriorSite, draws: int, rng: np.random.Generator) -> 
     room = BOUND_MARGIN * torch.where(torch.isfinite(length), length, 0.0)
     bounds = (low + room, high - room)
     if isinstance(prior, MultivariateNormal):
-        return _check_inside(site, _draw_multivariate(prior, shape, rng), bounds)
+        scores = torch.from_numpy(rng.standard_normal(shape))
+        root = prior._unbroadcasted_scale_tril.double()  # `scale_tril` of GPyTorch's prior recurses infinitely
+        return _check_inside(site, prior.loc.double() + (root @ scores.unsqueeze(-1)).squeeze(-1), bounds)
     try:
         return _draw_between(site, *_distribution_functions(prior), shape, bounds, rng)
     except NotImplementedError:  # torch: the distribution has no F or no F⁻¹ in closed form
@@ -266,12 +268,6 @@ def _draw_between(site: PriorSite, cdf: Curve, icdf: Curve, shape, bounds: Bound
         raise OptionError(f"The prior {site.name} has no mass inside the constraint. Change one of them.")
     uniforms = torch.from_numpy(rng.random(shape)).clamp_min(2.0**-54)
     return torch.clamp(icdf(low + uniforms * (high - low)), *bounds)
-
-
-def _draw_multivariate(prior: MultivariateNormal, shape: tuple[int, ...], rng: np.random.Generator) -> Tensor:
-    scores = torch.from_numpy(rng.standard_normal(shape))
-    root = prior._unbroadcasted_scale_tril.double()  # `scale_tril` of GPyTorch's prior recurses infinitely
-    return prior.loc.double() + (root @ scores.unsqueeze(-1)).squeeze(-1)
 
 
 def _draw_by_rejection(

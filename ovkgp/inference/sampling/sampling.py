@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 from linear_operator.utils.warnings import NumericalWarning
@@ -19,8 +18,7 @@ from ovkgp.exceptions import OptionError
 from ovkgp.inference.posteriors.posterior import spawn_seeds
 from ovkgp.inference.sampling.arviz_data import Axes, to_arviz_object
 from ovkgp.inference.sampling.arviz_groups import DrawGroups
-from ovkgp.inference.sampling.diagnostics import check_chains
-from ovkgp.inference.sampling.draws import HyperparameterDraws
+from ovkgp.inference.sampling.diagnostics import HyperparameterDraws, check_chains
 from ovkgp.inference.sampling.laplace import sample_laplace
 from ovkgp.inference.training.log_posterior import LogPosterior
 
@@ -111,8 +109,10 @@ def sample_hyperparameters(
     OptionError
         If an option is invalid, or no trained parameter changes the evidence.
 
-    Notes ----- SVI and Laplace replace draws without posterior density (num_failed_draws in the attributes). Ctrl-C
-    keeps the draws so far with a `FitWarning`; before the first draw it is raised.
+    Notes
+    -----
+    SVI and Laplace replace draws without posterior density (num_failed_draws in the attributes). Ctrl-C keeps the draws
+    so far with a `FitWarning`; before the first draw it is raised.
 
     Complexity: gradients of the evidence: some tens plus one per draw (for khat) for Laplace, some thousands for SVI,
     about 10 per transition for NUTS. Then one factorization per draw each for log_likelihood and posterior_predictive.
@@ -139,7 +139,9 @@ def sample_hyperparameters(
     tune, prior_draws = check_integer("tune", tune), check_integer("prior_draws", prior_draws, 0)
     for_sampler, for_prior, for_replicates, *for_chains = spawn_seeds(random_state, 3 + chains)
     log_posterior, began = LogPosterior(gp, X, Y, noise), time.monotonic()
-    with _ignore_numerical_warnings():
+    with warnings.catch_warnings():
+        # ill-conditioned matrices at trial points, which are rejected by their density
+        warnings.simplefilter("ignore", NumericalWarning)
         if batch_size is not None:
             from ovkgp.inference.sampling.svi import sample_batch_svi
 
@@ -165,9 +167,8 @@ def sample_hyperparameters(
         groups |= writer.log_likelihood(log_likelihood)
         groups |= writer.posterior_predictive(posterior_predictive, for_replicates) | writer.observed_data()
     variables = writer.variables()
-    return to_arviz_object(
-        writer.posterior(variables, _posterior_attributes(log_posterior, sampled, variables, writer.axes)) | groups
-    )
+    attrs = _posterior_attributes(log_posterior, sampled, variables, writer.axes)
+    return to_arviz_object(writer.posterior(variables, attrs) | groups)
 
 
 def raw_draws(log_posterior: LogPosterior, sampled: HyperparameterDraws) -> dict[str, np.ndarray]:
@@ -177,14 +178,6 @@ def raw_draws(log_posterior: LogPosterior, sampled: HyperparameterDraws) -> dict
     return {
         name: np.stack([row[name] for row in rows]).reshape(*shape, *value.shape) for name, value in rows[0].items()
     }
-
-
-@contextmanager
-def _ignore_numerical_warnings() -> Iterator[None]:
-    """Ignore warnings of ill-conditioned matrices at trial points, which are rejected by their density."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NumericalWarning)
-        yield
 
 
 def _posterior_attributes(

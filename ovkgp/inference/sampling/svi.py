@@ -30,8 +30,7 @@ from tqdm.auto import tqdm
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.posterior import spawn_seeds
-from ovkgp.inference.sampling.diagnostics import check_importance_ratios
-from ovkgp.inference.sampling.draws import HyperparameterDraws, draw_where_finite
+from ovkgp.inference.sampling.diagnostics import HyperparameterDraws, check_importance_ratios, draw_where_finite
 from ovkgp.inference.sampling.laplace import (
     LaplaceApproximation,
     find_laplace_approximation,
@@ -104,8 +103,7 @@ def check_guide(guide: str) -> None:
 
 
 def guide_coordinates(laplace: LaplaceApproximation, guide: str) -> LaplaceApproximation:
-    """Return coordinates in which the guide starts as N(0, I): whitened if it can rotate them, else scaled per
-    variable."""
+    """Return coordinates in which the guide starts as N(0, I): whitened if it can rotate them, else scaled."""
     if guide == "multivariate":
         return laplace
     curvature = np.diag(np.linalg.inv(laplace.root @ laplace.root.T))

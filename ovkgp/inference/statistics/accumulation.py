@@ -17,7 +17,7 @@ from torch.func import functional_call
 from ovkgp.exceptions import KernelTypeError, OptionError
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import choose_landmarks
-from ovkgp.inference.statistics.rows import CHUNK_ROWS, Rows, choose_layout, compute_log_noise
+from ovkgp.inference.statistics.rows import CHUNK_ROWS, Rows, choose_layout, compute_log_noise, count_scalar_features
 from ovkgp.inference.statistics.statistics import Statistics
 
 CHUNK_ENTRIES = 4_000_000  # approximate number of values in the rows of one chunk (32 MB)
@@ -37,8 +37,7 @@ def compute_statistics(
     fingerprint: str = "",
     chunk_rows: int | None = None,
 ) -> Statistics:
-    """Compute the statistics of data, differentiable in the parameters of feature map, mean (an `OutputMean`) and noise
-    (`OutputNoise`).
+    """Compute the statistics of data, differentiable in the parameters of feature map, mean and noise.
 
     The basis of the mean is kept, so that its coefficients may change later; the value of the noise enters the whitened
     layout only. `template` is Φ at one point, if known. If `layout` is None, the smallest possible one is used; with
@@ -58,7 +57,7 @@ def compute_statistics(
     is_whitened = layout == "whitened"
     matrix = noise.matrix() if is_whitened and data.noise is None else None
     rows = Rows(feature_map, mean, layout)
-    num_scalar_features = template.shape[-1] if is_whitened else _count_scalar_features(template)
+    num_scalar_features = count_scalar_features(template, layout)
     width = num_scalar_features * (data.num_outputs if is_whitened else 1)
     size = chunk_rows or max(CHUNK_ENTRIES // max(width, 1), MIN_CHUNK_ROWS)
     log_noise = data.Y.new_zeros((), dtype=torch.float64)
@@ -78,10 +77,6 @@ def compute_statistics(
     )
 
 
-def _count_scalar_features(template: LinearOperator) -> int:
-    return sum(part.features.shape[-1] for part in getattr(template, "parts", (template,)))
-
-
 def _noise_sum(data: Observations) -> Tensor:
     if data.noise is None:
         return data.Y.new_zeros(data.num_outputs, dtype=torch.float64)
@@ -95,11 +90,8 @@ def compute_gram(rows: Rows, data: Observations, noise: Tensor | None, chunk_row
         return rows(chunk, noise)
     tensors = {name: tensor for name, tensor in rows.named_parameters() if tensor.requires_grad}
     stream = GramStream(rows, data, chunk_rows, noise)
-    used = (
-        stream.select_used(tensors if noise is None else {**tensors, NOISE_KEY: noise})
-        if torch.is_grad_enabled()
-        else {}
-    )
+    tensors |= {} if noise is None else {NOISE_KEY: noise}
+    used = stream.select_used(tensors) if torch.is_grad_enabled() else {}
     return _StreamedGram.apply(stream, tuple(used), *used.values())
 
 

@@ -7,6 +7,7 @@ which is small, is added in the order of the ranks, so that T is identical on al
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ovkgp.exceptions import DistributedError, InputError, OptionError
-from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
+from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics, common_layout
 
 T = TypeVar("T")
 
@@ -33,8 +34,7 @@ ACTIVITY = "adding statistics"
 
 
 class Ranks:
-    """This process, with index `rank`, among `size` processes that share a fit; a size of 1 does not use
-    torch.distributed.
+    """This process, with index `rank`, among `size` processes that share a fit; 1 does not use torch.distributed.
 
     `process_group()` returns it. Every rank must call the same methods in the same order; the argument `activity`
     describes in error messages what a call is for.
@@ -74,8 +74,7 @@ class Ranks:
         return objects[0]
 
     def sum(self, tensor: Tensor, activity: str = "adding") -> Tensor:
-        """Sum a tensor over the ranks, with identical results on all of them; each sends and receives O(size of the
-        tensor)."""
+        """Sum a tensor over the ranks, with identical results on all of them."""
         total = tensor.detach().clone().contiguous()
         if self.size > 1:
             with self._report_loss(activity):
@@ -239,10 +238,12 @@ def all_reduce(statistics: Statistics | OutputStatistics | None, ranks: Ranks) -
     if ranks.size == 1:
         return statistics
     parts = _parts(statistics) or (Statistics.empty(),) * len(layouts)
-    parts = ranks.run_on_all(lambda: [_to_layout(*pair) for pair in zip(parts, layouts, strict=True)], ACTIVITY)
-    shells = ranks.gather([(_shell(part), tuple(part.gram.shape)) for part in parts], ACTIVITY)
+    parts = ranks.run_on_all(lambda: [part.to_layout(one) for part, one in zip(parts, layouts, strict=True)], ACTIVITY)
+    # without the Gram matrices, which are added separately
+    shells = [(replace(part, gram=part.gram.new_zeros(0)), tuple(part.gram.shape)) for part in parts]
+    shells = ranks.gather(shells, ACTIVITY)
     totals = [sum((shell for shell, _ in column), Statistics.empty()) for column in zip(*shells, strict=True)]
-    shapes = [max((shape for _, shape in column), key=_num_entries) for column in zip(*shells, strict=True)]
+    shapes = [max((shape for _, shape in column), key=math.prod) for column in zip(*shells, strict=True)]
     grams = _sum_grams([part.gram for part in parts], shapes, ranks)
     totals = tuple(replace(total, gram=gram) for total, gram in zip(totals, grams, strict=True))
     return OutputStatistics(totals) if kind == "outputs" else totals[0]
@@ -268,36 +269,12 @@ def _agree_on_layouts(kinds: list[tuple[str, list[str]] | None]) -> tuple[str, l
         raise InputError(
             f"The statistics of the ranks cannot be added ({kinds}). Fit the same model, with the same outputs, on all ranks."
         )
-    return known[0][0], [_common_layout(set(column)) for column in zip(*(layouts for _, layouts in known), strict=True)]
-
-
-def _common_layout(layouts: set[str]) -> str:
-    layouts = layouts - {"empty"}
-    if len(layouts) < 2:
-        return next(iter(layouts), "empty")
-    return "whitened" if "whitened" in layouts else "by_output"
-
-
-def _to_layout(part: Statistics, layout: str) -> Statistics:
-    if part.layout == "shared" and layout == "by_output":
-        return part.by_output()
-    if part.layout == "shared" and layout == "whitened" and part.to_whitened is not None:
-        return part.to_whitened(part)
-    return part
-
-
-def _shell(part: Statistics) -> Statistics:
-    """Return a copy without the Gram matrix, which is checked and added like statistics."""
-    return replace(part, gram=part.gram.new_zeros(0))
-
-
-def _num_entries(shape: tuple[int, ...]) -> int:
-    return torch.Size(shape).numel()
+    return known[0][0], [common_layout(set(column)) for column in zip(*(layouts for _, layouts in known), strict=True)]
 
 
 def _sum_grams(grams: list[Tensor], shapes: list[tuple[int, ...]], ranks: Ranks) -> list[Tensor]:
     """Add matrices of given shapes, zero if this rank has none, over the ranks as one vector."""
     pairs = list(zip(grams, shapes, strict=True))
     flat = torch.cat([(gram if gram.numel() else gram.new_zeros(shape)).flatten() for gram, shape in pairs])
-    parts = ranks.sum(flat, ACTIVITY).split([_num_entries(shape) for shape in shapes])
+    parts = ranks.sum(flat, ACTIVITY).split([math.prod(shape) for shape in shapes])
     return [part.reshape(shape).clone() for part, shape in zip(parts, shapes, strict=True)]

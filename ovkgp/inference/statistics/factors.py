@@ -1,5 +1,4 @@
-"""Factorizations of the posterior precision of the weights, C = I + A: by Cholesky, or as I + S ⊗ T by two
-eigendecompositions.
+"""Factorizations of the posterior precision C = I + A of the weights: by Cholesky, or as I + S ⊗ T by eigenvectors.
 
 `evidence_terms` computes vᵀC⁻¹v − log det C with gradients in closed form, ∂A = −(wwᵀ + C⁻¹) and ∂v = 2w for w = C⁻¹v.
 Both factors provide square roots of C⁻¹, variances of Φ_* θ, and the spectrum of A.
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from ovkgp.features.covariance import KroneckerCapacitance, chol_logdet
 from ovkgp.features.operators import FeatureOperator
-from ovkgp.inference.algebra.dense import safe_cholesky
+from ovkgp.inference.algebra.dense import gram_in_form, safe_cholesky, spectral_in_form
 
 
 def evidence_terms(
@@ -40,12 +39,7 @@ class DenseFactor:
     def variance(self, Phi: LinearOperator, form: str, num_outputs: int) -> Tensor:
         """Compute Φ_* C⁻¹ Φ_*ᵀ in O(m q r²); see `WeightSystem.variance`."""
         half = torch.linalg.solve_triangular(self.chol, to_dense(Phi).mT, upper=False)  # (r, m·q)
-        if form == "diag":
-            return half.square().sum(0).unflatten(-1, (-1, num_outputs))
-        if form == "full":
-            return half.mT @ half
-        blocks = half.mT.unflatten(0, (-1, num_outputs))
-        return blocks @ blocks.mT
+        return gram_in_form(half.mT, form, num_outputs)
 
     def spectrum(self, moment: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the eigenvalues (r,) of A, and v in its eigenvectors (r,). Complexity: O(r³) once."""
@@ -67,9 +61,6 @@ class DenseFactor:
         values, vectors = self._eigenvectors()
         return KroneckerFactor(vectors, vectors.new_ones(1, 1), (1 + values / multiplier).unsqueeze(-1))
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {"chol": self.chol}
-
 
 class KroneckerFactor:
     """C = (U ⊗ V) diag(values) (U ⊗ V)ᵀ with eigenvectors U (M, M) of S and V (q, q) of T, and values 1 + s tᵀ (M, q).
@@ -88,39 +79,23 @@ class KroneckerFactor:
 
     def variance(self, Phi: LinearOperator, form: str, num_outputs: int) -> Tensor:
         """Compute Φ_* C⁻¹ Φ_*ᵀ in O(m M (M + q) + m q p) for separable features; see `WeightSystem.variance`."""
-        if not self._fits(Phi) or Phi.num_outputs != num_outputs:
-            return self._dense_variance(to_dense(Phi), form, num_outputs)
-        scalar_features, factor = _rotate(Phi.features, self.U), _rotate(Phi.factor, self.V)  # (m, M), (p, q)
-        if form == "full":
-            half = scalar_features.unsqueeze(0) / self.values.mT.sqrt().unsqueeze(1)  # (q, m, M)
-            return torch.einsum("qij,aq,bq->iajb", half @ half.mT, factor, factor).flatten(2).flatten(0, 1)
-        variances = scalar_features.square() @ (1 / self.values)  # (m, q)
-        if form == "diag":
-            return variances @ factor.square().mT
-        return (factor * variances.unsqueeze(1)) @ factor.mT
+        if self._fits(Phi, num_outputs):
+            return spectral_in_form(_rotate(Phi.features, self.U), self.values, _rotate(Phi.factor, self.V), form)
+        half = self._rotate_dense(to_dense(Phi)) / self.values.sqrt()  # (m·q', M, q)
+        return gram_in_form(half.flatten(1), form, num_outputs)
 
-    def _fits(self, Phi: LinearOperator) -> bool:
-        if not isinstance(Phi, FeatureOperator) or not Phi.is_separable:
+    def _fits(self, Phi: LinearOperator, num_outputs: int) -> bool:
+        if not isinstance(Phi, FeatureOperator) or not Phi.is_separable or Phi.num_outputs != num_outputs:
             return False
         return (Phi.features.shape[-1], Phi.factor.shape[-1]) == tuple(self.values.shape)
-
-    def _dense_variance(self, Phi: Tensor, form: str, num_outputs: int) -> Tensor:
-        half = (self._rotate_dense(Phi) / self.values.sqrt()).flatten(1)  # (m·q', r)
-        if form == "diag":
-            return half.square().sum(-1).unflatten(-1, (-1, num_outputs))
-        if form == "full":
-            return half @ half.mT
-        blocks = half.unflatten(0, (-1, num_outputs))
-        return blocks @ blocks.mT
 
     def _rotate_dense(self, Phi: Tensor) -> Tensor:
         rotated = _rotate(Phi.unflatten(-1, self.values.shape), self.V)
         return rotated if self.U is None else torch.einsum("nmq,mk->nkq", rotated, self.U)  # (m·q', M, q)
 
     def rotate(self, Phi: LinearOperator, num_outputs: int) -> LinearOperator:
-        """Compute Φ (U ⊗ V), for weights that are coordinates in the eigenvectors, in O(m M² + p q²) or O(m p r (M +
-        q))."""
-        if self._fits(Phi) and Phi.num_outputs == num_outputs:
+        """Compute Φ (U ⊗ V), for weights that are coordinates in the eigenvectors."""
+        if self._fits(Phi, num_outputs):
             return FeatureOperator(Phi.features @ self.U, Phi.factor @ self.V, num_outputs=num_outputs)
         return to_linear_operator(self._rotate_dense(to_dense(Phi)).flatten(1))
 
@@ -136,9 +111,6 @@ class KroneckerFactor:
     def scale_noise(self, multiplier: float) -> KroneckerFactor:
         """Factorize C with the noise multiplied by a number: I + A / c."""
         return KroneckerFactor(self.U, self.V, 1 + (self.values - 1) / multiplier)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"U": self.U, "V": self.V, "values": self.values}
 
 
 def _rotate(rows: Tensor, vectors: Tensor | None) -> Tensor:
@@ -192,11 +164,9 @@ class _KroneckerTerms(torch.autograd.Function):
         if torch.is_grad_enabled():  # for second derivatives U and V must not be constants
             capacitance = KroneckerCapacitance(left, right)
             value = moment @ capacitance.solve(moment.unsqueeze(-1)).squeeze(-1) - capacitance.logdet()
-            inputs = [part if part.requires_grad else None for part in (left, right, moment)]
-            found = iter(
-                torch.autograd.grad(value, [part for part in inputs if part is not None], gradient, create_graph=True)
-            )
-            return tuple(None if part is None else next(found) for part in inputs)
+            needed = [part for part in (left, right, moment) if part.requires_grad]
+            found = iter(torch.autograd.grad(value, needed, gradient, create_graph=True))
+            return tuple(next(found) if part.requires_grad else None for part in (left, right, moment))
         on_s, on_t = (t / values).sum(1), (s.unsqueeze(1) / values).sum(0)
         by_left = (U * on_s) @ U.mT + weights @ right @ weights.mT
         by_right = (V * on_t) @ V.mT + weights.mT @ left @ weights

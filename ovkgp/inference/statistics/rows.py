@@ -26,8 +26,7 @@ CHUNK_ROWS = 1 << 16  # number of rows whose patterns of missing outputs are cou
 
 
 class BlockGram(torch.autograd.Function):
-    """Zᵀ Z (C, C) from the blocks of Z (n, C); twice differentiable. With `only_gradient` the value is omitted
-    (zeros)."""
+    """Zᵀ Z (C, C) from the blocks of Z (n, C), twice differentiable; zeros if `only_gradient`."""
 
     @staticmethod
     def forward(ctx, only_gradient: bool, *blocks: Tensor) -> Tensor:
@@ -72,8 +71,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def find_patterns(observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Find the distinct rows (k, p) of a mask (n, p), the index of the pattern of each row (n,), and the number of rows
-    of each (k,)."""
+    """Find the distinct rows (k, p) of a mask (n, p), the index of each row among them (n,), and their counts (k,)."""
     packed = pack_mask(observed)
     keys = packed[:, 0] if packed.shape[1] == 1 else np.unique(packed, axis=0, return_inverse=True)[1].ravel()
     _, *found = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
@@ -109,9 +107,9 @@ def make_row_groups(chunk: Observations) -> list[RowGroup]:
     patterns, which, counts = find_patterns(chunk.observed)
     sizes = patterns.sum(1)
     together = counts * (sizes - 1) > GRAM_ADDITION_ROWS * (sizes + 1)
+    chosen = together.nonzero().flatten().tolist()
     groups = [
-        RowGroup((which == k).nonzero().squeeze(-1), tuple(patterns[k].nonzero().squeeze(-1).tolist()))
-        for k in together.nonzero().squeeze(-1).tolist()
+        RowGroup((which == k).nonzero().flatten(), tuple(patterns[k].nonzero().flatten().tolist())) for k in chosen
     ]
     alone = chunk.observed & ~together[which].unsqueeze(-1)
     rest = [RowGroup(alone[:, a].nonzero().squeeze(-1), (a,)) for a in every]
@@ -150,9 +148,15 @@ def get_scalar_feature_parts(Phi: LinearOperator, num_outputs: int) -> list[Feat
     return list(parts) if fits else None
 
 
+def count_scalar_features(template: LinearOperator, layout: str) -> int:
+    """Return the number M of scalar features of Φ; the number r of features if whitened."""
+    if layout == "whitened":
+        return template.shape[-1]
+    return sum(part.features.shape[-1] for part in getattr(template, "parts", (template,)))
+
+
 def choose_layout(template: LinearOperator, noise, data: Observations) -> str:
-    """Return the smallest layout of `Statistics` that the features (Φ at one point, p × r), the noise and the data
-    allow."""
+    """Return the smallest layout of `Statistics` that features (Φ at one point, p × r), noise and data allow."""
     if template.shape[-2] != data.num_outputs:
         raise InputError(
             f"Y has {data.num_outputs} columns, expected {template.shape[-2]}, the outputs of the feature map."
@@ -165,8 +169,7 @@ def choose_layout(template: LinearOperator, noise, data: Observations) -> str:
 
 
 class Rows(torch.nn.Module):
-    """The Gram matrix of the rows of a chunk in some layout, as a function of the parameters of feature map and
-    mean."""
+    """The Gram matrix of the rows of a chunk, as a function of the parameters of feature map and mean."""
 
     def __init__(self, feature_map: torch.nn.Module, mean: torch.nn.Module, layout: str):
         super().__init__()
@@ -207,8 +210,7 @@ def _whitened(Phi: LinearOperator, basis: Tensor, Y: Tensor, root: Tensor) -> li
 
 
 def whitening_roots(chunk: Observations, noise: Tensor | None) -> Tensor:
-    """Compute N^{-½} of each row, (n, p, p) or (1, p, p) if all are equal: zero in the rows and columns of missing
-    outputs."""
+    """Compute N^{-½} of each row, (n, p, p) or (1, p, p) if all are equal; zero for missing outputs."""
     if chunk.noise is not None:
         return torch.diag_embed(torch.where(chunk.observed, chunk.noise.rsqrt(), 0.0))
     patterns, which = chunk.observed[:1], None
@@ -232,8 +234,7 @@ def compute_log_noise(data: Observations, noise: Tensor | None) -> Tensor:
 
 
 def _pattern_chol(patterns: Tensor, noise: Tensor) -> Tensor:
-    """Compute the Cholesky factor of Σ between the observed outputs of each pattern (k, p), and of the identity
-    elsewhere."""
+    """Compute the Cholesky factor of Σ for each pattern (k, p) of observed outputs, of the identity elsewhere."""
     both = patterns.unsqueeze(-1) & patterns.unsqueeze(-2)
     eye = torch.eye(len(noise), dtype=noise.dtype, device=noise.device)
     return torch.linalg.cholesky(torch.where(both, noise, eye))

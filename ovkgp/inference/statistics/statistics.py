@@ -1,5 +1,4 @@
-"""Sufficient statistics of data in weight space: Gram matrices of features, mean basis and outputs that add up over
-data sets.
+"""Sufficient statistics of data in weight space: Gram matrices of features, mean basis and outputs, which add up.
 
 They hold everything that the evidence and the posterior of the weights depend on. The mean and covariance of the
 outputs follow from them, exactly for complete outputs with a constant in the mean, else roughly.
@@ -88,9 +87,8 @@ class Statistics:
     def empty(cls) -> Statistics:
         """Return the statistics of no data, the neutral element of addition."""
         zero = torch.zeros((), dtype=torch.float64)
-        return cls(
-            "empty", zero.reshape(1, 1)[:0, :0], zero.new_zeros(0, dtype=torch.int64), 0, 0, 0, zero, zero[None][:0]
-        )
+        none = zero.new_zeros(0)
+        return cls("empty", zero.new_zeros(0, 0), none.long(), 0, 0, 0, zero, none)
 
     @property
     def num_outputs(self) -> int:
@@ -103,33 +101,21 @@ class Statistics:
         if "empty" in (self.layout, other.layout):
             data, empty = (other, self) if self.layout == "empty" else (self, other)
             return replace(data, landmarks=data.landmarks + empty.landmarks)
-        a, b = self._convert_to_common_layout(other)
+        layout = common_layout({self.layout, other.layout})
+        a, b = self.to_layout(layout), other.to_layout(layout)
         a._check_compatible(b)
-        return replace(
-            a,
-            gram=a.gram + b.gram,
-            num_observed=a.num_observed + b.num_observed,
-            num_rows=a.num_rows + b.num_rows,
-            log_noise=a.log_noise + b.log_noise,
-            noise_sum=a.noise_sum + b.noise_sum,
-            landmarks=a.landmarks + b.landmarks,
-        )
+        names = ("gram", "num_observed", "num_rows", "log_noise", "noise_sum", "landmarks")
+        return replace(a, **{name: getattr(a, name) + getattr(b, name) for name in names})
 
     def __radd__(self, other) -> Statistics:
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
-    def _convert_to_common_layout(self, other: Statistics) -> tuple[Statistics, Statistics]:
-        if self.layout == other.layout:
-            return self, other
-        if "whitened" not in (self.layout, other.layout):
-            return self.by_output(), other.by_output()
-        return tuple(part if part.to_whitened is None else part.to_whitened(part) for part in (self, other))
-
-    def by_output(self) -> Statistics:
-        """Convert shared statistics to one Gram matrix per output, as missing outputs require; return others
-        unchanged."""
-        if self.layout != "shared":
+    def to_layout(self, layout: str) -> Statistics:
+        """Convert shared statistics to "by_output" or (if `to_whitened` is known) "whitened"; return others unchanged."""
+        if self.layout != "shared" or layout not in ("by_output", "whitened"):
             return self
+        if layout == "whitened":
+            return self if self.to_whitened is None else self.to_whitened(self)
         common = torch.arange(self.num_scalar_features + self.num_basis, device=self.gram.device)
         index = [torch.cat([common, common.new_tensor([len(common) + a])]) for a in range(self.num_outputs)]
         return replace(self, layout="by_output", gram=torch.stack([self.gram[i][:, i] for i in index]))
@@ -152,20 +138,13 @@ class Statistics:
             if mine != yours:
                 raise InputError(f"Statistics with {name}={mine} and {name}={yours} cannot be added.")
 
-    def tensors(self) -> tuple[dict[str, Tensor], dict]:
-        """Return everything for storage: named tensors, and the rest as a JSON-serializable dictionary."""
-        tensors = {name: getattr(self, name).detach() for name in ("gram", "num_observed", "log_noise", "noise_sum")}
-        tensors |= {f"landmarks.{name}": getattr(self.landmarks, name) for name in ("X", "observed", "priorities")}
-        names = ("layout", "num_rows", "num_scalar_features", "num_basis", "weighted", "fingerprint")
-        return tensors, {**{name: getattr(self, name) for name in names}, "limit": self.landmarks.limit}
 
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor], header: dict) -> Statistics:
-        """Restore statistics from the result of `tensors`."""
-        header = dict(header)
-        landmarks = {name.removeprefix("landmarks."): t for name, t in tensors.items() if name.startswith("landmarks.")}
-        own = {name: t for name, t in tensors.items() if not name.startswith("landmarks.")}
-        return cls(**own, landmarks=Landmarks(**landmarks, limit=header.pop("limit")), **header)
+def common_layout(layouts: set[str]) -> str:
+    """Return the layout in which statistics of these layouts can be added."""
+    layouts = layouts - {"empty"}
+    if len(layouts) < 2:
+        return next(iter(layouts), "empty")
+    return "whitened" if "whitened" in layouts else "by_output"
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,26 +172,6 @@ class OutputStatistics:
 
     def __radd__(self, other) -> OutputStatistics:
         return self if isinstance(other, int) and other == 0 else NotImplemented
-
-    def tensors(self) -> tuple[dict[str, Tensor], dict]:
-        """Return everything for storage: named tensors, and the rest as a JSON-serializable dictionary."""
-        tensors, headers = {}, []
-        for a, part in enumerate(self.parts):
-            own, header = part.tensors()
-            tensors |= {f"{a}.{name}": tensor for name, tensor in own.items()}
-            headers.append(header)
-        return tensors, {"parts": headers}
-
-
-def statistics_from_tensors(tensors: dict[str, Tensor], header: dict) -> Statistics | OutputStatistics:
-    """Restore statistics of either kind from the result of their `tensors`."""
-    if "parts" not in header:
-        return Statistics.from_tensors(tensors, header)
-    own = (
-        {n.removeprefix(f"{a}."): t for n, t in tensors.items() if n.startswith(f"{a}.")}
-        for a in range(len(header["parts"]))
-    )
-    return OutputStatistics(tuple(Statistics.from_tensors(*pair) for pair in zip(own, header["parts"], strict=True)))
 
 
 def whiten_statistics(statistics: Statistics, template: LinearOperator, noise: Tensor, fingerprint: str) -> Statistics:
@@ -271,10 +230,8 @@ def _by_output(statistics: Statistics, rest: Tensor, noise: Tensor) -> tuple[Ten
     if statistics.num_basis:
         mean = rest[:, 0, -1] / rest[:, 0, 0]
         return mean, torch.diag(square / rest[:, 0, 0] - mean.square())
-    variances = square / statistics.num_observed
-    return torch.zeros_like(square), torch.diag(
-        variances * _average_noise(statistics, noise) if statistics.weighted else variances
-    )
+    unit = _average_noise(statistics, noise) if statistics.weighted else 1.0
+    return torch.zeros_like(square), torch.diag(square / statistics.num_observed * unit)
 
 
 def _whitened(statistics: Statistics, rest: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -293,8 +250,7 @@ def _average_noise(statistics: Statistics, noise: Tensor) -> Tensor:
 
 
 def make_surrogate_data(statistics: Statistics | OutputStatistics, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Make data (n, d), (n, p) with landmarks as inputs and outputs of the same mean and covariance, which have the
-    scales of the data."""
+    """Make data (n, d), (n, p) of the same scales: landmarks, and outputs with the same mean and covariance."""
     mean, covariance = compute_output_moments(statistics, noise)
     values, vectors = torch.linalg.eigh(covariance)
     p = len(mean)

@@ -1,5 +1,4 @@
-"""The posterior of finitely many weights, θ | y ~ N(C⁻¹ v, C⁻¹) with C = I + Φᵀ N⁻¹ Φ and v = Φᵀ N⁻¹ (y − m) (ID-1, 2,
-3, 5).
+"""The posterior of weights, θ | y ~ N(C⁻¹ v, C⁻¹), C = I + Φᵀ N⁻¹ Φ and v = Φᵀ N⁻¹ (y − m) (ID-1, 2, 3, 5).
 
     log p(y) = −½ [ (y − m)ᵀ N⁻¹ (y − m) − vᵀ C⁻¹ v + log det C + log det N + |y| log 2π ].
 
@@ -19,10 +18,8 @@ from torch import Tensor
 from ovkgp.exceptions import InputError
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.statistics.factors import DenseFactor, KroneckerFactor, evidence_terms
+from ovkgp.inference.statistics.rows import count_scalar_features
 from ovkgp.inference.statistics.statistics import Statistics
-
-STORED_TENSORS = ("weights", "log_density", "moment", "square", "log_noise")
-"""Stored tensors of a system, in addition to those of its factor."""
 
 
 def make_weight_system(
@@ -43,8 +40,7 @@ def make_weight_system(
 
 
 class WeightSystem:
-    """Posterior θ | y of the weights, with mean `weights` (r,) and evidence `log_density`, and that of any process Φ_*
-    θ."""
+    """Posterior of the weights θ given y, with mean `weights` (r,) and evidence `log_density`, and of any Φ_* θ."""
 
     def __init__(
         self,
@@ -70,8 +66,7 @@ class WeightSystem:
         return self.square - self.moment @ self.weights
 
     def variance(self, Phi: LinearOperator, form: str = "diag", num_outputs: int | None = None) -> Tensor:
-        """Compute Cov(Φ_* θ | y) = Φ_* C⁻¹ Φ_*ᵀ for Φ_* (m·q) × r as "diag" (m, q), "output" (m, q, q) or "full" (m·q,
-        m·q).
+        """Compute Cov(Φ_* θ given y) = Φ_* C⁻¹ Φ_*ᵀ as "diag" (m, q), "output" (m, q, q) or "full" (m·q, m·q).
 
         Complexity: O(m q r²) time and O(m q r) memory; for one separable part O(m M (M + q) + m q p) and O(m (M + p)).
         """
@@ -83,8 +78,7 @@ class WeightSystem:
         return self.weights + self.factor.half_solve(scores.to(self.weights.device)).mT
 
     def path(self, multipliers: Tensor | Sequence[float]) -> Tensor:
-        """Compute log p(y) with the noise multiplied by each of `multipliers` (k,), from one eigendecomposition
-        (BT-76).
+        """Compute log p(y) with the noise multiplied by each of `multipliers` (k,), from one decomposition (BT-76).
 
         With A = Q diag(λ) Qᵀ and u = Qᵀ v, noise c·N has vᵀC⁻¹v = Σ u²/(c (c + λ)) and log det C = Σ log(1 + λ/c).
         """
@@ -101,8 +95,7 @@ class WeightSystem:
         return self.factor.unrotate(rotated / (multiplier + values))
 
     def scale_noise(self, multiplier: float) -> WeightSystem:
-        """Compute the system of the same data with the noise multiplied by a number, from the same
-        eigendecomposition."""
+        """Compute the system with the noise multiplied by a number, from the same eigendecomposition."""
         c = float(multiplier)
         log_density = self.path([c])[0]
         noise = self.log_noise + self.num_observed * math.log(c)
@@ -141,32 +134,17 @@ class WeightSystem:
         return precision - precision @ self.variance(Phi, "output", num_outputs) @ precision
 
     def alpha(self, Phi: LinearOperator, precision: Tensor, residuals: Tensor) -> Tensor:
-        """Compute (ΦΦᵀ + N)⁻¹ (y − m) = N⁻¹ (y − m − Φ θ̂) at some rows, (n, p), zero where missing, as for
-        `inverse_diagonal`.
+        """Compute (ΦΦᵀ + N)⁻¹ (y − m) = N⁻¹ (y − m − Φ θ̂) at some rows, (n, p), as for `inverse_diagonal`.
 
         `residuals` are y − m (n, p), NaN where missing.
         """
         gap = torch.nan_to_num(residuals) - (Phi @ self.weights).unflatten(-1, (-1, residuals.shape[1]))
         return precision * gap if precision.dim() == 2 else (precision @ gap.unsqueeze(-1)).squeeze(-1)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors from which `from_tensors` restores the system exactly."""
-        own = {name: getattr(self, name).detach() for name in STORED_TENSORS}
-        return {**own, "num_observed": torch.tensor(self.num_observed), **self.factor.tensors()}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> WeightSystem:
-        """Restore the system from the result of `tensors`."""
-        is_dense = "chol" in tensors
-        factor, names = (DenseFactor, ("chol",)) if is_dense else (KroneckerFactor, ("U", "V", "values"))
-        own = {name: tensors[name] for name in STORED_TENSORS}
-        return cls(factor(*(tensors[name] for name in names)), **own, num_observed=int(tensors["num_observed"]))
-
 
 @dataclass(frozen=True, eq=False)
 class NormalEquations:
-    """The precision A (r, r), or S (M, M), T (q, q) with A = S ⊗ T, the moment v (r,), the square s = (y − m)ᵀ N⁻¹ (y −
-    m), and log det N."""
+    """A (r, r), or S (M, M) and T (q, q) with A = S ⊗ T, v (r,), s = (y − m)ᵀ N⁻¹ (y − m), and log det N."""
 
     precision: Tensor | tuple[Tensor, Tensor]
     moment: Tensor
@@ -178,8 +156,7 @@ class NormalEquations:
 def make_normal_equations(
     statistics: Statistics, template: LinearOperator, noise: Tensor, coefficients: Tensor
 ) -> NormalEquations:
-    """Make the normal equations of statistics, differentiable in all inputs; parameters are those of
-    `make_weight_system`."""
+    """Make the normal equations of statistics, differentiable in all inputs; arguments as in `make_weight_system`."""
     if statistics.layout == "empty":
         raise InputError("The statistics have no data. Add some first.")
     _check_dimensions(statistics, template, coefficients)
@@ -188,9 +165,7 @@ def make_normal_equations(
 
 
 def _check_dimensions(statistics: Statistics, template: LinearOperator, coefficients: Tensor) -> None:
-    is_whitened = statistics.layout == "whitened"
-    parts = (template,) if is_whitened else getattr(template, "parts", (template,))
-    num_scalar_features = sum(part.shape[-1] if is_whitened else part.features.shape[-1] for part in parts)
+    num_scalar_features = count_scalar_features(template, statistics.layout)
     if num_scalar_features != statistics.num_scalar_features:
         raise InputError(
             f"The feature map has {num_scalar_features} scalar features, but the statistics have {statistics.num_scalar_features}."
@@ -233,12 +208,8 @@ def _by_output(
     ones = coefficients.new_ones(statistics.num_outputs, 1)
     residual = torch.cat([-coefficients.mT, ones], 1).unsqueeze(-1)  # (p, b + 1, 1)
     projections = (gram[:, :M, M:] @ residual).squeeze(-1).mT  # (M, p)
-    one = gram.new_ones(1, 1)
-    outputs = [template.output(a) for a in range(statistics.num_outputs)]
-    parts = [
-        output.gram_from_scalar_features(output, scalar_features, one)
-        for output, scalar_features in zip(outputs, gram[:, :M, :M], strict=True)
-    ]
+    pairs = [(template.output(a), gram[a, :M, :M]) for a in range(statistics.num_outputs)]
+    parts = [output.gram_from_scalar_features(output, part, gram.new_ones(1, 1)) for output, part in pairs]
     return NormalEquations(
         precision=sum(parts[1:], parts[0]),
         moment=template.adjoint_from_scalar_features(projections.unsqueeze(-1)).squeeze(-1),

@@ -6,15 +6,14 @@ and the posterior at fixed hyperparameters.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import torch
 from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.exceptions import InputError
 from ovkgp.inference.algebra.dense import DenseSolver, dense_log_density
-from ovkgp.inference.algebra.iterative import IterativeSolver, iterative_log_density
+from ovkgp.inference.algebra.inverse_roots import dense_inverse_root, kronecker_inverse_root
+from ovkgp.inference.algebra.iterative import IterativeSolver, iterative_inverse_root, iterative_log_density
 from ovkgp.inference.algebra.kronecker import (
     KroneckerSolver,
     ProportionalSolver,
@@ -25,31 +24,24 @@ from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior, KroneckerPosterior
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
-from ovkgp.inference.posteriors.posterior import KernelProcess, Posterior
+from ovkgp.inference.posteriors.posterior import Conditioning, KernelProcess
 from ovkgp.kernels import components
 
 MAX_EXACT_ROWS = 20_000  # rows beyond which the n × n matrices of these strategies exceed ordinary memory
 
 
-class ExactStrategy(ABC):
-    """Evidence, posterior and leave-one-out densities by one solver."""
+class ExactStrategy:
+    """Posterior and leave-one-out densities from `solver(model, data)` for C⁻¹; see `Strategy` for the other methods."""
 
-    name: str
     posterior = ExactPosterior
 
-    @abstractmethod
-    def log_evidence(self, model: Model, data: Observations) -> Tensor:
-        """Compute log p(Y), differentiable in the hyperparameters."""
-
-    @abstractmethod
-    def solver(self, model: Model, data: Observations):
-        """Make the solver for C⁻¹ at fixed hyperparameters."""
-
-    def condition(self, model: Model, data: Observations, num_landmarks: int = 0) -> Posterior:
-        """Compute the posterior of a frozen model; exact variances need no landmarks."""
+    def condition(self, model: Model, data: Observations, num_landmarks: int = 0, **options) -> ExactPosterior:
+        """Compute the posterior of a frozen model, with options of the solver; exact variances need no landmarks."""
         data = check_exact_size(data).clone()  # the user's arrays may change later
-        process = KernelProcess(model.kernel, data.num_outputs)
-        return self.posterior(process, self.solver(model, data), data, model.mean, model.predictive_noise(data))
+        process, solver = KernelProcess(model.kernel, data.num_outputs), self.solver(model, data, **options)
+        posterior = self.posterior(process, solver, data, model.mean, model.predictive_noise(data))
+        posterior.conditioning = Conditioning(self, model, data)
+        return posterior
 
     def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
         """Compute the predictive density of each entry given all others."""
@@ -62,34 +54,41 @@ class KroneckerStrategy(ExactStrategy):
     """C = K ⊗ Γ + I ⊗ Σ with complete outputs. O(n³ + p³ + n²p) time, O(n²) memory."""
 
     name, posterior = "kronecker", KroneckerPosterior
+    requirement = (
+        'a separable kernel with one component, complete outputs and equal noise at all points. Use strategy="auto".'
+    )
+
+    def __init__(self, make_solver=make_kronecker_solver):
+        self.make_solver = make_solver  # or `KroneckerSolver`, even if another is cheaper
+
+    def supports(self, model: Model, data: Observations) -> bool:
+        parts = components(model.kernel)
+        return parts is not None and len(parts) == 1 and data.is_complete and data.noise is None
 
     def log_evidence(self, model: Model, data: Observations) -> Tensor:
-        return kronecker_log_density(*self._parts(model, check_exact_size(data)))
+        return kronecker_log_density(*self.parts(model, check_exact_size(data)))
 
     def solver(self, model: Model, data: Observations) -> ProportionalSolver | KroneckerSolver:
-        return make_kronecker_solver(*self._parts(model, data))
+        return self.make_solver(*self.parts(model, data))
 
-    def eigen_solver(self, model: Model, data: Observations) -> KroneckerSolver:
-        """Make the solver with two eigendecompositions, even if another is cheaper."""
-        return KroneckerSolver(*self._parts(model, data))
+    def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
+        return kronecker_inverse_root(*self.parts(model, check_exact_size(data)))
 
     @staticmethod
-    def _parts(model: Model, data: Observations) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def parts(model: Model, data: Observations) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return K, Γ, Σ and y − m."""
         ((scalar, output_matrix),) = components(model.kernel)
         return to_dense(scalar(data.X)), output_matrix, model.noise.matrix(), data.Y - model.mean(data.X)
-
-
-class EigenStrategy(KroneckerStrategy):
-    """Kronecker strategy that always uses two eigendecompositions."""
-
-    def solver(self, model: Model, data: Observations) -> KroneckerSolver:
-        return self.eigen_solver(model, data)
 
 
 class DenseStrategy(ExactStrategy):
     """N × N matrix of the N observed entries. O(N³) time, O(N²) memory."""
 
     name = "dense"
+    requirement = ""  # it supports every model
+
+    def supports(self, model: Model, data: Observations) -> bool:
+        return True
 
     def log_evidence(self, model: Model, data: Observations) -> Tensor:
         data = check_exact_size(data)
@@ -98,17 +97,33 @@ class DenseStrategy(ExactStrategy):
     def solver(self, model: Model, data: Observations) -> DenseSolver:
         return DenseSolver(observed_covariance(model, data), data.Y - model.mean(data.X))
 
+    def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
+        data = check_exact_size(data)
+        residuals = data.Y - model.mean(data.X)
+        found = dense_inverse_root(observed_covariance(model, data), residuals[data.observed])
+        return residuals.masked_scatter(data.observed, found)
+
 
 class IterativeStrategy(ExactStrategy):
     """C = Σ_q K_q ⊗ Γ_q + noise on the observed entries, by products only. O(n²p) time per product, O(n²) memory."""
 
     name = "iterative"
+    requirement = 'a separable kernel. Use strategy="auto".'
+
+    def __init__(self, **settings):
+        self.settings = settings  # of `IterativeSolver`
+
+    def supports(self, model: Model, data: Observations) -> bool:
+        return components(model.kernel) is not None
 
     def log_evidence(self, model: Model, data: Observations) -> Tensor:
         return iterative_log_density(*self._parts(model, check_exact_size(data)))
 
-    def solver(self, model: Model, data: Observations) -> IterativeSolver:
-        return IterativeSolver(*self._parts(model, data))
+    def solver(self, model: Model, data: Observations, **options) -> IterativeSolver:
+        return IterativeSolver(*self._parts(model, data), **{**self.settings, **options})
+
+    def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
+        return iterative_inverse_root(*self._parts(model, check_exact_size(data)), **self.settings)
 
     @staticmethod
     def _parts(model: Model, data: Observations) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:

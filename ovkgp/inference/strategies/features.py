@@ -6,6 +6,7 @@ independent of the number of rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -17,10 +18,11 @@ from torch import Tensor
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.features.operators import FeatureOperator
-from ovkgp.inference.model.mean_noise import Model
+from ovkgp.inference.algebra.inverse_roots import common_variance, quadrature_nodes
+from ovkgp.inference.model.mean_noise import Model, OutputNoise
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
-from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, KernelProcess
+from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, Conditioning, KernelProcess
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior
 from ovkgp.inference.statistics.accumulation import compute_statistics
 from ovkgp.inference.statistics.rows import choose_layout, whitening_roots
@@ -39,12 +41,16 @@ class FeatureStrategy:
     """
 
     name = "features"
+    requirement = "a feature map. Use OperatorValuedGP(kernel, features=ORFF(kernel))."
+
+    def supports(self, model: Model, data: Observations | None) -> bool:
+        """Whether the model has a feature map."""
+        return model.features is not None
 
     def log_evidence(self, model: Model, data: Observations) -> Tensor:
         template = _template(model, data.X)
         if _is_wide(template, data):
-            as_kernel = model._replace(kernel=ORFFKernel(model.features), features=None)
-            return DenseStrategy().log_evidence(as_kernel, data)
+            return DenseStrategy().log_evidence(_as_kernel(model), data)
         statistics = compute_statistics(
             model.features, model.mean, model.noise, data, template=template, num_landmarks=0
         )
@@ -52,12 +58,17 @@ class FeatureStrategy:
 
     def condition(self, model: Model, data: Observations, num_landmarks: int = 0) -> WeightPosterior:
         """Compute the posterior of a frozen model, with guarded variance if `num_landmarks` is positive."""
-        return self.condition_on_statistics(model, self.statistics(model, data), num_landmarks)
+        posterior = self.condition_on_statistics(model, self.statistics(model, data), num_landmarks)
+        posterior.statistics = None  # the data can be given again; mixtures would keep the statistics of every draw
+        posterior.conditioning = Conditioning(self, model, data.clone())  # the user's arrays may change later
+        return posterior
 
-    def statistics(self, model: Model, data: Observations, into: Statistics | None = None) -> Statistics:
-        """Compute the statistics of data and add them to `into`."""
+    def statistics(
+        self, model: Model, data: Observations, into: Statistics | None = None, layout: str | None = None
+    ) -> Statistics:
+        """Compute the statistics of data, in the given or the most compact layout, and add them to `into`."""
         template = _template(model, data.X)
-        layout = choose_layout(template, model.noise, data)
+        layout = layout or choose_layout(template, model.noise, data)
         fingerprint = _fingerprint(model, template, "whitened")
         convert = partial(whiten_statistics, template=template, noise=model.noise.matrix(), fingerprint=fingerprint)
         if into is not None and into.layout == "whitened":
@@ -86,14 +97,40 @@ class FeatureStrategy:
         if num_landmarks and model.features.kernel is not None:
             variance_floor = VarianceFloor(model.kernel, found.X[:num_landmarks], found.observed[:num_landmarks])
         process = KernelProcess(model.kernel, statistics.num_outputs)
-        noise = _new_noise(model, statistics)
-        return WeightPosterior(process, model.features, system, model.mean, noise, found.X.shape[1], variance_floor)
+        parts = process, model.features, system, model.mean, predictive_noise(model, statistics), found.X.shape[1]
+        return WeightPosterior(*parts, variance_floor, statistics)
 
     def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
         """Compute the predictive density of each entry given all others, in a second pass over the data."""
         system = self.weight_system_from_statistics(model, self.statistics(model, data))
-        size = max(CHUNK_ENTRIES // (system.num_features * data.num_outputs), 1)
-        return LeaveOneOut.stack([_leave_chunk_out(model, system, chunk) for chunk in data.chunks(size)])
+        return LeaveOneOut.stack([_leave_chunk_out(model, system, chunk) for chunk in _chunks(system, data)])
+
+    def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
+        """Compute C^(−½) (y − m) with the symmetric root, (n, p), NaN if missing.
+
+        For one noise variance σ² and ΦᵀΦ / σ² = Q diag(λ) Qᵀ it is σ⁻¹ (y − m − Φ Q diag(1/(a + a²)) Qᵀ Φᵀ (y − m) / σ²),
+        a = √(1 + λ). Otherwise a quadrature sums α over models with more noise, in weight space.
+        """
+        if _is_wide(_template(model, data.X), data):
+            return DenseStrategy().whitened_residuals(_as_kernel(model), data)
+        statistics = self.statistics(model, data)
+        system = self.weight_system_from_statistics(model, statistics)
+        values, rotated = system.factor.spectrum(system.moment)
+        noise = model.noise.matrix()
+        if data.noise is None and (variance := common_variance(noise)) is not None:
+            roots = (1 + values).sqrt()
+            system.weights = system.factor.unrotate(rotated / (roots + roots.square()))
+            total = variance**0.5 * _alpha(model, system, data)
+        else:
+            variances = torch.linalg.eigvalsh(noise) if data.noise is None else data.noise[data.observed]
+            total, is_reusable = 0, statistics.layout != "whitened" and data.noise is None
+            largest = variances.max() * (1 + values.max())
+            for shift, weight in quadrature_nodes(variances.min().item(), largest.item()):
+                shifted = _add_noise(model, data, shift)
+                found = statistics if is_reusable else self.statistics(*shifted)
+                system = self.weight_system_from_statistics(shifted[0], found)
+                total = total + weight * _alpha(shifted[0], system, shifted[1])
+        return torch.where(data.observed, total, torch.nan)
 
     @staticmethod
     def weight_system_from_statistics(model: Model, statistics: Statistics) -> WeightSystem:
@@ -114,6 +151,27 @@ class FeatureStrategy:
                 "statistics were computed with other features or other hyperparameters of the kernel. Compute them again with gp.statistics(X, Y)."
             )
         return _system(model, statistics, template)
+
+
+def sign_statistics(model: Model, statistics: Statistics) -> Statistics:
+    """Return statistics known to be of this model with the fingerprint that this machine computes."""
+    template = _template(model, statistics.landmarks.X)
+    return replace(statistics, fingerprint=_fingerprint(model, template, statistics.layout))
+
+
+def _as_kernel(model: Model) -> Model:
+    """Replace the kernel by that of the features."""
+    return model._replace(kernel=ORFFKernel(model.features), features=None)
+
+
+def _add_noise(model: Model, data: Observations, variance: float) -> tuple[Model, Observations]:
+    """Add independent noise to all entries."""
+    if data.noise is not None:
+        return model, replace(data, noise=data.noise.double() + variance)
+    matrix = model.noise.matrix()
+    total = matrix + variance * torch.eye(len(matrix)).to(matrix)
+    noise = OutputNoise(total.diagonal() if model.noise.is_diagonal else total, len(matrix))
+    return model._replace(noise=noise.to(matrix.device)), data
 
 
 def _template(model: Model, X: Tensor) -> LinearOperator:
@@ -149,10 +207,15 @@ def _fingerprint(model: Model, template: LinearOperator, layout: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _new_noise(model: Model, statistics: Statistics) -> Tensor:
+def predictive_noise(model: Model, statistics: Statistics) -> Tensor:
+    """Return Σ (p, p) of a new observation, as `Model.predictive_noise` does."""
     if bool((statistics.noise_sum > 0).any()):
         return torch.diag_embed(statistics.noise_sum / statistics.num_observed.clamp_min(1))
     return model.noise.matrix().detach()
+
+
+def _chunks(system: WeightSystem, data: Observations) -> Iterator[Observations]:
+    return data.chunks(max(CHUNK_ENTRIES // (system.num_features * data.num_outputs), 1))
 
 
 def _leave_chunk_out(model: Model, system: WeightSystem, chunk: Observations) -> LeaveOneOut:
@@ -160,6 +223,13 @@ def _leave_chunk_out(model: Model, system: WeightSystem, chunk: Observations) ->
     precision = row_precision(chunk, model.noise.matrix(), model.noise.is_diagonal)
     alpha = system.alpha(Phi, precision, chunk.Y - model.mean(chunk.X))
     return LeaveOneOut.from_inverse(chunk, alpha, system.inverse_diagonal(Phi, precision))
+
+
+def _alpha(model: Model, system: WeightSystem, data: Observations) -> Tensor:
+    """Compute (ΦΦᵀ + N)⁻¹ (y − m), (n, p), zero where missing."""
+    noise, is_diagonal = model.noise.matrix(), model.noise.is_diagonal
+    parts = ((chunk, row_precision(chunk, noise, is_diagonal)) for chunk in _chunks(system, data))
+    return torch.cat([system.alpha(model.features(c.X), P, c.Y - model.mean(c.X)) for c, P in parts])
 
 
 def row_precision(chunk: Observations, noise: Tensor, is_diagonal: bool) -> Tensor:

@@ -12,9 +12,10 @@ from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import MeanColumn, Model, NoiseEntry
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import IndependentPosterior
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut, expand_rows
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.features import FeatureStrategy
+from ovkgp.kernels import IndependentKernel
 
 CHUNK_ROWS = 1 << 16  # rows that are split into outputs together
 
@@ -23,9 +24,15 @@ class IndependentStrategy:
     """One strategy per output, selected by `choose(model, data)`."""
 
     name = "independent"
+    requirement = 'an IndependentKernel and noise that is independent between outputs. Use strategy="auto".'
 
     def __init__(self, choose: Callable):
         self.choose = choose
+
+    def supports(self, model: Model, data: Observations | None) -> bool:
+        """Whether neither the kernel nor the noise couples the outputs; None is a stream of data."""
+        is_known = data is not None and data.noise is not None
+        return isinstance(model.kernel, IndependentKernel) and (model.noise.is_diagonal or is_known)
 
     def log_evidence(self, model: Model, data: Observations) -> Tensor:
         first, *rest = (strategy.log_evidence(*problem) for strategy, *problem in self._problems(model, data))
@@ -42,6 +49,11 @@ class IndependentStrategy:
         for a, (strategy, *problem) in enumerate(self._problems(model, data)):
             parts.append(strategy.leave_one_out(*problem).expand_rows(data.observed[:, a]))
         return LeaveOneOut(*(torch.cat(fields, -1) for fields in zip(*parts, strict=True)))
+
+    def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
+        """Compute the whitened residuals of each output."""
+        found = [strategy.whitened_residuals(*problem) for strategy, *problem in self._problems(model, data)]
+        return torch.cat([expand_rows(part, data.observed[:, a]) for a, part in enumerate(found)], -1)
 
     def statistics(self, model: Model, data: Observations, into: OutputStatistics | None = None) -> OutputStatistics:
         """Compute the statistics of each output with its part of the feature map, and add them to `into`."""

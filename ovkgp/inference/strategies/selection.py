@@ -8,40 +8,74 @@
 | any, at most 5000 observed entries | complete or missing | dense Cholesky |
 | separable, larger | complete or missing | conjugate gradients with Kronecker products |
 | not separable, larger | | an error that recommends ORFF |
+
+A new strategy is a file of this folder with a class that follows `Strategy`, and one row of `STRATEGIES`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.exact import DenseStrategy, IterativeStrategy, KroneckerStrategy
 from ovkgp.inference.strategies.features import FeatureStrategy
 from ovkgp.inference.strategies.independent import IndependentStrategy
-from ovkgp.kernels import IndependentKernel, components
 
 MAX_DENSE_ENTRIES = 5000  # observed entries up to which a dense Cholesky factor is used
 
-STRATEGIES = ("auto", "kronecker", "dense", "iterative", "features")
+
+class Strategy(Protocol):
+    """Linear algebra with C = K + Σ between the observed entries of data, and the residuals y − m.
+
+    A strategy on statistics also has `statistics(model, data, into)`, `log_evidence_from_statistics(model, statistics)`
+    and `condition_on_statistics(model, statistics, num_landmarks)`.
+    """
+
+    name: str
+    requirement: str
+    """End of the error message if the strategy is requested but not supported."""
+
+    def supports(self, model: Model, data: Observations) -> bool:
+        """Whether the structure of model and data allows this strategy."""
+
+    def log_evidence(self, model: Model, data: Observations) -> Tensor:
+        """Compute log N(y − m | 0, C), differentiable in the hyperparameters."""
+
+    def condition(self, model: Model, data: Observations, num_landmarks: int = 0) -> Posterior:
+        """Compute the posterior of a frozen model, and set its `conditioning`."""
+
+    def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
+        """Compute the predictive density of each entry given all others."""
+
+    def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
+        """Compute C^(−½) (y − m) with the symmetric root, (n, p), NaN if missing."""
 
 
-def select_strategy(model: Model, data: Observations, strategy: str = "auto"):
+class Row(NamedTuple):
+    """A strategy, and whether "auto" takes it where it is supported and no row above is taken."""
+
+    strategy: Strategy
+    is_preferred: Callable[[Model, Observations], bool] = lambda model, data: True
+
+
+def select_strategy(model: Model, data: Observations, strategy: str = "auto") -> Strategy:
     """Select the strategy for a model and its data; a named strategy is validated."""
     if strategy != "auto":
-        return _make_named_strategy(model, data, strategy)
-    if is_decoupled(model, data):
-        return IndependentStrategy(select_strategy)
-    if model.features is not None:
-        return FeatureStrategy()
-    if has_kronecker_form(model, data) and data.num_outputs > 1:
-        return KroneckerStrategy()
-    if data.num_observed <= MAX_DENSE_ENTRIES:
-        return DenseStrategy()
-    if has_kronecker_form(model, data):
-        return KroneckerStrategy()
-    if components(model.kernel) is not None:
-        return IterativeStrategy()
+        found = STRATEGIES[strategy].strategy
+        if not found.supports(model, data):
+            raise OptionError(f'strategy="{strategy}" needs {found.requirement}')
+        return found
+    for found, is_preferred in STRATEGIES.values():
+        if is_preferred(model, data) and found.supports(model, data):
+            return found
     raise InputError(
         f"Y has {data.num_observed} observed entries, more than the {MAX_DENSE_ENTRIES} of a dense solve, and the "
         f"kernel {type(model.kernel).__name__} is not separable. Use random features, "
@@ -50,47 +84,31 @@ def select_strategy(model: Model, data: Observations, strategy: str = "auto"):
     )
 
 
-def is_decoupled(model: Model, data: Observations) -> bool:
-    """Whether the outputs are independent: neither the kernel nor the noise couples them."""
-    return isinstance(model.kernel, IndependentKernel) and (model.noise.is_diagonal or data.noise is not None)
-
-
 def streaming_strategy(model: Model) -> FeatureStrategy | IndependentStrategy:
     """Return the strategy whose statistics describe any part of a stream."""
-    decoupled = isinstance(model.kernel, IndependentKernel) and model.noise.is_diagonal
-    return IndependentStrategy(select_strategy) if decoupled else FeatureStrategy()
+    is_independent = STRATEGIES["independent"].strategy.supports(model, None)
+    return STRATEGIES["independent" if is_independent else "features"].strategy
 
 
 def strategy_for_statistics(statistics: Statistics | OutputStatistics) -> FeatureStrategy | IndependentStrategy:
     """Return the strategy to which some statistics belong."""
-    return IndependentStrategy(select_strategy) if isinstance(statistics, OutputStatistics) else FeatureStrategy()
-
-
-def has_kronecker_form(model: Model, data: Observations) -> bool:
-    """Whether the covariance of the data is K ⊗ Γ + I ⊗ Σ."""
-    parts = components(model.kernel)
-    return parts is not None and len(parts) == 1 and data.is_complete and data.noise is None
-
-
-def _make_named_strategy(model: Model, data: Observations, strategy: str):
-    if strategy == "kronecker":
-        if not has_kronecker_form(model, data):
-            raise OptionError(
-                'strategy="kronecker" needs a separable kernel with one component, complete outputs and equal noise at all points. Use strategy="auto".'
-            )
-        return KroneckerStrategy()
-    if strategy == "iterative" and components(model.kernel) is None:
-        raise OptionError('strategy="iterative" needs a separable kernel. Use strategy="auto".')
-    if strategy == "features" and model.features is None:
-        raise OptionError(
-            'strategy="features" needs a feature map. Use OperatorValuedGP(kernel, features=ORFF(kernel)).'
-        )
-    strategies = {"dense": DenseStrategy, "iterative": IterativeStrategy, "features": FeatureStrategy}
-    return strategies[strategy]()
+    return STRATEGIES["independent" if isinstance(statistics, OutputStatistics) else "features"].strategy
 
 
 def check_strategy(strategy: str) -> str:
     """Check that `strategy` is a known strategy name."""
-    if strategy not in STRATEGIES:
-        raise OptionError(f"strategy must be one of {', '.join(map(repr, STRATEGIES))}, got {strategy!r}.")
+    if strategy not in ("auto", *STRATEGIES):
+        raise OptionError(f"strategy must be one of {', '.join(map(repr, ('auto', *STRATEGIES)))}, got {strategy!r}.")
     return strategy
+
+
+STRATEGIES: dict[str, Row] = {
+    "independent": Row(IndependentStrategy(select_strategy)),
+    "features": Row(FeatureStrategy(), lambda model, data: model.features is not None),
+    "kronecker": Row(
+        KroneckerStrategy(), lambda model, data: data.num_outputs > 1 or data.num_observed > MAX_DENSE_ENTRIES
+    ),
+    "dense": Row(DenseStrategy(), lambda model, data: data.num_observed <= MAX_DENSE_ENTRIES),
+    "iterative": Row(IterativeStrategy()),
+}
+"""Strategies by name, in the order in which "auto" considers them."""

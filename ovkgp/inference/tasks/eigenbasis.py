@@ -30,10 +30,10 @@ from torch import Tensor
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import InputError
 from ovkgp.inference.algebra.kronecker import KroneckerSolver, eigh
-from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.inference.tasks.factors import Factor, KernelFactor
 from ovkgp.inference.tasks.problem import TaskFunction
 from ovkgp.inference.tasks.solvers.square import ridge_weights
-from ovkgp.kernels.decomposable import check_scalar_kernel
+from ovkgp.kernels.protocol import check_scalar_kernel
 from ovkgp.losses import TaskMeasure
 
 EIGENVALUE_CUTOFF = 1e-10  # eigenvalues below this fraction of the largest are dropped
@@ -67,7 +67,7 @@ class Eigenpairs:
         return (coefficients.square() / self.values).sum(-1)
 
 
-class EigenFactor:
+class EigenFactor(Factor):
     """Coordinates √λ_j ψ_j(θ) of the kernel Σ_j λ_j ψ_j ψ_j, as a `Factor`."""
 
     def __init__(self, pairs: Eigenpairs):

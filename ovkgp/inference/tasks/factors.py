@@ -1,11 +1,14 @@
 """Coordinates φ of scalar kernels with φ(x)ᵀφ(z) = k(x, z): of a Gram matrix, of random features, of finitely many
 levels, or of a task kernel together with its derivatives (LT-43, LT-86, LT-98).
+
+`mixed_coordinates` are those in which ‖W‖² is the mixed regularizer of L²(μ) and the RKHS of the inputs, a separate
+penalty for the function of each task (LT-64).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from copy import deepcopy
-from typing import Protocol
 
 import torch
 from gpytorch.kernels import Kernel
@@ -21,21 +24,23 @@ EIGENVALUE_CUTOFF = 1e-12
 LEVEL_TOLERANCE = 1e-7  # levels with a smaller difference are considered equal; float32 rounds at 6e-8
 
 
-class Factor(Protocol):
+class Factor(ABC):
     """Coordinates φ: points (k, d), or (k,) if d = 1, to rows (k, r)."""
 
-    def __call__(self, points: Tensor) -> Tensor: ...
+    @abstractmethod
+    def __call__(self, points: Tensor) -> Tensor:
+        """Return φ (k, r)."""
 
+    @abstractmethod
     def slopes(self, points: Tensor) -> Tensor:
-        """Return ∂φ/∂θ (k, r) at points (k, 1) or (k,)."""
-        ...
+        """Return ∂φ/∂θ (k, r) at points (k, 1) or (k,); raise SmoothnessError if there are none."""
 
     def residual_variance(self, points: Tensor) -> Tensor:
-        """Return k(x, x) − ‖φ(x)‖² ≥ 0, (k,), the prior variance outside the span of the coordinates."""
-        ...
+        """Return k(x, x) − ‖φ(x)‖² ≥ 0, (k,): the prior variance outside the span, 0 if φ defines the kernel."""
+        return as_points(points).new_zeros(len(points))
 
 
-class KernelFactor:
+class KernelFactor(Factor):
     """φ(x) = k(x, anchors) V S^{−1/2} for a scalar kernel and anchors (n, d), whose rows are `anchor_rows`.
 
     φ(x)ᵀφ(z) is the projection of the kernel on the anchors, and the kernel itself if x or z is an anchor. Repeated
@@ -59,7 +64,7 @@ class KernelFactor:
         return self._gram(points) @ self.projection
 
     def slopes(self, points: Tensor) -> Tensor:
-        """Return ∂φ/∂θ (k, r) at tasks θ (k, 1) or (k,) in closed form (LT-43); raise SmoothnessError at kinks."""
+        """Return ∂φ/∂θ (k, r) in closed form (LT-43)."""
         points = as_points(points)
         self._check_columns(points)
         if self.anchors.shape[-1] != 1:
@@ -69,7 +74,6 @@ class KernelFactor:
             return lag_jet(self.kernel, lag).gradient.squeeze(-1).double() @ self.projection
 
     def residual_variance(self, points: Tensor) -> Tensor:
-        """Return k(x, x) − ‖φ(x)‖² (k,), 0 at the anchors."""
         points = as_points(points)
         with torch.no_grad():
             total = self.kernel(points, diag=True).double()
@@ -80,7 +84,7 @@ class KernelFactor:
             raise InputError(f"points must have {self.anchors.shape[-1]} columns, got {points.shape[-1]}.")
 
 
-class FeatureFactor:
+class FeatureFactor(Factor):
     """φ from a feature map of a scalar kernel, such as `ORFF`, which needs no anchors (LT-86).
 
     Complexity: that of the map, O(k D d) for D frequencies, also for slopes.
@@ -98,7 +102,6 @@ class FeatureFactor:
             return to_dense(self.features(as_points(points)))
 
     def slopes(self, points: Tensor) -> Tensor:
-        """Return ∂φ/∂θ (k, r) at tasks θ (k, 1) or (k,), by differentiating the features."""
         points = as_points(points)
         if points.shape[-1] != 1:
             raise InputError(f"slopes requires points with one column, got {points.shape[-1]}.")
@@ -111,12 +114,8 @@ class FeatureFactor:
             (slopes,) = torch.autograd.grad(pulled.sum(), probe)
         return slopes.detach()
 
-    def residual_variance(self, points: Tensor) -> Tensor:
-        """Return zeros (k,), as the features define the kernel."""
-        return as_points(points).new_zeros(len(points))
 
-
-class LevelFactor:
+class LevelFactor(Factor):
     """Coordinates of distinct `levels` (m,) with the Gram matrix B (m, m); the identity makes them independent (LT-03).
 
     Complexity: O(m³) once, O(k m) per call.
@@ -135,7 +134,6 @@ class LevelFactor:
         self.level_rows = _decompose_gram(gram, EIGENVALUE_CUTOFF)[1]
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Return ψ (k, q) at some of the levels."""
         distance = (as_points(points) - self.levels).abs()
         if bool((distance.amin(-1) > LEVEL_TOLERANCE).any()):
             raise InputError(
@@ -144,60 +142,38 @@ class LevelFactor:
         return self.level_rows[distance.argmin(-1)]
 
     def slopes(self, points: Tensor) -> Tensor:
-        """Raise SmoothnessError."""
         raise SmoothnessError(
             "Derivatives in the level are not supported with finitely many levels. Use a smooth kernel on the tasks, such as RBFKernel."
         )
 
-    def residual_variance(self, points: Tensor) -> Tensor:
-        """Return zeros (k,)."""
-        return as_points(points).new_zeros(len(points))
 
-
-def make_derivative_task_factor(
-    kernel: Kernel, nodes: Tensor, slope_nodes: Tensor | None = None
-) -> DerivativeTaskFactor:
-    """Build the coordinates of a task kernel for values at `nodes` (m,) and derivatives at `slope_nodes` (m̃,).
-
-    The kernel is copied; it must be stationary with second derivatives, such as `RBFKernel` or `MaternKernel(nu=2.5)`,
-    otherwise a SmoothnessError is raised. If `slope_nodes` is None, they are the nodes; an empty tensor omits
-    derivatives. O((m + m̃)³).
-    """
-    return DerivativeTaskFactor(
-        deepcopy(kernel).double().requires_grad_(False),
-        _check_levels("nodes", nodes),
-        _check_levels("slope_nodes", nodes if slope_nodes is None else slope_nodes),
-    )
-
-
-class DerivativeTaskFactor:
+class DerivativeTaskFactor(Factor):
     """Coordinates ψ and slopes ψ' of a task kernel, from the Gram matrix G of values and derivatives (LT-43).
 
         G = [[k, ∂_2 k], [∂_1 k, ∂_1 ∂_2 k]] = B Bᵀ,     ψ(θ) = [k(θ, nodes), ∂_2 k(θ, slope nodes)] B^{−ᵀ}
 
     A penalty on ∂_θ h(x)(θ̃) adds functions ∂_2 k(·, θ̃) to the k(·, θ) of the nodes in the solution (Thm 5.27, LT-98);
-    the coordinates span both. `projection` is B^{−ᵀ} (m + m̃, q). Complexity: O(k (m + m̃) q) for k rows or slopes.
+    the coordinates span both. The kernel is copied; it must be stationary with second derivatives. If `slope_nodes`
+    (m̃,) is None, they are the nodes (m,); an empty tensor omits derivatives. `projection` is B^{−ᵀ} (m + m̃, q).
+    Complexity: O((m + m̃)³) once, O(k (m + m̃) q) for k rows or slopes.
     """
 
-    def __init__(self, kernel: Kernel, nodes: Tensor, slope_nodes: Tensor):
-        self.kernel, self.nodes, self.slope_nodes = kernel, nodes, slope_nodes
-        self.gram = torch.cat([self._atoms(nodes), self._slope_atoms(slope_nodes)])
+    def __init__(self, kernel: Kernel, nodes: Tensor, slope_nodes: Tensor | None = None):
+        self.kernel, self.nodes = deepcopy(kernel).double().requires_grad_(False), _check_levels("nodes", nodes)
+        self.slope_nodes = self.nodes if slope_nodes is None else _check_levels("slope_nodes", slope_nodes)
+        self.gram = torch.cat([self._atoms(self.nodes), self._slope_atoms(self.slope_nodes)])
         # values and slopes have different units, which the cutoff must not depend on
         units = self.gram.diagonal().sqrt()
-        values, vectors = torch.linalg.eigh(self.gram / units / units[:, None])
-        keep = values > EIGENVALUE_CUTOFF * values[-1]
-        self.projection = vectors[:, keep] / values[keep].sqrt() / units[:, None]
+        scaled = self.gram / units / units[:, None]
+        self.projection = _decompose_gram(scaled, EIGENVALUE_CUTOFF)[0] / units[:, None]
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Return ψ(θ), (k, q), for points (k, 1)."""
         return self._atoms(_check_levels("tasks", points)) @ self.projection
 
     def slopes(self, points: Tensor) -> Tensor:
-        """Return ψ'(θ), (k, q), for points (k, 1)."""
         return self._slope_atoms(_check_levels("tasks", points)) @ self.projection
 
     def residual_variance(self, points: Tensor) -> Tensor:
-        """Return k(θ, θ) − ‖ψ(θ)‖² (k,), 0 at the nodes."""
         with torch.no_grad():
             total = self.kernel(_check_levels("tasks", points)[:, None], diag=True)
         return (total - self(points).square().sum(-1)).clamp_min(0.0)
@@ -247,3 +223,39 @@ def _check_levels(name: str, points: Tensor) -> Tensor:
     if points.dim() != 1 or not bool(torch.isfinite(points).all()):
         raise InputError(f"{name} must be finite numbers of shape (k,) or (k, 1), got {tuple(points.shape)}.")
     return points
+
+
+def section_norms(weights: Tensor, tasks: Tensor) -> Tensor:
+    """Return ‖h(·)(θ_j)‖² = ‖W ψ_j‖², (m,), in the RKHS of the inputs, for W (r, q) and Ψ (m, q). O(r q m)."""
+    if weights.dim() != 2 or tasks.dim() != 2 or weights.shape[1] != tasks.shape[1]:
+        raise InputError(
+            f"weights must have shape (r, q) and tasks (m, q) with the same q, got {tuple(weights.shape)} and {tuple(tasks.shape)}."
+        )
+    return (weights @ tasks.T).square().sum(0)
+
+
+def mixed_norm(weights: Tensor, tasks: Tensor, measure_weights: Tensor) -> Tensor:
+    """Return Ω(h) = ½ Σ_j η_j ‖W ψ_j‖², differentiable, for W (r, q), Ψ (m, q) at the nodes and η (m,). O(r q m).
+
+    λ_min(K_Θ) min_j η_j ‖h‖² ≤ 2 Ω(h) ≤ Σ_j η_j k_Θ(θ_j, θ_j) ‖h‖² (LT-117, LT-118), the former for h in the span of
+    the nodes. Ω does not couple tasks: k_Θ only interpolates between the nodes.
+    """
+    norms = section_norms(weights, tasks)
+    if measure_weights.shape != norms.shape:
+        raise InputError(f"measure_weights must have shape ({len(norms)},), got {tuple(measure_weights.shape)}.")
+    return (measure_weights * norms).sum() / 2
+
+
+def mixed_coordinates(tasks: Tensor, measure_weights: Tensor) -> Tensor:
+    """Return C (q, k) such that with task coordinates Ψ C the regularizer is Ω(h) = ½ ‖V‖², W = V Cᵀ.
+
+    A `TaskProblem` with the tasks Ψ C has the penalty (λ/2) Σ_j η_j ‖h(·)(θ_j)‖², for every solver. C = U S^(−1/2) from
+    the eigenpairs ΨᵀηΨ = U S Uᵀ above a cutoff; functions of the tasks that vanish at all nodes have no penalty and are
+    omitted. O(m q² + q³).
+    """
+    gram = (measure_weights[:, None] * tasks).T @ tasks
+    if not bool(gram.diagonal().max() > 0):
+        raise FactorizationError(
+            "The task coordinates are zero at all nodes with positive weight. Check the task kernel and the measure."
+        )
+    return _decompose_gram(gram, EIGENVALUE_CUTOFF)[0]

@@ -20,8 +20,8 @@ from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, KernelProcess, subtract_explained
-from ovkgp.inference.training.initialization import parameter_bounds, parameter_scales
-from ovkgp.inference.training.log_prior import log_prior
+from ovkgp.inference.training.initialization import initialize
+from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.maximize import maximize
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
 
@@ -51,19 +51,18 @@ def train_on_grid(
     """
     data = gp.observe(make_pairs(X, tasks), Y.flatten(0, 1)).double()
     X, tasks, Y = X.double(), tasks.double(), Y.double()
+    initialization, log_prior = initialize(gp, data), LogPrior(gp)
 
     def objective() -> Tensor:
         factors = PairKernelParts(gp.kernel)
         grams = to_dense(factors.inputs(X)), to_dense(factors.tasks(tasks))
-        return grid_log_density(*grams, factors.output_matrix, _shared_noise(gp), Y) + log_prior(gp)
+        return grid_log_density(*grams, factors.output_matrix, _shared_noise(gp), Y) + log_prior()
 
-    bounds, scales = parameter_bounds(gp, data), parameter_scales(gp, data)
-    report = maximize(
-        gp, objective, bounds=bounds, scales=scales, max_iter=max_iter, tolerance=1e-6, scale=Y.numel(), verbose=verbose
-    )
+    options = {"max_iter": max_iter, "tolerance": 1e-6, "scale": Y.numel(), "verbose": verbose}
+    report = maximize(gp, objective, bounds=initialization.bounds, scales=initialization.scales, **options)
     report.num_rows, report.num_observed = len(X), Y.numel()
     with torch.no_grad():
-        report.log_evidence = float(objective() - log_prior(gp))
+        report.log_evidence = float(objective() - log_prior())
     gp.fit_report_ = report
     return report
 
@@ -99,13 +98,10 @@ class GridPosterior(ExactPosterior):
         mean = self.prior_mean(X) + torch.einsum("kjp,kj->kp", self._contract_inputs(left), right)
         if form == "none":
             return mean, None
-        return mean, subtract_explained(
-            self.process.prior(X, form), self._explained(left, right, form), self.num_outputs, form
-        )
+        return mean, subtract_explained(self.process.prior(X, form), self._explained(left, right, form), form)
 
     def on_grid(self, X: Tensor, tasks: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
-        """Return mean and, for form "diag", variance (k, l, p) of the latent vectors at all pairs of X (k, d), tasks
-        (l, q).
+        """Return mean and, for form "diag", variance (k, l, p) at all pairs of X (k, d) and tasks (l, q).
 
         Complexity: O(k n m p + k l m p), less than `predict` for the k·l pairs by a factor l or m.
         """
@@ -116,7 +112,7 @@ class GridPosterior(ExactPosterior):
             return mean, None
         explained = self._to_outputs(self.solver.explained_fractions(left, right, paired=False)).flatten(0, 1)
         prior = self.process.prior(make_pairs(X, tasks), "diag")
-        return mean, subtract_explained(prior, explained, self.num_outputs, "diag").unflatten(0, (len(X), -1))
+        return mean, subtract_explained(prior, explained, "diag").unflatten(0, (len(X), -1))
 
     def _cross(self, inputs: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor]:
         return to_dense(self.factors.inputs(inputs, self.inputs)), to_dense(self.factors.tasks(tasks, self.grid))
@@ -148,8 +144,6 @@ class GridSolver(SeparableSolver):
     log N(vec Y | 0, C). Complexity: O(n³ + m³ + p³ + n m p (n + m + p)); a solve with k columns O(n m p (n + m + p) k).
     """
 
-    TENSOR_NAMES = ("s", "U", "t", "V", "a", "W", "noise", "alpha", "log_density")
-
     @torch.no_grad()
     def __init__(self, input_gram: Tensor, task_gram: Tensor, output_matrix: Tensor, noise: Tensor, targets: Tensor):
         (self.s, self.U), (self.t, self.V), (self.a, self.W) = map(eigh, (input_gram, task_gram, output_matrix))
@@ -173,11 +167,8 @@ class GridSolver(SeparableSolver):
     @torch.no_grad()
     def solve(self, rhs: Tensor) -> Tensor:
         """Return C⁻¹ rhs, (n·m·p, k) → (n·m·p, k)."""
-        columns = (self._solve_one(column.reshape(self.shape)).flatten() for column in rhs.mT)
-        return torch.stack(list(columns), -1)
-
-    def _solve_one(self, tensor: Tensor) -> Tensor:
-        return rotate(rotate(tensor, self.U.mT, self.V.mT, self.W.mT) / self.values, self.U, self.V, self.W)
+        rotated = (rotate(column.reshape(self.shape), self.U.mT, self.V.mT, self.W.mT) for column in rhs.mT)
+        return torch.stack([rotate(part / self.values, self.U, self.V, self.W).flatten() for part in rotated], -1)
 
     @torch.no_grad()
     def inverse_diagonal(self) -> Tensor:
@@ -276,10 +267,8 @@ class PairKernelParts:
     def __init__(self, kernel: Kernel):
         is_scaled = isinstance(kernel, ScaleKernel)
         inner = kernel.base_kernel if is_scaled else kernel
-        base = getattr(inner, "base_kernel", None)
-        if not (
-            isinstance(inner, DecomposableKernel) and isinstance(base, FunctionValuedKernel) and base.tasks is None
-        ):
+        base = inner.base_kernel if isinstance(inner, DecomposableKernel) else None
+        if not isinstance(base, FunctionValuedKernel) or base.tasks is not None:
             raise KernelTypeError(
                 f"kernel must be DecomposableKernel(FunctionValuedKernel(input_kernel, task_kernel), output_matrix=A), optionally in a ScaleKernel, got {type(kernel).__name__}."
             )

@@ -1,25 +1,35 @@
 """Quantile curves with a non-crossing penalty or constraint (LT-63, LT-98), and measures of crossing (LT-135).
 
 Ω(h) = (λ_nc / ñm̃) Σ_ij max(0, −∂_θ h(x̃_i)(θ̃_j))      at anchor inputs x̃ and levels θ̃
+
+J + Ω is one joint problem: the slopes at the anchors are values of additional tasks, in a unit in which they have the
+size of the values, which preconditions the two blocks.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ovkgp.exceptions import FitWarning, InputError, OptionError
-from ovkgp.inference.tasks.noncrossing_search import JointSearch, solve_exactly
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.solvers.certificates import Certificate, check_initial_point
-from ovkgp.losses import IntegralLoss, TaskMeasure
+from ovkgp.inference.tasks.solvers.primal import search
+from ovkgp.inference.tasks.solvers.square import ObservedTasks
+from ovkgp.losses import IntegralLoss, Loss, TaskMeasure
 from ovkgp.losses.piecewise import TwoSided
 
 METHODS = ("penalty", "exact")
+MAX_VIOLATION = 1e-10  # largest violation at an anchor, relative to max(1, largest target), that counts as none
+PENALTY_FACTOR, MAX_PENALTY_GROWTH = 10.0, 1e6
+"""If multipliers reach their bound, λ_nc grows by this factor, up to this multiple of its initial value."""
 
 
 @dataclass(kw_only=True)
@@ -68,16 +78,10 @@ def solve_noncrossing(
         solution = joint.run(init, None, Certificate(joint.joint, **options))
     if not solution.report.converged:
         warnings.warn(f"The non-crossing solver {solution.report.message}.", FitWarning, stacklevel=2)
-    return NonCrossingSolution(
-        weights=solution.weights,
-        dual=joint.problem_dual(solution.dual),
-        objective=solution.objective,
-        gap=solution.gap,
-        report=solution.report,
-        multipliers=joint.multipliers(solution.dual),
-        lam_nc=joint.penalty.lam_nc,
-        violation=penalty.violations(solution.weights).max().item(),
-    )
+    multipliers, violation = joint.multipliers(solution.dual), penalty.violations(solution.weights).max().item()
+    solution = replace(solution, dual=joint.problem_dual(solution.dual))
+    own = {"multipliers": multipliers, "lam_nc": joint.penalty.lam_nc, "violation": violation}
+    return NonCrossingSolution(**vars(solution), **own)
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class NonCrossing:
 
     inputs is Φ̃ (ñ, r), the rows φ(x̃) of the problem's input factor; a kernel factor must have the x̃ among its
     anchors, otherwise its coordinates cannot represent the solution (Thm 5.27). slopes is Ψ̇ (m̃, q), the rows ψ'(θ̃)
-    of its task factor, from `make_derivative_task_factor` with slope nodes θ̃. offset_slopes is b'(θ̃) (m̃,) of the
+    of its task factor, from `DerivativeTaskFactor` with slope nodes θ̃. offset_slopes is b'(θ̃) (m̃,) of the
     prior mean, 0 if None. lam_nc is λ_nc ≥ 0, the initial value with method="exact".
     """
 
@@ -156,3 +160,143 @@ def _check_matrix(name: str, values: Tensor, columns: int) -> Tensor:
             f"{name} must be finite with shape (n, m), n ≥ 1 and m ≥ {columns}, got {tuple(values.shape)}."
         )
     return values
+
+
+def solve_exactly(
+    problem: TaskProblem, penalty: NonCrossing, init: Tensor | None, options: dict
+) -> tuple[JointSearch, TaskSolution]:
+    """Increase λ_nc until it suffices, and return the joint problem and its solution without violations."""
+    first = penalty.lam_nc or 1.0
+    penalty, dual, seconds, steps = replace(penalty, lam_nc=first), None, 0.0, 0
+    limit = MAX_VIOLATION * max(1.0, problem.targets.abs().max().item())
+    while True:
+        joint = JointSearch(problem, penalty)
+        solution = joint.run(init, dual, ExactCertificate(joint, limit, **options))
+        report, init, dual = solution.report, solution.weights, solution.dual
+        seconds, steps = seconds + report.seconds, steps + report.iterations
+        # a multiplier may reach its bound only in the last digits; λ_nc then still has to grow
+        is_penalty_too_small = joint.has_violation(init, limit) and joint.has_multiplier_at_bound(dual)
+        is_largest = penalty.lam_nc * PENALTY_FACTOR > first * MAX_PENALTY_GROWTH
+        if not is_penalty_too_small or report.interrupted or is_largest:
+            break
+        penalty = replace(penalty, lam_nc=PENALTY_FACTOR * penalty.lam_nc)
+    if is_penalty_too_small and not report.interrupted:
+        report.converged = False
+        report.messages = (
+            f"found no λ_nc up to {penalty.lam_nc:.0e} that prevents the curves from falling: check whether b' is negative",
+        )
+    report.seconds, report.iterations = seconds, steps
+    return joint, solution
+
+
+class JointSearch:
+    """J + Ω as one problem, and the parts of its dual variable."""
+
+    def __init__(self, problem: TaskProblem, penalty: NonCrossing):
+        self.penalty, self.shape = penalty, problem.entry_weights.shape
+        squares = [rows.square().sum(-1).mean().item() for rows in (penalty.slopes, problem.tasks)]
+        self.unit = math.sqrt(squares[0] / squares[1]) if min(squares) > 0 else 1.0
+        self.joint = join_problems([problem, penalty.problem(problem.lam, self.unit)])
+
+    def run(self, init: Tensor | None, dual: Tensor | None, certificate: Certificate) -> TaskSolution:
+        """Search from W and a dual variable of the joint problem, without warnings."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            return certificate.run(lambda bar: search(certificate, init, dual, bar))
+
+    def problem_dual(self, joint: Tensor) -> Tensor:
+        """Return A (n, m)."""
+        n, m = self.shape
+        return joint[:n, :m]
+
+    def multipliers(self, joint: Tensor) -> Tensor:
+        """Return b (ñ, m̃)."""
+        n, m = self.shape
+        pulls = joint[n:, m:] / self.unit
+        return pulls / pulls.numel()
+
+    def has_violation(self, weights: Tensor, limit: float) -> bool:
+        """Return whether a curve falls by more than the limit at an anchor."""
+        return self.penalty.violations(weights).max().item() > limit
+
+    def has_multiplier_at_bound(self, joint: Tensor) -> bool:
+        """Return whether a multiplier is at its upper bound, so that λ_nc is too small."""
+        multipliers = self.multipliers(joint)
+        return bool((multipliers >= (1 - 1e-6) * self.penalty.lam_nc / multipliers.numel()).any())
+
+
+class ExactCertificate(Certificate):
+    """A certificate that is done when no curve falls or a multiplier is at its bound; a small gap shows neither."""
+
+    def __init__(self, search: JointSearch, max_violation: float, **options):
+        super().__init__(search.joint, **options)
+        self.search, self.max_violation, self.accepted = search, max_violation, False
+
+    def evaluate(self, weights: Tensor, slopes: Tensor, H: Tensor | None = None) -> float:
+        gap = super().evaluate(weights, slopes, H)
+        value = self.problem.objective(weights, H).item()
+        is_near = value - self.lower <= self.tolerance * abs(value)
+        if is_near and not self.search.has_violation(weights, self.max_violation):
+            # accept this W, even if another one has an objective smaller by rounding
+            self.weights, self.objective, self.accepted = weights, value, True
+        return gap
+
+    @property
+    def limit(self) -> float:
+        """0: Newton steps continue to the limit of rounding."""
+        return 0.0
+
+    @property
+    def is_done(self) -> bool:
+        near = math.isfinite(self.objective) and self.gap <= self.tolerance * abs(self.objective)
+        return self.accepted or (near and self.search.has_multiplier_at_bound(self.dual))
+
+
+def join_problems(parts: Sequence[TaskProblem]) -> TaskProblem:
+    """Return the sum of problems in the same weights, with the same λ, entrywise losses and shared tasks (m, q).
+
+    Complexity: O(N M) memory for N rows and M tasks in all.
+    """
+    if not all(isinstance(part.loss, IntegralLoss) and part.is_shared for part in parts):
+        raise OptionError(
+            "Non-crossing problems require an entrywise loss, such as IntegralLoss(Pinball(), measure), and nodes shared by all rows."
+        )
+    rows = sum(part.num_rows for part in parts)
+    weights = torch.block_diag(*(rows / part.num_rows * part.entry_weights for part in parts))
+    targets = torch.block_diag(*(part.targets.expand(part.entry_weights.shape) for part in parts))
+    loss = JoinedLoss([part.loss.loss for part in parts], [len(part.tasks) for part in parts])
+    measure = ObservedTasks(torch.cat([part.loss.nodes for part in parts]), weights)
+    inputs, tasks = (torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "tasks"))
+    return TaskProblem(inputs, tasks, targets, IntegralLoss(loss, measure), parts[0].lam)
+
+
+def _concatenate(method: str):
+    """Make a method that calls this method of each loss on its group of tasks."""
+
+    def apply(self, u: Tensor, y: Tensor, tasks: Tensor, *step: float | Tensor) -> Tensor:
+        parts = []
+        for loss, group in zip(self.losses, self.groups, strict=True):
+            steps = [each[..., group] if torch.is_tensor(each) else each for each in step]
+            parts.append(getattr(loss, method)(u[..., group], y[..., group], tasks[..., group], *steps))
+        return torch.cat(parts, -1)
+
+    return apply
+
+
+class JoinedLoss(Loss):
+    """Different losses for consecutive groups of tasks, with `sizes` tasks each."""
+
+    name = "joined"
+
+    def __init__(self, losses: Sequence[Loss], sizes: Sequence[int]):
+        self.losses = list(losses)
+        self.groups = [slice(low, high) for low, high in pairwise([0, *np.cumsum(sizes).tolist()])]
+
+    value = _concatenate("value")
+    derivative = _concatenate("derivative")
+    curvature = _concatenate("curvature")
+    finite_conjugate = _concatenate("finite_conjugate")
+    conjugate = _concatenate("conjugate")
+    prox = _concatenate("prox")
+    nearest_slope = _concatenate("nearest_slope")
+    conjugate_prox = _concatenate("conjugate_prox")

@@ -100,8 +100,7 @@ class OneClassPath:
         return PointState(b, self.rows @ (self.rows.T @ b) + self.ridge * b, status)
 
     def span_rule(self, C: float, units: np.ndarray | None = None) -> np.ndarray:
-        """Return f at each point without that point (or a weight `units` of it), with the others' status held fixed
-        (n,).
+        """Return f at each point without it (or a weight `units` of it), with the status of the others fixed, (n,).
 
         f_i − (b removed) · (squared distance of the point from the span of the margin). `leave_one_out_value` lets the
         status change. Complexity: O(n r + n |M|²).

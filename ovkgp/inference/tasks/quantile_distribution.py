@@ -71,11 +71,8 @@ class LevelDistribution:
         lower, upper = self._tails(y)
         inner = (self.levels[left + 1] - self.levels[left]) / width
         last = count == len(self.levels)
-        density = torch.where(
-            count == 0,
-            _divide_or(lower, self.left_scale),
-            torch.where(last, _divide_or(upper, self.right_scale), inner),
-        )
+        density = torch.where(last, _divide_or(upper, self.right_scale), inner)
+        density = torch.where(count == 0, _divide_or(lower, self.left_scale), density)
         atom = count - torch.searchsorted(self.quantiles, y.contiguous()) > 1
         return density.masked_fill(atom, torch.inf)
 

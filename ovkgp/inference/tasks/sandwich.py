@@ -96,18 +96,13 @@ def _sandwich(score: Tensor, curvature: Tensor, part: TaskProblem, density: Tens
     sides = (loss.weights @ tasks @ Q) * ((loss.weights * density) @ tasks @ Q)
     freedom = float((input_values[:, None] / (lam + curvatures) @ sides).sum())
     curvatures = curvatures * max(1 - freedom / count, MIN_RESIDUAL_FRACTION)
-    rows, columns = P.T @ score @ P, Q.T @ _task_score(loss.nodes, loss.weights, tasks) @ Q
+    weighted = loss.weights[:, None] * tasks @ Q
+    rows, columns = P.T @ score @ P, weighted.T @ score_covariance(loss.nodes) @ weighted
     temperature = rows.trace() * columns.trace() / (lam * curvatures.sum())
     informative = curvatures.amax(-1) > MIN_CURVATURE_RATIO * lam  # the last ones, as eigenvalues increase
     observed = max(1, int(informative.sum()))
     roots = _root(rows[-observed:, -observed:]), _root(columns)
     return Sandwich(P, Q, curvatures, *roots, lam, float(temperature), freedom)
-
-
-def _task_score(levels: Tensor, weights: Tensor, tasks: Tensor) -> Tensor:
-    """Return Ω (q, q)."""
-    weighted = weights[:, None] * tasks
-    return weighted.T @ score_covariance(levels) @ weighted
 
 
 def score_covariance(levels: Tensor) -> Tensor:

@@ -6,24 +6,22 @@ the metadata, with a signature of the problem and a SHA-256 of the rest. Reading
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from operator import methodcaller
 from pathlib import Path
 
-import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from ovkgp.exceptions import InputError
+from ovkgp.files import digest, replace_file
+from ovkgp.inference.model.observations import Observations
+from ovkgp.inference.training.initialization import Initialization
 
-FORMAT = "ovkgp-training-1"
+FORMAT = "ovkgp-training-2"
 STATES = ("start", "current", "best")
 
 
@@ -51,22 +49,20 @@ class Progress:
     done: bool = False
 
 
+def fingerprint_problem(density, data: Observations, initialization: Initialization) -> str:
+    """Return a hash of the data and the objective at the initial values, to recognize the problem of a checkpoint."""
+    parts = {"X": data.X, "Y": data.Y} | ({} if data.noise is None else {"noise": data.noise})
+    current, vector = density.vector.state(), density.vector
+    vector.load(initialization.values[0])
+    value = density(vector.get())[0]
+    vector.load(current)
+    return f"{digest(parts)[:16]} {value:.8g}"
+
+
 def problem_signature(state: Mapping[str, Tensor], data: str = "") -> str:
     """Return names and shapes of the parameters and a fingerprint of the data as one line of JSON."""
     shapes = {name: list(value.shape) for name, value in state.items()}
     return json.dumps({"data": data, "parameters": shapes}, sort_keys=True)
-
-
-def check_writable(path: str | os.PathLike) -> Path:
-    """Check that a file can be written at `path`, and leave nothing behind."""
-    path = Path(path)
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a folder")
-        with tempfile.TemporaryFile(dir=path.parent):
-            return path
-    except OSError as error:
-        raise InputError(f"{path} is not writable: {error}. Give a file in an existing, writable folder.") from error
 
 
 def write_progress(path: Path, progress: Progress, signature: str) -> None:
@@ -74,18 +70,8 @@ def write_progress(path: Path, progress: Progress, signature: str) -> None:
     numbers = asdict(progress)
     tensors = {f"{kind}/{name}": value.contiguous() for kind in STATES for name, value in numbers.pop(kind).items()}
     text = json.dumps(numbers)
-    metadata = {"format": FORMAT, "signature": signature, "progress": text, "sha256": _digest(tensors, signature, text)}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(save(tensors, metadata))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    metadata = {"format": FORMAT, "signature": signature, "progress": text, "sha256": digest(tensors, signature, text)}
+    replace_file(path, methodcaller("write", save(tensors, metadata)))
 
 
 def read_progress(path: Path, signature: str) -> Progress:
@@ -99,7 +85,7 @@ def read_progress(path: Path, signature: str) -> Progress:
     if metadata.get("format") != FORMAT:
         raise InputError(f"{path} is not a checkpoint of a training: it has another format.", **_ADVICE)
     stored, text = metadata.get("signature", ""), metadata.get("progress", "")
-    if _digest(tensors, stored, text) != metadata.get("sha256"):
+    if digest(tensors, stored, text) != metadata.get("sha256"):
         raise InputError(f"The checkpoint {path} is damaged: its checksum does not match.", **_ADVICE)
     if stored != signature:
         reason = _describe_difference(stored, signature)
@@ -116,15 +102,6 @@ _ADVICE = {
 
 def _unprefixed(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def _digest(tensors: Mapping[str, Tensor], *texts: str) -> str:
-    digest = hashlib.sha256("\0".join(texts).encode())
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        digest.update(f"\0{name} {value.dtype} {tuple(value.shape)}\0".encode())
-        digest.update(np.ascontiguousarray(value.reshape(-1).view(torch.uint8).numpy()))
-    return digest.hexdigest()
 
 
 def _describe_difference(stored: str, expected: str) -> str:

@@ -1,14 +1,9 @@
-"""Initial values, bounds, scales and priors of the hyperparameters of a model, taken from its data.
-
-A prior is a density p(θ) of a constrained value θ; `ovkgp.inference.training.log_prior` evaluates it.
-"""
+"""Initial values, bounds, scales and priors of the hyperparameters of a model, from its data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from copy import deepcopy
-from hashlib import sha256
+from dataclasses import dataclass
 
 import torch
 from gpytorch.kernels import Kernel
@@ -23,145 +18,145 @@ from ovkgp.inference.model.parameter_vector import Bounds
 from ovkgp.inference.training.covariance_prior import CovariancePrior
 from ovkgp.inference.training.kernel_parameters import (
     LKJ_CONCENTRATION,
-    InitializationContext,
-    RecordBounds,
     initialize_kernel,
     register_kernel_priors,
     register_remaining_priors,
-    register_score_priors,
+    score_parameters,
 )
-from ovkgp.inference.training.prior_sites import (
-    PriorRegistry,
-    Units,
-    get_variances,
-    log_normal,
-    normal,
-    output_covariance,
-    set_variances,
-    subsample,
-)
+from ovkgp.inference.training.prior_sites import PriorRegistry, get_variances, log_normal, normal, set_variances
+from ovkgp.inference.training.units import Units, output_covariance
 from ovkgp.kernels import FreeMatrix, FullMatrix
 
+RELATIVE_NOISE = 0.1  # initial noise variance, relative to the variance of its output
 RELATIVE_NOISE_BOUNDS = (1e-8, 1e2)  # bounds of a trained noise variance, relative to the variance of its output
 NOISE_PRIOR = (math.log(0.05), 1.5)
 """Location and scale of the logarithm of a noise variance, relative to the variance of the output."""
 RELATIVE_MEAN_STD = 2.0  # prior standard deviation of the mean's constant, relative to that of the output
 
 
+@dataclass(frozen=True)
+class Initialization:
+    """Initial points and scales of a training.
+
+    `values` are raw parameters by name, one dictionary for each initial point; `bounds` are those of constrained values, and
+    `scales` the typical sizes of unconstrained parameters, both by name.
+    """
+
+    values: list[dict[str, Tensor]]
+    bounds: dict[str, Bounds]
+    scales: dict[str, Tensor]
+
+
 @torch.no_grad()
-def initialize_model(gp, data: Observations, kernel: bool = True) -> None:
-    """Set the mean by least squares, the noise to a tenth of the variance, and the kernel by `initialize_from_data`."""
-    gp.mean.initialize_from_data(data.X, data.Y)
-    centered = data.Y - gp.mean(data.X)
-    if kernel:
-        initialize_from_data(gp.kernel, data.X, centered)
-    if gp.noise_model.is_trained:
-        gp.noise_model.set(initial_noise(centered))
+def initialize(gp, data: Observations) -> Initialization:
+    """Return initial values, bounds and scales of a model, relative to its data. The model is not changed.
+
+    The mean is that of least squares, the noise a tenth of the variance, and the kernel has the variance of the residuals
+    and the typical distances of the inputs. Complexity: O(500²·d + n·p² + p³).
+    """
+    current = raw_state(gp)
+    bounds, scales = set_initial_values(gp, data)
+    values = raw_state(gp)
+    load_raw_state(gp, current)
+    names = {id(parameter): name for name, parameter in gp.named_parameters()}
+    return Initialization([values], {names[key]: pair for key, pair in bounds.items() if key in names}, scales)
 
 
-def initial_states(gp, data: Observations, init: str) -> list[dict[str, Tensor]]:
-    """Return the raw parameters to start from: the "current" ones, those from the "data", or both ("auto")."""
-    current = _raw_state(gp)
-    if init == "current":
-        return [current]
-    initialize_model(gp, data)
-    return [_raw_state(gp), current] if init == "auto" else [_raw_state(gp)]
+@torch.no_grad()
+def set_initial_values(gp, data: Observations, kernel: bool = True) -> tuple[dict[int, Bounds], dict[str, Tensor]]:
+    """Set the hyperparameters of a model from its data; return bounds by the identity of the parameter, and scales.
+
+    Those of the kernel are set only if `kernel` is True.
+    """
+    latent = latent_values(gp, data)
+    gp.mean.initialize_from_data(data.X, latent)
+    residuals, likelihood = latent - gp.mean(data.X), getattr(gp, "likelihood", None)
+    bounds = _initialize_kernel(gp, data.X, latent, residuals) if kernel else {}
+    variances = output_covariance(latent).diagonal()
+    if likelihood is not None:
+        likelihood.start(data.Y)
+        bounds |= _likelihood_bounds(likelihood, variances.sqrt())
+    elif gp.noise_model.is_trained:
+        gp.noise_model.set(initial_noise(residuals))
+    if gp.noise_model is not None and gp.noise_model.is_trained:
+        scale = variances.mean() if gp.noise_model.kind == "shared" else variances
+        ends = tuple(0.5 * (math.log(end) + scale.log()) for end in RELATIVE_NOISE_BOUNDS)
+        bounds[id(gp.noise_model.log_scale)] = ends
+    return bounds, _scales(gp, data, variances.sqrt())
 
 
-def _raw_state(gp) -> dict[str, Tensor]:
+def _initialize_kernel(gp, X: Tensor, latent: Tensor, residuals: Tensor) -> dict[int, Bounds]:
+    """Set the kernel to the covariance of the residuals; its bounds are relative to that of the latent values."""
+    covariance, of_residuals = output_covariance(latent), output_covariance(residuals)
+    bounds = initialize_kernel(gp.kernel, Units.of(X, of_residuals))
+    if torch.allclose(covariance, of_residuals, rtol=1e-6, atol=0.0):
+        return bounds
+    values = raw_state(gp.kernel)  # the mean explains a part of the covariance
+    bounds = initialize_kernel(gp.kernel, Units.of(X, covariance))
+    load_raw_state(gp.kernel, values)
+    return bounds
+
+
+def latent_values(gp, data: Observations) -> Tensor:
+    """Return the outputs, or surrogates (n, p) of the latent values of a likelihood, NaN where missing.
+
+    The latent function of a class or a count is of order one: its surrogate is the likelihood's initial latent value plus the
+    standardized output.
+    """
+    Y, likelihood = data.Y, getattr(gp, "likelihood", None)
+    if likelihood is None or bool(likelihood.is_real.all()):
+        return Y
+    center = Y.nanmean(0)
+    std = (Y - center).square().nanmean(0).sqrt()
+    standardized = likelihood.initial_latent(Y) + (Y - center) / torch.where(std > 0, std, 1.0)
+    return torch.where(likelihood.is_real.to(Y.device), Y, standardized)
+
+
+def _likelihood_bounds(likelihood: Module, deviations: Tensor) -> dict[int, Bounds]:
+    """Bound the scales of likelihoods like the standard deviation of noise, relative to that of the output."""
+    low, high = (math.sqrt(end) for end in RELATIVE_NOISE_BOUNDS)
+    scales = [one for name, one in likelihood.named_parameters() if name.rpartition(".")[2] == "raw_scale"]
+    extremes = deviations.min(), deviations.max()
+    ends = [(deviations, deviations) if one.numel() == len(deviations) else extremes for one in scales]
+    return {id(one): (low * smallest, high * largest) for one, (smallest, largest) in zip(scales, ends, strict=True)}
+
+
+def _scales(gp, data: Observations, deviations: Tensor) -> dict[str, Tensor]:
+    """Return the typical size of parameters in the units of the data, by name; all others have size 1."""
+    input_std = data.X.std(0, correction=0)
+    input_std = torch.where(input_std > 0, input_std, 1.0)
+    scales = {
+        "mean.constant": deviations,
+        "mean.slopes": deviations / input_std.unsqueeze(-1).to(deviations),
+        "noise_model.lower": 0.3 * deviations.unsqueeze(-1),
+        "likelihood.noise_model.lower": 0.3 * deviations.unsqueeze(-1),
+        "features.points": input_std,
+    }
+    for name, module in gp.kernel.named_modules():
+        if isinstance(module, (FreeMatrix, FullMatrix)):
+            size, is_free = module().diagonal(dim1=-2, dim2=-1).sqrt(), isinstance(module, FreeMatrix)
+            row = torch.tril_indices(module.num_outputs, module.num_outputs, -1)[0]
+            leaf = "loadings" if is_free else "lower"
+            scales[f"kernel.{name}.{leaf}".replace("..", ".")] = size.unsqueeze(-1) if is_free else size[..., row]
+    known = dict(gp.named_parameters())
+    return {name: scale for name, scale in scales.items() if name in known}
+
+
+def raw_state(gp) -> dict[str, Tensor]:
+    """Copy the raw parameters by name."""
     return {name: parameter.detach().clone() for name, parameter in gp.named_parameters()}
 
 
-def parameter_bounds(gp, data: Observations) -> dict[str, Bounds]:
-    """Return the bounds of each parameter that has some, relative to the scales of the data."""
-    found = {f"kernel.{name}": ends for name, ends in kernel_parameter_bounds(gp.kernel, data.X, data.Y).items()}
-    if gp.noise_model.is_trained:
-        variances = _variances(data)
-        variances = variances.mean() if gp.noise_model.kind == "shared" else variances
-        found["noise_model.log_scale"] = tuple(0.5 * (math.log(end) + variances.log()) for end in RELATIVE_NOISE_BOUNDS)
-    return found
-
-
-def parameter_scales(gp, data: Observations) -> dict[str, float | Tensor]:
-    """Return the typical size of the parameters that have the units of the data."""
-    deviations, column_stds = _variances(data).sqrt(), data.X.std(0, correction=0).unsqueeze(-1)
-    scales = {
-        "mean.constant": deviations,
-        "mean.slopes": deviations / torch.where(column_stds > 0, column_stds, 1.0),
-        "noise_model.lower": 0.3 * deviations.unsqueeze(-1),
-    }
-    known = dict(gp.named_parameters())
-    found = {f"kernel.{name}": scale for name, scale in kernel_parameter_scales(gp.kernel, data.X, data.Y).items()}
-    return found | {name: scale for name, scale in scales.items() if name in known}
-
-
-def _variances(data: Observations) -> Tensor:
-    return 10 * initial_noise(data.Y)
-
-
-def fingerprint_problem(gp, data: Observations, objective: Callable[[], Tensor]) -> str:
-    """Return a hash of the data and the objective at the initial values, to recognize the problem of a checkpoint."""
-    digest = sha256()
-    for part in (data.X, data.Y, data.noise):
-        if part is not None:
-            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
-    current = _raw_state(gp)
-    initialize_model(gp, data)
-    with torch.no_grad():
-        value = float(objective())
-        for name, parameter in gp.named_parameters():
-            parameter.copy_(current[name])
-    return f"{digest.hexdigest()[:16]} {value:.8g}"
-
-
-def initialize_from_data(kernel: Kernel, X: Tensor, Y: Tensor) -> None:
-    """Set the trained hyperparameters of a kernel from inputs X (n, d) and centered outputs Y (n, p), in place.
-
-    NaN marks missing outputs. Complexity: O(500²·d + n·p² + p³).
-    """
-    _apply_rules(kernel, X, Y, lambda parameter, low, high: None)
-
-
-def kernel_parameter_bounds(kernel: Kernel, X: Tensor, Y: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return (low, high) of constrained values by qualified name, relative to the data; the kernel is not changed.
-
-    Lengthscales stay between 1e-2 of the 5 % quantile of the distances and 1e3 of their median (per column with ARD),
-    variances between 1e-8 and 1e4 of those of Y (per output if the kernel allows).
-    """
-    kernel, found = deepcopy(kernel), {}
-    _apply_rules(kernel, X, Y, lambda parameter, low, high: found.setdefault(id(parameter), (low, high)))
-    return {name: found[id(parameter)] for name, parameter in kernel.named_parameters() if id(parameter) in found}
-
-
-def kernel_parameter_scales(kernel: Kernel, X: Tensor, Y: Tensor) -> dict[str, Tensor]:
-    """Return the typical size of unconstrained parameters by qualified name; all others have size 1.
-
-    These are the loadings of each `FreeMatrix`, (p, 1), and the entries below the diagonal of each `FullMatrix`,
-    (p(p − 1)/2,).
-    """
-    kernel = deepcopy(kernel)
-    initialize_from_data(kernel, X, Y)
-    found = {}
-    for name, module in kernel.named_modules():
-        if isinstance(module, (FreeMatrix, FullMatrix)):
-            deviations = module().detach().diagonal(dim1=-2, dim2=-1).sqrt()
-            row = torch.tril_indices(module.num_outputs, module.num_outputs, -1)[0]
-            is_free = isinstance(module, FreeMatrix)
-            found[f"{name}.{'loadings' if is_free else 'lower'}"] = (
-                deviations.unsqueeze(-1) if is_free else deviations[..., row]
-            )
-    return found
-
-
 @torch.no_grad()
-def _apply_rules(kernel: Kernel, X: Tensor, Y: Tensor, record_bounds: RecordBounds) -> None:
-    X, Y = (values.detach().to("cpu", torch.float64) for values in (X, Y))
-    initialize_kernel(kernel, InitializationContext(subsample(X), output_covariance(Y), record_bounds))
+def load_raw_state(gp, state: dict[str, Tensor]) -> None:
+    """Copy raw parameters into a model."""
+    for name, parameter in gp.named_parameters():
+        parameter.copy_(state[name])
 
 
 def initial_noise(Y: Tensor) -> Tensor:
     """Return a tenth of the variance of each output of Y (n, p), as (p,)."""
-    return 0.1 * output_covariance(Y).diagonal()
+    return RELATIVE_NOISE * output_covariance(Y).diagonal()
 
 
 def register_data_priors(gp, X, Y) -> None:
@@ -203,7 +198,8 @@ def register_data_priors(gp, X, Y) -> None:
     units, registry = Units.of(data.X, covariance), PriorRegistry(gp)
     register_kernel_priors(gp.kernel, units, registry)
     if isinstance(gp.features, ORFF):
-        register_score_priors(gp.features, registry)
+        for parameter in score_parameters(gp.features, units):
+            parameter.register_prior(registry)
     _register_mean_priors(gp.mean, center, units, registry)
     if isinstance(noise := getattr(gp, "noise_model", None), OutputNoise):
         _add_noise_prior(noise, units.deviations, registry)

@@ -1,13 +1,15 @@
-"""Rules for the initial value, bounds and prior of each hyperparameter of a kernel, one rule per class of kernels.
+"""Hyperparameters of a kernel with their roles: one rule per class of kernels, one table of roles.
 
-Rules work from the outside in: a composite kernel passes on the inputs and the variance that its parts have to explain.
-With columns of scales s_j (of root mean square s) and outputs of variance v, the priors are
+`kernel_parameters` visits a kernel from the outside in: a composite kernel passes on the inputs and the variance that its
+parts have to explain. The role of a parameter gives its initial value, bounds and prior in these units. With columns of
+scales s_j (of root mean square s) and outputs of variance v, the priors are
 
     lengthscale   LogNormal(√2 + ½ log d + log s_j, √3)         period       LogNormal(log 2 s_j, 1)
-    outputscale   LogNormal(log v, 1)                           loadings     Normal(0, √v_a)
+    variance      LogNormal(log v, 1)                           loadings     Normal(0, √v_a)
     diagonal      LogNormal(log v_a − 1, 1.5)                   full matrix  LogNormal(log v_a, 1) variances, LKJ(2)
 
-`apply_init_rule.register` and `apply_prior_rule.register` add rules for another class of kernels.
+`kernel_parameters.register` adds a rule for another class of composite kernels; a scalar kernel names the roles of its
+parameters in its record (`ovkgp.kernels.register_kernel`).
 """
 
 from __future__ import annotations
@@ -16,24 +18,19 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from typing import NamedTuple
 
 import torch
 from gpytorch.constraints import Interval
 from gpytorch.kernels import (
     AdditiveKernel,
-    ConstantKernel,
-    CosineKernel,
     IndexKernel,
     Kernel,
     LCMKernel,
-    LinearKernel,
     MultitaskKernel,
-    PeriodicKernel,
     PolynomialKernel,
     ProductKernel,
-    RQKernel,
     ScaleKernel,
-    SpectralMixtureKernel,
 )
 from gpytorch.module import Module
 from gpytorch.priors import Prior
@@ -42,30 +39,19 @@ from torch import Tensor
 
 from ovkgp.features.orff_kernel import ORFFKernel
 from ovkgp.inference.training.covariance_prior import CovariancePrior, set_chol
-from ovkgp.inference.training.prior_sites import (
-    MIN_RELATIVE_VARIANCE,
-    PriorRegistry,
-    Units,
-    column_distances,
-    find_parameter,
-    log_normal,
-    normal,
-    row_distances,
-    subsample,
-    uniform,
-)
+from ovkgp.inference.training.prior_sites import PriorRegistry, find_parameter, log_normal, normal, uniform
+from ovkgp.inference.training.units import MIN_RELATIVE_VARIANCE, Units, column_distances, row_distances
 from ovkgp.kernels import (
     BlockwiseProductKernel,
     DecomposableKernel,
     FreeMatrix,
     FullMatrix,
     FunctionValuedKernel,
-    GaussianCurveKernel,
     IndependentKernel,
-    LaplaceCurveKernel,
     OutputMatrix,
     TransformableKernel,
     WarpedKernel,
+    find_record,
     num_outputs,
 )
 from ovkgp.kernels.fields import FieldKernel
@@ -77,8 +63,7 @@ TERM_LENGTHSCALE_RATIO, MIN_TERM_LENGTHSCALE_RATIO = 0.4, 0.064
 LOADINGS_FRACTION = 0.9
 """Fraction of a principal component's variance that goes to the loadings; the rest goes to the diagonal."""
 LENGTHSCALE_PRIOR = (math.sqrt(2), math.sqrt(3))  # location (in one dimension) and scale of log ℓ
-OUTPUTSCALE_PRIOR = (0.0, 1.0)
-"""Location and scale of the logarithm of an outputscale, relative to the variance of the outputs."""
+VARIANCE_PRIOR = (0.0, 1.0)  # location and scale of the logarithm of a variance, relative to that of the outputs
 DIAGONAL_PRIOR = (-1.0, 1.5)  # location and scale of the logarithm of an output-specific variance
 PERIOD_PRIOR = (math.log(2), 1.0)
 """Location and scale of the logarithm of a period, relative to the scale of the column."""
@@ -87,272 +72,90 @@ DEFAULT_LOG_STD = 1.5  # standard deviation of the logarithm of any other positi
 LKJ_CONCENTRATION = 2.0
 """Concentration of the LKJ distribution of correlations; values above 1 favor small correlations."""
 
-RecordBounds = Callable[[torch.nn.Parameter, Tensor, Tensor], None]
+Range = tuple[Tensor, Tensor, Tensor]
+"""Initial value, lower and upper bound of a parameter."""
 
 
-@dataclass
-class InitializationContext:
-    """Inputs of a kernel, the covariance it has to explain, and a factor on its lengthscales.
+@dataclass(frozen=True)
+class KernelParameter:
+    """A hyperparameter inside a kernel: the module that owns `raw_<name>`, its role, and the units of the module.
 
-    `record_bounds(parameter, low, high)` is called for each parameter that gets an initial value.
+    `initial` computes the variance (or the covariance, for an output matrix) that the parameter should have, from the
+    parts of the kernel that are visited before it.
     """
 
-    X: Tensor
-    covariance: Tensor
-    record_bounds: RecordBounds
-    lengthscale_factor: float = 1.0
+    module: Module
+    name: str
+    role: str
+    units: Units
+    initial: Callable[[], Tensor] | None = None
 
-    @property
-    def variance(self) -> Tensor:
-        return self.covariance.diagonal().mean()
+    def initialize(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """Set the parameter and return its bounds by the identity of the raw parameter, as far as they are known."""
+        if self.role == "output_matrix":
+            return {} if self.initial is None else _initialize_matrix(self.module, self.initial())
+        find_range = ROLES[self.role].initial if self.role in ROLES else None
+        if find_range is None or not self.units.sets_values:
+            return {}
+        return set_parameter(self.module, self.name, *find_range(self))
 
-    def normalized(self) -> InitializationContext:
-        """Return the same correlations with mean variance 1."""
-        return replace(self, covariance=self.covariance / self.variance)
-
-    def as_scalar(self, variance: Tensor | float = 1.0) -> InitializationContext:
-        """Return the context of a scalar kernel with this variance."""
-        return replace(self, covariance=torch.as_tensor(variance, dtype=torch.float64).reshape(1, 1))
-
-
-def initialize_kernel(kernel: Kernel, context: InitializationContext) -> None:
-    """Set the hyperparameters of a kernel and of all kernels inside it; `active_dims` compose on the way down."""
-    if kernel.active_dims is not None:
-        context = replace(context, X=context.X[:, kernel.active_dims.cpu()])
-    apply_init_rule(kernel, context)
-
-
-@singledispatch
-def apply_init_rule(kernel: Kernel, context: InitializationContext) -> None:
-    """Initialize the lengthscale of a kernel, then the kernel that it wraps (default rule)."""
-    if kernel.has_lengthscale:
-        initialize_lengthscale(kernel, "lengthscale", context)
-    if isinstance(inner := getattr(kernel, "base_kernel", None), Kernel):
-        initialize_kernel(inner, context)
+    def register_prior(self, registry: PriorRegistry) -> None:
+        """Register the prior of the parameter, if it is trained and has none."""
+        if self.role == "output_matrix":
+            _register_matrix_priors(self.module, self.units, registry)
+        elif self.role == "score":  # learned frequencies are computed from standard normal scores
+            registry.add(self.module, self.name, normal(0.0, 1.0))
+        elif self.role == "other":
+            register_remaining_priors(self.module, registry, self.units.parameter_unit)
+        else:
+            registry.add(self.module, f"raw_{self.name}", ROLES[self.role].prior(self))
 
 
-@apply_init_rule.register
-def _(kernel: ScaleKernel, context: InitializationContext) -> None:
-    # its active_dims were applied with those of the ScaleKernel
-    apply_init_rule(kernel.base_kernel, context.normalized())
-    inner = kernel.base_kernel.forward(*2 * (_cast_like(kernel, context.X),), diag=True)
-    initialize_variance(kernel, "outputscale", context.variance / _mean_or_one(inner), context)
+class Role(NamedTuple):
+    """Prior of a parameter and, if it is initialized from the data, its initial value and bounds."""
+
+    prior: Callable[[KernelParameter], Prior]
+    initial: Callable[[KernelParameter], Range] | None = None
 
 
-@apply_init_rule.register(AdditiveKernel)
-def _(kernel: AdditiveKernel, context: InitializationContext) -> None:
-    _initialize_terms(kernel.kernels, context)
-
-
-@apply_init_rule.register
-def _(kernel: LCMKernel, context: InitializationContext) -> None:
-    _initialize_terms(kernel.covar_module_list, context)
-
-
-def _initialize_terms(terms, context: InitializationContext) -> None:
-    ratio = max(TERM_LENGTHSCALE_RATIO, MIN_TERM_LENGTHSCALE_RATIO ** (1 / max(1, len(terms) - 1)))
-    for index, term in enumerate(terms):
-        factor = context.lengthscale_factor * ratio**index
-        part = replace(context, covariance=context.covariance / len(terms), lengthscale_factor=factor)
-        initialize_kernel(term, part)
-
-
-@apply_init_rule.register
-def _(kernel: ProductKernel, context: InitializationContext) -> None:
-    first, *rest = kernel.kernels
-    initialize_kernel(first, context)
-    for factor in rest:
-        initialize_kernel(factor, context.as_scalar())
-
-
-@apply_init_rule.register
-def _(kernel: BlockwiseProductKernel, context: InitializationContext) -> None:
-    initialize_kernel(kernel.scalar_kernel, context.as_scalar())
-    initialize_kernel(kernel.base_kernel, context)
-
-
-@apply_init_rule.register
-def _(kernel: DecomposableKernel, context: InitializationContext) -> None:
-    module = kernel.output_module
-    if isinstance(module, FreeMatrix):
-        initialize_kernel(kernel.base_kernel, context.as_scalar())
-        target = context.covariance / mean_prior_variance(kernel.base_kernel, context.X)
-        _initialize_loadings(module, "loadings", "diagonal", target, context)
-    elif isinstance(module, FullMatrix):
-        initialize_kernel(kernel.base_kernel, context.as_scalar())
-        _initialize_cholesky(module, context.covariance / mean_prior_variance(kernel.base_kernel, context.X), context)
-    else:
-        known = module().diagonal(dim1=-2, dim2=-1).mean().clamp_min(1e-30)
-        initialize_kernel(kernel.base_kernel, context.as_scalar(context.variance / known.cpu()))
-
-
-@apply_init_rule.register
-def _(kernel: FieldKernel, context: InitializationContext) -> None:
-    initialize_kernel(kernel.base_kernel, context.as_scalar())
-    # the variance of a field is that of derivatives, known once the lengthscale is set
-    initialize_kernel(kernel.base_kernel, context.as_scalar(context.variance / mean_prior_variance(kernel, context.X)))
-
-
-@apply_init_rule.register
-def _(kernel: MultitaskKernel, context: InitializationContext) -> None:
-    initialize_kernel(kernel.data_covar_module, context.as_scalar())
-    _initialize_loadings(kernel.task_covar_module, "covar_factor", "var", context.covariance, context)
-
-
-@apply_init_rule.register
-def _(kernel: IndependentKernel, context: InitializationContext) -> None:
-    for part, variance in zip(kernel.kernels, context.covariance.diagonal(), strict=True):
-        initialize_kernel(part, context.as_scalar(variance))
-
-
-@apply_init_rule.register
-def _(kernel: TransformableKernel, context: InitializationContext) -> None:
-    points = kernel.points(_cast_like(kernel, context.X)).flatten(-3, -2).to("cpu", torch.float64)
-    initialize_kernel(kernel.base_kernel, replace(context.as_scalar(context.variance), X=subsample(points)))
-
-
-@apply_init_rule.register
-def _(kernel: FunctionValuedKernel, context: InitializationContext) -> None:
-    q, t, covariance = num_outputs(kernel.input_kernel), kernel.num_task_dims, context.covariance
-    if kernel.tasks is None:
-        X, tasks = context.X[:, :-t], context.X[:, -t:]
-    else:
-        X, tasks = context.X, kernel.tasks.detach().to("cpu", torch.float64)
-        blocks = covariance.reshape(len(tasks), q, len(tasks), q)
-        covariance = blocks.diagonal(dim1=0, dim2=2).mean(-1)  # the outputs of one task, averaged over tasks
-    initialize_kernel(kernel.task_kernel, replace(context.as_scalar(), X=tasks, lengthscale_factor=1.0))
-    covariance = covariance / mean_prior_variance(kernel.task_kernel, tasks)
-    initialize_kernel(kernel.input_kernel, replace(context, X=X, covariance=covariance))
-
-
-@apply_init_rule.register
-def _(kernel: WarpedKernel, context: InitializationContext) -> None:
-    warped = kernel.group(_cast_like(kernel, context.X), kernel.columns).detach().to("cpu", torch.float64)
-    initialize_kernel(kernel.base_kernel, replace(context, X=warped))
-
-
-@apply_init_rule.register
-def _(kernel: ORFFKernel, context: InitializationContext) -> None:
-    if kernel.orff.kernel is not None:
-        initialize_kernel(kernel.orff.kernel, context)
-
-
-@apply_init_rule.register(PeriodicKernel)
-@apply_init_rule.register(CosineKernel)
-def _(kernel: PeriodicKernel | CosineKernel, context: InitializationContext) -> None:
-    initialize_lengthscale(kernel, "period_length", context)  # the lengthscale of a periodic kernel has no unit
-
-
-@apply_init_rule.register
-def _(kernel: LinearKernel, context: InitializationContext) -> None:
-    size = context.X.square().sum(-1).mean()
-    initialize_variance(kernel, "variance", context.variance / (size if size > 0 else 1.0), context)
-
-
-@apply_init_rule.register
-def _(kernel: ConstantKernel, context: InitializationContext) -> None:
-    initialize_variance(kernel, "constant", context.variance, context)
-
-
-@apply_init_rule.register(GaussianCurveKernel)
-@apply_init_rule.register(LaplaceCurveKernel)
-def _(kernel: GaussianCurveKernel | LaplaceCurveKernel, context: InitializationContext) -> None:
-    # the kernel averages over grid points and compares the curves at one of them at a time
-    num_points = max(1, context.X.shape[1] // kernel.num_channels)
-    factor = context.lengthscale_factor / num_points**0.5
-    initialize_lengthscale(kernel, "lengthscale", replace(context, lengthscale_factor=factor))
-
-
-def initialize_lengthscale(kernel: Kernel, name: str, context: InitializationContext) -> None:
-    """Set `name` to the median distance times √d, per column if it has several entries."""
-    is_ard = getattr(kernel, f"raw_{name}").shape[-1] > 1
-    distances = (column_distances if is_ard else row_distances)(context.X)
-    factor = context.X.shape[1] ** 0.5 if is_ard else 1.0
-    median = factor * context.lengthscale_factor * distances.median
-    low = RELATIVE_LENGTHSCALE_BOUNDS[0] * torch.minimum(distances.small, median)
-    high = RELATIVE_LENGTHSCALE_BOUNDS[1] * factor * distances.median
-    set_parameter(kernel, name, median, low, high, context.record_bounds)
-
-
-def initialize_variance(kernel: Kernel, name: str, value: Tensor, context: InitializationContext) -> None:
-    """Set `name` to a variance."""
-    set_parameter(kernel, name, value, *(end * value for end in RELATIVE_VARIANCE_BOUNDS), context.record_bounds)
-
-
-def set_parameter(module, name: str, value: Tensor, low: Tensor, high: Tensor, record_bounds: RecordBounds) -> None:
-    """Set the constrained value of `raw_<name>` as close to `value` as its constraint allows, if it is trained."""
-    raw, constraint = getattr(module, f"raw_{name}"), module.constraint_for_parameter_name(f"raw_{name}")
-    if not raw.requires_grad:
-        return
-    lower, upper = (end.to("cpu", torch.float64) for end in constraint)
-    size = torch.where(torch.isfinite(lower), lower, upper).abs()
-    margin = 1e-3 * torch.where(torch.isfinite(upper - lower), upper - lower, size)
-    value = torch.clamp(value, lower + margin, upper - margin)
-    raw.copy_(constraint.inverse_transform(value.to(raw)).expand_as(raw))
-    if bool((low < upper).all() and (high > lower).all()):  # otherwise the constraint is tighter
-        record_bounds(raw, low, high)
-
-
-def mean_prior_variance(kernel: Kernel, X: Tensor) -> Tensor:
-    """Return the prior variance of a kernel, averaged over the rows of X and the outputs; 1 if it is not positive."""
-    return _mean_or_one(kernel(_cast_like(kernel, X), diag=True))
-
-
-def _mean_or_one(values: Tensor) -> Tensor:
-    mean = to_dense(values).to("cpu", torch.float64).mean()
-    return mean if bool(torch.isfinite(mean) and mean > 0) else torch.ones((), dtype=torch.float64)
-
-
-def _cast_like(kernel: Kernel, X: Tensor) -> Tensor:
-    parameter = next(kernel.parameters(), None)
-    return X if parameter is None else X.to(parameter)
-
-
-def _initialize_loadings(module, factor: str, diagonal: str, covariance: Tensor, context) -> None:
-    """Set W Wᵀ + diag(v) ≈ covariance, with W the leading principal components of the correlations.
-
-    Correlations rather than covariances keep outputs in small units; W gets `LOADINGS_FRACTION` of their variance.
-    """
-    loadings, variances = getattr(module, factor), covariance.diagonal()
-    deviations, rank = variances.sqrt(), loadings.shape[-1]
-    values, vectors = torch.linalg.eigh(covariance / torch.outer(deviations, deviations))
-    values, vectors = values.flip(0)[:rank], vectors.flip(1)[:, :rank]
-    # a column of zeros has no gradient and would stay zero
-    scales = (LOADINGS_FRACTION * values.clamp_min(MIN_RELATIVE_VARIANCE)).sqrt()
-    found = vectors * scales * _signs_of_largest(vectors)
-    if loadings.requires_grad:
-        loadings.copy_((deviations.unsqueeze(-1) * found).to(loadings).expand_as(loadings))
-    rest = variances * (1 - found.square().sum(-1)).clamp_min(MIN_RELATIVE_VARIANCE)
-    set_parameter(module, diagonal, rest, *(end * variances for end in RELATIVE_VARIANCE_BOUNDS), context.record_bounds)
-
-
-def _initialize_cholesky(module: FullMatrix, covariance: Tensor, context: InitializationContext) -> None:
-    """Set L Lᵀ = covariance with correlations shrunk by `LOADINGS_FRACTION`, since estimates may be singular."""
-    if not (module.log_scale.requires_grad and module.lower.requires_grad):
-        return
-    variances = covariance.diagonal()
-    shrunk = LOADINGS_FRACTION * covariance + (1 - LOADINGS_FRACTION) * torch.diag(variances)
-    set_chol(module, torch.linalg.cholesky(shrunk))
-    context.record_bounds(module.log_scale, *(0.5 * (end * variances).log() for end in RELATIVE_VARIANCE_BOUNDS))
-
-
-def _signs_of_largest(vectors: Tensor) -> Tensor:
-    """Return signs that make the largest entry of each column positive."""
-    largest = vectors.abs().argmax(0, keepdim=True)
-    return torch.where(vectors.gather(0, largest) < 0, -1.0, 1.0)
+def initialize_kernel(kernel: Kernel, units: Units) -> dict[int, tuple[Tensor, Tensor]]:
+    """Set the trained hyperparameters of a kernel and return their bounds by identity."""
+    bounds = {}
+    for parameter in kernel_parameters(kernel, units):
+        bounds |= parameter.initialize()
+    return bounds
 
 
 def register_kernel_priors(kernel: Kernel, units: Units, registry: PriorRegistry) -> None:
-    """Register priors on a kernel and all kernels inside it; `active_dims` compose on the way down."""
-    apply_prior_rule(kernel, units.select_columns(kernel.active_dims), registry)
+    """Register priors on the trained hyperparameters of a kernel that have none."""
+    for parameter in list(kernel_parameters(kernel, units)):  # priors are modules, and join the others
+        parameter.register_prior(registry)
+
+
+def kernel_parameters(kernel: Kernel, units: Units) -> Iterator[KernelParameter]:
+    """Yield the hyperparameters of a kernel, each after those inside it; `active_dims` compose on the way down."""
+    return apply_rule(kernel, units.select_columns(kernel.active_dims))
 
 
 @singledispatch
-def apply_prior_rule(kernel: Kernel, units: Units, registry: PriorRegistry) -> None:
-    """Register priors on the lengthscale and other parameters of a kernel, then on its parts (default rule)."""
-    register_own_priors(kernel, units, registry)
+def apply_rule(kernel: Kernel, units: Units) -> Iterator[KernelParameter]:
+    """Yield the own parameters of a kernel, then those of its parts; only `base_kernel` is initialized (default rule)."""
+    yield from _own_parameters(kernel, units)
     for part in _inner_modules(kernel):
-        (register_kernel_priors if isinstance(part, Kernel) else register_matrix_priors)(part, units, registry)
+        own = units if part is getattr(kernel, "base_kernel", None) else replace(units, sets_values=False)
+        if isinstance(part, Kernel):
+            yield from kernel_parameters(part, own)
+        else:
+            yield KernelParameter(part, "", "output_matrix", own)
+
+
+def _own_parameters(kernel: Kernel, units: Units) -> Iterator[KernelParameter]:
+    record = find_record(kernel)
+    roles = record.roles if record is not None else {"lengthscale": "lengthscale"} if kernel.has_lengthscale else {}
+    for name, role in roles.items():
+        if hasattr(kernel, f"raw_{name}"):  # options of a kernel may omit a parameter
+            yield KernelParameter(kernel, name, role, units)
+    yield KernelParameter(kernel, "", "other", units)
 
 
 def _inner_modules(module: torch.nn.Module) -> Iterator[Kernel | OutputMatrix]:
@@ -364,199 +167,326 @@ def _inner_modules(module: torch.nn.Module) -> Iterator[Kernel | OutputMatrix]:
             yield from _inner_modules(child)
 
 
-@apply_prior_rule.register
-def _(kernel: ScaleKernel, units: Units, registry: PriorRegistry) -> None:
+@apply_rule.register
+def _(kernel: ScaleKernel, units: Units) -> Iterator[KernelParameter]:
     inner = kernel.base_kernel
-    is_derivative_variance = units.is_derivative_variance or isinstance(inner, FieldKernel)
-    loc = units.variance.log() - _unscaled_variance(inner, units).log()
-    prior = _outputscale_prior(loc, _units_of_lengthscale(inner, units), is_derivative_variance)
-    registry.add(kernel, "raw_outputscale", prior)
-    register_own_priors(kernel, units, registry)
-    # its active_dims were applied with those of the ScaleKernel
-    apply_prior_rule(inner, units.normalized(), registry)
+    yield from apply_rule(inner, units.normalized())  # its active_dims were applied with those of the ScaleKernel
+    own = replace(
+        _units_of_lengthscale(inner, units),
+        covariance=units.covariance / _unscaled_variance(inner, units),
+        is_derivative_variance=units.is_derivative_variance or isinstance(inner, FieldKernel),
+    )
+
+    def initial() -> Tensor:
+        return units.initial_variance / _mean_or_one(inner.forward(*2 * (_cast_like(kernel, units.rows),), diag=True))
+
+    yield KernelParameter(kernel, "outputscale", "variance", own, initial)
+    yield KernelParameter(kernel, "", "other", units)
 
 
-def _outputscale_prior(loc: Tensor, units: Units, is_derivative_variance: bool) -> Prior:
-    loc, scale = loc + OUTPUTSCALE_PRIOR[0], OUTPUTSCALE_PRIOR[1]
-    if is_derivative_variance:  # log(v ℓ²) = log v + 2 log ℓ, the two independent
-        loc, scale = loc + 2 * _lengthscale_location(units), math.hypot(scale, 2 * LENGTHSCALE_PRIOR[1])
-    return log_normal(loc, scale)
-
-
-def _unscaled_variance(kernel: Kernel, units: Units) -> Tensor:
+def _unscaled_variance(kernel: Kernel, units: Units) -> Tensor | float:
     """Return the mean prior variance of a kernel that has no outputscale."""
-    is_polynomial = isinstance(kernel, PolynomialKernel)
-    return (2 * units.mean_squared_norm).pow(kernel.power) if is_polynomial else torch.ones((), dtype=torch.float64)
+    return (2 * units.mean_squared_norm).pow(kernel.power) if isinstance(kernel, PolynomialKernel) else 1.0
 
 
-@apply_prior_rule.register(AdditiveKernel)
-@apply_prior_rule.register(LCMKernel)
-def _(kernel: AdditiveKernel | LCMKernel, units: Units, registry: PriorRegistry) -> None:
-    for term in getattr(kernel, "kernels", None) or kernel.covar_module_list:
-        register_kernel_priors(term, units, registry)
+@apply_rule.register(AdditiveKernel)
+@apply_rule.register(LCMKernel)
+def _(kernel: AdditiveKernel | LCMKernel, units: Units) -> Iterator[KernelParameter]:
+    terms = getattr(kernel, "kernels", None) or kernel.covar_module_list
+    ratio = max(TERM_LENGTHSCALE_RATIO, MIN_TERM_LENGTHSCALE_RATIO ** (1 / max(1, len(terms) - 1)))
+    for index, term in enumerate(terms):
+        factor = units.lengthscale_factor * ratio**index
+        yield from kernel_parameters(term, replace(units.share(1 / len(terms)), lengthscale_factor=factor))
 
 
-@apply_prior_rule.register
-def _(kernel: ProductKernel, units: Units, registry: PriorRegistry) -> None:
+@apply_rule.register
+def _(kernel: ProductKernel, units: Units) -> Iterator[KernelParameter]:
     for index, factor in enumerate(kernel.kernels):
-        register_kernel_priors(factor, units if index == 0 else units.as_scalar(), registry)
+        yield from kernel_parameters(factor, units if index == 0 else units.as_scalar())
 
 
-@apply_prior_rule.register
-def _(kernel: BlockwiseProductKernel, units: Units, registry: PriorRegistry) -> None:
-    register_kernel_priors(kernel.scalar_kernel, units.as_scalar(), registry)
-    register_kernel_priors(kernel.base_kernel, units, registry)
+@apply_rule.register
+def _(kernel: BlockwiseProductKernel, units: Units) -> Iterator[KernelParameter]:
+    yield from kernel_parameters(kernel.scalar_kernel, units.as_scalar())
+    yield from kernel_parameters(kernel.base_kernel, units)
 
 
-@apply_prior_rule.register
-def _(kernel: DecomposableKernel, units: Units, registry: PriorRegistry) -> None:
-    module = kernel.output_module
-    register_matrix_priors(module, units, registry)
+@apply_rule.register
+def _(kernel: DecomposableKernel, units: Units) -> Iterator[KernelParameter]:
+    module, base = kernel.output_module, kernel.base_kernel
     if isinstance(module, (FreeMatrix, FullMatrix)):
-        register_kernel_priors(kernel.base_kernel, units.as_scalar(), registry)
+        yield from kernel_parameters(base, units.as_scalar())
+        initial = lambda: units.initial_covariance / mean_prior_variance(base, units.rows)  # noqa: E731
+        yield KernelParameter(module, "", "output_matrix", units, initial)
     else:
+        yield KernelParameter(module, "", "output_matrix", units)
         with torch.no_grad():
             known = module().diagonal(dim1=-2, dim2=-1).mean().to("cpu", torch.float64).clamp_min(1e-30)
-        register_kernel_priors(kernel.base_kernel, units.as_scalar(units.variance / known), registry)
+        yield from kernel_parameters(base, units.as_scalar(units.variance / known))
 
 
-def register_matrix_priors(module: OutputMatrix | IndexKernel, units: Units, registry: PriorRegistry) -> None:
-    """Register the priors of an output matrix that explains the variances of `units`."""
-    if isinstance(module, FullMatrix):
-        distribution = (2 * units.deviations.log() + OUTPUTSCALE_PRIOR[0], OUTPUTSCALE_PRIOR[1], LKJ_CONCENTRATION)
-        registry.add_covariance(module, CovariancePrior(*distribution))
-    elif isinstance(module, (FreeMatrix, IndexKernel)):
-        loadings, diagonal = ("loadings", "diagonal") if isinstance(module, FreeMatrix) else ("covar_factor", "var")
-        registry.add(module, loadings, normal(0.0, units.deviations.unsqueeze(-1)))
-        distribution = (2 * units.deviations.log() + DIAGONAL_PRIOR[0], DIAGONAL_PRIOR[1])
-        registry.add(module, f"raw_{diagonal}", log_normal(*distribution))
-    register_remaining_priors(module, registry)
+@apply_rule.register
+def _(kernel: FieldKernel, units: Units) -> Iterator[KernelParameter]:
+    own = replace(units.as_scalar(units.variance), is_derivative_variance=not units.is_scaled)
+    yield from kernel_parameters(kernel.base_kernel, replace(own, variance_factor=1 / units.variance))
+    if units.X is not None:  # the variance of a field is that of derivatives, known once the lengthscale is set
+        factor = units.variance_factor / mean_prior_variance(kernel, units.rows)
+        yield from kernel_parameters(kernel.base_kernel, replace(own, variance_factor=factor))
 
 
-@apply_prior_rule.register
-def _(kernel: FieldKernel, units: Units, registry: PriorRegistry) -> None:
-    inner = replace(units.as_scalar(units.variance), is_derivative_variance=not units.is_scaled)
-    register_kernel_priors(kernel.base_kernel, inner, registry)
+@apply_rule.register
+def _(kernel: MultitaskKernel, units: Units) -> Iterator[KernelParameter]:
+    yield from kernel_parameters(kernel.data_covar_module, units.as_scalar())
+    yield KernelParameter(kernel.task_covar_module, "", "output_matrix", units, lambda: units.initial_covariance)
 
 
-@apply_prior_rule.register
-def _(kernel: MultitaskKernel, units: Units, registry: PriorRegistry) -> None:
-    register_kernel_priors(kernel.data_covar_module, units.as_scalar(), registry)
-    register_matrix_priors(kernel.task_covar_module, units, registry)
-
-
-@apply_prior_rule.register
-def _(kernel: IndependentKernel, units: Units, registry: PriorRegistry) -> None:
+@apply_rule.register
+def _(kernel: IndependentKernel, units: Units) -> Iterator[KernelParameter]:
     for index, part in enumerate(kernel.kernels):
-        register_kernel_priors(part, units.for_output(index), registry)
+        yield from kernel_parameters(part, units.for_output(index))
 
 
-@apply_prior_rule.register
-def _(kernel: TransformableKernel, units: Units, registry: PriorRegistry) -> None:
+@apply_rule.register
+def _(kernel: TransformableKernel, units: Units) -> Iterator[KernelParameter]:
     inner = units.as_scalar(units.variance)
     if units.X is not None:
         with torch.no_grad():
             points = kernel.points(_cast_like(kernel, units.X)).flatten(-3, -2)
         inner = inner.with_inputs(points, points.shape[-1])
-    register_kernel_priors(kernel.base_kernel, inner, registry)
-    register_remaining_priors(kernel, registry, _typical_distance(units))  # a delay is in the units of the inputs
+    yield from kernel_parameters(kernel.base_kernel, inner)
+    # a delay is in the units of the inputs
+    yield KernelParameter(kernel, "", "other", replace(units, parameter_unit=units.typical_distance))
 
 
-@apply_prior_rule.register
-def _(kernel: FunctionValuedKernel, units: Units, registry: PriorRegistry) -> None:
-    X, on_grid = units.X, kernel.tasks is not None
+@apply_rule.register
+def _(kernel: FunctionValuedKernel, units: Units) -> Iterator[KernelParameter]:
+    X, on_grid, q = units.X, kernel.tasks is not None, num_outputs(kernel.input_kernel)
     t = kernel.tasks.shape[-1] if on_grid else kernel.num_task_dims
     num_inputs = units.num_dims if on_grid else max(1, units.num_dims - t)
     inputs, tasks = (None, None) if X is None else (X, kernel.tasks) if on_grid else (X[:, :-t], X[:, -t:])
-    register_kernel_priors(kernel.task_kernel, units.as_scalar().with_inputs(tasks, t), registry)
-    if on_grid and len(units.deviations) > 1:  # the outputs of one task, averaged over tasks
-        variances = units.deviations.square().reshape(len(kernel.tasks), -1).mean(0)
-        units = replace(units, deviations=variances.sqrt())
-    register_kernel_priors(kernel.input_kernel, units.with_inputs(inputs, num_inputs), registry)
+    of_tasks = replace(units.as_scalar().with_inputs(tasks, t), lengthscale_factor=1.0)
+    yield from kernel_parameters(kernel.task_kernel, of_tasks)
+    if on_grid and len(units.covariance) > 1:  # the outputs of one task, averaged over tasks
+        blocks = units.covariance.reshape(len(kernel.tasks), q, len(kernel.tasks), q)
+        units = replace(units, covariance=blocks.diagonal(dim1=0, dim2=2).mean(-1))
+    if X is not None:
+        units = units.share(1 / mean_prior_variance(kernel.task_kernel, of_tasks.X))
+    yield from kernel_parameters(kernel.input_kernel, units.with_inputs(inputs, num_inputs))
 
 
-@apply_prior_rule.register
-def _(kernel: WarpedKernel, units: Units, registry: PriorRegistry) -> None:
+@apply_rule.register
+def _(kernel: WarpedKernel, units: Units) -> Iterator[KernelParameter]:
     X = units.X
     if X is not None:
         with torch.no_grad():
             X = kernel.group(_cast_like(kernel, X), kernel.columns)
-    register_kernel_priors(kernel.base_kernel, units.with_inputs(X, kernel.group.embedding_dim), registry)
-    register_remaining_priors(kernel, registry)
+    yield from kernel_parameters(kernel.base_kernel, units.with_inputs(X, kernel.group.embedding_dim))
+    yield KernelParameter(kernel, "", "other", units)
 
 
-@apply_prior_rule.register
-def _(kernel: ORFFKernel, units: Units, registry: PriorRegistry) -> None:
+@apply_rule.register
+def _(kernel: ORFFKernel, units: Units) -> Iterator[KernelParameter]:
     if kernel.orff.kernel is not None:
-        register_kernel_priors(kernel.orff.kernel, units, registry)
-    register_score_priors(kernel.orff, registry)
+        yield from kernel_parameters(kernel.orff.kernel, units)
+    yield from score_parameters(kernel.orff, units)
 
 
-def register_score_priors(orff: Module, registry: PriorRegistry) -> None:
-    """Register standard normal priors on the scores from which learned frequencies are computed."""
-    for name in dict(orff.named_parameters(recurse=False)):
-        registry.add(orff, name, normal(0.0, 1.0))
+def score_parameters(features: Module, units: Units) -> Iterator[KernelParameter]:
+    """Yield the scores from which the learned frequencies of random features are computed."""
+    for name in dict(features.named_parameters(recurse=False)):
+        yield KernelParameter(features, name, "score", units)
 
 
-@apply_prior_rule.register(PeriodicKernel)
-@apply_prior_rule.register(CosineKernel)
-def _(kernel: PeriodicKernel | CosineKernel, units: Units, registry: PriorRegistry) -> None:
-    scales = units.column_scales if kernel.raw_period_length.shape[-1] == units.num_dims else _typical_distance(units)
-    registry.add(kernel, "raw_period_length", log_normal(PERIOD_PRIOR[0] + scales.log(), PERIOD_PRIOR[1]))
-    register_own_priors(kernel, replace(units, X=None), registry)  # the lengthscale of a periodic kernel has no unit
+def mean_prior_variance(kernel: Kernel, X: Tensor) -> Tensor:
+    """Return the prior variance of a kernel, averaged over the rows of X and the outputs; 1 if it is not positive."""
+    return _mean_or_one(kernel(_cast_like(kernel, X), diag=True))
 
 
-@apply_prior_rule.register
-def _(kernel: RQKernel, units: Units, registry: PriorRegistry) -> None:
-    registry.add(kernel, "raw_alpha", log_normal(*SHAPE_PRIOR))
-    register_own_priors(kernel, units, registry)
+def _mean_or_one(values: Tensor) -> Tensor:
+    mean = to_dense(values).to("cpu", torch.float64).mean().detach()
+    return mean if bool(torch.isfinite(mean) and mean > 0) else torch.ones((), dtype=torch.float64)
 
 
-@apply_prior_rule.register
-def _(kernel: LinearKernel, units: Units, registry: PriorRegistry) -> None:
-    loc, scale = OUTPUTSCALE_PRIOR
-    registry.add(
-        kernel, "raw_variance", log_normal(loc + units.variance.log() - _positive(units.mean_squared_norm).log(), scale)
-    )
+def _cast_like(kernel: Kernel, X: Tensor) -> Tensor:
+    parameter = next(kernel.parameters(), None)
+    return X if parameter is None else X.to(parameter)
 
 
-@apply_prior_rule.register
-def _(kernel: ConstantKernel, units: Units, registry: PriorRegistry) -> None:
-    registry.add(kernel, "raw_constant", log_normal(OUTPUTSCALE_PRIOR[0] + units.variance.log(), OUTPUTSCALE_PRIOR[1]))
+def _units_of_lengthscale(kernel: Kernel, units: Units) -> Units:
+    """Return units with as many columns as the kernel has lengthscales, if the data do not define them."""
+    count = kernel.ard_num_dims
+    return units if count is None or count == units.num_dims else Units(count, units.covariance)
 
 
-@apply_prior_rule.register
-def _(kernel: PolynomialKernel, units: Units, registry: PriorRegistry) -> None:
-    registry.add(kernel, "raw_offset", log_normal(_positive(units.mean_squared_norm).log(), DEFAULT_LOG_STD))
+def _find_lengthscale_range(parameter: KernelParameter) -> Range:
+    """Return the median distance times √d, per column if there are several entries, and its bounds."""
+    X = parameter.units.rows
+    is_ard = getattr(parameter.module, f"raw_{parameter.name}").shape[-1] > 1
+    distances = (column_distances if is_ard else row_distances)(X)
+    factor = X.shape[1] ** 0.5 if is_ard else 1.0
+    median = factor * parameter.units.lengthscale_factor * distances.median
+    low = RELATIVE_LENGTHSCALE_BOUNDS[0] * torch.minimum(distances.small, median)
+    return median, low, RELATIVE_LENGTHSCALE_BOUNDS[1] * factor * distances.median
 
 
-@apply_prior_rule.register
-def _(kernel: SpectralMixtureKernel, units: Units, registry: PriorRegistry) -> None:
-    # weights sum to the variance; a width σ is the lengthscale 1/(2πσ), and a mean the inverse of a period
-    width = -_lengthscale_location(units, per_column=True) - math.log(2 * math.pi)
-    # GPyTorch multiplies the mixtures of the columns: the variance is (Σ weights)^d
-    weight = units.variance.log() / kernel.raw_mixture_means.shape[-1] - math.log(kernel.num_mixtures)
-    registry.add(kernel, "raw_mixture_weights", log_normal(weight, OUTPUTSCALE_PRIOR[1]))
-    registry.add(kernel, "raw_mixture_scales", log_normal(width, LENGTHSCALE_PRIOR[1]))
-    registry.add(kernel, "raw_mixture_means", log_normal(-PERIOD_PRIOR[0] - units.column_scales.log(), PERIOD_PRIOR[1]))
+def _find_curve_lengthscale_range(parameter: KernelParameter) -> Range:
+    # the kernel averages over grid points and compares the curves at one of them at a time
+    units, num_points = parameter.units, max(1, parameter.units.rows.shape[1] // parameter.module.num_channels)
+    units = replace(units, lengthscale_factor=units.lengthscale_factor / num_points**0.5)
+    return _find_lengthscale_range(replace(parameter, units=units))
 
 
-@apply_prior_rule.register(GaussianCurveKernel)
-@apply_prior_rule.register(LaplaceCurveKernel)
-def _(kernel: GaussianCurveKernel | LaplaceCurveKernel, units: Units, registry: PriorRegistry) -> None:
+def _find_variance_range(parameter: KernelParameter) -> Range:
+    value = parameter.units.initial_variance if parameter.initial is None else parameter.initial()
+    return value, *(end * value for end in RELATIVE_VARIANCE_BOUNDS)
+
+
+def _find_slope_variance_range(parameter: KernelParameter) -> Range:
+    size = parameter.units.rows.square().sum(-1).mean()
+    value = parameter.units.initial_variance / (size if size > 0 else 1.0)
+    return value, *(end * value for end in RELATIVE_VARIANCE_BOUNDS)
+
+
+def _lengthscale_location(units: Units, per_column: bool = False) -> Tensor:
+    """Return √2 + ½ log d + log s, with the scale of each column (d,) or their root mean square."""
+    scales = units.column_scales if per_column else units.column_scales.square().mean().sqrt()
+    return LENGTHSCALE_PRIOR[0] + math.log(units.num_dims) / 2 + scales.log()
+
+
+def _lengthscale_prior(parameter: KernelParameter) -> Prior:
+    units = _units_of_lengthscale(parameter.module, parameter.units)
+    loc = _lengthscale_location(units, per_column=parameter.module.raw_lengthscale.shape[-1] > 1)
+    return log_normal(loc, LENGTHSCALE_PRIOR[1])
+
+
+def _curve_lengthscale_prior(parameter: KernelParameter) -> Prior:
     # curves are compared at one grid point at a time: one column per channel, with the joint scale
-    loc = LENGTHSCALE_PRIOR[0] + math.log(kernel.num_channels) / 2 + units.column_scales.square().mean().log() / 2
-    registry.add(kernel, "raw_lengthscale", log_normal(loc, LENGTHSCALE_PRIOR[1]))
-    register_remaining_priors(kernel, registry)
+    loc = LENGTHSCALE_PRIOR[0] + math.log(parameter.module.num_channels) / 2
+    return log_normal(loc + parameter.units.column_scales.square().mean().log() / 2, LENGTHSCALE_PRIOR[1])
 
 
-def register_own_priors(kernel: Kernel, units: Units, registry: PriorRegistry) -> None:
-    """Register the prior of a kernel's lengthscale and of its remaining parameters."""
-    if kernel.has_lengthscale:
-        own = _units_of_lengthscale(kernel, units)
-        loc = _lengthscale_location(own, per_column=kernel.raw_lengthscale.shape[-1] > 1)
-        registry.add(kernel, "raw_lengthscale", log_normal(loc, LENGTHSCALE_PRIOR[1]))
-    register_remaining_priors(kernel, registry)
+def _period_prior(parameter: KernelParameter) -> Prior:
+    units, size = parameter.units, getattr(parameter.module, f"raw_{parameter.name}").shape[-1]
+    scales = units.column_scales if size == units.num_dims else units.typical_distance
+    return log_normal(PERIOD_PRIOR[0] + scales.log(), PERIOD_PRIOR[1])
+
+
+def _variance_prior(parameter: KernelParameter) -> Prior:
+    loc, scale = parameter.units.variance.log() + VARIANCE_PRIOR[0], VARIANCE_PRIOR[1]
+    if parameter.units.is_derivative_variance:  # log(v ℓ²) = log v + 2 log ℓ, the two independent
+        loc, scale = loc + 2 * _lengthscale_location(parameter.units), math.hypot(scale, 2 * LENGTHSCALE_PRIOR[1])
+    return log_normal(loc, scale)
+
+
+def _slope_variance_prior(parameter: KernelParameter) -> Prior:
+    units = parameter.units
+    loc = VARIANCE_PRIOR[0] + units.variance.log() - _positive(units.mean_squared_norm).log()
+    return log_normal(loc, VARIANCE_PRIOR[1])
+
+
+def _mixture_weight_prior(parameter: KernelParameter) -> Prior:
+    # GPyTorch multiplies the mixtures of the columns: the variance is (Σ weights)^d
+    kernel = parameter.module
+    loc = parameter.units.variance.log() / kernel.raw_mixture_means.shape[-1] - math.log(kernel.num_mixtures)
+    return log_normal(loc, VARIANCE_PRIOR[1])
+
+
+def _mixture_scale_prior(parameter: KernelParameter) -> Prior:
+    # a width σ is the lengthscale 1/(2πσ)
+    loc = -_lengthscale_location(parameter.units, per_column=True) - math.log(2 * math.pi)
+    return log_normal(loc, LENGTHSCALE_PRIOR[1])
+
+
+ROLES = {
+    "lengthscale": Role(_lengthscale_prior, _find_lengthscale_range),
+    "relative_lengthscale": Role(lambda p: _lengthscale_prior(replace(p, units=replace(p.units, X=None)))),
+    "curve_lengthscale": Role(_curve_lengthscale_prior, _find_curve_lengthscale_range),
+    "period": Role(_period_prior, _find_lengthscale_range),
+    "variance": Role(_variance_prior, _find_variance_range),
+    "slope_variance": Role(_slope_variance_prior, _find_slope_variance_range),
+    "shape": Role(lambda p: log_normal(*SHAPE_PRIOR)),
+    "offset": Role(lambda p: log_normal(_positive(p.units.mean_squared_norm).log(), DEFAULT_LOG_STD)),
+    "mixture_weight": Role(_mixture_weight_prior),
+    "mixture_scale": Role(_mixture_scale_prior),
+    "mixture_mean": Role(lambda p: log_normal(-PERIOD_PRIOR[0] - p.units.column_scales.log(), PERIOD_PRIOR[1])),
+}
+"""Roles of the parameters of scalar kernels by name. The lengthscale of a periodic kernel is relative: it has no unit.
+All other parameters get a prior around their present value."""
+
+
+def set_parameter(module: Module, name: str, value: Tensor, low: Tensor, high: Tensor) -> dict[int, tuple]:
+    """Set the constrained value of `raw_<name>` as close to `value` as its constraint allows, if it is trained.
+
+    Returns its bounds by identity, or nothing if the constraint is tighter.
+    """
+    raw, constraint = getattr(module, f"raw_{name}"), module.constraint_for_parameter_name(f"raw_{name}")
+    if not raw.requires_grad:
+        return {}
+    lower, upper = (end.to("cpu", torch.float64) for end in constraint)
+    size = torch.where(torch.isfinite(lower), lower, upper).abs()
+    margin = 1e-3 * torch.where(torch.isfinite(upper - lower), upper - lower, size)
+    value = torch.clamp(value, lower + margin, upper - margin)
+    with torch.no_grad():
+        raw.copy_(constraint.inverse_transform(value.to(raw)).expand_as(raw))
+    return {id(raw): (low, high)} if bool((low < upper).all() and (high > lower).all()) else {}
+
+
+def _initialize_matrix(module: OutputMatrix | IndexKernel, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
+    with torch.no_grad():
+        if isinstance(module, FullMatrix):
+            return _initialize_cholesky(module, covariance)
+        return _initialize_loadings(module, covariance)
+
+
+def _loading_names(module: FreeMatrix | IndexKernel) -> tuple[str, str]:
+    return ("loadings", "diagonal") if isinstance(module, FreeMatrix) else ("covar_factor", "var")
+
+
+def _initialize_loadings(module: FreeMatrix | IndexKernel, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
+    """Set W Wᵀ + diag(v) ≈ covariance, with W the leading principal components of the correlations.
+
+    Correlations rather than covariances keep outputs in small units; W gets `LOADINGS_FRACTION` of their variance.
+    """
+    name, diagonal = _loading_names(module)
+    loadings, variances = getattr(module, name), covariance.diagonal()
+    deviations, rank = variances.sqrt(), loadings.shape[-1]
+    values, vectors = torch.linalg.eigh(covariance / torch.outer(deviations, deviations))
+    values, vectors = values.flip(0)[:rank], vectors.flip(1)[:, :rank]
+    # a column of zeros has no gradient and would stay zero
+    scales = (LOADINGS_FRACTION * values.clamp_min(MIN_RELATIVE_VARIANCE)).sqrt()
+    found = vectors * scales * _signs_of_largest(vectors)
+    if loadings.requires_grad:
+        loadings.copy_((deviations.unsqueeze(-1) * found).to(loadings).expand_as(loadings))
+    rest = variances * (1 - found.square().sum(-1)).clamp_min(MIN_RELATIVE_VARIANCE)
+    return set_parameter(module, diagonal, rest, *(end * variances for end in RELATIVE_VARIANCE_BOUNDS))
+
+
+def _initialize_cholesky(module: FullMatrix, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
+    """Set L Lᵀ = covariance with correlations shrunk by `LOADINGS_FRACTION`, since estimates may be singular."""
+    if not (module.log_scale.requires_grad and module.lower.requires_grad):
+        return {}
+    variances = covariance.diagonal()
+    shrunk = LOADINGS_FRACTION * covariance + (1 - LOADINGS_FRACTION) * torch.diag(variances)
+    set_chol(module, torch.linalg.cholesky(shrunk))
+    return {id(module.log_scale): tuple(0.5 * (end * variances).log() for end in RELATIVE_VARIANCE_BOUNDS)}
+
+
+def _signs_of_largest(vectors: Tensor) -> Tensor:
+    """Return signs that make the largest entry of each column positive."""
+    largest = vectors.abs().argmax(0, keepdim=True)
+    return torch.where(vectors.gather(0, largest) < 0, -1.0, 1.0)
+
+
+def _register_matrix_priors(module: OutputMatrix | IndexKernel, units: Units, registry: PriorRegistry) -> None:
+    log_variances = 2 * units.deviations.log()
+    if isinstance(module, FullMatrix):
+        prior = CovariancePrior(log_variances + VARIANCE_PRIOR[0], VARIANCE_PRIOR[1], LKJ_CONCENTRATION)
+        registry.add_covariance(module, prior)
+    elif isinstance(module, (FreeMatrix, IndexKernel)):
+        loadings, diagonal = _loading_names(module)
+        registry.add(module, loadings, normal(0.0, units.deviations.unsqueeze(-1)))
+        registry.add(module, f"raw_{diagonal}", log_normal(log_variances + DIAGONAL_PRIOR[0], DIAGONAL_PRIOR[1]))
+    register_remaining_priors(module, registry)
 
 
 def register_remaining_priors(module: Module, registry: PriorRegistry, unit: Tensor | float = 1.0) -> None:
@@ -586,23 +516,6 @@ def _constraint_bounds(constraint: Interval | None) -> tuple[float, float]:
     if constraint is None:
         return -math.inf, math.inf
     return constraint.lower_bound.min().item(), constraint.upper_bound.max().item()
-
-
-def _units_of_lengthscale(kernel: Kernel, units: Units) -> Units:
-    """Return units with as many columns as the kernel has lengthscales, if the data do not define them."""
-    count = kernel.ard_num_dims
-    return units if count is None or count == units.num_dims else Units(count, units.deviations)
-
-
-def _lengthscale_location(units: Units, per_column: bool = False) -> Tensor:
-    """Return √2 + ½ log d + log s, with the scale of each column (d,) or their root mean square."""
-    scales = units.column_scales if per_column else units.column_scales.square().mean().sqrt()
-    return LENGTHSCALE_PRIOR[0] + math.log(units.num_dims) / 2 + scales.log()
-
-
-def _typical_distance(units: Units) -> Tensor:
-    """Return the typical distance between rows: the root of the summed squares of the column scales."""
-    return units.column_scales.square().sum().sqrt()
 
 
 def _positive(value: Tensor) -> Tensor:

@@ -44,11 +44,32 @@ class Point:
     gradient: np.ndarray
 
 
-class ObjectiveEvaluator:
-    """The objective divided by `scale` as a function of the vector; stores the best point and counts failures."""
+class TorchObjective:
+    """A differentiable scalar, computed from the parameters of a module at every call, as a function of their vector."""
 
-    def __init__(self, vector: ParameterVector, objective: Callable[[], Tensor], scale: float = 1.0):
-        self.vector, self.objective, self.scale = vector, objective, scale
+    def __init__(self, vector: ParameterVector, objective: Callable[[], Tensor]):
+        self.vector, self.objective = vector, objective
+
+    def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the objective and its gradient at x."""
+        self.vector.set(x)
+        self.vector.clear_gradient()
+        with torch.enable_grad():
+            value = self.objective()
+        if bool(torch.isfinite(value.detach()).all()):
+            if not value.requires_grad:
+                raise OptionError(
+                    f"The objective does not depend on the parameters {', '.join(self.vector.names)}. Compute it from them at every call, without torch.no_grad."
+                )
+            value.backward()
+        return float(value.detach()), self.vector.gradient()
+
+
+class ObjectiveEvaluator:
+    """A density divided by `scale` as a function of the vector; stores the best point and counts failures."""
+
+    def __init__(self, vector: ParameterVector, density: Density, scale: float = 1.0):
+        self.vector, self.density, self.scale = vector, density, scale
         self.evaluations = self.failures = 0
         self.best: Point | None = None
         self.last_failure: BaseException | str | None = None
@@ -56,33 +77,18 @@ class ObjectiveEvaluator:
     def evaluate(self, x: np.ndarray) -> Point | None:
         """Return the objective and its gradient at x, or None if the evaluation fails."""
         self.evaluations += 1
-        self.vector.set(x)
-        self.vector.clear_gradient()
         try:
-            point = self._compute(np.array(x, dtype=np.float64))
+            value, gradient = self.density(x)
         except FAILURES as error:
             self.failures, self.last_failure = self.failures + 1, error
             return None
-        if not (np.isfinite(point.value) and np.isfinite(point.gradient).all()):
+        if not (np.isfinite(value) and np.isfinite(gradient).all()):
             self.failures, self.last_failure = self.failures + 1, "the objective or its gradient is not finite"
             return None
+        point = Point(np.array(x, dtype=np.float64), value, gradient / self.scale)
         if self.best is None or point.value > self.best.value:
             self.best = point
         return point
-
-    def _compute(self, x: np.ndarray) -> Point:
-        with torch.enable_grad():
-            value = self.objective()
-        if bool(torch.isfinite(value.detach()).all()):
-            self._check_dependence(value)
-            value.backward()
-        return Point(x, float(value.detach()), self.vector.gradient() / self.scale)
-
-    def _check_dependence(self, value: Tensor) -> None:
-        if not value.requires_grad:
-            raise OptionError(
-                f"The objective does not depend on the parameters {', '.join(self.vector.names)}. Compute it from them at every call, without torch.no_grad."
-            )
 
     def slope(self, point: Point) -> float:
         """Return the largest entry of the gradient that does not push against a bound."""
@@ -196,23 +202,12 @@ class Mode(NamedTuple):
     converged: bool
 
 
-class _LogDensityEvaluator(ObjectiveEvaluator):
-    """Evaluator of a density that returns its own gradient."""
-
-    def __init__(self, vector: ParameterVector, density: Density):
-        super().__init__(vector, lambda: None)
-        self.density = density
-
-    def _compute(self, x: np.ndarray) -> Point:
-        return Point(x, *self.density(x))
-
-
 def find_mode(vector: ParameterVector, density: Density, initial_points: Sequence[np.ndarray], max_iter: int) -> Mode:
     """Maximize a density from the best of several initial points u (k,).
 
     Raises `FactorizationError` if the density cannot be evaluated at any of them.
     """
-    evaluator = _LogDensityEvaluator(vector, density)
+    evaluator = ObjectiveEvaluator(vector, density)
     points = [point for u in initial_points if (point := evaluator.evaluate(u)) is not None]
     if not points:
         raise FactorizationError(

@@ -4,13 +4,16 @@ In well-scaled variables u (`ParameterVector`: logarithms of positive parameters
 
     log π(u) = log p(Y | θ(u)) + log p(θ(u)) + log |dθ / du|.
 
-Samplers use only its value and gradient. If all priors are proper, ∫ π(u) du = p(Y).
+Samplers use only its value and gradient. If all priors are proper, ∫ π(u) du = p(Y). Training maximizes the same sum without
+log |dθ / du|. `LogDensity` computes both, by closed-form gradients in NumPy where the model has them and they are faster,
+otherwise by automatic differentiation through the modules.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 
 import numpy as np
@@ -27,16 +30,93 @@ from ovkgp.inference.training.free_parameters import (
     find_used_variables,
     freeze_unused_parameters,
 )
-from ovkgp.inference.training.initialization import parameter_scales
+from ovkgp.inference.training.initialization import Initialization, initialize, load_raw_state, raw_state
 from ovkgp.inference.training.lbfgs import FAILURES, Mode, compute_hessian, find_mode
-from ovkgp.inference.training.log_prior import RawLogPrior
-from ovkgp.inference.training.numpy_density import NumpyDensity, make_numpy_density
+from ovkgp.inference.training.log_prior import LogPrior
+from ovkgp.inference.training.numpy_density import make_numpy_density
 from ovkgp.inference.training.numpy_values import NoAnalyticForm
 from ovkgp.inference.training.prior_sites import trained_sites
 
 PRIORS = ("default", "given")
 BACKENDS = ("auto", "torch")
+MAX_TRAINING_ENTRIES = 2000
+"""Maximum number of observed entries of a training with NumPy; for more, modules are as fast and use several threads."""
 NO_DENSITY = -np.inf, np.zeros(1)  # value and gradient where the density cannot be evaluated
+
+
+class LogDensity:
+    """log p(Y | θ(u)) + log p(θ(u)) of a model as a function of u, plus log |dθ / du| with `jacobian`; with its gradient.
+
+    `evidence` computes log p(Y) at the present hyperparameters; `data` are the data or statistics from which it does. A parameter
+    without a prior has a flat density in its constrained value. Evaluations raise an error of `FAILURES` or return a value that
+    is not finite if the evidence cannot be computed.
+    """
+
+    def __init__(
+        self,
+        gp,
+        evidence: Callable[[], Tensor],
+        data,
+        vector: ParameterVector,
+        *,
+        jacobian: bool,
+        backend: str = "auto",
+    ):
+        self.gp, self.evidence, self.vector, self.jacobian = gp, evidence, vector, jacobian
+        self.prior, self.numpy_density = LogPrior(gp, jacobian), None
+        with_prior = _parameters_with_prior(gp) if jacobian else set()
+        self._flat = [id(entry.parameter) not in with_prior for entry in vector.entries]
+        is_small = jacobian or data.num_observed <= MAX_TRAINING_ENTRIES
+        # a subclass may define another evidence
+        if backend == "auto" and is_small and vars(type(gp)).get("has_gaussian_evidence", False):
+            # training also allows priors that are not a density of the parameters
+            with suppress(NoAnalyticForm) if jacobian else suppress(NoAnalyticForm, OptionError):
+                self.numpy_density = make_numpy_density(gp, data, vector, jacobian)
+
+    @property
+    def backend(self) -> str:
+        """The backend in use, "numpy" or "torch"."""
+        return "torch" if self.numpy_density is None else "numpy"
+
+    def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the value and its gradient (k,) at u (k,)."""
+        if self.numpy_density is None:
+            return self._evaluate_torch(u)
+        try:
+            value, gradient = self.numpy_density(u)
+        except np.linalg.LinAlgError:
+            return self._evaluate_torch(u)  # which adds jitter to a nearly singular matrix
+        if self.numpy_density.priors is not None or not np.isfinite(value):
+            return value, gradient
+        self.vector.set(u)
+        prior, by_prior = self.add_prior(0.0)
+        return value + prior, gradient + by_prior
+
+    def _evaluate_torch(self, u: np.ndarray) -> tuple[float, np.ndarray]:
+        self.vector.set(u)
+        if not self.vector.is_finite():
+            return NO_DENSITY
+        with torch.enable_grad():
+            value = self.evidence()
+        return self.add_prior(value) if torch.isfinite(value) else NO_DENSITY
+
+    def add_prior(self, value: Tensor | float) -> tuple[float, np.ndarray]:
+        """Add the log prior to a value at the present hyperparameters; return the sum and its gradient (k,)."""
+        self.vector.clear_gradient()
+        try:
+            with torch.enable_grad():
+                value = value + self.prior()
+        except ValueError as error:  # torch's distributions reject values outside their support
+            if "support" not in str(error):
+                raise
+            return NO_DENSITY
+        if torch.is_tensor(value) and value.requires_grad:
+            value.backward()
+        total, gradient = float(torch.as_tensor(value).detach()), self.vector.gradient()
+        if not self.jacobian:
+            return total, gradient
+        slopes, by_slopes = self.vector.log_slopes(self._flat)
+        return total + slopes, gradient + by_slopes
 
 
 class LogPosterior:
@@ -110,7 +190,8 @@ class LogPosterior:
         if priors == "default":
             self.gp.register_priors(scales)
             _freeze_parameters_without_prior(self.gp)
-        self.vector = ParameterVector(self.gp, scales=parameter_scales(self.gp, scales))
+        initialization = initialize(self.gp, scales)
+        self.vector = ParameterVector(self.gp, scales=initialization.scales)
         if len(self.vector) == 0:
             raise OptionError(
                 "The model has no parameter to infer: all are fixed, or the evidence does not depend on them. Statistics hold "
@@ -119,22 +200,13 @@ class LogPosterior:
         self.vector.keep(find_used_variables(self.vector, self.evidence, lambda: named_values(self.gp)))
         self.loadings = TriangularLoadings(self.gp, self.vector)
         self.log_num_modes = self.loadings.num_sign_flips * math.log(2)
-        self.prior = RawLogPrior(self.gp)
-        with_prior = _parameters_with_prior(self.gp)
-        self._flat = [id(entry.parameter) not in with_prior for entry in self.vector.entries]
-        self._initial_points = self._find_initial_points(data)
+        self._initial_points = self._find_initial_points(initialization, data)
         self._varying = self._find_varying_names()
         self.evaluations = self.failures = 0
-        self._numpy_density = self._make_numpy_density(X if from_statistics else data) if backend == "auto" else None
-        self.backend = "torch" if self._numpy_density is None else "numpy"
-
-    def _make_numpy_density(self, data: Observations | Statistics | OutputStatistics) -> NumpyDensity | None:
-        if not vars(type(self.gp)).get("has_gaussian_evidence", False):  # a subclass may define another evidence
-            return None
-        try:
-            return make_numpy_density(self.gp, data, self.vector)
-        except NoAnalyticForm:
-            return None
+        self.density = LogDensity(
+            self.gp, self.evidence, X if from_statistics else data, self.vector, jacobian=True, backend=backend
+        )
+        self.backend = self.density.backend
 
     def __len__(self) -> int:
         return len(self.vector)
@@ -150,11 +222,24 @@ class LogPosterior:
     def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         """Return log π(u) and its gradient (k,); −∞ and zeros if it cannot be evaluated."""
         self.evaluations += 1
-        density, gradient = self._evaluate(self._check(u))
-        if not (np.isfinite(density) and np.isfinite(gradient).all()):
-            self.failures += 1
-            return -np.inf, np.zeros(len(self))
-        return density, gradient
+        u = self._check(u)
+        try:
+            return self._add_loadings(*self.density(u), u)
+        except FAILURES:
+            return self._reject()
+
+    def add_prior(self, value: Tensor | float, u: np.ndarray) -> tuple[float, np.ndarray]:
+        """Add the log density of u (k,) under the priors to a value at these hyperparameters; return sum and gradient (k,)."""
+        return self._add_loadings(*self.density.add_prior(value), u)
+
+    def _add_loadings(self, value: float, gradient: np.ndarray, u: np.ndarray) -> tuple[float, np.ndarray]:
+        term, by_term = self.loadings(u)
+        value, gradient = value + term, gradient + by_term
+        return (value, gradient) if np.isfinite(value) and np.isfinite(gradient).all() else self._reject()
+
+    def _reject(self) -> tuple[float, np.ndarray]:
+        self.failures += 1
+        return -np.inf, np.zeros(len(self))
 
     def _check(self, u: np.ndarray) -> np.ndarray:
         u = np.asarray(u, dtype=np.float64)
@@ -163,51 +248,6 @@ class LogPosterior:
                 f"u has shape {u.shape}, expected ({len(self)},). `initial_point()` returns such a vector."
             )
         return u
-
-    def _evaluate(self, u: np.ndarray) -> tuple[float, np.ndarray]:
-        if self._numpy_density is None:
-            return self._evaluate_torch(u)
-        try:
-            density, gradient = self._numpy_density(u)
-        except np.linalg.LinAlgError:
-            return self._evaluate_torch(u)  # which adds jitter to a nearly singular matrix
-        if not np.isfinite(density):
-            return density, gradient
-        if self._numpy_density.priors is None:
-            self.set(u)
-            prior, by_prior = self.add_prior(0.0, u)
-            return density + prior, gradient + by_prior
-        loadings, by_loadings = self.loadings(u)
-        return density + loadings, gradient + by_loadings
-
-    def _evaluate_torch(self, u: np.ndarray) -> tuple[float, np.ndarray]:
-        self.set(u)
-        if not self.vector.is_finite():
-            return NO_DENSITY
-        try:
-            with torch.enable_grad():
-                value = self.evidence()
-            return self.add_prior(value, u) if torch.isfinite(value) else NO_DENSITY
-        except FAILURES:
-            return NO_DENSITY
-
-    def add_prior(self, value: Tensor | float, u: np.ndarray) -> tuple[float, np.ndarray]:
-        """Add the log density of u (k,) under the priors to a value at these hyperparameters; return sum and gradient
-        (k,)."""
-        self.vector.clear_gradient()
-        try:
-            with torch.enable_grad():
-                value = value + self.prior()
-        except ValueError as error:  # torch's distributions reject values outside their support
-            if "support" not in str(error):
-                raise
-            return NO_DENSITY
-        if torch.is_tensor(value) and value.requires_grad:
-            value.backward()
-        slopes, by_slopes = self.vector.log_slopes(self._flat)
-        loadings, by_loadings = self.loadings(u)
-        total = float(torch.as_tensor(value).detach()) + slopes + loadings
-        return total, self.vector.gradient() + by_slopes + by_loadings
 
     def potential(self, u: Tensor) -> Tensor:
         """Return −log π(u) for a tensor u (k,), differentiable once, as Pyro's samplers need it."""
@@ -237,19 +277,15 @@ class LogPosterior:
         self.set(u)
         return {name: value.cpu().numpy() for name, value in self.vector.state().items()}
 
-    def _find_initial_points(self, data: Observations | None) -> list[np.ndarray]:
+    def _find_initial_points(self, initialization: Initialization, data: Observations | None) -> list[np.ndarray]:
         """Return the present variables and, if there are data, those that the data suggest."""
-        here = self.vector.get()
-        if data is None:
-            return [here]
-        kept = {name: parameter.detach().clone() for name, parameter in self.gp.named_parameters()}
-        self.gp.initialize(data.X, data.Y)
-        self.loadings.rotate()
-        there = self.vector.get()
-        with torch.no_grad():  # also those that are not trained
-            for name, parameter in self.gp.named_parameters():
-                parameter.copy_(kept[name])
-        return [here, there]
+        here, points = raw_state(self.gp), [self.vector.get()]
+        for state in [] if data is None else initialization.values:
+            load_raw_state(self.gp, state)
+            self.loadings.rotate()
+            points.append(self.vector.get())
+        load_raw_state(self.gp, here)
+        return points
 
     def _find_varying_names(self) -> frozenset[str]:
         """Return the names of the hyperparameters that depend on u; fixed ones are not part of the posterior."""

@@ -1,14 +1,15 @@
-"""Log density of hyperparameters under their priors, with torch and with NumPy.
+"""Log density of hyperparameters under their priors, with torch (`LogPrior`) and with NumPy (`make_prior_terms`).
 
-Training adds Σ log p(θ) of constrained values (`log_prior`) to the evidence, as GPyTorch does. Samplers use the density of the
-raw parameters, Σ log p(θ) + log |dθ / d raw| (`RawLogPrior`).
-A log-normal prior of a variance exp(2s) is, as a density of the trained s, log N(2s | loc, scale) + log 2.
+A prior is a density p(θ) of a constrained value. Training maximizes Σ log p(θ), as GPyTorch does. Samplers need the density
+of the raw parameters, Σ log p(θ) + log |dθ / d raw| (`jacobian`): a log-normal prior of a variance exp(2s) is, as a density of
+the trained s, log N(2s | loc, scale) + log 2.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,28 +28,20 @@ LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
 Term = Callable[[], Tensor]
 
 
-def log_prior(module: torch.nn.Module) -> Tensor:
-    """Return Σ log p(θ) of constrained values over all priors on a module and inside it, each once; 0 if none."""
-    total = torch.zeros((), dtype=torch.float64)
-    for site in prior_sites(module):  # visits a shared module once, where `named_priors` counts it twice
-        value = site.read(site.module)
-        move_prior(site.prior, value.device)
-        total = total.to(value.device) + site.prior.log_prob(value).sum()
-    return total
+class LogPrior:
+    """Σ log p(θ) of the priors on a module and inside it, to be called many times; 0 if there are none.
 
-
-class RawLogPrior:
-    """Σ log p(θ) + log |dθ / d raw| of a module's priors, to be called many times; differentiable twice.
-
-    Each prior must be on a one-to-one function of one raw parameter, or be a `CovariancePrior`; otherwise `OptionError`
-    is raised. Parameters that are not trained or have no prior add nothing. Complexity: O(number of parameters) per
-    call.
+    With `jacobian` it is the density of the raw parameters, Σ log p(θ) + log |dθ / d raw|, differentiable twice. Each prior on a
+    trained parameter must then be on a one-to-one function of one raw parameter, or be a `CovariancePrior`; otherwise
+    `OptionError` is raised. Parameters without a prior add nothing. Complexity: O(number of parameters) per call.
     """
 
-    def __init__(self, module: torch.nn.Module):
-        self.sites = trained_sites(module)
+    def __init__(self, module: torch.nn.Module, jacobian: bool = False):
+        if not jacobian:
+            self._terms = [partial(_value_density, site) for site in prior_sites(module)]
+            return
         positive, linear, self._terms = [], [], []
-        for site in self.sites:
+        for site in trained_sites(module):
             if _is_linear(site):
                 linear.append(site)
             elif _is_positive(site):
@@ -67,6 +60,13 @@ class RawLogPrior:
             density = term()
             total = total.to(density.device) + density
         return total
+
+
+def _value_density(site: PriorSite) -> Tensor:
+    """Return log p(θ) of a constrained value."""
+    value = site.read(site.module)
+    move_prior(site.prior, value.device)
+    return site.prior.log_prob(value).sum()
 
 
 def _is_linear(site: PriorSite) -> bool:
@@ -144,9 +144,7 @@ def _covariance_density(site: PriorSite) -> Tensor:
 def _constrained_density(site: PriorSite) -> Tensor:
     """Return the density of a constrained value whose slope is known."""
     parameter, constraint = site.constrained_parameter
-    value, kind = site.read(site.module), _transform_name(site)
-    move_prior(site.prior, value.device)
-    density = site.prior.log_prob(value).sum()
+    density, kind = _value_density(site), _transform_name(site)
     if kind == "softplus":
         return density + logsigmoid(parameter).sum()
     if kind == "sigmoid":
@@ -181,45 +179,41 @@ def _transform_name(site: PriorSite) -> str:
 
 
 class NormalPriorTerms:
-    """Σ log N(c x | loc, scale) + log c over entries of θ, with x = θ or, for a log-normal prior, x = log θ.
+    """Σ log N(x | loc, scale) over entries of θ, with x = θ, x = log θ or x = 2θ; minus x if the density is that of e^x.
 
-    All arguments are (m,): positions of the entries in θ, location and scale, whether the prior is log-normal, and c
-    (2 if θ is half the logarithm of a variance with a log-normal prior, else 1).
+    All arguments are (m,): positions of the entries in θ, location and scale, whether x = log θ, the factor c of x = cθ otherwise,
+    and whether the prior is a density of e^x.
     """
 
-    def __init__(self, indices: np.ndarray, loc: np.ndarray, scale: np.ndarray, is_log: np.ndarray, factor: np.ndarray):
+    def __init__(self, indices: np.ndarray, loc: np.ndarray, scale: np.ndarray, is_log, factor, is_of_exponential):
         self.indices, self.loc, self.scale, self.factor = indices, loc, scale, factor
         self.is_log, self.any_log = is_log, bool(is_log.any())
-        self.constant = float(np.log(factor / scale).sum()) - len(indices) * LOG_ROOT_2_PI
+        self.shift = is_of_exponential.astype(np.float64)
+        log_factors = np.where(is_of_exponential, 0.0, np.log(factor))
+        self.constant = float((log_factors - np.log(scale)).sum()) - len(indices) * LOG_ROOT_2_PI
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
-        value, total = theta[self.indices], self.constant
+        value = theta[self.indices]
         x, slope = value * self.factor, self.factor
         if self.any_log:
             logs = np.log(np.where(self.is_log, value, 1.0))
             x, slope = np.where(self.is_log, logs, x), np.where(self.is_log, 1 / value, slope)
-            total -= float(logs.sum())
         scores = (x - self.loc) / self.scale
-        by_value = -scores / self.scale * slope
-        if self.any_log:
-            by_value -= np.where(self.is_log, slope, 0.0)
-        np.add.at(out, self.indices, by_value)
-        return total - 0.5 * float(scores @ scores)
+        np.add.at(out, self.indices, -(scores / self.scale + self.shift) * slope)
+        return self.constant - float(self.shift @ x) - 0.5 * float(scores @ scores)
 
 
 class CovariancePriorTerms:
-    """Log density of a covariance L Lᵀ under a `CovariancePrior`, as a density of log L_ii and the entries below."""
+    """Log density of a covariance L Lᵀ under a `CovariancePrior`; with `jacobian`, of log L_ii and the entries below."""
 
-    def __init__(self, prior: CovariancePrior, factor: CholeskyOutputs):
+    def __init__(self, prior: CovariancePrior, factor: CholeskyOutputs, jacobian: bool):
         p, self.factor = factor.num_outputs, factor
         self.loc, self.scale = (np.broadcast_to(v.cpu().numpy(), (p,)) for v in (prior.loc, prior.scale))
-        rows = np.arange(p)
-        # the coefficients of log s_i² and of log L_ii: those of the density and those of the Jacobian
-        self.on_diagonal = 2 * (prior.concentration.item() - 1) + p + 1 - rows
-        self.on_variances = -rows / 2 - self.on_diagonal / 2
-        at_one = prior.log_prob(torch.eye(p, dtype=torch.float64)) + prior.log_jacobian(
-            torch.eye(p, dtype=torch.float64)
-        )
+        rows, eye = np.arange(p), torch.eye(p, dtype=torch.float64)
+        # the coefficients of log s_i² and of log L_ii
+        self.on_diagonal = 2 * (prior.concentration.item() - 1) + (p + 1 - rows if jacobian else np.zeros(p))
+        self.on_variances = (-rows / 2 if jacobian else -1.0) - self.on_diagonal / 2
+        at_one = prior.raw_log_prob(eye) if jacobian else prior.log_prob(eye)
         self.constant = at_one.item() + 0.5 * float(np.square(self.loc / self.scale).sum())
 
     def __call__(self, theta: np.ndarray, out: np.ndarray) -> float:
@@ -236,25 +230,30 @@ class CovariancePriorTerms:
         )
 
 
-def make_prior_terms(module: torch.nn.Module, vector: NumpyVector) -> list:
-    """Return the NumPy terms of all priors on trained parameters of a module.
+def make_prior_terms(module: torch.nn.Module, vector: NumpyVector, jacobian: bool = True) -> list:
+    """Return the NumPy terms of all priors on trained parameters of a module, as for `LogPrior`.
 
     Raises `NoAnalyticForm` if a prior is neither normal, log-normal nor uniform, or not on a parameter's value.
     """
     sites = trained_sites(module)
+    fixed = [] if jacobian else [site for site in prior_sites(module) if not site.parameters]
     terms = [
-        CovariancePriorTerms(site.prior, _cholesky_node(site.module, vector)) for site in sites if site.is_covariance
+        CovariancePriorTerms(site.prior, _cholesky_node(site.module, vector), jacobian)
+        for site in sites
+        if site.is_covariance
     ]
     uniform = [site for site in sites if type(site.prior) is UniformPrior]
-    normal = [_normal_arguments(site, vector) for site in sites if not site.is_covariance and site not in uniform]
+    rest = [site for site in sites if not site.is_covariance and site not in uniform]
     terms += [ConstantTerm(_uniform_log_density(site)) for site in uniform]
-    if normal:
-        terms.append(NormalPriorTerms(*(np.concatenate(column) for column in zip(*normal, strict=True))))
+    terms += [ConstantTerm(float(_value_density(site).detach())) for site in fixed]
+    if rest:
+        arguments = [_normal_arguments(site, vector, jacobian) for site in rest]
+        terms.append(NormalPriorTerms(*(np.concatenate(column) for column in zip(*arguments, strict=True))))
     return terms
 
 
 class ConstantTerm:
-    """The log density of uniform priors."""
+    """The log density of uniform priors, and of priors on values that are not trained."""
 
     def __init__(self, value: float):
         self.value = value
@@ -276,17 +275,18 @@ def _cholesky_node(part: torch.nn.Module, vector: NumpyVector) -> CholeskyOutput
     return CholeskyOutputs(vector.reference(part.log_scale, None), vector.reference(part.lower, None))
 
 
-def _normal_arguments(site: PriorSite, vector: NumpyVector) -> tuple[np.ndarray, ...]:
+def _normal_arguments(site: PriorSite, vector: NumpyVector, jacobian: bool) -> tuple[np.ndarray, ...]:
     """Return the arguments of `NormalPriorTerms` for one prior."""
     prior, (parameter,) = site.prior, site.parameters.values()
     if type(prior) not in (LogNormalPrior, NormalPrior) or getattr(prior, "_transform", None) is not None:
         raise NoAnalyticForm(f"the prior {site.name}")
     (entry,) = (entry for entry in vector.vector.entries if entry.parameter is parameter)
-    is_log = type(prior) is LogNormalPrior
-    is_variance = is_log and site.read is get_variances
+    is_log_normal = type(prior) is LogNormalPrior
+    is_variance = is_log_normal and site.read is get_variances
     if not is_variance and site.constrained_parameter is None:
         raise NoAnalyticForm(f"the prior {site.name}, of a function of {entry.name}")
-    shape = parameter.shape
+    shape, size = parameter.shape, parameter.numel()
     loc, scale = (v.detach().double().expand(shape).reshape(-1).cpu().numpy() for v in (prior.loc, prior.scale))
-    indices, size = np.arange(entry.span.start, entry.span.stop), parameter.numel()
-    return indices, loc, scale, np.full(size, is_log and not is_variance), np.full(size, 2.0 if is_variance else 1.0)
+    indices, is_log = np.arange(entry.span.start, entry.span.stop), is_log_normal and not is_variance
+    numbers = is_log, 2.0 if is_variance else 1.0, is_log or (is_variance and not jacobian)
+    return indices, loc, scale, *(np.full(size, number) for number in numbers)

@@ -18,18 +18,19 @@ from tqdm import tqdm
 
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FactorizationError, FitWarning, OptionError
+from ovkgp.files import check_writable
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.mean_noise import MEANS, PolynomialMean
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import Bounds, ParameterVector
 from ovkgp.inference.training.checkpoints import (
     Progress,
-    check_writable,
     problem_signature,
     read_progress,
     write_progress,
 )
-from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator, Point
+from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator, Point, TorchObjective
+from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.inference.training.prior_sites import output_prior
 from ovkgp.kernels import IndependentKernel
 
@@ -46,6 +47,22 @@ def maximize(
     *,
     bounds: Mapping[int | str, Bounds] | None = None,
     scales: Mapping[str, float | Tensor] | None = None,
+    **options,
+) -> FitReport:
+    """Train `module` in place to the largest value of `objective`, a differentiable scalar computed at every call.
+
+    `bounds` and `scales` are as for `ParameterVector`, and `options` as for `maximize_density`.
+    """
+    vector = ParameterVector(module, bounds, scales)
+    if len(vector) == 0:
+        with torch.no_grad():
+            return FitReport(float(objective()), True, "there was nothing to train", evaluations=1, gradient_norm=0.0)
+    return maximize_density(TorchObjective(vector, objective), **options)
+
+
+def maximize_density(
+    density: TorchObjective | LogDensity,
+    *,
     max_iter: int = 200,
     tolerance: float = 1e-6,
     restarts: int = 1,
@@ -56,26 +73,21 @@ def maximize(
     signature: str = "",
     scale: float = 1.0,
 ) -> FitReport:
-    """Train `module` in place to the largest value of `objective`, a differentiable scalar computed at every call.
+    """Move the parameters of `density.vector` to the largest value of `density`, which maps x to a value and its gradient.
 
-    `bounds` and `scales` are as for `ParameterVector`; `max_iter` is per restart. `tolerance` is on the change of
-    objective / `scale` (the number of observations) over five iterations, and on its gradient. The first of the
-    `restarts` begins at the best of `initial_states` (raw parameters by name, possibly partial; None is the present
-    state, also the default), the others at random perturbations of it. Progress is written to the file `checkpoint` and
-    resumed from it if it exists; a checkpoint with another `signature` is rejected.
+    `max_iter` is per restart. `tolerance` is on the change of density / `scale` (the number of observations) over five
+    iterations, and on its gradient. The first of the `restarts` begins at the best of `initial_states` (raw parameters by
+    name, possibly partial; None is the present state, also the default), the others at random perturbations of it. Progress
+    is written to the file `checkpoint` and resumed from it if it exists; a checkpoint with another `signature` is rejected.
 
-    Raises `FactorizationError` if the objective cannot be evaluated at any initial state, and `InputError` if the
+    Raises `FactorizationError` if the density cannot be evaluated at any initial state, and `InputError` if the
     checkpoint cannot be written, is damaged, or belongs to another problem. Complexity: one or two gradients per
     iteration.
     """
     if not (tolerance > 0 and scale > 0):
         raise OptionError(f"tolerance and scale must be positive, got {tolerance} and {scale}.")
-    vector = ParameterVector(module, bounds, scales)
-    if len(vector) == 0:
-        with torch.no_grad():
-            return FitReport(float(objective()), True, "there was nothing to train", evaluations=1, gradient_norm=0.0)
     training = _Training(
-        ObjectiveEvaluator(vector, objective, scale),
+        ObjectiveEvaluator(density.vector, density, scale),
         check_integer("max_iter", max_iter),
         tolerance,
         check_integer("restarts", restarts),
@@ -121,7 +133,7 @@ class _Training:
             self.vector.load(self.progress.best or self.initial)
         report = self.report()
         if self.interrupted or (trained and not report.converged):
-            warnings.warn(f"Training {report.message}.", FitWarning, stacklevel=4)
+            warnings.warn(f"Training {report.message}.", FitWarning, stacklevel=5)
         return report
 
     def begin(self, initial_states: Sequence[Mapping[str, Tensor] | None]) -> None:
@@ -287,7 +299,7 @@ def train_independently(gp, data: Observations, **options) -> None:
         alone = _output_gp(gp, a)
         part = data.output(a)
         try:
-            alone.fit(part.X, part.Y, part.noise, **options)
+            alone.fit(part.X, part.Y, part.noise, training_rows=None, **options)
         except FactorizationError as error:
             values = error.hyperparameters or {}
             names = {name: f"noise_{a}" if name == "noise" else f"{a}.{name}" for name in values}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import PolynomialMean
@@ -40,19 +40,18 @@ from ovkgp.inference.training.numpy_values import (
     make_output_node,
     mean_references,
 )
-from ovkgp.kernels import DecomposableKernel, IndependentKernel, is_operator_valued, num_outputs
+from ovkgp.kernels import DecomposableKernel, IndependentKernel, find_record, is_operator_valued, num_outputs
 
 MAX_STORED_DIFFERENCES = 10_000_000
 """Maximum number of stored squared differences (80 MB); for more, torch's overhead is negligible."""
-MIN_DISTANCE = 1e-150  # replaces a distance of zero that divides zero
 EXACT_STRATEGIES = ("kronecker", "dense", "independent")  # strategies that use the exact kernel
 
 
 class NumpyDensity:
-    """log π(u) and its gradient; if `priors` is None, neither priors nor log |dθ/du| are added."""
+    """log π(u) and its gradient; log |dθ/du| is added only with `jacobian`, and if `priors` is None, neither of the two."""
 
-    def __init__(self, vector: NumpyVector, evidence, priors: list | None):
-        self.vector, self.evidence, self.priors = vector, evidence, priors
+    def __init__(self, vector: NumpyVector, evidence, priors: list | None, jacobian: bool = True):
+        self.vector, self.evidence, self.priors, self.jacobian = vector, evidence, priors, jacobian
 
     def __call__(self, u: np.ndarray) -> tuple[float, np.ndarray]:
         """Return the density and its gradient (k,), NaN if θ is not finite.
@@ -67,11 +66,15 @@ class NumpyDensity:
             value = self.evidence(theta, out)
             if self.priors is None:
                 return value, self.vector.kept(out * slope)
-            value += sum(prior(theta, out) for prior in self.priors) + log_slope
-            return float(value), self.vector.kept(out * slope + by_slope)
+            value += sum(prior(theta, out) for prior in self.priors)
+            if not self.jacobian:
+                return float(value), self.vector.kept(out * slope)
+            return float(value + log_slope), self.vector.kept(out * slope + by_slope)
 
 
-def make_numpy_density(gp, data: Observations | Statistics | OutputStatistics, vector: ParameterVector) -> NumpyDensity:
+def make_numpy_density(
+    gp, data: Observations | Statistics | OutputStatistics, vector: ParameterVector, jacobian: bool = True
+) -> NumpyDensity:
     """Return the NumPy density of an `OperatorValuedGP`; raise `NoAnalyticForm` if a part has no NumPy node.
 
     Complexity: O(n²d) time and memory once, then that of the evidence and its gradient; see `numpy_evidence`.
@@ -82,9 +85,9 @@ def make_numpy_density(gp, data: Observations | Statistics | OutputStatistics, v
     from_statistics = isinstance(data, (Statistics, OutputStatistics))
     evidence = _evidence_from_statistics(gp, data, values) if from_statistics else _evidence_from_data(gp, data, values)
     try:
-        return NumpyDensity(values, evidence, make_prior_terms(gp, values))
+        return NumpyDensity(values, evidence, make_prior_terms(gp, values, jacobian), jacobian)
     except NoAnalyticForm:
-        return NumpyDensity(values, evidence, None)
+        return NumpyDensity(values, evidence, None, jacobian)
 
 
 def _evidence_from_data(gp, data: Observations, vector: NumpyVector):
@@ -184,10 +187,10 @@ def make_separable_nodes(kernel: Kernel, X: np.ndarray, vector: NumpyVector) -> 
 
 
 def make_kernel_node(kernel: Kernel, X: np.ndarray, vector: NumpyVector, is_called: bool = True):
-    """Return the node of a scalar kernel (RBF, Matérn, rational quadratic; scaled or summed) at the rows of X (n, d).
+    """Return the node of a scalar kernel whose record has a profile, scaled or summed, at the rows of X (n, d).
 
     `is_called` says whether the kernel selects its `active_dims` itself; GPyTorch's ScaleKernel does it for its base
-    kernel. Raises `NoAnalyticForm` for other kernels, including subclasses. Complexity: O(n²d) once, then O(n²), or
+    kernel. Raises `NoAnalyticForm` for other kernels. Complexity: O(n²d) once, then O(n²), or
     O(n²d) with ARD.
     """
     if len(kernel.batch_shape):
@@ -200,55 +203,38 @@ def make_kernel_node(kernel: Kernel, X: np.ndarray, vector: NumpyVector, is_call
         return ScaledNode(scale, make_kernel_node(kernel.base_kernel, X, vector, is_called=False))
     if kind is AdditiveKernel:
         return Sum([make_kernel_node(part, X, vector) for part in kernel.kernels])
-    if kind not in (RBFKernel, MaternKernel, RQKernel) or (kind is MaternKernel and kernel.nu not in MATERN_PROFILES):
+    record = find_record(kernel)
+    if record is None or record.profile is None:
         raise NoAnalyticForm(f"the kernel {kind.__name__}")
-    lengthscale = vector.reference(kernel.raw_lengthscale, kernel.raw_lengthscale_constraint)
-    if kind is RQKernel:
-        return RationalQuadratic(X, lengthscale, vector.reference(kernel.raw_alpha, kernel.raw_alpha_constraint))
-    return Stationary(_rbf if kind is RBFKernel else MATERN_PROFILES[kernel.nu], X, lengthscale)
+    parameters = {name.removeprefix("raw_"): parameter for name, parameter in kernel.named_parameters()}
+    if parameters.keys() != record.roles.keys():
+        raise NoAnalyticForm(f"a parameter of {kind.__name__} without a role")
+    references = {
+        name: vector.reference(parameter, kernel.constraint_for_parameter_name(f"raw_{name}"))
+        for name, parameter in parameters.items()
+    }
+    return Radial(record.profile, kernel, X, references)
 
 
-def _rbf(r2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    K = np.exp(-0.5 * r2)
-    return K, -0.5 * K
+class Radial:
+    """κ(s), s = Σ_i (x_i − z_i)²/ℓ_i², at the columns X (n, d), from the profile of the kernel and its parameters."""
 
-
-def _matern12(r2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    r = np.sqrt(r2)
-    K = np.exp(-r)
-    return K, -0.5 * K / np.maximum(r, MIN_DISTANCE)
-
-
-def _matern32(r2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    a = np.sqrt(3 * r2)
-    decay = np.exp(-a)
-    return (1 + a) * decay, -1.5 * decay
-
-
-def _matern52(r2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    a = np.sqrt(5 * r2)
-    decay = np.exp(-a)
-    grown = (1 + a) * decay
-    return grown + (5 / 3) * r2 * decay, (-5 / 6) * grown
-
-
-MATERN_PROFILES = {0.5: _matern12, 1.5: _matern32, 2.5: _matern52}
-
-
-class Stationary:
-    """k(r²) at the columns X (n, d), with lengthscale (1, 1) or one per column (1, d); profile: r² ↦ k and dk/dr²."""
-
-    def __init__(self, profile: Callable, X: np.ndarray, lengthscale: Reference):
-        self.profile, self.lengthscale = profile, lengthscale
-        self.squares = _squared_differences(X, separate=lengthscale.shape[-1] > 1)
+    def __init__(self, profile: Callable, kernel: Kernel, X: np.ndarray, references: dict[str, Reference]):
+        self.profile, self.kernel, self.others = profile, kernel, dict(references)
+        self.lengthscale = self.others.pop("lengthscale")
+        self.squares = _squared_differences(X, separate=self.lengthscale.shape[-1] > 1)
 
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
         ell = self.lengthscale.value(theta).ravel()
-        r2 = self._scaled(ell)
-        K, slope = self.profile(r2)
+        others = {name: reference.number(theta) for name, reference in self.others.items()}
+        K, first, _, by_parameter = self.profile(np, self._scaled(ell), self.kernel, **others)
+        slope = first()
 
         def backward(G: np.ndarray, out: np.ndarray) -> None:
-            self._add_lengthscale(out, ell, G * slope)
+            by_inverse = self.squares.reshape(len(ell), -1) @ (G * slope).ravel()
+            self.lengthscale.add(out, -2 * by_inverse / ell**3)
+            for name, reference in self.others.items():
+                reference.add(out, np.vdot(G, by_parameter[name]()))
 
         return K, backward
 
@@ -259,31 +245,6 @@ class Stationary:
             if len(ell) == 1
             else (ell**-2 @ self.squares.reshape(len(ell), -1)).reshape(n, n)
         )
-
-    def _add_lengthscale(self, out: np.ndarray, ell: np.ndarray, weights: np.ndarray) -> None:
-        by_inverse = self.squares.reshape(len(ell), -1) @ weights.ravel()
-        self.lengthscale.add(out, -2 * by_inverse / ell**3)
-
-
-class RationalQuadratic(Stationary):
-    """(1 + r²/2α)^{−α}; see `Stationary`."""
-
-    def __init__(self, X: np.ndarray, lengthscale: Reference, alpha: Reference):
-        super().__init__(None, X, lengthscale)
-        self.alpha = alpha
-
-    def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
-        ell, alpha = self.lengthscale.value(theta).ravel(), self.alpha.number(theta)
-        part = self._scaled(ell) / (2 * alpha)
-        logs = np.log1p(part)
-        K = np.exp(-alpha * logs)
-
-        def backward(G: np.ndarray, out: np.ndarray) -> None:
-            weighted = G * K
-            self._add_lengthscale(out, ell, -0.5 * weighted / (1 + part))
-            self.alpha.add(out, np.vdot(weighted, part / (1 + part) - logs))
-
-        return K, backward
 
 
 class Sum:

@@ -82,8 +82,7 @@ class _Stream:
 
 
 class VariationalBound:
-    """The bound of a model (features Φ, with a residual if `InducingPoints`; prior mean m; likelihood) and its data in
-    float64.
+    """The bound of a model (features Φ, with a residual if `InducingPoints`; mean m; likelihood) and its data.
 
     Complexity of a value: O(n M r) for the marginals of a full q and Kronecker rows, O(n M q) for mean field, plus the
     likelihood's complexity per entry; memory for one chunk, gradients included: with several chunks they are computed
@@ -139,7 +138,7 @@ class VariationalBound:
                 found = torch.autograd.grad(part, parameters, allow_unused=True)
                 for gradient, one in zip(gradients, found, strict=True):
                     gradient.add_(0.0 if one is None else one)
-        return _WithGradient.apply(total, gradients, *parameters) - q.divergence
+        return WithGradient.apply(total, gradients, *parameters) - q.divergence
 
     def _trained_parameters(self) -> tuple[Tensor, ...]:
         """Return the parameters of map, mean and likelihood that require a gradient, each once."""
@@ -148,7 +147,7 @@ class VariationalBound:
         return tuple(found.values())
 
 
-class _WithGradient(torch.autograd.Function):
+class WithGradient(torch.autograd.Function):
     """A value with a precomputed gradient."""
 
     @staticmethod

@@ -20,7 +20,6 @@ from ovkgp.inference.algebra.dense import inverse_from_cholesky
 from ovkgp.inference.variational.rows import Basis, DenseRows, Rows
 
 FAMILIES = ("auto", "full", "low_rank", "mean_field")
-FRAME_FIELDS = ("scale", "directions", "index")
 MAX_FULL_WEIGHTS = 1500  # maximum number of weights for which the family "auto" is "full"; beyond, it is "mean_field"
 KRYLOV_DEPTH, KRYLOV_OVERSAMPLING = 3, 5
 """Number of powers, and of vectors beyond the rank, that span the Krylov space in which directions are sought."""
@@ -154,7 +153,9 @@ class WeightGaussian:
         The basis is of the same kind as that of q (any if that is ()); `frame` holds the directions of the block in it,
         if any.
         """
-        rotations = [new.mT @ old for new, old in zip(basis, self.basis or _identities(basis), strict=True)]
+        rotations = [new.mT for new in basis]
+        if self.basis:
+            rotations = [new @ old for new, old in zip(rotations, self.basis, strict=True)]
         mean = _apply(rotations, self.mean)
         precision = _apply([rotation.square() for rotation in rotations], self._diagonal())
         if frame is None:
@@ -169,20 +170,6 @@ class WeightGaussian:
         outside = self.precision.index_fill(0, self.index, 0.0)
         diagonal, factor, core = self.frame.expand(outside, self.chol @ self.chol.mT)
         return (diagonal + ((factor @ core) * factor).sum(1)) / self.frame.scale.square()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors from which `from_tensors` restores q exactly."""
-        own = {name: getattr(self, name) for name in ("mean", "precision", "chol")}
-        basis = {f"basis.{i}": part for i, part in enumerate(self.basis)}
-        frame = {} if self.frame is None else {f"frame.{name}": getattr(self.frame, name) for name in FRAME_FIELDS}
-        return own | basis | frame
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> WeightGaussian:
-        """Restore q from its `tensors`."""
-        basis = tuple(tensors[name] for name in ("basis.0", "basis.1") if name in tensors)
-        frame = Frame(*(tensors[f"frame.{name}"] for name in FRAME_FIELDS)) if "frame.scale" in tensors else None
-        return cls(*(tensors[name] for name in ("mean", "precision", "chol")), basis, frame)
 
 
 def prior_weights(num_weights: int, rank: int, device: torch.device | None = None) -> WeightGaussian:
@@ -208,10 +195,6 @@ def check_family(family: str, rank: int | None) -> None:
         check_integer("rank", 0 if rank is None else rank)
     elif rank is not None:
         raise OptionError(f'rank must be None with family={family!r}, got {rank}. Use family="low_rank".')
-
-
-def _identities(basis: Basis) -> Basis:
-    return tuple(torch.eye(len(part), dtype=part.dtype, device=part.device) for part in basis)
 
 
 def _apply(rotations: list[Tensor], vector: Tensor) -> Tensor:

@@ -1,5 +1,4 @@
-"""A Gaussian process with any likelihood by variational inference: q(w) = N(μ, S) over the weights of f = m + Φ w (+
-residual).
+"""A Gaussian process with any likelihood: variational inference of the weights w of f = m + Φ w (+ residual).
 
 Φ is a feature map (weight space) or given by inducing points. `fit` trains hyperparameters on the evidence lower bound,
 with all rows or in batches, `evidence` is the bound at the best q, and `condition` returns a `Posterior`.
@@ -33,8 +32,8 @@ from ovkgp.inference.posteriors.mixture import condition_on_draws
 from ovkgp.inference.posteriors.posterior import FunctionDraws, KernelProcess, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
-from ovkgp.inference.training.initialization import register_data_priors
-from ovkgp.inference.training.log_prior import log_prior
+from ovkgp.inference.training.initialization import initialize, raw_state, register_data_priors, set_initial_values
+from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.maximize import maximize
 from ovkgp.inference.variational.bound import VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian, check_family, family_rank, prior_weights
@@ -43,9 +42,6 @@ from ovkgp.inference.variational.posterior import VariationalPosterior
 from ovkgp.inference.variational.training import (
     BatchTraining,
     CollapsedBound,
-    latent_bounds,
-    latent_scales,
-    make_initial_states,
 )
 from ovkgp.kernels import num_outputs
 
@@ -290,33 +286,24 @@ class VariationalGP(Module):
         if init != "current" and isinstance(self.features, InducingPoints) and isinstance(self.inducing, int):
             self.features = None  # they belong to other data
         data = self.observe(X, Y, noise, random_state=random_state)
-        options = {"bounds": latent_bounds(self, data), "scales": latent_scales(self, data)}
-        initial_states = make_initial_states(self, data, init)
+        initialization = initialize(self, data)
+        options = {"bounds": initialization.bounds, "scales": initialization.scales}
+        initial_states = [] if init == "current" else [*initialization.values]
+        initial_states += [] if init == "data" else [raw_state(self)]
         if batch_size is None:
-            collapsed = CollapsedBound(self, data, update_basis=True)
+            collapsed, log_prior = CollapsedBound(self, data, update_basis=True), LogPrior(self)
             with self.report_hyperparameters_on_failure():
-                self.fit_report_ = maximize(
-                    self,
-                    lambda: collapsed() + log_prior(self),
-                    initial_states=initial_states,
-                    max_iter=max_iter,
-                    tolerance=tolerance,
-                    scale=data.num_observed,
-                    verbose=verbose,
-                    **options,
-                )
+                options |= {"initial_states": initial_states, "scale": data.num_observed, "verbose": verbose}
+                options |= {"max_iter": max_iter, "tolerance": tolerance}
+                self.fit_report_ = maximize(self, lambda: collapsed() + log_prior(), **options)
             self._fit_q(data)
         else:
             size = check_integer("batch_size", batch_size)
             epochs = max(3, math.ceil(DEFAULT_BATCH_STEPS * size / data.num_rows)) if epochs is None else epochs
             self.load_state_dict(initial_states[0], strict=False)
-            training = BatchTraining(
-                *(self, data, size, epochs, learning_rate, natural_step),
-                callback=callback and partial(self._call_back, callback, data),
-                random_state=random_state,
-                verbose=verbose,
-                **options,
-            )
+            options |= {"callback": callback and partial(self._call_back, callback, data), "verbose": verbose}
+            sizes = size, epochs, learning_rate, natural_step
+            training = BatchTraining(self, data, *sizes, random_state=random_state, **options)
             with self.report_hyperparameters_on_failure():
                 self.fit_report_ = training.run()
             self._store_fitted_data(data)
@@ -325,8 +312,7 @@ class VariationalGP(Module):
         return self
 
     def posterior(self, variance: str = "features", num_landmarks: int = DEFAULT_NUM_LANDMARKS) -> VariationalPosterior:
-        """Return the posterior of the data of `fit`; `variance` and `num_landmarks` (here at most 1000) as for
-        `condition`."""
+        """Return the posterior of the data of `fit`; options as for `condition`, with at most 1000 landmarks."""
         if self._fitted_data is None:
             raise OptionError("The model has no data. Call fit(X, Y) or condition(X, Y).")
         if variance not in VARIANCES:
@@ -334,9 +320,8 @@ class VariationalGP(Module):
         (landmarks, noise, elbo), model = self._fitted_data, self.frozen()
         variance_floor = None
         if variance == "guarded" and not isinstance(self.features, InducingPoints) and self.features.kernel is not None:
-            variance_floor = VarianceFloor(
-                model.kernel, landmarks.X[:num_landmarks], landmarks.observed[:num_landmarks]
-            )
+            chosen = landmarks.X[:num_landmarks], landmarks.observed[:num_landmarks]
+            variance_floor = VarianceFloor(model.kernel, *chosen)
         process = KernelProcess(model.kernel, self.num_outputs)
         parts = model.features, self.q_, model.mean, model.likelihood, noise, landmarks.X.shape[1]
         return VariationalPosterior(process, *parts, variance_floor=variance_floor, elbo=elbo)
@@ -358,12 +343,11 @@ class VariationalGP(Module):
         `values` by qualified name as `gpytorch.Module.initialize` does."""
         if X is None:
             return super().initialize(**values)
-        make_initial_states(self, self.observe(X, Y), "data", kernel)
+        set_initial_values(self, self.observe(X, Y), kernel=kernel)
         return self
 
     def fit_variational_distribution(self, X, Y, noise=None) -> VariationalGP:
-        """Fit q to these data at the current hyperparameters, in place; `posterior` then uses them. Parameters as for
-        `elbo`."""
+        """Fit q to data (as for `elbo`) at the current hyperparameters, in place; `posterior` then uses them."""
         self._fit_q(self.observe(X, Y, noise))
         return self
 

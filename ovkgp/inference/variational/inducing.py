@@ -22,7 +22,7 @@ from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator, stack_features
-from ovkgp.inference.algebra.dense import gram, safe_cholesky
+from ovkgp.inference.algebra.dense import gram_in_form, kronecker_in_form, safe_cholesky
 from ovkgp.inference.model.observations import validate_inputs
 from ovkgp.inference.posteriors.exact import make_prior_features
 from ovkgp.inference.posteriors.posterior import KernelProcess, Process, draw_normal, prior_covariance, spawn_seeds
@@ -46,8 +46,7 @@ class KernelComponent(NamedTuple):
 
 
 class InducingPoints(FeatureMap):
-    """Whitened features of a kernel (shared, not copied) at inducing points Z (m, d), which are trained if `learn` is
-    True.
+    """Whitened features of a kernel (shared, not copied) at inducing points Z (m, d), trained if `learn` is True.
 
     Unlike `Nystrom`, which drops small directions, the weights depend continuously on the hyperparameters, as training
     needs. Complexity: O(m³) and O(n m²) for n rows and each component of a separable kernel; m and n are multiplied by
@@ -82,11 +81,9 @@ class InducingPoints(FeatureMap):
     def forward(self, X: Tensor) -> LinearOperator:
         """Compute Φ(X), of size (n·p) × r, for X (n, d)."""
         X = self._check_inputs(X)
-        return (
-            self._stack_features(self._make_components(X))
-            if self.is_separable
-            else self.features_of(self._kernel_process(), X)
-        )
+        if self.is_separable:
+            return self._stack_features(self._make_components(X))
+        return self.features_of(KernelProcess(self.kernel, self.num_outputs), X)
 
     def features_of(self, process: Process, X: Tensor) -> LinearOperator:
         """Compute the features (m·q) × r of a process correlated with that of a kernel that is not separable."""
@@ -95,21 +92,18 @@ class InducingPoints(FeatureMap):
 
     def residual(self, X: Tensor, form: str, process: Process | None = None) -> Tensor:
         """Compute K(x, x) − Φ(x) Φ(x)ᵀ as "diag" (n, p), "output" (n, p, p) or "full" (n·p, n·p)."""
-        X = self._check_inputs(X)
-        if self.is_separable and process is None:
-            return self._sum_residuals(self._make_components(X), X, form)
-        process = self._kernel_process() if process is None else process
-        return self._process_residual(process, self.features_of(process, X), X, form)
+        return self.with_residual(X, form, process)[1]
 
-    def with_residual(self, X: Tensor, form: str) -> tuple[LinearOperator, Tensor]:
+    def with_residual(self, X: Tensor, form: str, process: Process | None = None) -> tuple[LinearOperator, Tensor]:
         """Compute Φ(X) and the residual from one evaluation of the kernel."""
         X = self._check_inputs(X)
-        if self.is_separable:
+        if self.is_separable and process is None:
             parts = self._make_components(X)
-            return self._stack_features(parts), self._sum_residuals(parts, X, form)
-        process = self._kernel_process()
+            first, *rest = (_separable_residual(part, X, form) for part in parts)
+            return self._stack_features(parts), sum(rest, first)
+        process = KernelProcess(self.kernel, self.num_outputs) if process is None else process
         features = self.features_of(process, X)
-        return features, self._process_residual(process, features, X, form)
+        return features, _residual_covariance(process.prior(X, form), to_dense(features), process.num_outputs, form)
 
     def auxiliary_parameters(self) -> list[Tensor]:
         """Return the inducing points, which are no hyperparameters."""
@@ -121,20 +115,9 @@ class InducingPoints(FeatureMap):
             raise InputError(f"X has {X.shape[-1]} columns, expected {self.points.shape[-1]} as the inducing points.")
         return X
 
-    def _kernel_process(self) -> KernelProcess:
-        return KernelProcess(self.kernel, self.num_outputs)
-
     def _stack_features(self, parts: list[KernelComponent]) -> LinearOperator:
-        return stack_features(
-            *(FeatureOperator(part.scores, part.factor, num_outputs=self.num_outputs) for part in parts)
-        )
-
-    def _process_residual(self, process: Process, features: LinearOperator, X: Tensor, form: str) -> Tensor:
-        return _residual_covariance(process.prior(X, form), to_dense(features), process.num_outputs, form)
-
-    def _sum_residuals(self, parts: list[KernelComponent], X: Tensor, form: str) -> Tensor:
-        first, *rest = (_separable_residual(part, X, form) for part in parts)
-        return sum(rest, first)
+        p = self.num_outputs
+        return stack_features(*(FeatureOperator(part.scores, part.factor, num_outputs=p) for part in parts))
 
     def _make_components(self, X: Tensor) -> list[KernelComponent]:
         return [KernelComponent(k, B, A, self._scores(k, k(X, self.points))) for k, B, A in self._latents()]
@@ -142,9 +125,8 @@ class InducingPoints(FeatureMap):
     def _latents(self) -> list[tuple[Kernel, Tensor, Tensor]]:
         """Return (k_c, B_c, Γ_c) of each component."""
         parts = zip(components(self.kernel), self.thin, strict=True)
-        return [
-            (scalar, _root(matrix.to(self.points), thin), matrix.to(self.points)) for (scalar, matrix), thin in parts
-        ]
+        parts = [(scalar, matrix.to(self.points), thin) for (scalar, matrix), thin in parts]
+        return [(scalar, _root(matrix, thin), matrix) for scalar, matrix, thin in parts]
 
     def _scores(self, kernel: Kernel, cross: LinearOperator) -> Tensor:
         """Compute K(X, Z) L⁻ᵀ from K(X, Z)."""
@@ -163,18 +145,13 @@ class InducingPoints(FeatureMap):
         given, the functions are of that process, with the same weights.
         """
         if not self.is_separable:
-            return self._dense_draws(k, random_state, num_frequencies, process)
-        draws = [
-            self._latent_draws(latent, k, seed, num_frequencies)
-            for latent, seed in zip(self._latents(), spawn_seeds(random_state, len(self.thin)), strict=True)
-        ]
+            prior, theta, weights = self._draw(self.kernel, k, random_state, num_frequencies)
+            process = KernelProcess(self.kernel, self.num_outputs) if process is None else process
+            return lambda X, index: process.features(prior, X) @ theta[:, index], weights
+        pairs = zip(self._latents(), spawn_seeds(random_state, len(self.thin)), strict=True)
+        draws = [self._latent_draws(latent, k, seed, num_frequencies) for latent, seed in pairs]
         functions, weights = zip(*draws, strict=True)
         return lambda X, index: sum(function(X, index) for function in functions), torch.cat(weights)
-
-    def _dense_draws(self, k: int, random_state, num_frequencies: int, process: Process | None) -> tuple[Draws, Tensor]:
-        prior, theta, weights = self._draw(self.kernel, k, random_state, num_frequencies)
-        process = self._kernel_process() if process is None else process
-        return lambda X, index: process.features(prior, X) @ theta[:, index], weights
 
     def _latent_draws(
         self, part: tuple[Kernel, Tensor, Tensor], k: int, random_state, num_frequencies: int
@@ -234,11 +211,9 @@ def inducing_points(inducing, X: Tensor, random_state=None) -> Tensor:
 
 
 def _separable_residual(part: KernelComponent, X: Tensor, form: str) -> Tensor:
-    if form == "full":
-        left = _residual_covariance(to_dense(part.scalar(X)), part.scores, 1, form)
-        return torch.kron(left.contiguous(), part.matrix.contiguous())
-    left = _residual_covariance(prior_covariance(part.scalar, X, 1, "diag"), part.scores, 1, "diag")  # (n, 1)
-    return left * part.matrix.diagonal() if form == "diag" else left.unsqueeze(-1) * part.matrix
+    scalar_form = "full" if form == "full" else "diag"
+    prior = prior_covariance(part.scalar, X, 1, scalar_form)
+    return kronecker_in_form(_residual_covariance(prior, part.scores, 1, scalar_form), part.matrix, form)
 
 
 def _nugget(matrix: Tensor) -> Tensor:
@@ -247,13 +222,9 @@ def _nugget(matrix: Tensor) -> Tensor:
 
 def _residual_covariance(prior: Tensor, features: Tensor, num_outputs: int, form: str) -> Tensor:
     """Compute prior − ΦΦᵀ for Φ (n·p, r), with negative rounding errors on the diagonal set to zero."""
-    if form == "full":
-        left = prior - gram(features.mT)
-        return left + torch.diag_embed((-left.diagonal()).clamp_min(0))
-    blocks = features.unflatten(0, (-1, num_outputs))
+    left = prior - gram_in_form(features, form, num_outputs)
     if form == "diag":
-        return (prior - blocks.square().sum(-1)).clamp_min(0)
-    left = prior - blocks @ blocks.mT
+        return left.clamp_min(0)
     return left + torch.diag_embed((-left.diagonal(dim1=-2, dim2=-1)).clamp_min(0))
 
 

@@ -169,11 +169,6 @@ def _precision_times(vectors: Tensor, chunks: Iterable[RowChunk], curvatures: li
     return total
 
 
-def _without_variances(chunk: RowChunk, q: WeightGaussian, form: str) -> tuple[Tensor, Tensor]:
-    mean = chunk.prior + chunk.rows.times(q.mean)
-    return mean, mean.new_zeros(mean.shape if form == "diag" else (*mean.shape, mean.shape[1]))
-
-
 def _positive_part(curvature: Tensor) -> Tensor:
     """Set the negative eigenvalues of W (n, p) or (n, p, p) to zero."""
     if curvature.dim() == 2:
@@ -231,7 +226,11 @@ def compute_slopes(
     value, gradient, diagonal = (q.mean.new_zeros(shape) for shape in ((), q.num_weights, q.num_weights))
     block, curvatures = q.mean.new_zeros(q.rank, q.rank), []
     for chunk in chunks:
-        mean, variance = chunk.marginals(q, form) if with_variances else _without_variances(chunk, q, form)
+        if with_variances:
+            mean, variance = chunk.marginals(q, form)
+        else:
+            mean = chunk.prior + chunk.rows.times(q.mean)
+            variance = mean.new_zeros(mean.shape if form == "diag" else (*mean.shape, mean.shape[1]))
         parts, first, curvature = likelihood.terms(chunk.Y, mean, variance, chunk.noise)
         _check_finite(parts, first, curvature)
         curvature = _positive_part(curvature) if clamped else curvature

@@ -33,6 +33,10 @@ class VariationalPosterior(ProcessPosterior):
     deviations: O(m M² p) for a full q and Φ = φ ⊗ B, O(m M q) for mean field, O(m p r²) for other maps.
     """
 
+    no_residuals = (
+        "Whitened residuals are not supported with a variational posterior. Condition an OperatorValuedGP on X and Y."
+    )
+
     def __init__(
         self,
         process: Process,

@@ -1,5 +1,4 @@
-"""Features of some rows of data and the products that variational inference needs: moments, marginal covariances,
-weighted Grams.
+"""Features of some rows of data, and the products that variational inference needs.
 
 With Φ_i (p, r) the features of row i, S a covariance of the weights and W_i a weight between its outputs,
 
@@ -73,19 +72,14 @@ class KroneckerRows:
         if weight.dim() == 2 and weight.shape[1] <= self.factor.shape[1] * (self.factor.shape[1] + 1) // 2:
             left = torch.stack([_weighted_gram(scalar_features, column) for column in weight.mT])  # (p, M, M)
             return torch.einsum("amn,ab,ac->mbnc", left, self.factor, self.factor).flatten(2).flatten(0, 1)
-        weight = self._between_columns(weight)  # (n, q, q)
-        q = weight.shape[-1]
-        blocks = [
-            [_weighted_gram(scalar_features, weight[:, b, c]) if b <= c else None for c in range(q)] for b in range(q)
-        ]
-        whole = [torch.stack([blocks[min(b, c)][max(b, c)] for c in range(q)], -1) for b in range(q)]  # (M, M, q)
-        return torch.stack(whole, 1).flatten(2).flatten(0, 1)
-
-    def _between_columns(self, weight: Tensor) -> Tensor:
-        """Compute Bᵀ W_i B (n, q, q)."""
         if weight.dim() == 2:
-            return torch.einsum("np,pb,pc->nbc", weight, self.factor, self.factor)
-        return self.factor.mT @ weight @ self.factor
+            weight = torch.einsum("np,pb,pc->nbc", weight, self.factor, self.factor)  # Bᵀ W_i B (n, q, q)
+        else:
+            weight = self.factor.mT @ weight @ self.factor
+        q = weight.shape[-1]
+        blocks = {(b, c): _weighted_gram(scalar_features, weight[:, b, c]) for b in range(q) for c in range(b, q)}
+        whole = [torch.stack([blocks[min(b, c), max(b, c)] for c in range(q)], -1) for b in range(q)]  # (M, M, q)
+        return torch.stack(whole, 1).flatten(2).flatten(0, 1)
 
     def diagonal_gram(self, weight: Tensor) -> Tensor:
         """Compute the diagonal (r,) of `gram`."""
@@ -97,18 +91,13 @@ class KroneckerRows:
 
     def quadratic(self, covariance: Tensor, form: str) -> Tensor:
         """Compute Φ_i S Φ_iᵀ for S (r, r): its diagonal (n, p) for "diag", all of it (n, p, p) for "output"."""
-        p = len(self.factor)
-        blocks = self._by_columns(covariance)
+        M, (p, q) = self.scalar_features.shape[1], self.factor.shape
+        blocks = covariance.reshape(M, q, M, q).permute(1, 3, 0, 2).reshape(q * q, M * M)  # between columns of B
         if form == "diag":
             return self._quadratics(self.factor, self.factor, blocks)
         mixed = [self._quadratics(self.factor[[a]].expand(a + 1, -1), self.factor[: a + 1], blocks) for a in range(p)]
         lower = torch.stack([torch.nn.functional.pad(row, (0, p - row.shape[1])) for row in mixed], 1)
         return lower + lower.tril(-1).mT
-
-    def _by_columns(self, covariance: Tensor) -> Tensor:
-        """Reshape S to (q², M²): its blocks between two columns of B."""
-        M, q = self.scalar_features.shape[1], self.factor.shape[1]
-        return covariance.reshape(M, q, M, q).permute(1, 3, 0, 2).reshape(q * q, M * M)
 
     def _quadratics(self, left: Tensor, right: Tensor, blocks: Tensor) -> Tensor:
         """Compute φ_i (l_kᵀ S r_k) φ_iᵀ (n, K) for K pairs of rows l, r (K, q) of B."""

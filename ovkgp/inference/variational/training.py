@@ -1,9 +1,4 @@
-"""Training of a variational model: the collapsed bound max_q ELBO, stochastic training in batches, initial values and
-bounds.
-
-Kernel and mean are initialized from surrogates of the latent values: a real output itself; for a class or a count, the
-likelihood's initial latent value plus the standardized output, since latent functions are of order one.
-"""
+"""Training of a variational model: the collapsed bound max_q ELBO, and stochastic training in batches."""
 
 from __future__ import annotations
 
@@ -21,19 +16,11 @@ from ovkgp.checks import as_seed
 from ovkgp.exceptions import FactorizationError, FitWarning
 from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.model.parameter_vector import Bounds, ParameterVector
-from ovkgp.inference.training.initialization import (
-    RELATIVE_NOISE_BOUNDS,
-    initial_noise,
-    initialize_from_data,
-    kernel_parameter_bounds,
-    kernel_parameter_scales,
-)
+from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.lbfgs import FAILURES
-from ovkgp.inference.training.log_prior import log_prior
+from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.variational.bound import RowChunk, RowChunks, VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian
-from ovkgp.inference.variational.inducing import InducingPoints
 from ovkgp.inference.variational.natural_gradients import (
     MIN_STEP_SIZE,
     Slopes,
@@ -89,8 +76,7 @@ class CollapsedBound:
 
 
 class BatchTraining:
-    """Stochastic training of a model's hyperparameters (by Adam, in the variables of `ParameterVector`) and q, in
-    place.
+    """Stochastic training of hyperparameters (by Adam, in the variables of `ParameterVector`) and q, in place.
 
     The natural step size ρ is 1 / (1 + step) in the first steps, then `natural_step`. `callback` is called after each
     epoch with the mean estimate of the objective. Complexity of a step with b rows: O(b M q) for mean field and Φ = φ ⊗
@@ -106,11 +92,10 @@ class BatchTraining:
         self.natural_step, self.num_batches = natural_step, math.ceil(data.num_rows / self.batch_size)
         self.generator = torch.Generator().manual_seed(as_seed(random_state))
         self.bound = VariationalBound(gp.features, gp.mean, gp.likelihood, data)
-        self.vector = ParameterVector(gp, bounds, scales)
+        self.vector, self.log_prior = ParameterVector(gp, bounds, scales), LogPrior(gp)
         self.variables = torch.tensor(self.vector.get(), requires_grad=True)
-        self.adam = (
-            torch.optim.Adam([self.variables], lr=learning_rate, betas=(0.9, 0.99)) if len(self.vector) else None
-        )
+        options = {"lr": learning_rate, "betas": (0.9, 0.99)}
+        self.adam = torch.optim.Adam([self.variables], **options) if len(self.vector) else None
         self.rate, self.bar = learning_rate, tqdm(disable=not verbose, unit="step", total=epochs * self.num_batches)
         self.step, self.failures, self.objectives, self.history = 0, 0, [], []
         self.basis_step: int | None = None
@@ -199,7 +184,7 @@ class BatchTraining:
 
     def take_adam_step(self, chunk: RowChunk, scale: float) -> None:
         """Take a step of Adam on the estimate of ELBO + log prior, per observed entry."""
-        objective = scale * self.bound.expected(chunk, self.gp.q_) - self.gp.q_.divergence + log_prior(self.gp)
+        objective = scale * self.bound.expected(chunk, self.gp.q_) - self.gp.q_.divergence + self.log_prior()
         if not bool(torch.isfinite(objective.detach())):
             raise FactorizationError("The bound is not finite at the current hyperparameters.")
         self.objectives.append(float(objective.detach()))
@@ -228,75 +213,4 @@ class BatchTraining:
         if chunks.cached is not None:
             q = rotate_to_eigenbasis(self.gp.q_, self.bound, chunks)
             self.gp.q_ = maximize_bound(q, self.bound, chunks, FINAL_STEPS)
-        self.history.append(float(self.bound.value(self.gp.q_) + log_prior(self.gp)))
-
-
-def surrogate_latent_values(gp, data: Observations) -> Tensor:
-    """Compute surrogates (n, p) of the latent values at the data, NaN where missing."""
-    Y, is_real = data.Y, gp.likelihood.is_real.to(data.Y.device)
-    if bool(is_real.all()):
-        return Y
-    center = Y.nanmean(0)
-    std = (Y - center).square().nanmean(0).sqrt()
-    standardized = gp.likelihood.initial_latent(Y) + (Y - center) / torch.where(std > 0, std, 1.0)
-    return torch.where(is_real, Y, standardized)
-
-
-@torch.no_grad()
-def make_initial_states(gp, data: Observations, init: str, kernel: bool = True) -> list[dict[str, Tensor]]:
-    """Return the initial raw parameters: the "current" ones, those from the "data", or both ("auto").
-
-    Those from the data are also set in the model, for the kernel only if `kernel` is True.
-    """
-    current = _state(gp)
-    if init == "current":
-        return [current]
-    values = surrogate_latent_values(gp, data)
-    gp.mean.initialize_from_data(data.X, values)
-    if kernel:
-        initialize_from_data(gp.kernel, data.X, values - gp.mean(data.X))
-    gp.likelihood.start(data.Y)
-    return [_state(gp), current] if init == "auto" else [_state(gp)]
-
-
-def latent_bounds(gp, data: Observations) -> dict[int, Bounds]:
-    """Compute the bounds of parameters, by id, relative to the scales of the data."""
-    values, known = surrogate_latent_values(gp, data), dict(gp.kernel.named_parameters())
-    found = {id(known[name]): bounds for name, bounds in kernel_parameter_bounds(gp.kernel, data.X, values).items()}
-    if gp.noise_model is not None and gp.noise_model.is_trained:
-        variances = 10 * initial_noise(values)
-        variances = variances.mean() if gp.noise_model.kind == "shared" else variances
-        found[id(gp.noise_model.log_scale)] = tuple(
-            0.5 * (math.log(end) + variances.log()) for end in RELATIVE_NOISE_BOUNDS
-        )
-    return found | _scale_bounds(gp, (10 * initial_noise(values)).sqrt())
-
-
-def _scale_bounds(gp, deviations: Tensor) -> dict[int, Bounds]:
-    """Bound the scales of likelihoods like the standard deviation of noise, relative to that of the output."""
-    low, high = (math.sqrt(end) for end in RELATIVE_NOISE_BOUNDS)
-    scales = [one for name, one in gp.likelihood.named_parameters() if name.rpartition(".")[2] == "raw_scale"]
-    extremes = deviations.min(), deviations.max()
-    ends = [(deviations, deviations) if one.numel() == len(deviations) else extremes for one in scales]
-    return {id(one): (low * smallest, high * largest) for one, (smallest, largest) in zip(scales, ends, strict=True)}
-
-
-def latent_scales(gp, data: Observations) -> dict[str, float | Tensor]:
-    """Compute the typical scales of parameters in the units of the data, by name."""
-    values = surrogate_latent_values(gp, data)
-    deviations, input_std = (10 * initial_noise(values)).sqrt(), data.X.std(0, correction=0)
-    input_std = torch.where(input_std > 0, input_std, 1.0)
-    scales = {
-        "mean.constant": deviations,
-        "mean.slopes": deviations / input_std.unsqueeze(-1),
-        "likelihood.noise_model.lower": 0.3 * deviations.unsqueeze(-1),
-    }
-    if isinstance(gp.features, InducingPoints):
-        scales["features.points"] = input_std
-    known = dict(gp.named_parameters())
-    found = {f"kernel.{name}": scale for name, scale in kernel_parameter_scales(gp.kernel, data.X, values).items()}
-    return found | {name: scale for name, scale in scales.items() if name in known}
-
-
-def _state(gp) -> dict[str, Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in gp.named_parameters()}
+        self.history.append(float(self.bound.value(self.gp.q_) + self.log_prior()))

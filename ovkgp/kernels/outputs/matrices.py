@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer, check_probability
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.kernels.batch_index import BatchIndexMixin
 from ovkgp.kernels.outputs.roots import thin_root
-from ovkgp.kernels.protocol import BatchIndexMixin
 
 RANK_CUTOFF = 1e-5
 """Relative size below which an eigenvalue of a fixed output matrix is dropped from its factor (BT-49)."""

@@ -8,17 +8,10 @@ from scipy.stats import binom
 
 from ovkgp import plotting
 from ovkgp.criticism import Coverage
+from ovkgp.estimators.common.numbers import format_number, format_percent
 from ovkgp.estimators.common.summary import pluralize
-from ovkgp.plotting.axes import get_output_names
-from ovkgp.plotting.report.evaluation_data import (
-    IN_SAMPLE_CAVEAT,
-    HeldOutPredictions,
-    Rows,
-    get_class_name,
-    get_target_type,
-)
+from ovkgp.plotting.report.evaluation_data import IN_SAMPLE_CAVEAT, HeldOutPredictions, Rows
 from ovkgp.plotting.report.figures import render_panels
-from ovkgp.plotting.report.numbers import format_number, format_percent
 from ovkgp.plotting.report.sections import Calibration, CoverageAssessment
 
 CONSISTENCY_PROBABILITY = 0.99  # probability of the range of counts that is consistent with the nominal level
@@ -33,7 +26,9 @@ def assess_calibration(estimator, rows: Rows | None, held_out: HeldOutPrediction
     """Assess the calibration of a fitted estimator on given or stored rows, or on predictions of held-out entries."""
     if held_out is not None:
         return _assess_predictions(estimator, held_out)
-    return _BY_TARGET_TYPE[get_target_type(estimator)](estimator, rows)
+    if rows is None or not rows.is_given or estimator.kind not in _BY_KIND:
+        return Calibration(estimator.describe().calibration)
+    return _BY_KIND[estimator.kind](estimator, rows)
 
 
 def _assess_predictions(estimator, held_out: HeldOutPredictions) -> Calibration:
@@ -62,16 +57,15 @@ def _assess_predictions(estimator, held_out: HeldOutPredictions) -> Calibration:
     else:
         note = f"Each entry of {held_out.rows_name} is compared with its predictive distribution."
     note = " ".join(sentence for sentence in (held_out.preface, note, held_out.caveat) if sentence)
-    assessments = assess_outputs(get_output_names(estimator), coverage.held[0], coverage.counts, level)
+    assessments = assess_outputs(estimator.output_labels(), coverage.held[0], coverage.counts, level)
     return Calibration(note, assessments, figures)
 
 
 def get_assessed_level(estimator) -> float:
     """Return the level of the assessed intervals: 90 %, or the widest one if finitely many quantiles were learned."""
-    if getattr(estimator, "coupling", "infinite") == "infinite":
+    if (levels := estimator.learned_levels) is None:
         return INTERVAL_LEVEL
-    nodes = estimator.measure_.nodes
-    widest = round(float(2 * min(0.5 - nodes.min(), nodes.max() - 0.5)), 10)
+    widest = round(float(2 * min(0.5 - levels.min(), levels.max() - 0.5)), 10)
     return widest if widest > 0 else INTERVAL_LEVEL  # quantiles of one side form no interval
 
 
@@ -119,31 +113,9 @@ def _compare_to_level(count: int, total: int, level: float, sides: tuple[str, st
     return f". {sides[int(count > high)]} ({expected}).", False
 
 
-def _explain_missing(estimator, rows: Rows | None) -> Calibration:
-    if get_class_name(estimator) == "InfiniteQuantileRegressor":
-        return Calibration(
-            "predict_interval calibrates its intervals on held-out rows. To assess the quantiles themselves, give rows that were not used for the fit (X=, Y=, or --data)."
-        )
-    if get_class_name(estimator) == "ConstrainedORFF":
-        return Calibration("This estimator predicts no standard deviation, so there is nothing to calibrate.")
-    return Calibration(
-        "Calibration is not assessed because this model has no leave-one-out predictions. Give rows that were not used for the fit (X=, Y=, or --data)."
-    )
-
-
-def _assess_labels(estimator, rows: Rows | None) -> Calibration:
-    if get_class_name(estimator) != "SimplexClassifier":
-        return Calibration(
-            "The scores are margins, not probabilities; the costs set the trade-off between both kinds of errors."
-        )
-    held_out, frequencies = estimator.calibration_, estimator.calibration_.frequencies
-    entropy = -float(np.sum(frequencies * np.log(frequencies)))
-    note = (
-        f"Probabilities were calibrated on {pluralize(held_out.num_rows, 'row')} held out in "
-        f"{pluralize(held_out.num_folds, 'fold')}. Log loss on these rows: {format_number(held_out.log_loss, 3)} "
-        f"({format_number(entropy, 3)} for the class frequencies alone)."
-    )
-    if rows is None or not rows.is_given:
+def _assess_labels(estimator, rows: Rows) -> Calibration:
+    note = estimator.describe().calibration
+    if estimator.has_costs:
         return Calibration(note)
     chosen = estimator.predict_proba(rows.X)[np.arange(len(rows.Y)), np.searchsorted(estimator.classes_, rows.Y)]
     accuracy = float(np.mean(estimator.predict(rows.X) == rows.Y))
@@ -151,19 +123,13 @@ def _assess_labels(estimator, rows: Rows | None) -> Calibration:
     return Calibration(f"{note} Log loss on the given rows: {loss}, accuracy {format_number(100 * accuracy, 3)} %.")
 
 
-def _assess_level_sets(estimator, rows: Rows | None) -> Calibration:
-    if not rows.is_given:
-        return Calibration(
-            "Levels were calibrated with leave-one-out scores. To assess them, give new rows (X=, or --data)."
-        )
+def _assess_level_sets(estimator, rows: Rows) -> Calibration:
     scores, levels = estimator.level_score(rows.X), [level for level in SET_LEVELS if level >= estimator.min_nu]
     assessments = [assess_level_set(int((scores < level).sum()), len(scores), level) for level in levels]
     return Calibration("Fractions of the given rows outside of the level sets.", tuple(assessments))
 
 
-def _assess_tasks(estimator, rows: Rows | None) -> Calibration:
-    if rows is None or not rows.is_given:
-        return _explain_missing(estimator, rows)
+def _assess_tasks(estimator, rows: Rows) -> Calibration:
     mean, std = (np.reshape(part, rows.Y.shape) for part in estimator.predict(rows.X, return_std=True))
     observed = np.isfinite(rows.Y)
     is_covered = np.abs(rows.Y - mean)[observed] <= ndtri((1 + INTERVAL_LEVEL) / 2) * std[observed]
@@ -172,10 +138,4 @@ def _assess_tasks(estimator, rows: Rows | None) -> Calibration:
     return Calibration(f"{note} If these are training rows, {IN_SAMPLE_CAVEAT}", (assessment,))
 
 
-_BY_TARGET_TYPE = {
-    "table": _explain_missing,
-    "target": _explain_missing,
-    "labels": _assess_labels,
-    "none": _assess_level_sets,
-    "tasks": _assess_tasks,
-}
+_BY_KIND = {"labels": _assess_labels, "none": _assess_level_sets, "tasks": _assess_tasks}

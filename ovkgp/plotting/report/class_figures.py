@@ -15,7 +15,6 @@ from ovkgp.plotting.axes import (
     LINE_STYLES,
     MIDTONE_COLOR,
     format_label,
-    get_input_names,
     get_line_style,
 )
 from ovkgp.plotting.report.evaluation_data import Rows
@@ -123,7 +122,7 @@ def _select_three(costs: np.ndarray) -> list[int]:
 def _start_map(estimator, rows: Rows):
     """Return Axes with labels, the inputs (m, 2) of a grid over the rows, and the coordinates of that grid."""
     axes = make_axes()
-    xlabel, ylabel = (format_label(name) for name in get_input_names(estimator))
+    xlabel, ylabel = (format_label(name) for name in estimator.input_labels())
     axes.set(xlabel=xlabel, ylabel=ylabel)
     low, _, high = get_input_range(estimator, rows.inputs)
     margin = MARGIN_FRACTION * (high - low)

@@ -10,29 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from sklearn.utils.validation import check_is_fitted
 
-from ovkgp.criticism import training_data
 from ovkgp.criticism.predictive_distributions import EntryPredictions, predictive
-from ovkgp.estimators.common.validation import as_array, input_table
+from ovkgp.estimators.common.base import check_estimator
+from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, output_names
 from ovkgp.exceptions import InputError
-from ovkgp.inference.tasks.functional_ridge_grid import GridPosterior
 
-TARGET_TYPES = {
-    "GPRegressor": "table",
-    "OVKRidge": "table",
-    "ORFFRidge": "table",
-    "ManifoldRidge": "table",
-    "ONORMA": "table",
-    "ConstrainedORFF": "table",
-    "VectorTaskRegressor": "tasks",
-    "InfiniteQuantileRegressor": "target",
-    "InfiniteCostSensitiveClassifier": "labels",
-    "SimplexClassifier": "labels",
-    "InfiniteOneClassSVM": "none",
-}
-"""Type of Y by class: a "table" (n, p), "tasks" (n, T, p), one "target" (n,), "labels" (n,), or "none"."""
-FITTED_ATTRIBUTES = ("function_", "posterior_", "calibration_", "coef_")  # every fitted estimator has one of these
 IN_SAMPLE_CAVEAT = "the assessment is too optimistic. Use held-out rows."
 
 
@@ -78,54 +61,35 @@ class HeldOutPredictions:
         return np.where(total > 0, 1 - error / np.where(total > 0, total, 1.0), np.nan)
 
 
-def get_class_name(estimator) -> str:
-    """Return the name of the estimator's class, or of the class in `TARGET_TYPES` that it extends."""
-    for kind in type(estimator).__mro__:
-        if kind.__name__ in TARGET_TYPES and kind.__module__.startswith("ovkgp."):
-            return kind.__name__
-    raise InputError(
-        f"estimator must be one of {', '.join(TARGET_TYPES)}, got {type(estimator).__name__}. Pass the estimator itself, not a pipeline or search that contains it."
-    )
-
-
-def get_target_type(estimator) -> str:
-    """Return the type of the outputs of a fitted estimator, see `TARGET_TYPES`."""
-    kind = TARGET_TYPES[get_class_name(estimator)]
-    check_is_fitted(estimator, FITTED_ATTRIBUTES, all_or_any=any)
-    return kind
-
-
 def format_output_name(estimator, name: str) -> str:
     """Format an output as the first words of a sentence: "Output 'u'", or "Output 2" if it has no name."""
-    return f"Output '{name}'" if getattr(estimator, "_has_names", True) else name.capitalize()
+    return f"Output '{name}'" if name in estimator.output_names_ else name.capitalize()
 
 
 def collect_rows(estimator, X=None, Y=None) -> Rows | None:
     """Check the given rows, or return the stored ones; None if there are none."""
-    kind = get_target_type(estimator)
+    check_estimator(estimator)
     if X is None and Y is None:
         return get_training_rows(estimator)
-    if X is None or (Y is None and kind != "none"):
+    if X is None or (Y is None and estimator.kind != "none"):
         raise InputError("X and Y must be given together or not at all. Pass both, in the form used for fit.")
     table = _check_table(lambda: input_table(estimator, _add_column_names(estimator, as_array(X)), reset=False), "X")
-    outputs = None if kind == "none" else _check_outputs(estimator, Y, table, kind)
+    outputs = None if estimator.kind == "none" else _check_outputs(estimator, Y, table)
     return Rows(_add_column_names(estimator, table), outputs, True)
 
 
 def _add_column_names(estimator, X):
     """Add the column names of the fit to an array, if there are any."""
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is None or hasattr(X, "columns") or np.ndim(X) != 2 or np.shape(X)[1] != len(names):
-        return X
-    return pd.DataFrame(np.asarray(X), columns=list(names))
+    is_array = output_names(X) is None and np.ndim(X) == 2 and np.shape(X)[1] == estimator.n_features_in_
+    return as_inputs(estimator, X) if is_array else X
 
 
-def _check_outputs(estimator, Y, X: np.ndarray, kind: str) -> np.ndarray:
-    if kind == "labels":
+def _check_outputs(estimator, Y, X: np.ndarray) -> np.ndarray:
+    if estimator.kind == "labels":
         return _check_labels(estimator, Y, len(X))
-    if kind == "tasks" and np.ndim(as_array(Y)) == 3:
+    if estimator.kind == "tasks" and np.ndim(as_array(Y)) == 3:
         Y = np.asarray(as_array(Y)).reshape(len(Y), -1)
-    if kind == "target":
+    if estimator.kind == "target":
         Y = np.asarray(as_array(Y), dtype=np.float64).reshape(len(Y), -1)
         if Y.shape != (len(X), 1):
             raise InputError(f"Y has shape {Y.shape}, expected ({len(X)},) (one number per row of X).")
@@ -159,42 +123,8 @@ def _check_table(read, name: str):
 
 def get_training_rows(estimator) -> Rows | None:
     """Return the training rows that a fitted estimator stores; None if it stores none."""
-    found = _TRAINING_ROWS[get_target_type(estimator)](estimator)
+    found = estimator.training_data()
     return None if found is None else Rows(_add_column_names(estimator, found[0]), found[1], False)
-
-
-def _get_labeled_rows(estimator):
-    if hasattr(estimator, "ridge_"):  # a regression of coded labels
-        if (found := training_data(estimator.ridge_)) is None:
-            return None
-        return found[0], estimator.classes_[(found[1] @ estimator._targets().T).argmax(1)]
-    positive = (estimator._labels > 0).astype(int)
-    return _unscale(estimator, estimator._rows), estimator.classes_[positive]
-
-
-def _get_points(estimator):
-    return np.repeat(_unscale(estimator, estimator._rows), estimator._row_counts.astype(int), 0), None
-
-
-def _get_task_rows(estimator):
-    posterior = estimator.posterior_
-    if not isinstance(posterior, GridPosterior):  # single pairs (x, θ), some missing
-        return None
-    Y = posterior.data.Y.numpy() + estimator.offset_
-    return posterior.inputs.numpy(), Y.reshape(len(posterior.inputs), -1)
-
-
-def _unscale(estimator, rows: np.ndarray) -> np.ndarray:
-    return rows * estimator.scaling_.input_scale + estimator.scaling_.input_offset
-
-
-_TRAINING_ROWS = {
-    "table": lambda estimator: training_data(estimator) if hasattr(estimator, "posterior_") else None,
-    "tasks": _get_task_rows,
-    "target": training_data,
-    "labels": _get_labeled_rows,
-    "none": _get_points,
-}
 
 
 def predict_held_out(estimator, rows: Rows | None) -> HeldOutPredictions | None:
@@ -202,18 +132,16 @@ def predict_held_out(estimator, rows: Rows | None) -> HeldOutPredictions | None:
 
     Complexity: one prediction of all given rows, or one factorization per draw that predictions average over.
     """
-    if get_target_type(estimator) not in ("table", "target") or get_class_name(estimator) == "ConstrainedORFF":
+    if not estimator.has_predictive:
         return None
-    has_gp = hasattr(getattr(estimator, "gp_", None), "leave_one_out")
-    has_leave_one_out = has_gp and get_training_rows(estimator) is not None
     if rows is None or not rows.is_given:
-        return _predict_leave_one_out(estimator) if has_leave_one_out else None
+        return _predict_leave_one_out(estimator) if estimator.has_leave_one_out else None
     has_observations, is_training = np.isfinite(rows.Y).any(1), find_training_rows(estimator, rows)
     if not has_observations.any():
         return None
     if (has_observations & ~is_training).any():
         return _predict_new(estimator, rows, is_training)
-    if has_leave_one_out:
+    if estimator.has_leave_one_out:
         which = "The given rows" if has_observations.all() else "The given rows with observations"
         return _predict_leave_one_out(estimator, f"{which} are the training rows.")
     return _predict_given(estimator, rows, f"The given rows are the training rows: {IN_SAMPLE_CAVEAT}")

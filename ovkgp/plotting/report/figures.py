@@ -15,15 +15,14 @@ from PIL import Image
 
 from ovkgp import plotting
 from ovkgp.estimators.common.named_kernels import FIELDS
+from ovkgp.estimators.common.numbers import quote_names
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.plotting.axes import GUIDE_COLOR, LINE_COLOR, get_input_names, get_output_names
+from ovkgp.plotting.axes import GUIDE_COLOR, LINE_COLOR
 from ovkgp.plotting.fields import BACKGROUND_LABELS, FIELD_SCALARS
 from ovkgp.plotting.relevance import compute_relevance
 from ovkgp.plotting.report import class_figures
-from ovkgp.plotting.report.descriptions import get_structure
-from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, column_stds, get_class_name, get_target_type
+from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, column_stds
 from ovkgp.plotting.report.fit_warnings import compute_input_sensitivity
-from ovkgp.plotting.report.numbers import quote_names
 from ovkgp.plotting.report.sections import ReportFigure
 
 FILE_DPI, PAGE_DPI = 110, 80  # pixels per inch of the file, and CSS pixels per inch on the page
@@ -58,7 +57,7 @@ def render_plot(plot: Callable, alt: str, caption: str) -> ReportFigure:
 
 def render_panels(plot, estimator, rows: tuple, alt: str, caption: str, **options) -> ReportFigure:
     """Render a plot with one panel per output, of at most nine outputs."""
-    num_outputs = len(get_output_names(estimator))
+    num_outputs = len(estimator.output_labels())
     if num_outputs > MAX_PANELS:
         options["output"] = range(MAX_PANELS)
         caption = f"{caption} The first {MAX_PANELS} of {num_outputs} outputs."
@@ -77,7 +76,8 @@ def encode_extra_figures(pairs: Iterable) -> tuple[ReportFigure, ...]:
 
 def make_trace_figures(estimator) -> tuple[ReportFigure, ...]:
     """Make the traces of hyperparameters that were sampled by NUTS."""
-    if not hasattr(estimator, "draws_") or estimator.draws_["posterior"].attrs["method"] != "nuts":
+    draws = estimator.hyperparameter_draws
+    if draws is None or draws["posterior"].attrs["method"] != "nuts":
         return ()
     alt = "Traces of the draws of each hyperparameter, one line per chain, beside their densities."
     caption = "If the chains have mixed, their traces look like noise around one level and their densities agree."
@@ -89,30 +89,24 @@ def make_fit_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions 
 
     Complexity: predictions on grids of a few thousand points, and once more the cost of `held_out`.
     """
-    if not has_input_range(estimator, rows):
+    if rows is None and estimator.input_range() is None:
         return ()
-    return tuple(_BY_TARGET_TYPE[get_target_type(estimator)](estimator, rows, held_out))
-
-
-def has_input_range(estimator, rows: Rows | None) -> bool:
-    """Whether the range of the inputs is known, from rows or from the scaling of the model."""
-    scaling = getattr(estimator, "scaling_", None)
-    is_scaled = scaling is not None and bool(scaling.input_offset.any() or (scaling.input_scale != 1).any())
-    return rows is not None or is_scaled
+    return tuple(_BY_KIND[estimator.kind](estimator, rows, held_out))
 
 
 def make_regression_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
     """Make the figures of a regressor with a table of outputs."""
-    if hasattr(estimator, "posterior_"):
+    structure = estimator.describe().structure
+    if estimator.has_posterior:
         is_planar = (estimator.n_features_in_, estimator.n_outputs_) == (2, 2)
         if is_planar:
-            yield from _make_field_figures(estimator, rows)
-        if not (is_planar and getattr(estimator, "kernel_", None) in FIELDS):
+            yield from _make_field_figures(estimator, rows, FIELD_SCALARS.get(structure, ()))
+        if not (is_planar and structure in FIELDS):
             yield _make_prediction_figure(estimator, rows)
     elif rows is not None:
         yield _make_observed_figure(estimator, rows)
     yield from _make_held_out_figures(estimator, held_out)
-    if get_structure(estimator) not in UNCORRELATED_STRUCTURES and hasattr(estimator, "gp_"):
+    if structure not in UNCORRELATED_STRUCTURES and estimator.has_posterior:
         yield render_plot(
             partial(plotting.plot_output_correlations, estimator),
             "A heat map of the correlations between the outputs.",
@@ -121,15 +115,15 @@ def make_regression_figures(estimator, rows: Rows | None, held_out: HeldOutPredi
     yield from _make_relevance_figures(estimator)
 
 
-def _make_field_figures(estimator, rows: Rows | None) -> ReportFigures:
+def _make_field_figures(estimator, rows: Rows | None, scalars: tuple[str, ...]) -> ReportFigures:
     data = _get_plot_data(rows)
-    field = f"the field {quote_names(get_output_names(estimator))} over {quote_names(get_input_names(estimator))}"
+    field = f"the field {quote_names(estimator.output_labels())} over {quote_names(estimator.input_labels())}"
     yield render_plot(
         partial(plotting.plot_field, estimator, *data),
         f"Arrows of the predicted mean of {field}, with its standard deviation as background, and the observations.",
         f"Predicted mean of {field}. Arrows fade and the background darkens as the standard deviation grows.",
     )
-    for scalar in FIELD_SCALARS.get(getattr(estimator, "kernel_", None), ()):
+    for scalar in scalars:
         name = BACKGROUND_LABELS[scalar]
         yield render_plot(
             partial(plotting.plot_field, estimator, *data, background=scalar),
@@ -140,7 +134,7 @@ def _make_field_figures(estimator, rows: Rows | None) -> ReportFigures:
 
 def _make_prediction_figure(estimator, rows: Rows | None) -> ReportFigure:
     along = find_most_relevant_input(estimator, rows)
-    name, outputs = get_input_names(estimator)[along], quote_names(get_output_names(estimator)[:MAX_PANELS])
+    name, outputs = estimator.input_labels()[along], quote_names(estimator.output_labels()[:MAX_PANELS])
     caption = "Predicted mean (line), 90 % interval of new observations (band) and data (dots)."
     return render_panels(
         plotting.plot_prediction,
@@ -154,8 +148,8 @@ def _make_prediction_figure(estimator, rows: Rows | None) -> ReportFigure:
 
 def _make_quantile_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
     along = find_most_relevant_input(estimator, rows)
-    name = get_input_names(estimator)[along]
-    levels = {} if estimator.coupling == "infinite" else {"levels": estimator.function_.tasks.levels.tolist()}
+    name = estimator.input_labels()[along]
+    levels = {} if estimator.learned_levels is None else {"levels": estimator.learned_levels}
     yield render_plot(
         partial(plotting.plot_quantiles, estimator, *_get_plot_data(rows), along=along, **levels),
         f"Quantile curves along '{name}' as a fan chart, with the observations as dots.",
@@ -239,24 +233,23 @@ def _get_plot_data(rows: Rows | None) -> tuple:
 def _make_classifier_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
     if rows is None:
         return
-    is_cost_sensitive = get_class_name(estimator) == "InfiniteCostSensitiveClassifier"
     where = "the given rows" if rows.is_given else "the training rows, which is too optimistic"
     if estimator.n_features_in_ == 2:
-        draw = class_figures.draw_cost_map if is_cost_sensitive else class_figures.draw_class_map
+        draw = class_figures.draw_cost_map if estimator.has_costs else class_figures.draw_class_map
         detail = "at a low, a medium and a high cost of missing the second class"
-        detail = detail if is_cost_sensitive else "with the probability of the predicted class"
+        detail = detail if estimator.has_costs else "with the probability of the predicted class"
         yield render_plot(
             partial(draw, estimator, rows),
             f"A map of the decision boundaries {detail}.",
             f"Decision boundaries, {detail}.",
         )
-    if is_cost_sensitive and len(np.unique(rows.Y)) == 2:
+    if estimator.has_costs and len(np.unique(rows.Y)) == 2:
         yield render_plot(
             partial(class_figures.draw_roc, estimator, rows),
             "True positive rate against false positive rate, for all costs.",
             f"ROC curve on {where}. Each point is a cost: the higher the cost of a miss, the further to the upper right.",
         )
-    if not is_cost_sensitive:
+    if not estimator.has_costs:
         yield render_plot(
             partial(class_figures.draw_confusion, estimator, rows),
             "A table of observed against predicted classes, in numbers of rows.",
@@ -283,7 +276,7 @@ def _make_task_figures(estimator, rows: Rows | None, held_out: HeldOutPrediction
         yield _make_observed_figure(estimator, rows)
 
 
-_BY_TARGET_TYPE = {
+_BY_KIND = {
     "table": make_regression_figures,
     "target": _make_quantile_figures,
     "labels": _make_classifier_figures,

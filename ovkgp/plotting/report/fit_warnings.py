@@ -9,22 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ovkgp.estimators.common.numbers import format_number, format_percent, quote_names
 from ovkgp.estimators.common.scaling import named_structure
 from ovkgp.estimators.common.summary import pluralize
 from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.inference.sampling.diagnostics import MAX_PARETO_K, MAX_RHAT, MIN_ESS_PER_CHAIN
 from ovkgp.inference.training.initialization import RELATIVE_NOISE_BOUNDS
-from ovkgp.plotting.axes import get_input_names, get_output_names
-from ovkgp.plotting.report.descriptions import is_gp
-from ovkgp.plotting.report.evaluation_data import (
-    Rows,
-    format_output_name,
-    get_class_name,
-    get_target_type,
-    get_training_rows,
-)
-from ovkgp.plotting.report.numbers import format_number, format_percent, quote_names
-from ovkgp.plotting.report.parameters import get_point_values
+from ovkgp.plotting.report.evaluation_data import Rows, format_output_name, get_training_rows
 from ovkgp.plotting.report.sections import CoverageAssessment
 from ovkgp.plotting.slices import get_input_range
 
@@ -52,7 +43,7 @@ def miscalibrated_intervals(assessments: tuple[CoverageAssessment, ...]) -> tupl
 
 def unconverged_training(estimator, rows: Rows | None) -> Iterator[str]:
     """Warn if training was interrupted or did not converge."""
-    report = getattr(estimator, "fit_report_", None)
+    report = estimator.fit_report
     if report is None:
         return
     if report.interrupted:
@@ -64,9 +55,9 @@ def unconverged_training(estimator, rows: Rows | None) -> Iterator[str]:
 
 def unreliable_draws(estimator, rows: Rows | None) -> Iterator[str]:
     """Warn if diagnostics of the hyperparameter draws are poor."""
-    if not hasattr(estimator, "draws_"):
+    if (draws := estimator.hyperparameter_draws) is None:
         return
-    group = estimator.draws_["posterior"]
+    group = draws["posterior"]
     attrs, chains = group.attrs, group.sizes["chain"]
     if attrs.get("interrupted"):
         yield "Sampling of the hyperparameters was interrupted; only the draws so far are used."
@@ -94,7 +85,7 @@ def few_observations(estimator, rows: Rows | None) -> Iterator[str]:
         if number < MIN_OBSERVATIONS:
             output = format_output_name(estimator, name)
             yield f"{output} has {pluralize(int(number), 'observation')}; its intervals depend mostly on the prior."
-    if get_target_type(estimator) == "labels" and (stored := get_training_rows(estimator)) is not None:
+    if estimator.kind == "labels" and (stored := get_training_rows(estimator)) is not None:
         for name in estimator.classes_:
             if (number := int((name == stored.Y).sum())) < MIN_OBSERVATIONS:
                 yield f"Class '{name}' has {pluralize(number, 'row')}; its predictions are uncertain."
@@ -102,18 +93,18 @@ def few_observations(estimator, rows: Rows | None) -> Iterator[str]:
 
 def _count_observations(estimator) -> tuple[list[str], np.ndarray]:
     """Return the names of outputs and their numbers of training observations, if known."""
-    if get_target_type(estimator) not in ("table", "target"):
+    if estimator.kind not in ("table", "target"):
         return [], np.array([])
-    if hasattr(estimator, "_num_observed"):
-        return get_output_names(estimator), estimator._num_observed
+    if (known := estimator.describe().num_observed) is not None:
+        return estimator.output_labels(), known
     stored = get_training_rows(estimator)
-    return ([], np.array([])) if stored is None else (get_output_names(estimator), np.isfinite(stored.Y).sum(0))
+    return ([], np.array([])) if stored is None else (estimator.output_labels(), np.isfinite(stored.Y).sum(0))
 
 
 def few_rows(estimator, rows: Rows | None) -> Iterator[str]:
     """Warn of few rows for the number of inputs."""
     d = estimator.n_features_in_
-    if get_target_type(estimator) not in ("table", "target"):
+    if estimator.kind not in ("table", "target"):
         return
     if rows is not None and not rows.is_given and d > 1 and len(rows.X) < 2 * d:
         yield f"{pluralize(len(rows.X), 'row')} for {d} inputs may be too few to identify the relevant inputs."
@@ -124,15 +115,15 @@ def constant_columns(estimator, rows: Rows | None) -> Iterator[str]:
     stored = get_training_rows(estimator)
     if stored is None or len(stored.X) < 2:
         return
-    columns = zip(get_input_names(estimator), stored.inputs.T, strict=True)
+    columns = zip(estimator.input_labels(), stored.inputs.T, strict=True)
     if constant := [name for name, column in columns if np.ptp(column) == 0]:
         subject, verb = (
             ("Input", "is constant and carries") if len(constant) == 1 else ("Inputs", "are constant and carry")
         )
         yield f"{subject} {quote_names(constant)} {verb} no information."
-    if get_target_type(estimator) not in ("table", "target"):
+    if estimator.kind not in ("table", "target"):
         return
-    for name, column in zip(get_output_names(estimator), stored.Y.T, strict=True):
+    for name, column in zip(estimator.output_labels(), stored.Y.T, strict=True):
         observed = column[np.isfinite(column)]
         if len(observed) > 1 and np.ptp(observed) == 0:
             value = format_number(float(observed[0]))
@@ -141,9 +132,9 @@ def constant_columns(estimator, rows: Rows | None) -> Iterator[str]:
 
 def unobserved_outputs(estimator, rows: Rows | None) -> Iterator[str]:
     """Warn of outputs without observed values in the given rows."""
-    if rows is None or not rows.is_given or get_target_type(estimator) not in ("table", "target"):
+    if rows is None or not rows.is_given or estimator.kind not in ("table", "target"):
         return
-    columns = zip(get_output_names(estimator), rows.Y.T, strict=True)
+    columns = zip(estimator.output_labels(), rows.Y.T, strict=True)
     if unobserved := [name for name, column in columns if not np.isfinite(column).any()]:
         pronoun = "it is" if len(unobserved) == 1 else "they are"
         yield f"The given rows have no observed values of {quote_names(unobserved)}, so {pronoun} not assessed."
@@ -158,7 +149,7 @@ def extrapolation(estimator, rows: Rows | None) -> Iterator[str]:
     outside = (rows.inputs < low - slack) | (rows.inputs > high + slack)
     fraction = outside.any(1).mean()
     if fraction > MAX_OUTSIDE_FRACTION:
-        columns = zip(get_input_names(estimator), outside.any(0), strict=True)
+        columns = zip(estimator.input_labels(), outside.any(0), strict=True)
         names = quote_names(name for name, is_outside in columns if is_outside)
         yield (
             f"{format_percent(fraction)} of the given rows lie outside of the range of the training rows (in {names}). Predictions there are extrapolations."
@@ -167,10 +158,10 @@ def extrapolation(estimator, rows: Rows | None) -> Iterator[str]:
 
 def noise_levels(estimator, rows: Rows | None) -> Iterator[str]:
     """Warn if the trained noise is at its lower bound, or as large as the variance of the output."""
-    stored = get_training_rows(estimator) if is_gp(estimator) and estimator.noise_ is not None else None
-    if stored is None or not isinstance(estimator.noise, str) or estimator.hyperparameters == "fixed":
+    stored, trained = get_training_rows(estimator), estimator.describe().trained_noise
+    if stored is None or trained is None:
         return
-    for name, noise, column in zip(get_output_names(estimator), np.diag(estimator.noise_), stored.Y.T, strict=True):
+    for name, noise, column in zip(estimator.output_labels(), trained, stored.Y.T, strict=True):
         observed = column[np.isfinite(column)]
         if len(observed) < 2 or not (variance := observed.var()) > 0:
             continue
@@ -186,7 +177,7 @@ def noise_levels(estimator, rows: Rows | None) -> Iterator[str]:
 
 def irrelevant_inputs(estimator, rows: Rows | None) -> Iterator[str]:
     """Warn of inputs with a lengthscale above the range of the data, along which predictions hardly change."""
-    stored = get_training_rows(estimator) if is_gp(estimator) else None
+    stored = get_training_rows(estimator) if estimator.has_trained_hyperparameters else None
     if stored is None or estimator.n_features_in_ < 2 or (lengthscales := _get_lengthscales(estimator)) is None:
         return
     extent = np.ptp(stored.inputs, axis=0)
@@ -194,7 +185,7 @@ def irrelevant_inputs(estimator, rows: Rows | None) -> Iterator[str]:
     if is_irrelevant.any():
         sensitivity = compute_input_sensitivity(estimator, stored.inputs, np.nanstd(stored.Y, axis=0))
         is_irrelevant &= sensitivity < NEGLIGIBLE_CHANGE_FRACTION
-    if names := [name for name, is_so in zip(get_input_names(estimator), is_irrelevant, strict=True) if is_so]:
+    if names := [name for name, is_so in zip(estimator.input_labels(), is_irrelevant, strict=True) if is_so]:
         change, listed = format_percent(NEGLIGIBLE_CHANGE_FRACTION), quote_names(names)
         if len(names) == 1:
             subject, lengthscale, pronoun = f"Input {listed} is", "its lengthscale exceeds", "it"
@@ -207,11 +198,8 @@ def irrelevant_inputs(estimator, rows: Rows | None) -> Iterator[str]:
 
 def _get_lengthscales(estimator) -> np.ndarray | None:
     """Return the shortest lengthscale of each input (d,) over all parts of a named kernel, in original units."""
-    if named_structure(estimator) == "given":
-        return None
-    found = [value for name, value in get_point_values(estimator).items() if name.rpartition(".")[2] == "lengthscale"]
-    d = estimator.n_features_in_
-    return np.min([np.broadcast_to(value.reshape(-1), d) for value in found], axis=0) if found else None
+    found = [values.mean(0) * estimator.scaling_.input_scale for values in estimator.lengthscales().values()]
+    return np.min(found, axis=0) if found and named_structure(estimator) != "given" else None
 
 
 def compute_input_sensitivity(estimator, X: np.ndarray | None, scale: np.ndarray | float = 1.0) -> np.ndarray:
@@ -231,20 +219,9 @@ def compute_input_sensitivity(estimator, X: np.ndarray | None, scale: np.ndarray
     return np.max(np.ptp(mean, axis=1) / scale, axis=1)
 
 
-def underestimated_variance(estimator, rows: Rows | None) -> Iterator[str]:
-    """Warn of random features without a variance floor."""
-    is_approximate = getattr(estimator, "approximation_", None) in ("orff", "nystrom")
-    uses_features = is_approximate or get_class_name(estimator) == "ORFFRidge"
-    if uses_features and getattr(estimator, "variance", None) == "features":
-        yield (
-            'With finitely many features, variances far from the data are underestimated (variance="features"). Use variance="guarded" if predictions there matter.'
-        )
-
-
-def truncated_expansion(estimator, rows: Rows | None) -> Iterator[str]:
-    """Warn if the budget truncated the expansion of the online learner."""
-    if get_class_name(estimator) == "ONORMA" and estimator.truncation_error_ > 0:
-        yield "The budget truncated the expansion of the online learner. Increase budget to keep more terms."
+def model_warnings(estimator, rows: Rows | None) -> Iterator[str]:
+    """Repeat the warnings of the estimator itself."""
+    yield from estimator.describe().warnings
 
 
 CHECKS = (  # checks in the order of the page
@@ -257,6 +234,5 @@ CHECKS = (  # checks in the order of the page
     extrapolation,
     noise_levels,
     irrelevant_inputs,
-    underestimated_variance,
-    truncated_expansion,
+    model_warnings,
 )

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ovkgp.estimators.common.numbers import format_number, format_percent, join_names
 from ovkgp.estimators.common.summary import pluralize
-from ovkgp.plotting.axes import get_input_names, get_output_names
-from ovkgp.plotting.report.evaluation_data import (
-    HeldOutPredictions,
-    Rows,
-    get_class_name,
-    get_target_type,
-    get_training_rows,
-)
-from ovkgp.plotting.report.numbers import format_number, format_percent, join_names
+from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, get_training_rows
 from ovkgp.plotting.report.sections import Column, CoverageAssessment, DataSummary
 
 MAX_COLUMNS = 30  # maximum number of columns in a table
@@ -24,22 +17,29 @@ HINT = "The model stores no training rows, only statistics of them. Give the row
 
 def make_default_title(estimator) -> str:
     """Make a title of the predicted outputs and the inputs: their names if few and known, else their numbers."""
-    known = getattr(estimator, "feature_names_in_", None)
+    known = estimator.input_names
     is_named = known is not None and len(known) <= MAX_NAMED_COLUMNS
     inputs = join_names(known) if is_named else pluralize(estimator.n_features_in_, "input")
     return f"{_title_outputs(estimator)} over {inputs}"
 
 
 def _title_outputs(estimator) -> str:
-    kind = get_target_type(estimator)
+    kind = estimator.kind
     if kind == "none":
         return "Level sets"
-    names = get_output_names(estimator)
-    is_named = getattr(estimator, "_has_names", hasattr(estimator, "output_names_") and names != ["y"])
+    names = estimator.output_labels()
+    is_named = estimator.has_output_names
     if kind == "labels":
-        classes = pluralize(len(estimator.classes_), "class", "classes")
+        classes = _count_outputs(estimator)
         return f"{names[0]} ({classes})" if is_named else classes
     return join_names(names) if is_named and len(names) <= MAX_NAMED_COLUMNS else pluralize(len(names), "output")
+
+
+def _count_outputs(estimator) -> str:
+    """Count the classes of a classifier, or the outputs."""
+    if estimator.kind == "labels":
+        return pluralize(len(estimator.classes_), "class", "classes")
+    return pluralize(len(estimator.output_labels()), "output")
 
 
 def write_overview(
@@ -60,26 +60,24 @@ def write_overview(
 
 
 def _describe_fit(estimator, name: str) -> str:
-    stored, kind = get_training_rows(estimator), get_target_type(estimator)
+    stored, about = get_training_rows(estimator), estimator.describe()
     parts = [pluralize(estimator.n_features_in_, "input")]
-    if kind == "labels":
-        parts.append(pluralize(len(estimator.classes_), "class", "classes"))
-    elif kind != "none":
-        parts.append(pluralize(len(get_output_names(estimator)), "output"))
-    if (entries := count_entries(estimator)) is not None:
-        parts.append(pluralize(entries, "observed entry", "observed entries"))
-    elif stored is not None or hasattr(estimator, "num_rows_"):
-        parts.append(pluralize(estimator.num_rows_ if stored is None else len(stored.X), "row"))
+    parts += [] if estimator.kind == "none" else [_count_outputs(estimator)]
+    num_rows = about.num_rows if stored is None else len(stored.X)
+    if about.num_entries is not None:
+        parts.append(pluralize(about.num_entries, "observed entry", "observed entries"))
+    elif num_rows is not None:
+        parts.append(pluralize(num_rows, "row"))
     return f"{name}, fitted to {join_names(parts)}."
 
 
 def _describe_accuracy(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> str:
     if held_out is not None:
-        return _describe_explained_variance(get_output_names(estimator), held_out)
-    if get_target_type(estimator) != "labels" or rows is None:
+        return _describe_explained_variance(estimator.output_labels(), held_out)
+    if estimator.kind != "labels" or rows is None:
         return ""
     where = "the given rows" if rows.is_given else "the training rows"
-    if get_class_name(estimator) == "SimplexClassifier":
+    if not estimator.has_costs:
         accuracy = float(np.mean(estimator.predict(rows.X) == rows.Y))
         return f"Accuracy on {where}: {format_percent(accuracy)}."
     if len(np.unique(rows.Y)) < 2:
@@ -110,23 +108,16 @@ def _format_explained(fraction: float) -> str:
     return "none" if fraction <= 0 else format_percent(fraction)
 
 
-def count_entries(estimator) -> int | None:
-    """Return the number of observed training entries, if the estimator has counted them."""
-    if hasattr(estimator, "_num_observed"):
-        return int(np.sum(estimator._num_observed))
-    return int(estimator._counts[1]) if hasattr(estimator, "_counts") else None
-
-
 def summarize_data(estimator, rows: Rows | None) -> DataSummary:
     """Summarize given or stored rows, or what the model knows without them."""
     if rows is None:
         return _summarize_without_rows(estimator)
-    inputs = summarize_columns(rows.inputs, get_input_names(estimator))
+    inputs = summarize_columns(rows.inputs, estimator.input_labels())
     outputs, classes = (), ()
-    if get_target_type(estimator) == "labels":
+    if estimator.kind == "labels":
         classes = tuple((str(name), int((name == rows.Y).sum())) for name in estimator.classes_)
     elif rows.Y is not None:
-        outputs = summarize_columns(rows.Y, get_output_names(estimator))
+        outputs = summarize_columns(rows.Y, estimator.output_labels())
     shown = {"inputs": inputs[:MAX_COLUMNS], "outputs": outputs[:MAX_COLUMNS], "classes": classes[:MAX_COLUMNS]}
     return DataSummary(_describe_data(estimator, rows), **shown, omitted=_describe_omitted(inputs, outputs))
 
@@ -151,29 +142,27 @@ def _summarize_column(name: str, values: np.ndarray) -> Column:
 def _describe_data(estimator, rows: Rows) -> str:
     source = "given to this report" if rows.is_given else "stored by the model"
     text = f"{pluralize(len(rows.X), 'row')} {source}: {pluralize(estimator.n_features_in_, 'input')}"
-    kind = get_target_type(estimator)
-    if kind == "labels":
-        return f"{text} and {pluralize(len(estimator.classes_), 'class', 'classes')}."
-    if kind == "none":
+    if estimator.kind == "none":
         return f"{text}, no outputs."
+    text += f" and {_count_outputs(estimator)}"
+    if estimator.kind == "labels":
+        return f"{text}."
     observed = int(np.isfinite(rows.Y).sum())
     missing = f" of {rows.Y.size}" if observed < rows.Y.size else ", none missing"
     entries = f"{pluralize(observed, 'entry', 'entries')} observed{missing}"
-    return f"{text} and {pluralize(rows.Y.shape[1], 'output')}, {entries}."
+    return f"{text}, {entries}."
 
 
 def _summarize_without_rows(estimator) -> DataSummary:
-    inputs, outputs = tuple(Column(name) for name in get_input_names(estimator)), ()
-    sentence, counts = pluralize(len(inputs), "input"), getattr(estimator, "_num_observed", None)
-    if get_target_type(estimator) == "labels":
-        sentence += f" and {pluralize(len(estimator.classes_), 'class', 'classes')}"
-    else:
-        names = get_output_names(estimator)
-        known = [None] * len(names) if counts is None else [int(number) for number in counts]
+    inputs, outputs = tuple(Column(name) for name in estimator.input_labels()), ()
+    sentence, about = pluralize(len(inputs), "input"), estimator.describe()
+    sentence += f" and {_count_outputs(estimator)}"
+    if estimator.kind != "labels":
+        names = estimator.output_labels()
+        known = [None] * len(names) if about.num_observed is None else [int(number) for number in about.num_observed]
         outputs = tuple(Column(name, number) for name, number in zip(names, known, strict=True))
-        sentence += f" and {pluralize(len(names), 'output')}"
-    if (entries := count_entries(estimator)) is not None:
-        sentence += f", {pluralize(entries, 'observed entry', 'observed entries')}"
+    if about.num_entries is not None:
+        sentence += f", {pluralize(about.num_entries, 'observed entry', 'observed entries')}"
     shown = {"inputs": inputs[:MAX_COLUMNS], "outputs": outputs[:MAX_COLUMNS]}
     return DataSummary(f"{sentence}.", **shown, hint=HINT, omitted=_describe_omitted(inputs, outputs))
 

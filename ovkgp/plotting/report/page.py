@@ -7,19 +7,19 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
+from operator import methodcaller
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ovkgp import __version__
-from ovkgp.estimators.storage.file import replace_file
+from ovkgp.estimators.common.numbers import format_number, format_percent
+from ovkgp.files import check_writable, replace_file
 from ovkgp.plotting.report.calibration import assess_calibration
-from ovkgp.plotting.report.descriptions import describe_model
 from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out
 from ovkgp.plotting.report.figures import NO_FIGURE_NOTE, encode_extra_figures, make_fit_figures, make_trace_figures
 from ovkgp.plotting.report.fit_warnings import collect_warnings, miscalibrated_intervals
-from ovkgp.plotting.report.numbers import format_number, format_percent
 from ovkgp.plotting.report.overview import make_default_title, summarize_data, write_overview
 from ovkgp.plotting.report.parameters import make_parameter_table
 from ovkgp.plotting.report.sections import Report
@@ -95,29 +95,16 @@ def write_report(
     >>> "<h1>A sine</h1>" in page
     True
     """
-    target = check_output_path(path)
+    target = check_writable(path)
     report = collect_sections(estimator, target.name, X=X, Y=Y, title=title, notes=notes, extra_figures=extra_figures)
-    replace_file(target, render(report).encode())
-    return target
-
-
-def check_output_path(path: str | os.PathLike) -> Path:
-    """Check that a file can be written at a path; for a link, at its target."""
-    target = Path(path)
-    if target.is_dir():
-        raise IsADirectoryError(f"path must be a file, got the folder {target}. Use {target / 'report.html'}.")
-    folder = Path(os.path.realpath(target)).parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"The folder {folder} of {target.name} does not exist. Create it first.")
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"The folder {folder} is not writable. Write the report to another folder.")
+    replace_file(target, methodcaller("write", render(report).encode()))
     return target
 
 
 def collect_sections(estimator, file_name: str, *, X=None, Y=None, title=None, notes=(), extra_figures=()) -> Report:
     """Collect all sections of the report; the arguments are those of `write_report`."""
     rows, extra = collect_rows(estimator, X, Y), encode_extra_figures(extra_figures)
-    held_out, model = predict_held_out(estimator, rows), describe_model(estimator)
+    held_out, model = predict_held_out(estimator, rows), estimator.describe()
     calibration = assess_calibration(estimator, rows, held_out)
     warnings = (*collect_warnings(estimator, rows), *miscalibrated_intervals(calibration.assessments))
     fit = make_fit_figures(estimator, rows, held_out)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ovkgp.estimators.common.descriptions import ModelDescription
+
 
 @dataclass(frozen=True)
 class Column:
@@ -28,16 +30,6 @@ class DataSummary:
     classes: tuple[tuple[str, int], ...] = ()  # names and counts of the labels of a classifier
     hint: str = ""  # how to see more if the model stores no data
     omitted: str = ""  # which columns the tables omit
-
-
-@dataclass(frozen=True)
-class ModelDescription:
-    """Model as name, sentences, formulas (in the notation of `page.format_formula`) and pairs (property, value)."""
-
-    name: str
-    paragraphs: tuple[str, ...]
-    formulas: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

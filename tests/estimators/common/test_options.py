@@ -1,4 +1,4 @@
-"""Tests of `ovkgp.estimators.common.options`: λ as a noise variance, for each objective in the tables of the papers.
+"""Tests of `ovkgp.estimators.common.options`: allowed options, and λ as a noise variance for each objective of the papers.
 
 The objective a Σ_ij w_ij (y_ij − f(x_i)_j)² + b ‖f‖² is minimized densely over f = K u and compared with the estimator.
 """
@@ -9,9 +9,12 @@ import torch
 from gpytorch.kernels import RBFKernel
 from linear_operator import to_dense
 from oracles import dense
+from sklearn.utils._param_validation import Hidden
 
 import ovkgp
-from ovkgp.estimators.common.options import CONVENTIONS, check_lam, noise_of
+from ovkgp import estimators
+from ovkgp.estimators.common import options
+from ovkgp.estimators.common.options import CONVENTIONS, check_constraints, check_lam, noise_of
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels import DecomposableKernel
 
@@ -154,10 +157,76 @@ def test_noise_of_rejects_a_series_of_one_vector():
 
 @pytest.mark.parametrize("lam", [0, -1.0, np.nan, np.inf, [], [1.0, 0.0], "a", None, True, [[1.0]]])
 def test_check_lam_rejects_invalid_values(lam):
-    with pytest.raises(InputError, match="lam"):
+    with pytest.raises(OptionError, match=r"^lam must be a positive number or a list of positive numbers, got "):
         check_lam(lam)
 
 
 def test_ovk_ridge_lists_conventions_for_an_unknown_one():
     with pytest.raises(OptionError, match="mean_unhalved"):
         ovkgp.OVKRidge(convention="average").fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+CLASSES = [getattr(estimators, name) for name in estimators.__all__]
+CLASSES = [kind for kind in CLASSES if hasattr(kind, "check_options")]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_option_has_constraints_that_its_default_satisfies(kind):
+    assert set(kind._parameter_constraints) == set(kind._get_param_names())
+    kind().check_options()
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in CLASSES for name in kind._get_param_names()])
+def test_every_option_rejects_other_objects_at_fit(kind, name):
+    with pytest.raises(OptionError, match=rf"^{name} must be .*, got <object"):
+        kind(**{name: object()}).fit([[0.0], [1.0], [2.0]], [0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("rule", "valid", "invalid"),
+    [
+        (options.integer(2), [2, np.int64(3)], [1, 2.0, "2", True, None]),
+        (options.one_of("a", "b"), ["a", "b"], ["c", 1, None, ["a"]]),
+        (options.NUMBER, [0, -1.5, np.float32(2)], [np.nan, np.inf, "1", True, [1.0], 10**400]),
+        (options.POSITIVE, [1, 1e-300, torch.tensor(2.0)], [0, -1.0, np.inf, np.nan, "1", True, None]),
+        (options.NONNEGATIVE, [0, 1.5], [-1e-9, np.nan]),
+        (options.FRACTION, [0.5], [0, 1, np.nan]),
+        (options.POSITIVES, [[0.1, 2], np.ones(2), torch.ones(2)], [[], [1, 0], [[1.0]], 1.0, ["a"], [True]]),
+        (options.FRACTIONS, [[0.1, 0.9]], [[], [0.1, 1.0], [0.1, 90]]),
+    ],
+)
+def test_rules_enforce_bounds(rule, valid, invalid):
+    assert all(rule.is_satisfied_by(value) for value in valid)
+    assert not any(rule.is_satisfied_by(value) for value in invalid)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "text"),
+    [
+        ([options.integer()], "an integer of at least 1"),
+        ([options.one_of("a")], "'a'"),
+        ([options.one_of("a", "b")], "one of 'a', 'b'"),
+        ([options.one_of("a"), options.POSITIVE, None], "'a', a positive number or None"),
+        (["boolean", "array-like", RBFKernel, callable], "a boolean, an array, a RBFKernel or a function"),
+        ([dict, Hidden(str)], "a dict"),
+    ],
+)
+def test_message_describes_allowed_values(allowed, text):
+    with pytest.raises(OptionError) as caught:
+        check_constraints({"name": -1}, {"name": allowed})
+    assert str(caught.value) == f"name must be {text}, got -1."
+
+
+def test_message_suggests_the_nearest_name():
+    with pytest.raises(
+        OptionError, match=r"^base_kernel must be one of 'rbf', .* or a Kernel, got 'rfb' \(did you mean 'rbf'\?\)\.$"
+    ):
+        ovkgp.GPRegressor(base_kernel="rfb").check_options()
+
+
+def test_names_of_a_registry_may_change():
+    names = ["a"]
+    rule = options.names_in(lambda: names)
+    assert not rule.is_satisfied_by("b")
+    names.append("b")
+    assert rule.is_satisfied_by("b") and str(rule) == "one of 'a', 'b'"

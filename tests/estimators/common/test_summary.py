@@ -21,6 +21,7 @@ from ovkgp.estimators.common.summary import (
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.sampling.diagnostics import rhat
 from ovkgp.inference.strategies.exact import DenseStrategy, ExactStrategy, KroneckerStrategy
+from ovkgp.inference.training import numpy_evidence
 from ovkgp.kernels import IndependentKernel
 
 INPUTS, OUTPUTS = ["east", "north"], ["u", "v"]
@@ -397,8 +398,12 @@ def test_failed_training_lists_hyperparameters_by_column(kernel, monkeypatch):
     def fail(self, model, data):
         raise FactorizationError("The covariance matrix is not positive definite.")
 
+    def fail_in_numpy(C, columns):
+        raise np.linalg.LinAlgError
+
     for strategy in (KroneckerStrategy, DenseStrategy):
         monkeypatch.setattr(strategy, "log_evidence", fail)
+    monkeypatch.setattr(numpy_evidence, "solve_and_invert", fail_in_numpy)
     X = pd.DataFrame({"depth": np.linspace(0, 1, 12), "age": np.linspace(3, 2, 12) ** 2})
     Y = pd.DataFrame({"salt": np.sin(X["depth"]), "heat": np.cos(X["age"])})
     with pytest.raises(FactorizationError, match="not positive definite") as caught:
@@ -417,3 +422,18 @@ def test_failed_conditioning_lists_hyperparameters_by_column(monkeypatch):
     with pytest.raises(FactorizationError, match=r"lengthscale \(depth\) = ") as caught:
         ovkgp.GPRegressor(kernel="decomposable", random_state=0).fit(X, pd.DataFrame({"salt": np.sin(X["depth"])}))
     assert "noise std (salt) = " in str(caught.value)
+
+
+def test_summary_of_classifier_lists_columns_and_classes():
+    X, labels = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 2)), columns=["a", "b"]), ["low", "high"] * 15
+    model = ovkgp.InfiniteCostSensitiveClassifier(random_state=0).fit(X, pd.Series(labels, name="label"))
+    lines = dict(line.split(maxsplit=1) for line in str(model.summary()).splitlines())
+    assert lines["estimator"] == "InfiniteCostSensitiveClassifier" and lines["inputs"] == "a, b"
+    assert lines["outputs"] == "label" and lines["classes"] == "high, low" and lines["rows"] == "30"
+    assert lines["training"] == model.fit_report_.message and float(lines["λ"]) == 1e-4
+
+
+def test_summary_of_unnamed_columns_numbers_inputs_and_shortens_outputs():
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    text = str(ovkgp.VectorTaskRegressor().fit(X, X @ np.ones((2, 40))).summary())
+    assert "\ninputs     0, 1\n" in text and "y11, … (40 in total)\n" in text and "\nmissing    0" in text

@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 from scipy import stats
 
-from ovkgp.estimators.common.task_options import TASK_KERNELS, input_factor
+from ovkgp.estimators.common.task_options import input_factor
 from ovkgp.estimators.quantiles import kernel as quantile_kernel
 from ovkgp.estimators.quantiles.kernel import (
     MAX_INITIAL_LAM,
@@ -25,6 +25,7 @@ from ovkgp.estimators.quantiles.kernel import (
 )
 from ovkgp.estimators.quantiles.rows import QuantileRows
 from ovkgp.inference.tasks.factors import KernelFactor
+from ovkgp.kernels.records import named_kernels
 
 
 def scaled_rows(X, y):
@@ -59,7 +60,7 @@ def test_log_posterior_matches_a_dense_gaussian_process_and_its_priors():
     np.testing.assert_allclose(gradient, numeric, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", list(TASK_KERNELS))
+@pytest.mark.parametrize("name", list(named_kernels()))
 def test_learn_kernel_supports_every_name(name):
     X, noise = inputs(40)
     found = learn_kernel(scaled_rows(X, np.sin(2 * X[:, 0]) + noise), name, "linear")

@@ -6,8 +6,9 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from ovkgp.estimators import InfiniteQuantileRegressor
+from ovkgp.estimators.common.task_options import canonical_lam
 from ovkgp.estimators.quantiles.kernel import LearnedKernel
-from ovkgp.estimators.quantiles.options import canonical_lam, check_levels, check_quantile_options
+from ovkgp.estimators.quantiles.options import check_levels
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.losses import TaskMeasure, grid
 
@@ -36,7 +37,7 @@ INVALID = [
     ({"kappa": 0.1}, "kappa"),
     ({"prior_mean": "flat"}, "prior_mean"),
     ({"num_frequencies": 0}, "num_frequencies"),
-    ({"feature_extractor": "network", "lam": 0.1}, "torch.nn.Module"),
+    ({"feature_extractor": "network", "lam": 0.1}, "Module"),
     ({"feature_extractor": torch.nn.Linear(1, 1)}, "BayesSearchCV"),
     ({"tol": 0.0}, "tol"),
     ({"max_iter": 0}, "max_iter"),
@@ -46,7 +47,7 @@ INVALID = [
 @pytest.mark.parametrize(("options", "match"), INVALID)
 def test_quantile_options_reject_invalid_values(options, match):
     with pytest.raises(OptionError, match=match):
-        check_quantile_options(InfiniteQuantileRegressor(**options))
+        InfiniteQuantileRegressor(**options).check_options()
 
 
 @pytest.mark.parametrize(
@@ -65,19 +66,19 @@ def test_quantile_options_reject_invalid_values(options, match):
     ],
 )
 def test_quantile_options_accept_valid_values(options):
-    check_quantile_options(InfiniteQuantileRegressor(**options))
+    InfiniteQuantileRegressor(**options).check_options()
 
 
 def test_lam_must_be_positive():
-    with pytest.raises(InputError, match="lam"):
-        check_quantile_options(InfiniteQuantileRegressor(lam=0.0))
+    with pytest.raises(OptionError, match="lam"):
+        InfiniteQuantileRegressor(lam=0.0).check_options()
 
 
 def test_levels_and_nodes_must_lie_between_zero_and_one():
-    with pytest.raises(InputError, match="levels"):
-        check_quantile_options(InfiniteQuantileRegressor(coupling="joint", levels=[0.0, 0.5]))
+    with pytest.raises(OptionError, match="levels"):
+        InfiniteQuantileRegressor(coupling="joint", levels=[0.0, 0.5]).check_options()
     with pytest.raises(InputError, match="nodes"):
-        check_quantile_options(InfiniteQuantileRegressor(measure=TaskMeasure(torch.tensor([0.5, 1.0]))))
+        InfiniteQuantileRegressor(measure=TaskMeasure(torch.tensor([0.5, 1.0]))).check_options()
 
 
 def test_failed_option_check_keeps_the_fitted_model():

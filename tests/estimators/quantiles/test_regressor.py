@@ -444,7 +444,7 @@ def test_failed_fit_keeps_the_previous_model(sine):
     model = InfiniteQuantileRegressor(**FIXED).fit(sine.X, sine.y)
     before = model.predict(sine.X, LEVELS)
     model.set_params(lam=-1.0)
-    with pytest.raises(InputError, match="lam"):
+    with pytest.raises(OptionError, match="lam"):
         model.fit(sine.X[:20], sine.y[:20])
     np.testing.assert_array_equal(model.predict(sine.X, LEVELS), before)
 

@@ -6,12 +6,11 @@ import pickle
 import signal
 import warnings
 
-import gpytorch
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from linear_operator import to_dense
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -26,6 +25,7 @@ from ovkgp.estimators.common.scaling import in_original_units
 from ovkgp.estimators.regression.training import RegressorTrainer, Table, num_weights
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
 from ovkgp.inference import hyperparameters
+from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.kernels import DecomposableKernel, DivergenceFreeKernel, KnownMatrix
 from ovkgp.kernels.fields import FieldKernel
 
@@ -539,15 +539,15 @@ def test_fit_restores_the_model_on_error(fitted):
 
 def test_interrupted_fit_keeps_the_best_parameters(monkeypatch):
     X, Y, truth = smooth()
-    calls, original = [], gpytorch.kernels.MaternKernel.forward
+    calls, original = [], LogDensity.__call__
 
     def interrupting(self, *args, **kwargs):
         calls.append(1)
-        if len(calls) == 30:
+        if len(calls) == 15:
             os.kill(os.getpid(), signal.SIGINT)
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(MaternKernel, "forward", interrupting)
+    monkeypatch.setattr(LogDensity, "__call__", interrupting)
     with pytest.warns(FitWarning, match="interrupted"):
         model = ovkgp.GPRegressor(kernel="decomposable", random_state=0).fit(X, Y)
     assert model.fit_report_.interrupted
@@ -633,15 +633,15 @@ def test_score_rejects_y_without_observations(fitted):
 def test_interrupted_kernel_comparison_keeps_finished_candidates(monkeypatch):
     """One interrupt ends the whole fit and keeps what was trained so far."""
     X, Y, _ = smooth()
-    calls, original = [], MaternKernel.forward
+    calls, original = [], LogDensity.__call__
 
     def interrupting(self, *args, **kwargs):
         calls.append(1)
-        if len(calls) == 40:
+        if len(calls) == 15:
             os.kill(os.getpid(), signal.SIGINT)
         return original(self, *args, **kwargs)
 
-    monkeypatch.setattr(MaternKernel, "forward", interrupting)
+    monkeypatch.setattr(LogDensity, "__call__", interrupting)
     with pytest.warns(FitWarning, match="interrupted"):
         model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
     assert model.fit_report_.interrupted and list(model.candidates_) == ["independent"]
@@ -653,16 +653,16 @@ def test_interrupt_in_the_second_candidate_is_reported_if_the_first_is_selected(
     X = rng.uniform(0, 5, (60, 2))
     Y = np.c_[np.sin(X[:, 0]), np.cos(3 * X[:, 1])] + 0.1 * rng.standard_normal((60, 2))  # unrelated outputs
     names, calls = [], []
-    candidate, forward = RegressorTrainer._candidate, MaternKernel.forward
+    candidate, evaluate = RegressorTrainer._candidate, LogDensity.__call__
 
     def interrupting(self, *args, **kwargs):
         calls.append(names[-1] if names else None)
         if calls.count("decomposable") == 10:
             os.kill(os.getpid(), signal.SIGINT)
-        return forward(self, *args, **kwargs)
+        return evaluate(self, *args, **kwargs)
 
     monkeypatch.setattr(RegressorTrainer, "_candidate", lambda self, name: names.append(name) or candidate(self, name))
-    monkeypatch.setattr(MaternKernel, "forward", interrupting)
+    monkeypatch.setattr(LogDensity, "__call__", interrupting)
     with pytest.warns(FitWarning, match="interrupted"):
         model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
     assert names == ["independent", "decomposable"] and model.kernel_ == "independent"

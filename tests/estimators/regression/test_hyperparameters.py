@@ -1,6 +1,7 @@
 """Tests of `ovkgp.estimators.regression.hyperparameters`."""
 
 import copy
+import inspect
 import pickle
 import warnings
 
@@ -18,13 +19,16 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import ovkgp
+from ovkgp.estimators.common.options import check_constraints
 from ovkgp.estimators.common.scaling import Scaling, draws_in_original_units, in_original_units
 from ovkgp.estimators.regression import gp_regressor
-from ovkgp.estimators.regression.hyperparameters import MIXTURE_DRAWS, groups_of, sampler_options
+from ovkgp.estimators.regression.hyperparameters import MIXTURE_DRAWS, SAMPLING_CONSTRAINTS, groups_of
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.sampling.arviz_data import make_dataset, to_arviz_object
+from ovkgp.inference.sampling.sampling import sample_hyperparameters
+from ovkgp.inference.sampling.svi import GUIDES
 from ovkgp.kernels import DecomposableKernel, IndependentKernel
 
 pytestmark = pytest.mark.filterwarnings(
@@ -602,9 +606,14 @@ def test_interrupted_training_skips_sampling(monkeypatch):
     assert "optimization" in fitted.summary()
 
 
-def test_sampler_options_equal_the_arguments_of_the_sampler():
-    assert {"draws", "tune", "chains", "guide"} <= set(sampler_options())
-    assert not {"noise", "random_state", "verbose", "output_names"} & set(sampler_options())
+def test_sampling_constraints_equal_the_arguments_of_the_sampler():
+    parameters = inspect.signature(sample_hyperparameters).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    own = {"noise", "input_names", "output_names", "random_state", "verbose"}
+    assert set(SAMPLING_CONSTRAINTS) == defaults.keys() - own | {"max_draws"}
+    check_constraints({name: defaults[name] for name in defaults.keys() - own}, SAMPLING_CONSTRAINTS)
+    (guide,) = SAMPLING_CONSTRAINTS["guide"]
+    assert set(guide.names()) == set(GUIDES)
 
 
 def test_predictions_reject_inputs_of_wrong_shape(fitted):

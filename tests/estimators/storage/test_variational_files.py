@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import ovkgp
-from ovkgp.estimators.storage.models import blank_likelihood, likelihood_from_state, likelihood_state
+from ovkgp.estimators.storage.modules import blank_likelihood
+from ovkgp.estimators.storage.values import decode, encode
 from ovkgp.exceptions import InputError, ModelFileError, OptionError
 from ovkgp.inference.likelihoods import (
     AsymmetricLaplace,
@@ -135,20 +136,21 @@ def test_load_rejects_modified_variational_file(tmp_path):
     ],
     ids=lambda one: one.name,
 )
-def test_likelihood_state_round_trip_is_exact(likelihood):
-    found = likelihood_from_state(*likelihood_state(likelihood))
+def test_likelihood_round_trip_is_exact(likelihood):
+    tensors = {}
+    found = decode(encode("likelihood", likelihood, tensors), tensors)
     assert type(found) is type(likelihood)
     assert [name for name, _ in found.named_parameters()] == [name for name, _ in likelihood.named_parameters()]
     Y, mean = torch.tensor([[0.0, 1.0]]).double(), torch.tensor([[0.3, -0.2]]).double()
     assert torch.equal(found.log_density(Y, mean), likelihood.log_density(Y, mean))
 
 
-def test_likelihood_state_rejects_custom_class():
+def test_encode_rejects_custom_likelihood():
     class CustomPoisson(Poisson):
         pass
 
     with pytest.raises(InputError, match="CustomPoisson"):
-        likelihood_state(CustomPoisson(1))
+        encode("likelihood", CustomPoisson(1), {})
 
 
 def test_blank_likelihood_rejects_unknown_name():

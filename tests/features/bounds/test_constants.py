@@ -26,7 +26,6 @@ from ovkgp.features.bounds import (
     spectral_constants,
 )
 from ovkgp.features.bounds.constants import estimate_constants
-from ovkgp.features.spectral.pair import SpectralPair
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,
@@ -37,6 +36,7 @@ from ovkgp.kernels import (
     SobolevKernel,
     TransformableKernel,
 )
+from ovkgp.kernels.spectral import SpectralPair
 
 FIELDS = [CurlFreeKernel, DivergenceFreeKernel]
 

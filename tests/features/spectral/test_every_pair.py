@@ -10,6 +10,7 @@ from spectral_cases import CASES, FIELDS, NUM_DIMS, make
 
 from ovkgp.exceptions import KernelTypeError, OptionError, SmoothnessError, SpectralError
 from ovkgp.features import ORFF, SpectralPair, moment_order, spectral_pair
+from ovkgp.features.bounds import kernel_variance
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,
@@ -17,13 +18,14 @@ from ovkgp.kernels import (
     ExponentiatedChi2Kernel,
     FunctionValuedKernel,
     HelmholtzKernel,
+    KernelRecord,
     LaplaceKernel,
     MultiplicativeGroup,
+    Profile,
     SobolevKernel,
     TransformableKernel,
     WarpedKernel,
-    lag_jet,
-    radial_jet,
+    register_kernel,
 )
 
 BOTH = [(name, True) for name in CASES] + [
@@ -184,17 +186,13 @@ def test_custom_kernel_is_registered_with_one_function():
         def forward(self, x1, x2, **params):
             return super().forward(2 * x1, 2 * x2, **params)
 
-    @spectral_pair.register(CustomKernel)
-    def _(kernel):
-        return SpectralPair(
-            base_dim=1,
-            frequencies=lambda u: 2 * torch.special.ndtri(u) / kernel.lengthscale,
-            factor=lambda w: torch.ones(1, 1, 1, dtype=w.dtype),
-        )
+    def pair(kernel, num_dims):
+        return SpectralPair(num_dims, lambda u: 2 * torch.special.ndtri(u) / kernel.lengthscale)
 
+    register_kernel(KernelRecord(CustomKernel, spectral_pair=pair))
     kernel = DecomposableKernel(CustomKernel(), output_matrix=torch.eye(2)).double()
     x = torch.linspace(0, 1, 5).double().unsqueeze(-1)
-    Phi = ORFF(kernel, 20_000, random_state=0)(x).to_dense()
+    Phi = ORFF(kernel, 20_000, num_dims=1, random_state=0)(x).to_dense()
     torch.testing.assert_close(Phi @ Phi.mT, kernel(x).to_dense(), atol=0.03, rtol=0)  # 4/√20 000
 
 
@@ -205,28 +203,22 @@ def test_fields_over_a_custom_kernel_use_its_pair():
         def forward(self, x1, x2, **params):
             return super().forward(2 * x1, 2 * x2, **params)
 
-    @lag_jet.register(Sharper)
-    def _(kernel, lag):
-        return radial_jet(lag, kernel.lengthscale / 2, _gaussian_profile)
+    def profile(xp, s, kernel):
+        value = xp.exp(-2 * s)
+        return Profile(value, lambda: -2 * value, lambda: 4 * value)
 
-    @spectral_pair.register(Sharper)
-    def _(kernel):
-        return SpectralPair(
-            base_dim=2,
-            frequencies=lambda u: 2 * torch.special.ndtri(u) / kernel.lengthscale,
-            factor=lambda w: torch.ones(1, 1, 1, dtype=w.dtype),
-        )
+    def pair(kernel, num_dims):
+        return SpectralPair(num_dims, lambda u: 2 * torch.special.ndtri(u) / kernel.lengthscale)
 
+    register_kernel(KernelRecord(Sharper, {"lengthscale": "lengthscale"}, profile=profile, spectral_pair=pair))
     kernel = CurlFreeKernel(Sharper(ard_num_dims=2)).double()
     x = points(2)
     Phi = ORFF(kernel, 100_000, random_state=0)(x).to_dense()
     K = kernel(x).to_dense()
     assert (Phi @ Phi.mT - K).abs().max() < 0.03 * K.abs().max()
-
-
-def _gaussian_profile(s):
-    value = torch.exp(-s / 2)
-    return value, -value / 2, value / 4
+    scale = (2 / kernel.base_kernel.lengthscale[0, 0].item()) ** 4  # E[(ωωᵀ)²] − K(0)² for ω ~ N(0, 4/ℓ² I)
+    variance = kernel_variance(kernel, torch.zeros(2), bounded=False)
+    torch.testing.assert_close(variance, 3 * scale * torch.eye(2).double(), rtol=0.02, atol=0.02 * scale)
 
 
 def test_pair_without_a_kernel_is_a_valid_kernel():

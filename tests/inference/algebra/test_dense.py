@@ -6,8 +6,15 @@ import pytest
 import torch
 from linear_operator.utils.warnings import NumericalWarning
 
-from ovkgp.exceptions import FactorizationError, InputError, OptionError
-from ovkgp.inference.algebra.dense import DenseSolver, dense_log_density, safe_cholesky
+from ovkgp.exceptions import FactorizationError, InputError
+from ovkgp.inference.algebra.dense import (
+    DenseSolver,
+    dense_log_density,
+    gram_in_form,
+    kronecker_in_form,
+    safe_cholesky,
+    spectral_in_form,
+)
 
 NAN = float("nan")
 
@@ -132,21 +139,26 @@ def test_dense_solver_explained_equals_dense(q):
     close(solver.explained(cross, "output", num_outputs=q), blocks)
 
 
-def test_dense_solver_tensors_restore_bit_for_bit():
-    _, R, _, C = missing_case()
-    solver = DenseSolver(C, R)
-    stored = {name: tensor.clone() for name, tensor in solver.tensors().items()}
-    assert all(tensor.is_contiguous() for tensor in solver.tensors().values())
-    again = DenseSolver.from_tensors(stored)
-    cross, rhs = normal(4, 10), normal(10, 2)
-    assert torch.equal(again.alpha, solver.alpha) and torch.equal(again.log_density, solver.log_density)
-    assert torch.equal(again.solve(rhs), solver.solve(rhs))
-    assert torch.equal(again.explained(cross, "full"), solver.explained(cross, "full"))
-
-
-def test_dense_solver_rejects_wrong_size_and_form():
-    full, R, _, C = missing_case()
+def test_dense_solver_rejects_wrong_size():
+    full, R, *_ = missing_case()
     with pytest.raises(InputError, match="covariance has shape"):
         DenseSolver(full, R)
-    with pytest.raises(OptionError, match="'diag', 'output', 'full'"):
-        DenseSolver(C, R).explained(normal(2, 10), "all")
+
+
+def in_form(full, q, form):
+    """Select the part of a full (m·q, m·q) covariance."""
+    blocks = full.unflatten(1, (-1, q)).unflatten(0, (-1, q))
+    blocks = torch.stack([blocks[i, :, i] for i in range(len(blocks))])
+    return {"diag": blocks.diagonal(dim1=1, dim2=2), "output": blocks, "full": full}[form]
+
+
+@pytest.mark.parametrize("form", ["diag", "output", "full"])
+def test_covariances_in_form_equal_dense(form):
+    rows, scores, mixing, values = normal(8, 5), normal(4, 3, seed=2), normal(2, 6, seed=3), normal(3, 6, seed=4).exp()
+    close(gram_in_form(rows, form, 2), in_form(rows @ rows.mT, 2, form))
+    A, G = covariance(4), covariance(2, seed=5)
+    scalar = A if form == "full" else A.diagonal().unsqueeze(-1)
+    close(kronecker_in_form(scalar, G, form), in_form(torch.kron(A, G), 2, form))
+    wide = torch.kron(scores, mixing)
+    expected = wide @ torch.diag(1 / values.flatten()) @ wide.mT
+    close(spectral_in_form(scores, values, mixing, form), in_form(expected, 2, form))

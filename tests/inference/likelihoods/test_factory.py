@@ -19,7 +19,7 @@ from ovkgp.inference.likelihoods import (
     register_likelihood_priors,
 )
 from ovkgp.inference.likelihoods.factory import LIKELIHOODS
-from ovkgp.inference.training.log_prior import RawLogPrior, log_prior
+from ovkgp.inference.training.log_prior import LogPrior
 
 
 @pytest.mark.parametrize("name", list(LIKELIHOODS))
@@ -79,9 +79,9 @@ def test_register_likelihood_priors_densities_equal_scipy():
     register_likelihood_priors(likelihood)
     scale = stats.lognorm.logpdf(0.4, 0.75, scale=math.sqrt(0.05))
     df = stats.gamma.logpdf(5.0, 2.0, scale=10.0)
-    assert log_prior(likelihood).item() == pytest.approx(scale + df, rel=1e-10)
+    assert LogPrior(likelihood)().item() == pytest.approx(scale + df, rel=1e-10)
     # raw values are log s and log(df − 2), whose slopes are s and df − 2
-    assert RawLogPrior(likelihood)().item() == pytest.approx(scale + df + math.log(0.4 * 5.0), rel=1e-10)
+    assert LogPrior(likelihood, jacobian=True)().item() == pytest.approx(scale + df + math.log(0.4 * 5.0), rel=1e-10)
 
 
 def test_register_likelihood_priors_uses_the_units_of_the_data():
@@ -110,7 +110,7 @@ def test_register_likelihood_priors_skips_fixed_parameters_and_existing_priors()
     assert [name for name, *_ in mine.named_priors()] == ["mine"]
     constant = Gaussian(1, noise=0.1)
     register_likelihood_priors(constant)
-    assert log_prior(constant).item() == 0.0
+    assert LogPrior(constant)().item() == 0.0
 
 
 def test_register_likelihood_priors_df_prior_is_set_through_its_closure():

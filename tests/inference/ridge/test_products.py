@@ -62,8 +62,6 @@ def test_product_solver_equals_the_dense_oracle(method):
     cross = problem.prior_covariance(problem.test, problem.X)
     close(solver.explained(torch.from_numpy(cross), "full"), cross @ inverse @ cross.T, 1e-7)
     assert torch.isnan(solver.log_density)
-    with pytest.raises(OptionError, match='solver="closed_form"'):
-        solver.tensors()
 
 
 def systems(name="curl-free", noise="matrix", missing=0.3, chunk_rows=None):
@@ -100,7 +98,7 @@ def test_draws_have_the_mean_and_covariance_of_the_posterior():
 def test_matrix_free_system_has_no_log_density_and_rejects_paths():
     _, system, _, _ = systems()
     assert torch.isnan(system.log_density)
-    for request in (lambda: system.path([1.0]), lambda: system.path_weights(2.0), system.tensors):
+    for request in (lambda: system.path([1.0]), lambda: system.path_weights(2.0)):
         with pytest.raises(OptionError, match='solver="closed_form"'):
             request()
 

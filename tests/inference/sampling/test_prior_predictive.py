@@ -30,7 +30,7 @@ from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.sampling import prior_predictive as prior_predictive_module
 from ovkgp.inference.sampling.prior_predictive import draw_prior, prior_predictive, set_parameters
 from ovkgp.inference.training.initialization import register_data_priors, register_default_priors
-from ovkgp.inference.training.log_prior import RawLogPrior
+from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.variational.gp import VariationalGP
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix
 
@@ -113,7 +113,7 @@ def test_prior_draws_are_float64():
 def test_prior_draws_match_raw_density(noise, draws=800):
     """E[∇ log q] = 0 under q, in every raw parameter: the means of the scores are within 4.5 standard errors of zero."""
     gp = full_model(noise)
-    density, drawn = RawLogPrior(gp), draw_prior(gp, draws, random_state=0)
+    density, drawn = LogPrior(gp, jacobian=True), draw_prior(gp, draws, random_state=0)
     parameters, scores = dict(gp.named_parameters()), []
     for index in range(draws):
         set_parameters(gp, drawn, index)

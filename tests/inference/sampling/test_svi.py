@@ -11,7 +11,7 @@ from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.sampling import svi
-from ovkgp.inference.sampling.draws import draw_where_finite
+from ovkgp.inference.sampling.diagnostics import draw_where_finite
 from ovkgp.inference.sampling.laplace import find_laplace_approximation
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.sampling.svi import BatchDensity, sample_svi

@@ -1,7 +1,6 @@
 """Tests of `ovkgp.inference.statistics.statistics`."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from ovkgp.inference.statistics.statistics import (
     Statistics,
     compute_output_moments,
     make_surrogate_data,
-    statistics_from_tensors,
     whiten_statistics,
 )
 from ovkgp.inference.statistics.weight_space import make_weight_system
@@ -127,7 +125,7 @@ def test_statistics_by_output_splits_a_shared_gram():
     whole = statistics_of(case)
     same(first + second, whole)
     same(second + first, whole)
-    same(first.by_output(), statistics_of(case, data.rows(complete), layout="by_output"))
+    same(first.to_layout("by_output"), statistics_of(case, data.rows(complete), layout="by_output"))
 
 
 def test_statistics_of_float32_data_are_summed_in_float64():
@@ -165,18 +163,6 @@ def test_statistics_reject_incompatible_summands():
     full = Case("own", "full", 0.0)
     with pytest.raises(InputError):
         a + statistics_of(full, fingerprint="abc")
-
-
-def test_statistics_are_restored_from_tensors_and_json(case):
-    statistics = statistics_of(case, num_landmarks=10, fingerprint="f")
-    tensors, header = statistics.tensors()
-    assert all(torch.is_tensor(tensor) for tensor in tensors.values())
-    again = Statistics.from_tensors(tensors, json.loads(json.dumps(header)))
-    same(again, statistics, 0.0)
-    assert again.fingerprint == "f" and again.landmarks.limit == 10
-    same(again + statistics, statistics + statistics, 0.0)
-    empty = Statistics.from_tensors(*Statistics.empty().tensors())
-    same(empty + statistics, statistics, 0.0)
 
 
 # --- landmarks -------------------------------------------------------------------------------------------------------
@@ -492,14 +478,6 @@ def test_output_statistics_agree_with_the_joint_feature_map():
     separate, joint = gp.condition(X, Y), together.condition(X, Y)
     torch.testing.assert_close(separate.predict(X, "full").cov, joint.predict(X, "full").cov, rtol=1e-8, atol=1e-10)
     assert separate.log_evidence == pytest.approx(joint.log_evidence, rel=1e-8)
-
-
-def test_output_statistics_are_restored_from_tensors():
-    gp, (X, Y) = independent_model(), table()
-    statistics = gp.statistics(X, Y)
-    again = statistics_from_tensors(*statistics.tensors())
-    mean = gp.condition(statistics).predict(X).mean
-    assert torch.equal(gp.condition(again).predict(X).mean, mean)
 
 
 def test_condition_rejects_output_statistics_without_data():

@@ -15,7 +15,7 @@ from ovkgp.inference.statistics.accumulation import compute_statistics
 from ovkgp.inference.statistics.factors import DenseFactor, KroneckerFactor
 from ovkgp.inference.statistics.rows import whitening_roots
 from ovkgp.inference.statistics.statistics import Statistics
-from ovkgp.inference.statistics.weight_space import WeightSystem, make_weight_system
+from ovkgp.inference.statistics.weight_space import make_weight_system
 
 TIGHT = {"rtol": 1e-8, "atol": 1e-10}
 
@@ -203,20 +203,6 @@ def test_variance_accepts_other_processes_of_the_same_weights(name):
         close(system.variance(operator, "full", 4), full)
         close(system.variance(operator, "diag", 4), full.diagonal().reshape(2, 4))
         close(system.variance(operator, "output", 4), torch.stack([full[:4, :4], full[4:, 4:]]))
-
-
-@pytest.mark.parametrize("name", ["decomposable", "helmholtz"])
-def test_weight_system_is_restored_exactly_from_tensors(name):
-    case = Case(name, "per_output", 0.0)
-    system = system_of(case)
-    stored = {key: tensor.clone() for key, tensor in system.tensors().items()}
-    assert not any(tensor.requires_grad for tensor in stored.values())
-    again, Phi, p = WeightSystem.from_tensors(stored), case.features(case.test), case.num_outputs
-    assert torch.equal(again.weights, system.weights) and torch.equal(again.log_density, system.log_density)
-    for form in ("diag", "output", "full"):
-        assert torch.equal(again.variance(Phi, form, p), system.variance(Phi, form, p))
-    c = torch.tensor([0.5, 2.0])
-    assert torch.equal(again.path(c), system.path(c)) and torch.equal(again.path_weights(0.5), system.path_weights(0.5))
 
 
 @pytest.mark.parametrize("name", ["decomposable", "helmholtz", "delays"])

@@ -15,6 +15,7 @@ from posterior_oracle import diagonal_parts
 
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.strategies import exact as exact_strategies
+from ovkgp.inference.strategies import selection
 
 MISSING = (0.0, 0.3)
 NYSTROM = ("icm, singular", "lmc", "independent", "curl-free", "transformable", "blockwise", "scalar")
@@ -261,6 +262,16 @@ def test_selection_uses_products_or_raises_for_many_entries(monkeypatch):
         Problem("helmholtz").log_evidence()
 
 
+def test_table_of_strategies_follows_the_protocol():
+    on_statistics = {"statistics", "log_evidence_from_statistics", "condition_on_statistics"}
+    methods = {name for name, value in vars(selection.Strategy).items() if not name.startswith("_") and callable(value)}
+    assert methods == {"supports", "log_evidence", "condition", "leave_one_out", "whitened_residuals"}
+    for name, (strategy, _) in selection.STRATEGIES.items():
+        assert strategy.name == name and isinstance(strategy.requirement, str)
+        assert all(callable(getattr(strategy, method)) for method in methods)
+        assert all(hasattr(strategy, method) == (name in ("features", "independent")) for method in on_statistics)
+
+
 def test_exact_strategies_reject_too_many_rows(monkeypatch):
     monkeypatch.setattr("ovkgp.inference.strategies.exact.MAX_EXACT_ROWS", 13)
     for strategy in ("kronecker", "dense", "iterative"):
@@ -279,6 +290,8 @@ def test_exact_strategies_reject_too_many_rows(monkeypatch):
         ("curl-free", "float", 0.0, "kronecker", "separable"),
         ("curl-free", "float", 0.0, "iterative", "separable"),
         ("icm, rank 2", "float", 0.0, "features", "ORFF"),
+        ("icm, rank 2", "float", 0.0, "independent", "IndependentKernel"),
+        ("independent", "matrix", 0.0, "independent", "independent between outputs"),
     ],
 )
 def test_selection_rejects_unsupported_strategy(name, noise, missing, strategy, message):

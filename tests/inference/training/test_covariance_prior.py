@@ -12,7 +12,7 @@ from scipy import stats
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.mean_noise import OutputNoise
 from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior, set_chol
-from ovkgp.inference.training.log_prior import RawLogPrior
+from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.kernels import FreeMatrix, FullMatrix
 
 SIZES = pytest.mark.parametrize("p", [1, 2, 3, 5])
@@ -121,7 +121,7 @@ def test_covariance_prior_broadcasts_over_batches():
     matrix = FullMatrix(2, batch_shape=torch.Size([4])).double()
     register_covariance_prior(matrix, CovariancePrior(0.0, 1.0))
     one = CovariancePrior(0.0, 1.0).raw_log_prob(torch.eye(2, dtype=torch.float64))
-    assert RawLogPrior(matrix)().item() == pytest.approx(4 * one.item(), rel=1e-12)
+    assert LogPrior(matrix, jacobian=True)().item() == pytest.approx(4 * one.item(), rel=1e-12)
     assert CovariancePrior(0.0, 1.0).draw((5, 4, 2, 2), np.random.default_rng(0)).shape == (5, 4, 2, 2)
 
 
@@ -130,9 +130,9 @@ def test_covariance_prior_survives_copy_and_pickle(copy):
     matrix = FullMatrix(3).double()
     register_covariance_prior(matrix, some_prior(3))
     again = copy(matrix)
-    assert RawLogPrior(again)().item() == RawLogPrior(matrix)().item()
+    assert LogPrior(again, jacobian=True)().item() == LogPrior(matrix, jacobian=True)().item()
     again.log_scale.data += 1.0
-    assert RawLogPrior(again)().item() != RawLogPrior(matrix)().item()
+    assert LogPrior(again, jacobian=True)().item() != LogPrior(matrix, jacobian=True)().item()
 
 
 def test_covariance_prior_rejects_low_rank_matrix():

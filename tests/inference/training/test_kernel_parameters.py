@@ -1,6 +1,7 @@
 """Tests of initial values and bounds from `ovkgp.inference.training.kernel_parameters`."""
 
 import math
+from copy import deepcopy
 from itertools import combinations
 
 import numpy as np
@@ -21,16 +22,10 @@ from gpytorch.kernels import (
 
 from ovkgp.features import ORFF, ORFFKernel
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.training.initialization import (
-    initial_noise,
-    initialize_from_data,
-    kernel_parameter_bounds,
-    kernel_parameter_scales,
-)
+from ovkgp.inference.training.initialization import initial_noise, initialize
+from ovkgp.inference.training.kernel_parameters import initialize_kernel
 from ovkgp.inference.training.maximize import maximize
-from ovkgp.inference.training.prior_sites import (
-    output_covariance,
-)
+from ovkgp.inference.training.units import Units, output_covariance
 from ovkgp.kernels import (
     CurlFreeKernel,
     CyclicGroup,
@@ -48,6 +43,24 @@ from ovkgp.kernels import (
     WarpedKernel,
     num_outputs,
 )
+
+
+def set_from_data(kernel, X, Y):
+    """Initialize a kernel in place, and return the bounds by identity."""
+    return initialize_kernel(kernel, Units.of(X, output_covariance(Y)))
+
+
+def bounds_of(kernel, X, Y):
+    """Return the bounds by name; the kernel is not changed."""
+    kernel = deepcopy(kernel)
+    found = set_from_data(kernel, X, Y)
+    return {name: found[id(parameter)] for name, parameter in kernel.named_parameters() if id(parameter) in found}
+
+
+def scales_of(kernel, X, Y):
+    """Return the scales of the parameters of a kernel by name."""
+    gp = OperatorValuedGP(kernel, mean="zero")
+    return {name.removeprefix("kernel."): scale for name, scale in initialize(gp, gp.observe(X, Y)).scales.items()}
 
 
 def data(n=40, d=3, p=2, seed=0):
@@ -77,14 +90,14 @@ def average_variance(kernel, X):
 def test_lengthscale_starts_at_median_distance():
     X, Y = data()
     kernel = RBFKernel().double()
-    initialize_from_data(kernel, X, Y[:, :1])
+    set_from_data(kernel, X, Y[:, :1])
     assert kernel.lengthscale.item() == pytest.approx(median_distance(X), rel=1e-9)
 
 
 def test_ard_lengthscales_start_at_scaled_column_medians():
     X, Y = data()
     kernel = MaternKernel(ard_num_dims=3).double()
-    initialize_from_data(kernel, X, Y[:, :1])
+    set_from_data(kernel, X, Y[:, :1])
     np.testing.assert_allclose(kernel.lengthscale.detach().flatten(), math.sqrt(3) * np.array(medians(X)), rtol=1e-9)
 
 
@@ -92,7 +105,7 @@ def test_ard_lengthscales_start_at_scaled_column_medians():
 def test_initialization_respects_active_dims(wrap):
     X, Y = data(d=4)
     kernel = wrap(RBFKernel(active_dims=(3, 0), ard_num_dims=2)).double()
-    initialize_from_data(kernel, X, Y[:, : num_outputs(kernel)])
+    set_from_data(kernel, X, Y[:, : num_outputs(kernel)])
     inner = getattr(kernel, "base_kernel", kernel)
     expected = math.sqrt(2) * np.array(medians(X[:, [3, 0]]))
     np.testing.assert_allclose(inner.lengthscale.detach().flatten(), expected, rtol=1e-9)
@@ -103,7 +116,7 @@ def test_initialization_composes_active_dims():
     X, Y = data(d=4)
     product = RBFKernel(active_dims=(0, 2), ard_num_dims=2) * RBFKernel(active_dims=(1,))
     kernel = ScaleKernel(product, active_dims=(3, 1, 0)).double()
-    initialize_from_data(kernel, X, Y[:, :1])
+    set_from_data(kernel, X, Y[:, :1])
     first, second = kernel.base_kernel.kernels
     expected = math.sqrt(2) * np.array(medians(X[:, [3, 0]]))  # columns 0 and 2 of columns 3, 1, 0
     np.testing.assert_allclose(first.lengthscale.detach().flatten(), expected, rtol=1e-9)
@@ -113,9 +126,9 @@ def test_initialization_composes_active_dims():
 def test_lengthscale_of_binary_and_constant_columns():
     X = torch.stack([(torch.arange(30) % 5 == 0).double(), torch.full((30,), 7.0).double()], -1)
     kernel = RBFKernel(ard_num_dims=2).double()
-    initialize_from_data(kernel, X, X[:, :1])
+    set_from_data(kernel, X, X[:, :1])
     torch.testing.assert_close(kernel.lengthscale.detach(), torch.full((1, 2), math.sqrt(2)).double())
-    low, high = kernel_parameter_bounds(kernel, X, X[:, :1])["raw_lengthscale"]
+    low, high = bounds_of(kernel, X, X[:, :1])["raw_lengthscale"]
     assert low.tolist() == [0.01, 0.01] and high.tolist() == pytest.approx([1e3 * math.sqrt(2)] * 2)
 
 
@@ -123,7 +136,7 @@ def test_lengthscale_of_binary_and_constant_columns():
 def test_initialization_of_any_kernel_with_lengthscale(make):
     X, Y = data()
     kernel = ScaleKernel(make(ard_num_dims=3)).double()
-    initialize_from_data(kernel, X, Y[:, :1])
+    set_from_data(kernel, X, Y[:, :1])
     np.testing.assert_allclose(
         kernel.base_kernel.lengthscale.detach().flatten(), math.sqrt(3) * np.array(medians(X)), rtol=1e-9
     )
@@ -133,7 +146,7 @@ def test_initialization_of_any_kernel_with_lengthscale(make):
 def test_lengthscale_of_curve_kernel_is_per_grid_point():
     X = torch.randn(30, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     kernel = GaussianCurveKernel().double()
-    initialize_from_data(kernel, X, X[:, :1])
+    set_from_data(kernel, X, X[:, :1])
     assert kernel.lengthscale.item() == pytest.approx(median_distance(X) / math.sqrt(50), rel=1e-9)
 
 
@@ -141,7 +154,7 @@ def test_period_starts_at_median_distance():
     X, Y = data(d=1)
     kernel = PeriodicKernel().double()
     before = kernel.lengthscale.item()
-    initialize_from_data(kernel, X, Y[:, :1])
+    set_from_data(kernel, X, Y[:, :1])
     assert kernel.period_length.item() == pytest.approx(medians(X)[0], rel=1e-9) and kernel.lengthscale.item() == before
 
 
@@ -180,7 +193,7 @@ def test_prior_variance_matches_output_variance(make):
     X, Y = data(d=2)
     kernel = make().double()
     Y = Y[:, : num_outputs(kernel)]
-    initialize_from_data(kernel, X, Y)
+    set_from_data(kernel, X, Y)
     # the diagonal of an output matrix has a floor of 1e-3, hence not exactly
     assert average_variance(kernel, X) == pytest.approx(Y.var(0).mean().item(), rel=5e-3)
     if num_outputs(kernel) > 1:  # the evidence can be evaluated there
@@ -190,7 +203,7 @@ def test_prior_variance_matches_output_variance(make):
 def test_terms_of_sum_split_variance_and_vary_lengthscales():
     X, Y = data()
     kernel = sum((ScaleKernel(RBFKernel()) for _ in range(2)), ScaleKernel(RBFKernel())).double()
-    initialize_from_data(kernel, X, Y[:, :1])
+    set_from_data(kernel, X, Y[:, :1])
     lengthscales = torch.cat([part.base_kernel.lengthscale.detach().flatten() for part in kernel.kernels])
     np.testing.assert_allclose(lengthscales / median_distance(X), [1.0, 0.4, 0.16], rtol=1e-9)
     for part in kernel.kernels:
@@ -200,14 +213,14 @@ def test_terms_of_sum_split_variance_and_vary_lengthscales():
 def test_terms_of_long_sum_have_bounded_lengthscales():
     X, Y = data()
     kernel = sum((RBFKernel() for _ in range(11)), RBFKernel()).double()
-    initialize_from_data(kernel, X, Y[:, :1])
+    set_from_data(kernel, X, Y[:, :1])
     assert kernel.kernels[-1].lengthscale.item() == pytest.approx(0.064 * median_distance(X), rel=1e-9)
 
 
 def test_output_matrix_starts_at_principal_components():
     X, Y = data(n=500, p=3)
     kernel = DecomposableKernel(RBFKernel(), num_outputs=3, rank=2).double()
-    initialize_from_data(kernel, X, Y)
+    set_from_data(kernel, X, Y)
     covariance = np.cov(Y.numpy().T)
     deviations = np.sqrt(covariance.diagonal())
     values, vectors = np.linalg.eigh(covariance / np.outer(deviations, deviations))
@@ -222,7 +235,7 @@ def test_independent_outputs_start_from_their_columns():
     X, Y = data(p=3)
     Y = Y * torch.tensor([1e-4, 1.0, 1e4])
     kernel = IndependentKernel.copies(ScaleKernel(RBFKernel()), 3).double()
-    initialize_from_data(kernel, X, Y)
+    set_from_data(kernel, X, Y)
     np.testing.assert_allclose([part.outputscale.item() for part in kernel.kernels], Y.var(0), rtol=1e-8)
 
 
@@ -247,7 +260,7 @@ def correlated_outputs(n=60, units=(1.0, 100.0, 1e-3)):
 
 def test_full_matrix_starts_at_shrunk_covariance():
     kernel, (X, Y) = full_kernel(), correlated_outputs()
-    initialize_from_data(kernel, X, Y)
+    set_from_data(kernel, X, Y)
     expected = torch.cov(Y.mT)
     expected = 0.9 * expected + 0.1 * torch.diag(expected.diagonal())
     torch.testing.assert_close(kernel.output_matrix.detach(), expected, rtol=1e-10, atol=0.0)
@@ -256,26 +269,24 @@ def test_full_matrix_starts_at_shrunk_covariance():
 def test_full_matrix_starts_positive_definite_for_equal_outputs():
     kernel = full_kernel()
     X, Y = correlated_outputs()
-    initialize_from_data(kernel, X, Y[:, :1].expand(-1, 3))
+    set_from_data(kernel, X, Y[:, :1].expand(-1, 3))
     assert torch.isfinite(kernel.output_matrix).all() and torch.linalg.eigvalsh(kernel.output_matrix.detach()).min() > 0
 
 
 def test_full_matrix_is_kept_if_fixed():
     kernel = full_kernel()
     kernel.output_module.requires_grad_(False)
-    initialize_from_data(kernel, *correlated_outputs())
+    set_from_data(kernel, *correlated_outputs())
     assert torch.equal(kernel.output_matrix, torch.eye(3, dtype=torch.float64))
 
 
 def test_full_matrix_has_bounds_and_scales_in_output_units():
     kernel, (X, Y) = full_kernel(), correlated_outputs()
-    low, high = kernel_parameter_bounds(kernel, X, Y)["output_module.log_scale"]
+    low, high = bounds_of(kernel, X, Y)["output_module.log_scale"]
     variances = torch.cov(Y.mT).diagonal()
     torch.testing.assert_close(low, 0.5 * (1e-8 * variances).log())
     torch.testing.assert_close(high, 0.5 * (1e4 * variances).log())
-    torch.testing.assert_close(
-        kernel_parameter_scales(kernel, X, Y)["output_module.lower"], variances.sqrt()[[1, 2, 2]]
-    )
+    torch.testing.assert_close(scales_of(kernel, X, Y)["output_module.lower"], variances.sqrt()[[1, 2, 2]])
 
 
 def test_full_matrix_trains_to_evidence_of_free_matrix_of_full_rank():
@@ -324,9 +335,9 @@ def test_initial_values_are_finite_and_within_bounds_for_degenerate_data(name, c
     kernel = kernels()[name].double()
     Y = Y[:, : num_outputs(kernel)]
     before = {key: value.clone() for key, value in kernel.state_dict().items()}
-    ranges = kernel_parameter_bounds(kernel, X, Y)
+    ranges = bounds_of(kernel, X, Y)
     assert all(torch.equal(before[key], value) for key, value in kernel.state_dict().items())  # not changed
-    initialize_from_data(kernel, X, Y)
+    set_from_data(kernel, X, Y)
     assert ranges and all(torch.isfinite(parameter).all() for parameter in kernel.parameters())
     for key, (low, high) in ranges.items():
         value = kernel.constraint_for_parameter_name(key).transform(dict(kernel.named_parameters())[key])
@@ -341,8 +352,8 @@ def test_initial_values_are_equivariant_to_units(name, unit):
     X, Y = data(d=2)
     kernel, scaled = kernels()[name].double(), kernels()[name].double()
     Y = Y[:, : num_outputs(kernel)]
-    initialize_from_data(kernel, X, Y)
-    initialize_from_data(scaled, unit * X, unit * Y)
+    set_from_data(kernel, X, Y)
+    set_from_data(scaled, unit * X, unit * Y)
     expected = unit**2 * average_variance(kernel, X)
     assert average_variance(scaled, unit * X) == pytest.approx(expected, rel=1e-6)
 
@@ -352,7 +363,7 @@ def fitted_evidence(unit):
     Y = torch.stack([X[:, 0].sin(), (X[:, 0] + X[:, 1] / 20).cos()], -1) * unit
     kernel = DecomposableKernel(RBFKernel(ard_num_dims=2), num_outputs=2, rank=1).double()
     noise = 0.01 * output_covariance(Y).diagonal().mean()
-    initialize_from_data(kernel, X, Y)
+    set_from_data(kernel, X, Y)
 
     def evidence():
         K = kernel(X).to_dense() + noise * torch.eye(50, dtype=torch.float64)
@@ -361,8 +372,8 @@ def fitted_evidence(unit):
     report = maximize(
         kernel,
         evidence,
-        bounds=kernel_parameter_bounds(kernel, X, Y),
-        scales=kernel_parameter_scales(kernel, X, Y),
+        bounds=bounds_of(kernel, X, Y),
+        scales=scales_of(kernel, X, Y),
         scale=50,
         tolerance=1e-8,
     )
@@ -387,9 +398,9 @@ def test_fixed_parameters_are_kept_and_have_no_bounds():
     for parameter in (kernel.raw_outputscale, decomposable.output_module.loadings):
         parameter.requires_grad_(False)
     before = kernel.outputscale.item(), decomposable.output_module.loadings.clone()
-    initialize_from_data(kernel, X, Y)
+    set_from_data(kernel, X, Y)
     assert kernel.outputscale.item() == before[0] and torch.equal(decomposable.output_module.loadings, before[1])
-    assert set(kernel_parameter_bounds(kernel, X, Y)) == {
+    assert set(bounds_of(kernel, X, Y)) == {
         "base_kernel.base_kernel.raw_lengthscale",
         "base_kernel.output_module.raw_diagonal",
     }
@@ -398,18 +409,16 @@ def test_fixed_parameters_are_kept_and_have_no_bounds():
 def test_initial_values_respect_constraints():
     X, Y = data()
     kernel = RBFKernel(lengthscale_constraint=Interval(0.1, 0.2)).double()
-    initialize_from_data(kernel, X, Y[:, :1])
+    set_from_data(kernel, X, Y[:, :1])
     assert 0.1 < kernel.lengthscale.item() < 0.2
-    report = maximize(
-        kernel, lambda: -kernel.lengthscale.square().sum(), bounds=kernel_parameter_bounds(kernel, X, Y[:, :1])
-    )
+    report = maximize(kernel, lambda: -kernel.lengthscale.square().sum(), bounds=bounds_of(kernel, X, Y[:, :1]))
     assert 0.1 <= kernel.lengthscale.item() < 0.11 and report.evaluations > 1
 
 
 def test_bounds_are_relative_to_data():
     X, Y = data()
     kernel = IndependentKernel.copies(ScaleKernel(RBFKernel(ard_num_dims=3)), 2).double()
-    found = kernel_parameter_bounds(kernel, X, Y)
+    found = bounds_of(kernel, X, Y)
     low, high = found["kernels.0.base_kernel.raw_lengthscale"]
     expected = np.array(medians(X))
     quantiles = [np.quantile([abs(a - b) for a, b in combinations(column, 2)], 0.05) for column in X.T.tolist()]

@@ -300,7 +300,7 @@ def test_mode_starts_from_data_if_present_values_are_poor():
 def test_mode_fails_without_valid_initial_point(monkeypatch):
     X, Y = data()
     lp = LogPosterior(OperatorValuedGP(RBFKernel()), X, Y)
-    monkeypatch.setattr(lp, "_evaluate", lambda u: (-np.inf, u))
+    monkeypatch.setattr(lp, "density", lambda u: (-np.inf, u))
     with pytest.raises(FactorizationError, match="any initial point"):
         lp.mode()
 

@@ -29,8 +29,9 @@ from ovkgp.inference.model.mean_noise import OutputNoise
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.covariance_prior import CovariancePrior, register_covariance_prior
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
-from ovkgp.inference.training.log_prior import RawLogPrior, log_prior, make_prior_terms
+from ovkgp.inference.training.log_prior import LogPrior, make_prior_terms
 from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
+from ovkgp.inference.training.prior_sites import trained_sites
 from ovkgp.kernels import (
     DecomposableKernel,
     FreeMatrix,
@@ -142,14 +143,14 @@ def elementwise(name, seed=0):
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_raw_log_prior_includes_jacobian(name):
     kernel = elementwise(name)
-    assert RawLogPrior(kernel)().item() == pytest.approx(slow_raw_density(kernel), rel=1e-10)
+    assert LogPrior(kernel, jacobian=True)().item() == pytest.approx(slow_raw_density(kernel), rel=1e-10)
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_raw_log_prior_is_differentiable(name):
     kernel = elementwise(name)
-    density = RawLogPrior(kernel)
-    covered = [one for site in density.sites for one in site.parameters.values()]
+    density = LogPrior(kernel, jacobian=True)
+    covered = [one for site in trained_sites(kernel) for one in site.parameters.values()]
     gradients = torch.autograd.grad(density(), covered)
     for parameter, gradient in zip(covered, gradients, strict=True):
         for index in range(parameter.numel()):
@@ -164,7 +165,7 @@ def test_raw_log_prior_is_differentiable(name):
 
 def test_raw_log_prior_has_second_derivative():
     kernel = elementwise("default")
-    (gradient,) = torch.autograd.grad(RawLogPrior(kernel)(), kernel.raw_lengthscale, create_graph=True)
+    (gradient,) = torch.autograd.grad(LogPrior(kernel, jacobian=True)(), kernel.raw_lengthscale, create_graph=True)
     (second,) = torch.autograd.grad(gradient.sum(), kernel.raw_lengthscale)
     assert torch.isfinite(second).all() and bool((second != 0).all())
 
@@ -174,7 +175,7 @@ def test_raw_log_prior_of_noise_is_normal_in_logarithm():
     noise.set(torch.tensor([0.2, 3.0]).double())
     register_noise_prior(noise)
     expected = stats.norm(math.log(0.05), 1.5).logpdf(2 * noise.log_scale.detach().numpy()).sum() + 2 * math.log(2)
-    assert RawLogPrior(noise)().item() == pytest.approx(expected, rel=1e-12)
+    assert LogPrior(noise, jacobian=True)().item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_raw_log_prior_of_full_noise_is_proper():
@@ -183,9 +184,9 @@ def test_raw_log_prior_of_full_noise_is_proper():
     chol = torch.tensor([[0.4, 0.0], [-0.3, 0.7]], dtype=torch.float64)
     noise.set(chol @ chol.mT)
     expected = CovariancePrior(math.log(0.05), 1.5).raw_log_prob(chol).item()
-    assert RawLogPrior(noise)().item() == pytest.approx(expected, rel=1e-10)
+    assert LogPrior(noise, jacobian=True)().item() == pytest.approx(expected, rel=1e-10)
     noise.lower.data[0, 1] = 3.0  # not read: it has a standard normal density
-    assert RawLogPrior(noise)().item() == pytest.approx(expected - 4.5, rel=1e-10)
+    assert LogPrior(noise, jacobian=True)().item() == pytest.approx(expected - 4.5, rel=1e-10)
 
 
 def test_raw_log_prior_of_covariance_includes_jacobian():
@@ -194,44 +195,44 @@ def test_raw_log_prior_of_covariance_includes_jacobian():
     prior = CovariancePrior(torch.tensor([0.0, 1.0, -1.0]), 0.8, 3.0)
     register_covariance_prior(matrix, prior)
     expected = prior.log_prob(matrix.chol) + prior.log_jacobian(matrix.chol)
-    assert RawLogPrior(matrix)().item() == pytest.approx(expected.item(), rel=1e-12)
-    assert log_prior(matrix).item() == pytest.approx(prior.log_prob(matrix.chol).item(), rel=1e-12)
+    assert LogPrior(matrix, jacobian=True)().item() == pytest.approx(expected.item(), rel=1e-12)
+    assert LogPrior(matrix)().item() == pytest.approx(prior.log_prob(matrix.chol).item(), rel=1e-12)
 
 
 def test_raw_log_prior_counts_shared_module_once():
     kernel = RBFKernel().double()
     register_default_priors(kernel, num_dims=1)
     both = torch.nn.ModuleDict({"a": kernel, "b": DecomposableKernel(kernel, output_matrix=torch.eye(2))})
-    assert RawLogPrior(both)().item() == RawLogPrior(kernel)().item()
+    assert LogPrior(both, jacobian=True)().item() == LogPrior(kernel, jacobian=True)().item()
 
 
 def test_raw_log_prior_skips_fixed_parameters():
     kernel = ScaleKernel(RBFKernel()).double()
     register_default_priors(kernel, num_dims=1)
-    alone = RawLogPrior(kernel.base_kernel)().item()
+    alone = LogPrior(kernel.base_kernel, jacobian=True)().item()
     kernel.raw_outputscale.requires_grad_(False)
-    assert RawLogPrior(kernel)().item() == alone
+    assert LogPrior(kernel, jacobian=True)().item() == alone
 
 
 def test_raw_log_prior_follows_parameters():
     kernel = elementwise("gamma")
-    density = RawLogPrior(kernel)
+    density = LogPrior(kernel, jacobian=True)
     before = density().item()
     kernel.outputscale = 7.0
-    assert density().item() == pytest.approx(RawLogPrior(kernel)().item(), rel=1e-14) != before
+    assert density().item() == pytest.approx(LogPrior(kernel, jacobian=True)().item(), rel=1e-14) != before
 
 
 def test_raw_log_prior_works_without_gradients():
     kernel = elementwise("of the logarithm")
     expected = slow_raw_density(kernel)
     with torch.no_grad():
-        assert RawLogPrior(kernel)().item() == pytest.approx(expected, rel=1e-10)
+        assert LogPrior(kernel, jacobian=True)().item() == pytest.approx(expected, rel=1e-10)
 
 
 def test_raw_log_prior_detects_transformed_values():
     kernel = with_prior(RBFKernel().double(), "square_prior", LogNormalPrior(0.0, 1.0), lambda k: k.lengthscale**2)
     kernel.lengthscale = 1.0
-    assert RawLogPrior(kernel)().item() == pytest.approx(slow_raw_density(kernel), rel=1e-12)
+    assert LogPrior(kernel, jacobian=True)().item() == pytest.approx(slow_raw_density(kernel), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -252,14 +253,14 @@ def test_raw_log_prior_detects_transformed_values():
 )
 def test_raw_log_prior_rejects_priors_that_are_not_one_to_one(make):
     with pytest.raises(OptionError, match=r"not one-to-one.*register_covariance_prior"):
-        RawLogPrior(make().double())()
+        LogPrior(make().double(), jacobian=True)()
 
 
 def test_raw_log_prior_rejects_two_priors_on_one_parameter():
     kernel = RBFKernel(lengthscale_prior=GammaPrior(2.0, 2.0)).double()
     kernel.register_prior("second_prior", NormalPrior(0.0, 1.0), "lengthscale")
     with pytest.raises(OptionError, match=r"raw_lengthscale has two priors.*second_prior"):
-        RawLogPrior(kernel)()
+        LogPrior(kernel, jacobian=True)()
 
 
 # --- NumPy ----------------------------------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ def test_numpy_prior_terms_match_torch(name):
     flat = [not any(True for _ in module.named_priors())] * len(vector.entries)
     if name == "normal":
         flat = [False, True]
-    expected = RawLogPrior(module)().item() + vector.log_slopes(flat)[0]
+    expected = LogPrior(module, jacobian=True)().item() + vector.log_slopes(flat)[0]
     value, gradient = density(u)
     assert value == pytest.approx(expected, rel=1e-10)
     found = [(density(u + 1e-5 * e)[0] - density(u - 1e-5 * e)[0]) / 2e-5 for e in np.eye(len(u))]

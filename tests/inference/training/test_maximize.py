@@ -1,6 +1,5 @@
 """Tests of `ovkgp.inference.training.maximize`."""
 
-import json
 import math
 
 import numpy as np
@@ -17,7 +16,7 @@ from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import validate_observations
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
-from ovkgp.inference.training.log_prior import log_prior
+from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximize, train_independently
 from ovkgp.kernels import DecomposableKernel, IndependentKernel
 
@@ -50,7 +49,7 @@ def test_independent_training_reaches_joint_optimum(mean, noise):
     together.fit(X, Y, init="data", tolerance=1e-9)
     separate.observe(X, Y, None)
     train_independently(separate, validate_observations(X, Y, 2), tolerance=1e-9)
-    values = [(gp.log_evidence(X, Y) + log_prior(gp)).item() for gp in (together, separate)]
+    values = [(gp.log_evidence(X, Y) + LogPrior(gp)()).item() for gp in (together, separate)]
     assert values[1] == pytest.approx(values[0], rel=1e-6)
 
 
@@ -443,13 +442,11 @@ def test_training_is_silent_by_default(capsys):
         assert shown == "" if verbose == 0 else "training 2/2" in shown and "objective=" in shown
 
 
-def test_fit_report_survives_json_and_prints():
+def test_fit_report_prints():
     report = FitReport(
         objective=-3.25, converged=True, messages="converged", iterations=7, evaluations=9, failures=1, seconds=0.5,
         restarts=(-3.25, math.nan), history=(-5.0, -3.25), num_rows=40, log_evidence=-3.0, resumed=True,
     )  # fmt: skip
-    again = FitReport.from_dict(json.loads(json.dumps(report.to_dict(), allow_nan=False)))
-    assert str(again) == str(report) and again.history == report.history and math.isnan(again.gradient_norm)
     assert str(report).splitlines() == [
         "objective -3.25 (converged)",
         "log evidence -3",

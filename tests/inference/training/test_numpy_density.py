@@ -23,8 +23,8 @@ from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training import numpy_density
-from ovkgp.inference.training.initialization import register_default_priors
-from ovkgp.inference.training.log_posterior import LogPosterior
+from ovkgp.inference.training.initialization import initialize, register_data_priors, register_default_priors
+from ovkgp.inference.training.log_posterior import LogDensity, LogPosterior
 from ovkgp.inference.training.numpy_density import make_kernel_node
 from ovkgp.inference.training.numpy_values import NoAnalyticForm, NumpyVector
 from ovkgp.kernels import CurlFreeKernel, DecomposableKernel, FullMatrix, IndependentKernel, MeanRegularizedMatrix
@@ -84,7 +84,7 @@ def test_numpy_density_matches_torch(name, noise, case):
     X, Y, known = data(p, missing)
     gp = OperatorValuedGP(kernel, mean, {"fixed": 0.2, "known": "per_output"}.get(noise, noise))
     lp = assert_backends_agree(gp, X, Y, known if noise == "known" else None)
-    assert lp._numpy_density.priors is not None  # all default priors have a NumPy form
+    assert lp.density.numpy_density.priors is not None  # all default priors have a NumPy form
 
 
 @pytest.mark.parametrize("name", SCALARS)
@@ -141,14 +141,14 @@ def test_numpy_density_with_other_priors_matches_torch():
         RBFKernel(lengthscale_prior=GammaPrior(2.0, 1.0), lengthscale_constraint=GreaterThan(0.1)), num_outputs=3
     )
     lp = assert_backends_agree(OperatorValuedGP(kernel), X, Y)
-    assert lp._numpy_density.priors is None
+    assert lp.density.numpy_density.priors is None
 
 
 def test_numpy_density_with_custom_or_no_priors_matches_torch():
     X, Y, _ = data(1, False)
     kernel = ScaleKernel(RBFKernel(lengthscale_prior=NormalPrior(1.0, 0.3)), outputscale_prior=LogNormalPrior(0.3, 0.8))
     lp = assert_backends_agree(OperatorValuedGP(kernel), X, Y, priors="given")
-    assert lp._numpy_density.priors is not None
+    assert lp.density.numpy_density.priors is not None
     register_default_priors(kernel, 2)
     assert_backends_agree(OperatorValuedGP(kernel), X, Y)
 
@@ -159,7 +159,7 @@ def test_singular_matrix_falls_back_to_torch():
     lp = LogPosterior(gp, X, Y)
     u = lp.initial_point() + np.array([0.0, 8.0])  # lengthscales so long that the Gram matrix is singular to rounding
     with pytest.raises(np.linalg.LinAlgError):
-        lp._numpy_density(u)
+        lp.density.numpy_density(u)
     with pytest.warns(NumericalWarning, match="positive definite"):
         value, gradient = lp(u)
         other, by_other = LogPosterior(gp, X, Y, backend="torch")(u)
@@ -271,3 +271,47 @@ def test_kernel_node_rejects_other_kernels_and_many_rows(monkeypatch):
     kernel = RBFKernel().double()
     with pytest.raises(NoAnalyticForm, match="rows"):
         make_kernel_node(kernel, inputs(), NumpyVector(ParameterVector(kernel)))
+
+
+@pytest.mark.parametrize("priors", [True, False])
+@pytest.mark.parametrize("noise", ["shared", "per_output", "full", "fixed"])
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_training_objective_matches_torch(name, noise, priors):
+    X, Y, _ = data(1 if name == "scalar" else 3, missing=False)
+    gp = OperatorValuedGP(STRUCTURES[name](), "linear", 0.2 if noise == "fixed" else noise)
+    observed = gp.observe(X, Y)
+    if priors:
+        register_data_priors(gp, X, Y)
+    start = initialize(gp, observed)
+    vector, evidence = ParameterVector(gp, start.bounds, start.scales), gp.evidence(X, Y)
+    fast, slow = (
+        LogDensity(gp, evidence, observed, vector, jacobian=False, backend=backend) for backend in ("auto", "torch")
+    )
+    assert (fast.backend, slow.backend) == ("numpy", "torch")
+    vector.load(start.values[0])
+    u = vector.get() + 0.1 * np.random.default_rng(0).standard_normal(len(vector))
+    (value, gradient), (expected, by_torch) = fast(u), slow(u)
+    assert value == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(gradient, by_torch, rtol=1e-7, atol=1e-8 * np.abs(by_torch).max())
+    densities = [prior.log_prob(read(module)).sum().item() for _, module, prior, read, _ in gp.named_priors()]
+    assert value == pytest.approx(evidence().item() + sum(densities), rel=1e-9)
+
+
+def test_training_objective_includes_priors_on_fixed_parameters():
+    X, Y, _ = data(1, missing=False)
+    gp = OperatorValuedGP(STRUCTURES["scalar"](), noise="shared")
+    register_data_priors(gp, X, Y)
+    gp.kernel.base_kernel.raw_lengthscale.requires_grad_(False)
+    vector, evidence = ParameterVector(gp), gp.evidence(X, Y)
+    fast, slow = (
+        LogDensity(gp, evidence, gp.observe(X, Y), vector, jacobian=False, backend=name) for name in ("auto", "torch")
+    )
+    assert fast.backend == "numpy" and fast(vector.get())[0] == pytest.approx(slow(vector.get())[0], rel=1e-10)
+
+
+def test_training_with_two_priors_on_one_parameter_uses_torch():
+    X, Y, _ = data(1, missing=False)
+    gp = OperatorValuedGP(STRUCTURES["scalar"](), noise="shared")
+    for name in ("first", "second"):
+        gp.kernel.register_prior(name, LogNormalPrior(0.0, 1.0), lambda m: m.outputscale)
+    assert gp.fit(X, Y).fit_report_.converged

@@ -12,7 +12,7 @@ from ovkgp.features import ORFF, Nystrom
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.training.log_posterior import LogPosterior
-from ovkgp.inference.training.numpy_density import Stationary, _rbf
+from ovkgp.inference.training.numpy_density import Radial
 from ovkgp.inference.training.numpy_evidence import (
     MAX_SCIPY_ROWS,
     DenseEvidence,
@@ -31,7 +31,7 @@ from ovkgp.inference.training.numpy_values import (
     ScaledNode,
     Variances,
 )
-from ovkgp.kernels import DecomposableKernel, FullMatrix, IndependentKernel
+from ovkgp.kernels import DecomposableKernel, FullMatrix, IndependentKernel, find_record
 
 
 @pytest.mark.parametrize("n", (1, 2, MAX_SCIPY_ROWS, MAX_SCIPY_ROWS + 1, 150))
@@ -68,7 +68,9 @@ class EvidenceCase:
         layout = {"lengthscale": (0, (1, 1)), "scale": (1, (1,)), "W": (2, (P, 1)), "v": (4, (P,))}
         layout |= {"log_scale": (6, (P,)), "lower": (8, (1,)), "constant": (9, (P,))}
         ref = {name: Reference(shape, slice(i, i + int(np.prod(shape)))) for name, (i, shape) in layout.items()}
-        self.kernel = ScaledNode(ref["scale"], Stationary(_rbf, self.X, ref["lengthscale"]))
+        self.kernel = ScaledNode(
+            ref["scale"], Radial(find_record(RBFKernel()).profile, None, self.X, {"lengthscale": ref["lengthscale"]})
+        )
         self.outputs = FreeOutputs(ref["W"], ref["v"])
         self.noise = CholeskyOutputs(ref["log_scale"], ref["lower"]) if full else Variances(ref["log_scale"], P)
         self.ref = ref

@@ -96,15 +96,6 @@ def test_rotate_to_another_frame_keeps_the_mean_and_the_restricted_diagonal():
     torch.testing.assert_close(found.diagonal(), wanted.diagonal())
 
 
-@pytest.mark.parametrize("rank", [0, 2, 6])
-def test_from_tensors_restores_q_exactly(rank):
-    q = random_q(rank=rank)
-    q = q if rank == 6 else q.rotate((torch.linalg.qr(normal(6, 6))[0],), random_frame(6, rank, seed=9))
-    again = WeightGaussian.from_tensors(q.tensors())
-    assert again.tensors().keys() == q.tensors().keys()
-    assert all(torch.equal(again.tensors()[name], tensor) for name, tensor in q.tensors().items())
-
-
 def test_family_rank_of_each_family():
     assert family_rank("full", None, 7) == 7 and family_rank("mean_field", None, 7) == 0
     assert family_rank("low_rank", 3, 7) == 3 and family_rank("low_rank", 30, 7) == 7

@@ -1,4 +1,4 @@
-"""Tests of `ovkgp.plotting.report.descriptions`."""
+"""Tests of `ovkgp.estimators.common.descriptions` and of `describe` of the estimators."""
 
 import numpy as np
 import pytest
@@ -6,39 +6,26 @@ from gpytorch.kernels import RBFKernel
 
 import ovkgp
 from ovkgp import estimators
+from ovkgp.estimators.common.descriptions import LIKELIHOODS, STRUCTURES, describe_base_kernel
 from ovkgp.estimators.common.named_kernels import RIDGE_KERNELS
 from ovkgp.estimators.common.named_kernels import STRUCTURES as NAMED
-from ovkgp.estimators.common.task_options import TASK_KERNELS
 from ovkgp.estimators.storage.storage import ESTIMATORS as STORED
 from ovkgp.inference.likelihoods.factory import LIKELIHOODS as KNOWN
 from ovkgp.kernels import DecomposableKernel, FullMatrix
-from ovkgp.plotting.report.descriptions import (
-    BASES,
-    ESTIMATORS,
-    LIKELIHOODS,
-    STRUCTURES,
-    describe_base_kernel,
-    describe_model,
-    get_structure,
-    list_facts,
-)
-from ovkgp.plotting.report.evaluation_data import TARGET_TYPES
 
 
-def test_storable_estimators_have_descriptions():
-    assert set(STORED) <= set(ESTIMATORS)
-
-
-def test_exported_estimators_have_descriptions():
+def test_exported_and_storable_estimators_have_descriptions():
     offered = {name for name in estimators.__all__ if name[0].isupper()} - {"BayesSearchCV"}
-    assert offered == set(ESTIMATORS) == set(TARGET_TYPES)
+    assert set(STORED) <= offered
+    for name in offered:
+        assert getattr(ovkgp, name).description.text[-1] == "." and getattr(ovkgp, name).description.formula
 
 
 X = np.random.default_rng(0).uniform(-1, 1, (12, 2))
 
 
 def test_facts_describe_trained_model(coupled):
-    facts = dict(list_facts(coupled))
+    facts = dict(coupled.describe().facts)
     assert facts["Estimator"] == "GPRegressor" and facts["Kernel of the inputs"].startswith("Matérn 5/2")
     assert (
         facts["Noise"] == "a variance for each output, trained" and facts["Prior mean"] == "a constant for each output"
@@ -49,51 +36,53 @@ def test_facts_describe_trained_model(coupled):
 
 
 def test_facts_of_features_report_number_and_variance_floor(features):
-    assert dict(list_facts(features))["Approximation"].startswith("20 random frequencies; the variance is bounded")
+    assert dict(features.describe().facts)["Approximation"].startswith("20 random frequencies; the variance is bounded")
 
 
 def test_facts_of_draws_report_method(chains):
-    assert "nuts" in dict(list_facts(chains))["Hyperparameters"]
+    assert "nuts" in dict(chains.describe().facts)["Hyperparameters"]
 
 
 def test_facts_list_candidates():
-    facts = dict(list_facts(ovkgp.GPRegressor(random_state=0).fit(X, np.sin(X))))
+    facts = dict(ovkgp.GPRegressor(random_state=0).fit(X, np.sin(X)).describe().facts)
     assert "independent" in facts["Candidates"] and "decomposable" in facts["Candidates"]
 
 
 @pytest.mark.parametrize(("noise", "text"), [("shared", "one variance"), ("full", "correlated"), (0.1, "given")])
 def test_facts_describe_noise(noise, text):
     model = ovkgp.GPRegressor("decomposable", noise=noise, random_state=0).fit(X, np.sin(X))
-    assert text in dict(list_facts(model))["Noise"]
+    assert text in dict(model.describe().facts)["Noise"]
 
 
 def test_facts_describe_known_noise():
     model = ovkgp.GPRegressor("decomposable", random_state=0).fit(X, np.sin(X), noise=np.full((12, 2), 0.1))
-    assert "known variance for each entry" in dict(list_facts(model))["Noise"]
+    assert "known variance for each entry" in dict(model.describe().facts)["Noise"]
 
 
 def test_facts_describe_penalty(ridge, field):
-    assert dict(list_facts(ridge))["Penalty"] == 'λ = 0.01, given (convention "sum")'
+    assert dict(ridge.describe().facts)["Penalty"] == 'λ = 0.01, given (convention "sum")'
     chosen = ovkgp.OVKRidge(lam=[0.1, 1.0, 10.0]).fit(X, X)
-    assert "selected among 3" in dict(list_facts(chosen))["Penalty"]
-    assert dict(list_facts(ridge))["Prior mean"] == "the mean of each output"
-    assert dict(list_facts(field))["Prior mean"] == "zero"
+    assert "selected among 3" in dict(chosen.describe().facts)["Penalty"]
+    assert dict(ridge.describe().facts)["Prior mean"] == "the mean of each output"
+    assert dict(field.describe().facts)["Prior mean"] == "zero"
 
 
 def test_facts_name_class_of_kernel_object():
     model = ovkgp.OVKRidge(base_kernel=RBFKernel(), lam=0.1).fit(X, X)
-    assert describe_base_kernel(model) is None
-    assert "RBFKernel" in dict(list_facts(model))["Kernel of the inputs"]
+    assert describe_base_kernel(model.get_params()) is None
+    assert "RBFKernel" in dict(model.describe().facts)["Kernel of the inputs"]
 
 
 def test_facts_describe_quantile_levels(quantiles):
-    assert dict(list_facts(quantiles))["Levels"] == f"all between 0 and 1, learned at {len(quantiles.measure_)} nodes"
+    assert (
+        dict(quantiles.describe().facts)["Levels"] == f"all between 0 and 1, learned at {len(quantiles.measure_)} nodes"
+    )
     few = ovkgp.InfiniteQuantileRegressor(coupling="joint", levels=[0.1, 0.9], lengthscale=1.0, lam=0.1).fit(X, X[:, 0])
-    assert dict(list_facts(few))["Levels"] == "0.1, 0.9 only (joint)"
+    assert dict(few.describe().facts)["Levels"] == "0.1, 0.9 only (joint)"
 
 
 def test_facts_describe_likelihood_per_output(mixed):
-    facts = dict(list_facts(mixed))
+    facts = dict(mixed.describe().facts)
     assert "output 0: Poisson" in facts["Likelihood"] and "output 1: Student-t" in facts["Likelihood"]
     assert "Noise" not in facts and "4 inducing points" in facts["Approximation"] and "lower bound" in facts["Evidence"]
 
@@ -113,41 +102,40 @@ def test_facts_describe_likelihood_per_output(mixed):
 )
 def test_structure_of_ridge_follows_kernel_and_matrix(kernel, matrix, structure):
     model = ovkgp.OVKRidge(kernel, lam=0.1, output_matrix=matrix).fit(X, X)
-    description = describe_model(model)
-    assert get_structure(model) == structure
+    description = model.describe()
+    assert model.describe().structure == structure
     assert (
         STRUCTURES[structure].text in description.paragraphs and STRUCTURES[structure].formula in description.formulas
     )
 
 
 def test_describe_model_names_structure(coupled):
-    description = describe_model(coupled)
+    description = coupled.describe()
     assert description.name == "Gaussian-process regression: coupled outputs (ICM)"
     assert any("√5" in line for line in description.formulas) and any("ε_a" in line for line in description.formulas)
 
 
 def test_structure_of_single_output_is_single(chains):
-    assert get_structure(chains) == "single"
-    assert not any("another" in text for text in describe_model(chains).paragraphs)
+    assert chains.describe().structure == "single"
+    assert not any("another" in text for text in chains.describe().paragraphs)
 
 
 def test_describe_model_includes_likelihood_formulas(mixed):
-    formulas = " ".join(describe_model(mixed).formulas)
+    formulas = " ".join(mixed.describe().formulas)
     assert "Poisson" in formulas and "Student" in formulas
 
 
 def test_describe_model_supports_estimators_without_structure(quantiles, trees, costs, levels, styles):
     for model in (quantiles, trees[0], costs[0], levels[0], styles[0]):
-        assert get_structure(model) is None
-        assert describe_model(model).paragraphs and "exp(−r^2/2)" in " ".join(describe_model(model).formulas)
+        assert model.describe().structure is None
+        assert model.describe().paragraphs and "exp(−r^2/2)" in " ".join(model.describe().formulas)
 
 
 def test_structures_have_descriptions():
     assert {*NAMED, *(name for name in RIDGE_KERNELS if name != "auto"), "given"} <= set(STRUCTURES)
 
 
-def test_base_kernels_and_likelihoods_have_descriptions():
-    assert set(BASES) == set(TASK_KERNELS)
+def test_likelihoods_have_descriptions():
     assert set(LIKELIHOODS) == set(KNOWN)
 
 

@@ -19,7 +19,6 @@ from ovkgp.plotting.report.figures import (
     encode_extra_figures,
     encode_figure,
     find_most_relevant_input,
-    has_input_range,
     make_fit_figures,
     make_regression_figures,
     make_trace_figures,
@@ -85,8 +84,8 @@ def test_figures_support_finitely_many_quantiles(plots):
 def test_figures_require_input_range(features, plots):
     X = np.linspace(0, 3, 20)[:, None]
     bare = ovkgp.ORFFRidge(lam=0.1, num_frequencies=5, random_state=0).fit(X, X)
-    assert not has_input_range(bare, None) and captions(bare) == []
-    assert has_input_range(features, None) and captions(bare, X, X)
+    assert bare.input_range() is None and captions(bare) == []
+    assert features.input_range() is not None and captions(bare, X, X)
 
 
 def test_trace_figures_require_chains(chains, coupled, plots):

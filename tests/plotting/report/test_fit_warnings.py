@@ -21,10 +21,9 @@ from ovkgp.plotting.report.fit_warnings import (
     few_rows,
     irrelevant_inputs,
     miscalibrated_intervals,
+    model_warnings,
     noise_levels,
-    truncated_expansion,
     unconverged_training,
-    underestimated_variance,
     unobserved_outputs,
     unreliable_draws,
 )
@@ -41,7 +40,7 @@ def with_report(model, **changes):
 def with_draws(**attrs):
     """Stub of an estimator with draws and their diagnostics."""
     group = SimpleNamespace(attrs={"method": "nuts", **attrs}, sizes={"chain": 2, "draw": 100})
-    return SimpleNamespace(draws_={"posterior": group})
+    return SimpleNamespace(hyperparameter_draws={"posterior": group})
 
 
 def test_collect_warnings_of_good_model_is_empty():
@@ -84,7 +83,9 @@ def test_unreliable_draws_reports_poor_diagnostics(attrs, text):
 
 def test_unreliable_draws_of_good_diagnostics_is_empty():
     good = {"num_divergences": 0, "rhat_max": 1.005, "ess_min": 400.0, "khat": 0.3, "interrupted": 0}
-    assert not [*unreliable_draws(with_draws(**good), None)] and not [*unreliable_draws(SimpleNamespace(), None)]
+    assert not [*unreliable_draws(with_draws(**good), None)] and not [
+        *unreliable_draws(SimpleNamespace(hyperparameter_draws=None), None)
+    ]
 
 
 def test_collect_warnings_reports_short_chains(chains):
@@ -248,13 +249,13 @@ def test_noise_levels_ignores_fixed_noise():
 
 
 def test_underestimated_variance_warns_without_floor(features, coupled):
-    assert not [*underestimated_variance(features, None)] and not [*underestimated_variance(coupled, None)]
+    assert not [*model_warnings(features, None)] and not [*model_warnings(coupled, None)]
     X = np.linspace(0, 1, 10)[:, None]
     bare = ovkgp.ORFFRidge(lam=0.1, num_frequencies=5, variance="features", random_state=0).fit(X, X)
-    assert 'variance="guarded"' in next(iter(underestimated_variance(bare, None)))
+    assert 'variance="guarded"' in next(iter(model_warnings(bare, None)))
 
 
 def test_truncated_expansion_warns_of_small_budget():
     X = np.linspace(0, 1, 10)[:, None]
-    assert "budget" in next(iter(truncated_expansion(ovkgp.ONORMA(budget=3).fit(X, X), None)))
-    assert not [*truncated_expansion(ovkgp.ONORMA(budget=50).fit(X, X), None)]
+    assert "budget" in next(iter(model_warnings(ovkgp.ONORMA(budget=3).fit(X, X), None)))
+    assert not [*model_warnings(ovkgp.ONORMA(budget=50).fit(X, X), None)]

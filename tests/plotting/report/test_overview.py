@@ -9,7 +9,6 @@ from ovkgp.plotting.report.calibration import assess_coverage
 from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out
 from ovkgp.plotting.report.overview import (
     MAX_COLUMNS,
-    count_entries,
     make_default_title,
     summarize_columns,
     summarize_data,
@@ -45,10 +44,10 @@ def test_summarize_data_without_rows_reports_counts_and_hint(features, time_seri
     assert "X=X, Y=Y" in found.hint and "--data" in found.hint
 
 
-def test_count_entries_counts_observed_entries(coupled, ridge, quantiles, time_series):
+def test_num_entries_counts_observed_entries(coupled, ridge, quantiles, time_series):
     observed = int(time_series[1].count().sum())
-    assert count_entries(coupled) == count_entries(ridge) == observed
-    assert count_entries(quantiles) is None
+    assert coupled.describe().num_entries == ridge.describe().num_entries == observed
+    assert quantiles.describe().num_entries is None
 
 
 def test_summarize_columns_supports_empty_column_and_single_entry():

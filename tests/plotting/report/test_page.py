@@ -12,11 +12,13 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 import ovkgp
+from ovkgp import estimators
+from ovkgp.estimators.common.descriptions import LIKELIHOODS, STRUCTURES
 from ovkgp.exceptions import InputError
+from ovkgp.kernels.records import named_kernels
 from ovkgp.plotting import write_report
-from ovkgp.plotting.report.descriptions import BASES, ESTIMATORS, LIKELIHOODS, STRUCTURES
 from ovkgp.plotting.report.figures import NO_FIGURE_NOTE
-from ovkgp.plotting.report.page import check_output_path, format_formula, render
+from ovkgp.plotting.report.page import format_formula, render
 from ovkgp.plotting.report.sections import (
     Calibration,
     Column,
@@ -129,7 +131,12 @@ def test_render_counts_warnings(report, read):
     assert "Warnings 2" in page.prose and "No warnings" not in page.prose
 
 
-TABLES = {"estimators": ESTIMATORS, "structures": STRUCTURES, "bases": BASES, "likelihoods": LIKELIHOODS}
+ESTIMATORS = {
+    name: getattr(ovkgp, name).description
+    for name in estimators.__all__
+    if name[0].isupper() and name != "BayesSearchCV"
+}
+TABLES = {"estimators": ESTIMATORS, "structures": STRUCTURES, "bases": named_kernels(), "likelihoods": LIKELIHOODS}
 
 
 def test_format_formula_escapes_markup():
@@ -153,27 +160,12 @@ def test_format_formula_parses_all_descriptions(table):
         assert html.count("<sup>") == html.count("</sup>") == description.formula.count("^")
 
 
-def test_output_path_rejects_folder(tmp_path):
-    with pytest.raises(IsADirectoryError, match="folder"):
-        check_output_path(tmp_path)
-
-
-def test_output_path_rejects_missing_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match="missing"):
-        check_output_path(tmp_path / "missing" / "report.html")
-
-
-def test_output_path_rejects_readonly_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match="not writable"):
-        check_output_path(tmp_path / "report.html")
-
-
-def test_output_path_rejects_link_into_missing_folder(tmp_path):
+def test_write_report_rejects_path_before_computing(tmp_path):
     link = tmp_path / "report.html"
     link.symlink_to(tmp_path / "missing" / "report.html")
-    with pytest.raises(FileNotFoundError, match="missing"):
-        check_output_path(link)
+    for path, error in ((tmp_path, IsADirectoryError), (link, FileNotFoundError)):
+        with pytest.raises(error, match="folder"):
+            write_report(None, path)
 
 
 SECTIONS = ["Warnings", "Data", "Model", "Hyperparameters", "Fit", "Calibration"]

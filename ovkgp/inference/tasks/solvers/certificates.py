@@ -109,16 +109,9 @@ class GapTracker(ABC):
         return f"stopped after {self.steps} steps {part}: raise max_iter, the tolerance or lam"
 
     def _report(self) -> FitReport:
-        return FitReport(
-            self.objective,
-            self.is_done,
-            self._message(),
-            iterations=self.steps,
-            interrupted=self.interrupted,
-            seconds=time.monotonic() - self._began,
-            history=tuple(self.history),
-            **self.counts(),
-        )
+        counts = {**self.counts(), "iterations": self.steps, "interrupted": self.interrupted}
+        counts |= {"seconds": time.monotonic() - self._began, "history": tuple(self.history)}
+        return FitReport(self.objective, self.is_done, self._message(), **counts)
 
 
 def check_initial_point(name: str, init: Tensor | None, shape: tuple[int, ...]) -> None:

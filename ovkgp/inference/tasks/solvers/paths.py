@@ -108,9 +108,7 @@ def compute_sparsity(dual: Tensor, entry_weights: Tensor | None = None) -> Spars
     """
     counted = torch.ones_like(dual, dtype=torch.bool) if entry_weights is None else entry_weights > 0
     pulls, rows = counted & (dual != 0), counted.any(-1)
-    return Sparsity(
-        rows=1 - int(pulls.any(-1).sum()) / int(rows.sum()), entries=1 - int(pulls.sum()) / int(counted.sum())
-    )
+    return Sparsity(1 - int(pulls.any(-1).sum()) / int(rows.sum()), 1 - int(pulls.sum()) / int(counted.sum()))
 
 
 def _replace_parameter(loss: CurveLoss | Loss, parameter: str, value: float) -> CurveLoss | Loss:

@@ -16,6 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ovkgp.inference.algebra.dense import safe_cholesky
+from ovkgp.inference.algebra.krylov import conjugate_gradients
 from ovkgp.inference.tasks.problem import TaskProblem, TaskSolution
 from ovkgp.inference.tasks.solvers.admm import (
     ADMM,
@@ -82,12 +83,8 @@ def search(certificate: Certificate, init: Tensor | None, init_dual: Tensor | No
         return descend(certificate, -slopes, bar)
     admm = ADMM(step, certificate, slopes, problem.values(certificate.weights))
     admm.run(NUM_ADMM_ROUNDS, bar)
-    many = math.prod(problem.shape) > DENSE_COORDINATES
-    if (
-        many
-        and not certificate.is_over
-        and AugmentedLagrangian(admm, certificate).newton_cost() > MAX_NEWTON_COST_RATIO
-    ):
+    is_large = math.prod(problem.shape) > DENSE_COORDINATES and not certificate.is_over
+    if is_large and AugmentedLagrangian(admm, certificate).newton_cost() > MAX_NEWTON_COST_RATIO:
         admm.run(MAX_ADMM_ROUNDS - NUM_ADMM_ROUNDS, bar)
     if not certificate.is_over:
         AugmentedLagrangian(admm, certificate).run(bar)
@@ -276,20 +273,9 @@ class Curvature:
 
     def _solve_cg(self, right: Tensor, gram: Tensor | None) -> Tensor:
         """Run conjugate gradients, preconditioned by the matrix of a mean curvature."""
-        scale = self.lam + (0.0 if gram is None else self._mean_curvature() * gram)
-        solution, residual = torch.zeros_like(right), right
-        direction = scaled = residual / scale
-        product = (residual * scaled).sum()
-        for _ in range(MAX_CG_STEPS):
-            moved = self.apply(direction)
-            pace = product / (direction * moved).sum()
-            solution, residual = solution + pace * direction, residual - pace * moved
-            if residual.norm() <= CG_TOLERANCE * right.norm():
-                break
-            scaled = residual / scale
-            before, product = product, (residual * scaled).sum()
-            direction = scaled + product / before * direction
-        return solution
+        scale = self.lam if gram is None else (self.lam + self._mean_curvature() * gram).unsqueeze(1)
+        operators = lambda V: self.apply(V.squeeze(1)).unsqueeze(1), lambda V: V / scale
+        return conjugate_gradients(*operators, right.unsqueeze(1), CG_TOLERANCE, MAX_CG_STEPS).solution.squeeze(1)
 
     def _mean_curvature(self) -> Tensor:
         """Return the multiple of ω/n with the same trace."""

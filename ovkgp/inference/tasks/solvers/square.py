@@ -39,7 +39,10 @@ def solve_square(problem: TaskProblem) -> TaskSolution:
     otherwise O(N³) for N ≤ 5000 observed entries, and O(n q (r + m)) per iteration of conjugate gradients beyond.
     """
     began = time.perf_counter()
-    _check_square(problem)
+    if getattr(getattr(problem.loss, "loss", None), "name", None) != "square":
+        raise OptionError(
+            f"solve_square requires IntegralLoss(Square(), measure), got {problem.loss!r}. Use solve_primal or solve_dual."
+        )
     problem = replace(problem, targets=problem.targets.expand(problem.entry_weights.shape))
     weights, iterations = _solve_weights(problem)
     H = problem.values(weights)
@@ -51,13 +54,6 @@ def solve_square(problem: TaskProblem) -> TaskSolution:
     message = "closed form" if iterations == 0 else "converged" if converged else "the gap stayed large"
     report = FitReport(objective, converged, message, iterations=iterations, seconds=seconds)
     return TaskSolution(weights, dual, objective, gap, report)
-
-
-def _check_square(problem: TaskProblem) -> None:
-    if getattr(getattr(problem.loss, "loss", None), "name", None) != "square":
-        raise OptionError(
-            f"solve_square requires IntegralLoss(Square(), measure), got {problem.loss!r}. Use solve_primal or solve_dual."
-        )
 
 
 def _solve_weights(problem: TaskProblem) -> tuple[Tensor, int]:
@@ -136,11 +132,7 @@ def mask_measure(measure: TaskMeasure, observed: Tensor, normalization: str = "f
         raise OptionError(
             f"normalization must be one of {', '.join(map(repr, NORMALIZATIONS))}, got {normalization!r}."
         )
-    if (
-        observed.dim() != 2
-        or observed.shape[1] != len(measure)
-        or not (measure.nodes.dim() == 1 or len(measure.nodes) == len(observed))
-    ):
+    if observed.shape != ((len(observed), len(measure)) if measure.nodes.dim() == 1 else measure.nodes.shape):
         raise InputError(
             f"observed must have shape (n, {len(measure)}) with one column per node, got {tuple(observed.shape)}."
         )

@@ -106,13 +106,10 @@ class StreamedProblem:
         """Return κ, or 0 if the loss is smooth enough without it."""
         return kappa if kappa * self.loss.lipschitz() > 0.1 else 0.0
 
-    def smoothed_loss(self, kappa: float) -> CurveLoss:
-        """Return the Moreau envelope of L; for κ = 0, L itself."""
-        return CurveEnvelope(self.loss, kappa) if kappa else self.loss
-
     def evaluate(self, weights: Tensor, kappa: float, num_rows: int | None = None) -> Evaluation:
         """Return J, J_κ, ∇J_κ and the gap at W (r, q), on all rows or the first `num_rows` in random order."""
-        smooth, count = self.smoothed_loss(kappa), min(num_rows or self.num_rows, self.num_rows)
+        smooth = CurveEnvelope(self.loss, kappa) if kappa else self.loss
+        count = min(num_rows or self.num_rows, self.num_rows)
         sums, gradient = torch.zeros(3, dtype=torch.float64), torch.zeros(self.shape, dtype=torch.float64)
         for part in self.chunks(count):
             H = part.values(weights)
@@ -122,10 +119,8 @@ class StreamedProblem:
             sums += torch.stack(rows) @ part.row_weights
             gradient += part.adjoint(part.entry_weights * slope)
         (smoothed, risk, conjugate), gradient = (sums / count).tolist(), gradient / count
-        prior, dual_prior = (
-            size / 2 * float(x.square().sum()) for size, x in ((self.lam, weights), (1 / self.lam, gradient))
-        )
-        gap = risk + prior + conjugate + dual_prior
+        prior = self.lam / 2 * float(weights.square().sum())
+        gap = risk + prior + conjugate + float(gradient.square().sum()) / (2 * self.lam)
         return Evaluation(smoothed + prior, gradient + self.lam * weights, risk + prior, gap)
 
 
@@ -209,9 +204,8 @@ class StreamedCoordinates:
         problem = self.problem
         curvature = task_curvatures(problem, weights, width * self.unit, self.num_rows)
         largest = float(curvature.max())
-        curvature = (
-            curvature.clamp_min(min_fraction * largest) if largest > 0 else torch.full_like(curvature, 1 / self.unit)
-        )
+        typical = torch.full_like(curvature, 1 / self.unit)
+        curvature = curvature.clamp_min(min_fraction * largest) if largest > 0 else typical
         tasks = (problem.loss.weights * curvature).sqrt()[:, None] * problem.tasks
         self.task_values, self.task_vectors = eigh(gram(tasks))
         self.scale = (problem.lam + self.input_values[:, None] * self.task_values).rsqrt()

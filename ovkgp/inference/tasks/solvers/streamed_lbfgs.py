@@ -108,11 +108,8 @@ class _Descent:
         def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal point
             if not np.array_equal(x, init):
-                point = self._evaluate(
-                    self.coordinates.from_coordinates(size * torch.from_numpy(x).view(first.slope.shape)),
-                    kappa,
-                    num_rows,
-                )
+                weights = self.coordinates.from_coordinates(size * torch.from_numpy(x).view(first.slope.shape))
+                point = self._evaluate(weights, kappa, num_rows)
             return point.evaluation.smoothed, size * point.slope.flatten().numpy()
 
         def callback(intermediate_result: OptimizeResult) -> None:

@@ -1,13 +1,9 @@
-"""Tests of the scales of data in `ovkgp.inference.training.prior_sites`."""
+"""Tests of `ovkgp.inference.training.units`."""
 
 import pytest
 import torch
 
-from ovkgp.inference.training.prior_sites import (
-    column_distances,
-    output_covariance,
-    row_distances,
-)
+from ovkgp.inference.training.units import column_distances, output_covariance, row_distances
 
 
 def data(n=40, d=3, p=2, seed=0):

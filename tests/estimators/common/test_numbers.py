@@ -1,11 +1,11 @@
-"""Tests of `ovkgp.plotting.report.numbers`."""
+"""Tests of `ovkgp.estimators.common.numbers`."""
 
 import math
 
 import pytest
 
+from ovkgp.estimators.common.numbers import format_number, format_percent, join_names, quote_names
 from ovkgp.estimators.common.summary import pluralize
-from ovkgp.plotting.report.numbers import format_number, format_percent, join_names, quote_names
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""Tests of spectral pairs of scalar kernels and of the quantiles they need."""
+
 import functools
 import math
 
@@ -15,10 +17,11 @@ from scipy.integrate import quad
 from scipy.special import ive
 
 from ovkgp.exceptions import DomainError, OptionError, SpectralError
-from ovkgp.features.spectral import scalar as scalar_pairs
-from ovkgp.features.spectral.pair import SpectralPair, SpectralSum, spectral_pair
+from ovkgp.features.spectral.pair import spectral_pair
+from ovkgp.kernels import gpytorch_records, stationary
 from ovkgp.kernels.chi_square import SkewedChi2Kernel
 from ovkgp.kernels.groups import CyclicGroup, MultiplicativeGroup, ProductGroup
+from ovkgp.kernels.spectral import SpectralPair, SpectralSum, gamma_quantile
 from ovkgp.kernels.stationary import CauchyKernel, LaplaceKernel, SobolevKernel
 from ovkgp.kernels.warped import WarpedKernel
 
@@ -197,7 +200,7 @@ def test_batched_periodic_frequencies_equal_those_of_each_member():
 
 def test_sobolev_2_quantiles_match_quadrature_also_in_the_tails():
     u = torch.tensor([1e-12, 1e-6, 0.01, 0.3, 0.5, 0.7, 0.99, 1 - 1e-6], dtype=torch.float64)
-    quantiles = scalar_pairs._sobolev2_quantile(u)
+    quantiles = stationary._sobolev2_quantile(u)
 
     def density(w):
         return math.sqrt(3) / math.pi / (1 + w**2 + w**4)
@@ -219,13 +222,13 @@ def test_zeta_integers_match_the_cumulative_sum(order):
     folded = np.random.default_rng(0).uniform(size=20_000) * edges[1500]
     expected = np.searchsorted(edges, folded, side="right")
     for sign in (1, -1):
-        drawn = scalar_pairs._zeta_integers(torch.tensor((1 + sign * folded) / 2), order, mass)
+        drawn = stationary._zeta_integers(torch.tensor((1 + sign * folded) / 2), order, mass)
         np.testing.assert_array_equal(drawn, sign * expected)
 
 
 def test_bessel_integers_are_symmetric_with_the_right_masses():
     u = torch.tensor(np.random.default_rng(0).uniform(size=(NUM_DRAWS, 1)))
-    drawn = scalar_pairs._bessel_integers(u, torch.full((1, 1), 2.0)).flatten().numpy()
+    drawn = gpytorch_records._bessel_integers(u, torch.full((1, 1), 2.0)).flatten().numpy()
     values = np.arange(-5, 6)
     masses = ive(np.abs(values), 2.0)
     counts = np.array([(drawn == v).sum() for v in values] + [(np.abs(drawn) > 5).sum()])
@@ -235,9 +238,9 @@ def test_bessel_integers_are_symmetric_with_the_right_masses():
 def test_log_bessel_is_twice_differentiable():
     order = torch.tensor([0.0, 1.0, 4.0], dtype=torch.float64)
     z = torch.tensor([0.3, 1.0, 9.0], dtype=torch.float64, requires_grad=True)
-    np.testing.assert_allclose(scalar_pairs._log_bessel(order, z).detach(), np.log(ive([0, 1, 4], [0.3, 1, 9])))
-    assert torch.autograd.gradcheck(lambda z: scalar_pairs._log_bessel(order, z), (z,))
-    assert torch.autograd.gradgradcheck(lambda z: scalar_pairs._log_bessel(order, z), (z,))
+    np.testing.assert_allclose(gpytorch_records._log_bessel(order, z).detach(), np.log(ive([0, 1, 4], [0.3, 1, 9])))
+    assert torch.autograd.gradcheck(lambda z: gpytorch_records._log_bessel(order, z), (z,))
+    assert torch.autograd.gradgradcheck(lambda z: gpytorch_records._log_bessel(order, z), (z,))
 
 
 def test_spectral_distributions_are_symmetric():
@@ -296,3 +299,11 @@ def test_base_kernel_without_a_pair_is_rejected():
 
 class KernelWithoutPair(Kernel):
     has_lengthscale = True
+
+
+def test_gamma_quantiles_are_twice_differentiable():
+    """Also where second derivatives are asked of a rational quadratic kernel's α."""
+    shape = torch.tensor([0.4, 1.3, 7.0], dtype=torch.float64, requires_grad=True)
+    uniforms = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(gamma_quantile, (shape, uniforms))
+    assert torch.autograd.gradgradcheck(gamma_quantile, (shape, uniforms), atol=1e-4)
