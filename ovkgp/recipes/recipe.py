@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from ovkgp.checks import suggest_name
 from ovkgp.exceptions import OptionError
-from ovkgp.recipes.schemas import SourceLocation, replace_none_words, validate_document, validate_graph
+from ovkgp.recipes.schemas import SourceLocation, replace_none_strings, validate_document, validate_graph
 from ovkgp.recipes.toml_reader import SUFFIX, KeyPath, list_recipes, read_toml, recipe_path
 
 if TYPE_CHECKING:  # scikit-learn is slow to load, and reading a recipe does not need it
@@ -124,7 +124,7 @@ class Recipe(BaseModel):
         OptionError
             If the graph is invalid.
         """
-        changes = replace_none_words({name: _to_builtin(value) for name, value in changes.items()})
+        changes = replace_none_strings({name: _to_builtin(value) for name, value in changes.items()})
         graph = _merge(self.graph, changes.pop("graph")) if "graph" in changes else self.graph
         options = {**self.options, **{name: _merge(self.options.get(name), new) for name, new in changes.items()}}
         validate_graph(self.estimator, options, graph, SourceLocation(f"Recipe {self.name}"))

@@ -102,19 +102,19 @@ def validate_document(values: dict[str, Any], location: SourceLocation) -> dict[
     """Validate the values of a file and return the fields of a `Recipe`."""
     document = validate(Document, values, location, "a recipe")
     model = document.model
-    found = replace_none_words({"estimator": model.estimator, "options": model.options, "graph": model.graph})
+    found = replace_none_strings({"estimator": model.estimator, "options": model.options, "graph": model.graph})
     validate_graph(**found, location=location.within("model"))
     return document.recipe.model_dump() | found
 
 
-def replace_none_words(values: dict[str, Any]) -> dict[str, Any]:
+def replace_none_strings(values: dict[str, Any]) -> dict[str, Any]:
     """Replace the string "none", and "all" for training_rows, by None, since TOML has no null."""
     return {name: _replace_none_word(name, value) for name, value in values.items()}
 
 
 def _replace_none_word(name: str, value):
     if isinstance(value, dict):
-        return replace_none_words(value)
+        return replace_none_strings(value)
     is_none = isinstance(value, str) and (value == "none" or (name, value) == ("training_rows", "all"))
     return None if is_none else value
 

@@ -8,7 +8,7 @@ import ovkgp
 from ovkgp import estimators
 from ovkgp.exceptions import OptionError
 from ovkgp.recipes import Recipe, load_recipe
-from ovkgp.recipes.schemas import SourceLocation, replace_none_words, validate_document
+from ovkgp.recipes.schemas import SourceLocation, replace_none_strings, validate_document
 
 START = """[recipe]
 title = "mine"
@@ -191,7 +191,7 @@ def test_likelihood_table_is_validated(tmp_path):
 def test_words_for_none_are_replaced_in_all_tables():
     values = {"options": {"training_rows": "all", "rank": "all", "sampling": {"batch_size": "none"}}, "graph": None}
     expected = {"options": {"training_rows": None, "rank": "all", "sampling": {"batch_size": None}}, "graph": None}
-    assert replace_none_words(values) == expected
+    assert replace_none_strings(values) == expected
 
 
 NAMES = [name for name in estimators.__all__ if hasattr(getattr(estimators, name), "check_options")]
