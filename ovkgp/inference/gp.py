@@ -14,7 +14,6 @@ from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from gpytorch.means import Mean
@@ -42,7 +41,6 @@ from ovkgp.inference.training.checkpoints import fingerprint_problem
 from ovkgp.inference.training.initialization import (
     Initialization,
     initialize,
-    raw_state,
     register_data_priors,
     set_initial_values,
 )
@@ -383,26 +381,19 @@ class OperatorValuedGP(Module):
         warm_up_seconds = time.monotonic() - began
 
         initialization = initialize(self, data)
-        initial_states = [] if init == "current" else [*initialization.values]
-        initial_states += [] if init == "data" else [raw_state(self)]
         density = self._training_density(strategy, data, initialization)
-        if len(density.vector) == 0:
-            self.fit_report_ = FitReport(
-                density(np.zeros(0))[0], True, "there was nothing to train", evaluations=1, gradient_norm=0.0
-            )
-        else:
-            self.fit_report_ = maximize_density(
-                density,
-                initial_states=initial_states,
-                restarts=restarts,
-                max_iter=max_iter,
-                tolerance=tolerance,
-                scale=data.num_observed,
-                checkpoint=checkpoint,
-                signature="" if checkpoint is None else fingerprint_problem(density, data, initialization),
-                random_state=random_state,
-                verbose=verbose,
-            )
+        self.fit_report_ = maximize_density(
+            density,
+            initial_states=initialization.initial_states(self, init),
+            restarts=restarts,
+            max_iter=max_iter,
+            tolerance=tolerance,
+            scale=data.num_observed,
+            checkpoint=checkpoint,
+            signature="" if checkpoint is None else fingerprint_problem(density, data, initialization),
+            random_state=random_state,
+            verbose=verbose,
+        )
         self.fit_report_.num_rows, self.fit_report_.num_observed = data.num_rows, data.num_observed
         self.fit_report_.seconds += warm_up_seconds
         with torch.no_grad():

@@ -15,7 +15,7 @@ from ovkgp.recipes.schemas import SourceLocation, replace_none_strings, validate
 from ovkgp.recipes.toml_reader import SUFFIX, KeyPath, list_recipes, read_toml, recipe_path
 
 if TYPE_CHECKING:  # scikit-learn is slow to load, and reading a recipe does not need it
-    from ovkgp.estimators.common.base import Estimator
+    from ovkgp.estimators.common.estimator import Estimator
 
 
 class Recipe(BaseModel):

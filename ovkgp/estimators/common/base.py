@@ -1,44 +1,31 @@
-"""Protocol of all estimators, and base classes of the regressors: predictions, draws and scores in original units.
+"""Base classes of the regressors: predictions, draws and scores in original units.
 
-`Estimator` declares all that commands, plots, reports and recipes know of an estimator. A `PosteriorRegressor` fits `posterior_`
-in the standardized units of `scaling_`.
+A `PosteriorRegressor` fits `posterior_` in the standardized units of `scaling_`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.criticism.predictive_distributions import EntryPredictions, PredictiveDistribution, combine_leave_one_out
 from ovkgp.estimators.common.descriptions import (
     NO_LEAVE_ONE_OUT,
-    NO_STD,
     SINGLE_OUTPUT_STRUCTURES,
-    Description,
-    ModelDescription,
-    compose_description,
-    describe_base_kernel,
     describe_mean,
-    describe_options,
-    describe_penalty,
-    describe_training,
 )
-from ovkgp.estimators.common.options import check_constraints
+from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import ScaledDraws
-from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize, summarize_facts
 from ovkgp.estimators.common.validation import check_observed, input_table, output_table
-from ovkgp.estimators.storage.storage import SavableMixin
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.likelihoods import Likelihood
-from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.inference.posteriors.exact import stored_observations
@@ -57,191 +44,7 @@ POSTERIOR_ATTRIBUTES = (  # fitted attributes of every regressor with a `posteri
 )
 INPUT_ATTRIBUTES = {"n_features_in_", "feature_names_in_"}  # fitted attributes that the validation of X sets
 
-
-RANGE_STDS = 2.0  # standard deviations to either side of the mean input that `input_range` covers
 LENGTHSCALE = "lengthscale"  # last part of the names of lengthscales
-
-
-class Estimator(SavableMixin, BaseEstimator):
-    """Protocol of the estimators: all that commands, plots, reports and recipes know of them.
-
-    A subclass sets `kind` and `description`, has `fit` and `predict`, and overrides the methods that it can do better.
-
-    Attributes
-    ----------
-    kind : {"table", "tasks", "target", "labels", "none"}
-        What is learned: a table (n, p), vectors at tasks (n, T, p), the quantiles of a target (n,), labels (n,), or level
-        sets without outputs.
-    description : Description
-        Name, sentences and formula of the model.
-    has_predictive : bool
-        Whether `predictive` returns distributions of new observations.
-    has_posterior : bool
-        Whether there is a `posterior_` of functions, whose intervals, draws and kernel can be plotted.
-    has_costs : bool
-        Whether labels are predicted at any cost of a mistake, instead of their probabilities.
-    has_trained_hyperparameters : bool
-        Whether hyperparameters are trained on the evidence, as those of a `GPRegressor`.
-    has_leave_one_out : bool
-        Whether stored training entries can be predicted from all others.
-    learned_levels : ndarray or None
-        Quantile levels that predictions are restricted to.
-    hyperparameter_draws : ArviZ object or None
-        Sampled hyperparameters.
-    calibration_note : str
-        Why, or how, calibration is not assessed without held-out rows.
-    reported : tuple of tuple of str
-        Pairs (attribute, name) that are shown as parameters if they are numbers.
-    _parameter_constraints : dict
-        Allowed values of the options, as in scikit-learn, with the rules of `common/options`.
-    """
-
-    kind: ClassVar[str] = "table"
-    description: ClassVar[Description]
-    has_predictive: ClassVar[bool] = False
-    has_posterior: ClassVar[bool] = False
-    has_costs: ClassVar[bool] = False
-    has_trained_hyperparameters: ClassVar[bool] = False
-    has_leave_one_out = False
-    learned_levels = hyperparameter_draws = None
-    calibration_note: ClassVar[str] = NO_STD
-    reported: ClassVar[tuple[tuple[str, str], ...]] = ()
-    _parameter_constraints: ClassVar[dict[str, list]] = {}
-
-    def check_options(self) -> None:
-        """Check the options; a subclass adds those of their combinations that are not supported."""
-        check_constraints(self.get_params(deep=False), self._parameter_constraints)
-
-    def training_data(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return the stored training rows X (n, d) and Y in original units; None if the model stores none.
-
-        Y is (n, p) with NaN where missing, labels (n,), or None for models without outputs.
-        """
-        return None
-
-    def predictive(self, X) -> PredictiveDistribution:
-        """Return the distributions of new observations at X (m, d); raise OptionError if there are none."""
-        raise OptionError(
-            f"{type(self).__name__} has no predictive distributions. Use GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor."
-        )
-
-    def leave_one_out_entries(self, X=None, Y=None) -> EntryPredictions:
-        """Predict each training entry from all others; raise OptionError if there is no closed form."""
-        return self.predictive(X)
-
-    def check_rows(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
-        """Return X (m, d) and Y (m, p) as arrays, their columns checked against those of the fit."""
-        check_is_fitted(self)
-        if X is None or Y is None:
-            raise InputError("X and Y must be passed together. Omit both to use the training rows.")
-        X = input_table(self, X, reset=False)
-        return X, self._outputs(Y, X)
-
-    def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
-        """Check further outputs (n, p)."""
-        table, p = output_table(Y, X)[0], len(self.output_names_)
-        if table.shape[1] != p:
-            raise InputError(f"Y must have {pluralize(p, 'column')}, as in fit, got {table.shape[1]}.")
-        return table
-
-    def prediction_columns(self, X, request: PredictionRequest) -> PredictionColumns:
-        """Predict at X (m, d), a data frame or an array; return the columns by name, in their order."""
-        request.reject_options("this regressor", "quantiles", "level", "latent", "costs")
-        mean = np.reshape(self.predict(X), (len(X), -1))
-        return {f"{name}_mean": mean[:, j] for j, name in enumerate(self.output_names_)}
-
-    def describe(self) -> ModelDescription:
-        """Describe the fitted model in sentences, formulas and facts."""
-        check_is_fitted(self)
-        base = describe_base_kernel(self.get_params(deep=False))
-        return compose_description(self.description, base, self._facts(), **self._about())
-
-    def _facts(self) -> dict[str, str | None]:
-        """Return the facts of the description by name, None where they do not apply."""
-        options = self.get_params(deep=False)
-        own = {"Estimator": type(self).__name__, "Penalty": describe_penalty(self, options)}
-        return own | describe_options(options) | {"Training": describe_training(self)}
-
-    def _about(self) -> dict[str, Any]:
-        """Return further fields of the description."""
-        num_rows = getattr(self, "num_rows_", None)
-        return {"structure": self._structure(), "calibration": self.calibration_note, "num_rows": num_rows}
-
-    def _structure(self) -> str | None:
-        """Return the structure of the kernel; None if there is no choice."""
-        return None
-
-    def list_parameters(self) -> list[Hyperparameter]:
-        """List the parameters of the fitted model in original units; a point estimate is one draw."""
-        known = ((name, getattr(self, attribute, None)) for attribute, name in self.reported)
-        return [Hyperparameter.of(name, value) for name, value in known if isinstance(value, float | int)]
-
-    def lengthscales(self) -> dict[str, np.ndarray]:
-        """Return lengthscales (S, k) of the inputs in standardized units, by the name of the hyperparameter."""
-        return {}
-
-    def output_kernels(self) -> Iterator[Kernel]:
-        """Yield the kernel between outputs, of each draw if there are any; the next one may replace its values."""
-        yield from ()
-
-    def summary(self) -> Summary:
-        """Return a text with the columns, the size and the training of the model."""
-        check_is_fitted(self)
-        return summarize_facts(self)
-
-    @property
-    def fit_report(self) -> FitReport | None:
-        """Report of an iterative training; None if there was none."""
-        return getattr(self, "fit_report_", None)
-
-    @property
-    def input_names(self) -> list[str] | None:
-        """Input columns of the data frame that the estimator was fitted to; None for an array."""
-        names = getattr(self, "feature_names_in_", None)
-        return None if names is None else [str(name) for name in names]
-
-    def input_labels(self) -> list[str]:
-        """Return the input columns; "input 0", … if the estimator was fitted to an array."""
-        return self.input_names or [f"input {i}" for i in range(self.n_features_in_)]
-
-    @property
-    def has_output_names(self) -> bool:
-        """Whether the outputs had names."""
-        return self.output_names_ != ["y"]
-
-    def output_labels(self) -> list[str]:
-        """Return the output columns; "output 0", … if the estimator was fitted to an array."""
-        return [] if self.kind == "none" else list(self.output_names_)
-
-    def input_range(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return low, center and high (d,) of the training inputs, derived from the scaling; None if it is unknown."""
-        scaling = getattr(self, "scaling_", None)
-        if scaling is None or not (scaling.input_offset.any() or (scaling.input_scale != 1).any()):
-            return None
-        offset, margin = scaling.input_offset, RANGE_STDS * scaling.input_scale
-        return offset - margin, offset, offset + margin
-
-    @classmethod
-    def has_checkpoints(cls, options: Mapping[str, Any]) -> bool:
-        """Whether a fit with these options stores its progress in a file."""
-        return False
-
-    @classmethod
-    def reason_not_streamable(cls, options: Mapping[str, Any]) -> str | None:
-        """Return why a fit with these options needs all rows in memory; None if it supports `fit_stream`."""
-        return "only GPRegressor and ORFFRidge can be fitted in chunks"
-
-    def complete(self) -> None:
-        """Compute what predictions would compute at their first call, so that a model file contains it."""
-
-
-def check_estimator(estimator) -> None:
-    """Check that an object is a fitted estimator of this package."""
-    if not isinstance(estimator, Estimator):
-        raise InputError(
-            f"estimator must be an estimator of ovkgp, such as GPRegressor, got {type(estimator).__name__}. Pass the estimator itself, not a pipeline or search that contains it."
-        )
-    check_is_fitted(estimator)
 
 
 class TableRegressor(MultiOutputMixin, RegressorMixin, Estimator):

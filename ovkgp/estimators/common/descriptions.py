@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gpytorch.kernels import Kernel
 
+from ovkgp.estimators.common.formatting import format_number
 from ovkgp.estimators.common.named_kernels import num_features
-from ovkgp.estimators.common.numbers import format_number
 from ovkgp.estimators.common.summary import evidence_name, likelihood_names, pluralize
 from ovkgp.inference.model.mean_noise import PolynomialMean
 from ovkgp.kernels.records import NamedKernel, named_kernels

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from ovkgp.checks import as_seed
 from ovkgp.criticism.predictive_distributions import PredictiveDistribution
-from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, LENGTHSCALE, Estimator
+from ovkgp.estimators.common.base import INPUT_ATTRIBUTES, LENGTHSCALE
 from ovkgp.estimators.common.descriptions import Description
-from ovkgp.estimators.common.numbers import format_number
+from ovkgp.estimators.common.estimator import Estimator
+from ovkgp.estimators.common.formatting import format_number
 from ovkgp.estimators.common.options import restore_on_error
 from ovkgp.estimators.common.prediction_columns import (
     DEFAULT_INTERVAL_LEVEL,
@@ -65,7 +66,7 @@ from ovkgp.estimators.quantiles.rows import (
 )
 from ovkgp.estimators.quantiles.summary import summarize_quantiles
 from ovkgp.estimators.storage.storage import SavableMixin, storable
-from ovkgp.exceptions import FitWarning, InputError, OptionError
+from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference.tasks.quantile_distribution import LevelDistribution, Rearranged
 from ovkgp.inference.tasks.sandwich import Sandwich
 
@@ -596,12 +597,6 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
 
         return PredictiveDistribution(
             found.mean.numpy()[:, None], found.std.numpy()[:, None], cdf, cdf, is_gaussian=False
-        )
-
-    def leave_one_out_entries(self, X=None, Y=None):
-        """Raise OptionError: quantile curves have no closed-form leave-one-out predictions."""
-        raise OptionError(
-            "InfiniteQuantileRegressor has no closed-form leave-one-out predictions. Use rows X, Y that were held out of the fit."
         )
 
     def save(self, path) -> None:

@@ -28,10 +28,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.base import Estimator
 from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.estimator import Estimator
+from ovkgp.estimators.common.formatting import format_number
 from ovkgp.estimators.common.named_kernels import BASE_KERNEL
-from ovkgp.estimators.common.numbers import format_number
 from ovkgp.estimators.common.options import (
     CONVENTIONS,
     LAM,

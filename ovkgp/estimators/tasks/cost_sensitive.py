@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.base import Estimator
 from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights
 from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.options import NUMBER, NUMBERS, POSITIVE, integer, one_of, restore_on_error
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import Scaling

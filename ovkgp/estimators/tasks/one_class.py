@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.base import Estimator
 from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights
 from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.named_kernels import BASE_KERNEL, median_distance
 from ovkgp.estimators.common.options import (
     FRACTION,

@@ -46,6 +46,11 @@ class Initialization:
     bounds: dict[str, Bounds]
     scales: dict[str, Tensor]
 
+    def initial_states(self, gp, init: str) -> list[dict[str, Tensor]]:
+        """Return the raw parameters to start from: those from the "data", the "current" ones, or both ("auto")."""
+        found = [] if init == "current" else [*self.values]
+        return found if init == "data" else [*found, raw_state(gp)]
+
 
 @torch.no_grad()
 def initialize(gp, data: Observations) -> Initialization:

@@ -56,7 +56,7 @@ class TorchObjective:
         self.vector.clear_gradient()
         with torch.enable_grad():
             value = self.objective()
-        if bool(torch.isfinite(value.detach()).all()):
+        if len(self.vector) and bool(torch.isfinite(value.detach()).all()):
             if not value.requires_grad:
                 raise OptionError(
                     f"The objective does not depend on the parameters {', '.join(self.vector.names)}. Compute it from them at every call, without torch.no_grad."

@@ -53,11 +53,7 @@ def maximize(
 
     `bounds` and `scales` are as for `ParameterVector`, and `options` as for `maximize_density`.
     """
-    vector = ParameterVector(module, bounds, scales)
-    if len(vector) == 0:
-        with torch.no_grad():
-            return FitReport(float(objective()), True, "there was nothing to train", evaluations=1, gradient_norm=0.0)
-    return maximize_density(TorchObjective(vector, objective), **options)
+    return maximize_density(TorchObjective(ParameterVector(module, bounds, scales), objective), **options)
 
 
 def maximize_density(
@@ -86,6 +82,9 @@ def maximize_density(
     """
     if not (tolerance > 0 and scale > 0):
         raise OptionError(f"tolerance and scale must be positive, got {tolerance} and {scale}.")
+    if len(density.vector) == 0:
+        value, _ = density(np.zeros(0))
+        return FitReport(value, True, "there was nothing to train", evaluations=1, gradient_norm=0.0)
     training = _Training(
         ObjectiveEvaluator(density.vector, density, scale),
         check_integer("max_iter", max_iter),

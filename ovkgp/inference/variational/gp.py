@@ -32,7 +32,7 @@ from ovkgp.inference.posteriors.mixture import condition_on_draws
 from ovkgp.inference.posteriors.posterior import FunctionDraws, KernelProcess, Posterior
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
-from ovkgp.inference.training.initialization import initialize, raw_state, register_data_priors, set_initial_values
+from ovkgp.inference.training.initialization import initialize, register_data_priors, set_initial_values
 from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.maximize import maximize
 from ovkgp.inference.variational.bound import VariationalBound
@@ -288,8 +288,7 @@ class VariationalGP(Module):
         data = self.observe(X, Y, noise, random_state=random_state)
         initialization = initialize(self, data)
         options = {"bounds": initialization.bounds, "scales": initialization.scales}
-        initial_states = [] if init == "current" else [*initialization.values]
-        initial_states += [] if init == "data" else [raw_state(self)]
+        initial_states = initialization.initial_states(self, init)
         if batch_size is None:
             collapsed, log_prior = CollapsedBound(self, data, update_basis=True), LogPrior(self)
             with self.report_hyperparameters_on_failure():

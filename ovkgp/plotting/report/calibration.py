@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from ovkgp import plotting
 from ovkgp.criticism import Coverage
-from ovkgp.estimators.common.numbers import format_number, format_percent
+from ovkgp.estimators.common.formatting import format_number, format_percent
 from ovkgp.estimators.common.summary import pluralize
 from ovkgp.plotting.report.evaluation_data import IN_SAMPLE_CAVEAT, HeldOutPredictions, Rows
 from ovkgp.plotting.report.figures import render_panels

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ovkgp.criticism.predictive_distributions import EntryPredictions, predictive
-from ovkgp.estimators.common.base import check_estimator
+from ovkgp.estimators.common.estimator import check_estimator
 from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, output_names
 from ovkgp.exceptions import InputError
 

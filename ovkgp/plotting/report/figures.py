@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ovkgp import plotting
+from ovkgp.estimators.common.formatting import quote_names
 from ovkgp.estimators.common.named_kernels import FIELDS
-from ovkgp.estimators.common.numbers import quote_names
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting.axes import GUIDE_COLOR, LINE_COLOR
 from ovkgp.plotting.fields import BACKGROUND_LABELS, FIELD_SCALARS

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ovkgp.estimators.common.numbers import format_number, format_percent, quote_names
+from ovkgp.estimators.common.formatting import format_number, format_percent, quote_names
 from ovkgp.estimators.common.scaling import named_structure
 from ovkgp.estimators.common.summary import pluralize
 from ovkgp.estimators.common.validation import as_inputs

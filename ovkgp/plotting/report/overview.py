@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ovkgp.estimators.common.numbers import format_number, format_percent, join_names
+from ovkgp.estimators.common.formatting import format_number, format_percent, join_names
 from ovkgp.estimators.common.summary import pluralize
 from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, get_training_rows
 from ovkgp.plotting.report.sections import Column, CoverageAssessment, DataSummary

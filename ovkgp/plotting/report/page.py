@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from ovkgp import __version__
-from ovkgp.estimators.common.numbers import format_number, format_percent
+from ovkgp.estimators.common.formatting import format_number, format_percent
 from ovkgp.files import check_writable, replace_file
 from ovkgp.plotting.report.calibration import assess_calibration
 from ovkgp.plotting.report.evaluation_data import collect_rows, predict_held_out

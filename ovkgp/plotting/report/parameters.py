@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ovkgp.estimators.common.descriptions import describe_training_goal
-from ovkgp.estimators.common.numbers import format_number
+from ovkgp.estimators.common.formatting import format_number
 from ovkgp.estimators.common.scaling import units_of, values_in_units
 from ovkgp.estimators.common.summary import (
     MAX_CORRELATED_OUTPUTS,

@@ -346,6 +346,7 @@ def perturbed_draws(monkeypatch):
     monkeypatch.setattr(gp_regressor, "draw_hyperparameters", perturbed)
 
 
+@pytest.mark.slow
 @parametrize_with_checks([ovkgp.GPRegressor("independent", hyperparameters="laplace", random_state=0)])
 def test_sampled_regressor_passes_scikit_learn_checks(estimator, check, perturbed_draws):
     check(estimator)

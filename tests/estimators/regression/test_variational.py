@@ -36,6 +36,7 @@ def fitted(likelihood, Y, **options):
     return ovkgp.GPRegressor(**QUICK | {"likelihood": likelihood} | options).fit(X, Y)
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         ovkgp.GPRegressor("independent", **options, hyperparameters="fixed", num_frequencies=30, random_state=0)

@@ -16,8 +16,8 @@ from ovkgp import estimators, plotting
 from ovkgp.cli.prediction_job import InputFile, predict_file, read_evaluation_data
 from ovkgp.criticism import coverage, training_data
 from ovkgp.criticism.predictive_distributions import PredictiveDistribution
-from ovkgp.estimators.common.base import Estimator
 from ovkgp.estimators.common.descriptions import Description
+from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.plotting import write_report

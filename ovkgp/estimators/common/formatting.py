@@ -1,4 +1,4 @@
-"""Text of a report: numbers with four digits and raised powers of ten, percentages, and lists of names."""
+"""Formatting of numbers with four digits and raised powers of ten, of percentages, and of lists of names."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Tests of `ovkgp.estimators.common.numbers`."""
+"""Tests of `ovkgp.estimators.common.formatting`."""
 
 import math
 
 import pytest
 
-from ovkgp.estimators.common.numbers import format_number, format_percent, join_names, quote_names
+from ovkgp.estimators.common.formatting import format_number, format_percent, join_names, quote_names
 from ovkgp.estimators.common.summary import pluralize
 
 
