@@ -14,12 +14,12 @@ from pathlib import Path
 
 from distributed_scripts.cases import decomposable, fixed, shard, table
 
-from ovkgp.estimators.regression.training import RegressorTrainer
+from ovkgp.estimators.regression.gp_regressor import GPRegressor
 from ovkgp.exceptions import DistributedError
 from ovkgp.inference.statistics.distributed import process_group
 
 
-def die(*_):
+def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -41,7 +41,7 @@ def main(folder, dying, when):
         pair = [shard(part, ranks.rank, ranks.size) for part in table()]
         chunks = Fatal(*pair) if (when, dying) == ("reading", ranks.rank) else [pair]
         if when == "training":
-            RegressorTrainer.learn = die  # only rank 0 trains
+            GPRegressor._train = die  # only rank 0 trains
         started = time.monotonic()
         try:
             fixed(decomposable()).fit_stream(chunks)

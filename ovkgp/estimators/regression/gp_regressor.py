@@ -21,7 +21,14 @@ from ovkgp.estimators.common.descriptions import (
     describe_gp,
     list_likelihood_formulas,
 )
-from ovkgp.estimators.common.named_kernels import BASE_KERNEL, STRUCTURES, approximate, feature_kind
+from ovkgp.estimators.common.named_kernels import (
+    BASE_KERNEL,
+    STRUCTURES,
+    approximate,
+    choose_approximation,
+    feature_kind,
+    num_features,
+)
 from ovkgp.estimators.common.options import (
     LIKELIHOOD,
     POSITIVE,
@@ -37,7 +44,6 @@ from ovkgp.estimators.common.options import (
 from ovkgp.estimators.common.scaling import Moments
 from ovkgp.estimators.common.streaming import (
     SAMPLE_ROWS,
-    StreamScan,
     accumulate_rows,
     accumulate_statistics,
     ranks_of,
@@ -51,7 +57,7 @@ from ovkgp.estimators.common.summary import (
     hyperparameter_table,
     summarize,
 )
-from ovkgp.estimators.common.validation import entry_values, input_table, warn_about_constants
+from ovkgp.estimators.common.validation import Table, entry_values, input_table, warn_about_constants
 from ovkgp.estimators.regression.hyperparameters import (
     SAMPLED,
     check_sampling,
@@ -62,8 +68,22 @@ from ovkgp.estimators.regression.hyperparameters import (
     reject_sampling,
     supports_partial_fit,
 )
-from ovkgp.estimators.regression.training import MODEL_BUILDER, RegressorTrainer, Table, name_hyperparameters_on_failure
-from ovkgp.estimators.regression.variational import VariationalTrainer
+from ovkgp.estimators.regression.training import (
+    MODEL_BUILDER,
+    TrainedModel,
+    TrainingJob,
+    make_gp,
+    name_hyperparameters_on_failure,
+    train,
+    train_candidate,
+    train_candidates,
+)
+from ovkgp.estimators.regression.variational import (
+    check_likelihood_data,
+    make_variational_gp,
+    train_variational,
+    train_variational_candidate,
+)
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import FitWarning, OptionError
 from ovkgp.inference.gp import VARIANCES
@@ -254,10 +274,116 @@ class GPRegressor(PosteriorRegressor):
             if self.distributed:
                 self._stream([(X, Y)], noise, checkpoint)
                 return self
-            table = self._prepare(X, Y, noise)
-            self._draw(self._learn(table, features=False, checkpoint=checkpoint))
+            self.check_options()
+            table = self._new_table(X, Y, noise)
+            seed = self._seed(checkpoint)
+            model = self._train(table, seed, checkpoint=checkpoint)
+            self._store(model)
+            if is_sampled(self):
+                self._sample(*model.trained, seed)
             self._condition(table)
+            self._report()
         return self
+
+    def _new_table(self, X, Y, noise) -> Table:
+        """Check the data of a new fit and store their columns."""
+        X, Y = self._enter(X, Y)
+        warn_about_constants(self, Y)
+        return Table(X, Y, entry_values(noise, Y, "noise"))
+
+    def _seed(self, checkpoint) -> int:
+        # A resumed training must find the same rows and the same frequencies.
+        return as_seed(0 if checkpoint is not None and self.random_state is None else self.random_state)
+
+    def _train(
+        self,
+        table: Table,
+        seed: int,
+        *,
+        features: bool = False,
+        checkpoint=None,
+        moments: tuple[Moments, Moments] | None = None,
+    ) -> TrainedModel:
+        """Choose structure, scaling and approximation (a feature map if `features`), and train on at most `training_rows` rows."""
+        variational = is_variational(self)
+        moments = moments or (Moments.of(table.X), Moments.of(table.Y))
+        job = TrainingJob(self, table, seed, checkpoint, moments, check_likelihood_data(self, table, checkpoint))
+
+        models, criteria = {}, {}
+        if isinstance(self.kernel, Kernel):
+            name = "given"
+        elif self.kernel != "auto":
+            name = self.kernel
+        elif table.Y.shape[1] == 1 or self.hyperparameters == "fixed":
+            name = "independent"
+        else:
+            models, criteria = train_candidates(job, train_variational_candidate if variational else train_candidate)
+            name = max(criteria, key=criteria.get)
+        kernel = job.make_kernel(name)
+        scaling = job.make_scaling(kernel)
+
+        rows = table.some_rows(self.training_rows, seed)
+        if variational:
+            approximation = "variational"
+            num_points = num_features(self.num_frequencies, approximation)
+            gp = make_variational_gp(job, kernel, scaling, rows, num_points)
+        else:
+            if features:
+                approximation = feature_kind(self.approximation, kernel)
+            else:
+                approximation = choose_approximation(self.approximation, kernel, table.Y, table.noise)
+            X = scaling.inputs(rows.X)
+            gp = make_gp(self, kernel, scaling, approximate(kernel, approximation, X, self.num_frequencies, seed))
+
+        trained = gp, rows
+        with name_hyperparameters_on_failure(self, name, scaling):
+            if self.hyperparameters == "fixed":
+                gp.initialize(*rows.scaled(scaling)[:2], kernel=not isinstance(self.kernel, Kernel))
+            elif variational:
+                train_variational(job, gp, name, scaling, rows, models.get(name))
+            else:
+                trained = train(job, gp, scaling, rows, models.get(name))
+            if variational and (gp.q_ is None or len(rows.X) < len(table.X)):
+                gp.fit_variational_distribution(*table.scaled(scaling))
+        return TrainedModel(name, scaling, approximation, gp, criteria, trained)
+
+    def _store(self, model: TrainedModel) -> None:
+        self.kernel_, self.scaling_, self.approximation_ = model.kernel, model.scaling, model.approximation
+        self.gp_, self.fit_report_ = model.gp, model.gp.fit_report_
+        if model.candidates:
+            self.candidates_ = model.candidates
+
+    def _sample(self, gp, rows: Table, seed: int) -> None:
+        """Sample the hyperparameters, unless the training was interrupted."""
+        if self.fit_report_.interrupted:
+            warnings.warn(
+                "Training was interrupted and no hyperparameters were sampled; predictions use the best values so far. Call fit again.",
+                FitWarning,
+                stacklevel=3,
+            )
+        else:
+            self.draws_ = draw_hyperparameters(self, gp, rows, seed)
+
+    def _condition(self, table: Table) -> None:
+        """Condition the trained model on all rows."""
+        draws = getattr(self, "draws_", None)
+        if draws is None and self.approximation_ in ("orff", "nystrom"):
+            self._add(table)
+            return
+        if draws is None and self.approximation_ == "variational":
+            self.posterior_ = self.gp_.posterior()
+        else:
+            X, Y, noise = table.scaled(self.scaling_)
+            options = {"hyperparameters": draws, "max_draws": mixture_draws(self), "variance": self.variance}
+            with name_hyperparameters_on_failure(self, self.kernel_, self.scaling_):
+                self.posterior_ = self.gp_.condition(X, Y, noise=noise, **options)
+        self._num_observed = np.isfinite(table.Y).sum(0)
+
+    def _report(self) -> None:
+        """Compute noise and evidence in original units."""
+        noise = self.posterior_.noise
+        self.noise_ = None if noise is None else self.scaling_.cov(noise)
+        self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_observed)
 
     def fit_stream(self, chunks: Iterable, *, checkpoint=None) -> GPRegressor:
         """Fit the model to a table in chunks, which may be larger than memory, in two passes.
@@ -338,20 +464,29 @@ class GPRegressor(PosteriorRegressor):
             elif self.distributed:
                 self._stream([(X, Y)], noise)
             else:
-                table = self._prepare(X, Y, noise)
-                self._learn(table, features=True)
+                self.check_options()
+                table = self._new_table(X, Y, noise)
+                self._store(self._train(table, self._seed(None), features=True))
                 self._add(table)
+            self._report()
         return self
 
     def _stream(self, chunks: Iterable, noise, checkpoint=None) -> None:
         with ranks_of(self) as ranks:
             ranks.run_on_all(lambda: self._check_stream(noise), "checking the options")
             found = scan(chunks, self.training_rows or SAMPLE_ROWS, ranks, verbose=self.verbose)
-            self._check_sample(found)
+            num_rows = found.num_observed_rows
+            if self.training_rows is None and self.hyperparameters != "fixed" and num_rows > len(found.sample):
+                raise OptionError(
+                    f"training_rows=None is not supported with a stream of {num_rows} rows, which is not kept in memory (limit {SAMPLE_ROWS}). Set training_rows=10_000."
+                )
             table = store_columns(self, found)
-            self._learn(table, features=True, checkpoint=checkpoint, moments=(found.inputs, found.outputs), ranks=ranks)
+            options = {"features": True, "checkpoint": checkpoint, "moments": (found.inputs, found.outputs)}
+            train = partial(self._train, table, self._seed(checkpoint), **options)
+            self._store(ranks.run_on_first(train, "training"))
             self.statistics_ = accumulate_rows(self.gp_, self.scaling_, chunks, ranks, self.verbose, found=found)
             self._condition_on_statistics()
+            self._report()
 
     def check_options(self) -> None:
         """Check the options, and their combinations with the likelihood and the sampler."""
@@ -369,36 +504,20 @@ class GPRegressor(PosteriorRegressor):
         if noise is not None:
             raise OptionError("noise is not supported with distributed=True. Use noise=None or fit in one process.")
 
-    def _check_sample(self, found: StreamScan) -> None:
-        if (
-            self.training_rows is None
-            and self.hyperparameters != "fixed"
-            and found.num_observed_rows > len(found.sample)
-        ):
-            raise OptionError(
-                f"training_rows=None is not supported with a stream of {found.num_observed_rows} rows, which is not kept in memory (limit {SAMPLE_ROWS}). Set training_rows=10_000."
-            )
-
-    def _prepare(self, X, Y, noise) -> Table:
-        """Check options and data, and reset the last fit."""
-        self.check_options()
-        X, Y = self._enter(X, Y)
-        warn_about_constants(self, Y)
-        return Table(X, Y, entry_values(noise, Y, "noise"))
-
     def _further(self, X, Y, noise, ranks: Ranks) -> Table | None:
-        """Return further rows, checked; None for an empty shard."""
+        """Return further rows, checked, after a switch of an exact model to features; None for an empty shard."""
         seed = ranks.broadcast(as_seed(self.random_state)) if self.approximation_ == "exact" else None
-        return ranks.run_on_all(lambda: self._further_here(X, Y, noise, seed), "checking the data")
 
-    def _further_here(self, X, Y, noise, seed: int | None) -> Table | None:
-        if self.approximation_ == "exact":
-            self._leave_exact(seed)
-        if self.distributed and np.shape(X)[:1] == np.shape(Y)[:1] == (0,):
-            return None
-        X = input_table(self, X, reset=False)
-        Y = self._outputs(Y, X)
-        return Table(X, Y, entry_values(noise, Y, "noise"))
+        def check() -> Table | None:
+            if seed is not None:
+                self._leave_exact(seed)
+            if self.distributed and np.shape(X)[:1] == np.shape(Y)[:1] == (0,):
+                return None
+            inputs = input_table(self, X, reset=False)
+            outputs = self._outputs(Y, inputs)
+            return Table(inputs, outputs, entry_values(noise, outputs, "noise"))
+
+        return ranks.run_on_all(check, "checking the data")
 
     def _leave_exact(self, seed: int) -> None:
         """Switch an exact model to a feature map, with its own data as the first statistics."""
@@ -408,54 +527,6 @@ class GPRegressor(PosteriorRegressor):
         self.gp_.double()
         self.statistics_ = self.gp_.statistics(data.X, data.Y, data.noise)
         self.approximation_ = kind
-
-    def _learn(
-        self,
-        table: Table,
-        features: bool,
-        checkpoint=None,
-        moments: tuple[Moments, Moments] | None = None,
-        ranks: Ranks | None = None,
-    ) -> RegressorTrainer:
-        # A resumed training must find the same rows and the same frequencies.
-        seed = as_seed(0 if checkpoint is not None and self.random_state is None else self.random_state)
-        kind = VariationalTrainer if is_variational(self) else RegressorTrainer
-        learner = kind(self, table, seed, checkpoint, moments)
-        train = partial(learner.learn, features)
-        learned = train() if ranks is None else ranks.run_on_first(train, "training")
-        self.kernel_, self.scaling_, self.approximation_ = learned.kernel, learned.scaling, learned.approximation
-        self.gp_, self.fit_report_ = learned.gp, learned.report
-        if learned.candidates is not None:
-            self.candidates_ = learned.candidates
-        return learner
-
-    def _draw(self, learner: RegressorTrainer) -> None:
-        """Sample the hyperparameters if requested; not after an interrupted training."""
-        if not is_sampled(self):
-            return
-        if self.fit_report_.interrupted:
-            warnings.warn(
-                "Training was interrupted and no hyperparameters were sampled; predictions use the best values so far. Call fit again.",
-                FitWarning,
-                stacklevel=3,
-            )
-            return
-        self.draws_ = draw_hyperparameters(self, *learner.trained, learner.seed)
-
-    def _condition(self, table: Table) -> None:
-        draws = getattr(self, "draws_", None)
-        if draws is None and self.approximation_ in ("orff", "nystrom"):
-            self._add(table)
-            return
-        if draws is None and self.approximation_ == "variational":
-            self.posterior_ = self.gp_.posterior()
-        else:
-            X, Y, noise = table.scaled(self.scaling_)
-            options = {"hyperparameters": draws, "max_draws": mixture_draws(self), "variance": self.variance}
-            with name_hyperparameters_on_failure(self, self.kernel_, self.scaling_):
-                self.posterior_ = self.gp_.condition(X, Y, noise=noise, **options)
-        self._num_observed = np.isfinite(table.Y).sum(0)
-        self._report()
 
     def _add(self, table: Table | None, ranks: Ranks | None = None) -> None:
         ranks = ranks or Ranks.single_process()
@@ -471,12 +542,6 @@ class GPRegressor(PosteriorRegressor):
     def _condition_on_statistics(self) -> None:
         self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
         self._num_observed = self.statistics_.num_observed.numpy()
-        self._report()
-
-    def _report(self) -> None:
-        noise = self.posterior_.noise
-        self.noise_ = None if noise is None else self.scaling_.cov(noise)
-        self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_observed)
 
     def summary(self) -> Summary:
         """Return a text with the structure, evidence and hyperparameters in original units, and notes on problems."""

@@ -6,9 +6,11 @@ without Kronecker structure), they are trained with the exact kernel on fewer ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,10 +18,7 @@ from gpytorch.kernels import Kernel
 
 from ovkgp.estimators.common.named_kernels import (
     CANDIDATES,
-    approximate,
     carries_units,
-    choose_approximation,
-    feature_kind,
     given_kernel,
     make_named_kernel,
     shares_scale,
@@ -31,11 +30,14 @@ from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.features import FeatureMap
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
-from ovkgp.inference import FitReport, OperatorValuedGP, VariationalGP
+from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
 from ovkgp.inference.training.prior_sites import PriorRegistry, normal
 from ovkgp.kernels import IndependentKernel
+
+if TYPE_CHECKING:
+    from ovkgp.estimators.regression.gp_regressor import GPRegressor
 
 SELECTION_ROWS = 1000  # maximum number of rows on which the candidates of kernel="auto" are compared
 
@@ -50,124 +52,104 @@ LATENT_MEAN = (0.0, 3.0)
 
 
 @dataclass(frozen=True)
-class Learned:
-    """Result of a training."""
+class TrainedModel:
+    """Result of a training: the model that predicts, and the model and rows that were trained, which may lack its features."""
 
     kernel: str
     scaling: Scaling
     approximation: str
     gp: OperatorValuedGP | VariationalGP
-    report: FitReport | None
-    candidates: dict[str, float] | None
+    candidates: dict[str, float]
+    trained: tuple[OperatorValuedGP | VariationalGP, Table]
 
 
-class RegressorTrainer:
-    """Training of a model on a table.
+@dataclass(frozen=True)
+class TrainingJob:
+    """What a `GPRegressor` (`options`) trains on: a table or a sample of it, the moments of all rows, and a seed.
 
-    `options` is a `GPRegressor`; `table` are the data or a sample of them; `moments` are those of all data if the table is a sample.
-    After `learn`, `trained` is the model that was trained and its rows; the model that predicts may also have features.
+    `is_real` (p,) are the outputs that may be scaled; None is all.
     """
 
-    def __init__(
-        self, options, table: Table, seed: int, checkpoint=None, moments: tuple[Moments, Moments] | None = None
-    ):
-        self.options, self.table, self.seed, self.checkpoint = options, table, seed, checkpoint
-        self.moments = moments or (Moments.of(table.X), Moments.of(table.Y))
-        self.candidates, self.trained, self._shift = None, None, 0.0
+    options: GPRegressor
+    table: Table
+    seed: int
+    checkpoint: str | Path | None
+    moments: tuple[Moments, Moments]
+    is_real: np.ndarray | None = None
 
-    def learn(self, features: bool) -> Learned:
-        """Train the model; with a feature map in any case if `features`."""
-        options, table = self.options, self.table
-        name, trained = self._structure()
-        kernel = self._kernel(name)
-        scaling = self._scaling(kernel)
-        if features:
-            kind = feature_kind(options.approximation, kernel)
-        else:
-            kind = choose_approximation(options.approximation, kernel, table.Y, table.noise)
-        rows = table.some_rows(options.training_rows, self.seed)
-        X = scaling.inputs(rows.X)
-        gp = regressor_gp(options, kernel, scaling, approximate(kernel, kind, X, options.num_frequencies, self.seed))
-        if options.hyperparameters == "fixed":
-            gp.initialize(*rows.scaled(scaling)[:2], kernel=not isinstance(options.kernel, Kernel))
-        else:
-            with name_hyperparameters_on_failure(options, name, scaling):
-                self._train(gp, scaling, rows, trained)
-        return Learned(name, scaling, kind, gp, gp.fit_report_, self.candidates)
+    def make_kernel(self, name: str) -> Kernel:
+        """Make the kernel of a structure."""
+        return make_kernel(self.options, name, self.table.X.shape[1], self.table.Y.shape[1])
 
-    def _train(self, gp: OperatorValuedGP, scaling: Scaling, rows: Table, trained: OperatorValuedGP | None) -> None:
-        """Train in place, from a model trained on fewer rows if there is one."""
-        if trained is not None:
-            gp.copy_hyperparameters_from(trained)
-            self.trained = gp, rows
-            is_done = gp.features is None and trained.fit_report_.num_rows == len(rows.X)
-            if is_done or trained.fit_report_.interrupted:
-                gp.fit_report_ = trained.fit_report_
-                return
-        learner = gp
-        if gp.features is not None and num_weights(gp.features, rows) > MAX_WEIGHTS:
-            rows = rows.some_rows(self._dense_rows(rows), self.seed)
-            learner = regressor_gp(self.options, gp.kernel, scaling, None)
-            learner.copy_hyperparameters_from(gp)
-        self._fit(learner, rows.scaled(scaling), self.checkpoint, "auto" if trained is None else "current")
-        if learner is not gp:
-            gp.copy_hyperparameters_from(learner)
-            gp.fit_report_ = learner.fit_report_
-        self.trained = learner, rows
+    def make_scaling(self, kernel: Kernel) -> Scaling:
+        """Return the scaling of the data for a kernel: none if a kernel object has values in original units."""
+        options, (inputs, outputs) = self.options, self.moments
+        if isinstance(options.kernel, Kernel) and (options.hyperparameters == "fixed" or carries_units(kernel)):
+            return Scaling.none(len(inputs.mean), len(outputs.mean))
+        by_name = isinstance(options.kernel, str) and isinstance(options.base_kernel, str)
+        return Scaling.of_moments(
+            inputs, outputs, scale_inputs=by_name, shared=shares_scale(kernel), is_real=self.is_real
+        )
 
-    def _fit(self, gp: OperatorValuedGP, data, checkpoint, init: str = "auto") -> OperatorValuedGP:
-        X, Y, noise = data
-        options = {"random_state": self.seed, "verbose": self.options.verbose, "training_rows": None}
-        if init == "current":  # from a model trained on fewer rows, close to the optimum
-            options["tolerance"] = FINAL_TOLERANCE
-        return gp.fit(X, Y, noise, init=init, checkpoint=checkpoint, **options)
 
-    def _structure(self) -> tuple[str, OperatorValuedGP | None]:
-        """Return the name of the structure and, if several were compared, the trained model of the selected one."""
-        options = self.options
-        if isinstance(options.kernel, Kernel):
-            return "given", None
-        if options.kernel != "auto":
-            return options.kernel, None
-        if self.table.Y.shape[1] == 1 or options.hyperparameters == "fixed":
-            return "independent", None
-        models = {}
-        for name in CANDIDATES:
-            models[name] = self._candidate(name)
-            if models[name].fit_report_.interrupted:
-                break
-        self.candidates = {name: penalized_evidence(model) + self._shift for name, model in models.items()}
-        best = max(self.candidates, key=self.candidates.get)
-        # the candidate that was interrupted need not be the selected one
-        models[best].fit_report_.interrupted = any(model.fit_report_.interrupted for model in models.values())
-        return best, models[best]
+def train_candidates(job: TrainingJob, train: Callable) -> tuple[dict[str, OperatorValuedGP], dict[str, float]]:
+    """Train each structure of kernel="auto" by `train(job, name)`, and compute their penalized evidence in original units."""
+    models, criteria = {}, {}
+    for name in CANDIDATES:
+        models[name], scaling, rows = train(job, name)
+        criteria[name] = scaling.log_density(penalized_evidence(models[name]), np.isfinite(rows.Y).sum(0))
+        if models[name].fit_report_.interrupted:
+            for model in models.values():  # the interrupted candidate need not be the selected one
+                model.fit_report_.interrupted = True
+            break
+    return models, criteria
 
-    def _candidate(self, name: str) -> OperatorValuedGP:
-        """Train a structure on some of the rows with the exact kernel."""
-        kernel = self._kernel(name)
-        scaling = self._scaling(kernel)
-        most = SELECTION_ROWS if self.table.is_complete else min(SELECTION_ROWS, self._dense_rows(self.table))
-        rows = self.table.some_rows(most, self.seed)
-        self._shift = scaling.log_density(
-            0.0, np.isfinite(rows.Y).sum(0)
-        )  # to original units, the same for all candidates
-        checkpoint = None if self.checkpoint is None else f"{self.checkpoint}.{name}"
-        with name_hyperparameters_on_failure(self.options, name, scaling):
-            return self._fit(regressor_gp(self.options, kernel, scaling, None), rows.scaled(scaling), checkpoint)
 
-    @staticmethod
-    def _dense_rows(table: Table) -> int:
-        per_row = max(np.isfinite(table.Y).sum() / len(table.Y), 1.0)
-        return max(int(DENSE_ENTRIES / per_row), 1)
+def train_candidate(job: TrainingJob, name: str) -> tuple[OperatorValuedGP, Scaling, Table]:
+    """Train a structure on some of the rows with the exact kernel; return it with its scaling and rows."""
+    kernel = job.make_kernel(name)
+    scaling = job.make_scaling(kernel)
+    limit = SELECTION_ROWS if job.table.is_complete else min(SELECTION_ROWS, _num_dense_rows(job.table))
+    rows = job.table.some_rows(limit, job.seed)
+    checkpoint = None if job.checkpoint is None else f"{job.checkpoint}.{name}"
+    with name_hyperparameters_on_failure(job.options, name, scaling):
+        gp = make_gp(job.options, kernel, scaling, None)
+        return _fit(gp, job, rows.scaled(scaling), checkpoint), scaling, rows
 
-    def _scaling(self, kernel: Kernel) -> Scaling:
-        return scaling_of(self.options, kernel, *self.moments)
 
-    def _kernel(self, name: str) -> Kernel:
-        (d, p), options = (self.table.X.shape[1], self.table.Y.shape[1]), self.options
-        if name == "given":
-            return given_kernel(options.kernel, p).double()
-        return make_named_kernel(name, options.base_kernel, options.rank, d, p).double()
+def train(
+    job: TrainingJob, gp: OperatorValuedGP, scaling: Scaling, rows: Table, first: OperatorValuedGP | None
+) -> tuple[OperatorValuedGP, Table]:
+    """Train in place, from a model `first` trained on fewer rows if there is one; return the model and rows that were trained."""
+    if first is not None:
+        gp.copy_hyperparameters_from(first)
+        is_done = gp.features is None and first.fit_report_.num_rows == len(rows.X)
+        if is_done or first.fit_report_.interrupted:
+            gp.fit_report_ = first.fit_report_
+            return gp, rows
+    trained = gp
+    if gp.features is not None and num_weights(gp.features, rows) > MAX_WEIGHTS:
+        rows = rows.some_rows(_num_dense_rows(rows), job.seed)
+        trained = make_gp(job.options, gp.kernel, scaling, None)
+        trained.copy_hyperparameters_from(gp)
+    _fit(trained, job, rows.scaled(scaling), job.checkpoint, "auto" if first is None else "current")
+    if trained is not gp:
+        gp.copy_hyperparameters_from(trained)
+        gp.fit_report_ = trained.fit_report_
+    return trained, rows
+
+
+def _fit(gp: OperatorValuedGP, job: TrainingJob, data, checkpoint, init: str = "auto") -> OperatorValuedGP:
+    X, Y, noise = data
+    options = {"random_state": job.seed, "verbose": job.options.verbose, "training_rows": None}
+    if init == "current":  # from a model trained on fewer rows, close to the optimum
+        options["tolerance"] = FINAL_TOLERANCE
+    return gp.fit(X, Y, noise, init=init, checkpoint=checkpoint, **options)
+
+
+def _num_dense_rows(table: Table) -> int:
+    per_row = max(np.isfinite(table.Y).sum() / len(table.Y), 1.0)
+    return max(int(DENSE_ENTRIES / per_row), 1)
 
 
 @contextmanager
@@ -182,17 +164,14 @@ def name_hyperparameters_on_failure(estimator, structure: str, scaling: Scaling)
         raise FactorizationError(f"{error.problem} The hyperparameters were {listed}.") from error
 
 
-def scaling_of(
-    options, kernel: Kernel, inputs: Moments, outputs: Moments, is_real: np.ndarray | None = None
-) -> Scaling:
-    """Return the scaling of data for a kernel: none if a kernel object has values in original units. `is_real` (p,) are the outputs that may be scaled."""
-    if isinstance(options.kernel, Kernel) and (options.hyperparameters == "fixed" or carries_units(kernel)):
-        return Scaling.none(len(inputs.mean), len(outputs.mean))
-    by_name = isinstance(options.kernel, str) and isinstance(options.base_kernel, str)
-    return Scaling.of_moments(inputs, outputs, scale_inputs=by_name, shared=shares_scale(kernel), is_real=is_real)
+def make_kernel(options, name: str, num_inputs: int, num_outputs: int) -> Kernel:
+    """Make the kernel of a structure; "given" is a copy of the kernel object."""
+    if name == "given":
+        return given_kernel(options.kernel, num_outputs).double()
+    return make_named_kernel(name, options.base_kernel, options.rank, num_inputs, num_outputs).double()
 
 
-def regressor_gp(options, kernel: Kernel, scaling: Scaling, features: FeatureMap | None) -> OperatorValuedGP:
+def make_gp(options, kernel: Kernel, scaling: Scaling, features: FeatureMap | None) -> OperatorValuedGP:
     """Make the model of a regressor, with the priors that its scaling allows."""
     noise = options.noise if isinstance(options.noise, str) else scaled_noise(options.noise, scaling)
     gp = OperatorValuedGP(kernel, mean="constant", noise=noise, features=features)
@@ -243,10 +222,7 @@ def penalized_evidence(gp: OperatorValuedGP | VariationalGP) -> float:
 
 
 def _rebuild_kernel(estimator, values: dict[str, torch.Tensor], scale: float) -> Kernel:
-    if isinstance(estimator.kernel, Kernel):
-        return given_kernel(estimator.kernel, estimator.n_outputs_).double()
-    shape = estimator.n_features_in_, estimator.n_outputs_
-    return make_named_kernel(estimator.kernel_, estimator.base_kernel, estimator.rank, *shape).double()
+    return make_kernel(estimator, estimator.kernel_, estimator.n_features_in_, estimator.n_outputs_)
 
 
 MODEL_BUILDER = ModelBuilder(_rebuild_kernel, lambda gp, estimator: register_priors(gp, estimator, estimator.scaling_))

@@ -12,19 +12,17 @@ from copy import deepcopy
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
 from ovkgp.estimators.common.named_kernels import num_features
+from ovkgp.estimators.common.options import is_variational
 from ovkgp.estimators.common.scaling import Scaling
 from ovkgp.estimators.common.validation import Table
 from ovkgp.estimators.regression.training import (
     FINAL_TOLERANCE,
-    Learned,
-    RegressorTrainer,
+    TrainingJob,
     name_hyperparameters_on_failure,
     register_priors,
     scaled_noise,
-    scaling_of,
 )
 from ovkgp.exceptions import OptionError
 from ovkgp.inference import VariationalGP
@@ -40,73 +38,57 @@ BATCH_ROWS, BATCH_SIZE, BATCH_STEPS = 2000, 256, 500
 FIRST_TOLERANCE = 1e-4  # tolerance of the first training, per observed entry
 
 
-class VariationalTrainer(RegressorTrainer):
-    """Training of a variational model on a table; see `RegressorTrainer`.
+def check_likelihood_data(options, table: Table, checkpoint) -> np.ndarray | None:
+    """Check Y against the likelihood; return which outputs (p,) may be scaled, None if all of them as for a Gaussian process."""
+    if not is_variational(options):
+        return None
+    if checkpoint is not None:
+        raise OptionError("checkpoint is not supported with variational inference. Use checkpoint=None.")
+    likelihood = model_likelihood(options, table.Y.shape[1], None)
+    likelihood.check(torch.tensor(table.Y, dtype=torch.float64))
+    return likelihood.is_real.numpy()
+
+
+def train_variational_candidate(job: TrainingJob, name: str) -> tuple[VariationalGP, Scaling, Table]:
+    """Train a structure on some of the rows with some of the inducing points; return it with its scaling and rows."""
+    options, kernel, rows = job.options, job.make_kernel(name), job.table.some_rows(FIRST_ROWS, job.seed)
+    scaling, num_points = job.make_scaling(kernel), num_features(options.num_frequencies, "variational")
+    gp = make_variational_gp(job, kernel, scaling, rows, min(FIRST_POINTS, num_points))
+    training = {"random_state": job.seed, "verbose": options.verbose, "tolerance": FIRST_TOLERANCE}
+    with name_hyperparameters_on_failure(options, name, scaling):
+        return gp.fit(*rows.scaled(scaling), **training), scaling, rows
+
+
+def train_variational(
+    job: TrainingJob, gp: VariationalGP, name: str, scaling: Scaling, rows: Table, first: VariationalGP | None
+) -> None:
+    """Train in place, from a model `first` trained on fewer rows and points if there is one or if there are many rows.
 
     Complexity: `VariationalGP.fit` with 50 points and 500 rows for each structure, and with all points for the selected one.
     """
-
-    def __init__(self, options, table: Table, seed: int, checkpoint=None, moments=None):
-        if checkpoint is not None:
-            raise OptionError("checkpoint is not supported with variational inference. Use checkpoint=None.")
-        super().__init__(options, table, seed, None, moments)
-        self.likelihood = model_likelihood(options, table.Y.shape[1], None)
-        self.likelihood.check(torch.tensor(table.Y, dtype=torch.float64))
-
-    def learn(self, features: bool) -> Learned:
-        """Train the model, with q optimized for the whole table."""
-        name, first = self._structure()
-        kernel, options = self._kernel(name), self.options
-        scaling, rows = self._scaling(kernel), self.table.some_rows(options.training_rows, self.seed)
-        gp = self._model(kernel, scaling, rows, num_features(options.num_frequencies, "variational"))
-        if options.hyperparameters == "fixed":
-            gp.initialize(*rows.scaled(scaling)[:2], kernel=not isinstance(options.kernel, Kernel))
-        else:
-            first = self._candidate(name) if first is None and len(rows.X) > FIRST_ROWS else first
-            with name_hyperparameters_on_failure(options, name, scaling):
-                self._train(gp, scaling, rows, first)
-        if gp.q_ is None or len(rows.X) < len(self.table.X):
-            with name_hyperparameters_on_failure(options, name, scaling):
-                gp.fit_variational_distribution(*self.table.scaled(scaling))
-        self.trained = gp, rows
-        return Learned(name, scaling, "variational", gp, gp.fit_report_, self.candidates)
-
-    def _train(self, gp: VariationalGP, scaling: Scaling, rows: Table, trained: VariationalGP | None) -> None:
-        init = "auto"
-        if trained is not None:
-            gp.copy_hyperparameters_from(trained)
-            init = "current"
-            if trained.fit_report_.interrupted:
-                gp.fit_report_ = trained.fit_report_
-                return
-        options = {"tolerance": FINAL_TOLERANCE if init == "current" else 1e-5}
-        if (num_rows := len(rows.X)) > BATCH_ROWS:
-            options = {"batch_size": BATCH_SIZE, "epochs": max(2, math.ceil(BATCH_STEPS * BATCH_SIZE / num_rows))}
-        gp.fit(*rows.scaled(scaling), init=init, random_state=self.seed, verbose=self.options.verbose, **options)
-
-    def _candidate(self, name: str) -> VariationalGP:
-        """Train a structure on some of the rows with some of the inducing points."""
-        kernel, rows = self._kernel(name), self.table.some_rows(FIRST_ROWS, self.seed)
-        scaling, most = self._scaling(kernel), num_features(self.options.num_frequencies, "variational")
-        self._shift = scaling.log_density(0.0, np.isfinite(rows.Y).sum(0))
-        gp = self._model(kernel, scaling, rows, min(FIRST_POINTS, most))
-        options = {"random_state": self.seed, "verbose": self.options.verbose, "tolerance": FIRST_TOLERANCE}
-        with name_hyperparameters_on_failure(self.options, name, scaling):
-            return gp.fit(*rows.scaled(scaling), **options)
-
-    def _model(self, kernel: Kernel, scaling: Scaling, rows: Table, num_points: int) -> VariationalGP:
-        points = choose_inducing(scaling.inputs(rows.X), num_points, self.seed)
-        return regressor_variational_gp(self.options, kernel, scaling, points)
-
-    def _scaling(self, kernel: Kernel) -> Scaling:
-        return scaling_of(self.options, kernel, *self.moments, is_real=self.likelihood.is_real.numpy())
+    if first is None and len(rows.X) > FIRST_ROWS:
+        first = train_variational_candidate(job, name)[0]
+    options = {"init": "auto", "tolerance": 1e-5}
+    if first is not None:
+        gp.copy_hyperparameters_from(first)
+        options = {"init": "current", "tolerance": FINAL_TOLERANCE}
+        if first.fit_report_.interrupted:
+            gp.fit_report_ = first.fit_report_
+            return
+    if (num_rows := len(rows.X)) > BATCH_ROWS:
+        del options["tolerance"]
+        options |= {"batch_size": BATCH_SIZE, "epochs": max(2, math.ceil(BATCH_STEPS * BATCH_SIZE / num_rows))}
+    gp.fit(*rows.scaled(scaling), random_state=job.seed, verbose=job.options.verbose, **options)
 
 
-def regressor_variational_gp(options, kernel: Kernel, scaling: Scaling, points: Tensor) -> VariationalGP:
-    """Make the model of a regressor with inducing points (m, d), and the priors that its scaling allows."""
-    likelihood = model_likelihood(options, len(scaling.output_scale), scaling)
+def make_variational_gp(
+    job: TrainingJob, kernel: Kernel, scaling: Scaling, rows: Table, num_points: int
+) -> VariationalGP:
+    """Make the model of a regressor with inducing points among the rows, and the priors that its scaling allows."""
+    points = choose_inducing(scaling.inputs(rows.X), num_points, job.seed)
+    likelihood = model_likelihood(job.options, len(scaling.output_scale), scaling)
     gp = VariationalGP(kernel, likelihood, inducing=points)
-    register_priors(gp, options, scaling)
+    register_priors(gp, job.options, scaling)
     return gp
 
 

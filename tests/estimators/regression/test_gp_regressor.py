@@ -22,7 +22,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import ovkgp
 from ovkgp.estimators.common.named_kernels import approximate, make_named_kernel
 from ovkgp.estimators.common.scaling import in_original_units
-from ovkgp.estimators.regression.training import RegressorTrainer, Table, num_weights
+from ovkgp.estimators.common.validation import Table
+from ovkgp.estimators.regression import gp_regressor
+from ovkgp.estimators.regression.training import num_weights, train_candidate
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
 from ovkgp.inference import hyperparameters
 from ovkgp.inference.training.log_posterior import LogDensity
@@ -653,7 +655,7 @@ def test_interrupt_in_the_second_candidate_is_reported_if_the_first_is_selected(
     X = rng.uniform(0, 5, (60, 2))
     Y = np.c_[np.sin(X[:, 0]), np.cos(3 * X[:, 1])] + 0.1 * rng.standard_normal((60, 2))  # unrelated outputs
     names, calls = [], []
-    candidate, evaluate = RegressorTrainer._candidate, LogDensity.__call__
+    evaluate = LogDensity.__call__
 
     def interrupting(self, *args, **kwargs):
         calls.append(names[-1] if names else None)
@@ -661,7 +663,9 @@ def test_interrupt_in_the_second_candidate_is_reported_if_the_first_is_selected(
             os.kill(os.getpid(), signal.SIGINT)
         return evaluate(self, *args, **kwargs)
 
-    monkeypatch.setattr(RegressorTrainer, "_candidate", lambda self, name: names.append(name) or candidate(self, name))
+    monkeypatch.setattr(
+        gp_regressor, "train_candidate", lambda job, name: names.append(name) or train_candidate(job, name)
+    )
     monkeypatch.setattr(LogDensity, "__call__", interrupting)
     with pytest.warns(FitWarning, match="interrupted"):
         model = ovkgp.GPRegressor(random_state=0).fit(X, Y)
