@@ -17,6 +17,7 @@ from ovkgp.exceptions import InputError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.kernels import components, num_outputs
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.outputs.roots import leading_subspace, thin_root
 
 
@@ -80,5 +81,5 @@ class Nystrom(FeatureMap):
     def _scores(self, kernel: Kernel, X: Tensor) -> Tensor:
         landmarks = self.landmarks.to(X)
         vectors, chol = leading_subspace(to_dense(kernel(landmarks)))
-        projected = to_dense(kernel(X, landmarks)) @ vectors
+        projected = to_dense(evaluate_kernel(kernel, X, landmarks)) @ vectors
         return torch.linalg.solve_triangular(chol, projected.mT, upper=False).mT

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ovkgp.checks import check_integer
 from ovkgp.exceptions import OptionError
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.outputs.matrices import FreeMatrix, KnownMatrix, OutputMatrix
 from ovkgp.kernels.protocol import (
     Component,
@@ -90,7 +91,7 @@ class DecomposableKernel(OperatorValuedKernel):
         return [(self.base_kernel, self.output_matrix)]
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
-        scalar = self.base_kernel(x1, x2, diag=diag, **params)
+        scalar = evaluate_kernel(self.base_kernel, x1, x2, diag, **params)
         return (kronecker_diagonal if diag else kronecker)(scalar, self.output_matrix)
 
 
@@ -179,7 +180,9 @@ class IndependentKernel(OperatorValuedKernel):
         return [(kernel, torch.diag(row)) for kernel, row in zip(self.kernels, eye, strict=True)]
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params) -> LinearOperator | Tensor:
-        blocks = torch.broadcast_tensors(*(to_dense(kernel(x1, x2, diag=diag, **params)) for kernel in self.kernels))
+        blocks = torch.broadcast_tensors(
+            *(to_dense(evaluate_kernel(kernel, x1, x2, diag, **params)) for kernel in self.kernels)
+        )
         if diag:
             return torch.stack(blocks, -1).flatten(-2)
         return OutputBlocks(to_linear_operator(torch.stack(blocks, -3)))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ovkgp.exceptions import InputError, KernelTypeError, OptionError
 from ovkgp.kernels.batch_index import BatchIndexMixin
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 Component = tuple[Kernel, Tensor]
 
@@ -128,12 +129,14 @@ class BlockwiseProductKernel(OperatorValuedKernel):
         pairs = components(self.base_kernel)
         if diag or pairs is None:
             p = self.num_outputs_per_input(x1, x2)
-            scalar = to_dense(self.scalar_kernel(x1, x2, diag=diag, **params))
+            scalar = to_dense(evaluate_kernel(self.scalar_kernel, x1, x2, diag, **params))
             for dim in (-1,) if diag else (-1, -2):
                 scalar = scalar.repeat_interleave(p, dim)
-            return scalar * to_dense(self.base_kernel(x1, x2, diag=diag, **params))
-        scalar = to_dense(self.scalar_kernel(x1, x2, **params))
-        first, *rest = (kronecker(scalar * to_dense(k(x1, x2, **params)), matrix) for k, matrix in pairs)
+            return scalar * to_dense(evaluate_kernel(self.base_kernel, x1, x2, diag, **params))
+        scalar = to_dense(evaluate_kernel(self.scalar_kernel, x1, x2, **params))
+        first, *rest = (
+            kronecker(scalar * to_dense(evaluate_kernel(k, x1, x2, **params)), matrix) for k, matrix in pairs
+        )
         return sum(rest, first)
 
 
@@ -211,7 +214,7 @@ def block(kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
         raise InputError(
             f"x and z must be single points of shape (d,) or (1, d), got {tuple(x.shape)} and {tuple(z.shape)}. For many points call kernel(x, z)."
         )
-    return to_dense(kernel(x, z))
+    return to_dense(evaluate_kernel(kernel, x, z))
 
 
 @singledispatch

@@ -24,6 +24,7 @@ from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.leave_one_out import expand_rows
 from ovkgp.inference.posteriors.prediction import Prediction, check_form
 from ovkgp.kernels import is_operator_valued
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 CHUNK_ENTRIES = 1_000_000
 """Approximate number of entries of the largest matrix of one chunk of test points (8 MB in float64)."""
@@ -109,12 +110,12 @@ class KernelProcess(Process):
 def prior_covariance(kernel: Kernel, X: Tensor, num_outputs: int, form: str) -> Tensor:
     """Compute K(X, X) in the given form: (m, p), (m, p, p) or (m·p, m·p)."""
     if form == "diag":
-        return to_dense(kernel(X, diag=True)).unflatten(-1, (-1, num_outputs))
+        return evaluate_kernel(kernel, X, diag=True).unflatten(-1, (-1, num_outputs))
     if form == "full":
-        return to_dense(kernel(X))
+        return to_dense(evaluate_kernel(kernel, X))
     if not is_operator_valued(kernel):
-        return kernel(X, diag=True)[..., None, None]
-    return to_dense(kernel(X.unsqueeze(-2)))  # a batch of m single points
+        return evaluate_kernel(kernel, X, diag=True)[..., None, None]
+    return to_dense(evaluate_kernel(kernel, X.unsqueeze(-2)))  # a batch of m single points
 
 
 def select_form(matrix: Tensor, num_outputs: int, form: str) -> Tensor:

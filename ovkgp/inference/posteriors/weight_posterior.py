@@ -22,6 +22,7 @@ from ovkgp.inference.model.row_sample import choose_landmarks
 from ovkgp.inference.posteriors.exact import ProcessPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, prior_covariance
 from ovkgp.kernels import components
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 NUGGET = 1e-6  # fraction of the prior variance added to K(Z, Z) at the landmarks, which is singular for smooth kernels
 
@@ -56,7 +57,7 @@ class VarianceFloor:
 
     def _cross(self, X: Tensor) -> Tensor:
         kernel = self.scalar if self.is_separable else self.kernel
-        return to_dense(kernel(X, self.landmarks))[:, self.entries]
+        return to_dense(evaluate_kernel(kernel, X, self.landmarks))[:, self.entries]
 
     def covariance(self, X: Tensor, form: str) -> Tensor:
         """Compute the conditional covariance at X (m, d), in the given form."""

@@ -36,6 +36,7 @@ from ovkgp.inference.strategies.exact import (
 )
 from ovkgp.inference.strategies.features import FeatureStrategy, row_precision
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, STRATEGIES
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,7 +250,7 @@ class _KroneckerSpectrum(_Spectrum):
             yield log_evidence, quadratic, LeaveRowOut.from_deviations(self.data, alpha, *parts)
 
     def mean(self, X: Tensor, c: float) -> Tensor:
-        return self.model.kernel(X, self.data.X) @ self._alpha(c)[0].flatten()
+        return evaluate_kernel(self.model.kernel, X, self.data.X) @ self._alpha(c)[0].flatten()
 
 
 class _DenseSpectrum(_Spectrum):
@@ -278,7 +279,7 @@ class _DenseSpectrum(_Spectrum):
             yield density, quadratic, LeaveRowOut.from_blocks(self.data, self._alpha(c), (rows / values) @ rows.mT)
 
     def mean(self, X: Tensor, c: float) -> Tensor:
-        return self.model.kernel(X, self.data.X) @ self._alpha(c).flatten()
+        return evaluate_kernel(self.model.kernel, X, self.data.X) @ self._alpha(c).flatten()
 
 
 class _WeightSpectrum(_Spectrum):

@@ -23,6 +23,7 @@ from ovkgp.inference.posteriors.exact import make_prior_features
 from ovkgp.inference.posteriors.posterior import spawn_seeds
 from ovkgp.inference.training.prior_sites import PriorSite, trained_sites
 from ovkgp.kernels import components
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.outputs.roots import thin_root
 
 BOUND_MARGIN = 1e-12  # distance of a draw from the end of an interval, relative to its length
@@ -191,7 +192,7 @@ def _prior_function(gp, X: Tensor, generator: torch.Generator, seed: int) -> Ten
             (scalar, matrix) = parts[0]
             rows, columns = _root(to_dense(scalar(X))), _root(matrix.to(X))
             return rows @ scores(rows.shape[1], columns.shape[1]) @ columns.mT
-        root = _root(to_dense(gp.kernel(X)))
+        root = _root(to_dense(evaluate_kernel(gp.kernel, X)))
         return (root @ scores(root.shape[1])).unflatten(-1, (-1, p))
     features = gp.features
     if features is None:

@@ -26,6 +26,7 @@ from ovkgp.inference.posteriors.exact import ExactPosterior, KroneckerPosterior
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.posterior import Conditioning, KernelProcess
 from ovkgp.kernels import components
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 MAX_EXACT_ROWS = 20_000  # rows beyond which the n × n matrices of these strategies exceed ordinary memory
 
@@ -158,7 +159,7 @@ def observed_covariance(model: Model, data: Observations) -> Tensor:
 def observed_prior_covariance(model: Model, data: Observations) -> Tensor:
     """Compute K between the observed entries, (N, N)."""
     if data.is_complete:
-        return to_dense(model.kernel(data.X))
+        return to_dense(evaluate_kernel(model.kernel, data.X))
     parts = components(model.kernel)
     if parts is not None:  # between observed entries only: with one task per row n·p is far larger than N
         rows, outputs = data.observed.nonzero(as_tuple=True)
@@ -166,7 +167,7 @@ def observed_prior_covariance(model: Model, data: Observations) -> Tensor:
         first, *rest = (k * matrix[outputs][:, outputs] for k, (_, matrix) in zip(scalars, parts, strict=True))
         return sum(rest, first)
     observed = data.observed.flatten()
-    return to_dense(model.kernel(data.X))[observed][:, observed]
+    return to_dense(evaluate_kernel(model.kernel, data.X))[observed][:, observed]
 
 
 def observed_noise_covariance(model: Model, data: Observations) -> Tensor:

@@ -27,6 +27,7 @@ from ovkgp.inference.model.observations import validate_inputs
 from ovkgp.inference.posteriors.exact import make_prior_features
 from ovkgp.inference.posteriors.posterior import KernelProcess, Process, draw_normal, prior_covariance, spawn_seeds
 from ovkgp.kernels import components, num_outputs
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.outputs.roots import CUTOFF, thin_root
 
 RELATIVE_NUGGET = 1e-8  # δ relative to the mean prior variance at Z
@@ -133,7 +134,7 @@ class InducingPoints(FeatureMap):
         return torch.linalg.solve_triangular(self._chol(kernel), to_dense(cross).mT, upper=False).mT
 
     def _chol(self, kernel: Kernel) -> Tensor:
-        matrix = to_dense(kernel(self.points))
+        matrix = to_dense(evaluate_kernel(kernel, self.points))
         return safe_cholesky(matrix + _nugget(matrix) * torch.eye(len(matrix)).to(matrix))
 
     def prior_draws(
@@ -172,7 +173,7 @@ class InducingPoints(FeatureMap):
         for_features, for_weights, for_nugget = spawn_seeds(random_state, 3)
         prior = make_prior_features(kernel, num_frequencies, self.points.shape[1], for_features)
         theta = draw_normal((prior.num_features, k), for_weights, self.points)
-        drawn, matrix = prior(self.points) @ theta, to_dense(kernel(self.points))
+        drawn, matrix = prior(self.points) @ theta, to_dense(evaluate_kernel(kernel, self.points))
         nugget = _nugget(matrix).sqrt() * draw_normal(drawn.shape, for_nugget, drawn)
         return prior, theta, torch.linalg.solve_triangular(self._chol(kernel), drawn + nugget, upper=False)
 
