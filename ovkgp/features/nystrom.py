@@ -80,6 +80,6 @@ class Nystrom(FeatureMap):
 
     def _scores(self, kernel: Kernel, X: Tensor) -> Tensor:
         landmarks = self.landmarks.to(X)
-        vectors, chol = leading_subspace(to_dense(kernel(landmarks)))
+        vectors, chol = leading_subspace(to_dense(evaluate_kernel(kernel, landmarks)))
         projected = to_dense(evaluate_kernel(kernel, X, landmarks)) @ vectors
         return torch.linalg.solve_triangular(chol, projected.mT, upper=False).mT

@@ -159,9 +159,11 @@ def radial_jet(lag: Tensor, lengthscale: Tensor, profile: Callable) -> Jet:
     tensor([[-2.,  0.],
             [ 0., -2.]])
     """
-    precision = per_pair(lengthscale).pow(-2)
-    direction = lag * precision
-    value, first, second = profile((lag * direction).sum(-1))
+    lengthscale = per_pair(lengthscale)
+    limit = torch.finfo(lag.dtype).max ** 0.25  # beyond it profiles and their derivatives are zero, and squares overflow
+    scaled = (lag / lengthscale).clamp(-limit, limit)
+    precision, direction = lengthscale.pow(-2), scaled / lengthscale
+    value, first, second = profile(scaled.square().sum(-1))
     outer = direction.unsqueeze(-1) * direction.unsqueeze(-2)
     diagonal = (2 * first.unsqueeze(-1) * precision).expand_as(direction)
     hessian = 4 * second[..., None, None] * outer + torch.diag_embed(diagonal)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 from gpytorch.kernels import Kernel
+from linear_operator import to_dense
 from torch import Tensor
 
 from ovkgp.checks import (
@@ -22,6 +23,7 @@ from ovkgp.exceptions import InputError, OptionError, SpectralError
 from ovkgp.features.bounds.constants import SpectralConstants, intrinsic_dimension, spectral_constants
 from ovkgp.features.bounds.variance import kernel_variance
 from ovkgp.features.orff import ORFF
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 BERNSTEIN_METHODS = ("dimension", "intrinsic", "orlicz")
 UNIFORM_BOUND_METHODS = ("auto", "hoeffding", "bernstein_bounded", "bernstein_unbounded")
@@ -428,7 +430,7 @@ def measured_error(
         raise InputError(f"X has shape {tuple(X.shape)}, expected (n, d) with n at least 1.")
     num_frequencies, repeats = check_integer("num_frequencies", num_frequencies), check_integer("repeats", repeats)
     with torch.no_grad():
-        exact = kernel(X).to_dense()
+        exact = to_dense(evaluate_kernel(kernel, X))
         size = block_norms(exact, len(X)).diagonal().max().item()
         seeds = np.random.SeedSequence(as_seed(random_state)).generate_state(repeats).tolist()
         errors = [

@@ -28,6 +28,7 @@ from ovkgp.inference.posteriors.posterior import (
     subtract_explained,
 )
 from ovkgp.kernels import components
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 
 class ProcessPosterior(FieldPosteriors, Posterior):
@@ -115,7 +116,7 @@ class KroneckerPosterior(ExactPosterior):
         return self.solver.path(multipliers)
 
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:
-        cross = to_dense(self.scalar(X, self.X))
+        cross = to_dense(evaluate_kernel(self.scalar, X, self.X))
         mean = self.prior_mean(X) + cross @ (self.solver.alpha @ self.output_matrix)
         if form == "none":
             return mean, None
@@ -126,7 +127,7 @@ class KroneckerPosterior(ExactPosterior):
     def propagate(self, X: Tensor, coefficients: Tensor) -> Tensor:
         blocks = coefficients.unflatten(0, self.solver.alpha.shape)  # (n, p, k)
         mixed = torch.einsum("npk,pq->nqk", blocks, self.output_matrix).flatten(1)
-        return (to_dense(self.scalar(X, self.X)) @ mixed).unflatten(-1, blocks.shape[1:]).flatten(0, 1)
+        return (to_dense(evaluate_kernel(self.scalar, X, self.X)) @ mixed).unflatten(-1, blocks.shape[1:]).flatten(0, 1)
 
 
 def make_prior_features(kernel: Kernel, num_frequencies: int, num_dims: int, seed: int) -> ORFF:

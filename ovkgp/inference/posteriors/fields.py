@@ -20,6 +20,7 @@ from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference.model.observations import validate_point
 from ovkgp.inference.posteriors.posterior import KernelProcess, Process, prior_covariance
 from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel, lag_jet
+from ovkgp.kernels.evaluation import evaluate_kernel
 from ovkgp.kernels.fields import FieldKernel
 
 
@@ -152,7 +153,7 @@ class ScalarOfField(Process):
             return self.scale * prior_covariance(self.base, observed, 1, form)
         prior, cross = (self._jet(points, self.reference).value for points in (self.reference, X))  # (1, 1), (m, 1)
         if form == "full":
-            return self.scale * (to_dense(self.base(observed)) - cross - cross.mT + prior)
+            return self.scale * (to_dense(evaluate_kernel(self.base, observed)) - cross - cross.mT + prior)
         variance = 2 * (prior - cross)  # stationary: k(x, x) is k(0), the same number as at the reference
         return self.scale * (variance if form == "diag" else variance.unsqueeze(-1))
 

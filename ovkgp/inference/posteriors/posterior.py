@@ -101,7 +101,7 @@ class KernelProcess(Process):
         return prior_covariance(self.part, X, self.num_outputs, form)
 
     def cross(self, X: Tensor, Z: Tensor) -> LinearOperator:
-        return to_linear_operator(self.part(X, Z)).evaluate_kernel()
+        return to_linear_operator(evaluate_kernel(self.part, X, Z))
 
     def features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
         return feature_map(X)

@@ -190,7 +190,7 @@ def _prior_function(gp, X: Tensor, generator: torch.Generator, seed: int) -> Ten
     if gp.features is None and len(X) * (1 if is_separable else p) <= MAX_EXACT_POINTS:
         if is_separable:
             (scalar, matrix) = parts[0]
-            rows, columns = _root(to_dense(scalar(X))), _root(matrix.to(X))
+            rows, columns = _root(to_dense(evaluate_kernel(scalar, X))), _root(matrix.to(X))
             return rows @ scores(rows.shape[1], columns.shape[1]) @ columns.mT
         root = _root(to_dense(evaluate_kernel(gp.kernel, X)))
         return (root @ scores(root.shape[1])).unflatten(-1, (-1, p))

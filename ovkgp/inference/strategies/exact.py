@@ -79,7 +79,12 @@ class KroneckerStrategy(ExactStrategy):
     def parts(model: Model, data: Observations) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return K, Γ, Σ and y − m."""
         ((scalar, output_matrix),) = components(model.kernel)
-        return to_dense(scalar(data.X)), output_matrix, model.noise.matrix(), data.Y - model.mean(data.X)
+        return (
+            to_dense(evaluate_kernel(scalar, data.X)),
+            output_matrix,
+            model.noise.matrix(),
+            data.Y - model.mean(data.X),
+        )
 
 
 class DenseStrategy(ExactStrategy):
@@ -129,7 +134,7 @@ class IterativeStrategy(ExactStrategy):
     @staticmethod
     def _parts(model: Model, data: Observations) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
         scalars, matrices = zip(*components(model.kernel), strict=True)
-        grams = [to_dense(scalar(data.X)) for scalar in scalars]
+        grams = [to_dense(evaluate_kernel(scalar, data.X)) for scalar in scalars]
         return grams, list(matrices), row_noise(model, data), data.Y - model.mean(data.X)
 
 
@@ -163,7 +168,7 @@ def observed_prior_covariance(model: Model, data: Observations) -> Tensor:
     parts = components(model.kernel)
     if parts is not None:  # between observed entries only: with one task per row n·p is far larger than N
         rows, outputs = data.observed.nonzero(as_tuple=True)
-        scalars = (to_dense(scalar(data.X))[rows][:, rows] for scalar, _ in parts)
+        scalars = (to_dense(evaluate_kernel(scalar, data.X))[rows][:, rows] for scalar, _ in parts)
         first, *rest = (k * matrix[outputs][:, outputs] for k, (_, matrix) in zip(scalars, parts, strict=True))
         return sum(rest, first)
     observed = data.observed.flatten()

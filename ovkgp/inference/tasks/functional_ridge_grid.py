@@ -24,6 +24,7 @@ from ovkgp.inference.training.initialization import initialize
 from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.maximize import maximize
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
+from ovkgp.kernels.evaluation import evaluate_kernel
 
 
 def condition_on_grid(gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor) -> GridPosterior:
@@ -35,7 +36,7 @@ def condition_on_grid(gp: OperatorValuedGP, X: Tensor, tasks: Tensor, Y: Tensor)
     with torch.no_grad(), gp.report_hyperparameters_on_failure():
         data, model = gp.observe(make_pairs(X, tasks), Y.flatten(0, 1)).double().clone(), gp.frozen().model
         factors, tasks = PairKernelParts(model.kernel), tasks.double()
-        grams = to_dense(factors.inputs(X.double())), to_dense(factors.tasks(tasks))
+        grams = to_dense(evaluate_kernel(factors.inputs, X.double())), to_dense(evaluate_kernel(factors.tasks, tasks))
         solver = GridSolver(*grams, factors.output_matrix, _shared_noise(gp), Y.double())
         process = KernelProcess(model.kernel, data.num_outputs)
         return GridPosterior(process, solver, data, model.mean, model.predictive_noise(data), tasks)
@@ -55,7 +56,7 @@ def train_on_grid(
 
     def objective() -> Tensor:
         factors = PairKernelParts(gp.kernel)
-        grams = to_dense(factors.inputs(X)), to_dense(factors.tasks(tasks))
+        grams = to_dense(evaluate_kernel(factors.inputs, X)), to_dense(evaluate_kernel(factors.tasks, tasks))
         return grid_log_density(*grams, factors.output_matrix, _shared_noise(gp), Y) + log_prior()
 
     options = {"max_iter": max_iter, "tolerance": 1e-6, "scale": Y.numel(), "verbose": verbose}
@@ -115,7 +116,9 @@ class GridPosterior(ExactPosterior):
         return mean, subtract_explained(prior, explained, "diag").unflatten(0, (len(X), -1))
 
     def _cross(self, inputs: Tensor, tasks: Tensor) -> tuple[Tensor, Tensor]:
-        return to_dense(self.factors.inputs(inputs, self.inputs)), to_dense(self.factors.tasks(tasks, self.grid))
+        return to_dense(evaluate_kernel(self.factors.inputs, inputs, self.inputs)), to_dense(
+            evaluate_kernel(self.factors.tasks, tasks, self.grid)
+        )
 
     def _contract_inputs(self, left: Tensor) -> Tensor:
         """Return Σ_i k_X(x, x_i) A α_ij, (k, m, p)."""

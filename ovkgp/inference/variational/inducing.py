@@ -121,7 +121,9 @@ class InducingPoints(FeatureMap):
         return stack_features(*(FeatureOperator(part.scores, part.factor, num_outputs=p) for part in parts))
 
     def _make_components(self, X: Tensor) -> list[KernelComponent]:
-        return [KernelComponent(k, B, A, self._scores(k, k(X, self.points))) for k, B, A in self._latents()]
+        return [
+            KernelComponent(k, B, A, self._scores(k, evaluate_kernel(k, X, self.points))) for k, B, A in self._latents()
+        ]
 
     def _latents(self) -> list[tuple[Kernel, Tensor, Tensor]]:
         """Return (k_c, B_c, Γ_c) of each component."""
