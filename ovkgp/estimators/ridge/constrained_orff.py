@@ -32,7 +32,7 @@ from ovkgp.inference.ridge.ball_constraints import (
     frequency_groups,
     minimize_in_balls,
 )
-from ovkgp.inference.ridge.weight_products import CHUNK_ENTRIES, WeightProducts
+from ovkgp.inference.ridge.products import CHUNK_ENTRIES, WeightProducts
 from ovkgp.inference.statistics.accumulation import compute_statistics
 from ovkgp.inference.statistics.weight_space import make_normal_equations
 

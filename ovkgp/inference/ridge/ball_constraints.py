@@ -22,8 +22,7 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import check_integer
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import InputError
 from ovkgp.inference.model.fit_report import FitReport
 
 CURVATURE_MARGIN = 1.01  # factor by which the largest eigenvalue is raised, as Lanczos finds a lower bound
@@ -51,12 +50,10 @@ def minimize_in_balls(
     `interrupted`. Complexity: one product with A per step, and one or (without a spectrum) about 20 before the first.
     The error falls at least as 1 / steps².
     """
-    if not (math.isfinite(tolerance) and tolerance > 0):
-        raise OptionError(f"tolerance must be a positive number, got {tolerance}.")
     init = torch.zeros_like(quadratic.moment) if init is None else init
     if bool((balls.norms(init) > balls.radius * (1 + 1e-9)).any()):
         raise InputError("init must lie in the balls. Project it first.")
-    descent = _Descent(quadratic, balls, init, tolerance, check_integer("max_iter", max_iter))
+    descent = _Descent(quadratic, balls, init, tolerance, max_iter)
     with torch.no_grad(), tqdm(total=max_iter, disable=not verbose, unit="step", desc="descending") as bar:
         return descent.run(bar)
 
