@@ -227,12 +227,8 @@ class ORFFRidge(RidgeEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-            Inputs.
-        y : array-like of shape (n, p) or (n,)
-            Outputs, NaN where missing.
-        sample_weight : array-like of shape (n,) or (n, p), or None, default=None
-            Weights of rows, which count as copies, or of entries in the loss; the noise of an entry is σ² / weight.
+        X, y, sample_weight
+            As for `OVKRidge.fit`; weights are not supported with `distributed`.
 
         Returns
         -------
@@ -274,15 +270,13 @@ class ORFFRidge(RidgeEstimator):
     def _solve(self, table: Table) -> None:
         """Set `posterior_`, and `statistics_` if the solver uses them."""
         if self.solver == "auto":
-            self._accumulate(table, None)
+            parts = shown_parts(table, self.verbose)
+            self.statistics_ = accumulate_statistics(self.gp_, self.scaling_, parts)
             self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
             return
         options = {name: getattr(self, name) for name in SOLVER_OPTIONS}
         data = table.scaled(self.scaling_)
         self.posterior_ = solve_ridge(self.gp_, *data, random_state=self._seed, **options)
-
-    def _accumulate(self, table: Table, into: Statistics | OutputStatistics | None) -> None:
-        self.statistics_ = accumulate_statistics(self.gp_, self.scaling_, shown_parts(table, self.verbose), into)
 
     def fit_stream(self, chunks: Iterable) -> ORFFRidge:
         """Fit the model to a table in chunks, which may be larger than memory, in two passes.
@@ -353,7 +347,8 @@ class ORFFRidge(RidgeEstimator):
             self._counts = self._counts[0] + data.num_rows, self._counts[1] + data.num_observed
             noise = self._first_noise()
             self.gp_ = self._gp(noise)
-            self._accumulate(weighted_table(data, noise), before)
+            parts = shown_parts(weighted_table(data, noise), self.verbose)
+            self.statistics_ = accumulate_statistics(self.gp_, self.scaling_, parts, before)
             if _is_weighted(self.statistics_) and noise_before not in (None, noise):
                 raise OptionError(
                     f"The noise changed from {noise_before:.6g} to {noise:.6g}, which is not supported with sample weights or with an "
@@ -394,10 +389,7 @@ class ORFFRidge(RidgeEstimator):
         unit = middle(noises)
         gp, multipliers = self._gp(unit), noises / unit
         if self.scale == "evidence":
-            systems = self._system(gp).to_eigenbasis(multipliers)[1]
-            scales = [max(system.quadratic.item() / system.num_observed, np.finfo(float).tiny) for system in systems]
-            pairs = zip(systems, scales, strict=True)
-            evidence = np.array([system.log_density.item() + _rescaled(system, scale) for system, scale in pairs])
+            evidence = np.array([_scaled_evidence(part) for part in self._system(gp).to_eigenbasis(multipliers)[1]])
         else:
             evidence = gp.condition(self.statistics_).noise_path(multipliers).numpy()
         nothing = np.full(len(lams), np.nan)  # leave-one-out errors need the rows
@@ -445,9 +437,11 @@ class ORFFRidge(RidgeEstimator):
             )
 
 
-def _rescaled(system: WeightSystem, scale: float) -> float:
-    """Compute the change of log p(Y) by a scale."""
-    return -system.num_observed / 2 * math.log(scale) + (1 - 1 / scale) * system.quadratic.item() / 2
+def _scaled_evidence(system: WeightSystem) -> float:
+    """Compute log p(Y) at the best scale."""
+    size, quadratic = system.num_observed, system.quadratic.item()
+    scale = max(quadratic / size, np.finfo(float).tiny)
+    return system.log_density.item() - size / 2 * math.log(scale) + (1 - 1 / scale) * quadratic / 2
 
 
 def _is_weighted(statistics: Statistics | OutputStatistics) -> bool:

@@ -212,11 +212,12 @@ class MatrixFreeSystem:
         prior = torch.randn(self.num_features, k, generator=generator, dtype=torch.float64).to(self.weights.device)
         return self.weights + self.solve(prior + self.products.noise_draws(k, generator)).mT
 
-    def path(self, multipliers: Tensor) -> Tensor:
-        raise _needs_factor("The evidence along a path of noise levels")
+    def path(self, multipliers) -> Tensor:
+        raise OptionError(
+            'A path of noise levels is not supported by matrix-free solvers, as it requires a factorized matrix. Fit with solver="auto" or solver="closed_form".'
+        )
 
-    def path_weights(self, multiplier: float) -> Tensor:
-        raise _needs_factor("The path of weights")
+    path_weights = path
 
 
 class ProductSolver(IterativeSolver):
@@ -239,8 +240,11 @@ class ProductSolver(IterativeSolver):
         verbose: int = 0,
     ):
         self.covariance, self.tolerance, self.max_iterations = covariance, tolerance, max_iter
-        self.preconditioner, self.norm = LowRankPreconditioner.from_rows(covariance, rows), covariance.norm_bound()
-        P = self.preconditioner
+        check_finite(rows.diagonal(), "the diagonal of the kernel")
+        rank = min(MAX_RANK, max(MAX_FACTOR_ENTRIES // len(rows), 1))
+        factor = pivoted_cholesky(rows, rank, RESIDUAL_FRACTION * covariance.noise.min_variance())
+        self.preconditioner = P = LowRankPreconditioner(covariance, factor)
+        self.norm = covariance.norm_bound()
         quadratic = Quadratic(covariance.apply, P.solve, P.half, P.half_transposed, self.norm)
         rhs = residuals.nan_to_num().unsqueeze(1)
         found = minimize_quadratic(quadratic, rhs, method, tolerance, max_iter, verbose)
@@ -326,13 +330,6 @@ class LowRankPreconditioner:
         self.root = whitened @ vectors  # G E
         self.scale = (1 + values.clamp_min(0)).sqrt()
 
-    @classmethod
-    def from_rows(cls, covariance: KroneckerSum, rows: KernelRows) -> LowRankPreconditioner:
-        """Build L by pivoted Cholesky until the remaining variance is small relative to the noise, or `MAX_RANK`."""
-        check_finite(rows.diagonal(), "the diagonal of the kernel")
-        rank = min(MAX_RANK, max(MAX_FACTOR_ENTRIES // len(rows), 1))
-        return cls(covariance, pivoted_cholesky(rows, rank, RESIDUAL_FRACTION * covariance.noise.min_variance()))
-
     def _deflate(self, V: Tensor, fractions: Tensor) -> Tensor:
         """Return V − G E diag(fractions) Eᵀ Gᵀ V."""
         V = self.covariance.flatten(V)
@@ -371,9 +368,3 @@ def _apply_columns(apply: Callable[[Tensor], Tensor], V: Tensor) -> Tensor:
 def default_iterations(size: int, method: str) -> int:
     """Return an iteration limit that a problem with `size` unknowns does not reach in exact arithmetic."""
     return max(1000, 2 * size) * (1 if method == "cg" else 20)
-
-
-def _needs_factor(feature: str) -> OptionError:
-    return OptionError(
-        f'{feature} is not supported by matrix-free solvers, as it requires a factorized matrix. Fit with solver="auto" or solver="closed_form".'
-    )
