@@ -122,7 +122,7 @@ class RidgeEstimator(PosteriorRegressor):
             `lam`, `noise`, `log_evidence`, `loo_error` and `loo_log_density`, (k,) each; `predict(X)` returns the posterior
             means (k, m, p).
         """
-        data, lams = self._again(X, y, sample_weight), check_lam(self.lam if lam is None else lam)
+        data, lams = self._check_further_rows(X, y, sample_weight), check_lam(self.lam if lam is None else lam)
         noises = noise_of(1.0, self.convention, data.num_rows, data.num_observed) * lams
         scale, rescale = getattr(self, "scale_", 1.0), self.scale == "evidence"
 
@@ -144,7 +144,7 @@ class RidgeEstimator(PosteriorRegressor):
         RowPredictions
             `mean` and `std` (n, p), `log_density` (n,).
         """
-        table = weighted_table(self._again(X, y, sample_weight), self._scaled_noise)
+        table = weighted_table(self._check_further_rows(X, y, sample_weight), self._scaled_noise)
         found, scaling = rows_left_out(self.gp_, *table.scaled(self.scaling_)), self.scaling_
         return RowPredictions(scaling.mean(found.mean), scaling.std(found.std), found.log_density.numpy())
 
@@ -160,7 +160,7 @@ class RidgeEstimator(PosteriorRegressor):
     def _about(self) -> dict:
         return super()._about() | {"num_entries": int(self._counts[1])}
 
-    def _first(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
+    def _check_first_rows(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
         """Check the data of a new model, in which every output must be observed."""
         table = self._checked(apply_weights(*self._enter(X, Y), sample_weight), simplify)
         if not np.isfinite(table.Y).any(0).all():
@@ -169,7 +169,7 @@ class RidgeEstimator(PosteriorRegressor):
             )
         return table
 
-    def _again(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
+    def _check_further_rows(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
         """Check data of the fitted model."""
         check_is_fitted(self, "posterior_")
         X = input_table(self, X, reset=False)

@@ -175,7 +175,7 @@ class ManifoldRidge(RidgeEstimator):
         """Fit the model to X (n, d) and y (n, p) or (n,), NaN in unlabeled rows and where an output is missing."""
         with restore_on_error(self):
             self.check_options()
-            data = self._first(X, y, None)
+            data = self._check_first_rows(X, y, None)
             self._seed = as_seed(self.random_state)
             self.manifold_ = self._penalty(data.X)
             base, strength = ridge_kernel(self, data.X, data.Y), float(self.lam_manifold / self.lam)

@@ -241,30 +241,30 @@ class ORFFRidge(RidgeEstimator):
             raise OptionError("sample_weight is not supported with distributed=True. Remove it or fit in one process.")
         with restore_on_error(self):
             self.check_options()
-            data = self._first(X, y, sample_weight)
-            self._begin(RowSample.from_table(data.X, data.Y, SAMPLE_ROWS), data.mean(), as_seed(self.random_state))
+            data = self._check_first_rows(X, y, sample_weight)
+            self._seed = as_seed(self.random_state)
+            self._make_kernel(RowSample.from_table(data.X, data.Y, SAMPLE_ROWS), data.mean())
             self._counts = data.num_rows, data.num_observed
             rescale = self.scale == "evidence"
-            select_lam(self, lambda *levels: compute_path(self._gp, data, *levels, self.scaling_, rescale=rescale))
-            self.gp_, table = self._gp(self.noise_), weighted_table(data, self.noise_)
+            select_lam(self, lambda *levels: compute_path(self._make_gp, data, *levels, self.scaling_, rescale=rescale))
+            self.gp_, table = self._make_gp(self.noise_), weighted_table(data, self.noise_)
             self._solve(table)
             if rescale:
                 self.scale_ = best_scale(self.gp_, self.posterior_, table, self.scaling_)
-                self.gp_ = self._gp(self.noise_, self.scale_)
+                self.gp_ = self._make_gp(self.noise_, self.scale_)
                 self._solve(weighted_table(data, self._scaled_noise))
         return self
 
-    def _begin(self, sample: RowSample | Table, mean: np.ndarray, seed: int) -> None:
+    def _make_kernel(self, sample: RowSample | Table, mean: np.ndarray) -> None:
         """Set kernel and intercept, from a sample of the rows with an observed entry."""
-        self._seed, self._kernel = seed, ridge_kernel(self, sample.X, sample.Y)
+        self._kernel = ridge_kernel(self, sample.X, sample.Y)
         self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
         self.scaling_ = make_scaling(sample.X.shape[1], mean, fit_intercept=self.fit_intercept)
 
-    def _gp(self, noise: float, scale: float = 1.0) -> OperatorValuedGP:
+    def _make_gp(self, noise: float, scale: float = 1.0) -> OperatorValuedGP:
         """Make the model with random features, prior and noise times a scale."""
         kernel = multiply_kernel(self._kernel, scale)
-        sizes = self.n_features_in_, self.num_frequencies
-        features = random_features(kernel, *sizes, self._seed, self.block_size)
+        features = random_features(kernel, self.n_features_in_, self.num_frequencies, self._seed, self.block_size)
         return make_ridge_gp(kernel, noise * scale, self._metric(), features)
 
     def _solve(self, table: Table) -> None:
@@ -300,15 +300,15 @@ class ORFFRidge(RidgeEstimator):
                 ranks.run_on_all(lambda: self._prepare(found, seed), "making the features")
                 streams = self.scaling_, chunks, ranks, self.verbose
                 self.statistics_ = accumulate_rows(self.gp_, *streams, found=found)
-            self._conclude()
+            self._condition_on_statistics()
         return self
 
     def _prepare(self, found: StreamScan, seed: int) -> None:
         """Make kernel, features and noise of a stream."""
-        self._begin(store_columns(self, found), found.outputs.mean, seed)
-        self._counts = found.num_observed_rows, int(found.outputs.count.sum())
+        self._make_kernel(store_columns(self, found), found.outputs.mean)
+        self._seed, self._counts = seed, (found.num_observed_rows, int(found.outputs.count.sum()))
         # with a metric and missing outputs, rows are divided by the noise when they are added
-        self.gp_ = self._gp(self._first_noise())
+        self.gp_ = self._make_gp(self._first_noise())
 
     def _first_noise(self) -> float:
         """Return σ² of the first λ, for the rows so far."""
@@ -337,16 +337,17 @@ class ORFFRidge(RidgeEstimator):
                 raise OptionError("partial_fit is not supported with distributed=True. Use fit_stream.")
             before, noise_before = getattr(self, "statistics_", None), getattr(self, "noise_", None)
             if before is not None:
-                data = self._part(X, y, sample_weight)
+                data = self._check_later_part(X, y, sample_weight)
             elif hasattr(self, "posterior_"):
                 raise OptionError('partial_fit requires a model fitted with solver="auto". Fit again with it.')
             else:
-                data = self._first(X, y, sample_weight, simplify=False)
-                self._begin(RowSample.from_table(data.X, data.Y, SAMPLE_ROWS), data.mean(), as_seed(self.random_state))
+                data = self._check_first_rows(X, y, sample_weight, simplify=False)
+                self._seed = as_seed(self.random_state)
+                self._make_kernel(RowSample.from_table(data.X, data.Y, SAMPLE_ROWS), data.mean())
                 self._counts = (0, 0)
             self._counts = self._counts[0] + data.num_rows, self._counts[1] + data.num_observed
             noise = self._first_noise()
-            self.gp_ = self._gp(noise)
+            self.gp_ = self._make_gp(noise)
             parts = shown_parts(weighted_table(data, noise), self.verbose)
             self.statistics_ = accumulate_statistics(self.gp_, self.scaling_, parts, before)
             if _is_weighted(self.statistics_) and noise_before not in (None, noise):
@@ -354,40 +355,41 @@ class ORFFRidge(RidgeEstimator):
                     f"The noise changed from {noise_before:.6g} to {noise:.6g}, which is not supported with sample weights or with an "
                     'output_metric and missing outputs. Keep lam and convention="sum", or use fit.'
                 )
-            self._conclude()
+            self._condition_on_statistics()
         return self
 
-    def _part(self, X, y, sample_weight) -> WeightedData:
+    def _check_later_part(self, X, y, sample_weight) -> WeightedData:
         """Check a later part: with weights if the earlier ones have some."""
         if self.output_metric is None and _is_weighted(self.statistics_):
             weight = np.ones(len(X)) if sample_weight is None else sample_weight
-            return self._again(X, y, weight, simplify=False)
-        table = self._again(X, y, sample_weight)
+            return self._check_further_rows(X, y, weight, simplify=False)
+        table = self._check_further_rows(X, y, sample_weight)
         if table.variances is not None:
             raise OptionError(
                 "sample_weight must be passed in all calls or in none. Pass ones for the earlier rows, or remove it."
             )
         return table
 
-    def _conclude(self) -> None:
+    def _condition_on_statistics(self) -> None:
         """Select λ and compute scale and posterior from the statistics."""
         rescale = self.scale == "evidence"
         if (rescale or len(check_lam(self.lam)) > 1) and _is_weighted(self.statistics_):
             raise OptionError(
                 'Several lam and scale="evidence" are not supported with sample weights or with an output_metric and missing outputs. Use one lam and scale="given", or fit.'
             )
+        vars(self).pop("scale_", None)  # that of earlier rows
         select_lam(self, self._evidence_path)
-        self.gp_ = self._gp(self.noise_)
+        self.gp_ = self._make_gp(self.noise_)
         if rescale:
             system = self._system(self.gp_)
             self.scale_ = usable_scale(system.quadratic.item() / system.num_observed)
-            self.gp_ = self._gp(self.noise_, self.scale_)
+            self.gp_ = self._make_gp(self.noise_, self.scale_)
         self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
 
     def _evidence_path(self, lams: np.ndarray, noises: np.ndarray) -> RidgePath:
         """Compute log p(Y) of each λ from the statistics, at the best scale if requested."""
         unit = middle(noises)
-        gp, multipliers = self._gp(unit), noises / unit
+        gp, multipliers = self._make_gp(unit), noises / unit
         if self.scale == "evidence":
             evidence = np.array([_scaled_evidence(part) for part in self._system(gp).to_eigenbasis(multipliers)[1]])
         else:
@@ -424,7 +426,7 @@ class ORFFRidge(RidgeEstimator):
         float
             Relative residual.
         """
-        table = weighted_table(self._again(X, y, sample_weight), self._scaled_noise)
+        table = weighted_table(self._check_further_rows(X, y, sample_weight), self._scaled_noise)
         return primal_dual_residual(self.gp_, *table.scaled(self.scaling_)).relative
 
     def _check_streamable(self, method: str) -> None:

@@ -164,7 +164,7 @@ class OVKRidge(RidgeEstimator):
         """
         with restore_on_error(self):
             self.check_options()
-            data = self._first(X, y, sample_weight)
+            data = self._check_first_rows(X, y, sample_weight)
             observed = np.isfinite(data.Y).any(1)
             self._kernel = ridge_kernel(self, data.X[observed], data.Y[observed])
             self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel

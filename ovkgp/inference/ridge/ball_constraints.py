@@ -44,11 +44,9 @@ def minimize_in_balls(
 ) -> tuple[Tensor, FitReport]:
     """Return the weights (r,) in the balls that minimize F, and a report.
 
-    `init` must lie in the balls; if None, it is zero. The iterations stop if the gap is at most tolerance · F(0) or the
-    projected gradient at most tolerance · ‖v‖. In the report, `objective` is F, `history` is F after each step and
-    `gradient_norm` the norm of the projected gradient over ‖v‖. Ctrl-C keeps the current weights and sets
-    `interrupted`. Complexity: one product with A per step, and one or (without a spectrum) about 20 before the first.
-    The error falls at least as 1 / steps².
+    The iterations stop if the gap is at most tolerance · F(0) or the projected gradient at most tolerance · ‖v‖. In the
+    report, `gradient_norm` is that of the projected gradient over ‖v‖. Complexity: one product with A per step, and one or
+    (without a spectrum) about 20 before the first. The error falls at least as 1 / steps².
     """
     init = torch.zeros_like(quadratic.moment) if init is None else init
     if bool((balls.norms(init) > balls.radius * (1 + 1e-9)).any()):

@@ -61,14 +61,11 @@ def doubly_stochastic_weights(
 ) -> RefinedSolution:
     """Compute the posterior mean of the weights (r,) by steps on blocks of features and batches of rows.
 
-    A `BlockedORFF` has several blocks, any other feature map is one block. `learning_rate` is a number, constant with
-    all rows and falling like s^-3/4 after a few sweeps s with batches, or a function t ↦ γ_t of the iteration t = 1, 2,
-    …. Without preconditioning the gradient is that of (1/n) Σ ½‖y − f‖² + (λ/2)‖θ‖² with λ the mean noise over n, and γ
-    is at most about 1/E tr K(x, x). With all rows the descent stops if the gradient over a sweep is at most `tolerance`
-    times the gradient at θ = 0 and the norm of N^{-½} (y − m); a number for γ combines the last few sweeps (`Sweeps`).
-    With batches and γ_t < 1 the Hessian is γ_t times that of the batch plus 1 − γ_t times that of other rows. Ctrl-C
-    keeps the current weights and warns. A `FitWarning` reports a gradient above the tolerance, or with batches one
-    above the gradient at θ = 0.
+    Any map but a `BlockedORFF` is one block. A number γ is constant with all rows; with batches it falls like s^-3/4 after
+    a few sweeps s. Without preconditioning the gradient is that of (1/n) Σ ½‖y − f‖² + (λ/2)‖θ‖² with λ the mean noise
+    over n, and γ is at most about 1/E tr K(x, x). With all rows the descent stops if the gradient over a sweep is at most
+    `tolerance` times the gradient at θ = 0 and the norm of N^{-½} (y − m); a number γ combines the last sweeps (`Sweeps`).
+    With batches and γ_t < 1 the Hessian is γ_t times that of the batch plus 1 − γ_t times that of other rows.
 
     Complexity of an iteration: O(n b (p + d)) with all rows, or O(|S| D (p + d)) with batches, and O(|S| p r_b² + r_b³)
     for the Hessian of the r_b weights of a block. Frequencies are in memory for one block at a time.
