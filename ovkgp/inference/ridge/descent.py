@@ -44,7 +44,7 @@ MAX_FACTOR_ENTRIES = 4_000_000
 """Maximum number of entries (32 MB) of the block factors that are stored between sweeps over all rows."""
 
 MAX_STORED_SWEEPS = 8  # number of sweeps that are combined with the next
-MIN_NEW_FRACTION = 1e-8  # a sweep of which a smaller fraction is new is dominated by rounding: e is no longer −Ψd
+MIN_NEW_FRACTION = 1e-8  # a sweep of which a smaller fraction is new is dominated by rounding: its change of Ψθ is no longer Ψ times that of θ
 
 
 def doubly_stochastic_weights(
@@ -250,44 +250,39 @@ class Batches(BlockDescent):
 
 
 class Sweeps:
-    """Weights (r,) and residual z − Ψθ (n, p) after each sweep, made conjugate to the stored sweeps.
+    """Weights (r,) and residual z − Ψθ (n, p) after each sweep, in one vector, made conjugate to the stored sweeps.
 
     Complexity per sweep: O((r + n p) `MAX_STORED_SWEEPS`) time and memory.
     """
 
     def __init__(self, weights: Tensor, residual: Tensor):
-        self.weights, self.residual = weights.clone(), residual.clone()
-        self.directions: deque[tuple[Tensor, Tensor]] = deque(maxlen=MAX_STORED_SWEEPS)
-        self.moves = torch.zeros_like(weights), torch.zeros_like(residual)
+        self.num_weights, self.shape = len(weights), residual.shape
+        self.state = torch.cat([weights, residual.flatten()])
+        self.directions: deque[Tensor] = deque(maxlen=MAX_STORED_SWEEPS)
+        self.move = torch.zeros_like(self.state)
 
     def add(self, columns: Tensor | slice, change: Tensor, moved: Tensor) -> None:
         """Record a step on one block: its change of θ and of Ψθ."""
-        self.moves[0][columns] += change
-        self.moves[1].sub_(moved)
+        self.move[: self.num_weights][columns] += change
+        self.move[self.num_weights :] -= moved.flatten()
 
     def combine(self) -> tuple[Tensor, Tensor]:
         """Return the improved weights and residual after a sweep."""
-        d, e = self.moves
-        total = math.sqrt(_dot(d, e, d, e))
+        direction = self.move
         for _ in range(2):  # twice, against rounding
-            for old_d, old_e in self.directions:
-                overlap = _dot(d, e, old_d, old_e)
-                d, e = d - overlap * old_d, e - overlap * old_e
-        norm = math.sqrt(_dot(d, e, d, e))
-        if norm > MIN_NEW_FRACTION * total:
-            d, e = d / norm, e / norm
-            self.directions.append((d, e))
-            length = -_dot(d, e, self.weights, self.residual)  # minus the slope, dᵀθ − (Ψd)ᵀ(z − Ψθ)
-            self.weights, self.residual = self.weights + length * d, self.residual + length * e
+            for old in self.directions:
+                direction = direction - (direction @ old) * old
+        norm = torch.linalg.vector_norm(direction)
+        if norm > MIN_NEW_FRACTION * torch.linalg.vector_norm(self.move):
+            direction = direction / norm
+            self.directions.append(direction)
+            self.state = self.state - (direction @ self.state) * direction  # the slope is dᵀθ − (Ψd)ᵀ(z − Ψθ)
         else:
             self.directions.clear()
-            self.weights, self.residual = self.weights + self.moves[0], self.residual + self.moves[1]
-        self.moves = torch.zeros_like(d), torch.zeros_like(e)
-        return self.weights.clone(), self.residual.clone()
-
-
-def _dot(d: Tensor, e: Tensor, other_d: Tensor, other_e: Tensor) -> float:
-    return (d @ other_d + (e * other_e).sum()).item()
+            self.state = self.state + self.move
+        self.move = torch.zeros_like(self.move)
+        state = self.state.clone()
+        return state[: self.num_weights], state[self.num_weights :].view(self.shape)
 
 
 def _add_identity(matrix: Tensor) -> Tensor:
