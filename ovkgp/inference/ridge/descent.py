@@ -44,7 +44,7 @@ MAX_FACTOR_ENTRIES = 4_000_000
 """Maximum number of entries (32 MB) of the block factors that are stored between sweeps over all rows."""
 
 MAX_STORED_SWEEPS = 8  # number of sweeps that are combined with the next
-MIN_NEW_FRACTION = 1e-8  # a sweep of which a smaller fraction is new is dominated by rounding: its change of Ψθ is no longer Ψ times that of θ
+MIN_NEW_FRACTION = 1e-8  # a sweep of which a smaller fraction is new is dominated by rounding
 
 
 def doubly_stochastic_weights(
