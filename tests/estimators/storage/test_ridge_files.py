@@ -198,7 +198,7 @@ def predictions_by_name(model, X, y, weight=None):
     yield "leave-one-out", model.leave_one_out(X, y, weight)
     lams = None if isinstance(model, ManifoldRidge) else [0.1, 0.2]
     yield "path", path_numbers(model.path(X, y, lams, weight))
-    for name in ("lam_", "noise_", "scale_", "kernel_", "n_iter_", "dual_coef_", "coef_", "_noise_now", "_counts"):
+    for name in ("lam_", "noise_", "scale_", "kernel_", "n_iter_", "dual_coef_", "coef_", "_scaled_noise", "_counts"):
         if not is_split(model, name):
             yield name, getattr(model, name, None)
     if hasattr(model, "path_"):
