@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ovkgp.cli.arguments import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, parse_names
+from ovkgp.cli.arguments import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, option, parse_names
 from ovkgp.cli.errors import EXIT_INTERRUPTED, report_errors
 
 
@@ -19,17 +19,12 @@ def fit_command(
         str, typer.Argument(metavar="RECIPE", help="A name from `ovkgp models`, or a TOML file.", show_default=False)
     ],
     data: Data,
-    inputs: Annotated[str, typer.Option(metavar="a,b", help="The input columns.", show_default=False)],
-    out: Annotated[
-        str, typer.Option("--out", "-o", metavar="MODEL", help="The model file to write.", show_default=False)
-    ],
+    inputs: Annotated[str, option("a,b", "The input columns.")],
+    out: Annotated[str, option("MODEL", "The model file to write.", "--out", "-o")],
     outputs: Outputs = None,
     task: Task = None,
     overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override an option of the recipe; repeatable.", show_default=False
-        ),
+        list[str] | None, option("KEY=VALUE", "Override an option of the recipe; repeatable.", "--set")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed (default: the recipe's).", show_default=False)] = None,
     separator: Separator = ",",

@@ -112,17 +112,16 @@ class FitJob:
 
     def _set_run_options(self, estimator: BaseEstimator, ranks: Ranks) -> BaseEstimator:
         """Set seed, progress and distribution of this run, if the estimator has them."""
-        known = estimator.get_params(deep=False)
         options = {"verbose": int(self.verbose and ranks.rank == 0)}
-        if self.seed is not None or known.get("random_state", 0) is None:
+        if self.seed is not None or estimator.get_params(deep=False).get("random_state", 0) is None:
             options["random_state"] = self.seed or 0
         if ranks.size > 1:
             options["distributed"] = True
-        return estimator.set_params(**{name: value for name, value in options.items() if name in known})
+        return set_known_params(estimator, **options)
 
     def _save(self, estimator: BaseEstimator, files: CheckpointFiles) -> None:
         try:
-            strip_run_options(estimator).save(self.out)
+            set_known_params(estimator, verbose=0, distributed=False).save(self.out)  # options of this run only
         except OSError as error:
             if not files.present:
                 raise
@@ -204,10 +203,10 @@ def was_interrupted(estimator: BaseEstimator) -> bool:
     return estimator.fit_report is not None and estimator.fit_report.interrupted
 
 
-def strip_run_options(estimator: BaseEstimator) -> BaseEstimator:
-    """Reset the options of this run only: progress bars and processes."""
-    defaults = {"verbose": 0, "distributed": False}
-    return estimator.set_params(**{name: value for name, value in defaults.items() if name in estimator.get_params()})
+def set_known_params(estimator: BaseEstimator, **options) -> BaseEstimator:
+    """Set those of the options that the estimator has."""
+    known = estimator.get_params(deep=False)
+    return estimator.set_params(**{name: value for name, value in options.items() if name in known})
 
 
 def _process_ranks() -> AbstractContextManager[Ranks]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ovkgp.cli.errors import print_note
 from ovkgp.datasets import TableStream
-from ovkgp.datasets.text_tables import TextTable
+from ovkgp.datasets.text_tables import CHUNK_ROWS, TextChunk, TextTable
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.files import replace_file
 
@@ -45,9 +45,19 @@ class TableFile:
     separator: str = ","
     verbose: int = 0
 
-    def stream(self) -> TableStream:
-        """Open the table as chunks of numbers."""
-        return open_table_stream(self.path, self.inputs, self.outputs, self.strict, self.separator, self.verbose)
+    def stream(self, chunk_rows: int = 65536) -> TableStream:
+        """Open the table as chunks of numbers; only large files show progress."""
+        is_large = self.path.is_file() and self.path.stat().st_size > MIN_PROGRESS_BYTES
+        options = {"separator": self.separator, "verbose": int(self.verbose and is_large)}
+        on_bad_rows = "error" if self.strict else "warn"
+        return TableStream(self.path, self.inputs, self.outputs, chunk_rows, on_bad_rows=on_bad_rows, **options)
+
+    def chunks(self, keep: Sequence[str]) -> Iterator[TextChunk]:
+        """Yield chunks of at most `CHUNK_ROWS` rows, with the texts of the columns `keep`."""
+        if keep:
+            yield from self._text_table(self.outputs, keep, required=False)
+        else:
+            yield from (TextChunk(X, Y, {}) for X, Y in self.stream(CHUNK_ROWS))
 
     def check_columns(self, kind: str) -> None:
         """Check that the file exists and has the columns, without reading its rows."""
@@ -55,7 +65,7 @@ class TableFile:
         if text is None:
             self.stream()
         else:
-            self._text_table(self.outputs if self.task else None, text).open()
+            self._text_table(self.outputs if self.task else None, [text]).open()
 
     def check_target(self, kind: str, model: str) -> None:
         """Check that the outputs are what estimators of a kind learn; `model` is a description for messages."""
@@ -82,8 +92,7 @@ class TableFile:
 
     def _read_numbers(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         rows = self.stream()
-        chunks = list(rows)
-        X, Y = (np.concatenate(arrays) for arrays in zip(*chunks, strict=True))
+        X, Y = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
         return _make_frame(X, rows.inputs), _make_frame(Y, rows.outputs)
 
     def _read_labels(self) -> tuple[pd.DataFrame, pd.Series]:
@@ -110,20 +119,11 @@ class TableFile:
 
     def _read_texts(self, outputs: Sequence[str] | None, label: str) -> tuple[np.ndarray, np.ndarray, list]:
         """Read X, Y and the labels of a column."""
-        X, Y, texts = zip(*self._text_table(outputs, label), strict=True)
+        X, Y, texts = zip(*self._text_table(outputs, [label]), strict=True)
         return np.concatenate(X), np.concatenate(Y), [value for chunk in texts for value in chunk[label].to_pylist()]
 
-    def _text_table(self, outputs: Sequence[str] | None, label: str) -> TextTable:
-        return TextTable(self.path, self.inputs, outputs, [label], self.strict, self.separator)
-
-
-def open_table_stream(
-    path: Path, inputs, outputs, strict: bool, separator: str, verbose: int, **options
-) -> TableStream:
-    """Open a table as chunks of numbers; only large files show progress."""
-    verbose = int(verbose and path.is_file() and path.stat().st_size > MIN_PROGRESS_BYTES)
-    on_bad_rows = "error" if strict else "warn"
-    return TableStream(path, inputs, outputs, on_bad_rows=on_bad_rows, separator=separator, verbose=verbose, **options)
+    def _text_table(self, outputs: Sequence[str] | None, texts: Sequence[str], required: bool = True) -> TextTable:
+        return TextTable(self.path, self.inputs, outputs, texts, self.strict, self.separator, required)
 
 
 def parse_labels(values: list) -> np.ndarray:
