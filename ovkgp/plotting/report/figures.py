@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ovkgp import plotting
+from ovkgp.checks import wrong_type
 from ovkgp.estimators.common.formatting import quote_names
 from ovkgp.estimators.common.named_kernels import FIELDS
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import OptionError
 from ovkgp.plotting.axes import GUIDE_COLOR, LINE_COLOR
 from ovkgp.plotting.fields import BACKGROUND_LABELS, FIELD_SCALARS
 from ovkgp.plotting.relevance import compute_relevance
@@ -68,9 +69,13 @@ def encode_extra_figures(pairs: Iterable) -> tuple[ReportFigure, ...]:
     """Encode the pairs (caption, Figure) that a user adds."""
     found = []
     for pair in pairs:
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[1], Figure)):
-            raise InputError(f"extra_figures must hold pairs (caption, matplotlib Figure), got {type(pair).__name__}.")
-        found.append(encode_figure(pair[1], str(pair[0]), str(pair[0])))
+        try:
+            caption, figure = pair
+        except (TypeError, ValueError):
+            figure = None
+        if not isinstance(figure, Figure):
+            raise wrong_type("extra_figures", "pairs (caption, matplotlib Figure)", pair)
+        found.append(encode_figure(figure, str(caption), str(caption)))
     return tuple(found)
 
 
@@ -95,7 +100,7 @@ def make_fit_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions 
 
 
 def make_regression_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
-    """Make the figures of a regressor with a table of outputs."""
+    """Make the figures of a regressor with a table of outputs, or with vectors at tasks."""
     structure = estimator.describe().structure
     if estimator.has_posterior:
         is_planar = (estimator.n_features_in_, estimator.n_outputs_) == (2, 2)
@@ -271,15 +276,10 @@ def _make_level_set_figures(estimator, rows: Rows | None, held_out: HeldOutPredi
     )
 
 
-def _make_task_figures(estimator, rows: Rows | None, held_out: HeldOutPredictions | None) -> ReportFigures:
-    if rows is not None:
-        yield _make_observed_figure(estimator, rows)
-
-
 _BY_KIND = {
     "table": make_regression_figures,
     "target": _make_quantile_figures,
     "labels": _make_classifier_figures,
     "none": _make_level_set_figures,
-    "tasks": _make_task_figures,
+    "tasks": make_regression_figures,
 }
