@@ -67,13 +67,12 @@ class Recipe(BaseModel):
         """Class of the estimator; the first use loads torch."""
         import ovkgp
 
-        kind = getattr(ovkgp, self.estimator, None)
-        if not hasattr(kind, "check_options"):
-            names = [name for name in ovkgp.__all__ if hasattr(getattr(ovkgp, name), "check_options")]
+        names = [name for name in ovkgp.__all__ if hasattr(getattr(ovkgp, name), "check_options")]
+        if self.estimator not in names:
             suggestion = suggest_name(self.estimator, names)
             message = f"estimator must be one of {', '.join(names)}, got {self.estimator!r}{suggestion}"
             raise self._error(message, "estimator")
-        return kind
+        return getattr(ovkgp, self.estimator)
 
     def check_options(self) -> None:
         """Check the options by those that the estimator allows; `build` and `fit` do so, too.
@@ -220,13 +219,12 @@ def load_recipe(name: str | os.PathLike) -> Recipe:
 
 
 def _resolve_path(name: str | os.PathLike) -> Path:
-    if not isinstance(name, (str, os.PathLike)):
-        raise OptionError(f"name must be the name of a recipe or the path of a TOML file, got {name!r}.")
-    text = os.path.expanduser(os.fspath(name))
+    try:
+        path, text = Path(os.path.expanduser(Path(name))), str(name)
+    except TypeError:
+        raise OptionError(f"name must be the name of a recipe or the path of a TOML file, got {name!r}.") from None
     is_path = isinstance(name, os.PathLike) or text.endswith(SUFFIX) or "/" in text or os.sep in text
-    if is_path or (text not in list_recipes() and os.path.isfile(text)):
-        return Path(text)
-    return recipe_path(text)
+    return path if is_path or (text not in list_recipes() and os.path.isfile(path)) else recipe_path(text)
 
 
 def _merge(old, new):
