@@ -83,11 +83,6 @@ class DemoResult:
     best: str
     bayesian: Trial
 
-    @property
-    def helmholtz(self) -> Trial:
-        """Fit whose Helmholtz parts are shown."""
-        return self.bayesian if self.best == "Helmholtz" else self.trials["Helmholtz"]
-
 
 def compute_results(seed: int, step: Callable[[str], None]) -> DemoResult:
     """Train and score all models; `step` is called with the name of each step."""
@@ -125,7 +120,8 @@ def write_files(result: DemoResult, out: Path, step: Callable[[str], None]) -> N
 
 def draw_figure(result: DemoResult) -> Figure:
     """Draw the figure of the fully Bayesian model."""
-    return currents_figure(result.ocean, f"{result.best}, NUTS", result.bayesian.model, result.helmholtz.model)
+    parts = result.bayesian if result.best == "Helmholtz" else result.trials["Helmholtz"]
+    return currents_figure(result.ocean, f"{result.best}, NUTS", result.bayesian.model, parts.model)
 
 
 def write_demo_report(result: DemoResult, figure: Figure, path: Path) -> None:

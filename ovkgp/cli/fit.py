@@ -79,12 +79,8 @@ def fit_command(
         except KeyboardInterrupt:
             raise KeyboardInterrupt(CheckpointFiles(path).describe(is_written=True)) from None
         if result.interrupted:
-            _print_interrupted(out, result.checkpoint)
+            more = "there is no checkpoint to resume from"
+            if result.checkpoint is not None:
+                more = f"the same command with --resume continues from '{result.checkpoint}'"
+            typer.echo(f"Interrupted; the best model so far is in {shlex.quote(out)}, and {more}.", err=True)
             raise typer.Exit(EXIT_INTERRUPTED)
-
-
-def _print_interrupted(out: str, checkpoint: Path | None) -> None:
-    more = "there is no checkpoint to resume from"
-    if checkpoint is not None:
-        more = f"the same command with --resume continues from '{checkpoint}'"
-    typer.echo(f"Interrupted; the best model so far is in {shlex.quote(out)}, and {more}.", err=True)
