@@ -19,15 +19,18 @@ from ovkgp.files import check_writable
 MAX_SEED = 2**32 - 1  # the largest that NumPy and scikit-learn accept
 
 
-def option(metavar: str, help: str, *names: str, min: float | None = None) -> Any:
+def option(metavar: str | None, help: str, *names: str, min: float | None = None) -> Any:
     """Declare an option without a displayed default."""
     return typer.Option(*names, metavar=metavar, help=help, min=min, show_default=False)
 
 
-Data = Annotated[
-    str, typer.Argument(metavar="DATA", help="A CSV, TSV or Parquet file with a header.", show_default=False)
-]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model file written by `ovkgp fit`.", show_default=False)]
+def argument(metavar: str, help: str) -> Any:
+    """Declare a positional argument without a displayed default."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+Data = Annotated[str, argument("DATA", "A CSV, TSV or Parquet file with a header.")]
+Model = Annotated[str, argument("MODEL", "A model file written by `ovkgp fit`.")]
 ModelInputs = Annotated[str | None, option("a,b", "The input columns, if the model was fitted without names.")]
 Outputs = Annotated[str | None, option("u,v", "The output columns; an empty cell is a missing output.")]
 Separator = Annotated[str, typer.Option(metavar="CHAR", help="Field separator of a text table (a tab in .tsv files).")]

@@ -6,17 +6,14 @@ from typing import Annotated
 
 import typer
 
-from ovkgp.cli.arguments import Debug, Separator, option
+from ovkgp.cli.arguments import Debug, Separator, argument, option
 from ovkgp.cli.errors import report_errors
 from ovkgp.exceptions import OptionError
 
 
 def features_command(
     context: typer.Context,
-    data: Annotated[
-        str | None,
-        typer.Argument(metavar="DATA", help="A table that provides rows, inputs and diameter.", show_default=False),
-    ] = None,
+    data: Annotated[str | None, argument("DATA", "A table that provides rows, inputs and diameter.")] = None,
     rows: Annotated[int | None, option("N", "Number of rows (default: 10000).", min=1)] = None,
     dims: Annotated[int | None, option("N", "Number of inputs (default: 2).", min=1)] = None,
     inputs: Annotated[str | None, option("a,b", "With DATA: the input columns.")] = None,

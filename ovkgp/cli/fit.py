@@ -9,15 +9,13 @@ from typing import Annotated
 
 import typer
 
-from ovkgp.cli.arguments import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, option, parse_names
+from ovkgp.cli.arguments import Data, Debug, Outputs, Quiet, Separator, SkipBadRows, Task, argument, option, parse_names
 from ovkgp.cli.errors import EXIT_INTERRUPTED, report_errors
 
 
 def fit_command(
     context: typer.Context,
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A name from `ovkgp models`, or a TOML file.", show_default=False)
-    ],
+    recipe: Annotated[str, argument("RECIPE", "A name from `ovkgp models`, or a TOML file.")],
     data: Data,
     inputs: Annotated[str, option("a,b", "The input columns.")],
     out: Annotated[str, option("MODEL", "The model file to write.", "--out", "-o")],

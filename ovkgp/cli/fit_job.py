@@ -19,7 +19,6 @@ from ovkgp.files import Snapshot
 from ovkgp.recipes import Recipe
 
 if TYPE_CHECKING:
-    import pandas as pd
     from sklearn.base import BaseEstimator
 
     from ovkgp.inference.statistics.distributed import Ranks
@@ -91,8 +90,13 @@ class FitJob:
         return FitResult(estimator, time.monotonic() - began, stopped, checkpoint)
 
     def _fit(self, ranks: Ranks, files: CheckpointFiles) -> BaseEstimator:
+        import pandas as pd
+
         is_streamed = self._is_streamed()
-        X, Y = (None, self._missing_outputs()) if is_streamed else self.table.read(self.recipe.estimator_class.kind)
+        if is_streamed:  # a row of missing outputs, for options that depend on their names
+            X, Y = None, pd.DataFrame(index=[0], columns=list(self.table.outputs), dtype=float)
+        else:
+            X, Y = self.table.read(self.recipe.estimator_class.kind)
         estimator = self._set_run_options(self.recipe.build(Y, X), ranks)
         options, known = {}, estimator.get_params(deep=False)
         if self.resume:
@@ -141,12 +145,6 @@ class FitJob:
 
     def _reason_not_streamable(self) -> str | None:
         return self.recipe.estimator_class.reason_not_streamable(self.recipe.options)
-
-    def _missing_outputs(self) -> pd.DataFrame:
-        """Return one row of missing outputs, for options that depend on their names."""
-        import pandas as pd
-
-        return pd.DataFrame([[float("nan")] * len(self.table.outputs)], columns=list(self.table.outputs))
 
     def _check_resumable(self, options: Mapping[str, Any]) -> None:
         if not self.recipe.estimator_class.has_checkpoints(options):

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ovkgp.cli.arguments import parse_names
-from ovkgp.cli.tables import TableFile, write_tables
-from ovkgp.datasets.text_tables import TextChunk
+from ovkgp.cli.tables import TableFile, TextChunk, write_tables
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.exceptions import InputError, OptionError

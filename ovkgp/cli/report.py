@@ -27,7 +27,7 @@ def report_command(
     model: Model,
     out: Annotated[str, option("HTML", "The HTML file to write.", "--out", "-o")],
     data: Annotated[str | None, option("DATA", "A table to evaluate the model on, preferably held-out data.")] = None,
-    title: Annotated[str | None, option("TEXT", "Title of the report.")] = None,
+    title: Annotated[str | None, option(None, "Title of the report.")] = None,
     inputs: ModelInputs = None,
     outputs: Outputs = None,
     task: Task = None,

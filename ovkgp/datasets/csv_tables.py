@@ -57,10 +57,7 @@ class CsvTable:
         return cls(snapshot, columns, rows, start)
 
     def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[tuple[np.ndarray, list]]:
-        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file.
-
-        Complexity: O(bytes of the part) time, memory for a block of 8 MB and its numbers.
-        """
+        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file."""
         with open(self.snapshot.path, "rb") as file:
             self.snapshot.check(file)
             first, last = byte_range(file, self.start, self.snapshot.size, part)
@@ -162,10 +159,7 @@ class CsvRows:
     required: bool = False
 
     def parse_block(self, block: bytes, log: BadRowLog, line_of: Callable[[int], int]) -> tuple[np.ndarray, list]:
-        """Return the good rows (k, d + p) of a block and a list of arrays of k texts; `line_of(i)` numbers its line i.
-
-        Complexity: O(bytes) time and memory; a line that pyarrow cannot use takes about ten times as long.
-        """
+        """Return the good rows (k, d + p) of a block and a list of arrays of k texts; `line_of(i)` numbers its line i."""
         if not block.isascii():  # bytes that are not UTF-8 are in columns that are not read, or make the row bad
             block = block.decode("utf-8", errors="replace").encode()
         num_lines = block.count(b"\n") + (not block.endswith(b"\n"))

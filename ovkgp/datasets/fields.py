@@ -113,10 +113,7 @@ def make_curl_free_field(
 
 
 class GaussianField:
-    """Gradient of f(x) = Σ_k h_k exp(−‖x − c_k‖²/(2ℓ²)) in the plane if "curl_free", its rotation if "divergence_free".
-
-    Complexity: O(m k) time and memory for m points and k bumps.
-    """
+    """Gradient of f(x) = Σ_k h_k exp(−‖x − c_k‖²/(2ℓ²)) in the plane if "curl_free", its rotation if "divergence_free"."""
 
     def __init__(self, centres: ArrayLike, heights: ArrayLike, lengthscale: float, kind: str = "curl_free"):
         self.heights = np.array(heights, dtype=np.float64)

@@ -49,10 +49,7 @@ class ParquetTable:
         return cls(snapshot, columns, num_rows, tuple(texts), required)
 
     def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[tuple[np.ndarray, list]]:
-        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file.
-
-        Complexity: O(rows of the part, and of the row groups at its ends) time, memory for a batch.
-        """
+        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file."""
         rank, world = part
         first, last = self.num_rows * rank // world, self.num_rows * (rank + 1) // world
         with (

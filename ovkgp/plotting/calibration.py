@@ -56,12 +56,10 @@ def plot_pit(estimator, X=None, Y=None, *, output=None, bins: int = 10, ax=None)
 
     Examples
     --------
-    >>> import numpy as np
     >>> import ovkgp
     >>> from matplotlib.figure import Figure
-    >>> X = np.linspace(0, 6, 60)[:, None]
-    >>> y = np.sin(X[:, 0]) + 0.3 * np.random.default_rng(0).normal(size=60)
-    >>> ax = ovkgp.plotting.plot_pit(ovkgp.OVKRidge(lam=0.09).fit(X, y), ax=Figure().subplots())
+    >>> X, y, _ = ovkgp.datasets.make_sine_quantiles(60, random_state=0)
+    >>> ax = ovkgp.plotting.plot_pit(ovkgp.OVKRidge(lam=0.1).fit(X, y), ax=Figure().subplots())
     >>> ax.get_title()
     'output 0 (60 entries)'
     """
@@ -107,12 +105,10 @@ def plot_coverage(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | 
 
     Examples
     --------
-    >>> import numpy as np
     >>> import ovkgp
     >>> from matplotlib.figure import Figure
-    >>> X = np.linspace(0, 6, 60)[:, None]
-    >>> y = np.sin(X[:, 0]) + 0.3 * np.random.default_rng(0).normal(size=60)
-    >>> ax = ovkgp.plotting.plot_coverage(ovkgp.OVKRidge(lam=0.09).fit(X, y), ax=Figure().subplots())
+    >>> X, y, _ = ovkgp.datasets.make_sine_quantiles(60, random_state=0)
+    >>> ax = ovkgp.plotting.plot_coverage(ovkgp.OVKRidge(lam=0.1).fit(X, y), ax=Figure().subplots())
     >>> ax.get_ylabel()
     'fraction of observations inside'
     """
@@ -155,14 +151,12 @@ def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes |
 
     Examples
     --------
-    >>> import numpy as np
     >>> import ovkgp
     >>> from matplotlib.figure import Figure
-    >>> X = np.linspace(0, 6, 60)[:, None]
-    >>> y = np.sin(X[:, 0]) + 0.3 * np.random.default_rng(0).normal(size=60)
-    >>> ax = ovkgp.plotting.plot_residuals(ovkgp.OVKRidge(lam=0.09).fit(X, y), ax=Figure().subplots())
-    >>> ax.get_ylabel(), len(ax.get_lines()[-1].get_xdata())
-    ('standardized residual', 60)
+    >>> X, y, _ = ovkgp.datasets.make_sine_quantiles(60, random_state=0)
+    >>> ax = ovkgp.plotting.plot_residuals(ovkgp.OVKRidge(lam=0.1).fit(X, y), ax=Figure().subplots())
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('predicted mean', 'standardized residual')
     """
     distribution = predictive(estimator, X, Y)
     scores, kind = distribution.scores(), "standardized" if distribution.is_gaussian else "quantile"
@@ -219,12 +213,10 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
 
     Examples
     --------
-    >>> import numpy as np
     >>> import ovkgp
     >>> from matplotlib.figure import Figure
-    >>> X = np.linspace(0, 6, 60)[:, None]
-    >>> y = np.sin(X[:, 0]) + 0.3 * np.random.default_rng(0).normal(size=60)
-    >>> ax = ovkgp.plotting.plot_leave_one_out(ovkgp.OVKRidge(lam=0.09).fit(X, y), ax=Figure().subplots())
+    >>> X, y, _ = ovkgp.datasets.make_sine_quantiles(60, random_state=0)
+    >>> ax = ovkgp.plotting.plot_leave_one_out(ovkgp.OVKRidge(lam=0.1).fit(X, y), ax=Figure().subplots())
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('leave-one-out prediction', 'observed')
     """

@@ -67,12 +67,13 @@ class Recipe(BaseModel):
         """Class of the estimator; the first use loads torch."""
         import ovkgp
 
-        names = [name for name in ovkgp.__all__ if hasattr(getattr(ovkgp, name), "check_options")]
-        if self.estimator not in names:
+        kind = getattr(ovkgp, self.estimator, None)
+        if not hasattr(kind, "check_options"):
+            names = [name for name in ovkgp.__all__ if hasattr(getattr(ovkgp, name), "check_options")]
             suggestion = suggest_name(self.estimator, names)
             message = f"estimator must be one of {', '.join(names)}, got {self.estimator!r}{suggestion}"
             raise self._error(message, "estimator")
-        return getattr(ovkgp, self.estimator)
+        return kind
 
     def check_options(self) -> None:
         """Check the options by those that the estimator allows; `build` and `fit` do so, too.

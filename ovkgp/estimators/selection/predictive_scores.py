@@ -16,10 +16,7 @@ from ovkgp.inference.sampling.sampling import sample_hyperparameters
 
 
 def compute_loo_densities(estimator, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Compute log p(y_ij | all other entries) of the observed entries, row by row, in closed form.
-
-    `estimator` is a `GPRegressor` fitted to X and Y; its trained hyperparameters are used. Complexity: one factorization.
-    """
+    """Compute log p(y_ij | all other entries) of the observed entries, row by row, in closed form."""
     scaling = estimator.scaling_
     loo = estimator.gp_.leave_one_out(scaling.inputs(X), scaling.outputs(Y))
     return (loo.log_density.numpy() - np.log(scaling.output_scale))[np.isfinite(Y)]
