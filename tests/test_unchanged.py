@@ -800,6 +800,7 @@ SAMPLED = ("gp, svi draws", "gp, nuts draws", "gp, laplace draws")
 """Estimators whose random draws follow rounding."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[only_strict] * (case in SAMPLED)) for case in ESTIMATORS])
 def test_predictions_after_saving_and_loading(case):
     # Rounding moves an optimum, and predictions, by more than rounding; hence relative to the largest number of an array.

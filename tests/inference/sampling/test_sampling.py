@@ -116,6 +116,7 @@ def test_conjugate_posterior_is_recovered(method):
         assert data["posterior"].attrs["khat"] < 0.7
 
 
+@pytest.mark.slow
 def test_methods_agree_on_nearly_gaussian_posterior():
     X, Y = curve(n=40)
     gp = one_output()
