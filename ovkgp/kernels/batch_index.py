@@ -10,11 +10,9 @@ from torch import Tensor
 
 
 class BatchIndexMixin:
-    """Indexing and expansion of the batch shape for kernels that contain other kernels.
+    """Indexing and expansion of the batch shape for kernels that contain other kernels, also those of GPyTorch.
 
-    GPyTorch's implementation visits *all* descendants and registers them again under dotted names, so that parameters
-    are counted twice; it does not expand the terms of a sum, and it indexes `active_dims`. This one visits only direct
-    children with a batch shape, and treats GPyTorch's kernels in the same way.
+    GPyTorch's own registers all descendants again under dotted names, and does not expand the terms of a sum.
     """
 
     def _map_batch(self, on_tensor, on_child, batch_shape: torch.Size):

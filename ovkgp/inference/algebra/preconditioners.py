@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ovkgp.inference.algebra.dense import check_finite, safe_cholesky
 from ovkgp.inference.algebra.kronecker_sum import KroneckerSum, multiply_first_axis
-from ovkgp.kernels.outputs.roots import thin_root
+from ovkgp.kernels.outputs.matrices import thin_root
 
 MAX_RANK = 1500  # maximum number of columns of F, over all components
 

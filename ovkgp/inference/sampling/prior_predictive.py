@@ -23,7 +23,7 @@ from ovkgp.inference.posteriors.exact import make_prior_features
 from ovkgp.inference.posteriors.posterior import spawn_seeds
 from ovkgp.inference.training.prior_sites import PriorSite, trained_sites
 from ovkgp.kernels import components
-from ovkgp.kernels.outputs.roots import thin_root
+from ovkgp.kernels.outputs.matrices import thin_root
 
 BOUND_MARGIN = 1e-12  # distance of a draw from the end of an interval, relative to its length
 MAX_TRIES = 1000

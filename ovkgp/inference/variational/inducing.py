@@ -27,7 +27,7 @@ from ovkgp.inference.model.observations import validate_inputs
 from ovkgp.inference.posteriors.exact import make_prior_features
 from ovkgp.inference.posteriors.posterior import KernelProcess, Process, draw_normal, prior_covariance, spawn_seeds
 from ovkgp.kernels import components, num_outputs
-from ovkgp.kernels.outputs.roots import CUTOFF, thin_root
+from ovkgp.kernels.outputs.matrices import CUTOFF, thin_root
 
 RELATIVE_NUGGET = 1e-8  # δ relative to the mean prior variance at Z
 MAX_CANDIDATE_ROWS = 20_000  # maximum number of rows among which inducing points are chosen

@@ -14,10 +14,10 @@ from torch import Tensor
 from ovkgp.checks import check_integer, check_probability
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels.batch_index import BatchIndexMixin
-from ovkgp.kernels.outputs.roots import thin_root
 
 RANK_CUTOFF = 1e-5
 """Relative size below which an eigenvalue of a fixed output matrix is dropped from its factor (BT-49)."""
+CUTOFF = 1e-10  # relative size below which an eigenvalue is considered zero in float64; float32 uses 1e-5
 
 
 class OutputMatrix(BatchIndexMixin, Module):
@@ -53,7 +53,7 @@ class OutputMatrix(BatchIndexMixin, Module):
         self.num_outputs = check_integer("num_outputs", num_outputs)
         self._batch_shape = torch.Size(batch_shape)
         if prior is not None:
-            self.register_prior("matrix_prior", prior, _get_matrix)
+            self.register_prior("matrix_prior", prior, Module.__call__)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -68,10 +68,6 @@ class OutputMatrix(BatchIndexMixin, Module):
         return psd_safe_cholesky(self())
 
 
-def _get_matrix(module: OutputMatrix) -> Tensor:
-    return module()
-
-
 class FreeMatrix(OutputMatrix):
     """Trained low-rank-plus-diagonal matrix Γ = W Wᵀ + diag(v), with loadings W (p, rank) and v > 0 (p,).
 
@@ -81,10 +77,8 @@ class FreeMatrix(OutputMatrix):
         Number p of outputs.
     rank : int, default=1
         Number of columns of W, from 1 to p.
-    batch_shape : torch.Size, default=torch.Size()
-        Batch shape, as in GPyTorch's kernels.
-    prior : Prior or None, default=None
-        Prior of the matrix Γ.
+    batch_shape, prior
+        As for `OutputMatrix`.
     diagonal_constraint : Interval or None, default=None
         Constraint of v. If None, `Positive`.
 
@@ -484,12 +478,8 @@ class FullMatrix(OutputMatrix):
 
     Parameters
     ----------
-    num_outputs : int
-        Number p of outputs.
-    batch_shape : torch.Size, default=torch.Size()
-        Batch shape, as in GPyTorch's kernels.
-    prior : Prior or None, default=None
-        Prior of the matrix Γ.
+    num_outputs, batch_shape, prior
+        As for `OutputMatrix`.
 
     Notes
     -----
@@ -526,3 +516,26 @@ class FullMatrix(OutputMatrix):
 
     def extra_repr(self) -> str:
         return f"num_outputs={self.num_outputs}"
+
+
+def leading_subspace(matrix: Tensor, cutoff: float = CUTOFF) -> tuple[Tensor, Tensor]:
+    """Return a constant V (..., m, r), r the largest rank of any batch, and the Cholesky factor L of Vᵀ A V (..., r, r)."""
+    cutoff = cutoff if matrix.dtype == torch.float64 else max(cutoff, 1e-5)
+    with torch.no_grad():
+        values, vectors = torch.linalg.eigh(matrix)
+        large = values > cutoff * values.amax(-1, keepdim=True)
+        keep = large.reshape(-1, values.shape[-1]).any(0)
+        large = large[..., keep].to(matrix)
+        vectors = vectors[..., keep] * large.unsqueeze(-2)  # zero columns if another batch has a larger rank
+    core = vectors.mT @ matrix @ vectors + torch.diag_embed(1 - large)
+    return vectors, torch.linalg.cholesky((core + core.mT) / 2)
+
+
+def thin_root(matrix: Tensor, cutoff: float = CUTOFF) -> Tensor:
+    """Return B (..., m, r) with B Bᵀ = A up to the cutoff, for a positive semi-definite A (..., m, m) of rank r.
+
+    The eigenvectors V are constants, and A V (Vᵀ A V)⁻¹ Vᵀ Aᵀ is the Nyström form of A on their span. It equals A if no
+    eigenvalue is dropped, for any V, so that its derivative needs none of `eigh`.
+    """
+    vectors, chol = leading_subspace(matrix, cutoff)
+    return torch.linalg.solve_triangular(chol, (matrix @ vectors).mT, upper=False).mT
