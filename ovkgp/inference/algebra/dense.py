@@ -22,11 +22,7 @@ JITTERS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 
 def safe_cholesky(matrix: Tensor) -> Tensor:
-    """Factorize a covariance (N, N) that rounding may have made indefinite, differentiable. O(N³).
-
-    If it fails, `JITTERS` times the mean diagonal are added one after another, with a warning, before an error is
-    raised.
-    """
+    """Factorize a covariance (N, N) that rounding may have made indefinite, with `JITTERS` if needed; differentiable."""
     return _factorize(matrix)[0]
 
 
@@ -108,10 +104,7 @@ def gram(matrix: Tensor) -> Tensor:
 
 
 class DenseSolver:
-    """C⁻¹ on the observed entries of R (n, p), NaN if missing. N³/3 once, then N² k for k columns.
-
-    `alpha` is C⁻¹ r (n, p), zero if missing; `log_density` is log N(r | 0, C), and exact (`standard_error` is 0).
-    """
+    """C⁻¹ on the observed entries of R (n, p), NaN if missing, `alpha` = C⁻¹ r, and `log_density` = log N(r | 0, C)."""
 
     standard_error = 0.0
 
@@ -145,10 +138,7 @@ class DenseSolver:
         return self._scatter(inverse_from_cholesky(self.chol).diagonal()).view(self.observed.shape)
 
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ for the covariance K_* (m·q, n·p) with the observed process; q is p by default.
-
-        `form` is "diag" → (m, q), "output" → (m, q, q) or "full" → (m·q, m·q). O(m q N²); differentiable in K_*.
-        """
+        """Compute K_* C⁻¹ K_*ᵀ, in the form of `gram_in_form`, for K_* (m·q, n·p); q is p by default. O(m q N²)."""
         root = torch.linalg.solve_triangular(self.chol, cross[:, self.observed.flatten()].mT, upper=False)  # (N, m·q)
         return gram_in_form(root.mT, form, num_outputs or self.observed.shape[1])
 

@@ -18,9 +18,19 @@ from torch import Tensor
 from ovkgp.exceptions import OptionError
 from ovkgp.inference.algebra.dense import check_finite
 from ovkgp.inference.algebra.iterative import IterativeSolver
-from ovkgp.inference.algebra.kronecker_sum import BlockNoise, DiagonalNoise, KroneckerSum
-from ovkgp.inference.algebra.krylov import Quadratic, minimize_quadratic, solve_with_refinement
-from ovkgp.inference.algebra.preconditioners import RESIDUAL_FRACTION, SketchedPreconditioner, pivoted_cholesky
+from ovkgp.inference.algebra.kronecker_sum import (
+    RESIDUAL_FRACTION,
+    BlockNoise,
+    DiagonalNoise,
+    KroneckerSum,
+    pivoted_cholesky,
+)
+from ovkgp.inference.algebra.krylov import (
+    Quadratic,
+    SketchedPreconditioner,
+    minimize_quadratic,
+    solve_with_refinement,
+)
 from ovkgp.inference.posteriors.posterior import KernelProcess, prior_covariance, select_form
 from ovkgp.inference.ridge.weight_products import WeightProducts
 

@@ -21,8 +21,13 @@ from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.algebra.dense import gram, safe_cholesky
 from ovkgp.inference.algebra.kronecker import KroneckerSolver
 from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
-from ovkgp.inference.algebra.krylov import Quadratic, check_residual, minimize_quadratic, suppress_residual_warnings
-from ovkgp.inference.algebra.preconditioners import SketchedPreconditioner
+from ovkgp.inference.algebra.krylov import (
+    Quadratic,
+    SketchedPreconditioner,
+    check_residual,
+    minimize_quadratic,
+    suppress_residual_warnings,
+)
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations

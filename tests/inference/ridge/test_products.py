@@ -9,7 +9,7 @@ from gp_cases import NOISES, Problem, close
 from pairwise import pairwise
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.algebra.preconditioners import pivoted_cholesky
+from ovkgp.inference.algebra.kronecker_sum import pivoted_cholesky
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.ridge.products import (
     KernelProducts,
