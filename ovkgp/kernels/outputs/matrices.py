@@ -11,7 +11,7 @@ from gpytorch.priors import Prior
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from ovkgp.checks import check_integer, check_probability
+from ovkgp.checks import check_integer, check_nonnegative, check_probability
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.kernels.batch_index import BatchIndexMixin
 
@@ -58,6 +58,9 @@ class OutputMatrix(BatchIndexMixin, Module):
     @property
     def batch_shape(self) -> torch.Size:
         return self._batch_shape
+
+    def extra_repr(self) -> str:
+        return f"num_outputs={self.num_outputs}"
 
     def factor(self) -> Tensor:
         """Return B (..., p, r) with B Bᵀ = Γ; the Cholesky factor unless a subclass has a thinner root.
@@ -120,7 +123,7 @@ class FreeMatrix(OutputMatrix):
         return self.loadings @ self.loadings.mT + torch.diag_embed(self.diagonal)
 
     def extra_repr(self) -> str:
-        return f"num_outputs={self.num_outputs}, rank={self.rank}"
+        return f"{super().extra_repr()}, rank={self.rank}"
 
 
 def make_initial_loadings(num_outputs: int, rank: int) -> Tensor:
@@ -149,6 +152,8 @@ class KnownMatrix(OutputMatrix):
     (torch.Size([2, 2]), torch.Size([2, 1]))
     """
 
+    batched_buffers = ("matrix",)
+
     def __init__(self, matrix: Tensor):
         matrix = torch.as_tensor(matrix).detach()
         if matrix.dtype not in (torch.float32, torch.float64):
@@ -158,21 +163,6 @@ class KnownMatrix(OutputMatrix):
         super().__init__(matrix.shape[-1], matrix.shape[:-2])
         _check_psd(matrix)
         self.register_buffer("matrix", (matrix + matrix.mT) / 2)
-
-    def __getitem__(self, index):
-        return self._map_matrix(self.matrix[index]) if len(self.batch_shape) else self
-
-    def expand_batch(self, *sizes):
-        batch_shape = torch.Size(sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes)
-        return self._map_matrix(self.matrix.expand(*batch_shape, *self.matrix.shape[-2:]))
-
-    def extra_repr(self) -> str:
-        return f"num_outputs={self.num_outputs}"
-
-    def _map_matrix(self, matrix: Tensor) -> KnownMatrix:
-        copy = self._map_batch(None, None, matrix.shape[:-2])
-        copy.matrix = matrix
-        return copy
 
     def forward(self) -> Tensor:
         return self.matrix
@@ -273,8 +263,8 @@ class GraphMatrix(KnownMatrix):
         if weights.dtype not in (torch.float32, torch.float64):
             weights = weights.to(torch.get_default_dtype())
         for name, value in (("ridge", ridge), ("mean_variance", mean_variance)):
-            if value is not None and value < 0:
-                raise OptionError(f"{name} must be at least 0, got {value}.")
+            if value is not None:
+                check_nonnegative(name, value)
         if ridge and mean_variance:
             raise OptionError(
                 f"ridge is not supported together with mean_variance, got {ridge} and {mean_variance}. Use one of them."
@@ -513,9 +503,6 @@ class FullMatrix(OutputMatrix):
 
     def factor(self) -> Tensor:
         return self.chol
-
-    def extra_repr(self) -> str:
-        return f"num_outputs={self.num_outputs}"
 
 
 def leading_subspace(matrix: Tensor, cutoff: float = CUTOFF) -> tuple[Tensor, Tensor]:
