@@ -376,10 +376,8 @@ def measured_error(
         Number D of frequencies.
     repeats : int, default=5
         Number of maps.
-    sampler : {"iid", "orthogonal", "qmc"}, default="iid"
-        As in `ORFF`; the bounds assume "iid".
-    random_state : int, RandomState or None, default=None
-        Seed.
+    sampler, random_state
+        As for `ORFF`; the bounds assume "iid".
 
     Returns
     -------

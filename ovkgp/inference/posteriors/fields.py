@@ -48,11 +48,7 @@ def part_features(feature_map: FeatureMap, X: Tensor, index: int) -> LinearOpera
 
 
 def scalar_features(feature_map: FeatureMap, X: Tensor, index: int, columns: Tensor, rotated: bool) -> LinearOperator:
-    """Compute the features of the scalar function of part `index` of the field, m × r. O(m D d).
-
-    `columns` are the columns of X that are coordinates of the field, which is (∂₂ψ, −∂₁ψ) if `rotated` and ∇g
-    otherwise.
-    """
+    """Compute the features m × r of the scalar of part `index`, a field of (∂₂ψ, −∂₁ψ) if `rotated`, else ∇g."""
     blocks, span = _feature_blocks(feature_map, X), _term_range(feature_map, index)
     terms, frequencies = feature_map.pair.terms, feature_map.frequencies
     frequencies = frequencies if isinstance(frequencies, list) else [frequencies]
@@ -120,10 +116,9 @@ class FieldPart(KernelProcess):
 
 
 class ScalarOfField(Process):
-    """Scalar function whose derivatives are the observed field, or its part `index`.
+    """Scalar function whose derivatives, (∂₂ψ, −∂₁ψ) if `rotated`, else ∇g, are the observed field, or its part `index`.
 
-    The field is (∂₂ψ, −∂₁ψ) if `rotated` and ∇g otherwise. The scalar is zero at `reference` (1, d); if None, it has
-    its prior variance k(0).
+    It is zero at `reference` (1, d); if None, it has its prior variance k(0).
     """
 
     num_outputs = 1

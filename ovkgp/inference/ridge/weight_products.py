@@ -18,7 +18,7 @@ from ovkgp.features import FeatureMap
 from ovkgp.inference.algebra.dense import gram
 from ovkgp.inference.model.mean_noise import Model, OutputMean, OutputNoise
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.statistics.rows import CHUNK_ROWS, whitening_roots
+from ovkgp.inference.statistics.accumulation import CHUNK_ROWS, whitening_roots
 
 CHUNK_ENTRIES = 4_000_000  # approximate number of entries of Φ in one chunk of rows (32 MB)
 
