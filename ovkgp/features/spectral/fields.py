@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -119,13 +120,16 @@ def _bounded_pair(base: Kernel, direction: Direction, d: int) -> SpectralPair:
 
 def _unbounded_pair(term: SpectralPair, direction: Direction, d: int) -> SpectralPair:
     """Multiply a scalar factor by the direction of the frequency of x."""
-
-    # the warp of a smooth stationary kernel selects or repeats columns: ⟨ω, h(x)⟩ = ⟨ω Hᵀ, x⟩ with H = h(I)
-    def of_x(frequencies: Tensor) -> Tensor:
-        eye = torch.eye(d, dtype=frequencies.dtype, device=frequencies.device)
-        return frequencies if term.warp is None else frequencies @ term.warp(eye).mT
-
+    of_x = partial(input_frequencies, term, num_dims=d)
     return _directed_pair(term, direction, of_x, lambda frequencies: term.factor(frequencies).squeeze(-1))
+
+
+def input_frequencies(term: SpectralPair, frequencies: Tensor, num_dims: int) -> Tensor:
+    """Return the frequencies (..., D, d) of x itself, for a warp that selects or repeats columns, and so is linear."""
+    if term.warp is None:
+        return frequencies
+    eye = torch.eye(num_dims, dtype=frequencies.dtype, device=frequencies.device)
+    return frequencies @ term.warp(eye).mT  # ⟨ω, h(x)⟩ = ⟨ω Hᵀ, x⟩ with H = h(I)
 
 
 def _directed_pair(term: SpectralPair, direction: Direction, of_x, amplitude) -> SpectralPair:

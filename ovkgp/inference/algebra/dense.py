@@ -15,7 +15,7 @@ from linear_operator.utils.warnings import NumericalWarning
 from scipy.linalg import lapack
 from torch import Tensor
 
-from ovkgp.exceptions import FactorizationError, InputError
+from ovkgp.exceptions import FactorizationError, InputError, OptionError
 
 JITTERS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 """Fractions of the mean diagonal added, one after another, to a matrix without Cholesky factor."""
@@ -80,6 +80,15 @@ class _DenseDensity(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             by_covariance = inverse_from_cholesky(chol).addr_(alpha, alpha, beta=-0.5, alpha=0.5).mul_(gradient)
         return by_covariance, -gradient * alpha
+
+
+def reject_second_derivatives(name: str) -> None:
+    """Raise an error if the graph of a gradient is requested from an evidence with first derivatives only."""
+    if torch.is_grad_enabled():
+        raise OptionError(
+            f"create_graph=True is not supported with the {name} evidence, which has first derivatives only. Use "
+            "differences of gradients, or dense_log_density, which can be differentiated twice."
+        )
 
 
 def gaussian_log_density(quadratic: Tensor, logdet: Tensor, size: int) -> Tensor:

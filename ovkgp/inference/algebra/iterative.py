@@ -17,8 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import OptionError
-from ovkgp.inference.algebra.dense import gaussian_log_density, gram
+from ovkgp.inference.algebra.dense import gaussian_log_density, gram, reject_second_derivatives
 from ovkgp.inference.algebra.inverse_roots import quadrature_nodes
 from ovkgp.inference.algebra.kronecker_sum import (
     MAX_RANK,
@@ -175,11 +174,7 @@ class _IterativeDensity(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        if torch.is_grad_enabled():
-            raise OptionError(
-                "create_graph=True is not supported with the iterative evidence, which has first derivatives only. Use "
-                "differences of gradients, or dense_log_density, which can be differentiated twice."
-            )
+        reject_second_derivatives("iterative")
         needs_noise, needs_residuals, *needed = ctx.needs_input_grad[2:]
         alpha, half = ctx.saved_tensors[0].squeeze(1), gradient / 2
         by_residuals = -gradient * alpha if needs_residuals else None

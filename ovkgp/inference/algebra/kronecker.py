@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import FactorizationError, InputError, OptionError
+from ovkgp.exceptions import FactorizationError, InputError
 from ovkgp.inference.algebra.dense import (
     check_finite,
     gaussian_log_density,
     gram,
     inverse_from_cholesky,
+    reject_second_derivatives,
     safe_cholesky,
     spectral_in_form,
 )
@@ -80,11 +81,7 @@ class _WhiteDensity(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        if torch.is_grad_enabled():
-            raise OptionError(
-                "create_graph=True is not supported with the Kronecker evidence, which has first derivatives only. Use "
-                "differences of gradients, or dense_log_density, which can be differentiated twice."
-            )
+        reject_second_derivatives("Kronecker")
         s, U, t, V, values, weights = ctx.saved_tensors
         alpha, by_K, by_G = U @ weights, None, None  # alpha without its Vᵀ
         if ctx.needs_input_grad[0]:

@@ -19,10 +19,6 @@ class PerOutput(Likelihood):
     likelihoods : sequence of Likelihood
         p likelihoods of one output each, none of which couples outputs.
 
-    Notes
-    -----
-    Complexity: the sum over the likelihoods, evaluated in sequence.
-
     Examples
     --------
     >>> import torch

@@ -149,7 +149,7 @@ def _storable(key: str, value):
 
 
 def groups_of(data) -> list[tuple[str, xarray.Dataset]]:
-    """The groups of an ArviZ object of either kind, as Datasets by name."""
+    """Return the groups of an ArviZ object of either kind, as Datasets by name."""
     if hasattr(data, "children"):  # an xarray.DataTree
         return [(name, group.to_dataset()) for name, group in data.children.items()]
     return [(name, data[name]) for name in data.groups()]

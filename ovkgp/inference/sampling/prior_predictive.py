@@ -59,14 +59,6 @@ def draw_prior(gp, draws: int = 1, random_state=None) -> dict[str, Tensor]:
     OptionError
         If a trained parameter has no prior, or one that cannot be drawn from.
 
-    See Also
-    --------
-    prior_predictive : Draw data from the prior.
-
-    Notes
-    -----
-    Complexity: O(draws · number of parameters).
-
     Examples
     --------
     >>> from gpytorch.kernels import RBFKernel

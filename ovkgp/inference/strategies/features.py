@@ -25,7 +25,7 @@ from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, Conditioning, KernelProcess
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior
 from ovkgp.inference.statistics.accumulation import choose_layout, compute_statistics, whitening_roots
-from ovkgp.inference.statistics.statistics import Statistics, whiten_statistics
+from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics, whiten_statistics
 from ovkgp.inference.statistics.weight_space import WeightSystem, make_weight_system
 from ovkgp.inference.strategies.exact import DenseStrategy
 
@@ -127,10 +127,7 @@ class FeatureStrategy:
     @staticmethod
     def weight_system_from_statistics(model: Model, statistics: Statistics) -> WeightSystem:
         """Compute the posterior of the weights from statistics of this model."""
-        if unobserved := (statistics.num_observed == 0).nonzero().flatten().tolist():
-            raise InputError(
-                f"statistics have no observed values for output {', '.join(map(str, unobserved))}. Add data or drop it."
-            )
+        check_every_output(statistics)
         if statistics.layout == "empty":
             raise InputError("statistics must contain data, got empty ones. Add some first.")
         if model.features is None:
@@ -143,6 +140,14 @@ class FeatureStrategy:
                 "statistics were computed with other features or other hyperparameters of the kernel. Compute them again with gp.statistics(X, Y)."
             )
         return _system(model, statistics, template)
+
+
+def check_every_output(statistics: Statistics | OutputStatistics) -> None:
+    """Check that statistics have an observed value of each output."""
+    if unobserved := (statistics.num_observed == 0).nonzero().flatten().tolist():
+        raise InputError(
+            f"statistics have no observed values for output {', '.join(map(str, unobserved))}. Add data or drop it."
+        )
 
 
 def sign_statistics(model: Model, statistics: Statistics) -> Statistics:

@@ -41,6 +41,7 @@ from ovkgp.inference.variational.inducing import InducingPoints, inducing_points
 from ovkgp.inference.variational.posterior import VariationalPosterior
 from ovkgp.inference.variational.training import BatchTraining, CollapsedBound
 from ovkgp.kernels import num_outputs
+from ovkgp.kernels.protocol import check_kernel
 
 DEFAULT_NUM_INDUCING = 200  # number of inducing points if neither a feature map nor inducing points are given
 DEFAULT_BATCH_STEPS = 1500
@@ -413,8 +414,7 @@ class VariationalGP(Module):
 
 
 def _check_kernel_and_features(kernel: Kernel, features: FeatureMap | None, inducing) -> None:
-    if not isinstance(kernel, Kernel):
-        raise KernelTypeError(f"kernel must be a Kernel, got {type(kernel).__name__}.")
+    check_kernel(kernel)
     if len(kernel.batch_shape):
         raise KernelTypeError(f"kernel must have an empty batch shape, got {tuple(kernel.batch_shape)}.")
     if features is not None and inducing is not None:
