@@ -155,7 +155,7 @@ class NoisyFeatureCovariance(SumLinearOperator):
         return self.capacitance.solve(self.features._t_matmul(self.noise_solve(rhs)))
 
     def observed_weights(self, rhs: Tensor, observed: Tensor) -> tuple[Tensor, DenseCapacitance]:
-        """Return `weights` and `capacitance` given only the `observed` entries of `rhs` (..., n·p, 1). O(n p (r² + p²))."""
+        """Return `weights` and `capacitance` given only the `observed` entries of `rhs` (..., n·p, 1)."""
         p = 1 if self._noise_chol is None else self._noise_chol.shape[-1]
         precision = self._observed_precision(observed.squeeze(-1).unflatten(-1, (-1, p)))  # (..., n, p, p)
         dense = self.features.to_dense()

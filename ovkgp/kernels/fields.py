@@ -16,7 +16,7 @@ from ovkgp.kernels.radial_derivatives import lag_jet
 
 
 class FieldKernel(OperatorValuedKernel):
-    """Kernel of second derivatives of a stationary scalar kernel, with as many outputs as input dimensions d, if known."""
+    """Kernel of second derivatives of a stationary scalar kernel, with as many outputs as inputs."""
 
     min_dims = 1
 

@@ -22,7 +22,7 @@ JITTERS = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
 
 
 def safe_cholesky(matrix: Tensor) -> Tensor:
-    """Factorize a covariance (N, N) that rounding may have made indefinite, with `JITTERS` if needed; differentiable."""
+    """Factorize a covariance (N, N) that rounding may have made indefinite, with `JITTERS` if needed."""
     return _factorize(matrix)[0]
 
 

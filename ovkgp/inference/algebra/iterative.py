@@ -39,7 +39,7 @@ PROBE_TOLERANCE = 1e-6  # relative residual of the solves for probes, whose stan
 
 
 class PreconditionerTraces:
-    """Derivatives of tr(P̂⁻¹ C) in the parts of C, with P̂ fixed. O(n p R²) for R columns of F, then O(n² R) per root."""
+    """Derivatives of tr(P̂⁻¹ C) in the parts of C, with P̂ fixed. O(n p R²) for R columns of F."""
 
     def __init__(self, preconditioner: Preconditioner):
         self.preconditioner, self.noise = preconditioner, preconditioner.covariance.noise
@@ -278,7 +278,7 @@ class IterativeSolver:
         return diagonal.view(self.alpha.shape)
 
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ as `DenseSolver.explained` does; differentiable once, d = dK_* S + (dK_* S)ᵀ, S fixed."""
+        """Compute K_* C⁻¹ K_*ᵀ as `DenseSolver.explained` does; differentiable once: dK_* S + (dK_* S)ᵀ, S fixed."""
         q = self.alpha.shape[1] if num_outputs is None else num_outputs
         observed = torch.where(self.covariance.observed.flatten(), cross, 0.0)
         solved = self.solve(observed.detach().mT)  # (n·p, m·q)

@@ -68,7 +68,7 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _WhiteDensity(torch.autograd.Function):
-    """log N(vec R | 0, K ⊗ G + I): ∂R = −α = −C⁻¹ R, ∂K = ½ (α G αᵀ − U diag(Σ_j t_j/(1 + s_i t_j)) Uᵀ), ∂G likewise."""
+    """log N(vec R | 0, K ⊗ G + I); ∂R = −α = −C⁻¹R, ∂K = ½ (α G αᵀ − U diag(Σ_j t_j/(1 + s_i t_j)) Uᵀ), ∂G likewise."""
 
     @staticmethod
     def forward(ctx, K: Tensor, G: Tensor, residuals: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ class ProportionalSolver(SeparableSolver):
         return inverse_from_cholesky(self.chol).diagonal().unsqueeze(-1) * self.W.square().sum(1)
 
     def explained(self, cross: Tensor, form: str) -> Tensor:
-        """Compute K_* C⁻¹ K_*ᵀ = (k M⁻¹ kᵀ) ⊗ (Γ Σ⁻¹ Γ) for K_* = k ⊗ Γ with `cross` = k (m, n), differentiable in k."""
+        """Compute K_* C⁻¹ K_*ᵀ = (k M⁻¹ kᵀ) ⊗ (Γ Σ⁻¹ Γ) for K_* = k ⊗ Γ with `cross` = k (m, n)."""
         root = torch.linalg.solve_triangular(self.chol, cross.mT, upper=False)  # (n, m)
         if form == "full":
             return torch.kron(gram(root), gram(self.mixing.mT))

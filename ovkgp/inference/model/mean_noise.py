@@ -134,7 +134,7 @@ class PolynomialMean(OutputMean):
 
 
 def _fit_slopes(X: Tensor, y: Tensor) -> Tensor:
-    """Fit least-squares slopes (d,) with an intercept, of minimum norm in standardized columns, 0 for a constant one."""
+    """Fit least-squares slopes (d,) with an intercept, of minimum norm in scaled columns, 0 for a constant one."""
     centered = X - X.mean(0)
     std = centered.square().mean(0).sqrt()
     varies = std > 1e-12 * X.abs().amax(0)

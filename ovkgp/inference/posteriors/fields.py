@@ -111,7 +111,7 @@ class FieldPart(KernelProcess):
 
 
 class ScalarOfField(Process):
-    """Scalar function whose derivatives, (∂₂ψ, −∂₁ψ) if `rotated`, else ∇g, are the observed field, or its part `index`.
+    """Scalar function whose derivatives, (∂₂ψ, −∂₁ψ) if `rotated`, else ∇g, are the observed field or its part `index`.
 
     It is zero at `reference` (1, d); if None, it has its prior variance k(0).
     """

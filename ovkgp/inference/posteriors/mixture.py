@@ -175,7 +175,7 @@ def condition_on_draws(
 
 
 class ConditionedDraws(Sequence):
-    """Posteriors of a model at S draws of its raw parameters, cached if all together need at most `MAX_CACHED_BYTES`."""
+    """Posteriors of a model at S draws of its raw parameters, cached if all need at most `MAX_CACHED_BYTES`."""
 
     def __init__(self, gp: torch.nn.Module, raw: dict[str, Tensor], condition: Condition):
         self.gp, self.raw, self.condition = deepcopy(gp), raw, condition

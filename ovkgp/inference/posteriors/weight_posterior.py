@@ -30,7 +30,7 @@ MAX_LANDMARK_ENTRIES = 3000
 
 
 class VarianceFloor:
-    """Conditional covariance of the exact kernel given the function at landmarks Z (k, d) with observed outputs (k, p)."""
+    """Covariance of the exact kernel given the function at landmarks Z (k, d) with observed outputs (k, p)."""
 
     def __init__(self, kernel: Kernel, landmarks: Tensor, observed: Tensor):
         self.kernel, self.num_outputs = kernel, observed.shape[1]

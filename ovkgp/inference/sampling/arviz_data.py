@@ -258,7 +258,7 @@ class DrawGroups:
 
 
 def point_arviz(gp, X, Y, noise=None, *, input_names=None, output_names=None):
-    """Return the present hyperparameters of a model as one draw: posterior, log_likelihood, observed_data and elpd_loo."""
+    """Return the present hyperparameters as one draw: posterior, log_likelihood, observed_data and elpd_loo."""
     gp = deepcopy(gp)
     raw = {name: parameter.detach().cpu().numpy()[None, None] for name, parameter in gp.named_parameters()}
     writer = DrawGroups(gp, raw, None, X, Y, noise, input_names, output_names)
@@ -289,7 +289,7 @@ def iterate_draws(gp: Model, raw: Mapping[str, np.ndarray]) -> Iterator[Model]:
 
 
 def log_likelihoods(gp, raw: Mapping[str, np.ndarray], X, Y, noise=None) -> np.ndarray:
-    """Return log p(y_ij | y_−ij, θ_s) of the observed entries, row by row: (draws, entries), one chain after another."""
+    """Return log p(y_ij | y_−ij, θ_s) of the observed entries, row by row: (draws, entries), chain after chain."""
     mask = observed_entries(Y)
     found = [model.leave_one_out(X, Y, noise).log_density.cpu().numpy() for model in iterate_draws(gp, raw)]
     return np.stack([values.reshape(mask.shape)[mask] for values in found])

@@ -189,9 +189,9 @@ def draw_where_finite(
     draw: Callable[[int], tuple[np.ndarray, np.ndarray]],
     count: int,
 ) -> FiniteDraws:
-    """Draw `count` times from q, where `draw` returns u (number, k) and log q, restricted to where the density is not 0.
+    """Draw `count` times from q, where `draw` returns u (number, k) and log q, restricted to where there is a density.
 
-    The returned log q is that of the restricted q, whose mass is estimated from the draws. Ctrl-C keeps the draws so far.
+    The returned log q is that of the restricted q, whose mass is estimated. Ctrl-C keeps the draws so far.
     """
     found, num_failed, interrupted = [], 0, False
     try:

@@ -63,7 +63,7 @@ class DenseFactor:
 
 
 class KroneckerFactor:
-    """C = (U ⊗ V) diag(values) (U ⊗ V)ᵀ with eigenvectors U (M, M) and V (q, q), None for I, and values 1 + s tᵀ (M, q)."""
+    """C = (U ⊗ V) diag(values) (U ⊗ V)ᵀ with eigenvectors U (M, M), V (q, q), None for I, and values 1 + s tᵀ."""
 
     def __init__(self, U: Tensor | None, V: Tensor | None, values: Tensor):
         self.U, self.V, self.values = U, V, values
@@ -139,7 +139,7 @@ class _DenseTerms(torch.autograd.Function):
 
 
 class _KroneckerTerms(torch.autograd.Function):
-    """vᵀC⁻¹v − log det C, w (M, q), U, V and 1 + s tᵀ; ∂S = −(w T wᵀ + U diag(Σ_j t_j/(1 + s_i t_j)) Uᵀ), ∂T likewise."""
+    """vᵀC⁻¹v − log det C, w, U, V and 1 + s tᵀ; ∂S = −(w T wᵀ + U diag(Σ_j t_j/(1 + s_i t_j)) Uᵀ), ∂T likewise."""
 
     @staticmethod
     def forward(ctx, left: Tensor, right: Tensor, moment: Tensor) -> tuple[Tensor, ...]:

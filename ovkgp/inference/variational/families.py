@@ -237,7 +237,7 @@ class Frame:
         return self.reflect(self.scale * gradient)
 
     def restrict(self, diagonal: Tensor, products: Tensor) -> tuple[Tensor, Tensor]:
-        """Express M, from its diagonal (r,) and M times `probes`, in z: diagonal (r,), valid outside `index`, and block."""
+        """Express M, from its diagonal (r,) and M times `probes`, in z: diagonal, valid outside `index`, and block."""
         k = len(self.index)
         by_normals, by_directions = products[:, :k], products[:, k:]
         inner = self.probes[:, :k].mT @ by_normals
@@ -246,7 +246,7 @@ class Frame:
         return on_diagonal, self.probes[:, k:].mT @ by_directions
 
     def expand(self, diagonal: Tensor, block: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Write H (diag + block) H, for a diagonal zero on `index`, as diag (r,) + F M Fᵀ with F (r, 3k), M (3k, 3k)."""
+        """Write H (diag + block) H, with diag zero on `index`, as diag (r,) + F M Fᵀ with F (r, 3k), M (3k, 3k)."""
         weighted = diagonal.unsqueeze(-1) * self.normals
         eye = torch.eye(len(block)).to(block)
         zero = torch.zeros_like(block)

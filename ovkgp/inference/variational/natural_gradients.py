@@ -254,7 +254,7 @@ class Target(NamedTuple):
 
 
 class AndersonMixing:
-    """Anderson mixing of the last targets of steps in one family and basis: Σ α_i t_i with least residual, Σ α_i = 1."""
+    """Anderson mixing of the last targets in one family and basis: Σ α_i t_i with least residual, Σ α_i = 1."""
 
     def __init__(self):
         self.targets: list[Target] = []

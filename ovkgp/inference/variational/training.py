@@ -44,7 +44,7 @@ class CollapsedBound:
     """max_q ELBO as a function of the current hyperparameters, differentiable once by the envelope theorem.
 
     The search for q starts and ends at `gp.q_`. By default the eigenbasis of a family that is not full is fixed at the
-    first call: the function is smooth, as samplers need, but decreases as the features rotate out of the basis. Training
+    first call: the function is smooth, as samplers need, but decreases as the features leave the basis. Training
     sets `update_basis`, which recomputes the basis at every call. Both agree if mean field is exact in its basis.
     """
 

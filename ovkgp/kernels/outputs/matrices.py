@@ -506,7 +506,7 @@ class FullMatrix(OutputMatrix):
 
 
 def leading_subspace(matrix: Tensor, cutoff: float = CUTOFF) -> tuple[Tensor, Tensor]:
-    """Return a constant V (..., m, r), r the largest rank of any batch, and the Cholesky factor L of Vᵀ A V (..., r, r)."""
+    """Return a constant V (..., m, r), r the largest rank of a batch, and the Cholesky factor of Vᵀ A V (..., r, r)."""
     cutoff = cutoff if matrix.dtype == torch.float64 else max(cutoff, 1e-5)
     with torch.no_grad():
         values, vectors = torch.linalg.eigh(matrix)
