@@ -5,8 +5,7 @@ import copy
 import numpy as np
 
 from ovkgp.estimators.regression.hyperparameters import axis_names
-from ovkgp.inference.sampling.arviz_data import to_arviz_object
-from ovkgp.inference.sampling.arviz_groups import DrawGroups
+from ovkgp.inference.sampling.arviz_data import DrawGroups, to_arviz_object
 
 
 def perturbed(estimator, gp, rows, seed):

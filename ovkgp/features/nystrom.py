@@ -17,7 +17,7 @@ from ovkgp.exceptions import InputError
 from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.kernels import components, num_outputs
-from ovkgp.kernels.outputs.roots import leading_subspace, thin_root
+from ovkgp.kernels.outputs.matrices import leading_subspace, thin_root
 
 
 class Nystrom(FeatureMap):

@@ -106,9 +106,7 @@ class JetDispatcher(KernelDispatcher):
 
     def from_record(self, record: KernelRecord) -> Callable | None:
         """Return the rule for the jet, or for the profile, of a scalar kernel."""
-        if record.jet is not None:
-            return _recorded_jet
-        return None if record.profile is None else _jet_from_profile
+        return record.jet or (None if record.profile is None else _jet_from_profile)
 
     def __call__(self, kernel: Kernel, lag: Tensor) -> Jet:
         rule, record, name = self.find(kernel), find_record(kernel), type(kernel).__name__
@@ -208,10 +206,6 @@ def _jet_from_profile(kernel: Kernel, lag: Tensor) -> Jet:
         return found.value, found.first(), found.second()
 
     return radial_jet(lag, kernel.lengthscale, profile)
-
-
-def _recorded_jet(kernel: Kernel, lag: Tensor) -> Jet:
-    return find_record(kernel).jet(kernel, lag)
 
 
 @lag_jet.register(ScaleKernel)

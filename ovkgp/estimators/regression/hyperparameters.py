@@ -25,10 +25,10 @@ from ovkgp.inference.sampling.arviz_data import (
     groups_of,
     make_dataset,
     make_named_group,
+    point_arviz,
     squeeze_shape,
     to_arviz_object,
 )
-from ovkgp.inference.sampling.arviz_groups import point_arviz
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.training.log_posterior import named_values
 

@@ -93,10 +93,6 @@ def register_likelihood_priors(likelihood: Likelihood, Y: Tensor | None = None) 
         Outputs that set the units of the priors, NaN where missing. If None, the outputs are assumed to be
         standardized.
 
-    Notes
-    -----
-    Complexity: O(n p).
-
     Examples
     --------
     >>> from ovkgp.inference.likelihoods import StudentT, register_likelihood_priors
