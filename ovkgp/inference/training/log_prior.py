@@ -238,7 +238,7 @@ def make_prior_terms(module: torch.nn.Module, vector: NumpyVector, jacobian: boo
     sites = trained_sites(module)
     fixed = [] if jacobian else [site for site in prior_sites(module) if not site.parameters]
     terms = [
-        CovariancePriorTerms(site.prior, _cholesky_node(site.module, vector), jacobian)
+        CovariancePriorTerms(site.prior, CholeskyOutputs.of(site.module, vector), jacobian)
         for site in sites
         if site.is_covariance
     ]
@@ -269,10 +269,6 @@ def _uniform_log_density(site: PriorSite) -> float:
     if bool((bounds[0] < low).any() or (bounds[1] > high).any()):
         raise NoAnalyticForm(f"the prior {site.name}, from whose support its parameter can escape")
     return -float((high - low).log().expand(site.read(site.module).shape).sum())
-
-
-def _cholesky_node(part: torch.nn.Module, vector: NumpyVector) -> CholeskyOutputs:
-    return CholeskyOutputs(vector.reference(part.log_scale, None), vector.reference(part.lower, None))
 
 
 def _normal_arguments(site: PriorSite, vector: NumpyVector, jacobian: bool) -> tuple[np.ndarray, ...]:
