@@ -33,7 +33,7 @@ from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
-from ovkgp.inference.training.prior_sites import PriorRegistry, normal
+from ovkgp.inference.training.priors import PriorRegistry, normal
 from ovkgp.kernels import IndependentKernel
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from torch import Tensor
 from ovkgp.exceptions import InputError
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.lbfgs import FAILURES
-from ovkgp.inference.training.prior_sites import trained_sites
+from ovkgp.inference.training.priors import trained_sites
 from ovkgp.kernels import FreeMatrix
 
 PROBE_STEP = 1e-3  # step by which a parameter is changed to find out whether anything depends on it

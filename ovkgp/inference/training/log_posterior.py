@@ -32,10 +32,9 @@ from ovkgp.inference.training.free_parameters import (
 )
 from ovkgp.inference.training.initialization import Initialization, initialize, load_raw_state, raw_state
 from ovkgp.inference.training.lbfgs import FAILURES, Mode, compute_hessian, find_mode
-from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.numpy_density import make_numpy_density
 from ovkgp.inference.training.numpy_values import NoAnalyticForm
-from ovkgp.inference.training.prior_sites import trained_sites
+from ovkgp.inference.training.priors import LogPrior, trained_sites
 
 PRIORS = ("default", "given")
 BACKENDS = ("auto", "torch")

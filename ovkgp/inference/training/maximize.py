@@ -31,7 +31,7 @@ from ovkgp.inference.training.checkpoints import (
 )
 from ovkgp.inference.training.lbfgs import LBFGSRun, ObjectiveEvaluator, Point, TorchObjective
 from ovkgp.inference.training.log_posterior import LogDensity
-from ovkgp.inference.training.prior_sites import output_prior
+from ovkgp.inference.training.priors import output_prior
 from ovkgp.kernels import IndependentKernel
 
 PERTURBATION_STD = 0.7

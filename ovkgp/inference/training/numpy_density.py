@@ -20,7 +20,6 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.selection import select_strategy
-from ovkgp.inference.training.log_prior import make_prior_terms
 from ovkgp.inference.training.numpy_values import (
     BasisMean,
     CholeskyOutputs,
@@ -35,6 +34,7 @@ from ovkgp.inference.training.numpy_values import (
     make_separable_nodes,
     mean_references,
 )
+from ovkgp.inference.training.priors import make_prior_terms
 from ovkgp.kernels import IndependentKernel, is_operator_valued
 
 EXACT_STRATEGIES = ("kronecker", "dense", "independent")  # strategies that use the exact kernel
