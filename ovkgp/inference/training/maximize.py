@@ -190,7 +190,6 @@ class _Training:
         return None
 
     def on_iteration(self, run: LBFGSRun) -> None:
-        self.current_run = run
         self.progress.history.append(run.iterate.value)
         self.bar.set_postfix(objective=f"{run.best.value:.6g}", refresh=False)
         self.bar.update()

@@ -79,7 +79,7 @@ def make_numpy_density(
 ) -> NumpyDensity:
     """Return the NumPy density of an `OperatorValuedGP`; raise `NoAnalyticForm` if a part has no NumPy node.
 
-    Complexity: O(n²d) time and memory once, then that of the evidence and its gradient; see `numpy_evidence`.
+    Complexity: O(n²d) time and memory once, then that of the evidence and its gradient.
     """
     if vector.entries and vector.entries[0].parameter.device.type != "cpu":
         raise NoAnalyticForm("another device")
@@ -135,10 +135,9 @@ def _shared_statistics_evidence(
     if data.layout != "shared":
         raise NoAnalyticForm(f"statistics of layout {data.layout}")
     outputs = make_output_factor_node(kernel, vector)
-    mean = BasisMean(np.zeros((0, data.num_basis)), mean_references(gp.mean, vector), index)
-    return StatisticsEvidence(
-        data, outputs, gp.features.num_frequencies, make_noise_node(gp.noise_model, vector, index), mean
-    )
+    mean = BasisMean(np.zeros((0, data.num_basis)), mean_references(gp.mean, vector, index))
+    noise = make_noise_node(gp.noise_model, vector, index)
+    return StatisticsEvidence(data, outputs, gp.features.num_frequencies, noise, mean)
 
 
 class SingleOutputEvidence:

@@ -50,6 +50,15 @@ class Reference:
         """Return the parameter in its shape."""
         return self.constant if self.position is None else theta[self.position].reshape(self.shape)
 
+    def column(self, index: int) -> Reference:
+        """Return the entries of one output, the last axis; a scalar belongs to all outputs."""
+        if self.shape == ():
+            return self
+        shape = (*self.shape[:-1], 1)
+        if self.position is None:
+            return Reference(shape, None, self.constant[..., [index]])
+        return Reference(shape, slice(self.position.start + index, self.position.stop, self.shape[-1]))
+
     def number(self, theta: np.ndarray) -> float:
         """Return a parameter with one entry as a float."""
         return self.constant.item() if self.position is None else theta[self.position.start]
@@ -216,30 +225,20 @@ class ConstantOutputs:
 
 
 class Variances:
-    """A diagonal noise exp(2s), with one s or one per output; `index` selects a single output."""
+    """A diagonal noise exp(2s), with one s or one per output."""
 
-    def __init__(self, log_scale: Reference, num_outputs: int, index: int | None = None):
-        self.log_scale, self.num_outputs, self.index = log_scale, num_outputs, index
+    def __init__(self, log_scale: Reference, num_outputs: int):
+        self.log_scale, self.num_outputs = log_scale, num_outputs
 
     def variances(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
-        """Return the variances (p,), or (1,) of one output."""
+        """Return the variances (p,)."""
         trained = np.exp(2 * self.log_scale.value(theta))
-        variances = np.broadcast_to(trained, (self.num_outputs,))
-        value = variances if self.index is None else variances[[self.index]]
 
         def backward(by_variances: np.ndarray, out: np.ndarray) -> None:
-            self.log_scale.add(out, 2 * trained * self._expand(by_variances))
+            by_trained = by_variances.sum() if self.log_scale.shape == () else by_variances
+            self.log_scale.add(out, 2 * trained * by_trained)
 
-        return value, backward
-
-    def _expand(self, by_variances: np.ndarray) -> np.ndarray:
-        if self.log_scale.shape == ():
-            return by_variances.sum()
-        if self.index is None:
-            return by_variances
-        expanded = np.zeros(self.num_outputs)
-        expanded[self.index] = by_variances.item()
-        return expanded
+        return np.broadcast_to(trained, (self.num_outputs,)), backward
 
     def matrix(self, theta: np.ndarray) -> tuple[np.ndarray, Backward]:
         value, inner_backward = self.variances(theta)
@@ -247,15 +246,14 @@ class Variances:
 
 
 class BasisMean:
-    """h(x)ᵀβ, from h at the rows of the data (n, b), constant (p,) and slopes (d, p); `index` selects one output."""
+    """h(x)ᵀβ, from h at the rows of the data (n, b), constant (p,) and slopes (d, p)."""
 
-    def __init__(self, basis: np.ndarray, parts: list[Reference], index: int | None = None):
-        self.basis, self.parts, self.index = basis, parts, index
+    def __init__(self, basis: np.ndarray, parts: list[Reference]):
+        self.basis, self.parts = basis, parts
 
     def coefficients(self, theta: np.ndarray) -> np.ndarray:
-        """Return β (b, p), or (b, 1) of one output."""
-        whole = np.concatenate([np.atleast_2d(part.value(theta)) for part in self.parts])
-        return whole if self.index is None else whole[:, [self.index]]
+        """Return β (b, p)."""
+        return np.concatenate([np.atleast_2d(part.value(theta)) for part in self.parts])
 
     def values(self, theta: np.ndarray) -> np.ndarray | float:
         """Return the mean (n, p) at the rows."""
@@ -268,10 +266,6 @@ class BasisMean:
 
     def backward_coefficients(self, by_coefficients: np.ndarray, out: np.ndarray) -> None:
         """Propagate derivatives (b, p) by β."""
-        if self.index is not None:
-            expanded = np.zeros((len(by_coefficients), self.parts[0].shape[-1]))
-            expanded[:, [self.index]] = by_coefficients
-            by_coefficients = expanded
         for row, part in enumerate(self.parts):
             part.add(out, by_coefficients[0] if row == 0 else by_coefficients[1:])
 
@@ -309,24 +303,25 @@ def make_noise_node(noise: OutputNoise, vector: NumpyVector, index: int | None =
     if type(noise) is not OutputNoise:
         raise NoAnalyticForm(f"the noise {type(noise).__name__}")
     if noise.is_diagonal:
-        return Variances(vector.reference(noise, "log_scale"), noise.num_outputs, index)
+        log_scale = vector.reference(noise, "log_scale")
+        return Variances(log_scale, noise.num_outputs) if index is None else Variances(log_scale.column(index), 1)
     return CholeskyOutputs.of(noise, vector)
 
 
 def make_mean_node(mean: OutputMean, data: Observations, vector: NumpyVector, index: int | None = None):
     """Return the node of a mean at the rows of some data; of one output if `index` is given."""
     if type(mean) is PolynomialMean:
-        return BasisMean(mean.basis(data.X).cpu().numpy(), mean_references(mean, vector), index)
+        return BasisMean(mean.basis(data.X).cpu().numpy(), mean_references(mean, vector, index))
     if any(parameter.requires_grad for parameter in mean.parameters()):
         raise NoAnalyticForm(f"the mean {type(mean).__name__}")
     value = mean(data.X).detach().cpu().numpy()
     return KnownMean(value if index is None else value[:, [index]])
 
 
-def mean_references(mean: PolynomialMean, vector: NumpyVector) -> list[Reference]:
-    """Return the references of constant and slopes, as far as the mean has them."""
-    names = ("constant", "slopes")[: mean.degree + 1]
-    return [vector.reference(mean, name) for name in names]
+def mean_references(mean: PolynomialMean, vector: NumpyVector, index: int | None = None) -> list[Reference]:
+    """Return the references of constant and slopes, as far as the mean has them; of one output if `index` is given."""
+    found = [vector.reference(mean, name) for name in ("constant", "slopes")[: mean.degree + 1]]
+    return found if index is None else [part.column(index) for part in found]
 
 
 def make_output_factor_node(kernel: Kernel, vector: NumpyVector):

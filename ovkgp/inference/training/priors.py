@@ -183,11 +183,8 @@ class PriorRegistry:
 
     def add(self, module: Module, path: str, prior: Prior) -> None:
         """Register a prior on the constrained value of the parameter at a path below a module, if it has none."""
-        parameter, _ = find_parameter(module, path)
-        if self.needs_prior(parameter):
-            self._with_prior.add(id(parameter))
-            name = f"{path.replace('.', '_').removeprefix('raw_')}_prior"
-            module.register_prior(_unused_name(module, name), prior, ParameterReader(path), ParameterWriter(path))
+        name, parameter = f"{path.replace('.', '_').removeprefix('raw_')}_prior", find_parameter(module, path)[0]
+        self.add_with_closures(module, name, parameter, prior, ParameterReader(path), ParameterWriter(path))
 
     def add_covariance(self, module: Module, prior: CovariancePrior) -> None:
         """Register a prior on a covariance held by its Cholesky factor, if neither part of it has one."""

@@ -336,7 +336,8 @@ class EvidenceCase:
         self.ref = ref
 
     def mean(self, index=None):
-        return BasisMean(np.ones((N, 1)), [self.ref["constant"]], index)
+        constant = self.ref["constant"]
+        return BasisMean(np.ones((N, 1)), [constant if index is None else constant.column(index)])
 
     def data(self, holes=()):
         Y = torch.from_numpy(self.Y.copy())
@@ -381,7 +382,7 @@ def test_sum_of_evidences_is_normal_density():
     observed = case.data()
     parts = []
     for a in range(P):
-        noise = Variances(case.ref["log_scale"], P, a)
+        noise = Variances(case.ref["log_scale"].column(a), 1)
         parts.append(SingleOutputEvidence(case.kernel, noise, case.mean(a), observed.output(a)))
 
     def oracle(theta):
