@@ -115,12 +115,13 @@ def export(estimator, X=None, Y=None, noise=None):
 
     Complexity: a copy of the draws; for a model without draws, one factorization or two passes over the data.
     """
-    if hasattr(estimator, "draws_") and not (X is None and Y is None and noise is None):
+    draws = estimator.hyperparameter_draws
+    if draws is not None and not (X is None and Y is None and noise is None):
         raise OptionError("X, Y and noise are not supported for a model with draws. Call to_arviz() without data.")
-    data = estimator.draws_ if hasattr(estimator, "draws_") else _point(estimator, X, Y, noise)
+    data = _point(estimator, X, Y, noise) if draws is None else draws
     groups = {name: in_units(estimator, name, group) for name, group in groups_of(data)}
     attrs = groups["posterior"].attrs
-    if not hasattr(estimator, "draws_"):
+    if draws is None:
         trained = "elbo" if estimator.approximation_ == "variational" else "evidence"
         attrs["method"] = "fixed" if estimator.fit_report_ is None else trained
     if "observed_data" in groups:
