@@ -21,11 +21,11 @@ from ovkgp.estimators.common.prediction_columns import PredictionColumns, Predic
 from ovkgp.estimators.common.scaling import ScaledDraws
 from ovkgp.estimators.common.validation import check_observed, input_table, output_table
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.likelihoods import Likelihood
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.inference.posteriors.exact import stored_observations
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.prediction import Prediction
 
@@ -309,11 +309,14 @@ class PosteriorRegressor(TableRegressor):
 
     def output_kernels(self) -> Iterator[Kernel]:
         """Yield the kernel, of each draw if there are any; the next one may replace its values."""
-        if not isinstance(self.posterior_, MixturePosterior):
-            yield self.gp_.kernel
-            return
-        for index in range(len(self.posterior_)):
-            yield self.posterior_.parts.set_draw(index).kernel
+        return (gp.kernel for gp in self._drawn_models())
+
+    def _drawn_models(self) -> Iterator[OperatorValuedGP]:
+        """Yield the model at each hyperparameter draw, or at the point estimate; the next one may replace its values."""
+        if isinstance(self.posterior_, MixturePosterior):
+            yield from map(self.posterior_.parts.set_draw, range(len(self.posterior_)))
+        else:
+            yield self.gp_
 
     def _facts(self) -> dict[str, str | None]:
         return super()._facts() | {"Prior mean": describe_mean(self.gp_.mean, self.scaling_.output_offset)}
@@ -363,18 +366,11 @@ class PosteriorRegressor(TableRegressor):
             raise OptionError(
                 "The model stores no training rows. Pass X and Y: the training rows for leave-one-out, or held-out rows."
             )
-        mean, std, cdf, is_gaussian = combine_leave_one_out(self._leave_one_out(data), data.Y)
+        predictions = (gp.leave_one_out(data.X, data.Y, data.noise) for gp in self._drawn_models())
+        mean, std, cdf, is_gaussian = combine_leave_one_out(predictions, data.Y)
         scaling = self.scaling_
         u = cdf.numpy()
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
-
-    def _leave_one_out(self, data: Observations) -> Iterator[LeaveOneOut]:
-        """Yield leave-one-out predictions of each hyperparameter draw, or of the point estimate."""
-        if not isinstance(self.posterior_, MixturePosterior):
-            yield self.gp_.leave_one_out(data.X, data.Y, data.noise)
-            return
-        for index in range(len(self.posterior_)):
-            yield self.posterior_.parts.set_draw(index).leave_one_out(data.X, data.Y, data.noise)
 
     def _inputs(self, X) -> torch.Tensor:
         check_is_fitted(self, "posterior_")

@@ -47,7 +47,15 @@ class Chunks:
     """
 
     def __init__(self, chunks: Iterable, columns: Columns | None = None, verbose: int = 0):
-        self.chunks, self.columns, self.verbose = _rereadable(chunks), columns, verbose
+        if not hasattr(chunks, "__iter__"):
+            raise InputError(
+                f"chunks must be a list of pairs (X, Y) or another re-iterable collection, got {type(chunks).__name__}."
+            )
+        if iter(chunks) is chunks:
+            raise InputError(
+                "chunks must be re-iterable (a fit makes two passes). Pass a list or ovkgp.datasets.stream(path, inputs, outputs)."
+            )
+        self.chunks, self.columns, self.verbose = chunks, columns, verbose
         self._validator = _ColumnValidator()
 
     def __iter__(self) -> Iterator[Table]:
@@ -100,18 +108,6 @@ def merge_columns(first: Columns, second: Columns) -> Columns:
 
 class _ColumnValidator(BaseEstimator):
     """Stores the columns of the first chunk, as an estimator does."""
-
-
-def _rereadable(chunks: Iterable) -> Iterable:
-    if not hasattr(chunks, "__iter__"):
-        raise InputError(
-            f"chunks must be a list of pairs (X, Y) or another re-iterable collection, got {type(chunks).__name__}."
-        )
-    if iter(chunks) is chunks:
-        raise InputError(
-            "chunks must be re-iterable (a fit makes two passes). Pass a list or ovkgp.datasets.stream(path, inputs, outputs)."
-        )
-    return chunks
 
 
 @dataclass(frozen=True, eq=False)

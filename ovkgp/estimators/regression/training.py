@@ -221,8 +221,10 @@ def penalized_evidence(gp: OperatorValuedGP | VariationalGP) -> float:
     return gp.fit_report_.log_evidence - num_parameters
 
 
-MODEL_BUILDER = ModelBuilder(
-    lambda estimator, *_: make_kernel(estimator, estimator.kernel_, estimator.n_features_in_, estimator.n_outputs_),
-    lambda gp, estimator: register_priors(gp, estimator, estimator.scaling_),
-)
+def _rebuild_kernel(estimator, values: dict[str, torch.Tensor], scale: float) -> Kernel:
+    name = "given" if isinstance(estimator.kernel, Kernel) else estimator.kernel_
+    return make_kernel(estimator, name, estimator.n_features_in_, estimator.n_outputs_)
+
+
+MODEL_BUILDER = ModelBuilder(_rebuild_kernel, lambda gp, estimator: register_priors(gp, estimator, estimator.scaling_))
 """Rebuilds the model of a `GPRegressor` from a model file."""

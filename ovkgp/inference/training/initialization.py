@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from gpytorch.constraints import Interval
 from gpytorch.kernels import IndexKernel, Kernel
 from gpytorch.means import ConstantMean, LinearMean
 from gpytorch.module import Module
@@ -307,12 +306,14 @@ def _register_mean_priors(mean, center: Tensor, units: Units, registry: PriorReg
     _register_remaining_priors(mean, registry, units.variance.sqrt())
 
 
+@torch.no_grad()
 def initialize_kernel(kernel: Kernel, units: Units) -> dict[int, Bounds]:
     """Set the trained hyperparameters of a kernel and return their bounds by identity."""
     bounds = {}
     for parameter in kernel_parameters(kernel, units):
-        if parameter.role == "output_matrix":
-            bounds |= {} if parameter.initial is None else _initialize_matrix(parameter.module, parameter.initial())
+        if parameter.role == "output_matrix" and parameter.initial is not None:
+            set_matrix = _initialize_cholesky if isinstance(parameter.module, FullMatrix) else _initialize_loadings
+            bounds |= set_matrix(parameter.module, parameter.initial())
         elif parameter.role in ROLES and ROLES[parameter.role].initial is not None and parameter.units.sets_values:
             bounds |= _set_parameter(parameter.module, parameter.name, *ROLES[parameter.role].initial(parameter))
     return bounds
@@ -447,16 +448,8 @@ def _set_parameter(module: Module, name: str, value: Tensor, low: Tensor, high: 
     size = torch.where(torch.isfinite(lower), lower, upper).abs()
     margin = 1e-3 * torch.where(torch.isfinite(upper - lower), upper - lower, size)
     value = torch.clamp(value, lower + margin, upper - margin)
-    with torch.no_grad():
-        raw.copy_(constraint.inverse_transform(value.to(raw)).expand_as(raw))
+    raw.copy_(constraint.inverse_transform(value.to(raw)).expand_as(raw))
     return {id(raw): (low, high)} if bool((low < upper).all() and (high > lower).all()) else {}
-
-
-def _initialize_matrix(module: OutputMatrix | IndexKernel, covariance: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
-    with torch.no_grad():
-        if isinstance(module, FullMatrix):
-            return _initialize_cholesky(module, covariance)
-        return _initialize_loadings(module, covariance)
 
 
 def _loading_names(module: FreeMatrix | IndexKernel) -> tuple[str, str]:
@@ -527,16 +520,11 @@ def _prior_around_value(module: Module, path: str, unit: Tensor | float) -> Prio
     parameter, constraint = find_parameter(module, path)
     with torch.no_grad():
         value = (parameter if constraint is None else constraint.transform(parameter)).to("cpu", torch.float64)
-    low, high = _constraint_bounds(constraint)
+    ends = (-math.inf, math.inf) if constraint is None else (constraint.lower_bound.min(), constraint.upper_bound.max())
+    low, high = map(float, ends)
     if math.isfinite(low) and math.isfinite(high):
         return uniform(low, high)
     return log_normal(value.log(), DEFAULT_LOG_STD) if low >= 0 else normal(value, value.abs().clamp_min(float(unit)))
-
-
-def _constraint_bounds(constraint: Interval | None) -> tuple[float, float]:
-    if constraint is None:
-        return -math.inf, math.inf
-    return constraint.lower_bound.min().item(), constraint.upper_bound.max().item()
 
 
 def _positive(value: Tensor) -> Tensor:

@@ -206,12 +206,10 @@ class _Training:
         self.began -= self.progress.seconds
         self.evaluator.evaluations, self.evaluator.failures = self.progress.evaluations, self.progress.failures
         finished = self.progress.finished
-        if len(finished) >= self.restarts and (best := _best(finished)) is not None and self._was_cut_short(best):
+        best = _best(finished) if len(finished) >= self.restarts else None
+        if best is not None and not best["converged"] and 0 < best["iterations"] < self.max_iter:
             finished.remove(best)  # it was stopped by a smaller max_iter: resume it
             self.progress.current, self.progress.current_iterations = self.progress.best, best["iterations"]
-
-    def _was_cut_short(self, result: Mapping) -> bool:
-        return not result["converged"] and 0 < result["iterations"] < self.max_iter
 
     def save(self) -> None:
         self.store_best()

@@ -98,20 +98,17 @@ class NumpyVector:
         self.low, self.length, self.size = np.zeros(size), np.ones(size), np.ones(size)
         self.positions = {}
         for entry in vector.entries:
-            self.positions[id(entry.parameter)] = entry.span
-            self._add_entry(entry)
-
-    def _add_entry(self, entry) -> None:
-        at, constraint = entry.span, entry.constraint
-        if entry.is_log:
-            self.is_log[at], self.low[at] = True, entry.lower.reshape(-1).numpy()
-        elif constraint is None:
-            self.size[at] = entry.scale.reshape(-1).numpy()
-        elif _is_sigmoid(constraint):
-            low, high = (end.double().expand(entry.parameter.shape).reshape(-1).numpy() for end in constraint)
-            self.is_interval[at], self.low[at], self.length[at] = True, low, high - low
-        else:
-            raise NoAnalyticForm(f"the constraint {constraint} of {entry.name}")
+            at, constraint = entry.span, entry.constraint
+            self.positions[id(entry.parameter)] = at
+            if entry.is_log:
+                self.is_log[at], self.low[at] = True, entry.lower.reshape(-1).numpy()
+            elif constraint is None:
+                self.size[at] = entry.scale.reshape(-1).numpy()
+            elif _is_sigmoid(constraint):
+                low, high = (end.double().expand(entry.parameter.shape).reshape(-1).numpy() for end in constraint)
+                self.is_interval[at], self.low[at], self.length[at] = True, low, high - low
+            else:
+                raise NoAnalyticForm(f"the constraint {constraint} of {entry.name}")
 
     def reference(self, module: torch.nn.Module, name: str) -> Reference:
         """Return the position of a parameter of a module in θ, or its constrained value if it is not trained."""
