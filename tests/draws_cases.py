@@ -15,4 +15,4 @@ def perturbed(estimator, gp, rows, seed):
     raw = {name: value + 0.1 * rng.standard_normal((2, 3, *value.shape)) for name, value in trained.items()}
     writer = DrawGroups(gp, raw, None, *rows.scaled(estimator.scaling_), *axis_names(estimator))
     groups = writer.posterior(writer.variables(), {"method": "laplace"}) | writer.observed_data()
-    return to_arviz_object(groups)
+    estimator.draws_ = to_arviz_object(groups)

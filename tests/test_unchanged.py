@@ -77,7 +77,7 @@ from ovkgp.kernels import (
 
 from ovkgp.inference.likelihoods import Gaussian, register_likelihood_priors
 from ovkgp.inference.training.initialization import initialize, register_default_priors, register_noise_prior
-from ovkgp.inference.training.log_prior import LogPrior
+from ovkgp.inference.training.priors import LogPrior
 
 STRATEGY = "strategy"
 """The option of `OperatorValuedGP` that insists on a linear algebra."""

@@ -21,7 +21,7 @@ from ovkgp.exceptions import OptionError
 from ovkgp.inference.model.observations import validate_inputs
 from ovkgp.inference.posteriors.exact import make_prior_features
 from ovkgp.inference.posteriors.posterior import spawn_seeds
-from ovkgp.inference.training.prior_sites import PriorSite, trained_sites
+from ovkgp.inference.training.priors import PriorSite, trained_sites
 from ovkgp.kernels import components
 from ovkgp.kernels.outputs.matrices import thin_root
 

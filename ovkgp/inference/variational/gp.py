@@ -33,8 +33,8 @@ from ovkgp.inference.posteriors.posterior import FunctionDraws, KernelProcess, P
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
 from ovkgp.inference.training.initialization import initialize, register_data_priors, set_initial_values
-from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.maximize import maximize
+from ovkgp.inference.training.priors import LogPrior
 from ovkgp.inference.variational.bound import VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian, check_family, family_rank, prior_weights
 from ovkgp.inference.variational.inducing import InducingPoints, inducing_points

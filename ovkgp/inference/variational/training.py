@@ -18,7 +18,7 @@ from ovkgp.inference.model.fit_report import FitReport
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.training.lbfgs import FAILURES
-from ovkgp.inference.training.log_prior import LogPrior
+from ovkgp.inference.training.priors import LogPrior
 from ovkgp.inference.variational.bound import RowChunk, RowChunks, VariationalBound
 from ovkgp.inference.variational.families import WeightGaussian
 from ovkgp.inference.variational.natural_gradients import (
