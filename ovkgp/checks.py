@@ -67,10 +67,16 @@ def check_range(name: str, values: Tensor, low: float, high: float, *, advice: s
     return values
 
 
+def wrong_type(name: str, expected: str, value) -> InputError:
+    """Make the error that a value has another type than what `expected` describes."""
+    return InputError(f"{name} must be {expected}, got {type(value).__name__}.")
+
+
 def suggest_name(given, names: Iterable[str]) -> str:
     """Return " (did you mean 'name'?)" with the closest of the names, or "" if none is close."""
-    near = get_close_matches(str(given).lower(), [str(name) for name in names], n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    lowered = {str(name).lower(): str(name) for name in names}
+    near = get_close_matches(str(given).lower(), lowered, n=1)
+    return f" (did you mean {lowered[near[0]]!r}?)" if near else ""
 
 
 def as_seed(random_state) -> int:

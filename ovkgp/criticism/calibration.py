@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
+from ovkgp.checks import check_probability
 from ovkgp.criticism.predictive_distributions import predictive
 from ovkgp.exceptions import InputError, OptionError
 
@@ -145,8 +146,7 @@ class Coverage:
 
         This is Binomial(n, level)/n. Errors of nearby entries are dependent, so fractions of a right model leave it more often.
         """
-        if not 0 < confidence < 1:
-            raise OptionError(f"confidence must lie strictly between 0 and 1, got {confidence}.")
+        confidence = check_probability("confidence", confidence)
         number, level = np.maximum(self.counts, 1), self.levels[:, None]
         lower, upper = (binom.ppf(q, number, level) / number for q in ((1 - confidence) / 2, (1 + confidence) / 2))
         return lower, upper

@@ -107,10 +107,7 @@ class PredictiveDistribution:
 
 
 def predictive(estimator, X=None, Y=None) -> EntryPredictions:
-    """Evaluate the predictive distributions of an estimator at held-out rows or, without X and Y, by leave-one-out.
-
-    Complexity: one prediction, or one factorization (one per draw that predictions average over).
-    """
+    """Evaluate the predictive distributions of an estimator at held-out rows or, without X and Y, by leave-one-out."""
     check_is_fitted(estimator)
     if X is None and Y is None:
         return estimator.leave_one_out_entries()

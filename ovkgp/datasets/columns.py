@@ -6,7 +6,6 @@ the first (`on_bad_rows="error"`), and ends in a `StreamReport`. Memory does not
 
 from __future__ import annotations
 
-import difflib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ovkgp.checks import suggest_name
 from ovkgp.exceptions import InputError
 
 MAX_LISTED_COLUMNS = 20  # number of columns of a wide table that a message lists
@@ -117,7 +117,7 @@ class Columns:
         unknown = [name for name in self.names if name not in header]
         if unknown:
             message = (
-                f"{source} has no column {_list_names(unknown)}{_suggest_name(unknown[0], header)}; its columns are "
+                f"{source} has no column {_list_names(unknown)}{suggest_name(unknown[0], header)}; its columns are "
             )
             advice = {}
             if len(header) == 1:
@@ -170,17 +170,15 @@ class BadRowLog:
                 cli_advice="Correct the row, or skip bad rows with --skip-bad-rows.",
             )
 
-    def filter_rows(self, rows: np.ndarray, line_of: Callable[[int], int]) -> np.ndarray:
-        """Return the good rows of (k, d + p), NaN where missing, and log the others; `line_of(i)` numbers row i."""
+    def find_good_rows(self, rows: np.ndarray, line_of: Callable[[int], int]) -> np.ndarray:
+        """Return which rows of (k, d + p), NaN where missing, are good, and log the others; `line_of(i)` numbers row i."""
         is_bad = self.columns.is_bad(rows)
-        if not is_bad.any():
-            return rows
         bad = np.flatnonzero(is_bad)
         stored = bad[: max(MAX_STORED_BAD_ROWS - len(self.bad_rows), 1)]
         for index in stored.tolist():
             self.reject(lambda index=index: line_of(index), self.columns.describe_fault(rows[index].tolist()))
         self.num_bad_rows += len(bad) - len(stored)
-        return rows[~is_bad]
+        return ~is_bad
 
     def accept(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Count good rows (k, d + p) and copy them into X (k, d) and Y (k, p)."""
@@ -219,10 +217,3 @@ def _list_names(names: Sequence[str]) -> str:
     """Quote the first names and count the rest."""
     more = f" and {len(names) - MAX_LISTED_COLUMNS} more" if len(names) > MAX_LISTED_COLUMNS else ""
     return ", ".join(f"'{name}'" for name in names[:MAX_LISTED_COLUMNS]) + more
-
-
-def _suggest_name(name: str, header: Sequence[str]) -> str:
-    """Suggest a similar column, if there is one."""
-    lowered = {known.lower(): known for known in header}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1)
-    return f" (did you mean '{lowered[close[0]]}'?)" if close else ""

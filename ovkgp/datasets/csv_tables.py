@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import BinaryIO
 
 import numpy as np
@@ -56,35 +57,17 @@ class CsvTable:
         return cls(snapshot, columns, rows, start)
 
     def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[tuple[np.ndarray, list]]:
-        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file.
-
-        Complexity: O(bytes of the part) time, memory for a block of 8 MB and its numbers.
-        """
+        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file."""
         with open(self.snapshot.path, "rb") as file:
             self.snapshot.check(file)
             first, last = byte_range(file, self.start, self.snapshot.size, part)
-            lines = _LineNumbers(file, first)
+            count_before = cache(lambda: count_newlines(file, first))  # only if a line number is requested
+            num_read = 0
             with tqdm(total=last - first, unit="B", unit_scale=True, disable=not verbose) as bar:
                 for block in read_blocks(file, first, last, self.snapshot):
-                    yield self.rows.parse_block(block, log, lines.number)
-                    lines.num_read += block.count(b"\n")
+                    yield self.rows.parse_block(block, log, lambda index, n=num_read: 1 + count_before() + n + index)
+                    num_read += block.count(b"\n")
                     bar.update(len(block))
-
-
-@dataclass
-class _LineNumbers:
-    """Line numbers within a byte range; the lines before it are counted when the first number is requested."""
-
-    file: BinaryIO
-    start: int
-    num_read: int = 0
-    before: int | None = None
-
-    def number(self, index: int) -> int:
-        """Return the number, as an editor shows it, of line `index` of the current block."""
-        if self.before is None:
-            self.before = count_newlines(self.file, self.start)
-        return 1 + self.before + self.num_read + index
 
 
 def read_header(snapshot: Snapshot, separator: str) -> tuple[tuple[str, ...], int]:
@@ -122,14 +105,11 @@ def byte_range(file: BinaryIO, start: int, stop: int, part: tuple[int, int]) -> 
     """Return the bytes of part `rank` of `world` of the lines between two bytes, for `part` = (rank, world)."""
     rank, world = part
     cuts = [start + (stop - start) * number // world for number in (rank, rank + 1)]
-    first, last = (cut if cut in (start, stop) else _next_line(file, cut) for cut in cuts)
-    return first, last
-
-
-def _next_line(file: BinaryIO, position: int) -> int:
-    """Return the first byte, at or after `position`, at which a line begins."""
-    file.seek(position - 1)  # the newline itself, if a line begins at `position`
-    return position - 1 + len(_rest_of_line(file))
+    for k, cut in enumerate(cuts):
+        if cut not in (start, stop):  # move to the next beginning of a line
+            file.seek(cut - 1)  # the newline itself, if a line begins there
+            cuts[k] = cut - 1 + len(_rest_of_line(file))
+    return cuts[0], cuts[1]
 
 
 def _rest_of_line(file: BinaryIO) -> bytes:
@@ -179,10 +159,7 @@ class CsvRows:
     required: bool = False
 
     def parse_block(self, block: bytes, log: BadRowLog, line_of: Callable[[int], int]) -> tuple[np.ndarray, list]:
-        """Return the good rows (k, d + p) of a block and a list of arrays of k texts; `line_of(i)` numbers its line i.
-
-        Complexity: O(bytes) time and memory; a line that pyarrow cannot use takes about ten times as long.
-        """
+        """Return the good rows (k, d + p) of a block and a list of arrays of k texts; `line_of(i)` numbers its line i."""
         if not block.isascii():  # bytes that are not UTF-8 are in columns that are not read, or make the row bad
             block = block.decode("utf-8", errors="replace").encode()
         num_lines = block.count(b"\n") + (not block.endswith(b"\n"))
@@ -303,7 +280,8 @@ class CsvRows:
         for column, index in enumerate(self.indices):
             value = _parse_number(fields[index])
             if value is None:
-                return f"{self.columns.label(column)} is not a number: {_abbreviate(fields[index])}"
+                cell = fields[index]
+                return f"{self.columns.label(column)} is not a number: {cell if len(cell) <= 30 else cell[:30] + '…'!r}"
             row.append(value)
         if fault := self.columns.describe_fault(row):
             return fault
@@ -361,7 +339,3 @@ def _parse_number(cell: str) -> float | None:
     if cell in MISSING or _NAN.fullmatch(cell):
         return np.nan
     return float(cell) if _NUMBER.fullmatch(cell) or _INFINITE.fullmatch(cell) else None
-
-
-def _abbreviate(text: str) -> str:
-    return repr(text if len(text) <= 30 else text[:30] + "…")

@@ -49,10 +49,7 @@ class ParquetTable:
         return cls(snapshot, columns, num_rows, tuple(texts), required)
 
     def read_tables(self, part: tuple[int, int], log: BadRowLog, verbose: int) -> Iterator[tuple[np.ndarray, list]]:
-        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file.
-
-        Complexity: O(rows of the part, and of the row groups at its ends) time, memory for a batch.
-        """
+        """Yield the good rows (k, d + p) of `part` = (rank, world) and their texts, in the order of the file."""
         rank, world = part
         first, last = self.num_rows * rank // world, self.num_rows * (rank + 1) // world
         with (
@@ -73,8 +70,7 @@ class ParquetTable:
     def _filter_batch(self, batch, log: BadRowLog, begin: int) -> tuple[np.ndarray, list]:
         """Return the numbers and texts of the good rows and log the others; `begin` numbers the first row."""
         rows, texts = self._to_numbers(batch), [batch.column(name) for name in self.texts]
-        is_good = ~self.columns.is_bad(rows)
-        log.filter_rows(rows, lambda index: begin + index)
+        is_good = log.find_good_rows(rows, lambda index: begin + index)
         for name, cells in zip(self.texts, texts, strict=True) if self.required else ():
             is_empty = is_good & cells.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
             for index in np.flatnonzero(is_empty).tolist():

@@ -18,7 +18,7 @@ from ovkgp.features.feature_map import FeatureMap
 from ovkgp.features.operators import FeatureOperator
 from ovkgp.kernels import components, num_outputs
 from ovkgp.kernels.evaluation import evaluate_kernel
-from ovkgp.kernels.outputs.roots import leading_subspace, thin_root
+from ovkgp.kernels.outputs.matrices import leading_subspace, thin_root
 
 
 class Nystrom(FeatureMap):

@@ -38,12 +38,7 @@ from ovkgp.inference.strategies.selection import (
     streaming_strategy,
 )
 from ovkgp.inference.training.checkpoints import fingerprint_problem
-from ovkgp.inference.training.initialization import (
-    Initialization,
-    initialize,
-    register_data_priors,
-    set_initial_values,
-)
+from ovkgp.inference.training.initialization import initialize, register_data_priors, set_initial_values
 from ovkgp.inference.training.log_posterior import LogDensity
 from ovkgp.inference.training.maximize import FitReport, can_train_independently, maximize_density, train_independently
 from ovkgp.kernels import ManifoldKernel, num_outputs
@@ -197,8 +192,9 @@ class OperatorValuedGP(Module):
             _reject_data_with_statistics(Y, noise)
             return lambda: strategy_for_statistics(X).log_evidence_from_statistics(self.model, X)
         data = self.observe(X, Y, noise).double()
-        strategy = select_strategy(self.model, data, self.strategy)
+        return self._evidence(select_strategy(self.model, data, self.strategy), data)
 
+    def _evidence(self, strategy, data: Observations) -> Callable[[], Tensor]:
         def log_evidence() -> Tensor:
             with self.report_hyperparameters_on_failure():
                 return strategy.log_evidence(self.model, data)
@@ -377,11 +373,12 @@ class OperatorValuedGP(Module):
             if self.fit_report_.interrupted:
                 return self
             restarts, init, tolerance = 1, "current", TOLERANCE_FACTOR_AFTER_WARM_UP * tolerance
-
         warm_up_seconds = time.monotonic() - began
 
         initialization = initialize(self, data)
-        density = self._training_density(strategy, data, initialization)
+        vector = ParameterVector(self, initialization.bounds, initialization.scales)
+        # evidence plus log prior as a function of the vector of trained parameters
+        density = LogDensity(self, self._evidence(strategy, data), data, vector, jacobian=False)
         self.fit_report_ = maximize_density(
             density,
             initial_states=initialization.initial_states(self, init),
@@ -399,16 +396,6 @@ class OperatorValuedGP(Module):
         with torch.no_grad():
             self.fit_report_.log_evidence = float(strategy.log_evidence(self.model, data))
         return self
-
-    def _training_density(self, strategy, data: Observations, initialization: Initialization) -> LogDensity:
-        """Return the evidence plus the log prior as a function of the vector of trained parameters."""
-
-        def evidence() -> Tensor:
-            with self.report_hyperparameters_on_failure():
-                return strategy.log_evidence(self.model, data)
-
-        vector = ParameterVector(self, initialization.bounds, initialization.scales)
-        return LogDensity(self, evidence, data, vector, jacobian=False)
 
     def _warm_up(self, strategy, data: Observations, **options) -> bool:
         """Train independent outputs one by one, or large data on fewer rows first; return whether either was done."""
@@ -484,10 +471,9 @@ class OperatorValuedGP(Module):
 
 def check_inputs(model, X: Tensor) -> None:
     """Check that the kernel of a model can be evaluated at inputs X (n, d)."""
-    is_expensive = model.features is not None and isinstance(
-        model.kernel, ManifoldKernel
-    )  # evaluated at all its points
-    kernel = model.kernel.base_kernel if is_expensive else model.kernel
+    kernel = model.kernel
+    if model.features is not None and isinstance(kernel, ManifoldKernel):  # evaluated at all its points
+        kernel = kernel.base_kernel
     try:
         with torch.no_grad():
             kernel(X[:1].double(), diag=True)

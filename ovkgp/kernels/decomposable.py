@@ -189,17 +189,13 @@ class IndependentKernel(OperatorValuedKernel):
 
 
 class OutputBlocks(BlockInterleavedLinearOperator):
-    """Data-major operator (..., n·p, m·p) of p blocks (..., p, n, m), one per output, and zeros between outputs.
+    """Data-major operator (..., n·p, m·p) of p blocks (..., p, n, m), one per output, and zeros between outputs."""
 
-    GPyTorch's operator computes the dense matrix by a product with the identity, O(n m p) times m p, and applies a
-    batch of constants as one constant per block; this class corrects both.
-    """
-
-    def to_dense(self) -> Tensor:
+    def to_dense(self) -> Tensor:  # the parent's is a product with the identity, which costs m p times as much
         blocks = to_dense(self.base_linear_op).movedim(-3, -1)  # (..., n, m, p)
         return torch.diag_embed(blocks).transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
-    def _mul_constant(self, other: float | Tensor) -> OutputBlocks:
+    def _mul_constant(self, other: float | Tensor) -> OutputBlocks:  # the parent's multiplies one constant per block
         if torch.is_tensor(other) and other.dim():
             other = other[..., None, None, None]
         return self.__class__(to_linear_operator(to_dense(self.base_linear_op) * other))

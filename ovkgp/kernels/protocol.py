@@ -103,8 +103,7 @@ class BlockwiseProductKernel(OperatorValuedKernel):
 
     def __init__(self, base_kernel: Kernel, scalar_kernel: Kernel):
         super().__init__()
-        if not isinstance(base_kernel, Kernel):
-            raise KernelTypeError(f"base_kernel must be a gpytorch.kernels.Kernel, got {type(base_kernel).__name__}.")
+        check_kernel(base_kernel, "base_kernel")
         check_scalar_kernel(scalar_kernel, "scalar_kernel")
         self.base_kernel = base_kernel
         self.scalar_kernel = scalar_kernel
@@ -205,11 +204,7 @@ def block(kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
     check_kernel(kernel)
     if isinstance(kernel, ProductKernel):
         num_outputs(kernel)  # raises if the factors are incompatible
-    x, z = torch.atleast_1d(x), torch.atleast_1d(z)
-    if x.dim() == 1:
-        x = x.unsqueeze(0)
-    if z.dim() == 1:
-        z = z.unsqueeze(0)
+    x, z = torch.atleast_2d(x, z)
     if x.shape[-2] != 1 or z.shape[-2] != 1:
         raise InputError(
             f"x and z must be single points of shape (d,) or (1, d), got {tuple(x.shape)} and {tuple(z.shape)}. For many points call kernel(x, z)."
@@ -400,7 +395,6 @@ def kronecker_diagonal(scalar: Tensor, matrix: Tensor) -> Tensor:
 
 def check_scalar_kernel(kernel: Kernel, name: str) -> None:
     """Raise KernelTypeError unless `kernel` is a GPyTorch kernel with one output."""
-    if not isinstance(kernel, Kernel):
-        raise KernelTypeError(f"{name} must be a gpytorch.kernels.Kernel, got {type(kernel).__name__}.")
+    check_kernel(kernel, name)
     if is_operator_valued(kernel):
         raise KernelTypeError(f"{name} must be a scalar kernel, got {type(kernel).__name__} with several outputs.")

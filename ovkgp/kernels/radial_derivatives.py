@@ -106,9 +106,7 @@ class JetDispatcher(KernelDispatcher):
 
     def from_record(self, record: KernelRecord) -> Callable | None:
         """Return the rule for the jet, or for the profile, of a scalar kernel."""
-        if record.jet is not None:
-            return _recorded_jet
-        return None if record.profile is None else _jet_from_profile
+        return record.jet or (None if record.profile is None else _jet_from_profile)
 
     def __call__(self, kernel: Kernel, lag: Tensor) -> Jet:
         rule, record, name = self.find(kernel), find_record(kernel), type(kernel).__name__
@@ -160,7 +158,9 @@ def radial_jet(lag: Tensor, lengthscale: Tensor, profile: Callable) -> Jet:
             [ 0., -2.]])
     """
     lengthscale = per_pair(lengthscale)
-    limit = torch.finfo(lag.dtype).max ** 0.25  # beyond it profiles and their derivatives are zero, and squares overflow
+    limit = (
+        torch.finfo(lag.dtype).max ** 0.25
+    )  # beyond it profiles and their derivatives are zero, and squares overflow
     scaled = (lag / lengthscale).clamp(-limit, limit)
     precision, direction = lengthscale.pow(-2), scaled / lengthscale
     value, first, second = profile(scaled.square().sum(-1))
@@ -210,10 +210,6 @@ def _jet_from_profile(kernel: Kernel, lag: Tensor) -> Jet:
         return found.value, found.first(), found.second()
 
     return radial_jet(lag, kernel.lengthscale, profile)
-
-
-def _recorded_jet(kernel: Kernel, lag: Tensor) -> Jet:
-    return find_record(kernel).jet(kernel, lag)
 
 
 @lag_jet.register(ScaleKernel)

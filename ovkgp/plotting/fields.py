@@ -117,7 +117,10 @@ def plot_field(
     """
     check_is_fitted(estimator)
     check_posterior_regressor(estimator, "plot_field")
-    _check_planar(estimator)
+    if (estimator.n_features_in_, estimator.n_outputs_) != (2, 2):
+        raise OptionError(
+            f"estimator must have two inputs and two outputs for plot_field, got {estimator.n_features_in_} and {estimator.n_outputs_}. Use plot_prediction."
+        )
     if background is not None and background not in BACKGROUND_LABELS:
         known = ", ".join(map(repr, BACKGROUND_LABELS))
         raise OptionError(f"background must be one of {known} or None, got {background!r}.")
@@ -140,13 +143,6 @@ def plot_field(
     axes.set(xlabel=xlabel, ylabel=ylabel, xlim=extent[:2], ylim=extent[2:], aspect="equal")
     _add_legend(panels, handles)
     return axes
-
-
-def _check_planar(estimator) -> None:
-    if (estimator.n_features_in_, estimator.n_outputs_) != (2, 2):
-        raise OptionError(
-            f"estimator must have two inputs and two outputs for plot_field, got {estimator.n_features_in_} and {estimator.n_outputs_}. Use plot_prediction."
-        )
 
 
 def _resolve_extent(estimator, data: PlotData, extent) -> Extent:

@@ -8,8 +8,8 @@ import pytest
 from cli_cases import assert_error, invoke, make_table, succeed, write_table
 
 import ovkgp
-from ovkgp.cli.prediction_job import InputFile, predict_file, resolve_inputs
-from ovkgp.datasets import csv_tables, text_tables
+from ovkgp.cli.prediction_job import predict_file, resolve_inputs
+from ovkgp.datasets import csv_tables
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
 from ovkgp.exceptions import OptionError
 
@@ -56,7 +56,7 @@ def test_kept_columns_stay_with_rows(folder):
 
 
 def test_predict_command_skips_chunk_of_bad_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_tables, "CHUNK_ROWS", 8)
+    monkeypatch.setattr("ovkgp.cli.tables.CHUNK_ROWS", 8)
     frame = make_table()
     ovkgp.SimplexClassifier(lam=0.1).fit(frame[["a", "b"]], frame["label"]).save(tmp_path / "model.ovkgp")
     frame.loc[:7, "a"] = np.nan
@@ -76,8 +76,7 @@ def test_kept_columns_keep_type(folder):
 @pytest.mark.parametrize("keep", [[], ["--keep", "site"]])
 def test_predictions_do_not_depend_on_chunks(folder, monkeypatch, keep):
     succeed(*predict(folder, *keep, out="whole.csv"))
-    monkeypatch.setattr("ovkgp.cli.prediction_job.CHUNK_ROWS", 7)
-    monkeypatch.setattr(text_tables, "CHUNK_ROWS", 7)
+    monkeypatch.setattr("ovkgp.cli.tables.CHUNK_ROWS", 7)
     succeed(*predict(folder, *keep, out="chunks.csv"))
     whole, chunks = (pd.read_csv(folder / f"{name}.csv") for name in ("whole", "chunks"))
     pd.testing.assert_frame_equal(whole, chunks, rtol=1e-12)  # products of other sizes round differently
@@ -85,13 +84,13 @@ def test_predictions_do_not_depend_on_chunks(folder, monkeypatch, keep):
 
 def test_predict_file_uses_constant_memory(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(csv_tables, "BLOCK_BYTES", 1 << 15)
-    monkeypatch.setattr("ovkgp.cli.prediction_job.CHUNK_ROWS", 512)
+    monkeypatch.setattr("ovkgp.cli.tables.CHUNK_ROWS", 512)
     model, table = ovkgp.load(folder / "model.ovkgp"), tmp_path / "t.csv"
 
     def peak(num_rows):
         table.write_text("a,b\n" + "".join(f"{i / num_rows},0.5\n" for i in range(num_rows)))
         tracemalloc.start()
-        assert predict_file(model, InputFile(table), tmp_path / "p.parquet", PredictionRequest()) == num_rows
+        assert predict_file(model, table, tmp_path / "p.parquet", PredictionRequest()) == num_rows
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

@@ -146,6 +146,7 @@ def test_bayesian_multitask_averages_over_draws(file):
     assert is_restored(model, file, GRID)
 
 
+@pytest.mark.slow
 def test_robust_resists_outliers(file):
     X, Y = make_data(60)
     Y[::10] += 10

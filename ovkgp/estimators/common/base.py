@@ -15,21 +15,17 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.criticism.predictive_distributions import EntryPredictions, PredictiveDistribution, combine_leave_one_out
-from ovkgp.estimators.common.descriptions import (
-    NO_LEAVE_ONE_OUT,
-    SINGLE_OUTPUT_STRUCTURES,
-    describe_mean,
-)
+from ovkgp.estimators.common.descriptions import NO_LEAVE_ONE_OUT, SINGLE_OUTPUT_STRUCTURES, describe_mean
 from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import ScaledDraws
 from ovkgp.estimators.common.validation import check_observed, input_table, output_table
 from ovkgp.exceptions import InputError, OptionError
+from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.likelihoods import Likelihood
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.inference.posteriors.exact import stored_observations
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.prediction import Prediction
 
@@ -43,7 +39,6 @@ POSTERIOR_ATTRIBUTES = (  # fitted attributes of every regressor with a `posteri
     "_has_names",
 )
 INPUT_ATTRIBUTES = {"n_features_in_", "feature_names_in_"}  # fitted attributes that the validation of X sets
-
 LENGTHSCALE = "lengthscale"  # last part of the names of lengthscales
 
 
@@ -182,12 +177,10 @@ class PosteriorRegressor(TableRegressor):
 
         Parameters
         ----------
-        X : array-like of shape (m, d)
-            Inputs.
+        X, noise
+            As for `predict`.
         quantiles : float, array-like of shape (q,) or None, default=None
             Levels strictly between 0 and 1. If None, the median.
-        noise : bool, default=True
-            Whether to predict a new observation, or the latent function.
 
         Returns
         -------
@@ -208,20 +201,17 @@ class PosteriorRegressor(TableRegressor):
         if found.dim() > 3:
             raise OptionError(f"quantiles must be a level or a list of levels, got shape {np.shape(quantiles)}.")
         found = self.scaling_.mean(found)
-        found = found if found.ndim == 2 else np.moveaxis(found, 0, -1)
-        return self._flat(found)
+        return self._flat(found if found.ndim == 2 else np.moveaxis(found, 0, -1))
 
     def predict_interval(self, X, level=0.95, noise=True) -> tuple[np.ndarray, np.ndarray]:
         """Predict central intervals at X.
 
         Parameters
         ----------
-        X : array-like of shape (m, d)
-            Inputs.
+        X, noise
+            As for `predict`.
         level : float, default=0.95
             Probability that an interval contains the entry, strictly between 0 and 1.
-        noise : bool, default=True
-            Whether to predict a new observation, or the latent function.
 
         Returns
         -------
@@ -248,14 +238,12 @@ class PosteriorRegressor(TableRegressor):
 
         Parameters
         ----------
-        X : array-like of shape (m, d)
-            Inputs.
+        X, noise
+            As for `predict`.
         n_samples : int, default=1
             Number of draws.
         random_state : int, RandomState instance or None, default=0
             Seed.
-        noise : bool, default=True
-            Whether to sample new observations, or the latent function.
 
         Returns
         -------
@@ -264,8 +252,7 @@ class PosteriorRegressor(TableRegressor):
         """
         X = self._inputs(X)
         draws = self.posterior_.sample(X, n_samples, noise=noise, random_state=random_state)
-        draws = np.moveaxis(self.scaling_.mean(draws), 0, -1)
-        return draws[:, 0] if self._is_flat else draws
+        return self._flat(np.moveaxis(self.scaling_.mean(draws), 0, -1))
 
     def sample_functions(self, k=1, random_state=None) -> ScaledDraws:
         """Sample latent functions from the posterior.
@@ -312,17 +299,24 @@ class PosteriorRegressor(TableRegressor):
         )
 
     def lengthscales(self) -> dict[str, np.ndarray]:
-        """Return lengthscales (1, k) of the kernel in standardized units, by the name of the hyperparameter."""
-        found = hyperparameters(self.gp_.kernel).items()
-        return {n: v.detach().numpy().reshape(1, -1) for n, v in found if n.rpartition(".")[2] == LENGTHSCALE}
+        """Return lengthscales (S, k) in standardized units by name; S is 1 unless they were sampled."""
+        if self.hyperparameter_draws is None:
+            found = {name: value.detach().numpy()[None] for name, value in hyperparameters(self.gp_.kernel).items()}
+        else:
+            group = self.hyperparameter_draws["posterior"].stack(sample=("chain", "draw")).transpose("sample", ...)
+            found = {str(name): group[name].values for name in group.data_vars}
+        return {n: v.reshape(len(v), -1) for n, v in found.items() if n.rpartition(".")[2] == LENGTHSCALE}
 
     def output_kernels(self) -> Iterator[Kernel]:
         """Yield the kernel, of each draw if there are any; the next one may replace its values."""
-        if not isinstance(self.posterior_, MixturePosterior):
-            yield self.gp_.kernel
-            return
-        for index in range(len(self.posterior_)):
-            yield self.posterior_.parts.set_draw(index).kernel
+        return (gp.kernel for gp in self._drawn_models())
+
+    def _drawn_models(self) -> Iterator[OperatorValuedGP]:
+        """Yield the model at each hyperparameter draw, or at the point estimate; the next one may replace its values."""
+        if isinstance(self.posterior_, MixturePosterior):
+            yield from map(self.posterior_.parts.set_draw, range(len(self.posterior_)))
+        else:
+            yield self.gp_
 
     def _facts(self) -> dict[str, str | None]:
         return super()._facts() | {"Prior mean": describe_mean(self.gp_.mean, self.scaling_.output_offset)}
@@ -372,18 +366,11 @@ class PosteriorRegressor(TableRegressor):
             raise OptionError(
                 "The model stores no training rows. Pass X and Y: the training rows for leave-one-out, or held-out rows."
             )
-        mean, std, cdf, is_gaussian = combine_leave_one_out(self._leave_one_out(data), data.Y)
+        predictions = (gp.leave_one_out(data.X, data.Y, data.noise) for gp in self._drawn_models())
+        mean, std, cdf, is_gaussian = combine_leave_one_out(predictions, data.Y)
         scaling = self.scaling_
         u = cdf.numpy()
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
-
-    def _leave_one_out(self, data: Observations) -> Iterator[LeaveOneOut]:
-        """Yield leave-one-out predictions of each hyperparameter draw, or of the point estimate."""
-        if not isinstance(self.posterior_, MixturePosterior):
-            yield self.gp_.leave_one_out(data.X, data.Y, data.noise)
-            return
-        for index in range(len(self.posterior_)):
-            yield self.posterior_.parts.set_draw(index).leave_one_out(data.X, data.Y, data.noise)
 
     def _inputs(self, X) -> torch.Tensor:
         check_is_fitted(self, "posterior_")

@@ -73,7 +73,7 @@ class Estimator(SavableMixin, BaseEstimator):
     has_costs: ClassVar[bool] = False
     has_trained_hyperparameters: ClassVar[bool] = False
     has_leave_one_out = False
-    learned_levels = hyperparameter_draws = None
+    learned_levels = None
     calibration_note: ClassVar[str] = NO_STD
     reported: ClassVar[tuple[tuple[str, str], ...]] = ()
     _parameter_constraints: ClassVar[dict[str, list]] = {}
@@ -162,6 +162,11 @@ class Estimator(SavableMixin, BaseEstimator):
         """Return a text with the columns, the size and the training of the model."""
         check_is_fitted(self)
         return summarize_facts(self)
+
+    @property
+    def hyperparameter_draws(self):
+        """Sampled hyperparameters, `draws_`; None if they were not sampled."""
+        return getattr(self, "draws_", None)
 
     @property
     def fit_report(self) -> FitReport | None:

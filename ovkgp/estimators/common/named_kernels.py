@@ -17,7 +17,7 @@ from ovkgp.features import ORFF, BlockedORFF, FeatureMap, Nystrom, spectral_pair
 from ovkgp.inference.model.observations import Observations, as_floating
 from ovkgp.inference.model.row_sample import choose_landmarks
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES
-from ovkgp.inference.training.units import output_covariance, row_distances
+from ovkgp.inference.training.kernel_parameters import output_covariance, row_distances
 from ovkgp.kernels import (
     CurlFreeKernel,
     DecomposableKernel,

@@ -236,7 +236,9 @@ def summarize_facts(estimator) -> Summary:
     found = {"estimator": type(estimator).__name__, "inputs": ", ".join(map(str, inputs))}
     for attribute, label in {"output_names_": "outputs", "classes_": "classes"}.items():
         if hasattr(estimator, attribute):
-            found[label] = _count_listed(getattr(estimator, attribute))
+            names = getattr(estimator, attribute)
+            total = f" ({len(names)} in total)" if len(names) > MAX_LISTED_NAMES else ""
+            found[label] = f"{_listed(map(str, names))}{total}"
     if (report := estimator.fit_report) is not None:
         found |= {"rows": str(report.num_rows), "training": report.message}
     for attribute, label in FACT_LABELS.items():
@@ -244,11 +246,6 @@ def summarize_facts(estimator) -> Summary:
             found[label] = f"{getattr(estimator, attribute):.4g}"
     width = max(map(len, found))
     return Summary("\n".join(f"{label:<{width}}  {text}" for label, text in found.items()))
-
-
-def _count_listed(names) -> str:
-    text = ", ".join(map(str, names[:MAX_LISTED_NAMES]))
-    return f"{text}, … ({len(names)} in total)" if len(names) > MAX_LISTED_NAMES else text
 
 
 def format_hyperparameters(rows: list[Hyperparameter]) -> list[str]:
@@ -297,9 +294,9 @@ def _data(estimator) -> str:
     return f"{text} ({_listed(f'{n} {c}' for n, c in zip(estimator.output_names_, counts, strict=True))})"
 
 
-def _listed(items: Iterable[str], most: int = 12) -> str:
+def _listed(items: Iterable[str]) -> str:
     items = [*items]
-    return ", ".join([*items[:most], *(["…"] if len(items) > most else [])])
+    return ", ".join(items if len(items) <= MAX_LISTED_NAMES else [*items[:MAX_LISTED_NAMES], "…"])
 
 
 def evidence_name(estimator) -> str:

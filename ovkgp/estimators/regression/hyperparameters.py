@@ -6,6 +6,7 @@ density of an entry of output a is shifted by −log s_a.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +16,8 @@ from ovkgp.checks import suggest_name
 from ovkgp.estimators.common.options import FRACTION, check_constraints, integer, one_of, reject_variational
 from ovkgp.estimators.common.scaling import units_of, values_in_units
 from ovkgp.estimators.common.summary import ColumnNames, axis_names, split_output
-from ovkgp.estimators.common.validation import Table, entry_values, input_table
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.estimators.common.validation import Table
+from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior, IndependentPosterior
@@ -25,12 +26,15 @@ from ovkgp.inference.sampling.arviz_data import (
     groups_of,
     make_dataset,
     make_named_group,
+    point_arviz,
     squeeze_shape,
     to_arviz_object,
 )
-from ovkgp.inference.sampling.arviz_groups import point_arviz
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.training.log_posterior import named_values
+
+if TYPE_CHECKING:
+    import xarray
 
 SAMPLED = ("laplace", "svi", "nuts")  # values of `hyperparameters` that sample
 MIXTURE_DRAWS = 50  # default number of draws that predictions average over
@@ -49,16 +53,9 @@ SAMPLING_CONSTRAINTS = {
 """Entries of the option `sampling`: options of the sampler that a regressor does not set, and "max_draws"."""
 
 
-def is_sampled(estimator) -> bool:
-    """Whether the options request hyperparameter draws."""
-    return estimator.hyperparameters in SAMPLED
-
-
 def check_sampling(estimator) -> None:
-    """Check the option `sampling`."""
-    if estimator.sampling is None:
-        return
-    if not is_sampled(estimator):
+    """Check the option `sampling`, a dictionary."""
+    if estimator.hyperparameters not in SAMPLED:
         names = ", ".join(map(repr, SAMPLED))
         raise OptionError(
             f"sampling is not supported with hyperparameters={estimator.hyperparameters!r}. Use one of {names}, or sampling=None."
@@ -73,7 +70,7 @@ def check_sampling(estimator) -> None:
 
 def reject_sampling(estimator, doing: str) -> None:
     """Raise if hyperparameters are sampled: an average over draws has no additive statistics."""
-    if is_sampled(estimator) or hasattr(estimator, "draws_"):
+    if estimator.hyperparameters in SAMPLED or hasattr(estimator, "draws_"):
         raise OptionError(
             f"{doing} is not supported with hyperparameter draws, each of which has its own features. Use fit(X, Y), or fit again "
             'with hyperparameters="evidence".'
@@ -87,17 +84,19 @@ def supports_partial_fit(estimator) -> bool:
     return True
 
 
-def mixture_draws(estimator) -> int:
-    """Return the number of draws that predictions average over."""
-    return (estimator.sampling or {}).get("max_draws", MIXTURE_DRAWS)
-
-
-def draw_hyperparameters(estimator, gp: OperatorValuedGP, rows: Table, seed: int):
-    """Sample the hyperparameters of a trained model at its mode, in standardized units, as an ArviZ object."""
+def draw_hyperparameters(estimator, gp: OperatorValuedGP, rows: Table, seed: int) -> None:
+    """Sample the hyperparameters around the mode, in standardized units, unless the training was interrupted."""
+    if estimator.fit_report_.interrupted:
+        warnings.warn(
+            "Training was interrupted and no hyperparameters were sampled; predictions use the best values so far. Call fit again.",
+            FitWarning,
+            stacklevel=3,
+        )
+        return
     X, Y, noise = rows.scaled(estimator.scaling_)
     options = {name: value for name, value in (estimator.sampling or {}).items() if name != "max_draws"}
     inputs, outputs = axis_names(estimator)
-    return sample_hyperparameters(
+    estimator.draws_ = sample_hyperparameters(
         *(gp, X, Y, estimator.hyperparameters),
         noise=noise,
         input_names=inputs,
@@ -108,10 +107,6 @@ def draw_hyperparameters(estimator, gp: OperatorValuedGP, rows: Table, seed: int
     )
 
 
-if TYPE_CHECKING:
-    import xarray
-
-NAMED = ("posterior", "prior")
 DENSITIES = ("log_marginal_likelihood", "elbo")  # attributes that are log densities of all observed entries
 
 
@@ -120,12 +115,13 @@ def export(estimator, X=None, Y=None, noise=None):
 
     Complexity: a copy of the draws; for a model without draws, one factorization or two passes over the data.
     """
-    if hasattr(estimator, "draws_") and not (X is None and Y is None and noise is None):
+    draws = estimator.hyperparameter_draws
+    if draws is not None and not (X is None and Y is None and noise is None):
         raise OptionError("X, Y and noise are not supported for a model with draws. Call to_arviz() without data.")
-    data = estimator.draws_ if hasattr(estimator, "draws_") else _point(estimator, X, Y, noise)
+    data = _point(estimator, X, Y, noise) if draws is None else draws
     groups = {name: in_units(estimator, name, group) for name, group in groups_of(data)}
     attrs = groups["posterior"].attrs
-    if not hasattr(estimator, "draws_"):
+    if draws is None:
         trained = "elbo" if estimator.approximation_ == "variational" else "evidence"
         attrs["method"] = "fixed" if estimator.fit_report_ is None else trained
     if "observed_data" in groups:
@@ -141,7 +137,7 @@ def export(estimator, X=None, Y=None, noise=None):
 def in_units(estimator, name: str, group: xarray.Dataset) -> xarray.Dataset:
     """Convert one group to original units."""
     scaling = estimator.scaling_
-    if name in NAMED:
+    if name in ("posterior", "prior"):
         attrs = {**group.attrs, "units": units_of(estimator)}
         return named_terms_group(values_in_units(estimator, group), ColumnNames.of(estimator), attrs)
     if name in ("posterior_predictive", "observed_data"):
@@ -192,7 +188,8 @@ def _point(estimator, X, Y, noise):
             "X and Y are not supported for a variational model, which has no closed-form leave-one-out densities. Call to_arviz()."
         )
     if X is not None:
-        return point_arviz(estimator.gp_, *_given(estimator, X, Y, noise), **names)
+        given = estimator._further_table(X, Y, noise).scaled(estimator.scaling_)
+        return point_arviz(estimator.gp_, *given, **names)
     if (data := _stored_data(estimator)) is not None:
         return point_arviz(estimator.gp_, data.X, data.Y, data.noise, **names)
     values = {name: value[None, None] for name, value in named_values(estimator.gp_).items()}
@@ -201,12 +198,6 @@ def _point(estimator, X, Y, noise):
         reason = "omitted: a variational model has no closed-form leave-one-out densities"
     axes = Axes.of(estimator.n_features_in_, estimator.n_outputs_, **names)
     return to_arviz_object({"posterior": make_named_group(values, axes, {"log_likelihood": reason})})
-
-
-def _given(estimator, X, Y, noise) -> tuple:
-    X = input_table(estimator, X, reset=False)
-    Y = estimator._outputs(Y, X)
-    return Table(X, Y, entry_values(noise, Y, "noise")).scaled(estimator.scaling_)
 
 
 def _stored_data(estimator) -> Observations | None:

@@ -33,7 +33,7 @@ from ovkgp.features.operators import FeatureOperator, StackedFeatures
 from ovkgp.inference import OperatorValuedGP, VariationalGP
 from ovkgp.inference.likelihoods import register_likelihood_priors
 from ovkgp.inference.training.initialization import register_default_priors, register_noise_prior
-from ovkgp.inference.training.prior_sites import PriorRegistry, normal
+from ovkgp.inference.training.priors import PriorRegistry, normal
 from ovkgp.kernels import IndependentKernel
 
 if TYPE_CHECKING:
@@ -222,7 +222,8 @@ def penalized_evidence(gp: OperatorValuedGP | VariationalGP) -> float:
 
 
 def _rebuild_kernel(estimator, values: dict[str, torch.Tensor], scale: float) -> Kernel:
-    return make_kernel(estimator, estimator.kernel_, estimator.n_features_in_, estimator.n_outputs_)
+    name = "given" if isinstance(estimator.kernel, Kernel) else estimator.kernel_
+    return make_kernel(estimator, name, estimator.n_features_in_, estimator.n_outputs_)
 
 
 MODEL_BUILDER = ModelBuilder(_rebuild_kernel, lambda gp, estimator: register_priors(gp, estimator, estimator.scaling_))

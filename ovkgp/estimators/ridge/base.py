@@ -8,9 +8,8 @@ is the posterior mean of f ~ GP(0, K) with noise σ² Σ (BT-67, 72); σ² is λ
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 
@@ -36,16 +35,15 @@ from ovkgp.estimators.common.options import (
     integer,
     noise_of,
     one_of,
-    restore_on_error,
 )
 from ovkgp.estimators.common.scaling import Scaling, points
 from ovkgp.estimators.common.summary import Hyperparameter, list_gp_parameters
-from ovkgp.estimators.common.validation import WeightedData, apply_weights, as_array, input_table, numbers
+from ovkgp.estimators.common.validation import Table, WeightedData, apply_weights, as_array, input_table, numbers
 from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.estimators.storage.values import storable_record
 from ovkgp.exceptions import InputError, OptionError
-from ovkgp.inference import NoisePath, OperatorValuedGP, noise_path, rows_left_out
-from ovkgp.inference.posteriors.leave_one_out import LeaveRowOut
+from ovkgp.features import FeatureMap
+from ovkgp.inference import NoisePath, OperatorValuedGP, Posterior, noise_path, rows_left_out
 from ovkgp.inference.ridge.solvers import SOLVERS
 
 
@@ -66,12 +64,6 @@ class RidgePath:
     _path: NoisePath | None = field(default=None, repr=False)
     _scaling: Scaling | None = field(default=None, repr=False)
 
-    @classmethod
-    def of(cls, path: NoisePath, lam: np.ndarray, noise: np.ndarray, scaling: Scaling | None = None) -> RidgePath:
-        """Make the table of a path of noise levels; without a scaling it cannot predict."""
-        columns = (getattr(path, name).numpy() for name in ("log_evidence", "loo_error", "loo_log_density"))
-        return cls(lam, noise, *columns, None if scaling is None else path, scaling)
-
     def best(self, selection: str) -> int:
         """Return the index of the λ with the smallest leave-one-out error ("loo") or the largest evidence ("evidence")."""
         return int(np.argmin(self.loo_error) if selection == "loo" else np.argmax(self.log_evidence))
@@ -89,11 +81,6 @@ class RowPredictions(NamedTuple):
     mean: np.ndarray
     std: np.ndarray
     log_density: np.ndarray
-
-    @classmethod
-    def of(cls, found: LeaveRowOut, scaling: Scaling) -> RowPredictions:
-        """Convert to original units; a ridge shifts its outputs and does not scale them."""
-        return cls(scaling.mean(found.mean), scaling.std(found.std), found.log_density.numpy())
 
 
 SOLVER_CONSTRAINTS = {
@@ -119,115 +106,6 @@ class RidgeEstimator(PosteriorRegressor):
         "verbose": VERBOSE,
     }
 
-    def fit(self, X, y, sample_weight=None) -> RidgeEstimator:
-        """Fit the model.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            Inputs.
-        y : array-like of shape (n, p) or (n,)
-            Outputs, NaN where missing.
-        sample_weight : array-like of shape (n,) or (n, p), or None, default=None
-            Weights of rows, which count as copies, or of entries in the loss. The noise of an entry is σ² / weight; entries of
-            weight zero are ignored. The covariance of the outputs (`kernel="decomposable"`) and leave-one-out do not use them.
-
-        Returns
-        -------
-        self
-            Fitted estimator.
-        """
-        with restore_on_error(self):
-            self.check_options()
-            table = self._first(X, y, sample_weight)
-            self._begin(table.X, table.Y, table.mean())
-            self._select_lam(table)
-            self._solve(table)
-            if self.scale == "evidence":
-                self.scale_ = usable_scale(self._best_scale(table), table.Y)
-                self._take(self.noise_, self.scale_)
-                self._solve(table)
-        return self
-
-    def _begin(self, X: np.ndarray, Y: np.ndarray, mean: np.ndarray) -> None:
-        """Make the kernel, from the rows or a sample of them, and the intercept."""
-        self._kernel = self._kernel_of(X, Y)
-        self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
-        none = Scaling.none(X.shape[1], Y.shape[1])
-        offset = mean if self.fit_intercept else none.output_offset
-        self.scaling_ = Scaling(none.input_offset, none.input_scale, offset, none.output_scale)
-
-    def _kernel_of(self, X: np.ndarray, Y: np.ndarray) -> Kernel:
-        observed = np.isfinite(Y).any(1)
-        return ridge_kernel(self, X[observed], Y[observed])
-
-    def _select_lam(self, table: WeightedData) -> None:
-        """Select λ and make the model."""
-        self._counts = table.num_rows, table.num_observed
-        self._choose(lambda lams, noises: RidgePath.of(self._noise_path(table, noises), lams, noises))
-
-    def _choose(self, path: Callable[[np.ndarray, np.ndarray], RidgePath]) -> None:
-        """Take the only λ, or select the best of several on their path."""
-        lams, noises, best = check_lam(self.lam), self._noises(), 0
-        if len(lams) > 1:
-            self.path_ = path(lams, noises)
-            best = self.path_.best(self.selection)
-        self.lam_, self.noise_ = float(lams[best]), float(noises[best])
-        self._take(self.noise_)
-
-    def _noises(self) -> np.ndarray:
-        """Return σ² (k,) of each λ, for the rows so far."""
-        return noise_of(1.0, self.convention, *self._counts) * check_lam(self.lam)
-
-    def _take(self, noise: float, scale: float = 1.0) -> None:
-        """Make `gp_`, the Gaussian process whose posterior mean the estimator is."""
-        self.gp_, self._noise_now = self._gp(noise, scale), noise * scale
-
-    def _gp(self, noise: float, scale: float = 1.0) -> OperatorValuedGP:
-        kernel, metric = self._kernel, self._metric()
-        kernel = kernel if scale == 1.0 else self._scaled(kernel, scale)
-        noise = noise * scale if metric is None else noise * scale * metric
-        return OperatorValuedGP(kernel, mean="zero", noise=noise, features=self._features(kernel))
-
-    def _scaled(self, kernel: Kernel, scale: float) -> Kernel:
-        return scale_kernel(kernel, scale)
-
-    @abstractmethod
-    def _features(self, kernel: Kernel):
-        """Return the feature map, or None for the exact kernel."""
-
-    @abstractmethod
-    def _solve(self, table: WeightedData) -> None:
-        """Set `posterior_` from `gp_`."""
-
-    def _data(
-        self, table: WeightedData, noise: float | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Return the table in standardized units, and the noise of each entry if weights make it vary."""
-        noise = self._noise_now if noise is None else noise
-        known = None if table.variances is None else torch.from_numpy(noise * table.variances)
-        return self.scaling_.inputs(table.X), self.scaling_.outputs(table.Y), known
-
-    def _noise_path(self, table: WeightedData, noises: np.ndarray) -> NoisePath:
-        unit = middle(noises)  # eigenvalues far from the noise would be lost to rounding
-        X, Y, known = self._data(table, unit)
-        return noise_path(self._gp(unit), X, Y, noises / unit, known, rescale=self.scale == "evidence")
-
-    def _best_scale(self, table: WeightedData) -> float:
-        """Compute yᵀ (K + N)⁻¹ y / |y| = yᵀ N⁻¹ (y − f̂) / |y|."""
-        X, Y, known = self._data(table)
-        observed = torch.isfinite(Y)
-        if (solver := getattr(self.posterior_, "solver", None)) is not None:  # without the difference y − f̂
-            kept = observed.any(1)
-            return float((torch.nan_to_num(Y[kept]) * solver.alpha).sum() / observed.sum())
-        Y, remainder = torch.nan_to_num(Y), torch.where(observed, Y - self.posterior_.predict(X, "none").mean, 0.0)
-        noise = self.gp_.noise_model
-        if known is not None or noise.is_diagonal:
-            weighted = remainder / (noise.matrix().diagonal() if known is None else known)
-            return float((Y * weighted).sum() / observed.sum())
-        rows = zip(Y, remainder, observed, strict=True)
-        return sum(_row_form(*row, noise.matrix()) for row in rows) / int(observed.sum())
-
     def path(self, X, y, lam=None, sample_weight=None) -> RidgePath:
         """Compute evidence, leave-one-out errors and predictions for several λ from one factorization (BT-76).
 
@@ -244,9 +122,14 @@ class RidgeEstimator(PosteriorRegressor):
             `lam`, `noise`, `log_evidence`, `loo_error` and `loo_log_density`, (k,) each; `predict(X)` returns the posterior
             means (k, m, p).
         """
-        table, lams = self._again(X, y, sample_weight), check_lam(self.lam if lam is None else lam)
-        factor = noise_of(1.0, self.convention, table.num_rows, table.num_observed)
-        return RidgePath.of(self._noise_path(table, factor * lams), lams, factor * lams, self.scaling_)
+        data, lams = self._check_further_rows(X, y, sample_weight), check_lam(self.lam if lam is None else lam)
+        noises = noise_of(1.0, self.convention, data.num_rows, data.num_observed) * lams
+        scale, rescale = getattr(self, "scale_", 1.0), self.scale == "evidence"
+
+        def make_gp(noise: float) -> OperatorValuedGP:
+            return make_ridge_gp(self.gp_.kernel, noise, self._metric(), self.gp_.features)
+
+        return replace(compute_path(make_gp, data, lams, scale * noises, self.scaling_, rescale=rescale), noise=noises)
 
     def leave_one_out(self, X, y, sample_weight=None) -> RowPredictions:
         """Predict each row of y from all other rows, at the fitted λ and in closed form.
@@ -261,18 +144,23 @@ class RidgeEstimator(PosteriorRegressor):
         RowPredictions
             `mean` and `std` (n, p), `log_density` (n,).
         """
-        table = self._again(X, y, sample_weight)
-        data = self._data(table)
-        return RowPredictions.of(rows_left_out(self.gp_, *data), self.scaling_)
+        table = weighted_table(self._check_further_rows(X, y, sample_weight), self._scaled_noise)
+        found, scaling = rows_left_out(self.gp_, *table.scaled(self.scaling_)), self.scaling_
+        return RowPredictions(scaling.mean(found.mean), scaling.std(found.std), found.log_density.numpy())
 
     def list_parameters(self) -> list[Hyperparameter]:
         """List λ, scale, noise and the parameters of the kernel."""
-        return [*super().list_parameters(), *list_gp_parameters(self, self._noise_now)]
+        return [*super().list_parameters(), *list_gp_parameters(self, self._scaled_noise)]
+
+    @property
+    def _scaled_noise(self) -> float:
+        """Noise σ² of `gp_`, including the scale of the evidence."""
+        return self.noise_ * getattr(self, "scale_", 1.0)
 
     def _about(self) -> dict:
         return super()._about() | {"num_entries": int(self._counts[1])}
 
-    def _first(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
+    def _check_first_rows(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
         """Check the data of a new model, in which every output must be observed."""
         table = self._checked(apply_weights(*self._enter(X, Y), sample_weight), simplify)
         if not np.isfinite(table.Y).any(0).all():
@@ -281,7 +169,7 @@ class RidgeEstimator(PosteriorRegressor):
             )
         return table
 
-    def _again(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
+    def _check_further_rows(self, X, Y, sample_weight, simplify: bool = True) -> WeightedData:
         """Check data of the fitted model."""
         check_is_fitted(self, "posterior_")
         X = input_table(self, X, reset=False)
@@ -308,13 +196,75 @@ class RidgeEstimator(PosteriorRegressor):
         return metric
 
 
+def weighted_table(data: WeightedData, noise: float) -> Table:
+    """Return the data with the noise of each entry, σ² / weight, if weights make it vary."""
+    return Table(data.X, data.Y, None if data.variances is None else noise * data.variances)
+
+
+def make_scaling(num_inputs: int, mean: np.ndarray, *, fit_intercept: bool) -> Scaling:
+    """Return the scaling that subtracts the mean (p,) of the outputs, or nothing."""
+    none = Scaling.none(num_inputs, len(mean))
+    return replace(none, output_offset=mean) if fit_intercept else none
+
+
+def make_ridge_gp(
+    kernel: Kernel, noise: float, metric: np.ndarray | None, features: FeatureMap | None = None
+) -> OperatorValuedGP:
+    """Make the Gaussian process whose posterior mean is the ridge estimate, with the noise σ² Σ of a metric Σ."""
+    return OperatorValuedGP(kernel, mean="zero", noise=noise if metric is None else noise * metric, features=features)
+
+
+def multiply_kernel(kernel: Kernel, scale: float) -> Kernel:
+    """Return a kernel times the scale of the evidence, which is 1 if it could not be computed."""
+    return kernel if scale == 1.0 else scale_kernel(kernel, scale)
+
+
+def select_lam(estimator, compute: Callable[[np.ndarray, np.ndarray], RidgePath]) -> None:
+    """Set `lam_` and `noise_`: the only λ, or the best of several by `path_` = compute(lams, noises)."""
+    lams, best = check_lam(estimator.lam), 0
+    noises = noise_of(1.0, estimator.convention, *estimator._counts) * lams
+    if len(lams) > 1:
+        estimator.path_ = replace(compute(lams, noises), _path=None, _scaling=None)  # without the rows
+        best = estimator.path_.best(estimator.selection)
+    estimator.lam_, estimator.noise_ = float(lams[best]), float(noises[best])
+
+
+def compute_path(
+    make_gp: Callable[[float], OperatorValuedGP],
+    data: WeightedData,
+    lams: np.ndarray,
+    noises: np.ndarray,
+    scaling: Scaling,
+    *,
+    rescale: bool,
+) -> RidgePath:
+    """Compute the criteria of each λ from one factorization of the model at the middle noise level."""
+    unit = middle(noises)  # eigenvalues far from the noise would be lost to rounding
+    X, Y, known = weighted_table(data, unit).scaled(scaling)
+    path = noise_path(make_gp(unit), X, Y, noises / unit, known, rescale=rescale)
+    columns = (getattr(path, name).numpy() for name in ("log_evidence", "loo_error", "loo_log_density"))
+    return RidgePath(lams, noises, *columns, path, scaling)
+
+
 def middle(noises: np.ndarray) -> float:
     """Return the geometric mean of the smallest and largest noise level."""
     return float(np.sqrt(noises.min()) * np.sqrt(noises.max()))
 
 
-def _row_form(y: torch.Tensor, remainder: torch.Tensor, observed: torch.Tensor, noise: torch.Tensor) -> float:
-    return float(y[observed] @ torch.linalg.solve(noise[observed][:, observed], remainder[observed]))
+def best_scale(gp: OperatorValuedGP, posterior: Posterior, table: Table, scaling: Scaling) -> float:
+    """Return the scale of largest evidence, yᵀ (K + N)⁻¹ y / |y| = yᵀ N⁻¹ (y − f̂) / |y|."""
+    X, Y, known = table.scaled(scaling)
+    observed, y = torch.isfinite(Y), torch.nan_to_num(Y)
+    if (solver := getattr(posterior, "solver", None)) is not None:  # without the difference y − f̂
+        total = (y[observed.any(1)] * solver.alpha).sum()
+    else:
+        remainder, noise = torch.where(observed, y - posterior.predict(X, "none").mean, 0.0), gp.noise_model
+        if known is not None or noise.is_diagonal:
+            total = (y * remainder / (noise.matrix().diagonal() if known is None else known)).sum()
+        else:
+            rows = zip(y, remainder, observed, strict=True)
+            total = sum(u[s] @ torch.linalg.solve(noise.matrix()[s][:, s], v[s]) for u, v, s in rows)
+    return usable_scale(float(total / observed.sum()), table.Y)
 
 
 def rebuild_ridge_kernel(estimator, values: dict[str, torch.Tensor], scale: float) -> Kernel:
@@ -322,9 +272,9 @@ def rebuild_ridge_kernel(estimator, values: dict[str, torch.Tensor], scale: floa
     options = SimpleNamespace(base_kernel=estimator.base_kernel, output_matrix=estimator.output_matrix, lengthscale=1.0)
     options.kernel = estimator.kernel if isinstance(estimator.kernel, Kernel) else estimator.kernel_
     kernel = ridge_kernel(options, np.zeros((2, estimator.n_features_in_)), np.zeros((2, estimator.n_outputs_)))
-    return kernel if scale == 1.0 else scale_kernel(kernel, scale)
+    return multiply_kernel(kernel, scale)
 
 
-RIDGE_ATTRIBUTES = (*POSTERIOR_ATTRIBUTES, "lam_", "noise_", "_noise_now", "_counts")
+RIDGE_ATTRIBUTES = (*POSTERIOR_ATTRIBUTES, "lam_", "noise_", "_counts")
 """Fitted attributes of every ridge estimator, for model files."""
 RIDGE_BUILDER = ModelBuilder(rebuild_ridge_kernel, keeps_unscaled_kernel=True)

@@ -67,55 +67,43 @@ def calibrate(
     if not len(labels):
         raise InputError("cv must hold out at least one row. Pass an integer of at least 2.")
     weight = np.ones(len(labels)) if weight is None else weight
-    problem = _Problem(scores, unknown, labels, np.log(frequencies), weight)
+    data = scores, unknown, labels, np.log(frequencies), weight
     options = {"ftol": 0.0, "gtol": GRADIENT_TOLERANCE, "maxiter": 1000}
-    found = minimize(problem.loss_and_gradient, np.zeros(2), jac=True, method="L-BFGS-B", options=options)
-    _warn_unless_converged(found.jac)
-    beta, bias = problem.parameters(found.x)
+    found = minimize(_loss_and_gradient, np.zeros(2), data, jac=True, method="L-BFGS-B", options=options)
+    if not (gradient := np.abs(found.jac).max()) < MAX_FINAL_GRADIENT:
+        warnings.warn(
+            f"The calibration of probabilities did not converge (gradient {gradient:.1g}). Check the scores for extreme values, or use sklearn.calibration.CalibratedClassifierCV.",
+            FitWarning,
+            stacklevel=2,
+        )
+    beta, bias = _parameters(found.x, np.log(frequencies))
     log_p = log_softmax(_logits(scores, unknown, beta, bias, np.log(frequencies)), axis=1)
     log_loss = -np.average(log_p[np.arange(len(labels)), labels], weights=weight)
     return Calibration(float(beta), bias, frequencies, float(log_loss), len(labels), num_folds)
 
 
-@dataclass(frozen=True, eq=False)
-class _Problem:
-    """Penalized log loss, a mean over rows, as a function of t and c, with β = (K − 1) eᵗ and b = c log π."""
-
-    scores: np.ndarray
-    unknown: np.ndarray
-    labels: np.ndarray
-    log_frequencies: np.ndarray
-    weight: np.ndarray
-
-    def parameters(self, values: np.ndarray) -> tuple[float, np.ndarray]:
-        return (self.scores.shape[1] - 1) * np.exp(values[0]), values[1] * self.log_frequencies
-
-    def loss_and_gradient(self, values: np.ndarray) -> tuple[float, np.ndarray]:
-        beta, bias = self.parameters(values)
-        logits = _logits(self.scores, self.unknown, beta, bias, self.log_frequencies)
-        log_p, rows, total = log_softmax(logits, axis=1), np.arange(len(logits)), self.weight.sum()
-        slope = np.exp(log_p)
-        slope[rows, self.labels] -= 1
-        slope *= self.weight[:, None]
-        known, root = (1 - self.unknown)[:, None], _root(beta, self.unknown)[:, None]
-        # d logits / dt: β s / root from β s, and the derivative of the root
-        shrinkage = np.pi / 8 * beta**2 * self.unknown[:, None] / root**3
-        by_log_beta = beta * self.scores / root - (beta * self.scores + known * bias) * shrinkage
-        by_c = known * self.log_frequencies / root
-        gradient = np.array([(slope * by_log_beta).sum(), (slope * by_c).sum()])
-        precision = np.array([LOG_BETA_STD, BIAS_STD]) ** -2.0
-        loss = -(self.weight * log_p[rows, self.labels]).sum() + 0.5 * (precision * values**2).sum()
-        return loss / total, (gradient + precision * values) / total
+def _parameters(values: np.ndarray, log_frequencies: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return β = (K − 1) eᵗ and b = c log π from t and c."""
+    return (len(log_frequencies) - 1) * np.exp(values[0]), values[1] * log_frequencies
 
 
-def _warn_unless_converged(gradient: np.ndarray) -> None:
-    """Warn if the optimization ended at a nonzero gradient."""
-    if not np.abs(gradient).max() < MAX_FINAL_GRADIENT:
-        warnings.warn(
-            f"The calibration of probabilities did not converge (gradient {np.abs(gradient).max():.1g}). Check the scores for extreme values, or use sklearn.calibration.CalibratedClassifierCV.",
-            FitWarning,
-            stacklevel=3,
-        )
+def _loss_and_gradient(values, scores, unknown, labels, log_frequencies, weight) -> tuple[float, np.ndarray]:
+    """Compute the penalized log loss, a mean over rows, and its gradient in t and c."""
+    beta, bias = _parameters(values, log_frequencies)
+    logits = _logits(scores, unknown, beta, bias, log_frequencies)
+    log_p, rows, total = log_softmax(logits, axis=1), np.arange(len(logits)), weight.sum()
+    slope = np.exp(log_p)
+    slope[rows, labels] -= 1
+    slope *= weight[:, None]
+    known, root = (1 - unknown)[:, None], _root(beta, unknown)[:, None]
+    # d logits / dt: β s / root from β s, and the derivative of the root
+    shrinkage = np.pi / 8 * beta**2 * unknown[:, None] / root**3
+    by_log_beta = beta * scores / root - (beta * scores + known * bias) * shrinkage
+    by_c = known * log_frequencies / root
+    gradient = np.array([(slope * by_log_beta).sum(), (slope * by_c).sum()])
+    precision = np.array([LOG_BETA_STD, BIAS_STD]) ** -2.0
+    loss = -(weight * log_p[rows, labels]).sum() + 0.5 * (precision * values**2).sum()
+    return loss / total, (gradient + precision * values) / total
 
 
 def _logits(

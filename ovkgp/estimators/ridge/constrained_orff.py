@@ -32,7 +32,7 @@ from ovkgp.inference.ridge.ball_constraints import (
     frequency_groups,
     minimize_in_balls,
 )
-from ovkgp.inference.ridge.weight_products import CHUNK_ENTRIES, WeightProducts
+from ovkgp.inference.ridge.products import CHUNK_ENTRIES, WeightProducts
 from ovkgp.inference.statistics.accumulation import compute_statistics
 from ovkgp.inference.statistics.weight_space import make_normal_equations
 
@@ -153,27 +153,23 @@ class ConstrainedORFF(TableRegressor):
             orff = ORFF(kernel, self.num_frequencies, num_dims=X.shape[1], random_state=seed)
             self.features_ = orff.double().requires_grad_(False)
             data = validate_observations(X, Y, self.n_outputs_)
-            self._solve(data, self.features_(data.X[:1]))
+            template = self.features_(data.X[:1])
+            self.num_rows_, self._trace = data.num_rows, float(template.squared_rows().sum())
+            self._largest_output = float(torch.nan_to_num(data.Y).norm(dim=1).max())
+            self.weight_radius_ = weight_radius(float(self.radius), self.num_frequencies)
+            quadratic, balls = self._quadratic(data, template), Balls(frequency_groups(template), self.weight_radius_)
+            initial, steps = None, 0
+            if quadratic.spectrum is not None:
+                limit = min(self.max_iter, MAX_STEPS)
+                initial, steps = admm_initial_point(quadratic, balls, tolerance=self.tolerance, max_iter=limit)
+            options = {"tolerance": self.tolerance, "max_iter": max(self.max_iter - steps, 1), "verbose": self.verbose}
+            weights, self.fit_report_ = minimize_in_balls(quadratic, balls, init=initial, **options)
+            self.n_iter_ = steps + self.fit_report_.iterations
+            self.coef_ = weights.numpy()
+            if not self.fit_report_.converged:
+                message = f"The fit did not converge: {self.fit_report_.message}. Increase max_iter."
+                warnings.warn(message, FitWarning, stacklevel=3)
         return self
-
-    def _solve(self, data: Observations, template: LinearOperator) -> None:
-        """Solve the problem, and store what the bound needs."""
-        self.num_rows_, self._trace = data.num_rows, float(template.squared_rows().sum())
-        self._largest_output = float(torch.nan_to_num(data.Y).norm(dim=1).max())
-        self.weight_radius_ = weight_radius(float(self.radius), self.num_frequencies)
-        quadratic, balls = self._quadratic(data, template), Balls(frequency_groups(template), self.weight_radius_)
-        initial, steps = None, 0
-        if quadratic.spectrum is not None:
-            limit = min(self.max_iter, MAX_STEPS)
-            initial, steps = admm_initial_point(quadratic, balls, tolerance=self.tolerance, max_iter=limit)
-        options = {"tolerance": self.tolerance, "max_iter": max(self.max_iter - steps, 1), "verbose": self.verbose}
-        weights, self.fit_report_ = minimize_in_balls(quadratic, balls, init=initial, **options)
-        self.n_iter_ = steps + self.fit_report_.iterations
-        self.coef_ = weights.numpy()
-        if not self.fit_report_.converged:
-            warnings.warn(
-                f"The fit did not converge: {self.fit_report_.message}. Increase max_iter.", FitWarning, stacklevel=4
-            )
 
     def _quadratic(self, data: Observations, template: LinearOperator) -> BallQuadratic:
         """Return the mean of ½ ‖Φ(x_i)θ − y_i‖² over the rows, from additive statistics or, for many features, by products."""

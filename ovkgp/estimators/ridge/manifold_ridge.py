@@ -17,14 +17,32 @@ from torch import Tensor
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.descriptions import Description
 from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel, scale_kernel
-from ovkgp.estimators.common.options import NONNEGATIVE, POSITIVE, RANDOM_STATE, Rule, check_lam, integer, one_of
-from ovkgp.estimators.common.validation import WeightedData
-from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RidgeEstimator, RidgePath, rebuild_ridge_kernel
+from ovkgp.estimators.common.options import (
+    NONNEGATIVE,
+    POSITIVE,
+    RANDOM_STATE,
+    Rule,
+    check_lam,
+    integer,
+    noise_of,
+    one_of,
+    restore_on_error,
+)
+from ovkgp.estimators.common.validation import Table
+from ovkgp.estimators.ridge.base import (
+    RIDGE_ATTRIBUTES,
+    RidgeEstimator,
+    RidgePath,
+    best_scale,
+    make_ridge_gp,
+    make_scaling,
+    rebuild_ridge_kernel,
+)
 from ovkgp.estimators.storage.kernels import blank_penalty
 from ovkgp.estimators.storage.models import ModelBuilder
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import OptionError
-from ovkgp.features import FeatureMap, ManifoldFeatures
+from ovkgp.features import ManifoldFeatures
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.kernels import ManifoldKernel, cluster_laplacian, neighbor_laplacian
 
@@ -155,24 +173,26 @@ class ManifoldRidge(RidgeEstimator):
 
     def fit(self, X, y) -> ManifoldRidge:
         """Fit the model to X (n, d) and y (n, p) or (n,), NaN in unlabeled rows and where an output is missing."""
-        return super().fit(X, y)
-
-    def path(self, X, y, lam=None, sample_weight=None) -> RidgePath:
-        """Compute the path of `OVKRidge` at the fitted λ only: another λ is another kernel, of strength λ_M/λ."""
-        if lam is not None and not np.array_equal(check_lam(lam), [self.lam_]):
-            raise OptionError(
-                "path is not supported for other lam, since the kernel depends on lam_manifold / lam. Fit with each lam."
-            )
-        return super().path(X, y, self.lam_, sample_weight)
-
-    def _kernel_of(self, X: np.ndarray, Y: np.ndarray) -> Kernel:
-        self._seed = as_seed(self.random_state)
-        self.manifold_ = self._penalty(X)
-        return ManifoldKernel(ridge_kernel(self, X, Y), X, self.manifold_, self._strength).double()
-
-    @property
-    def _strength(self) -> float:
-        return float(self.lam_manifold / self.lam)
+        with restore_on_error(self):
+            self.check_options()
+            data = self._check_first_rows(X, y, None)
+            self._seed = as_seed(self.random_state)
+            self.manifold_ = self._penalty(data.X)
+            base, strength = ridge_kernel(self, data.X, data.Y), float(self.lam_manifold / self.lam)
+            self._kernel = ManifoldKernel(base, data.X, self.manifold_, strength).double()
+            self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
+            self.scaling_ = make_scaling(data.X.shape[1], data.mean(), fit_intercept=self.fit_intercept)
+            self._counts = data.num_rows, data.num_observed
+            self.lam_ = float(self.lam)
+            self.noise_ = noise_of(self.lam_, self.convention, *self._counts)
+            table = Table(data.X, data.Y)
+            self._condition(self._kernel, table)
+            if self.scale == "evidence":
+                self.scale_ = best_scale(self.gp_, self.posterior_, table, self.scaling_)
+                if self.scale_ != 1.0:  # s K_M is the manifold kernel of s K with its strength divided by s
+                    base, X, penalty = scale_kernel(base, self.scale_), self._kernel.X, self._kernel.penalty
+                    self._condition(ManifoldKernel(base, X, penalty, strength / self.scale_), table)
+        return self
 
     def _penalty(self, X: np.ndarray):
         if not isinstance(self.manifold, str):
@@ -183,18 +203,21 @@ class ManifoldRidge(RidgeEstimator):
             X, self.num_clusters, num_neighbors=self.num_neighbors, random_state=self._seed % 2**32
         )
 
-    def _scaled(self, kernel: ManifoldKernel, scale: float) -> Kernel:
-        """Return s K_M as the manifold kernel of s K with its strength divided by s."""
-        return ManifoldKernel(scale_kernel(kernel.base_kernel, scale), kernel.X, kernel.penalty, self._strength / scale)
+    def _condition(self, kernel: ManifoldKernel, table: Table) -> None:
+        """Set `gp_` and `posterior_`; a model file with features holds the statistics."""
+        X, Y, _ = table.scaled(self.scaling_)
+        features = None
+        if self.num_frequencies is not None:
+            base = random_features(kernel.base_kernel, self.n_features_in_, self.num_frequencies, self._seed)
+            features = ManifoldFeatures(base, kernel)
+        self.gp_ = make_ridge_gp(kernel, self._scaled_noise, self._metric(), features)
+        rows = (X, Y) if features is None else (self.gp_.statistics(X, Y),)
+        self.posterior_ = self.gp_.condition(*rows, variance=self.variance)
 
-    def _features(self, kernel: ManifoldKernel) -> FeatureMap | None:
-        if self.num_frequencies is None:
-            return None
-        base = random_features(kernel.base_kernel, self.n_features_in_, self.num_frequencies, self._seed)
-        return ManifoldFeatures(base, kernel)
-
-    def _solve(self, table: WeightedData) -> None:
-        X, Y, noise = self._data(table)
-        if self.gp_.features is not None:  # a model file holds the statistics
-            X, Y, noise = self.gp_.statistics(X, Y, noise), None, None
-        self.posterior_ = self.gp_.condition(X, Y, noise=noise, variance=self.variance)
+    def path(self, X, y, lam=None, sample_weight=None) -> RidgePath:
+        """Compute the path of `OVKRidge` at the fitted λ only: another λ is another kernel, of strength λ_M/λ."""
+        if lam is not None and not np.array_equal(check_lam(lam), [self.lam_]):
+            raise OptionError(
+                "path is not supported for other lam, since the kernel depends on lam_manifold / lam. Fit with each lam."
+            )
+        return super().path(X, y, self.lam_, sample_weight)

@@ -209,12 +209,8 @@ class ONORMA(PosteriorRegressor):
                 f"Learning was interrupted after {expansion.num_steps - first} of {bar.total} steps, which are kept."
             )
             warnings.warn(message, FitWarning, stacklevel=3)
-        self._publish(expansion, rows_before + min(expansion.num_steps - first, len(X)))
-
-    def _publish(self, expansion: Expansion, num_rows: int) -> None:
-        """Set the fitted attributes."""
-        self.num_rows_, self.num_steps_ = num_rows, expansion.num_steps
-        self.noise_ = noise_of(float(self.lam), "mean", num_rows, num_rows)
+        self.num_rows_, self.num_steps_ = rows_before + min(expansion.num_steps - first, len(X)), expansion.num_steps
+        self.noise_ = noise_of(float(self.lam), "mean", self.num_rows_, self.num_rows_)
         self.truncation_error_ = expansion.average_error if self.average else expansion.error
         self.gp_ = OperatorValuedGP(self.gp_.kernel, mean="zero", noise=self.noise_).requires_grad_(False)
         self.posterior_ = OnlinePosterior(self.gp_, expansion, bool(self.average))

@@ -18,8 +18,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.descriptions import NO_VARIANCE_FLOOR, Description
-from ovkgp.estimators.common.named_kernels import random_features, usable_scale
-from ovkgp.estimators.common.options import POSITIVE, RANDOM_STATE, check_lam, integer, one_of, restore_on_error
+from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel, usable_scale
+from ovkgp.estimators.common.options import (
+    POSITIVE,
+    RANDOM_STATE,
+    check_lam,
+    integer,
+    noise_of,
+    one_of,
+    restore_on_error,
+)
 from ovkgp.estimators.common.streaming import (
     SAMPLE_ROWS,
     StreamScan,
@@ -37,12 +45,18 @@ from ovkgp.estimators.ridge.base import (
     SOLVER_CONSTRAINTS,
     RidgeEstimator,
     RidgePath,
+    best_scale,
+    compute_path,
+    make_ridge_gp,
+    make_scaling,
     middle,
+    multiply_kernel,
+    select_lam,
+    weighted_table,
 )
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.exceptions import OptionError
-from ovkgp.features import ORFF
-from ovkgp.inference import Statistics, primal_dual_residual
+from ovkgp.inference import OperatorValuedGP, Statistics, primal_dual_residual
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.model.row_sample import RowSample
 from ovkgp.inference.posteriors.weight_posterior import WeightPosterior
@@ -213,23 +227,56 @@ class ORFFRidge(RidgeEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-            Inputs.
-        y : array-like of shape (n, p) or (n,)
-            Outputs, NaN where missing.
-        sample_weight : array-like of shape (n,) or (n, p), or None, default=None
-            Weights of rows, which count as copies, or of entries in the loss; the noise of an entry is σ² / weight.
+        X, y, sample_weight
+            As for `OVKRidge.fit`; weights are not supported with `distributed`.
 
         Returns
         -------
         self : ORFFRidge
             Fitted estimator.
         """
-        if not self.distributed:
-            return super().fit(X, y, sample_weight)
-        if sample_weight is not None:
+        if self.distributed:
+            if sample_weight is None:
+                return self.fit_stream([(X, y)])
             raise OptionError("sample_weight is not supported with distributed=True. Remove it or fit in one process.")
-        return self.fit_stream([(X, y)])
+        with restore_on_error(self):
+            self.check_options()
+            data = self._check_first_rows(X, y, sample_weight)
+            self._seed = as_seed(self.random_state)
+            self._make_kernel(RowSample.from_table(data.X, data.Y, SAMPLE_ROWS), data.mean())
+            self._counts = data.num_rows, data.num_observed
+            rescale = self.scale == "evidence"
+            select_lam(self, lambda *levels: compute_path(self._make_gp, data, *levels, self.scaling_, rescale=rescale))
+            self.gp_, table = self._make_gp(self.noise_), weighted_table(data, self.noise_)
+            self._solve(table)
+            if rescale:
+                self.scale_ = best_scale(self.gp_, self.posterior_, table, self.scaling_)
+                self.gp_ = self._make_gp(self.noise_, self.scale_)
+                self._solve(weighted_table(data, self._scaled_noise))
+        return self
+
+    def _make_kernel(self, sample: RowSample | Table, mean: np.ndarray) -> None:
+        """Set kernel and intercept, from a sample of the rows with an observed entry."""
+        self._kernel = ridge_kernel(self, sample.X, sample.Y)
+        self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
+        self.scaling_ = make_scaling(sample.X.shape[1], mean, fit_intercept=self.fit_intercept)
+
+    def _make_gp(self, noise: float, scale: float = 1.0) -> OperatorValuedGP:
+        """Make the model with random features, prior and noise times a scale."""
+        kernel = multiply_kernel(self._kernel, scale)
+        features = random_features(kernel, self.n_features_in_, self.num_frequencies, self._seed, self.block_size)
+        return make_ridge_gp(kernel, noise * scale, self._metric(), features)
+
+    def _solve(self, table: Table) -> None:
+        """Set `posterior_`, and `statistics_` if the solver uses them."""
+        if self.solver == "auto":
+            parts = shown_parts(table, self.verbose)
+            self.statistics_ = accumulate_statistics(self.gp_, self.scaling_, parts)
+            self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
+            return
+        options = {name: getattr(self, name) for name in SOLVER_OPTIONS}
+        data = table.scaled(self.scaling_)
+        self.posterior_ = solve_ridge(self.gp_, *data, random_state=self._seed, **options)
 
     def fit_stream(self, chunks: Iterable) -> ORFFRidge:
         """Fit the model to a table in chunks, which may be larger than memory, in two passes.
@@ -253,17 +300,19 @@ class ORFFRidge(RidgeEstimator):
                 ranks.run_on_all(lambda: self._prepare(found, seed), "making the features")
                 streams = self.scaling_, chunks, ranks, self.verbose
                 self.statistics_ = accumulate_rows(self.gp_, *streams, found=found)
-            self._conclude()
+            self._condition_on_statistics()
         return self
 
     def _prepare(self, found: StreamScan, seed: int) -> None:
         """Make kernel, features and noise of a stream."""
-        sample = store_columns(self, found)
-        super()._begin(sample.X, sample.Y, found.outputs.mean)  # the sample is small enough already
+        self._make_kernel(store_columns(self, found), found.outputs.mean)
         self._seed, self._counts = seed, (found.num_observed_rows, int(found.outputs.count.sum()))
-        self._take(
-            self._noises()[0]
-        )  # with a metric and missing outputs, rows are divided by the noise when they are added
+        # with a metric and missing outputs, rows are divided by the noise when they are added
+        self.gp_ = self._make_gp(self._first_noise())
+
+    def _first_noise(self) -> float:
+        """Return σ² of the first λ, for the rows so far."""
+        return noise_of(check_lam(self.lam)[0], self.convention, *self._counts)
 
     @available_if(_has_statistics)
     def partial_fit(self, X, y, sample_weight=None) -> ORFFRidge:
@@ -286,88 +335,70 @@ class ORFFRidge(RidgeEstimator):
             self._check_streamable("partial_fit")
             if self.distributed:
                 raise OptionError("partial_fit is not supported with distributed=True. Use fit_stream.")
-            if hasattr(self, "statistics_"):
-                table = self._part(X, y, sample_weight)
+            before, noise_before = getattr(self, "statistics_", None), getattr(self, "noise_", None)
+            if before is not None:
+                data = self._check_later_part(X, y, sample_weight)
             elif hasattr(self, "posterior_"):
                 raise OptionError('partial_fit requires a model fitted with solver="auto". Fit again with it.')
             else:
-                table = self._first(X, y, sample_weight, simplify=False)
-                self._begin(table.X, table.Y, table.mean())
+                data = self._check_first_rows(X, y, sample_weight, simplify=False)
+                self._seed = as_seed(self.random_state)
+                self._make_kernel(RowSample.from_table(data.X, data.Y, SAMPLE_ROWS), data.mean())
                 self._counts = (0, 0)
-            self._counts = self._counts[0] + table.num_rows, self._counts[1] + table.num_observed
-            noise_before, noise = getattr(self, "noise_", None), float(self._noises()[0])
-            self._take(noise)
-            self._accumulate(table, getattr(self, "statistics_", None))
+            self._counts = self._counts[0] + data.num_rows, self._counts[1] + data.num_observed
+            noise = self._first_noise()
+            self.gp_ = self._make_gp(noise)
+            parts = shown_parts(weighted_table(data, noise), self.verbose)
+            self.statistics_ = accumulate_statistics(self.gp_, self.scaling_, parts, before)
             if _is_weighted(self.statistics_) and noise_before not in (None, noise):
                 raise OptionError(
                     f"The noise changed from {noise_before:.6g} to {noise:.6g}, which is not supported with sample weights or with an "
                     'output_metric and missing outputs. Keep lam and convention="sum", or use fit.'
                 )
-            self._conclude()
+            self._condition_on_statistics()
         return self
 
-    def _part(self, X, y, sample_weight) -> WeightedData:
+    def _check_later_part(self, X, y, sample_weight) -> WeightedData:
         """Check a later part: with weights if the earlier ones have some."""
         if self.output_metric is None and _is_weighted(self.statistics_):
             weight = np.ones(len(X)) if sample_weight is None else sample_weight
-            return self._again(X, y, weight, simplify=False)
-        table = self._again(X, y, sample_weight)
+            return self._check_further_rows(X, y, weight, simplify=False)
+        table = self._check_further_rows(X, y, sample_weight)
         if table.variances is not None:
             raise OptionError(
                 "sample_weight must be passed in all calls or in none. Pass ones for the earlier rows, or remove it."
             )
         return table
 
-    def _begin(self, X: np.ndarray, Y: np.ndarray, mean: np.ndarray) -> None:
-        sample = RowSample.from_table(X, Y, SAMPLE_ROWS)
-        self._seed = as_seed(self.random_state)
-        super()._begin(sample.X, sample.Y, mean)
-
-    def _features(self, kernel: Kernel) -> ORFF:
-        return random_features(kernel, self.n_features_in_, self.num_frequencies, self._seed, self.block_size)
-
-    def _solve(self, table: WeightedData) -> None:
-        if self.solver == "auto":
-            self._counts = table.num_rows, table.num_observed
-            self._accumulate(table, None)
-            self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
-            return
-        X, Y, noise = self._data(table)
-        options = {name: getattr(self, name) for name in SOLVER_OPTIONS}
-        self.posterior_ = solve_ridge(self.gp_, X, Y, noise, random_state=self._seed, **options)
-
-    def _accumulate(self, table: WeightedData, into) -> None:
-        noise = None if table.variances is None else self._noise_now * table.variances
-        whole = Table(table.X, table.Y, noise)
-        self.statistics_ = accumulate_statistics(self.gp_, self.scaling_, shown_parts(whole, self.verbose), into)
-
-    def _conclude(self) -> None:
+    def _condition_on_statistics(self) -> None:
         """Select λ and compute scale and posterior from the statistics."""
-        if len(check_lam(self.lam)) > 1 or self.scale == "evidence":
-            self._check_unweighted()
-        self._choose(self._statistics_path)
-        if self.scale == "evidence":
-            system = self._system()
+        rescale = self.scale == "evidence"
+        if (rescale or len(check_lam(self.lam)) > 1) and _is_weighted(self.statistics_):
+            raise OptionError(
+                'Several lam and scale="evidence" are not supported with sample weights or with an output_metric and missing outputs. Use one lam and scale="given", or fit.'
+            )
+        vars(self).pop("scale_", None)  # that of earlier rows
+        select_lam(self, self._evidence_path)
+        self.gp_ = self._make_gp(self.noise_)
+        if rescale:
+            system = self._system(self.gp_)
             self.scale_ = usable_scale(system.quadratic.item() / system.num_observed)
-            self._take(self.noise_, self.scale_)
+            self.gp_ = self._make_gp(self.noise_, self.scale_)
         self.posterior_ = self.gp_.condition(self.statistics_, variance=self.variance)
 
-    def _statistics_path(self, lams: np.ndarray, noises: np.ndarray) -> RidgePath:
-        nothing = np.full(len(lams), np.nan)  # leave-one-out errors need the rows
-        return RidgePath(lams, noises, self._evidence(noises), nothing, nothing)
-
-    def _evidence(self, noises: np.ndarray) -> np.ndarray:
-        """Compute log p(Y) (k,) at each noise level, at the best scale if requested."""
+    def _evidence_path(self, lams: np.ndarray, noises: np.ndarray) -> RidgePath:
+        """Compute log p(Y) of each λ from the statistics, at the best scale if requested."""
         unit = middle(noises)
-        self._take(unit)
-        if self.scale != "evidence":
-            return self.gp_.condition(self.statistics_).noise_path(noises / unit).numpy()
-        systems = self._system().to_eigenbasis(noises / unit)[1]
-        scales = [max(system.quadratic.item() / system.num_observed, np.finfo(float).tiny) for system in systems]
-        return np.array([s.log_density.item() + _rescaled(s, c) for s, c in zip(systems, scales, strict=True)])
+        gp, multipliers = self._make_gp(unit), noises / unit
+        if self.scale == "evidence":
+            evidence = np.array([_scaled_evidence(part) for part in self._system(gp).to_eigenbasis(multipliers)[1]])
+        else:
+            evidence = gp.condition(self.statistics_).noise_path(multipliers).numpy()
+        nothing = np.full(len(lams), np.nan)  # leave-one-out errors need the rows
+        return RidgePath(lams, noises, evidence, nothing, nothing)
 
-    def _system(self) -> WeightSystem:
-        posterior = self.gp_.condition(self.statistics_)
+    def _system(self, gp: OperatorValuedGP) -> WeightSystem:
+        posterior = gp.condition(self.statistics_)
         if not isinstance(posterior, WeightPosterior):
             raise OptionError('scale="evidence" is not supported with independent outputs. Use scale="given".')
         return posterior.system
@@ -395,8 +426,8 @@ class ORFFRidge(RidgeEstimator):
         float
             Relative residual.
         """
-        table = self._again(X, y, sample_weight)
-        return primal_dual_residual(self.gp_, *self._data(table)).relative
+        table = weighted_table(self._check_further_rows(X, y, sample_weight), self._scaled_noise)
+        return primal_dual_residual(self.gp_, *table.scaled(self.scaling_)).relative
 
     def _check_streamable(self, method: str) -> None:
         self.check_options()
@@ -407,16 +438,12 @@ class ORFFRidge(RidgeEstimator):
                 f'{method} requires selection="evidence" with several lam, since the rows are not stored.'
             )
 
-    def _check_unweighted(self) -> None:
-        if _is_weighted(self.statistics_):
-            raise OptionError(
-                'Several lam and scale="evidence" are not supported with sample weights or with an output_metric and missing outputs. Use one lam and scale="given", or fit.'
-            )
 
-
-def _rescaled(system: WeightSystem, scale: float) -> float:
-    """Compute the change of log p(Y) by a scale."""
-    return -system.num_observed / 2 * math.log(scale) + (1 - 1 / scale) * system.quadratic.item() / 2
+def _scaled_evidence(system: WeightSystem) -> float:
+    """Compute log p(Y) at the best scale."""
+    size, quadratic = system.num_observed, system.quadratic.item()
+    scale = max(quadratic / size, np.finfo(float).tiny)
+    return system.log_density.item() - size / 2 * math.log(scale) + (1 - 1 / scale) * quadratic / 2
 
 
 def _is_weighted(statistics: Statistics | OutputStatistics) -> bool:

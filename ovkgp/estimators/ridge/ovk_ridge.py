@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -9,8 +10,22 @@ from gpytorch.kernels import Kernel
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.estimators.common.descriptions import EXACT_KERNEL, Description
-from ovkgp.estimators.common.validation import WeightedData
-from ovkgp.estimators.ridge.base import RIDGE_ATTRIBUTES, RIDGE_BUILDER, SOLVER_CONSTRAINTS, RidgeEstimator
+from ovkgp.estimators.common.named_kernels import ridge_kernel
+from ovkgp.estimators.common.options import restore_on_error
+from ovkgp.estimators.common.validation import Table
+from ovkgp.estimators.ridge.base import (
+    RIDGE_ATTRIBUTES,
+    RIDGE_BUILDER,
+    SOLVER_CONSTRAINTS,
+    RidgeEstimator,
+    best_scale,
+    compute_path,
+    make_ridge_gp,
+    make_scaling,
+    multiply_kernel,
+    select_lam,
+    weighted_table,
+)
 from ovkgp.estimators.storage.storage import storable
 from ovkgp.inference import Posterior
 from ovkgp.inference.ridge.solvers import solve_ridge
@@ -129,13 +144,47 @@ class OVKRidge(RidgeEstimator):
         self.max_iter = max_iter
         self.verbose = verbose
 
-    def _features(self, kernel: Kernel) -> None:
-        return None
+    def fit(self, X, y, sample_weight=None) -> OVKRidge:
+        """Fit the model.
 
-    def _solve(self, table: WeightedData) -> None:
-        data = self._data(table)
-        options = {"tolerance": self.tolerance, "max_iter": self.max_iter, "verbose": self.verbose}
-        self.posterior_: Posterior = solve_ridge(self.gp_, *data, solver=self.solver, **options)
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Inputs.
+        y : array-like of shape (n, p) or (n,)
+            Outputs, NaN where missing.
+        sample_weight : array-like of shape (n,) or (n, p), or None, default=None
+            Weights of rows, which count as copies, or of entries in the loss. The noise of an entry is σ² / weight; entries of
+            weight zero are ignored. The covariance of the outputs (`kernel="decomposable"`) and leave-one-out do not use them.
+
+        Returns
+        -------
+        self : OVKRidge
+            Fitted estimator.
+        """
+        with restore_on_error(self):
+            self.check_options()
+            data = self._check_first_rows(X, y, sample_weight)
+            observed = np.isfinite(data.Y).any(1)
+            self._kernel = ridge_kernel(self, data.X[observed], data.Y[observed])
+            self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
+            self.scaling_ = make_scaling(data.X.shape[1], data.mean(), fit_intercept=self.fit_intercept)
+            self._counts = data.num_rows, data.num_observed
+            make_gp = partial(make_ridge_gp, self._kernel, metric=self._metric())
+            rescale = self.scale == "evidence"
+            select_lam(self, lambda *levels: compute_path(make_gp, data, *levels, self.scaling_, rescale=rescale))
+            self.gp_, table = make_gp(self.noise_), weighted_table(data, self.noise_)
+            self.posterior_ = self._solve(table)
+            if rescale:
+                self.scale_ = best_scale(self.gp_, self.posterior_, table, self.scaling_)
+                kernel = multiply_kernel(self._kernel, self.scale_)
+                self.gp_ = make_ridge_gp(kernel, self._scaled_noise, self._metric())
+                self.posterior_ = self._solve(weighted_table(data, self._scaled_noise))
+        return self
+
+    def _solve(self, table: Table) -> Posterior:
+        options = {name: getattr(self, name) for name in ("solver", "tolerance", "max_iter", "verbose")}
+        return solve_ridge(self.gp_, *table.scaled(self.scaling_), **options)
 
     def _facts(self) -> dict[str, str | None]:
         return super()._facts() | {"Approximation": EXACT_KERNEL}

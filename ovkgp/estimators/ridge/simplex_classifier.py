@@ -197,7 +197,10 @@ class SimplexClassifier(ClassifierMixin, Estimator):
             check_classification_targets(y)
             weight = _row_weights(sample_weight, len(X))
             self.classes_ = np.unique(y[weight > 0])
-            _check_two_classes(self.classes_)
+            if len(self.classes_) < 2:
+                raise InputError(
+                    f"y must have at least 2 classes of positive weight, got one class only: {self.classes_.tolist()[0]!r}."
+                )
             # the label of a row of weight zero may occur nowhere else; it is not used
             labels = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
             self._code, self._seed = simplex_code(len(self.classes_)).numpy(), as_seed(self.random_state)
@@ -209,17 +212,16 @@ class SimplexClassifier(ClassifierMixin, Estimator):
 
     def _fitted(self, X, labels, weight, rows, lam) -> RidgeEstimator:
         """Fit the ridge regression of the coded labels of some rows."""
-        weights = None if np.all(weight[rows] == 1) else weight[rows]
-        return self._ridge(lam).fit(X[rows], self._targets()[labels[rows]], sample_weight=weights)
-
-    def _ridge(self, lam) -> RidgeEstimator:
         names = ("convention", "solver", "base_kernel", "lengthscale", "verbose")
         options = {"kernel": self.kernel, "lam": lam, **{name: getattr(self, name) for name in names}}
         if self.coding == "one_hot" and not isinstance(self.kernel, Kernel):
             options |= {"kernel": "decomposable", "output_matrix": SimplexMatrix(len(self.classes_)).double()}
         if self.num_frequencies is None:
-            return OVKRidge(**options)
-        return ORFFRidge(num_frequencies=self.num_frequencies, random_state=self._seed, **options)
+            ridge = OVKRidge(**options)
+        else:
+            ridge = ORFFRidge(num_frequencies=self.num_frequencies, random_state=self._seed, **options)
+        weights = None if np.all(weight[rows] == 1) else weight[rows]
+        return ridge.fit(X[rows], self._targets()[labels[rows]], sample_weight=weights)
 
     def _targets(self) -> np.ndarray:
         """Return the target of each class, (K, K − 1) or (K, K)."""
@@ -245,23 +247,20 @@ class SimplexClassifier(ClassifierMixin, Estimator):
         """Yield pairs of training and held-out rows."""
         if not np.isscalar(self.cv):
             for split in check_cv(self.cv, labels, classifier=True).split(X, labels):
-                yield tuple(map(_as_rows, split))
+                yield tuple(np.arange(len(X))[part] for part in split)  # a part may be a mask
             return
         rows = np.flatnonzero(weight > 0)
-        self._warn_about_lone_classes(X[rows], labels[rows])
-        folds = deal_folds(X[rows], labels[rows], self.cv)
-        for fold in range(folds.max() + 1):
-            yield rows[folds != fold], rows[folds == fold]
-
-    def _warn_about_lone_classes(self, X, labels) -> None:
-        if len(lone := lone_classes(X, labels)):
+        if len(lone := lone_classes(X[rows], labels[rows])):
             warnings.warn(
                 f"Class {self.classes_.tolist()[lone[0]]!r} has one distinct row, so that held-out scores cannot predict it and all "
                 "probabilities are biased towards the class frequencies; the scores are not affected. Add rows of that class or "
                 "drop it.",
                 FitWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
+        folds = deal_folds(X[rows], labels[rows], self.cv)
+        for fold in range(folds.max() + 1):
+            yield rows[folds != fold], rows[folds == fold]
 
     def _latent(self, ridge: RidgeEstimator, X) -> tuple[np.ndarray, np.ndarray]:
         """Return scores (m, K), scaled so that a perfectly fitted class has 1, and the unexplained fraction (m,) of the prior variance."""
@@ -363,12 +362,6 @@ class SimplexClassifier(ClassifierMixin, Estimator):
         return input_table(self, X, reset=False)
 
 
-def _as_rows(part) -> np.ndarray:
-    """Return the row numbers of a part of a split, which may be a mask."""
-    part = np.asarray(part)
-    return np.flatnonzero(part) if part.dtype == bool else part
-
-
 def _row_weights(weight, num_rows: int) -> np.ndarray:
     """Return finite nonnegative weights (n,), all one by default."""
     if weight is None:
@@ -381,10 +374,3 @@ def _row_weights(weight, num_rows: int) -> np.ndarray:
     if not weight.any():
         raise InputError("sample_weight must be positive for at least one row, got only zeros.")
     return weight
-
-
-def _check_two_classes(classes: np.ndarray) -> None:
-    if len(classes) < 2:
-        raise InputError(
-            f"y must have at least 2 classes of positive weight, got one class only: {classes.tolist()[0]!r}."
-        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -147,7 +148,8 @@ def compare_kernels(
         with progress, record_interrupts(folds):
             for name, model in models.items():
                 progress.set_description(name)
-                trial = _Trial(_set_seed(model, seed), X, Y, folds, progress)
+                model = clone(model) if model.random_state is not None else clone(model).set_params(random_state=seed)
+                trial = _Trial(model, X, Y, folds, progress)
                 trial.run(method, {"draws": 200} | dict(sampling or {}), seed)
                 trials[name] = trial
     except KeyboardInterrupt:
@@ -202,11 +204,8 @@ def _make_name(model: GPRegressor) -> str:
 
 
 def _make_unique(name: str, used: Mapping[str, Any]) -> str:
-    number, unique = 1, name
-    while unique in used:
-        number += 1
-        unique = f"{name} ({number})"
-    return unique
+    candidates = chain([name], (f"{name} ({number})" for number in count(2)))
+    return next(candidate for candidate in candidates if candidate not in used)
 
 
 def _make_folds(cv, X: np.ndarray, Y: np.ndarray, seed: int) -> Folds:
@@ -223,11 +222,6 @@ def _make_folds(cv, X: np.ndarray, Y: np.ndarray, seed: int) -> Folds:
             "The test folds of cv must not overlap. Use a splitter that tests each row once, such as KFold."
         )
     return Folds(cv, splits)
-
-
-def _set_seed(model: GPRegressor, seed: int) -> GPRegressor:
-    model = clone(model)
-    return model.set_params(random_state=seed) if model.random_state is None else model
 
 
 class _Trial:
@@ -283,8 +277,8 @@ class _Trial:
         self.row["elpd_loo_point"], self.terms["elpd_loo_point"] = point.sum(), self._center_by_output(point)
         averaged, khat = point, np.nan
         if method != "none" and _count_trained_parameters(fitted):
-            loo = compute_psis_loo_densities(fitted, self.X, self.Y, method, random_state=seed, **sampling)
-            averaged, khat = loo.log_density, loo.khat.max()
+            averaged, khats = compute_psis_loo_densities(fitted, self.X, self.Y, method, random_state=seed, **sampling)
+            khat = khats.max()
         self.terms["elpd_loo"] = self._center_by_output(averaged)
         self.row |= {
             "elpd_loo": averaged.sum(),

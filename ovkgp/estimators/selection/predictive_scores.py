@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,26 +16,16 @@ from ovkgp.inference.sampling.sampling import sample_hyperparameters
 
 
 def compute_loo_densities(estimator, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Compute log p(y_ij | all other entries) of the observed entries, row by row, in closed form.
-
-    `estimator` is a `GPRegressor` fitted to X and Y; its trained hyperparameters are used. Complexity: one factorization.
-    """
+    """Compute log p(y_ij | all other entries) of the observed entries, row by row, in closed form."""
     scaling = estimator.scaling_
     loo = estimator.gp_.leave_one_out(scaling.inputs(X), scaling.outputs(Y))
-    return _select_observed(loo.log_density.numpy() - np.log(scaling.output_scale), Y)
-
-
-class PSISLeaveOneOut(NamedTuple):
-    """log p(y_ij | all other entries) of the observed entries, averaged over hyperparameters, and the Pareto k̂ of each."""
-
-    log_density: np.ndarray
-    khat: np.ndarray
+    return (loo.log_density.numpy() - np.log(scaling.output_scale))[np.isfinite(Y)]
 
 
 def compute_psis_loo_densities(
     estimator, X: np.ndarray, Y: np.ndarray, method: str, *, random_state=None, **sampling
-) -> PSISLeaveOneOut:
-    """Compute leave-one-out densities by Pareto-smoothed importance sampling over hyperparameter draws.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute log p(y_ij | all other entries) of the observed entries and k̂ by PSIS over hyperparameter draws.
 
     `method` and `sampling` are options of `sample_hyperparameters`. Complexity: one factorization per draw; draws × entries numbers
     of memory.
@@ -56,8 +45,7 @@ def compute_psis_loo_densities(
             'log_likelihood=True or method="none".'
         ) from error
     log_density, khat = run_psis_loo(data)
-    log_scale = np.broadcast_to(np.log(scaling.output_scale), Y.shape)
-    return PSISLeaveOneOut(log_density - _select_observed(log_scale, Y), khat)
+    return log_density - np.broadcast_to(np.log(scaling.output_scale), Y.shape)[np.isfinite(Y)], khat
 
 
 def run_psis_loo(data, library: str | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -78,7 +66,3 @@ def score_heldout_rows(estimator, X: np.ndarray, Y: np.ndarray) -> tuple[np.ndar
     prediction = estimator.posterior_.predict(scaling.inputs(X), "diag", noise=True)
     log_density = prediction.log_density(scaling.outputs(Y)).numpy() - np.log(scaling.output_scale)
     return log_density, Y - scaling.mean(prediction.mean)
-
-
-def _select_observed(values: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    return values[np.isfinite(Y)]

@@ -98,10 +98,6 @@ def to_long(X: Array, Y: Array) -> tuple[Array, Array, Array]:
     InputError
         If shapes or values are invalid.
 
-    Notes
-    -----
-    Complexity: O(n (d + p)).
-
     Examples
     --------
     >>> import numpy as np

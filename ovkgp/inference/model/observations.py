@@ -21,15 +21,12 @@ CHUNK_ROWS = 1 << 20  # rows whose finiteness is checked together, so that a che
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """X (n, d), Y (n, p) with NaN if missing, and known variances (n, p) or None; `validate_observations` makes one.
-
-    `kept` is the mask of these rows among those that were given, or None if no row was dropped.
-    """
+    """X (n, d), Y (n, p) with NaN if missing, and known variances (n, p) or None; `validate_observations` makes one."""
 
     X: Tensor
     Y: Tensor
     noise: Tensor | None = None
-    kept: Tensor | None = None
+    kept: Tensor | None = None  # mask of these rows among those that were given; None if no row was dropped
 
     @property
     def num_rows(self) -> int:
@@ -92,11 +89,7 @@ class Observations:
 
 
 def validate_observations(X, Y, num_outputs: int, noise=None, *, every_output: bool = True) -> Observations:
-    """Validate data and bring them into shape, without a copy if possible.
-
-    X is (n, d), or (n,) for one column; Y is (n, p), or (n,) for p = 1, with NaN if missing; `noise` holds known
-    variances of the shape of Y. If `every_output`, each output must have at least one observed value.
-    """
+    """Validate X (n, d) or (n,), Y (n, p) or (n,) and known variances of the shape of Y, without a copy if possible."""
     if Y is None:
         raise InputError("Y must be given together with X. Only statistics are passed without Y.")
     X, Y = validate_inputs(X), as_floating(Y, "Y")

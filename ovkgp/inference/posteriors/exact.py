@@ -99,10 +99,7 @@ class ExactPosterior(ProcessPosterior):
 
 
 class KroneckerPosterior(ExactPosterior):
-    """Posterior of a kernel k(x, z) Γ given complete outputs, from the eigendecompositions of K and Γ.
-
-    Complexity of m standard deviations: O(m n² + m n p + m p²); the np × np matrix is never formed.
-    """
+    """Posterior of a kernel k(x, z) Γ given complete outputs, from factors of K and Γ; no np × np matrix is formed."""
 
     def __init__(self, process: Process, solver, data: Observations, mean: OutputMean, output_noise: Tensor):
         super().__init__(process, solver, data, mean, output_noise)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ovkgp.exceptions import KernelTypeError, OptionError
 from ovkgp.features import ORFF, FeatureMap, SpectralPair, spectral_pair
 from ovkgp.features.operators import FeatureOperator, StackedFeatures
+from ovkgp.features.spectral.fields import input_frequencies
 from ovkgp.inference.model.observations import validate_point
 from ovkgp.inference.posteriors.posterior import KernelProcess, Process, prior_covariance
 from ovkgp.kernels import CurlFreeKernel, DivergenceFreeKernel, HelmholtzKernel, lag_jet
@@ -49,11 +50,7 @@ def part_features(feature_map: FeatureMap, X: Tensor, index: int) -> LinearOpera
 
 
 def scalar_features(feature_map: FeatureMap, X: Tensor, index: int, columns: Tensor, rotated: bool) -> LinearOperator:
-    """Compute the features of the scalar function of part `index` of the field, m × r. O(m D d).
-
-    `columns` are the columns of X that are coordinates of the field, which is (∂₂ψ, −∂₁ψ) if `rotated` and ∇g
-    otherwise.
-    """
+    """Compute the features m × r of the scalar of part `index`, a field of (∂₂ψ, −∂₁ψ) if `rotated`, else ∇g."""
     blocks, span = _feature_blocks(feature_map, X), _term_range(feature_map, index)
     terms, frequencies = feature_map.pair.terms, feature_map.frequencies
     frequencies = frequencies if isinstance(frequencies, list) else [frequencies]
@@ -66,19 +63,13 @@ def scalar_features(feature_map: FeatureMap, X: Tensor, index: int, columns: Ten
 
 def _primitive_scales(term: SpectralPair, frequencies: Tensor, num_dims: int, columns: Tensor, rotated: bool) -> Tensor:
     """Compute b_j / √D, where B(ω_j) is b_j times ω_j (rotated for ψ), as a column (D, 1)."""
-    directions = _input_frequencies(term, frequencies, num_dims)[:, columns]
+    directions = input_frequencies(term, frequencies, num_dims)[:, columns]
     # At ω = 0, which periodic kernels have, B = 0 hides b. Their factors do not depend on ω: use another frequency.
     at = torch.where((directions == 0).all(-1, keepdim=True), frequencies + 1, frequencies)
-    directions = _input_frequencies(term, at, num_dims)[:, columns]
+    directions = input_frequencies(term, at, num_dims)[:, columns]
     directions = rotate_quarter(directions) if rotated else directions
     products = (term.factor(at).squeeze(-1) * directions).sum(-1, keepdim=True)
     return products / directions.square().sum(-1, keepdim=True) / math.sqrt(len(frequencies))
-
-
-def _input_frequencies(term: SpectralPair, frequencies: Tensor, num_dims: int) -> Tensor:
-    """Compute the frequencies (D, d) of x itself: warps of field kernels select and repeat columns, and are linear."""
-    eye = torch.eye(num_dims, dtype=frequencies.dtype, device=frequencies.device)
-    return frequencies if term.warp is None else frequencies @ term.warp(eye).mT
 
 
 def _feature_blocks(feature_map: FeatureMap, X: Tensor) -> list[LinearOperator]:
@@ -121,10 +112,9 @@ class FieldPart(KernelProcess):
 
 
 class ScalarOfField(Process):
-    """Scalar function whose derivatives are the observed field, or its part `index`.
+    """Scalar function whose derivatives, (∂₂ψ, −∂₁ψ) if `rotated`, else ∇g, are the observed field or its part `index`.
 
-    The field is (∂₂ψ, −∂₁ψ) if `rotated` and ∇g otherwise. The scalar is zero at `reference` (1, d); if None, it has
-    its prior variance k(0).
+    It is zero at `reference` (1, d); if None, it has its prior variance k(0).
     """
 
     num_outputs = 1

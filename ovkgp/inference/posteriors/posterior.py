@@ -233,14 +233,10 @@ class Posterior(ABC):
 
         Parameters
         ----------
-        X : array-like of shape (m, d)
-            Test inputs.
-        k : int, default=1
-            Number of samples.
-        noise : bool, default=False
-            Whether to sample new observations instead of the latent function.
-        random_state : int, numpy.random.Generator or None, default=None
-            Seed.
+        X, noise
+            As for `predict`.
+        k, random_state
+            As for `sample_functions`.
 
         Returns
         -------

@@ -31,11 +31,7 @@ MAX_LANDMARK_ENTRIES = 3000
 
 
 class VarianceFloor:
-    """Conditional covariance of the exact kernel given the function at landmarks Z (k, d) with observed outputs (k, p).
-
-    Complexity: O(k³) once, at the first variance, and O(m k²) for m points, for a separable kernel with complete
-    outputs. Otherwise k is the number of observed entries, of which at most 3000 are used.
-    """
+    """Covariance of the exact kernel given the function at landmarks Z (k, d) with observed outputs (k, p)."""
 
     def __init__(self, kernel: Kernel, landmarks: Tensor, observed: Tensor):
         self.kernel, self.num_outputs = kernel, observed.shape[1]
@@ -70,13 +66,11 @@ class VarianceFloor:
         return kronecker_in_form(residual, self.output_matrix, form)
 
     def lift(self, X: Tensor, covariance: Tensor, form: str) -> Tensor:
-        """Raise the diagonal of `covariance` to the floor.
-
-        The floor's own covariance, scaled to the missing variances, is added: positive semi-definite and smooth.
-        """
+        """Raise the diagonal of `covariance` to the floor."""
         floor = self.covariance(X, form)
         if form == "diag":
             return torch.maximum(covariance, floor)
+        # add the floor's own covariance, scaled to the missing variances: positive semi-definite and smooth
         variance, minimum = (c.diagonal(dim1=-2, dim2=-1) for c in (covariance, floor))
         missing = (minimum - variance).clamp_min(0) / minimum.clamp_min(torch.finfo(minimum.dtype).tiny)
         weight = torch.where(missing > 0, torch.where(missing > 0, missing, 1.0).sqrt(), 0.0)  # no slope of √ at zero
@@ -92,8 +86,7 @@ def make_variance_floor(kernel: Kernel, data: Observations, num_landmarks: int =
 class WeightPosterior(ProcessPosterior):
     """Posterior of a process with finitely many features, from the posterior `system` of the weights of `feature_map`.
 
-    `variance_floor`, if not None, bounds the variance from below. Function draws are draws of the weights, without the
-    floor. `statistics`, if not None, are those from which it was computed.
+    `variance_floor`, if not None, bounds the variance from below, except that of function draws.
     """
 
     def __init__(

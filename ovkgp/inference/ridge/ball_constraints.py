@@ -22,8 +22,7 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor
 from tqdm import tqdm
 
-from ovkgp.checks import check_integer
-from ovkgp.exceptions import InputError, OptionError
+from ovkgp.exceptions import InputError
 from ovkgp.inference.model.fit_report import FitReport
 
 CURVATURE_MARGIN = 1.01  # factor by which the largest eigenvalue is raised, as Lanczos finds a lower bound
@@ -32,6 +31,8 @@ RELAXATION, CHECK_INTERVAL_STEPS, MAX_STEPS, MAX_ADAPTIVE_STEPS = 1.6, 10, 3000,
 """ADMM: over-relaxation, steps between convergence tests, step limit, and the number of steps in which ρ may change."""
 
 ROUNDING = 1e-15  # growth of F below this fraction of 2 F(0) is treated as rounding
+
+Point = tuple[Tensor, Tensor]  # θ and Aθ
 
 
 def minimize_in_balls(
@@ -45,83 +46,65 @@ def minimize_in_balls(
 ) -> tuple[Tensor, FitReport]:
     """Return the weights (r,) in the balls that minimize F, and a report.
 
-    `init` must lie in the balls; if None, it is zero. The iterations stop if the gap is at most tolerance · F(0) or the
-    projected gradient at most tolerance · ‖v‖. In the report, `objective` is F, `history` is F after each step and
-    `gradient_norm` the norm of the projected gradient over ‖v‖. Ctrl-C keeps the current weights and sets
-    `interrupted`. Complexity: one product with A per step, and one or (without a spectrum) about 20 before the first.
-    The error falls at least as 1 / steps².
+    The iterations stop if the gap is at most tolerance · F(0) or the projected gradient at most tolerance · ‖v‖. In the
+    report, `gradient_norm` is that of the projected gradient over ‖v‖. Complexity: one product with A per step, and one or
+    (without a spectrum) about 20 before the first. The error falls at least as 1 / steps².
     """
-    if not (math.isfinite(tolerance) and tolerance > 0):
-        raise OptionError(f"tolerance must be a positive number, got {tolerance}.")
     init = torch.zeros_like(quadratic.moment) if init is None else init
     if bool((balls.norms(init) > balls.radius * (1 + 1e-9)).any()):
         raise InputError("init must lie in the balls. Project it first.")
-    descent = _Descent(quadratic, balls, init, tolerance, check_integer("max_iter", max_iter))
+    began, interrupted, converged, history, failures = time.monotonic(), False, False, [], 0
     with torch.no_grad(), tqdm(total=max_iter, disable=not verbose, unit="step", desc="descending") as bar:
-        return descent.run(bar)
-
-
-class _Descent:
-    """FISTA with restarts. Products with A are linear, so the extrapolated point needs no product."""
-
-    def __init__(self, quadratic: BallQuadratic, balls: Balls, init: Tensor, tolerance: float, max_iter: int):
-        self.quadratic, self.balls, self.tolerance, self.max_iter = quadratic, balls, tolerance, max_iter
-        self.weights, self.product = init, quadratic.apply(init)
-        self.before, self.momentum = (self.weights, self.product), 1.0
-        self.value, self.history = quadratic.value(self.weights, self.product), []
-        self.failures, self.gradient_norm, self.rounding = 0, math.nan, ROUNDING * quadratic.square
-
-    def run(self, bar: tqdm) -> tuple[Tensor, FitReport]:
-        began, converged, interrupted = time.monotonic(), False, False
+        here = before = init, quadratic.apply(init)
+        value, momentum, gradient_norm = quadratic.value(*here), 1.0, math.nan
         try:
-            self.curvature = self.quadratic.curvature()
-            while not (converged := self.is_converged()) and len(self.history) < self.max_iter:
-                self.step()
+            curvature = quadratic.curvature()
+            while True:
+                gradient_norm = _projected_gradient_norm(quadratic, balls, *here, curvature)
+                gap = duality_gap(quadratic, balls, *here)
+                converged = gap <= tolerance * quadratic.square / 2 or gradient_norm <= tolerance
+                if converged or len(history) == max_iter:
+                    break
+                following, has_grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2, False
+                step = _try_step(quadratic, balls, here, before, curvature, (momentum - 1) / following)
+                while step[1] > ROUNDING * quadratic.square:  # without momentum, with twice the curvature while F grows
+                    failures, curvature = failures + 1, (1 + has_grown) * curvature
+                    step, has_grown = _try_step(quadratic, balls, here, before, curvature, 0.0), True
+                there, change, restart = step
+                before, here, value, momentum = here, there, value + change, 1.0 if restart or has_grown else following
+                history.append(value)
                 bar.update()
         except KeyboardInterrupt:
             interrupted = True
-        message = f"stopped after {self.max_iter} steps: raise max_iter, or the tolerance"
-        message = "was interrupted: the weights are the best so far" if interrupted else message
-        steps, seconds = len(self.history), time.monotonic() - began
-        counts = {"iterations": steps, "evaluations": steps + self.failures, "failures": self.failures}
-        counts |= {"gradient_norm": self.gradient_norm, "interrupted": interrupted, "seconds": seconds}
-        message = "converged" if converged else message
-        report = FitReport(self.value, converged, message, history=tuple(self.history), **counts)
-        return self.weights, report
+    message = f"stopped after {max_iter} steps: raise max_iter, or the tolerance"
+    message = "was interrupted: the weights are the best so far" if interrupted else message
+    counts = {"iterations": len(history), "evaluations": len(history) + failures, "failures": failures}
+    counts |= {"gradient_norm": gradient_norm, "interrupted": interrupted, "seconds": time.monotonic() - began}
+    message = "converged" if converged else message
+    return here[0], FitReport(value, converged, message, history=tuple(history), **counts)
 
-    def is_converged(self) -> bool:
-        """Return whether the gap or the projected gradient is small."""
-        self.gradient_norm = self.projected_gradient_norm() if self.curvature > 0 else 0.0
-        gap = duality_gap(self.quadratic, self.balls, self.weights, self.product)
-        return gap <= self.tolerance * self.quadratic.square / 2 or self.gradient_norm <= self.tolerance
 
-    def projected_gradient_norm(self) -> float:
-        """Return the norm of the projected gradient over that of v."""
-        gradient, scale = self.product - self.quadratic.moment, float(self.quadratic.moment.norm())
-        moved = self.weights - self.balls.project(self.weights - gradient / self.curvature)
-        return self.curvature * float(moved.norm()) / scale if scale > 0 else 0.0
+def _projected_gradient_norm(
+    quadratic: BallQuadratic, balls: Balls, weights: Tensor, product: Tensor, curvature: float
+) -> float:
+    """Return the norm of the projected gradient over that of v."""
+    scale = float(quadratic.moment.norm())
+    if not (curvature > 0 and scale > 0):
+        return 0.0
+    moved = weights - balls.project(weights - (product - quadratic.moment) / curvature)
+    return curvature * float(moved.norm()) / scale
 
-    def step(self) -> None:
-        """Take an accelerated step; if F would grow, one without momentum, with twice the curvature while it grows."""
-        momentum, has_grown = (1 + math.sqrt(1 + 4 * self.momentum**2)) / 2, False
-        found = self.try_step((self.momentum - 1) / momentum)
-        while found[2] > self.rounding:
-            self.failures, self.curvature = self.failures + 1, (1 + has_grown) * self.curvature
-            found, has_grown = self.try_step(0.0), True
-        weights, product, change, restart = found
-        self.before, self.momentum = (self.weights, self.product), 1.0 if restart or has_grown else momentum
-        self.weights, self.product, self.value = weights, product, self.value + change
-        self.history.append(self.value)
 
-    def try_step(self, pace: float) -> tuple[Tensor, Tensor, float, bool]:
-        """Return the end of a step extrapolated by `pace`, its product, the change of F, and whether to restart."""
-        at = self.weights + pace * (self.weights - self.before[0])
-        product = self.product + pace * (self.product - self.before[1])
-        weights = self.balls.project(at - (product - self.quadratic.moment) / self.curvature)
-        product, moved = self.quadratic.apply(weights), weights - self.weights
-        # The difference of two values of F would lose small changes near the end to rounding.
-        change = moved @ ((product + self.product) / 2 - self.quadratic.moment)
-        return weights, product, float(change), bool((at - weights) @ moved > 0)
+def _try_step(
+    quadratic: BallQuadratic, balls: Balls, here: Point, before: Point, curvature: float, pace: float
+) -> tuple[Point, float, bool]:
+    """Return the end of a step extrapolated by `pace`, the change of F, and whether to restart."""
+    at, product = (new + pace * (new - old) for new, old in zip(here, before, strict=True))  # A is linear: no product
+    weights = balls.project(at - (product - quadratic.moment) / curvature)
+    product, moved = quadratic.apply(weights), weights - here[0]
+    # The difference of two values of F would lose small changes near the end to rounding.
+    change = moved @ ((product + here[1]) / 2 - quadratic.moment)
+    return (weights, product), float(change), bool((at - weights) @ moved > 0)
 
 
 def admm_initial_point(

@@ -25,12 +25,12 @@ from tqdm import tqdm
 
 from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FitWarning, OptionError
-from ovkgp.features import BlockedORFF, FeatureMap
+from ovkgp.features import BlockedORFF
 from ovkgp.inference.algebra.dense import safe_cholesky
 from ovkgp.inference.algebra.krylov import RefinedSolution, warn_solver_residual
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.ridge.weight_products import WeightProducts
+from ovkgp.inference.ridge.products import WeightProducts
 
 MAX_SWEEPS, MAX_PASSES = 2000, 20
 """Without `max_iter`: number of sweeps over the blocks with all rows, and of passes over the rows with batches."""
@@ -44,7 +44,7 @@ MAX_FACTOR_ENTRIES = 4_000_000
 """Maximum number of entries (32 MB) of the block factors that are stored between sweeps over all rows."""
 
 MAX_STORED_SWEEPS = 8  # number of sweeps that are combined with the next
-MIN_NEW_FRACTION = 1e-8  # a sweep of which a smaller fraction is new is dominated by rounding: e is no longer −Ψd
+MIN_NEW_FRACTION = 1e-8  # a sweep of which a smaller fraction is new is dominated by rounding
 
 
 def doubly_stochastic_weights(
@@ -61,32 +61,31 @@ def doubly_stochastic_weights(
 ) -> RefinedSolution:
     """Compute the posterior mean of the weights (r,) by steps on blocks of features and batches of rows.
 
-    A `BlockedORFF` has several blocks, any other feature map is one block. `learning_rate` is a number, constant with
-    all rows and falling like s^-3/4 after a few sweeps s with batches, or a function t ↦ γ_t of the iteration t = 1, 2,
-    …. Without preconditioning the gradient is that of (1/n) Σ ½‖y − f‖² + (λ/2)‖θ‖² with λ the mean noise over n, and γ
-    is at most about 1/E tr K(x, x). With all rows the descent stops if the gradient over a sweep is at most `tolerance`
-    times the gradient at θ = 0 and the norm of N^{-½} (y − m); a number for γ combines the last few sweeps (`Sweeps`).
-    With batches and γ_t < 1 the Hessian is γ_t times that of the batch plus 1 − γ_t times that of other rows. Ctrl-C
-    keeps the current weights and warns. A `FitWarning` reports a gradient above the tolerance, or with batches one
-    above the gradient at θ = 0.
+    Any map but a `BlockedORFF` is one block. A number γ is constant with all rows; with batches it falls like s^-3/4 after
+    a few sweeps s. Without preconditioning the gradient is that of (1/n) Σ ½‖y − f‖² + (λ/2)‖θ‖² with λ the mean noise
+    over n, and γ is at most about 1/E tr K(x, x). With all rows the descent stops if the gradient over a sweep is at most
+    `tolerance` times the gradient at θ = 0 and the norm of N^{-½} (y − m); a number γ combines the last sweeps (`Sweeps`).
+    With batches and γ_t < 1 the Hessian is γ_t times that of the batch plus 1 − γ_t times that of other rows.
 
     Complexity of an iteration: O(n b (p + d)) with all rows, or O(|S| D (p + d)) with batches, and O(|S| p r_b² + r_b³)
     for the Hessian of the r_b weights of a block. Frequencies are in memory for one block at a time.
     """
     size = data.num_rows if batch_size is None else min(check_integer("batch_size", batch_size), data.num_rows)
     is_full = size == data.num_rows
-    blocks = FeatureBlocks(model.features)
-    rate = _make_rate(learning_rate, blocks.num_blocks, is_full)
+    num_blocks = getattr(model.features, "num_blocks", 1)
+    rate = _make_rate(learning_rate, num_blocks, is_full)
     if max_iter is None:
-        max_iter = blocks.num_blocks * (MAX_SWEEPS if is_full else MAX_PASSES * math.ceil(data.num_rows / size))
-    if is_full:
-        descent = AllRows(model, data, blocks, preconditioned, combined=not callable(learning_rate))
-    else:
-        descent = Batches(model, data, blocks, preconditioned, size, as_seed(random_state))
+        max_iter = num_blocks * (MAX_SWEEPS if is_full else MAX_PASSES * math.ceil(data.num_rows / size))
     with torch.no_grad():
-        interrupted = _run(descent, rate, max_iter, tolerance if is_full else 0.0, verbose)
-        if not interrupted:
-            _warn_if_not_converged(descent, tolerance if is_full else 1.0)
+        if is_full:
+            descent = AllRows(model, data, preconditioned, combined=not callable(learning_rate))
+        else:
+            descent = Batches(model, data, preconditioned, size, as_seed(random_state))
+        if not _run(descent, rate, max_iter, tolerance if is_full else 0.0, verbose):
+            relative = descent.gradient_norm() / descent.initial_norm if descent.initial_norm else 0.0
+            goal = tolerance if is_full else 1.0
+            if not relative <= 2 * goal:  # the descent stopped by the gradient over a sweep, not by that at its end
+                warn_solver_residual("doubly_sgd", relative, goal)
     return RefinedSolution(descent.weights, descent.num_steps)
 
 
@@ -94,11 +93,9 @@ def _make_rate(learning_rate: float | Callable[[int], float], num_blocks: int, i
     """Return t ↦ γ_t, which checks its values."""
 
     def rate(t: int) -> float:
-        if callable(learning_rate):
-            value = learning_rate(t)
-        else:
-            late = max((t - 1) // num_blocks - BURN_IN_SWEEPS, 0)
-            value = learning_rate if is_full else learning_rate * (1 + late) ** -DECAY_POWER
+        value = learning_rate(t) if callable(learning_rate) else learning_rate
+        if not (callable(learning_rate) or is_full):
+            value *= (1 + max((t - 1) // num_blocks - BURN_IN_SWEEPS, 0)) ** -DECAY_POWER
         if isinstance(value, bool) or not (isinstance(value, Real) and math.isfinite(value) and value > 0):
             raise OptionError(
                 f"learning_rate must be a positive number or a function of the iteration with positive values, got {value!r} at iteration {t}."
@@ -111,7 +108,7 @@ def _make_rate(learning_rate: float | Callable[[int], float], num_blocks: int, i
 
 def _run(descent: BlockDescent, rate: Callable[[int], float], max_iter: int, tolerance: float, verbose: int) -> bool:
     """Iterate until the gradient over a sweep is small, and return whether Ctrl-C interrupted the iterations."""
-    initial, num_blocks, sweep, last = descent.initial_norm, descent.blocks.num_blocks, 0.0, math.inf
+    initial, num_blocks, sweep, last = descent.initial_norm, descent.num_blocks, 0.0, math.inf
     with tqdm(total=max_iter, disable=not verbose, unit="iteration") as bar:
         try:
             for t in range(1, max_iter + 1):
@@ -140,12 +137,6 @@ def _run(descent: BlockDescent, rate: Callable[[int], float], max_iter: int, tol
     return False
 
 
-def _warn_if_not_converged(descent: BlockDescent, tolerance: float) -> None:
-    relative = descent.gradient_norm() / descent.initial_norm if descent.initial_norm else 0.0
-    if not relative <= 2 * tolerance:  # the descent stopped by the gradient over a sweep, not by that at its end
-        warn_solver_residual("doubly_sgd", relative, tolerance)
-
-
 class BlockDescent(ABC):
     """Weights θ (r,) and the steps on their blocks. `initial_norm` is ‖∇‖ at θ = 0.
 
@@ -154,32 +145,37 @@ class BlockDescent(ABC):
 
     num_steps = 0
 
-    def __init__(self, model: Model, data: Observations, blocks: FeatureBlocks, preconditioned: bool):
-        self.model, self.data, self.blocks, self.preconditioned = model, data, blocks, preconditioned
-        self.weights = data.X.new_zeros(blocks.whole.num_features)
-        self.chunk_rows = WeightProducts(blocks.map(0), model.mean, model.noise, data).chunk_rows
+    def __init__(self, model: Model, data: Observations, preconditioned: bool):
+        self.model, self.data, self.preconditioned = model, data, preconditioned
+        self.weights, whole = data.X.new_zeros(model.features.num_features), model.features
+        self.is_blocked = isinstance(whole, BlockedORFF)  # any other map is one block
+        self.num_blocks = whole.num_blocks if self.is_blocked else 1
+        self.columns = list(map(whole.columns, range(self.num_blocks))) if self.is_blocked else [slice(None)]
+        self.chunk_rows = None  # that of one block
+        self.chunk_rows = self.products(0).chunk_rows
         self.initial_norm = self.gradient_norm()
         self.gradient_scale = model.predictive_noise(data).diagonal().mean().item() / data.num_rows
 
     def products(self, index: int, rows: Tensor | None = None) -> WeightProducts:
+        """Return the products with Φ_i at some rows; Φ_i is scaled as a part of the whole map."""
+        features = self.model.features.block(index) if self.is_blocked else self.model.features
         data = self.data if rows is None else self.data.rows(rows)
-        return WeightProducts(self.blocks.map(index), self.model.mean, self.model.noise, data, self.chunk_rows)
+        return WeightProducts(features, self.model.mean, self.model.noise, data, self.chunk_rows)
 
     def residuals(self, rows: Tensor | None = None) -> Tensor:
         """Return z − Ψθ at some rows, computed block by block."""
         residual = None
-        for i in range(self.blocks.num_blocks):
+        for i, columns in enumerate(self.columns):
             products = self.products(i, rows)
             residual = products.targets() if residual is None else residual
-            residual = residual - products.forward(self.weights[self.blocks.columns(i)])
+            residual = residual - products.forward(self.weights[columns])
         return residual
 
     def gradient_norm(self) -> float:
         """Return ‖∇‖ of the whole problem at the current weights. O(n D)."""
         residual = self.residuals()
-        parts = (self.products(i).adjoint(residual) for i in range(self.blocks.num_blocks))
-        squares = (self.weights[self.blocks.columns(i)].sub(part).square().sum().item() for i, part in enumerate(parts))
-        return math.sqrt(sum(squares))
+        parts = (self.weights[columns] - self.products(i).adjoint(residual) for i, columns in enumerate(self.columns))
+        return math.sqrt(sum(part.square().sum().item() for part in parts))
 
     @abstractmethod
     def step(self, index: int, rate: float) -> float:
@@ -192,8 +188,8 @@ class AllRows(BlockDescent):
     Complexity of a step: O(n b (p + d)), and O(n p r_b² + r_b³) for its Hessian, which is stored if it fits.
     """
 
-    def __init__(self, model: Model, data: Observations, blocks: FeatureBlocks, preconditioned: bool, combined: bool):
-        super().__init__(model, data, blocks, preconditioned)
+    def __init__(self, model: Model, data: Observations, preconditioned: bool, combined: bool):
+        super().__init__(model, data, preconditioned)
         self.residual = self.residuals()
         size = torch.linalg.vector_norm(self.residual).item()
         self.initial_norm = min(self.initial_norm, size)  # as in `MatrixFreeSystem`
@@ -201,7 +197,7 @@ class AllRows(BlockDescent):
         self.sweeps = Sweeps(self.weights, self.residual) if combined else None
 
     def step(self, index: int, rate: float) -> float:
-        products, columns = self.products(index), self.blocks.columns(index)
+        products, columns = self.products(index), self.columns[index]
         gradient = self.weights[columns] - products.adjoint(self.residual)
         step = self._solve(products, index, gradient) if self.preconditioned else self.gradient_scale * gradient
         change = -rate * step
@@ -210,7 +206,7 @@ class AllRows(BlockDescent):
         self.residual -= moved
         if self.sweeps is not None:
             self.sweeps.add(columns, change, moved)
-            if index == self.blocks.num_blocks - 1:
+            if index == self.num_blocks - 1:
                 self.weights, self.residual = self.sweeps.combine()
         return gradient.square().sum().item()
 
@@ -218,7 +214,7 @@ class AllRows(BlockDescent):
         chol = self.factors.get(index)
         if chol is None:
             chol = safe_cholesky(_add_identity(products.matrix()))
-            if chol.numel() * self.blocks.num_blocks <= MAX_FACTOR_ENTRIES:
+            if chol.numel() * self.num_blocks <= MAX_FACTOR_ENTRIES:
                 self.factors[index] = chol
         return torch.cholesky_solve(gradient.unsqueeze(-1), chol).squeeze(-1)
 
@@ -229,14 +225,12 @@ class Batches(BlockDescent):
     Complexity of a step: O(|S| D (p + d)), and O(|S| p r_b² + r_b³) for its Hessian.
     """
 
-    def __init__(
-        self, model: Model, data: Observations, blocks: FeatureBlocks, preconditioned: bool, size: int, seed: int
-    ):
-        super().__init__(model, data, blocks, preconditioned)
+    def __init__(self, model: Model, data: Observations, preconditioned: bool, size: int, seed: int):
+        super().__init__(model, data, preconditioned)
         self.size, self.rng = size, np.random.default_rng(seed)
 
     def step(self, index: int, rate: float) -> float:
-        rows, columns = self._rows(self.size), self.blocks.columns(index)
+        rows, columns = self._rows(self.size), self.columns[index]
         products, ratio = self.products(index, rows), self.data.num_rows / self.size
         gradient = self.weights[columns] - ratio * products.adjoint(self.residuals(rows))
         solve = partial(self._solve, products, index, fraction=min(rate, 1.0))
@@ -255,67 +249,40 @@ class Batches(BlockDescent):
         return torch.cholesky_solve(gradient.unsqueeze(-1), safe_cholesky(_add_identity(hessian))).squeeze(-1)
 
 
-class FeatureBlocks:
-    """A feature map as blocks of columns; a map without blocks is a single block."""
-
-    def __init__(self, feature_map: FeatureMap):
-        self.whole = feature_map
-        self.is_blocked = isinstance(feature_map, BlockedORFF)
-        self.num_blocks = feature_map.num_blocks if self.is_blocked else 1
-        self._columns: dict[int, Tensor] = {}  # at most r integers
-
-    def map(self, index: int) -> FeatureMap:
-        """Return Φ_i, scaled as a part of the whole map."""
-        return self.whole.block(index) if self.is_blocked else self.whole
-
-    def columns(self, index: int) -> Tensor | slice:
-        """Return the indices of the weights of a block."""
-        if not self.is_blocked:
-            return slice(None)
-        if index not in self._columns:
-            self._columns[index] = self.whole.columns(index)
-        return self._columns[index]
-
-
 class Sweeps:
-    """Weights (r,) and residual z − Ψθ (n, p) after each sweep, made conjugate to the stored sweeps.
+    """Weights (r,) and residual z − Ψθ (n, p) after each sweep, in one vector, made conjugate to the stored sweeps.
 
     Complexity per sweep: O((r + n p) `MAX_STORED_SWEEPS`) time and memory.
     """
 
     def __init__(self, weights: Tensor, residual: Tensor):
-        self.weights, self.residual = weights.clone(), residual.clone()
-        self.directions: deque[tuple[Tensor, Tensor]] = deque(maxlen=MAX_STORED_SWEEPS)
-        self.moves = torch.zeros_like(weights), torch.zeros_like(residual)
+        self.num_weights, self.shape = len(weights), residual.shape
+        self.state = torch.cat([weights, residual.flatten()])
+        self.directions: deque[Tensor] = deque(maxlen=MAX_STORED_SWEEPS)
+        self.move = torch.zeros_like(self.state)
 
     def add(self, columns: Tensor | slice, change: Tensor, moved: Tensor) -> None:
         """Record a step on one block: its change of θ and of Ψθ."""
-        self.moves[0][columns] += change
-        self.moves[1].sub_(moved)
+        self.move[: self.num_weights][columns] += change
+        self.move[self.num_weights :] -= moved.flatten()
 
     def combine(self) -> tuple[Tensor, Tensor]:
         """Return the improved weights and residual after a sweep."""
-        d, e = self.moves
-        total = math.sqrt(_dot(d, e, d, e))
+        direction = self.move
         for _ in range(2):  # twice, against rounding
-            for old_d, old_e in self.directions:
-                overlap = _dot(d, e, old_d, old_e)
-                d, e = d - overlap * old_d, e - overlap * old_e
-        norm = math.sqrt(_dot(d, e, d, e))
-        if norm > MIN_NEW_FRACTION * total:
-            d, e = d / norm, e / norm
-            self.directions.append((d, e))
-            length = -_dot(d, e, self.weights, self.residual)  # minus the slope, dᵀθ − (Ψd)ᵀ(z − Ψθ)
-            self.weights, self.residual = self.weights + length * d, self.residual + length * e
+            for old in self.directions:
+                direction = direction - (direction @ old) * old
+        norm = torch.linalg.vector_norm(direction)
+        if norm > MIN_NEW_FRACTION * torch.linalg.vector_norm(self.move):
+            direction = direction / norm
+            self.directions.append(direction)
+            self.state = self.state - (direction @ self.state) * direction  # the slope is dᵀθ − (Ψd)ᵀ(z − Ψθ)
         else:
             self.directions.clear()
-            self.weights, self.residual = self.weights + self.moves[0], self.residual + self.moves[1]
-        self.moves = torch.zeros_like(d), torch.zeros_like(e)
-        return self.weights.clone(), self.residual.clone()
-
-
-def _dot(d: Tensor, e: Tensor, other_d: Tensor, other_e: Tensor) -> float:
-    return (d @ other_d + (e * other_e).sum()).item()
+            self.state = self.state + self.move
+        self.move = torch.zeros_like(self.move)
+        state = self.state.clone()
+        return state[: self.num_weights], state[self.num_weights :].view(self.shape)
 
 
 def _add_identity(matrix: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.leave_one_out import LeaveRowOut
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES
-from ovkgp.inference.statistics.factors import KroneckerFactor
 from ovkgp.inference.statistics.weight_space import WeightSystem
 from ovkgp.inference.strategies.exact import (
     KroneckerStrategy,
@@ -77,7 +76,10 @@ class NoisePath:
         Tensor of shape (k, m, p)
             Posterior means.
         """
-        return self.spectrum.means(validate_inputs(X, self.spectrum.num_dims).double(), self.multipliers)
+        spectrum = self.spectrum
+        X = validate_inputs(X, spectrum.data.X.shape[1]).double()
+        prior = spectrum.model.mean(X)
+        return torch.stack([prior + spectrum.mean(X, float(c)).view_as(prior) for c in self.multipliers])
 
 
 @torch.no_grad()
@@ -136,9 +138,7 @@ def noise_path(gp: OperatorValuedGP, X, Y, multipliers, noise=None, *, rescale: 
     multipliers = torch.as_tensor(multipliers, dtype=torch.float64).reshape(-1)
     if not len(multipliers) or not bool((torch.isfinite(multipliers) & (multipliers > 0)).all()):
         raise InputError(f"multipliers must be positive numbers, got {multipliers.tolist()}.")
-    data = gp.observe(X, Y, noise).double()
-    model = gp.frozen().model
-    spectrum = _decompose(model, data)
+    spectrum = _decompose(gp.frozen().model, gp.observe(X, Y, noise).double())
     columns = (torch.stack(column) for column in zip(*spectrum.levels(multipliers, rescale), strict=True))
     return NoisePath(multipliers, *columns, spectrum)
 
@@ -149,14 +149,8 @@ def rows_left_out(gp: OperatorValuedGP, X, Y, noise=None) -> LeaveRowOut:
 
     Parameters
     ----------
-    gp : OperatorValuedGP
-        Model at its current hyperparameters.
-    X : array-like of shape (n, d)
-        Inputs.
-    Y : array-like of shape (n, p)
-        Outputs. NaN marks a missing output.
-    noise : array-like of shape (n, p) or None, default=None
-        Known noise variances. If None, the model's noise is used.
+    gp, X, Y, noise
+        As for `noise_path`.
 
     Returns
     -------
@@ -198,7 +192,6 @@ class _Spectrum(ABC):
     def __init__(self, model: Model, data: Observations):
         self.model, self.data = model, data
         self.residuals = data.Y - model.mean(data.X)
-        self.num_dims = data.X.shape[1]
         variances = data.noise if data.noise is not None else model.noise.matrix().diagonal()
         self.weights = torch.where(data.observed, 1 / variances, 0.0)
 
@@ -222,10 +215,6 @@ class _Spectrum(ABC):
             densities = held_out.log_density.sum() + shift + (1 - 1 / scale) * held_out.quadratic.sum() / 2
             levels.append((log_evidence + shift + (1 - 1 / scale) * quadratic / 2, error, densities, scale))
         return levels
-
-    def means(self, X: Tensor, multipliers: Tensor) -> Tensor:
-        prior = self.model.mean(X)
-        return torch.stack([prior + self.mean(X, float(c)).view_as(prior) for c in multipliers])
 
 
 class _KroneckerSpectrum(_Spectrum):
@@ -263,11 +252,9 @@ class _DenseSpectrum(_Spectrum):
         self.rotated = self.vectors.mT @ self.residuals[data.observed]
         self.noise_logdet = 2 * chol.diagonal().log().sum()
 
-    def _scatter(self, entries: Tensor) -> Tensor:
-        return torch.zeros_like(self.residuals).masked_scatter_(self.data.observed, entries)
-
     def _alpha(self, c: float) -> Tensor:
-        return self._scatter(self.vectors @ (self.rotated / (self.values + c)))
+        entries = self.vectors @ (self.rotated / (self.values + c))
+        return torch.zeros_like(self.residuals).masked_scatter_(self.data.observed, entries)
 
     def leave_one_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveRowOut]]:
         rows = self.residuals.new_zeros(*self.residuals.shape, len(self.values))  # the rows of the vectors, (n, p, N)
@@ -289,12 +276,18 @@ class _WeightSpectrum(_Spectrum):
         super().__init__(model, data)
         strategy = FeatureStrategy()
         self.system: WeightSystem = strategy.weight_system_from_statistics(model, strategy.statistics(model, data))
-        self.noise = model.noise.matrix()
 
     def leave_one_out(self, multipliers: Tensor) -> Iterator[tuple[Tensor, Tensor, LeaveRowOut]]:
         factor, systems = self.system.to_eigenbasis(multipliers)
-        chunks = self.data.chunks(self._chunk_rows())
-        parts = [self._leave_one_out_chunk(chunk, factor, systems, multipliers) for chunk in chunks]
+        parts = []
+        for chunk in self.data.chunks(self._chunk_rows()):
+            Phi = factor.rotate(self.model.features(chunk.X), chunk.num_outputs)
+            precision = row_precision(chunk, self.model.noise.matrix(), self.model.noise.is_diagonal)
+            residuals, found = chunk.Y - self.model.mean(chunk.X), []
+            for system, c in zip(systems, map(float, multipliers), strict=True):
+                alpha = system.alpha(Phi, precision / c, residuals)
+                found.append(LeaveRowOut.from_blocks(chunk, alpha, system.inverse_blocks(Phi, precision / c)))
+            parts.append(found)
         for system, column in zip(systems, zip(*parts, strict=True), strict=True):
             yield system.log_density, system.quadratic, LeaveRowOut.stack(list(column))
 
@@ -303,18 +296,6 @@ class _WeightSpectrum(_Spectrum):
         is_separable = isinstance(Phi, FeatureOperator) and Phi.is_separable and Phi.num_outputs == p
         width = Phi.features.shape[-1] + p * p if is_separable else self.system.num_features * p
         return max(CHUNK_ENTRIES // width, 1)
-
-    def _leave_one_out_chunk(
-        self, chunk: Observations, factor: KroneckerFactor, systems, multipliers
-    ) -> list[LeaveRowOut]:
-        Phi = factor.rotate(self.model.features(chunk.X), chunk.num_outputs)
-        precision = row_precision(chunk, self.noise, self.model.noise.is_diagonal)
-        residuals = chunk.Y - self.model.mean(chunk.X)
-        found = []
-        for system, c in zip(systems, map(float, multipliers), strict=True):
-            alpha = system.alpha(Phi, precision / c, residuals)
-            found.append(LeaveRowOut.from_blocks(chunk, alpha, system.inverse_blocks(Phi, precision / c)))
-        return found
 
     def mean(self, X: Tensor, c: float) -> Tensor:
         return self.model.features(X) @ self.system.path_weights(c)

@@ -18,8 +18,6 @@ from gpytorch.kernels import Kernel
 from linear_operator import to_dense
 from torch import Tensor
 
-from ovkgp.checks import check_integer
-from ovkgp.exceptions import OptionError
 from ovkgp.inference.algebra.dense import check_finite
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.observations import validate_observations
@@ -41,8 +39,8 @@ CHUNK_ROWS, KERNEL_CHUNK_ENTRIES = 256, 2_000_000
 class OnlineGradient:
     """The recursion in chunks of rows: `learn` computes an `Expansion` from an earlier one and more rows.
 
-    λ is `lam`, and η_t = 2 eta0 t^−power / (λ + κ); with power = 0 steps are constant. For eta0 ≤ ½ no step overshoots,
-    and ρ = 1 − ηλ. A row whose input is a kept point adds to its coefficient. Beyond the budget, the cheaper of two
+    λ is `lam`, and η_t = 2 eta0 t^−power / (λ + κ) with 0 < eta0 ≤ 1; with power = 0 steps are constant. For eta0 ≤ ½
+    no step overshoots, and ρ = 1 − ηλ. A row whose input is a kept point adds to its coefficient. Beyond the budget, the cheaper of two
     actions is taken: the new term is projected on the kept point that covers most of it, or the smallest kept term is
     removed. A loss of norm δ_t at step t gives
 
@@ -66,17 +64,9 @@ class OnlineGradient:
         budget: int = 1000,
         average: bool = False,
     ):
-        if not 0 < eta0 <= 1:
-            raise OptionError(
-                f"eta0 must be above 0 and at most 1 (a fraction of the largest stable step, 2 / (λ + ‖K(x, x)‖)), got {eta0}."
-            )
-        if not 0 <= power <= 1:
-            raise OptionError(f"power must be between 0 (constant steps) and 1, got {power}.")
-        if not 0 < lam < np.inf:
-            raise OptionError(f"lam must be a positive number, got {lam}.")
         self.blocks, self.num_outputs = make_kernel_blocks(kernel, num_outputs), num_outputs
         self.lam, self.eta0, self.power = float(lam), float(eta0), float(power)
-        self.budget, self.average = check_integer("budget", budget), average
+        self.budget, self.average = budget, average
 
     def step_size(self, step: int, norm: float) -> float:
         """Return η at step t = 1, 2, …, for κ."""
@@ -111,10 +101,9 @@ class OnlineGradient:
 class Expansion:
     """f = Σ_j K(·, x_j) a_j after some steps of `OnlineGradient`.
 
-    X (m, d) holds the points in the order of arrival, `coefficients` (m, p) belong to the last iterate and `average`
-    (m, p) to the average of all iterates; `observed` (m, p) marks outputs that were ever observed at the points.
-    `num_steps` is t and `norm` is κ, the largest ‖K(x, x)‖ so far. `error` bounds ‖f − f'‖, where f' is the iterate
-    without a budget, and `average_error` does so for the averages.
+    X (m, d) are the points in the order of arrival, `average` (m, p) the coefficients of the average of all iterates, and
+    `observed` (m, p) the outputs that were ever observed at the points. `norm` is κ, the largest ‖K(x, x)‖ so far.
+    `error` bounds ‖f − f'‖ with f' the iterate without a budget, `average_error` that of the averages.
     """
 
     X: np.ndarray

@@ -2,12 +2,14 @@
 
     primal  (I + Φᵀ N⁻¹ Φ) θ = Φᵀ N⁻¹ (y − m),        dual  (K + N) α = y − m
 
-Products run over chunks of rows of Φ or K, so neither r × r nor (n·p) × (n·p) matrices are formed.
+Products run over chunks of rows of Φ or K, so neither r × r nor (n·p) × (n·p) matrices are formed. With the whitened features
+Ψ = N^{-½} Φ and z = N^{-½} (y − m), C = I + ΨᵀΨ, v = Ψᵀz, and ∇ = C θ − v is the gradient (6.9) of the ridge objective
+½ ‖z − Ψθ‖² + ½ ‖θ‖² (BT-70, BT-75, BT-77).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 
 import torch
@@ -16,19 +18,139 @@ from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
 from ovkgp.exceptions import OptionError
-from ovkgp.inference.algebra.dense import check_finite
+from ovkgp.features import FeatureMap
+from ovkgp.inference.algebra.dense import check_finite, gram
 from ovkgp.inference.algebra.iterative import IterativeSolver
-from ovkgp.inference.algebra.kronecker_sum import BlockNoise, DiagonalNoise, KroneckerSum
-from ovkgp.inference.algebra.krylov import Quadratic, minimize_quadratic, solve_with_refinement
-from ovkgp.inference.algebra.preconditioners import RESIDUAL_FRACTION, SketchedPreconditioner, pivoted_cholesky
+from ovkgp.inference.algebra.kronecker_sum import (
+    RESIDUAL_FRACTION,
+    BlockNoise,
+    DiagonalNoise,
+    KroneckerSum,
+    pivoted_cholesky,
+)
+from ovkgp.inference.algebra.krylov import (
+    Quadratic,
+    SketchedPreconditioner,
+    minimize_quadratic,
+    solve_with_refinement,
+)
+from ovkgp.inference.model.mean_noise import OutputMean, OutputNoise
+from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.posterior import KernelProcess, prior_covariance, select_form
-from ovkgp.inference.ridge.weight_products import WeightProducts
+from ovkgp.inference.statistics.accumulation import CHUNK_ROWS, whitening_roots
 
 CHUNK_COLUMNS = 256  # number of right-hand sides that are solved together
-CHUNK_ENTRIES = 4_000_000  # approximate number of entries of K in one chunk of rows (32 MB)
+CHUNK_ENTRIES = 4_000_000  # approximate number of entries of Φ or K in one chunk of rows (32 MB)
 
 MAX_RANK, MAX_FACTOR_ENTRIES = 300, 16_000_000
 """Maximum number of columns and of entries (128 MB) of the pivoted Cholesky factor L."""
+
+Chunk = tuple[LinearOperator, Tensor, slice]  # Φ_c, N_c^{-½} (n_c or 1, p, p), and the rows of the chunk
+
+
+class WeightProducts:
+    """Products with Ψ, Ψᵀ and C = I + ΨᵀΨ. Values at the rows are (n, p), whitened, and zero where missing.
+
+    `noise` is ignored if the data have known noise variances. If `chunk_rows` is None, a chunk has about
+    `CHUNK_ENTRIES` entries. Complexity: O(n M p k) for k columns and M scalar features, which are evaluated again in
+    each product unless one chunk holds all rows; memory for one chunk.
+    """
+
+    def __init__(
+        self,
+        feature_map: FeatureMap,
+        mean: OutputMean,
+        noise: OutputNoise,
+        data: Observations,
+        chunk_rows: int | None = None,
+    ):
+        self.feature_map, self.mean, self.noise, self.data = feature_map, mean, noise, data
+        self.chunk_rows = chunk_rows or max(CHUNK_ENTRIES // (self.num_features * data.num_outputs), 1)
+
+    @property
+    def num_features(self) -> int:
+        return self.feature_map.num_features
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Iterate over the chunks."""
+        if self.data.num_rows <= self.chunk_rows:
+            yield self._only_chunk
+        else:
+            yield from (self._chunk(start) for start in range(0, self.data.num_rows, self.chunk_rows))
+
+    @cached_property
+    def _only_chunk(self) -> Chunk:
+        return self._chunk(0)
+
+    @torch.no_grad()
+    def _chunk(self, start: int) -> Chunk:
+        rows = slice(start, min(start + self.chunk_rows, self.data.num_rows))
+        chunk = self.data.rows(rows).double()
+        return self.feature_map(chunk.X), self._root(chunk), rows
+
+    @torch.no_grad()
+    def targets(self) -> Tensor:
+        """Return z = N^{-½} (y − m), (n, p)."""
+        parts = []
+        for start in range(0, self.data.num_rows, CHUNK_ROWS):
+            chunk = self.data.rows(slice(start, start + CHUNK_ROWS)).double()
+            values = torch.where(chunk.observed, chunk.Y - self.mean(chunk.X), 0.0)
+            parts.append((self._root(chunk) @ values.unsqueeze(-1)).squeeze(-1))
+        return torch.cat(parts)
+
+    def _root(self, chunk: Observations) -> Tensor:
+        return whitening_roots(chunk, None if chunk.noise is not None else self.noise.matrix())
+
+    def forward(self, weights: Tensor) -> Tensor:
+        """Return Ψ θ as (n, p) for θ (r,); columns (r, k) give (n·p, k)."""
+        columns = weights if weights.dim() == 2 else weights.unsqueeze(-1)
+        values = torch.cat([_by_row(root, Phi @ columns) for Phi, root, _ in self.chunks()])
+        return values if weights.dim() == 2 else values.view(-1, self.data.num_outputs)
+
+    def adjoint(self, values: Tensor) -> Tensor:
+        """Return Ψᵀ values (r,), for values (n, p)."""
+        return self.adjoint_columns(values.reshape(-1, 1)).squeeze(-1)
+
+    def adjoint_columns(self, values: Tensor) -> Tensor:
+        """Return Ψᵀ values (r, k), for values (n·p, k)."""
+        p = self.data.num_outputs
+        parts = ((Phi, root, values[rows.start * p : rows.stop * p]) for Phi, root, rows in self.chunks())
+        return sum(Phi.mT @ _by_row(root.mT, part) for Phi, root, part in parts)
+
+    def moment(self) -> Tensor:
+        """Return v = Ψᵀ z, (r, 1)."""
+        return self.adjoint_columns(self.targets().reshape(-1, 1))
+
+    def apply(self, weights: Tensor) -> Tensor:
+        """Return C θ (r, k), for θ (r, k)."""
+        return weights + sum(Phi.mT @ _by_row(root.mT @ root, Phi @ weights) for Phi, root, _ in self.chunks())
+
+    def matrix(self) -> Tensor:
+        """Return A = ΨᵀΨ (r, r), accumulated over chunks of Φ (Algorithm 3). O(n p r²)."""
+        return sum(gram(rows) for rows in self.whitened_rows())
+
+    @cached_property
+    def trace(self) -> float:
+        """Return the trace of A, an upper bound of its largest eigenvalue. O(n p r)."""
+        return sum(rows.square().sum().item() for rows in self.whitened_rows())
+
+    def whitened_rows(self) -> Iterator[Tensor]:
+        """Iterate over the dense rows of Ψ, one chunk at a time."""
+        for Phi, root, _ in self.chunks():
+            yield (root @ to_dense(Phi).unflatten(0, (-1, root.shape[-1]))).flatten(0, 1)
+
+    def noise_draws(self, k: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw k vectors (r, k) from N(0, A): Ψᵀ times white noise."""
+        total = 0
+        for Phi, root, _ in self.chunks():
+            scores = torch.randn(Phi.shape[-2], k, generator=generator, dtype=torch.float64).to(root.device)
+            total = total + Phi.mT @ _by_row(root.mT, scores)
+        return total
+
+
+def _by_row(blocks: Tensor, columns: Tensor) -> Tensor:
+    """Apply blocks (n or 1, p, p) to each row's part of (n·p, k)."""
+    return (blocks @ columns.unflatten(0, (-1, blocks.shape[-1]))).flatten(0, 1)
 
 
 class MatrixFreeSystem:
@@ -66,19 +188,10 @@ class MatrixFreeSystem:
         self.weights, self.num_iterations = weights, num_iterations
 
     @cached_property
-    def preconditioner(self) -> SketchedPreconditioner:
-        """Return P̂ ≈ C."""
-        products = self.products
-        return SketchedPreconditioner(products.apply, products.num_features, like=products.data.X)
-
-    @property
     def quadratic(self) -> Quadratic:
         """Return C as an operator on vectors (r, k, 1)."""
-        P, half = self.preconditioner, partial(self.preconditioner.power, power=0.5)
-        return Quadratic(self._apply, partial(P.power, power=1.0), half, half, 1 + self.products.trace)
-
-    def _apply(self, V: Tensor) -> Tensor:
-        return self.products.apply(V.squeeze(-1)).unsqueeze(-1)
+        products = self.products
+        return sketched_quadratic(products.apply, products.num_features, 1 + products.trace, products.data.X)
 
     @property
     def num_features(self) -> int:
@@ -109,11 +222,12 @@ class MatrixFreeSystem:
         prior = torch.randn(self.num_features, k, generator=generator, dtype=torch.float64).to(self.weights.device)
         return self.weights + self.solve(prior + self.products.noise_draws(k, generator)).mT
 
-    def path(self, multipliers: Tensor) -> Tensor:
-        raise _needs_factor("The evidence along a path of noise levels")
+    def path(self, multipliers) -> Tensor:
+        raise OptionError(
+            'A path of noise levels is not supported by matrix-free solvers, as it requires a factorized matrix. Fit with solver="auto" or solver="closed_form".'
+        )
 
-    def path_weights(self, multiplier: float) -> Tensor:
-        raise _needs_factor("The path of weights")
+    path_weights = path
 
 
 class ProductSolver(IterativeSolver):
@@ -136,8 +250,11 @@ class ProductSolver(IterativeSolver):
         verbose: int = 0,
     ):
         self.covariance, self.tolerance, self.max_iterations = covariance, tolerance, max_iter
-        self.preconditioner, self.norm = LowRankPreconditioner.from_rows(covariance, rows), covariance.norm_bound()
-        P = self.preconditioner
+        check_finite(rows.diagonal(), "the diagonal of the kernel")
+        rank = min(MAX_RANK, max(MAX_FACTOR_ENTRIES // len(rows), 1))
+        factor = pivoted_cholesky(rows, rank, RESIDUAL_FRACTION * covariance.noise.min_variance())
+        self.preconditioner = P = LowRankPreconditioner(covariance, factor)
+        self.norm = covariance.norm_bound()
         quadratic = Quadratic(covariance.apply, P.solve, P.half, P.half_transposed, self.norm)
         rhs = residuals.nan_to_num().unsqueeze(1)
         found = minimize_quadratic(quadratic, rhs, method, tolerance, max_iter, verbose)
@@ -223,13 +340,6 @@ class LowRankPreconditioner:
         self.root = whitened @ vectors  # G E
         self.scale = (1 + values.clamp_min(0)).sqrt()
 
-    @classmethod
-    def from_rows(cls, covariance: KroneckerSum, rows: KernelRows) -> LowRankPreconditioner:
-        """Build L by pivoted Cholesky until the remaining variance is small relative to the noise, or `MAX_RANK`."""
-        check_finite(rows.diagonal(), "the diagonal of the kernel")
-        rank = min(MAX_RANK, max(MAX_FACTOR_ENTRIES // len(rows), 1))
-        return cls(covariance, pivoted_cholesky(rows, rank, RESIDUAL_FRACTION * covariance.noise.min_variance()))
-
     def _deflate(self, V: Tensor, fractions: Tensor) -> Tensor:
         """Return V − G E diag(fractions) Eᵀ Gᵀ V."""
         V = self.covariance.flatten(V)
@@ -254,12 +364,17 @@ class LowRankPreconditioner:
         return self.noise.solve(self.noise.unwhiten(V))
 
 
+def sketched_quadratic(apply: Callable[[Tensor], Tensor], size: int, norm: float, like: Tensor) -> Quadratic:
+    """Return C = I + A with V ↦ C V for V (size, k) as an operator on vectors (size, k, 1), and P̂ ≈ C from a sketch."""
+    power = SketchedPreconditioner(apply, size, like=like).power
+    half = partial(power, power=0.5)
+    return Quadratic(partial(_apply_columns, apply), partial(power, power=1.0), half, half, norm)
+
+
+def _apply_columns(apply: Callable[[Tensor], Tensor], V: Tensor) -> Tensor:
+    return apply(V.squeeze(-1)).unsqueeze(-1)
+
+
 def default_iterations(size: int, method: str) -> int:
     """Return an iteration limit that a problem with `size` unknowns does not reach in exact arithmetic."""
     return max(1000, 2 * size) * (1 if method == "cg" else 20)
-
-
-def _needs_factor(feature: str) -> OptionError:
-    return OptionError(
-        f'{feature} is not supported by matrix-free solvers, as it requires a factorized matrix. Fit with solver="auto" or solver="closed_form".'
-    )

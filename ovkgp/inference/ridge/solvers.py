@@ -21,8 +21,7 @@ from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.algebra.dense import gram, safe_cholesky
 from ovkgp.inference.algebra.kronecker import KroneckerSolver
 from ovkgp.inference.algebra.kronecker_sum import KroneckerSum
-from ovkgp.inference.algebra.krylov import Quadratic, check_residual, minimize_quadratic, suppress_residual_warnings
-from ovkgp.inference.algebra.preconditioners import SketchedPreconditioner
+from ovkgp.inference.algebra.krylov import check_residual, minimize_quadratic, suppress_residual_warnings
 from ovkgp.inference.gp import OperatorValuedGP
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
@@ -35,9 +34,10 @@ from ovkgp.inference.ridge.products import (
     KernelRows,
     MatrixFreeSystem,
     ProductSolver,
+    WeightProducts,
     default_iterations,
+    sketched_quadratic,
 )
-from ovkgp.inference.ridge.weight_products import WeightProducts
 from ovkgp.inference.strategies.exact import MAX_EXACT_ROWS, IterativeStrategy, KroneckerStrategy, row_noise
 from ovkgp.inference.strategies.features import MAX_LANDMARKS
 from ovkgp.inference.strategies.selection import MAX_DENSE_ENTRIES, STRATEGIES
@@ -142,28 +142,31 @@ def solve_ridge(
         max_iter = check_integer("max_iter", max_iter)
     if solver == "auto":
         return gp.condition(X, Y, noise=noise, variance=variance)
-    options = SolverOptions(tolerance, max_iter, batch_size, learning_rate, preconditioned, random_state, verbose)
+    stops = {"tolerance": tolerance, "max_iter": max_iter, "verbose": verbose}
     with torch.no_grad(), gp.report_hyperparameters_on_failure():
         data = gp.observe(X, Y, noise).double().clone()  # a copy: the caller may change the arrays later
-        model = gp.frozen().model
+        model, is_guarded = gp.frozen().model, variance == "guarded"
         if model.features is None:
-            return _solve_dual(model, data, solver, options)
-        return _solve_primal(model, data, solver, options, is_guarded=variance == "guarded")
+            return _solve_dual(model, data, solver, **stops)
+        if solver in ("eigen", "closed_form"):
+            return _factorize_primal(model, data, solver, is_guarded=is_guarded)
+        known = ()
+        if solver == "doubly_sgd":
+            steps = {"batch_size": batch_size, "learning_rate": learning_rate, "preconditioned": preconditioned}
+            known = doubly_stochastic_weights(model, data, random_state=random_state, **steps, **stops)
+            stops["max_iter"] = None
+        products = WeightProducts(model.features, model.mean, model.noise, data)
+        system = MatrixFreeSystem(products, *known, method=solver, **stops)
+        process, output_noise = KernelProcess(model.kernel, data.num_outputs), model.predictive_noise(data)
+        floor = make_variance_floor(model.kernel, data) if is_guarded else None
+        posterior = WeightPosterior(process, model.features, system, model.mean, output_noise, data.X.shape[1], floor)
+        posterior.conditioning = Conditioning(STRATEGIES["features"].strategy, model, data)
+        return posterior
 
 
-class SolverOptions(NamedTuple):
-    """Options of the iterative solvers; see `solve_ridge`."""
-
-    tolerance: float
-    max_iter: int | None
-    batch_size: int | None
-    learning_rate: float | Callable[[int], float]
-    preconditioned: bool
-    random_state: object
-    verbose: int
-
-
-def _solve_dual(model: Model, data: Observations, solver: str, options: SolverOptions) -> Posterior:
+def _solve_dual(
+    model: Model, data: Observations, solver: str, tolerance: float, max_iter: int | None, verbose: int
+) -> Posterior:
     """Solve (K + N) u = y − m with the exact kernel."""
     if solver == "doubly_sgd":
         raise OptionError(
@@ -176,81 +179,44 @@ def _solve_dual(model: Model, data: Observations, solver: str, options: SolverOp
                 'solver="eigen" requires a separable kernel with one component, complete outputs and the same noise at all points. Use solver="closed_form", or solver="cg" for many rows.'
             )
         return strategy.condition(model, data)
-    if solver == "cg" and _is_kronecker_sum(model, data):
-        return _condition_with_kronecker_products(model, data, options)
-    solution = _solve_with_kernel_products(model, data, solver, options)
-    process, noise = KernelProcess(model.kernel, data.num_outputs), model.predictive_noise(data)
-    return ExactPosterior(process, solution, data, model.mean, noise)
-
-
-def _is_kronecker_sum(model: Model, data: Observations) -> bool:
-    """Return whether the kernel is separable and its n × n Gram matrices fit in memory."""
-    return STRATEGIES["iterative"].strategy.supports(model, data) and data.num_rows <= MAX_EXACT_ROWS
-
-
-def _condition_with_kronecker_products(model: Model, data: Observations, options: SolverOptions) -> ExactPosterior:
-    """Run conjugate gradients with Kronecker products, which also estimate the evidence."""
-    limit = _iteration_limit(options, data.num_observed, "cg")
-    with suppress_residual_warnings():
-        posterior = IterativeStrategy(tolerance=options.tolerance, max_iterations=limit).condition(model, data)
-    found, rhs = posterior.solver, (data.Y - model.mean(data.X)).nan_to_num().unsqueeze(1)
-    alpha = found.alpha.unsqueeze(1)
-    check_residual(rhs - found.covariance.apply(alpha), rhs, alpha, "cg", options.tolerance, found.norm)
-    return posterior
-
-
-def _solve_with_kernel_products(model: Model, data: Observations, solver: str, options: SolverOptions) -> ProductSolver:
-    """Run an iterative solver with products of chunks of K."""
+    is_kronecker_sum = STRATEGIES["iterative"].strategy.supports(model, data) and data.num_rows <= MAX_EXACT_ROWS
+    limit = default_iterations(data.num_observed, solver) if max_iter is None else max_iter
+    residuals = data.Y - model.mean(data.X)
+    if solver == "cg" and is_kronecker_sum:  # Kronecker products, which also estimate the evidence
+        with suppress_residual_warnings():
+            posterior = IterativeStrategy(tolerance=tolerance, max_iterations=limit).condition(model, data)
+        found, rhs = posterior.solver, residuals.nan_to_num().unsqueeze(1)
+        alpha = found.alpha.unsqueeze(1)
+        check_residual(rhs - found.covariance.apply(alpha), rhs, alpha, "cg", tolerance, found.norm)
+        return posterior
     noise = row_noise(model, data)
-    if _is_kronecker_sum(model, data):
+    if is_kronecker_sum:
         scalars, matrices = zip(*components(model.kernel), strict=True)
         covariance = KroneckerSum(
             [to_dense(evaluate_kernel(k, data.X)) for k in scalars], list(matrices), noise, data.observed
         )
     else:
         covariance = KernelProducts(model.kernel, data.X, noise, data.observed)
-    rows, residuals = KernelRows(model.kernel, data.X, data.observed), data.Y - model.mean(data.X)
-    limit = _iteration_limit(options, data.num_observed, solver)
-    return ProductSolver(covariance, rows, residuals, solver, options.tolerance, limit, options.verbose)
+    rows = KernelRows(model.kernel, data.X, data.observed)
+    found = ProductSolver(covariance, rows, residuals, solver, tolerance, limit, verbose)
+    process = KernelProcess(model.kernel, data.num_outputs)
+    return ExactPosterior(process, found, data, model.mean, model.predictive_noise(data))
 
 
-def _iteration_limit(options: SolverOptions, size: int, method: str) -> int:
-    return default_iterations(size, method) if options.max_iter is None else options.max_iter
-
-
-def _solve_primal(
-    model: Model, data: Observations, solver: str, options: SolverOptions, *, is_guarded: bool
-) -> WeightPosterior:
-    """Solve (I + Φᵀ N⁻¹ Φ) θ = Φᵀ N⁻¹ (y − m) with a feature map."""
-    strategy = STRATEGIES["features"].strategy
-    if solver in ("eigen", "closed_form"):
-        if solver == "eigen":
-            _check_stein_form(model, data)
-        # "closed_form" forms the r × r normal equations whatever the structure of Φ (BT-71)
-        statistics = strategy.statistics(model, data, layout="whitened" if solver == "closed_form" else None)
-        posterior = strategy.condition_on_statistics(model, statistics, MAX_LANDMARKS if is_guarded else 0)
-        posterior.conditioning = Conditioning(strategy, model, data)
-        return posterior
-    products, known = WeightProducts.from_model(model, data), ()
-    if solver == "doubly_sgd":
-        known = doubly_stochastic_weights(model, data, **options._asdict())
-    stops = {"tolerance": options.tolerance, "max_iter": None if solver == "doubly_sgd" else options.max_iter}
-    system = MatrixFreeSystem(products, *known, method=solver, verbose=options.verbose, **stops)
-    process, noise = KernelProcess(model.kernel, data.num_outputs), model.predictive_noise(data)
-    floor = make_variance_floor(model.kernel, data) if is_guarded else None
-    posterior = WeightPosterior(process, model.features, system, model.mean, noise, data.X.shape[1], floor)
-    posterior.conditioning = Conditioning(strategy, model, data)
-    return posterior
-
-
-def _check_stein_form(model: Model, data: Observations) -> None:
+def _factorize_primal(model: Model, data: Observations, solver: str, *, is_guarded: bool) -> WeightPosterior:
+    """Solve (I + Φᵀ N⁻¹ Φ) θ = Φᵀ N⁻¹ (y − m) by a factorization."""
     Phi = model.features(data.X[:1])
     is_product = isinstance(Phi, FeatureOperator) and Phi.is_separable and Phi.num_outputs == data.num_outputs
-    if is_product and data.is_complete and data.noise is None:
-        return
-    raise OptionError(
-        'solver="eigen" requires separable features with one component (φ ⊗ B), complete outputs and the same noise at all points. Use solver="closed_form", or solver="cg" for many features.'
-    )
+    if solver == "eigen" and not (is_product and data.is_complete and data.noise is None):
+        raise OptionError(
+            'solver="eigen" requires separable features with one component (φ ⊗ B), complete outputs and the same noise at all points. Use solver="closed_form", or solver="cg" for many features.'
+        )
+    strategy = STRATEGIES["features"].strategy
+    # "closed_form" forms the r × r normal equations whatever the structure of Φ (BT-71)
+    statistics = strategy.statistics(model, data, layout="whitened" if solver == "closed_form" else None)
+    posterior = strategy.condition_on_statistics(model, statistics, MAX_LANDMARKS if is_guarded else 0)
+    posterior.conditioning = Conditioning(strategy, model, data)
+    return posterior
 
 
 class PrimalDual(NamedTuple):
@@ -275,12 +241,8 @@ def primal_dual_residual(gp: OperatorValuedGP, X, Y, noise=None) -> PrimalDual:
     ----------
     gp : OperatorValuedGP
         Model with a feature map.
-    X : array-like of shape (n, d)
-        Inputs.
-    Y : array-like of shape (n, p)
-        Outputs. NaN marks a missing output.
-    noise : array-like of shape (n, p) or None, default=None
-        Known noise variances. If None, the model's noise is used.
+    X, Y, noise
+        As for `solve_ridge`.
 
     Returns
     -------
@@ -318,40 +280,30 @@ def primal_dual_residual(gp: OperatorValuedGP, X, Y, noise=None) -> PrimalDual:
             "primal_dual_residual requires a model with a feature map. Use OperatorValuedGP(kernel, features=ORFF(kernel))."
         )
     with torch.no_grad():
-        products = WeightProducts.from_model(gp.frozen().model, gp.observe(X, Y, noise).double())
-        weights = _primal_weights(products)
+        model, data = gp.frozen().model, gp.observe(X, Y, noise).double()
+        products = WeightProducts(model.features, model.mean, model.noise, data)
+        if products.num_features > MAX_DENSE_ENTRIES:
+            weights = MatrixFreeSystem(products, tolerance=COMPARISON_TOLERANCE).weights
+        else:
+            weights = _solve_identity_plus(products.matrix(), products.moment())
         residual = products.adjoint(_dual_coefficients(products)) - weights
     size = torch.linalg.vector_norm(weights).item()
     return PrimalDual(residual, torch.linalg.vector_norm(residual).item() / size if size else 0.0)
 
 
-def _primal_weights(products: WeightProducts) -> Tensor:
-    """Return θ (r,)."""
-    if products.num_features > MAX_DENSE_ENTRIES:
-        return MatrixFreeSystem(products, tolerance=COMPARISON_TOLERANCE).weights
-    return _solve_identity_plus(products.matrix(), products.moment())
-
-
 def _dual_coefficients(products: WeightProducts) -> Tensor:
     """Return w (n, p) with (ΨΨᵀ + I) w = z, the whitened u: Φᵀu = Ψᵀw."""
     targets = products.targets()
-    if targets.numel() <= MAX_DENSE_ENTRIES:
+    if (size := targets.numel()) <= MAX_DENSE_ENTRIES:
         rows = torch.cat(list(products.whitened_rows()))
         return _solve_identity_plus(gram(rows.mT), targets.reshape(-1, 1)).view(targets.shape)
 
     def apply(columns: Tensor) -> Tensor:
         return columns + products.forward(products.adjoint_columns(columns))
 
-    P = SketchedPreconditioner(apply, targets.numel(), like=targets)
-    quadratic = Quadratic(
-        lambda V: apply(V.squeeze(-1)).unsqueeze(-1),
-        *(lambda V: P.power(V, 1.0), lambda V: P.power(V, 0.5), lambda V: P.power(V, 0.5)),
-        norm=1 + products.trace,
-    )
-    limit = default_iterations(targets.numel(), "cg")
-    return minimize_quadratic(quadratic, targets.reshape(-1, 1, 1), "cg", COMPARISON_TOLERANCE, limit).solution.view_as(
-        targets
-    )
+    quadratic, limit = sketched_quadratic(apply, size, 1 + products.trace, targets), default_iterations(size, "cg")
+    found = minimize_quadratic(quadratic, targets.reshape(-1, 1, 1), "cg", COMPARISON_TOLERANCE, limit)
+    return found.solution.view_as(targets)
 
 
 def _solve_identity_plus(matrix: Tensor, rhs: Tensor) -> Tensor:

@@ -24,9 +24,8 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, Conditioning, KernelProcess
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior
-from ovkgp.inference.statistics.accumulation import compute_statistics
-from ovkgp.inference.statistics.rows import choose_layout, whitening_roots
-from ovkgp.inference.statistics.statistics import Statistics, whiten_statistics
+from ovkgp.inference.statistics.accumulation import choose_layout, compute_statistics, whitening_roots
+from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics, whiten_statistics
 from ovkgp.inference.statistics.weight_space import WeightSystem, make_weight_system
 from ovkgp.inference.strategies.exact import DenseStrategy
 
@@ -34,11 +33,7 @@ MAX_LANDMARKS = 1000  # number of inputs that statistics store for the guarded v
 
 
 class FeatureStrategy:
-    """Weight space on additive statistics.
-
-    Complexity of the evidence and its gradient: O(n M²) for M scalar features, then O(M³ + p³) for a separable kernel
-    with complete outputs and O(r³) for r features otherwise; memory for one chunk of rows and the statistics.
-    """
+    """Weight space on additive statistics. O(n M²) for M scalar features, then O(M³ + p³) if separable, else O(r³)."""
 
     name = "features"
     requirement = "a feature map. Use OperatorValuedGP(kernel, features=ORFF(kernel))."
@@ -106,11 +101,7 @@ class FeatureStrategy:
         return LeaveOneOut.stack([_leave_chunk_out(model, system, chunk) for chunk in _chunks(system, data)])
 
     def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
-        """Compute C^(−½) (y − m) with the symmetric root, (n, p), NaN if missing.
-
-        For one noise variance σ² and ΦᵀΦ / σ² = Q diag(λ) Qᵀ it is σ⁻¹ (y − m − Φ Q diag(1/(a + a²)) Qᵀ Φᵀ (y − m) / σ²),
-        a = √(1 + λ). Otherwise a quadrature sums α over models with more noise, in weight space.
-        """
+        """Compute C^(−½) (y − m) with the symmetric root, (n, p), NaN if missing."""
         if _is_wide(_template(model, data.X), data):
             return DenseStrategy().whitened_residuals(_as_kernel(model), data)
         statistics = self.statistics(model, data)
@@ -118,10 +109,11 @@ class FeatureStrategy:
         values, rotated = system.factor.spectrum(system.moment)
         noise = model.noise.matrix()
         if data.noise is None and (variance := common_variance(noise)) is not None:
+            # σ⁻¹ (y − m − Φ Q diag(1/(a + a²)) Qᵀ Φᵀ (y − m) / σ²) with ΦᵀΦ / σ² = Q diag(λ) Qᵀ and a = √(1 + λ)
             roots = (1 + values).sqrt()
             system.weights = system.factor.unrotate(rotated / (roots + roots.square()))
             total = variance**0.5 * _alpha(model, system, data)
-        else:
+        else:  # a quadrature sums α over models with more noise
             variances = torch.linalg.eigvalsh(noise) if data.noise is None else data.noise[data.observed]
             total, is_reusable = 0, statistics.layout != "whitened" and data.noise is None
             largest = variances.max() * (1 + values.max())
@@ -135,10 +127,7 @@ class FeatureStrategy:
     @staticmethod
     def weight_system_from_statistics(model: Model, statistics: Statistics) -> WeightSystem:
         """Compute the posterior of the weights from statistics of this model."""
-        if unobserved := (statistics.num_observed == 0).nonzero().flatten().tolist():
-            raise InputError(
-                f"statistics have no observed values for output {', '.join(map(str, unobserved))}. Add data or drop it."
-            )
+        check_every_output(statistics)
         if statistics.layout == "empty":
             raise InputError("statistics must contain data, got empty ones. Add some first.")
         if model.features is None:
@@ -151,6 +140,14 @@ class FeatureStrategy:
                 "statistics were computed with other features or other hyperparameters of the kernel. Compute them again with gp.statistics(X, Y)."
             )
         return _system(model, statistics, template)
+
+
+def check_every_output(statistics: Statistics | OutputStatistics) -> None:
+    """Check that statistics have an observed value of each output."""
+    if unobserved := (statistics.num_observed == 0).nonzero().flatten().tolist():
+        raise InputError(
+            f"statistics have no observed values for output {', '.join(map(str, unobserved))}. Add data or drop it."
+        )
 
 
 def sign_statistics(model: Model, statistics: Statistics) -> Statistics:

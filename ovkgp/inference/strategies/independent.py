@@ -7,14 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ovkgp.exceptions import InputError
 from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import MeanColumn, Model, NoiseEntry
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import IndependentPosterior
 from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut, expand_rows
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
-from ovkgp.inference.strategies.features import FeatureStrategy
+from ovkgp.inference.strategies.features import FeatureStrategy, check_every_output
 from ovkgp.kernels import IndependentKernel
 
 CHUNK_ROWS = 1 << 16  # rows that are split into outputs together
@@ -91,10 +90,7 @@ def _output_statistics(model: Model, data: Observations) -> Statistics:
 
 
 def _statistics_problems(model: Model, statistics: OutputStatistics) -> list[tuple[Model, Statistics]]:
-    if unobserved := (statistics.num_observed == 0).nonzero().flatten().tolist():
-        raise InputError(
-            f"statistics have no observed values for output {', '.join(map(str, unobserved))}. Add data or drop it."
-        )
+    check_every_output(statistics)
     return [(output_model(model, a), part) for a, part in enumerate(statistics.parts)]
 
 

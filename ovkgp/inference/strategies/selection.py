@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from ovkgp.checks import check_one_of
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
@@ -97,9 +98,7 @@ def strategy_for_statistics(statistics: Statistics | OutputStatistics) -> Featur
 
 def check_strategy(strategy: str) -> str:
     """Check that `strategy` is a known strategy name."""
-    if strategy not in ("auto", *STRATEGIES):
-        raise OptionError(f"strategy must be one of {', '.join(map(repr, ('auto', *STRATEGIES)))}, got {strategy!r}.")
-    return strategy
+    return check_one_of("strategy", strategy, ("auto", *STRATEGIES))
 
 
 STRATEGIES: dict[str, Row] = {

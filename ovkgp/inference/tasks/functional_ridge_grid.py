@@ -21,8 +21,8 @@ from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, KernelProcess, subtract_explained
 from ovkgp.inference.training.initialization import initialize
-from ovkgp.inference.training.log_prior import LogPrior
 from ovkgp.inference.training.maximize import maximize
+from ovkgp.inference.training.priors import LogPrior
 from ovkgp.kernels import DecomposableKernel, FunctionValuedKernel
 from ovkgp.kernels.evaluation import evaluate_kernel
 

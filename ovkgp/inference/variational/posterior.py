@@ -28,9 +28,7 @@ from ovkgp.inference.variational.rows import Rows, make_rows
 class VariationalPosterior(ProcessPosterior):
     """Posterior of a process under q(w), for a feature map Φ (with a residual if `InducingPoints`).
 
-    `mean` is the prior mean of the observed process, `likelihood` the distribution of a new observation, with
-    covariance `output_noise` (p, p) if Gaussian, else None; `elbo` replaces the log evidence. Complexity of m standard
-    deviations: O(m M² p) for a full q and Φ = φ ⊗ B, O(m M q) for mean field, O(m p r²) for other maps.
+    `output_noise` (p, p) is the covariance of a Gaussian likelihood, else None; `elbo` replaces the log evidence.
     """
 
     no_residuals = (
@@ -81,10 +79,7 @@ class VariationalPosterior(ProcessPosterior):
         return self.prior_mean(X) + mean, covariance
 
     def predict(self, X, cov: str = "diag", noise: bool = False) -> Prediction:
-        """Predict the latent f, or with `noise` a new observation, at the points X (m, d).
-
-        If the likelihood is not Gaussian, the latter is a `LikelihoodPrediction`.
-        """
+        """Predict the latent f, or with `noise` a new observation (a `LikelihoodPrediction` if it is not Gaussian)."""
         if not noise or self.noise is not None or not self.process.is_observed:
             return super().predict(X, cov, noise)
         form = max(check_form(cov), self.likelihood.predicts_from, key=FORMS.index)

@@ -128,10 +128,7 @@ def get_training_rows(estimator) -> Rows | None:
 
 
 def predict_held_out(estimator, rows: Rows | None) -> HeldOutPredictions | None:
-    """Predict held-out entries of a regressor with predictive distributions; None if there are none.
-
-    Complexity: one prediction of all given rows, or one factorization per draw that predictions average over.
-    """
+    """Predict held-out entries of a regressor with predictive distributions; None if there are none."""
     if not estimator.has_predictive:
         return None
     if rows is None or not rows.is_given:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from operator import methodcaller
 from pathlib import Path
@@ -134,7 +134,13 @@ def render(report: Report) -> str:
 @cache
 def _load_template():
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": _format_data, "percent": format_percent, "formula": format_formula, "prose": _tie}
+    prose = partial(NUMBER_SPACES.sub, "\N{NO-BREAK SPACE}")
+    environment.filters |= {
+        "number": _format_data,
+        "percent": format_percent,
+        "formula": format_formula,
+        "prose": prose,
+    }
     return environment.from_string(_read_resource(TEMPLATE))
 
 
@@ -147,11 +153,6 @@ def _format_data(value: float | None, digits: int = 4) -> Markup:
     if value is None:
         return Markup("–")
     return Markup('<data value="{}">{}</data>').format(repr(float(value)), format_number(value, digits))
-
-
-def _tie(sentence: str) -> str:
-    """Replace spaces inside of numbers by no-break spaces."""
-    return NUMBER_SPACES.sub("\N{NO-BREAK SPACE}", sentence)
 
 
 def format_formula(text: str) -> Markup:

@@ -21,7 +21,7 @@ from ovkgp.estimators.common.summary import (
 from ovkgp.exceptions import FactorizationError
 from ovkgp.inference.sampling.diagnostics import rhat
 from ovkgp.inference.strategies.exact import DenseStrategy, ExactStrategy, KroneckerStrategy
-from ovkgp.inference.training import numpy_evidence
+from ovkgp.inference.training import numpy_density
 from ovkgp.kernels import IndependentKernel
 
 INPUTS, OUTPUTS = ["east", "north"], ["u", "v"]
@@ -403,7 +403,7 @@ def test_failed_training_lists_hyperparameters_by_column(kernel, monkeypatch):
 
     for strategy in (KroneckerStrategy, DenseStrategy):
         monkeypatch.setattr(strategy, "log_evidence", fail)
-    monkeypatch.setattr(numpy_evidence, "solve_and_invert", fail_in_numpy)
+    monkeypatch.setattr(numpy_density, "solve_and_invert", fail_in_numpy)
     X = pd.DataFrame({"depth": np.linspace(0, 1, 12), "age": np.linspace(3, 2, 12) ** 2})
     Y = pd.DataFrame({"salt": np.sin(X["depth"]), "heat": np.cos(X["age"])})
     with pytest.raises(FactorizationError, match="not positive definite") as caught:

@@ -724,7 +724,7 @@ def test_fit_treats_masked_entries_as_missing():
 
 def test_function_draws_reject_inputs_of_wrong_shape(fitted):
     draws = fitted.sample_functions(2, random_state=0)
-    for X in (np.zeros((3, 1)), np.zeros((3, 4)), np.zeros(3)):
+    for X in (np.zeros((3, 1)), np.zeros((3, 4)), np.zeros(3), np.zeros((3, 1, 1))):
         with pytest.raises(InputError, match="shape"):
             draws(X)
 

@@ -6,7 +6,7 @@ from scipy.optimize import OptimizeResult, approx_fprime, minimize
 from scipy.special import expit, log_softmax, softmax
 
 from ovkgp.estimators.ridge import calibration as calibration_module
-from ovkgp.estimators.ridge.calibration import Calibration, _Problem, calibrate, deal_folds, lone_classes
+from ovkgp.estimators.ridge.calibration import Calibration, _loss_and_gradient, calibrate, deal_folds, lone_classes
 from ovkgp.exceptions import FitWarning, InputError
 
 
@@ -28,9 +28,9 @@ def held_out(n=200, num_classes=3, seed=0, beta=4.0, unbalanced=True):
 def test_calibration_gradient_equals_finite_differences(at):
     scores, unknown, labels, frequencies = held_out()
     weight = np.random.default_rng(1).uniform(0, 2, len(labels))
-    problem = _Problem(scores, unknown, labels, np.log(frequencies), weight)
-    _, gradient = problem.loss_and_gradient(np.array(at))
-    expected = approx_fprime(np.array(at), lambda v: problem.loss_and_gradient(v)[0], 1e-7)
+    data = scores, unknown, labels, np.log(frequencies), weight
+    _, gradient = _loss_and_gradient(np.array(at), *data)
+    expected = approx_fprime(np.array(at), lambda v: _loss_and_gradient(v, *data)[0], 1e-7)
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
@@ -118,8 +118,8 @@ def test_calibrate_requires_one_held_out_row():
 
 
 def test_calibrate_warns_without_convergence(monkeypatch):
-    def stop_immediately(fun, x0, **options):
-        return OptimizeResult(x=x0, jac=fun(x0)[1])
+    def stop_immediately(fun, x0, args, **options):
+        return OptimizeResult(x=x0, jac=fun(x0, *args)[1])
 
     monkeypatch.setattr(calibration_module, "minimize", stop_immediately)
     with pytest.warns(FitWarning, match="converge"):

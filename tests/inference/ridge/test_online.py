@@ -6,7 +6,6 @@ import torch
 from gpytorch.kernels import LinearKernel, RBFKernel, ScaleKernel
 from linear_operator import to_dense
 
-from ovkgp.exceptions import OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.ridge import online
 from ovkgp.inference.ridge.online import (
@@ -222,20 +221,6 @@ def test_learn_does_not_change_the_earlier_expansion():
     learner.learn(before, X[20:], Y[20:])
     for name, copy in zip(("X", "coefficients", "average", "observed"), copies, strict=True):
         np.testing.assert_array_equal(getattr(before, name), copy)
-
-
-@pytest.mark.parametrize(
-    "options", [{"eta0": 0.0}, {"eta0": 1.5}, {"power": -0.1}, {"power": 2.0}, {"budget": 0}, {"budget": 1.5}]
-)
-def test_online_gradient_rejects_invalid_options(options):
-    with pytest.raises(OptionError, match=next(iter(options))):
-        OnlineGradient(decomposable(), 2, 0.1, **options)
-
-
-@pytest.mark.parametrize("lam", [0.0, -1.0, np.inf, np.nan])
-def test_online_gradient_rejects_an_invalid_lam(lam):
-    with pytest.raises(OptionError, match="lam"):
-        OnlineGradient(decomposable(), 2, lam)
 
 
 POSTERIOR_KERNELS = {

@@ -21,9 +21,8 @@ from sampler_cases import GlobalState
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.sampling import arviz_groups
-from ovkgp.inference.sampling.arviz_data import to_arviz_object
-from ovkgp.inference.sampling.arviz_groups import DrawGroups, point_arviz
+from ovkgp.inference.sampling import arviz_data
+from ovkgp.inference.sampling.arviz_data import DrawGroups, point_arviz, to_arviz_object
 from ovkgp.inference.sampling.diagnostics import effective_size
 from ovkgp.inference.sampling.sampling import sample_hyperparameters
 from ovkgp.inference.variational.gp import VariationalGP
@@ -116,6 +115,7 @@ def test_conjugate_posterior_is_recovered(method):
         assert data["posterior"].attrs["khat"] < 0.7
 
 
+@pytest.mark.slow
 def test_methods_agree_on_nearly_gaussian_posterior():
     X, Y = curve(n=40)
     gp = one_output()
@@ -193,7 +193,7 @@ def test_statistics_replace_data(method):
 
 @pytest.mark.parametrize("entries", [500, 3])
 def test_variational_model_of_counts_is_sampled(entries, monkeypatch):
-    monkeypatch.setattr(arviz_groups, "MAX_JOINT_ENTRIES", entries)
+    monkeypatch.setattr(arviz_data, "MAX_JOINT_ENTRIES", entries)
     X, _ = curve()
     Y = torch.poisson(torch.exp(X.sin() + 1), generator=torch.Generator().manual_seed(0))
     gp = VariationalGP(ScaleKernel(RBFKernel()), "poisson", inducing=6)
@@ -231,8 +231,8 @@ def test_replicates_use_known_noise():
 def test_replicates_of_large_data_use_random_functions(monkeypatch):
     gp, X, Y = two_outputs(n=8)
     raw = {name: np.repeat(p.detach().numpy()[None, None], 150, 1) for name, p in gp.named_parameters()}
-    monkeypatch.setattr(arviz_groups, "MAX_JOINT_ENTRIES", 3)
-    found = arviz_groups.draw_replicates(gp, raw, X, Y, random_state=0)
+    monkeypatch.setattr(arviz_data, "MAX_JOINT_ENTRIES", 3)
+    found = arviz_data.draw_replicates(gp, raw, X, Y, random_state=0)
     prediction = gp.condition(X, Y).predict(X, noise=True)
     np.testing.assert_allclose(found.mean(0), prediction.mean, atol=5 * prediction.std.max().item() / np.sqrt(150))
     np.testing.assert_allclose(found.std(0), prediction.std, rtol=0.3)
@@ -240,13 +240,13 @@ def test_replicates_of_large_data_use_random_functions(monkeypatch):
 
 def test_expensive_groups_are_omitted_with_reason(monkeypatch):
     X, Y = curve()
-    monkeypatch.setattr(arviz_groups, "MAX_AUTO_OPERATIONS", 10.0)
+    monkeypatch.setattr(arviz_data, "MAX_AUTO_OPERATIONS", 10.0)
     data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
     assert names_of(data) == GROUPS - {"log_likelihood", "posterior_predictive"}
     assert "expensive" in data["posterior"].attrs["log_likelihood"]
     data = sample_hyperparameters(one_output(), X, Y, "laplace", log_likelihood=True, **OPTIONS)
     assert "log_likelihood" in names_of(data)
-    monkeypatch.setattr(arviz_groups, "MAX_GROUP_VALUES", 10.0)
+    monkeypatch.setattr(arviz_data, "MAX_GROUP_VALUES", 10.0)
     with pytest.raises(OptionError, match="too many numbers"):
         sample_hyperparameters(one_output(), X, Y, "laplace", log_likelihood=True, **OPTIONS)
 
@@ -449,11 +449,11 @@ def test_interrupt_during_groups_keeps_draws(monkeypatch):
         raise KeyboardInterrupt
 
     X, Y = curve()
-    monkeypatch.setattr(arviz_groups, "log_likelihoods", interrupted)
+    monkeypatch.setattr(arviz_data, "log_likelihoods", interrupted)
     with pytest.warns(FitWarning, match="draws are kept"):
         data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
     assert data["posterior"]["noise"].shape == (1, 30) and "interrupted" in data["posterior"].attrs["log_likelihood"]
-    monkeypatch.setattr(arviz_groups, "draw_prior", interrupted)
+    monkeypatch.setattr(arviz_data, "draw_prior", interrupted)
     with pytest.warns(FitWarning, match="prior is omitted"):
         data = sample_hyperparameters(one_output(), X, Y, "laplace", **OPTIONS)
     assert "prior" not in names_of(data) and "interrupted" in data["posterior"].attrs["prior"]

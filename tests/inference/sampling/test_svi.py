@@ -46,6 +46,7 @@ def test_normal_guide_finds_conditional_stds():
     assert sampled.attrs["elbo"] == pytest.approx(np.log(0.6), abs=0.05)  # −KL = ½ log det of the correlations
 
 
+@pytest.mark.slow
 def test_low_rank_guide_finds_direction_plus_diagonal():
     direction = np.array([1.0, -2.0, 0.5, 1.0])
     density = Gaussian(np.zeros(4), np.diag([0.5, 0.3, 0.4, 0.2]) + np.outer(direction, direction))

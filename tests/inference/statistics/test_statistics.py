@@ -15,8 +15,13 @@ from ovkgp.features import ORFF
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.row_sample import Landmarks, choose_landmarks, hash_rows
-from ovkgp.inference.statistics.accumulation import compute_statistics
-from ovkgp.inference.statistics.rows import BlockGram, compute_grams_by_output, find_patterns, make_row_groups
+from ovkgp.inference.statistics.accumulation import (
+    BlockGram,
+    compute_grams_by_output,
+    compute_statistics,
+    find_patterns,
+    make_row_groups,
+)
 from ovkgp.inference.statistics.statistics import (
     OutputStatistics,
     Statistics,
