@@ -18,7 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed
-from ovkgp.estimators.common.bootstrap import replicate_fits, replicate_weights
+from ovkgp.estimators.common.bootstrap import refitted_weights, replicate_fits, replicate_weights
 from ovkgp.estimators.common.task_options import InterceptFactor, input_factor, make_measure, task_factor, task_kernel
 from ovkgp.estimators.quantiles.kernel import (
     GaussianQuantiles,
@@ -413,10 +413,7 @@ def fit_replicates(estimator, seed: int) -> np.ndarray:
 
     def fit(weights: np.ndarray) -> np.ndarray:
         weighted = replace(model, rows=replace(model.rows, weights=weights))
-        found = solve_quantiles(estimator, weighted, side, estimator.lam_, estimator.function_.weights)
-        if found.report.interrupted:
-            raise KeyboardInterrupt  # end all replicates, not only this one
-        return found.weights.numpy()
+        return refitted_weights(solve_quantiles(estimator, weighted, side, estimator.lam_, estimator.function_.weights))
 
     weights = replicate_weights(model.rows.weights, estimator.num_replicates, seed)
     return np.stack(replicate_fits(fit, weights, estimator.verbose))
