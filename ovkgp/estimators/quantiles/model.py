@@ -124,31 +124,20 @@ class QuantileModel:
 
     def problem(self, side: TaskSide, lam: float) -> TaskProblem:
         """Return the objective J at λ with Φ in memory."""
-        targets = self._targets() - self.offset(side.measure.nodes)
-        return TaskProblem(self.Phi, side.rows, targets, self._integral_loss(side), lam, self._row_weights())
+        targets, loss, weights = self._objective_parts(side)
+        return TaskProblem(self.Phi, side.rows, targets - self.offset(side.measure.nodes), loss, lam, weights)
 
     def streamed_problem(self, side: TaskSide, lam: float, seed: int = 0) -> StreamedProblem:
         """Return the objective J at λ with rows of Φ that are computed in chunks."""
-        return StreamedProblem.from_factor(
-            self.inputs,
-            torch.from_numpy(self.rows.X),
-            side.rows,
-            self._targets(),
-            self._integral_loss(side),
-            lam,
-            row_weights=self._row_weights(),
-            offset=self.offset(side.measure.nodes),
-            random_state=seed,
-        )
+        targets, loss, weights = self._objective_parts(side)
+        X, offset = torch.from_numpy(self.rows.X), self.offset(side.measure.nodes)
+        options = {"row_weights": weights, "offset": offset, "random_state": seed}
+        return StreamedProblem.from_factor(self.inputs, X, side.rows, targets, loss, lam, **options)
 
-    def _targets(self) -> Tensor:
-        return torch.from_numpy(self.rows.clip_outliers(LOSS_CLIP_IQRS).y)[:, None]
-
-    def _integral_loss(self, side: TaskSide) -> IntegralLoss:
-        return IntegralLoss(self.loss, side.measure)
-
-    def _row_weights(self) -> Tensor:
-        return torch.from_numpy(self.rows.relative_weights)
+    def _objective_parts(self, side: TaskSide) -> tuple[Tensor, IntegralLoss, Tensor]:
+        """Return targets (n, 1), loss and weights of the rows (n,)."""
+        y, weights = self.rows.clip_outliers(LOSS_CLIP_IQRS).y, self.rows.relative_weights
+        return torch.from_numpy(y)[:, None], IntegralLoss(self.loss, side.measure), torch.from_numpy(weights)
 
     def in_memory(self) -> QuantileModel:
         """Return this model, or, if Φ is not stored, the one of at most 4000 of its rows with Φ in memory."""
@@ -160,10 +149,8 @@ class QuantileModel:
     def penalty(self, side: TaskSide, lam_nc: float) -> NonCrossing:
         """Return the non-crossing penalty Ω on at most 200 rows and all nodes."""
         index, nodes = self.rows.spaced_indices(MAX_ANCHORS), side.measure.nodes
-        return NonCrossing(self.Phi[index], side.factor.slopes(nodes.unsqueeze(-1)), self._offset_slopes(nodes), lam_nc)
-
-    def _offset_slopes(self, nodes: Tensor) -> Tensor:
-        return self.offset.slopes(nodes) if isinstance(self.offset, GaussianQuantiles) else torch.zeros_like(nodes)
+        slopes = self.offset.slopes(nodes) if isinstance(self.offset, GaussianQuantiles) else None
+        return NonCrossing(self.Phi[index], side.factor.slopes(nodes.unsqueeze(-1)), slopes, lam_nc)
 
     def function(self, side: TaskSide, weights: Tensor) -> TaskFunction:
         """Return the function h with the given weights."""
