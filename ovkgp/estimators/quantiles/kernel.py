@@ -41,7 +41,7 @@ LOG_VARIANCE_PRIORS = ((LOG_NOISE_MEAN, LOG_NOISE_STD), (0.0, 3.0), (0.0, 3.0), 
 MIN_NOISE = 1e-6
 MIN_SIGNAL = 1e-3  # lower bound of the signal variance that sets the scale of the intercept
 MAX_ITER = 100
-TOLERANCE = 1e-5  # relative change of the log density over five iterations at which the training stops
+TOLERANCE = 1e-6  # relative change of the log density over five iterations at which the training stops
 INITIAL_LENGTHSCALE_RATIO = 4.0
 """Initial lengthscales are the prior ones divided by this; from there both oscillations and lines are found."""
 MIN_LOG_ODDS = 5.0 - math.log(LOG_VARIANCE_PRIORS[-1][1] * math.sqrt(2 * math.pi))
