@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ovkgp import GPRegressor
 from ovkgp.cli.demo_models import OceanData
+from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.plotting.axes import ACCENT_COLOR, INK_COLOR, LINE_COLOR
 from ovkgp.plotting.fields import LIGHT_GRAYS, compute_opacity, make_grid, predict_field, predict_scalar
 
@@ -84,14 +85,15 @@ def _draw_posterior(axes: Axes, ocean: OceanData, model: GPRegressor) -> None:
 
 def _draw_part(above: Axes, below: Axes, ocean: OceanData, scalar: str, model: GPRegressor, owner: str) -> None:
     """Draw both with the same levels; a scalar is determined up to a constant, and its mean is subtracted."""
-    truth, key = (ocean.truth.upwelling, "curl") if scalar == "potential" else (ocean.truth.eddies, "div")
+    truth, key = (
+        (ocean.truth.upwelling, "curl_free") if scalar == "potential" else (ocean.truth.eddies, "divergence_free")
+    )
     (shaded, shape), points = _shaded_points(ocean), _arrow_points(ocean)
     true, found = truth.potential(shaded), predict_scalar(model, shaded, scalar, ocean.points.mean(0))
     true, found = true - true.mean(), found - found.mean()
     largest = max(abs(true).max(), abs(found).max())
     levels = MaxNLocator(nbins=14, symmetric=True).tick_values(-largest, largest)
-    posterior = model.posterior_.components()[key]
-    inferred = posterior.predict(model.scaling_.inputs(points), "none").mean.numpy() * model.scaling_.output_scale
+    inferred = model.components(as_inputs(model, points))[key]
     where = shaded.reshape(*shape, 2)
     _draw_contours(above, where, true, levels)
     drawn = _draw_contours(below, where, found, levels)

@@ -234,3 +234,31 @@ def _child_jet(kernel: Kernel, lag: Tensor) -> Jet:
     jet = lag_jet(kernel, lag.index_select(-1, kernel.active_dims))
     selection = torch.eye(lag.shape[-1], dtype=jet.value.dtype, device=lag.device)[kernel.active_dims]
     return Jet(jet.value, jet.gradient @ selection, selection.mT @ jet.hessian @ selection)
+
+
+def laplacian_gradient(kernel: Kernel, lag: Tensor) -> Tensor:
+    """Compute ∇Δk (*batch, n, m, d) at the lags (*batch, n, m, d), by automatic differentiation of the Hessian."""
+    with torch.enable_grad():
+        lag = lag.detach().requires_grad_()
+        laplacian = lag_jet(kernel, lag).hessian.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return torch.autograd.grad(laplacian.sum(), lag)[0]
+
+
+def bilaplacian_at_zero(kernel: Kernel, num_dims: int) -> Tensor:
+    """Compute Δ²k(0), the variance of the Laplacian of a function with covariance k.
+
+    For a radial kernel κ(s) it is 4 κ''(0) ((tr Λ)² + 2 tr Λ²).
+    """
+    if isinstance(kernel, ScaleKernel):
+        return kernel.outputscale * bilaplacian_at_zero(kernel.base_kernel, num_dims)
+    if isinstance(kernel, AdditiveKernel) and all(part.active_dims is None for part in kernel.kernels):
+        return sum(bilaplacian_at_zero(part, num_dims) for part in kernel.kernels)
+    record = find_record(kernel)
+    if record is None or record.profile is None or record.moment_order(kernel) <= 4:
+        raise SmoothnessError(
+            f"Curl and divergence need a base kernel with four derivatives, got {type(kernel).__name__}. {SMOOTH_ADVICE}."
+        )
+    others = {name: getattr(kernel, name) for name in record.roles if name != "lengthscale"}
+    precision = kernel.lengthscale.pow(-2).expand(1, num_dims)
+    second = record.profile(torch, precision.new_zeros(()), kernel, **others).second()
+    return 4 * second * (precision.sum() ** 2 + 2 * precision.square().sum())

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from ovkgp.criticism.predictive_distributions import EntryPredictions, PredictiveDistribution, combine_leave_one_out
 from ovkgp.estimators.common.descriptions import NO_LEAVE_ONE_OUT, SINGLE_OUTPUT_STRUCTURES, describe_mean
 from ovkgp.estimators.common.estimator import Estimator
+from ovkgp.estimators.common.field_parts import FieldPartsMixin
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import ScaledDraws
 from ovkgp.estimators.common.validation import check_observed, input_table, output_table
@@ -122,7 +123,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         return tags
 
 
-class PosteriorRegressor(TableRegressor):
+class PosteriorRegressor(FieldPartsMixin, TableRegressor):
     """Base class of regressors with a `posterior_` and a `scaling_`."""
 
     has_predictive = has_posterior = True
@@ -373,5 +374,9 @@ class PosteriorRegressor(TableRegressor):
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
 
     def _inputs(self, X) -> torch.Tensor:
+        return self.scaling_.inputs(self._points(X))
+
+    def _points(self, X) -> np.ndarray:
+        """Check points (m, d) in original units."""
         check_is_fitted(self, "posterior_")
-        return self.scaling_.inputs(input_table(self, X, reset=False))
+        return input_table(self, X, reset=False)

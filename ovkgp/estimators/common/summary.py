@@ -28,7 +28,6 @@ VARIANCES = {"outputscale": "signal std", "noise": "noise std", "variance": "std
 """Hyperparameters that are variances, and the names of their square roots."""
 FIELD_VARIANCES = {"curl_free": "potential std", "divergence_free": "stream function std"}
 """Names of the square root of the outputscale of a field kernel, which scales a potential or a stream function."""
-HELMHOLTZ_VARIANCES = {"curl": "potential std", "div": "stream function std"}
 MATRICES = {"output_matrix": "signal", "noise": "noise"}  # matrices between outputs
 NAMES = {"mean.slopes": "mean slope", "alpha": "alpha", "period_length": "period", "df": "degrees of freedom"}
 """Other names that differ from those in the code."""
@@ -155,7 +154,7 @@ def _label(name: str, names: ColumnNames) -> str:
     term, _, last = name.rpartition(".")
     if name in NAMES:
         return NAMES[name]
-    if last == "outputscale" and (known := HELMHOLTZ_VARIANCES.get(term) or FIELD_VARIANCES.get(names.structure)):
+    if last == "outputscale" and (known := FIELD_VARIANCES.get(term) or FIELD_VARIANCES.get(names.structure)):
         label = known
     else:
         label = VARIANCES.get(last) or NAMES.get(last) or last.replace("_", " ")

@@ -79,6 +79,8 @@ from ovkgp.exceptions import OptionError
 from ovkgp.inference.gp import VARIANCES
 from ovkgp.inference.statistics.distributed import Ranks, all_reduce
 
+STANDARDIZED = "standardized (`scaling_`); the methods of the estimator use original units"  # units of `posterior_`
+
 
 @storable(
     *(*POSTERIOR_ATTRIBUTES, "approximation_", "fit_report_", "_num_observed"),
@@ -353,7 +355,9 @@ class GPRegressor(PosteriorRegressor):
         self._num_observed = np.isfinite(table.Y).sum(0)
 
     def _report(self) -> None:
-        """Compute noise and evidence in original units."""
+        """Compute noise and evidence in original units, and name the units of the posterior."""
+        if not self.scaling_.is_none:
+            self.posterior_.units = STANDARDIZED
         noise = self.posterior_.noise
         self.noise_ = None if noise is None else self.scaling_.cov(noise)
         self.log_evidence_ = self.scaling_.log_density(self.posterior_.log_evidence, self._num_observed)
@@ -554,7 +558,7 @@ class GPRegressor(PosteriorRegressor):
         With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. Otherwise the posterior has one
         draw, and its attribute `elpd_loo` is the sum of the closed-form leave-one-out log densities, which a variational model
         does not have. Hyperparameters of independent outputs have the dimension `output`; those of sums are prefixed, as in
-        `curl.lengthscale` or `component_1.output_matrix`.
+        `curl_free.lengthscale` or `component_1.output_matrix`.
 
         Parameters
         ----------

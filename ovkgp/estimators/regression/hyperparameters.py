@@ -154,7 +154,7 @@ def named_terms_group(values: dict[str, np.ndarray], names: ColumnNames, attrs: 
     """Return the group of hyperparameters by name, (chains, draws, *shape) each, with named terms.
 
     Hyperparameters of independent outputs become one variable with the dimension `output`; terms of a sum keep a prefix, such
-    as `curl.lengthscale` or `component_1.output_matrix`.
+    as `curl_free.lengthscale` or `component_1.output_matrix`.
     """
     axes = Axes(tuple(names.inputs), tuple(names.outputs))
     by_output: dict[str, dict[int, np.ndarray]] = {}

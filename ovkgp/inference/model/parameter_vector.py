@@ -25,7 +25,7 @@ RELATIVE_MARGIN = 1e-10
 WRAPPERS = {"base_kernel", "output_module", "kernels"}
 """Attribute names that describe how a kernel is built and are omitted from the names of its hyperparameters."""
 
-TERMS = ("curl", "div")  # names of the terms of a Helmholtz kernel, as in `posterior.components()`
+HELMHOLTZ_PARTS = ("curl_free", "divergence_free")  # names of the terms, as in `posterior.components()`
 
 Bounds = tuple[float | Tensor, float | Tensor]
 
@@ -287,7 +287,7 @@ def _term_names(kernel: Kernel, path: str) -> Iterator[str]:
         modules.append(getattr(modules[-1], step))
         owner = modules[-3] if len(modules) > 2 else None
         if step.isdigit() and isinstance(owner, HelmholtzKernel):
-            yield TERMS[int(step)]
+            yield HELMHOLTZ_PARTS[int(step)]
         elif step.isdigit() and isinstance(owner, AdditiveKernel | ProductKernel):
             yield f"{'component' if isinstance(owner, AdditiveKernel) else 'factor'}_{int(step) + 1}"
         elif step not in WRAPPERS:

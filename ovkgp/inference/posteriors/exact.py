@@ -32,7 +32,7 @@ from ovkgp.kernels.evaluation import evaluate_kernel
 
 
 class ProcessPosterior(FieldPosteriors, Posterior):
-    """Posterior of the observed process, or of one jointly Gaussian with it, which has neither prior mean nor noise."""
+    """Posterior of the observed process, or of one jointly Gaussian with it, which has no noise."""
 
     def __init__(self, process: Process, mean: OutputMean, output_noise: Tensor, num_dims: int):
         self.process, self.mean, self.output_noise = process, mean, output_noise
@@ -43,8 +43,8 @@ class ProcessPosterior(FieldPosteriors, Posterior):
         return self.output_noise if self.process.is_observed else None
 
     def prior_mean(self, X: Tensor) -> Tensor:
-        """Compute m(X) (m, q); zero for a process that was not observed itself."""
-        return self.mean(X) if self.process.is_observed else X.new_zeros(len(X), self.num_outputs)
+        """Compute the prior mean of the process at X, (m, q)."""
+        return self.process.prior_mean(self.mean, X)
 
 
 class ExactPosterior(ProcessPosterior):

@@ -117,16 +117,28 @@ class MixturePosterior(Posterior):
 
     def potential(self, reference=None) -> MixturePosterior:
         """Return the average over the draws of `FieldPosteriors.potential`."""
-        return MixturePosterior(MappedPosteriors(self.parts, methodcaller("potential", reference)))
+        return self._map(methodcaller("potential", reference))
 
     def stream_function(self, reference=None) -> MixturePosterior:
         """Return the average over the draws of `FieldPosteriors.stream_function`."""
-        return MixturePosterior(MappedPosteriors(self.parts, methodcaller("stream_function", reference)))
+        return self._map(methodcaller("stream_function", reference))
+
+    def divergence(self) -> MixturePosterior:
+        """Return the average over the draws of `FieldPosteriors.divergence`."""
+        return self._map(methodcaller("divergence"))
+
+    def curl(self) -> MixturePosterior:
+        """Return the average over the draws of `FieldPosteriors.curl`."""
+        return self._map(methodcaller("curl"))
 
     def components(self) -> dict[str, MixturePosterior]:
         """Return the averages over the draws of `FieldPosteriors.components`."""
-        names = self.parts[0].components()
-        return {name: MixturePosterior(MappedPosteriors(self.parts, partial(_field_component, name))) for name in names}
+        return {name: self._map(partial(_field_component, name)) for name in self.parts[0].components()}
+
+    def _map(self, function: Callable[[Posterior], Posterior]) -> MixturePosterior:
+        found = MixturePosterior(MappedPosteriors(self.parts, function))
+        found.units = self.units
+        return found
 
 
 class MappedPosteriors(Sequence):

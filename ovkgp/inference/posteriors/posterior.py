@@ -19,7 +19,7 @@ from ovkgp.checks import as_seed, check_integer
 from ovkgp.exceptions import FactorizationError, OptionError
 from ovkgp.features import FeatureMap
 from ovkgp.inference.algebra.dense import kronecker_in_form
-from ovkgp.inference.model.mean_noise import Model
+from ovkgp.inference.model.mean_noise import Model, OutputMean
 from ovkgp.inference.model.observations import Observations, validate_inputs
 from ovkgp.inference.posteriors.leave_one_out import expand_rows
 from ovkgp.inference.posteriors.prediction import Prediction, check_form
@@ -88,6 +88,10 @@ class Process(ABC):
     def features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
         """Compute its features (m·q) × r for the weights of the feature map of the observed process."""
 
+    @abstractmethod
+    def prior_mean(self, mean: OutputMean, X: Tensor) -> Tensor:
+        """Compute its prior mean (m, q) at X (m, d) from that of the observed process."""
+
 
 class KernelProcess(Process):
     """The observed process itself, with p outputs."""
@@ -105,6 +109,9 @@ class KernelProcess(Process):
 
     def features(self, feature_map: FeatureMap, X: Tensor) -> LinearOperator:
         return feature_map(X)
+
+    def prior_mean(self, mean: OutputMean, X: Tensor) -> Tensor:
+        return mean(X)
 
 
 def prior_covariance(kernel: Kernel, X: Tensor, num_outputs: int, form: str) -> Tensor:
@@ -159,6 +166,7 @@ class Posterior(ABC):
     noise: Tensor | None
     log_evidence: float
     log_evidence_error: float = 0.0
+    units: str = "those of the data it was conditioned on"
     conditioning: Conditioning | None = None
     """Set by the strategy; None if the posterior does not have the data, or is not Gaussian at all rows jointly."""
 
@@ -167,6 +175,9 @@ class Posterior(ABC):
         "and Y, gp.condition(X, Y).whitened_residuals(), not on statistics."
     )
     """Error message of `whitened_residuals` without `conditioning`."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(num_dims={self.num_dims}, num_outputs={self.num_outputs}), units: {self.units}"
 
     @abstractmethod
     def latent(self, X: Tensor, form: str) -> tuple[Tensor, Tensor | None]:

@@ -589,7 +589,11 @@ def test_hyperparameters_in_original_units_reproduce_the_prior(kernel):
         for name, value in hyperparameters(model.gp_.kernel).items()
     }
     written = copy.deepcopy(model.gp_.kernel)
-    terms = {"independent": ("0.", "1."), "lmc": ("component_1.", "component_2."), "helmholtz": ("curl.", "div.")}
+    terms = {
+        "independent": ("0.", "1."),
+        "lmc": ("component_1.", "component_2."),
+        "helmholtz": ("curl_free.", "divergence_free."),
+    }
     for path, part in written.named_modules():
         prefix = "".join(terms[kernel][int(step)] for step in path.split(".") if step.isdigit())
         if isinstance(part, ScaleKernel):

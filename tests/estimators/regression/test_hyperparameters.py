@@ -247,7 +247,10 @@ def test_to_arviz_of_independent_outputs_with_different_shapes_has_prefixes():
 @pytest.mark.parametrize(
     ("kernel", "names"),
     [
-        ("helmholtz", {f"{term}.{name}" for term in ("curl", "div") for name in ("lengthscale", "outputscale")}),
+        (
+            "helmholtz",
+            {f"{term}.{name}" for term in ("curl_free", "divergence_free") for name in ("lengthscale", "outputscale")},
+        ),
         ("lmc", {f"component_{k}.{name}" for k in (1, 2) for name in ("lengthscale", "output_matrix")}),
     ],
 )
