@@ -374,7 +374,8 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
 
     def _inputs(self, X) -> torch.Tensor:
-        return self.scaling_.inputs(self._points(X))
+        X = self._points(X)  # which checks that the estimator is fitted
+        return self.scaling_.inputs(X)
 
     def _points(self, X) -> np.ndarray:
         """Check points (m, d) in original units."""
