@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from tqdm import tqdm
 
+from ovkgp.estimators.common.options import check_constraints
 from ovkgp.estimators.common.scaling import Moments, Scaling
 from ovkgp.estimators.common.validation import Table, as_array, check_observed, input_table, output_table
 from ovkgp.exceptions import InputError
@@ -204,6 +205,12 @@ def accumulate_rows(
             f"chunks must be the same in both passes, got {total.num_observed.tolist()} observed entries per output after {found.outputs.count.tolist()}."
         )
     return total
+
+
+def is_distributed(estimator) -> bool:
+    """Check the option `distributed` and return it."""
+    check_constraints({"distributed": estimator.distributed}, {"distributed": ["boolean"]})
+    return bool(estimator.distributed)
 
 
 def ranks_of(estimator) -> AbstractContextManager[Ranks]:

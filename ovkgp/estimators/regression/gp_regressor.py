@@ -42,6 +42,7 @@ from ovkgp.estimators.common.streaming import (
     SAMPLE_ROWS,
     accumulate_rows,
     accumulate_statistics,
+    is_distributed,
     ranks_of,
     scan,
     shown_parts,
@@ -256,7 +257,7 @@ class GPRegressor(PosteriorRegressor):
             Fitted estimator.
         """
         with restore_on_error(self):
-            if self.distributed:
+            if is_distributed(self):  # all processes check the options together
                 self._stream([(X, Y)], noise, checkpoint)
                 return self
             self.check_options()

@@ -28,8 +28,8 @@ from ovkgp.estimators.common.named_kernels import (
 )
 from ovkgp.estimators.common.options import (
     CONVENTIONS,
+    FRACTION,
     LAM,
-    POSITIVE,
     VERBOSE,
     check_lam,
     integer,
@@ -86,7 +86,7 @@ class RowPredictions(NamedTuple):
 SOLVER_CONSTRAINTS = {
     "solver": [one_of(*SOLVERS)],
     "selection": [one_of("loo", "evidence")],
-    "tolerance": [POSITIVE],
+    "tolerance": [FRACTION],
     "max_iter": [integer(), None],
 }
 """Options of the ridge estimators that use `solve_ridge`."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+import torch
 from gpytorch.kernels import Kernel
+from scipy import sparse
 from torch import Tensor
 
 from ovkgp.checks import as_seed
@@ -51,6 +53,12 @@ def _rebuild_kernel(estimator, values: dict[str, Tensor], scale: float) -> Kerne
     indices = values.get("penalty.indices")
     penalty = blank_penalty(estimator.manifold_.shape[0], None if indices is None else indices.shape[1])
     return ManifoldKernel(rebuild_ridge_kernel(estimator, values, scale), values["X"], penalty).double()
+
+
+def _is_matrix(value) -> bool:
+    if torch.is_tensor(value) or sparse.issparse(value):
+        return value.ndim == 2
+    return isinstance(value, np.ndarray) and value.ndim == 2 and value.dtype.kind in "biuf"
 
 
 MANIFOLD_BUILDER = ModelBuilder(_rebuild_kernel, keeps_unscaled_kernel=True)
@@ -124,7 +132,7 @@ class ManifoldRidge(RidgeEstimator):
         "lam_manifold": [NONNEGATIVE],
         "manifold": [
             one_of("neighbors", "clusters"),
-            Rule("a matrix (n, n)", lambda value: len(value.shape) == 2 if hasattr(value, "shape") else False),
+            Rule("a numeric matrix (n, n)", _is_matrix),
         ],
         "num_neighbors": [integer()],
         "num_clusters": [integer()],

@@ -55,9 +55,17 @@ from ovkgp.exceptions import FitWarning, InputError
 from ovkgp.inference.posteriors.posterior import prior_covariance
 from ovkgp.kernels import SimplexMatrix, simplex_code
 
+
+def _are_splits(value) -> bool:
+    """Return whether a value is an iterator, which is read only once, or a collection of pairs."""
+    if isinstance(value, Iterator):
+        return True
+    return isinstance(value, Iterable) and all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in value)
+
+
 SPLITS = Rule(
-    "a splitter or a list of splits",
-    lambda value: not isinstance(value, str) and (hasattr(value, "split") or isinstance(value, Iterable)),
+    "a splitter or a list of splits (train, test)",
+    lambda value: not isinstance(value, str | bytes) and (hasattr(value, "split") or _are_splits(value)),
 )
 
 
