@@ -281,7 +281,7 @@ class OperatorValuedGP(Module):
         Parameters
         ----------
         X, Y, noise
-            See `condition`. Outputs without observed values are allowed.
+            See `condition`. Outputs without observed values are allowed; rows without any add nothing.
         into : Statistics or OutputStatistics, optional
             Statistics to which those of the data are added.
 

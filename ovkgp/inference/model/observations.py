@@ -89,7 +89,10 @@ class Observations:
 
 
 def validate_observations(X, Y, num_outputs: int, noise=None, *, every_output: bool = True) -> Observations:
-    """Validate X (n, d) or (n,), Y (n, p) or (n,) and known variances of the shape of Y, without a copy if possible."""
+    """Validate X (n, d) or (n,), Y (n, p) or (n,) and known variances of the shape of Y, without a copy if possible.
+
+    Unless `every_output`, outputs may have no observed values, and all of them may be missing.
+    """
     if Y is None:
         raise InputError("Y must be given together with X. Only statistics are passed without Y.")
     X, Y = validate_inputs(X), as_floating(Y, "Y")
@@ -102,7 +105,7 @@ def validate_observations(X, Y, num_outputs: int, noise=None, *, every_output: b
         raise InputError(f"X and Y must have equally many rows, got {len(X)} and {len(Y)}.")
     _reject_entries(Y, torch.isinf, "Y must not contain infinity. Mark missing outputs by NaN.")
     data = Observations(X, Y, None if noise is None else _validate_known_noise(noise, Y)).observed_rows()
-    if data.num_rows == 0:
+    if every_output and data.num_rows == 0:
         reason = "every entry of Y is missing (NaN)" if len(Y) else "X and Y have no rows"
         raise InputError(f"Y must have at least one observed value, but {reason}.")
     unobserved = [] if not every_output or data.is_complete else (~data.observed.any(0)).nonzero().flatten().tolist()

@@ -12,6 +12,7 @@ from functools import partial
 from hashlib import sha256
 
 import torch
+from gpytorch.priors import Prior
 from linear_operator import LinearOperator, to_dense
 from torch import Tensor
 
@@ -64,7 +65,7 @@ class FeatureStrategy:
         """Compute the statistics of data, in the given or the most compact layout, and add them to `into`."""
         template = _template(model, data.X)
         layout = layout or choose_layout(template, model.noise, data)
-        fingerprint = _fingerprint(model, template, "whitened")
+        fingerprint = _fingerprint(model, data.X, "whitened")
         convert = partial(whiten_statistics, template=template, noise=model.noise.matrix(), fingerprint=fingerprint)
         if into is not None and into.layout == "whitened":
             layout = "whitened"
@@ -75,7 +76,7 @@ class FeatureStrategy:
             template=template,
             layout=layout,
             num_landmarks=MAX_LANDMARKS,
-            fingerprint=_fingerprint(model, template, layout),
+            fingerprint=_fingerprint(model, data.X, layout),
         )
         if layout == "shared" and not model.noise.is_diagonal:
             found = replace(found, to_whitened=convert)
@@ -135,7 +136,7 @@ class FeatureStrategy:
         template = _template(model, statistics.landmarks.X)
         if not (isinstance(template, FeatureOperator) and template.is_separable):
             template = template.detach()  # factors that depend on the frequencies would give only part of a gradient
-        if statistics.fingerprint != _fingerprint(model, template, statistics.layout):
+        if statistics.fingerprint != _fingerprint(model, statistics.landmarks.X, statistics.layout):
             raise InputError(
                 "statistics were computed with other features or other hyperparameters of the kernel. Compute them again with gp.statistics(X, Y)."
             )
@@ -152,8 +153,7 @@ def check_every_output(statistics: Statistics | OutputStatistics) -> None:
 
 def sign_statistics(model: Model, statistics: Statistics) -> Statistics:
     """Return statistics known to be of this model with the fingerprint that this machine computes."""
-    template = _template(model, statistics.landmarks.X)
-    return replace(statistics, fingerprint=_fingerprint(model, template, statistics.layout))
+    return replace(statistics, fingerprint=_fingerprint(model, statistics.landmarks.X, statistics.layout))
 
 
 def _as_kernel(model: Model) -> Model:
@@ -172,9 +172,12 @@ def _add_noise(model: Model, data: Observations, variance: float) -> tuple[Model
 
 
 def _template(model: Model, X: Tensor) -> LinearOperator:
-    """Evaluate Φ at a fixed input: it contains the factors and identifies the map."""
-    probe = torch.linspace(0.1, 0.9, X.shape[1], dtype=torch.float64, device=X.device).unsqueeze(0)
-    return model.features(probe)
+    """Evaluate Φ at a fixed input: it contains the factors."""
+    return model.features(_probe(X))
+
+
+def _probe(X: Tensor) -> Tensor:
+    return torch.linspace(0.1, 0.9, X.shape[1], dtype=torch.float64, device=X.device).unsqueeze(0)
 
 
 def _is_wide(template: LinearOperator, data: Observations) -> bool:
@@ -189,19 +192,38 @@ def _system(model: Model, statistics: Statistics, template: LinearOperator) -> W
     return make_weight_system(statistics, template, model.noise.matrix(), coefficients)
 
 
-def _fingerprint(model: Model, template: LinearOperator, layout: str) -> str:
-    """Hash the content of the rows: the scalar features, or Φ and the noise if the layout is whitened."""
-    values = [part.features for part in getattr(template, "parts", (template,)) if isinstance(part, FeatureOperator)]
-    if not isinstance(model.features, ORFF):  # values at one point do not identify other maps
-        values += model.features.state_dict().values()
-    if layout == "whitened":
-        values += [to_dense(template), model.noise.matrix()]
+@torch.no_grad()
+def _fingerprint(model: Model, X: Tensor, layout: str) -> str:
+    """Hash what determines the rows: the scalar features and, if the layout is whitened, their factors and the noise.
+
+    Features themselves are not hashed: their last bits depend on memory alignment and on whether gradients are required.
+    """
+    features, is_whitened = model.features, layout == "whitened"
+    values = _scalar_feature_values(features, X) if isinstance(features, ORFF) else []
+    if is_whitened or not isinstance(features, ORFF):
+        values += _state(features) or [to_dense(features(_probe(X)))]  # a map without state is constant
+    if is_whitened:
+        values += _state(model.noise)
     if not model.mean.has_basis:
-        values += model.mean.state_dict().values()
+        values += _state(model.mean)
     digest = sha256()
     for value in values:
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _scalar_feature_values(features: ORFF, X: Tensor) -> list[Tensor]:
+    """Return the frequencies, warped inputs and, without a kernel that owns them, the factors of random features."""
+    frequencies, terms = features.frequencies, features.pair.terms
+    warped = [term.warp(_probe(X)) for term in terms if term.warp is not None]
+    factors = features.factors if features.kernel is None else []
+    return [*(frequencies if isinstance(frequencies, list) else [frequencies]), *warped, *factors]
+
+
+def _state(module: torch.nn.Module) -> list[Tensor]:
+    """Return all parameters and buffers inside a module, without those of priors."""
+    parts = [part for part in module.modules() if not isinstance(part, Prior)]
+    return [value for part in parts for value in (*part.parameters(False), *part.buffers(False))]
 
 
 def predictive_noise(model: Model, statistics: Statistics) -> Tensor:

@@ -57,9 +57,10 @@ class IndependentStrategy:
     def statistics(self, model: Model, data: Observations, into: OutputStatistics | None = None) -> OutputStatistics:
         """Compute the statistics of each output with its part of the feature map, and add them to `into`."""
         models = [output_model(model, a) for a in range(data.num_outputs)]
+        into = OutputStatistics((Statistics.empty(),) * len(models)) if into is None else into
         for chunk in data.chunks(CHUNK_ROWS):
-            found = OutputStatistics(tuple(_output_statistics(part, chunk.output(a)) for a, part in enumerate(models)))
-            into = found if into is None else into + found
+            parts = (_output_statistics(part, chunk.output(a)) for a, part in enumerate(models))
+            into = into + OutputStatistics(tuple(parts))
         return into
 
     def log_evidence_from_statistics(self, model: Model, statistics: OutputStatistics) -> Tensor:
