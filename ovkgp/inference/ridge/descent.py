@@ -87,7 +87,9 @@ def doubly_stochastic_weights(
             was_interrupted = _run(descent, rate, max_iter or MAX_SWEEPS * num_blocks, tolerance, verbose)
         if not was_interrupted:
             relative = descent.gradient_norm() / descent.initial_norm if descent.initial_norm else 0.0
-            if not relative <= 2 * tolerance:  # the descent stopped by the gradient over a sweep, not by that at its end
+            if (
+                not relative <= 2 * tolerance
+            ):  # the descent stopped by the gradient over a sweep, not by that at its end
                 warn_solver_residual("doubly_sgd", relative, tolerance)
     return RefinedSolution(descent.weights, descent.num_steps)
 
