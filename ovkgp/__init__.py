@@ -2,7 +2,7 @@
 
 scikit-learn users start with ``ovkgp.GPRegressor``, or with a predefined model from ``ovkgp.load_recipe``.
 ``ovkgp.plotting`` draws predictions, ``ovkgp.kernels`` holds the covariances, ``ovkgp.features`` their random features,
-``ovkgp.inference`` evidence and posteriors, and ``ovkgp.exceptions`` the errors. Subpackages are loaded at their first
+``ovkgp.inference`` evidence and posteriors, ``ovkgp.metrics`` scores, and ``ovkgp.exceptions`` the errors. Subpackages are loaded at their first
 use: ``import ovkgp`` alone loads neither torch nor matplotlib. Codes such as BT-27 in the docstrings refer to the
 literature, see ``docs/references.md``.
 
@@ -20,7 +20,7 @@ from ovkgp.lazy import lazy_names
 __version__ = "0.1.0"
 
 _SUBPACKAGES = ("criticism", "datasets", "estimators", "exceptions", "features", "inference", "kernels", "losses")
-_SUBPACKAGES += ("plotting", "recipes")
+_SUBPACKAGES += ("metrics", "plotting", "recipes")
 _NAMES = {  # Top-level names and the subpackages that define them
     "BayesSearchCV": "estimators",
     "ConstrainedORFF": "estimators",

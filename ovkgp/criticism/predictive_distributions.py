@@ -89,7 +89,8 @@ class EntryPredictions:
 class PredictiveDistribution:
     """Marginal distributions of new observations at m points, in original units.
 
-    `cdf` and `cdf_below` map Y (m, p) to P(y′ ≤ y) and P(y′ < y); they are equal for continuous outputs.
+    `cdf` and `cdf_below` map Y (m, p) to P(y′ ≤ y) and P(y′ < y); they are equal for continuous outputs. `log_density` maps Y
+    (m, p) to log p(y), log P(y′ = y) for labels and counts, NaN where missing; None if the model has no density.
     """
 
     mean: np.ndarray
@@ -97,6 +98,7 @@ class PredictiveDistribution:
     cdf: Callable[[np.ndarray], np.ndarray]
     cdf_below: Callable[[np.ndarray], np.ndarray]
     is_gaussian: bool
+    log_density: Callable[[np.ndarray], np.ndarray] | None = None
 
     def at(self, Y: np.ndarray) -> EntryPredictions:
         """Evaluate the distributions at the observations Y (m, p)."""

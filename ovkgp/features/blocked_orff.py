@@ -1,6 +1,6 @@
 """Random Fourier features in blocks that are regenerated from a seed when needed (BT-93).
 
-    Φ = [Φ_0, …, Φ_{B−1}] / √B,      Φ_i made of b frequencies from the seed (random_state, i),      D = B b.
+    Φ = [Φ_0, …, Φ_{B−1}] / √B,      Φ_i made of the frequencies i b, …, (i + 1) b − 1 of `ORFF`,      D = B b.
 
 Every block has the scale 1/√D of the whole, in training and prediction (BT-E-36).
 """
@@ -34,7 +34,7 @@ class BlockedORFF(ORFF):
     num_frequencies : int
         Number D of frequencies per term of a sum; a multiple of `block_size`.
     block_size : int
-        Number b of frequencies per block. One block of all D frequencies is `ORFF(kernel, D)`, bit for bit.
+        Number b of frequencies per block. Frequencies do not depend on it: they are those of `ORFF(kernel, D)`, bit for bit.
 
     Notes
     -----
@@ -91,7 +91,7 @@ class BlockedORFF(ORFF):
         return [factor.shape[-1] for factor in one.factors]
 
     def block(self, index: int) -> BlockedORFF:
-        """Return the map Φ_i / √B, (n·p) × (r / B), with frequencies from (random_state, i).
+        """Return the map Φ_i / √B, (n·p) × (r / B), regenerated from `random_state`.
 
         Parameters
         ----------
@@ -156,15 +156,12 @@ class BlockedORFF(ORFF):
 
     def _regenerate_noise(self, terms: tuple[SpectralPair, ...]) -> list[Tensor]:
         """Return the base noise of the blocks of this map, one tensor (blocks · b, base_dim) per term."""
-
-        def scores(term: SpectralPair, index: int) -> Tensor:
-            parts = [
-                normal_scores(self.sampler, self.block_size, term, (self.seed, i, index)) for i in self._block_range
-            ]
-            return torch.cat(parts).to(self._noise_dtype)
-
+        rows = range(self._block_range.start * self.block_size, self._block_range.stop * self.block_size)
         device = getattr(self, self._noise_names[0]).device
-        return [scores(term, i).to(device) for i, term in enumerate(terms, self._first_term)]
+        return [
+            normal_scores(self.sampler, rows, term, (self.seed, 0, i)).to(device, self._noise_dtype)
+            for i, term in enumerate(terms, self._first_term)
+        ]
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, block_size={self.block_size}"

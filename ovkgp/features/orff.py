@@ -155,7 +155,7 @@ class ORFF(FeatureMap):
 
     def _scores(self, num_rows: int) -> list[Tensor]:
         return [
-            normal_scores(self.sampler, num_rows, term, (self.seed, self.block_index, i))
+            normal_scores(self.sampler, range(num_rows), term, (self.seed, self.block_index, i))
             for i, term in enumerate(self.pair.terms, self._first_term)
         ]
 

@@ -1,13 +1,15 @@
-"""Blocks of random features: one block is the map of `ORFF`, many are its average, and none is stored."""
+"""Blocks of random features: together they are the map of `ORFF`, and none is stored."""
 
 import pickle
 from copy import deepcopy
 
+import numpy as np
 import pytest
 import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from linear_operator import to_dense
 
+import ovkgp
 from ovkgp.exceptions import OptionError
 from ovkgp.features import ORFF, BlockedORFF
 from ovkgp.features.operators import FeatureOperator
@@ -38,14 +40,19 @@ def points(name, n=9):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("sampler", ["iid", "qmc"])
-def test_one_block_equals_orff_bit_for_bit(name, sampler):
+@pytest.mark.parametrize("sampler", ["iid", "qmc", "orthogonal"])
+@pytest.mark.parametrize("size", [1, 3, 4, 12])
+def test_features_equal_orff_bit_for_bit_for_every_block_size(name, sampler, size):
     kernel, X = KERNELS[name](), points(name)
     orff = ORFF(kernel, 12, sampler=sampler, random_state=5)
-    blocked = BlockedORFF(kernel, 12, 12, sampler=sampler, random_state=5)
+    blocked = BlockedORFF(kernel, 12, size, sampler=sampler, random_state=5)
     assert torch.equal(to_dense(blocked(X)), to_dense(orff(X)))
     assert torch.equal(to_dense(blocked.double()(X)), to_dense(orff.double()(X)))
     assert blocked.num_features == orff.num_features
+    drawn = torch.cat(
+        [torch.as_tensor(blocked.block(i)._regenerate_noise(orff.pair.terms)[0]) for i in range(12 // size)]
+    )
+    torch.testing.assert_close(drawn.to(orff.raw_frequencies_0), orff.raw_frequencies_0, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -61,12 +68,12 @@ def test_block_columns_equal_the_map_of_the_block(name, size):
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_bt_e_36_blocks_and_whole_share_one_scale(name):
-    """ΦΦᵀ of the whole is the mean of the maps' of the blocks: 1/√D, and not 1/√b, in each."""
+    """ΦΦᵀ of the whole is the sum of those of the blocks: 1/√D, and not 1/√b, in each."""
     kernel, X = KERNELS[name](), points(name)
-    blocked, orff = BlockedORFF(kernel, 20, 5, random_state=3), ORFF(kernel, 5, random_state=3)
-    grams = [to_dense(orff.block(i)(X)) @ to_dense(orff.block(i)(X)).mT for i in range(4)]
-    whole = to_dense(blocked(X))
-    torch.testing.assert_close(whole @ whole.mT, sum(grams) / 4, rtol=1e-6, atol=1e-6)  # noise of float32 in both
+    blocked = BlockedORFF(kernel, 20, 5, random_state=3)
+    grams = [to_dense(blocked.block(i)(X)) @ to_dense(blocked.block(i)(X)).mT for i in range(4)]
+    whole = to_dense(ORFF(kernel, 20, random_state=3)(X))
+    torch.testing.assert_close(whole @ whole.mT, sum(grams), rtol=1e-12, atol=1e-12)
     weights = torch.randn(blocked.num_features, generator=torch.Generator().manual_seed(0)).double()
     parts = sum(blocked.block(i)(X) @ weights[blocked.columns(i)] for i in range(4))
     torch.testing.assert_close(blocked(X) @ weights, parts, rtol=0, atol=1e-13)
@@ -146,3 +153,14 @@ def test_blocked_orff_rejects_invalid_sizes():
         BlockedORFF(rbf(), 10, 0)
     with pytest.raises(OptionError, match="number of blocks, 5"):
         BlockedORFF(rbf(), 10, 2).block(5)
+
+
+def test_block_size_does_not_change_a_fit():
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(80, 3, generator=generator).numpy()
+    Y = np.sin(X[:, :2]) + 0.1 * torch.randn(80, 2, generator=generator).numpy()
+    fits = [
+        ovkgp.ORFFRidge(num_frequencies=40, block_size=size, random_state=3).fit(X, Y) for size in (None, 40, 20, 8, 1)
+    ]
+    for fit in fits[1:]:
+        np.testing.assert_allclose(fit.predict(X), fits[0].predict(X), rtol=0, atol=1e-9)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.criticism.predictive_distributions import EntryPredictions, PredictiveDistribution, combine_leave_one_out
@@ -29,6 +28,7 @@ from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.inference.posteriors.exact import stored_observations
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.prediction import Prediction
+from ovkgp.metrics import r2_score
 
 POSTERIOR_ATTRIBUTES = (  # fitted attributes of every regressor with a `posterior_`, for model files
     "n_features_in_",
@@ -65,7 +65,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, Estimator):
         return structure
 
     def score(self, X, y, sample_weight=None) -> float:
-        """Return R² over the observed entries of each output, averaged over the outputs.
+        """Return R² over the observed entries of each output, averaged over the outputs (`ovkgp.metrics.r2_score`).
 
         Parameters
         ----------
@@ -82,16 +82,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, Estimator):
             Mean R².
         """
         predicted = np.reshape(self.predict(X), (-1, self.n_outputs_))
-        Y = self._outputs(y, predicted)
-        weight = np.ones(len(Y)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
-        observed = np.isfinite(Y)
-        columns = [a for a in range(Y.shape[1]) if observed[:, a].any()]
-        if not columns:
-            raise InputError("y has no observed values. Pass at least one observation.")
-        scores = [
-            r2_score(Y[s, a], predicted[s, a], sample_weight=weight[s]) for a in columns for s in [observed[:, a]]
-        ]
-        return float(np.mean(scores))
+        return r2_score(self._outputs(y, predicted), predicted, sample_weight=sample_weight)
 
     def _enter(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
         """Check X (n, d) and Y (n, p), store their columns, and remove the attributes of an earlier fit."""
@@ -337,9 +328,13 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
             y = self.scaling_.outputs(Y)
             return torch.where(is_continuous, prediction.cdf(y), prediction.cdf(y - 1)).numpy()
 
+        @torch.no_grad()
+        def log_density(Y: np.ndarray) -> np.ndarray:
+            return prediction.log_density(self.scaling_.outputs(Y)).numpy() - np.log(self.scaling_.output_scale)
+
         mean, std = self.scaling_.mean(prediction.mean), self.scaling_.std(prediction.std)
-        below = cdf if is_continuous.all() else cdf_below
-        return PredictiveDistribution(mean, std, cdf, below, is_gaussian=type(prediction) is Prediction)
+        below, is_gaussian = cdf if is_continuous.all() else cdf_below, type(prediction) is Prediction
+        return PredictiveDistribution(mean, std, cdf, below, is_gaussian, log_density)
 
     @property
     def has_leave_one_out(self) -> bool:

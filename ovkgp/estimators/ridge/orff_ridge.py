@@ -108,6 +108,8 @@ class ORFFRidge(RidgeEstimator):
         block of one step. If None, there is one block.
     batch_size : int or None, default=None
         Number of rows per step of "doubly_sgd". If None, all rows, so that one step with one block is the exact solution.
+        Sweeps over all rows follow the batches until `tolerance` is reached, unless `max_iter` or a function `learning_rate`
+        is given.
     learning_rate : float or callable, default=1.0
         Learning rate of "doubly_sgd", or a function of the step.
     preconditioned : bool, default=True

@@ -32,8 +32,8 @@ from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.ridge.products import WeightProducts
 
-MAX_SWEEPS, MAX_PASSES = 2000, 20
-"""Without `max_iter`: number of sweeps over the blocks with all rows, and of passes over the rows with batches."""
+MAX_SWEEPS, NUM_PASSES = 2000, 4
+"""Without `max_iter`: maximum number of sweeps over the blocks with all rows, and number of batches in units of n/|S|."""
 
 PATIENCE_SWEEPS = 100  # number of sweeps over all rows in which the gradient must halve; otherwise the descent stops
 
@@ -65,27 +65,32 @@ def doubly_stochastic_weights(
     a few sweeps s. Without preconditioning the gradient is that of (1/n) Σ ½‖y − f‖² + (λ/2)‖θ‖² with λ the mean noise
     over n, and γ is at most about 1/E tr K(x, x). With all rows the descent stops if the gradient over a sweep is at most
     `tolerance` times the gradient at θ = 0 and the norm of N^{-½} (y − m); a number γ combines the last sweeps (`Sweeps`).
-    With batches and γ_t < 1 the Hessian is γ_t times that of the batch plus 1 − γ_t times that of other rows.
+    With batches and γ_t < 1 the Hessian is γ_t times that of the batch plus 1 − γ_t times that of other rows. The error of
+    batches falls only with the root of their number: unless `max_iter` or a function γ_t is given, sweeps over all rows
+    follow them and reach the tolerance. A final gradient above the tolerance is a `FitWarning`.
 
     Complexity of an iteration: O(n b (p + d)) with all rows, or O(|S| D (p + d)) with batches, and O(|S| p r_b² + r_b³)
     for the Hessian of the r_b weights of a block. Frequencies are in memory for one block at a time.
     """
     size = data.num_rows if batch_size is None else min(check_integer("batch_size", batch_size), data.num_rows)
-    is_full = size == data.num_rows
-    num_blocks = getattr(model.features, "num_blocks", 1)
-    rate = _make_rate(learning_rate, num_blocks, is_full)
-    if max_iter is None:
-        max_iter = num_blocks * (MAX_SWEEPS if is_full else MAX_PASSES * math.ceil(data.num_rows / size))
+    num_blocks, is_schedule = getattr(model.features, "num_blocks", 1), callable(learning_rate)
+    descent, was_interrupted = None, False
     with torch.no_grad():
-        if is_full:
-            descent = AllRows(model, data, preconditioned, combined=not callable(learning_rate))
-        else:
+        if size < data.num_rows:
+            rate = _make_rate(learning_rate, num_blocks, is_full=False)
             descent = Batches(model, data, preconditioned, size, as_seed(random_state))
-        if not _run(descent, rate, max_iter, tolerance if is_full else 0.0, verbose):
+            num_sweeps = math.ceil(NUM_PASSES * data.num_rows / (size * num_blocks))
+            was_interrupted = _run(descent, rate, max_iter or num_sweeps * num_blocks, 0.0, verbose)
+        if descent is None or not (max_iter or is_schedule or was_interrupted):
+            rate = _make_rate(learning_rate, num_blocks, is_full=True)
+            descent = AllRows(model, data, preconditioned, combined=not is_schedule, start=descent)
+            was_interrupted = _run(descent, rate, max_iter or MAX_SWEEPS * num_blocks, tolerance, verbose)
+        if not was_interrupted:
             relative = descent.gradient_norm() / descent.initial_norm if descent.initial_norm else 0.0
-            goal = tolerance if is_full else 1.0
-            if not relative <= 2 * goal:  # the descent stopped by the gradient over a sweep, not by that at its end
-                warn_solver_residual("doubly_sgd", relative, goal)
+            if (
+                not relative <= 2 * tolerance
+            ):  # the descent stopped by the gradient over a sweep, not by that at its end
+                warn_solver_residual("doubly_sgd", relative, tolerance)
     return RefinedSolution(descent.weights, descent.num_steps)
 
 
@@ -113,7 +118,7 @@ def _run(descent: BlockDescent, rate: Callable[[int], float], max_iter: int, tol
         try:
             for t in range(1, max_iter + 1):
                 sweep += descent.step((t - 1) % num_blocks, rate(t))
-                descent.num_steps = t
+                descent.num_steps += 1
                 bar.update()
                 if t % num_blocks == 0:
                     relative, sweep = math.sqrt(sweep) / initial if initial else 0.0, 0.0
@@ -138,7 +143,7 @@ def _run(descent: BlockDescent, rate: Callable[[int], float], max_iter: int, tol
 
 
 class BlockDescent(ABC):
-    """Weights θ (r,) and the steps on their blocks. `initial_norm` is ‖∇‖ at θ = 0.
+    """Weights θ (r,) and the steps on their blocks. `initial_norm` is the smaller of ‖∇‖ at θ = 0 and ‖N^{-½} (y − m)‖.
 
     `preconditioned` selects Newton steps on a block; otherwise a step is the gradient times σ²/n.
     """
@@ -153,7 +158,8 @@ class BlockDescent(ABC):
         self.columns = list(map(whole.columns, range(self.num_blocks))) if self.is_blocked else [slice(None)]
         self.chunk_rows = None  # that of one block
         self.chunk_rows = self.products(0).chunk_rows
-        self.initial_norm = self.gradient_norm()
+        size = torch.linalg.vector_norm(self.products(0).targets()).item()
+        self.initial_norm = min(self.gradient_norm(), size)  # as in `MatrixFreeSystem`
         self.gradient_scale = model.predictive_noise(data).diagonal().mean().item() / data.num_rows
 
     def products(self, index: int, rows: Tensor | None = None) -> WeightProducts:
@@ -183,16 +189,18 @@ class BlockDescent(ABC):
 
 
 class AllRows(BlockDescent):
-    """Steps on all rows; the residual is kept up to date, so a step evaluates one block only.
+    """Steps on all rows, from the weights of `start`; the residual is kept up to date, so a step evaluates one block only.
 
     Complexity of a step: O(n b (p + d)), and O(n p r_b² + r_b³) for its Hessian, which is stored if it fits.
     """
 
-    def __init__(self, model: Model, data: Observations, preconditioned: bool, combined: bool):
+    def __init__(
+        self, model: Model, data: Observations, preconditioned: bool, combined: bool, start: BlockDescent | None
+    ):
         super().__init__(model, data, preconditioned)
+        if start is not None:
+            self.weights, self.num_steps = start.weights, start.num_steps
         self.residual = self.residuals()
-        size = torch.linalg.vector_norm(self.residual).item()
-        self.initial_norm = min(self.initial_norm, size)  # as in `MatrixFreeSystem`
         self.factors: dict[int, Tensor] = {}
         self.sweeps = Sweeps(self.weights, self.residual) if combined else None
 

@@ -83,11 +83,12 @@ def solve_ridge(
     solver : {"auto", "eigen", "closed_form", "cg", "lbfgs", "doubly_sgd"}, default="auto"
         Solver. "auto" is `gp.condition`; "doubly_sgd" requires a feature map.
     tolerance : float, default=1e-9
-        Relative residual at which "cg", "lbfgs" and full-batch "doubly_sgd" stop.
+        Relative residual at which "cg", "lbfgs" and "doubly_sgd" stop. A larger final residual is a `FitWarning`.
     max_iter : int or None, default=None
         Maximum number of iterations of these solvers. If None, a limit that ordinary problems do not reach.
     batch_size : int or None, default=None
-        Number of rows per step of "doubly_sgd". If None, all rows.
+        Number of rows per step of "doubly_sgd". If None, all rows. The error of batches falls only with the root of their
+        number, so sweeps over all rows follow them unless `max_iter` or a function `learning_rate` is given.
     learning_rate : float or callable, default=1.0
         Step size of "doubly_sgd", or a function of the iteration t = 1, 2, ….
     preconditioned : bool, default=True

@@ -109,6 +109,7 @@ def test_steps_without_preconditioning_are_algorithm_4():
         close(weights(gp, X, Y, **options), theta, 1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:solver=.doubly_sgd:ovkgp.exceptions.FitWarning")  # few iterations
 def test_steps_without_preconditioning_reach_the_closed_form():
     X, Y = data()
     gp = model(noise=20.0)
@@ -118,6 +119,7 @@ def test_steps_without_preconditioning_reach_the_closed_form():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:solver=.doubly_sgd:ovkgp.exceptions.FitWarning")  # few iterations
 def test_batch_error_falls_with_the_root_of_the_iterations():
     """γ_t = 1/t on one block: the variance of a mean of t independent batches, and no bias is left."""
     X, Y = data()
@@ -136,6 +138,7 @@ def test_batch_error_falls_with_the_root_of_the_iterations():
     assert 2.0 < early / late < 8.0  # 4 = √16
 
 
+@pytest.mark.filterwarnings("ignore:solver=.doubly_sgd:ovkgp.exceptions.FitWarning")  # few iterations
 def test_default_rate_converges_over_blocks():
     X, Y = data()
     gp = model(noise=5.0)
@@ -144,6 +147,31 @@ def test_default_rate_converges_over_blocks():
     assert errors(many, expected) < 0.1 < errors(few, expected)
 
 
+@pytest.mark.parametrize("noise", [5.0, 0.5])
+@pytest.mark.parametrize("preconditioned", [True, False])
+def test_batches_reach_the_closed_form_by_default(noise, preconditioned):
+    X, Y = data()
+    gp = model(noise=noise)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        found = weights(gp, X, Y, batch_size=10, preconditioned=preconditioned, random_state=0)
+    close(found, exact(gp, X, Y), 1e-6)
+
+
+@pytest.mark.parametrize("options", [{"max_iter": 40}, {"learning_rate": lambda t: 1 / t}])
+def test_batches_report_the_measured_error_if_they_have_not_converged(options):
+    X, Y = data()
+    gp = model()
+    with pytest.warns(FitWarning, match=r"doubly_sgd.*residual of .*Increase max_iter") as caught:
+        found = weights(gp, X, Y, batch_size=10, random_state=0, **options)
+    Phi, y = dense(gp, X) / np.sqrt(NOISE), Y.numpy().ravel() / np.sqrt(NOISE)
+    gradient = found.numpy() - Phi.T @ (y - Phi @ found.numpy())
+    expected = np.linalg.norm(gradient) / min(np.linalg.norm(Phi.T @ y), np.linalg.norm(y))
+    assert f"residual of {expected:.1e}" in str(caught[0].message)
+    assert errors(found, exact(gp, X, Y)) > 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:solver=.doubly_sgd:ovkgp.exceptions.FitWarning")  # few iterations
 def test_batches_reproduce_bit_for_bit_and_touch_no_global_state():
     X, Y = data()
     gp, before = model(noise=5.0), torch.get_rng_state()
