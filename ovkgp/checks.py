@@ -72,6 +72,19 @@ def wrong_type(name: str, expected: str, value) -> InputError:
     return InputError(f"{name} must be {expected}, got {type(value).__name__}.")
 
 
+def as_numbers(values, name: str) -> np.ndarray:
+    """Return values as an array of float64; raise InputError unless they are numbers, which dates and durations are not."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind in "Mm":
+            raise TypeError(
+                f"{array.dtype} has no unit as a number; subtract a date and divide by np.timedelta64(1, 'D')"
+            )
+        return array.astype(np.float64, copy=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of numbers: {error}.") from error
+
+
 def suggest_name(given, names: Iterable[str]) -> str:
     """Return " (did you mean 'name'?)" with the closest of the names, or "" if none is close."""
     lowered = {str(name).lower(): str(name) for name in names}

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ovkgp.checks import check_one_of, check_positive
 from ovkgp.datasets import TableStream
+from ovkgp.estimators.common.dates import to_days
 from ovkgp.estimators.common.named_kernels import base_kernel
 from ovkgp.estimators.common.scaling import Moments
 from ovkgp.estimators.common.summary import pluralize
@@ -186,7 +187,12 @@ def measure_extent(
     rows = TableStream(
         Path(path).expanduser(), inputs, None if is_number else outputs, on_bad_rows="error", separator=separator
     )
-    moments, low, high = zip(*((Moments.of(X), X.min(0), X.max(0)) for X, _ in rows), strict=True)
+    tables, origins = [], None
+    for X, _ in rows:
+        X, origins = to_days(X, origins)
+        X = np.asarray(X, dtype=np.float64)
+        tables.append((Moments.of(X), X.min(0), X.max(0)))
+    moments, low, high = zip(*tables, strict=True)
     total = reduce(add, moments)
     sides = np.max(high, 0) - np.min(low, 0)
     sides = np.divide(sides, total.std, out=np.zeros_like(sides), where=total.std > 0)  # a constant input has side 0

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ovkgp.cli.arguments import parse_names
 from ovkgp.cli.tables import TableFile, TextChunk, write_tables
 from ovkgp.estimators.common.prediction_columns import PredictionRequest
-from ovkgp.estimators.common.validation import as_inputs
 from ovkgp.exceptions import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -59,10 +58,12 @@ def resolve_inputs(estimator, typed: str | None) -> tuple[str, ...]:
 
 def predict_chunk(estimator, inputs: Sequence[str], chunk: TextChunk, request: PredictionRequest) -> pa.Table:
     """Make a table of the kept columns, the inputs and the predictions of a chunk."""
+    import pandas as pd
     import pyarrow as pa
 
-    found = estimator.prediction_columns(as_inputs(estimator, chunk.X), request)
-    columns = [*chunk.texts.items(), *zip(inputs, chunk.X.T, strict=True), *found.items()]
+    X = pd.DataFrame(chunk.X, columns=list(inputs))
+    found = estimator.prediction_columns(X if estimator.input_names else chunk.X, request)
+    columns = [*chunk.texts.items(), *X.items(), *found.items()]
     names = [name for name, _ in columns]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(f"The predictions would have two columns '{repeated[0]}'. Rename the column of the data.")

@@ -35,8 +35,8 @@ CHUNK_ROWS = 8192  # maximum number of rows that are predicted together
 class TextChunk(NamedTuple):
     """X (k, d), Y (k, p) and, by name, pyarrow arrays of k texts."""
 
-    X: np.ndarray
-    Y: np.ndarray
+    X: np.ndarray | pd.DataFrame
+    Y: np.ndarray | pd.DataFrame
     texts: dict
 
 
@@ -97,8 +97,10 @@ class TableFile:
         if kind == "labels":
             return self._read_labels()
         rows = self.stream()
-        X, Y = (np.concatenate(arrays) for arrays in zip(*rows, strict=True))
-        X, Y = _make_frame(X, rows.inputs), _make_frame(Y, rows.outputs)
+        X, Y = (
+            _concatenate(parts, names)
+            for parts, names in zip(zip(*rows, strict=True), (rows.inputs, rows.outputs), strict=True)
+        )
         if kind == "none":
             return X, None
         return _keep_observed(X, Y.iloc[:, 0]) if kind == "target" else (X, Y)
@@ -112,7 +114,7 @@ class TableFile:
             raise InputError(
                 f"Column '{self.outputs[0]}' must hold class labels, got numbers such as {labels[0]:g}. Name another column."
             )
-        return _make_frame(X, self.inputs), pd.Series(labels, name=self.outputs[0])
+        return X, pd.Series(labels, name=self.outputs[0])
 
     def _read_long(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         from ovkgp import to_wide
@@ -120,15 +122,19 @@ class TableFile:
         x, y, labels = self._read_labeled(self.task)
         labels = [str(label) for label in labels]
         tasks = sort_labels(labels)
-        X, Y = to_wide(x, labels, y[:, 0], tasks=tasks)
+        times = x.select_dtypes(["datetime", "datetimetz", "timedelta"]).dtypes
+        x = x.astype(dict.fromkeys(times.index, np.int64))  # microseconds, which float64 holds exactly
+        X, Y = to_wide(x.to_numpy(np.float64), labels, y.to_numpy(np.float64)[:, 0], tasks=tasks)
         if not len(X):
             raise InputError(f"'{self.path}' has no observed values in column '{self.outputs[0]}'.")
-        return _make_frame(X, self.inputs), _make_frame(Y, tasks)
+        X = _make_frame(X, self.inputs)
+        return X.astype(dict.fromkeys(times.index, np.int64)).astype(times.to_dict()), _make_frame(Y, tasks)
 
-    def _read_labeled(self, label: str) -> tuple[np.ndarray, np.ndarray, list]:
+    def _read_labeled(self, label: str) -> tuple[pd.DataFrame, pd.DataFrame, list]:
         """Read X, Y and the labels of a column."""
         X, Y, texts = zip(*self.read_texts([label]), strict=True)
-        return np.concatenate(X), np.concatenate(Y), [value for chunk in texts for value in chunk[label].to_pylist()]
+        X, Y = _concatenate(X, self.inputs), _concatenate(Y, self.outputs if self.task else ())
+        return X, Y, [value for chunk in texts for value in chunk[label].to_pylist()]
 
     def open_texts(self, texts: Sequence[str], required: bool = True) -> CsvTable | ParquetTable:
         """Open the inputs with columns of texts, not missing if `required`; outputs are numbers only in a long table."""
@@ -179,7 +185,14 @@ def _keep_observed(X: pd.DataFrame, y: pd.Series) -> tuple[pd.DataFrame, pd.Seri
     return X[observed].reset_index(drop=True), y[observed].reset_index(drop=True)
 
 
-def _make_frame(values: np.ndarray, names: Sequence[str]) -> pd.DataFrame:
+def _concatenate(parts: Sequence, names: Sequence[str]) -> pd.DataFrame:
+    """Join chunks, arrays or data frames, to one data frame."""
+    import pandas as pd
+
+    return pd.concat([_make_frame(part, names) for part in parts], ignore_index=True)
+
+
+def _make_frame(values: np.ndarray | pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(values, columns=list(names))

@@ -52,9 +52,9 @@ class InputSlice:
         """Create a slice along an input, by name or number, over the range of the data."""
         index, num_points = select_input(estimator, along), check_integer("num_points", num_points, minimum=2)
         low, median, high = get_input_range(estimator, data.X)
-        points = np.tile(median, (num_points, 1))
+        points, labels = np.tile(median, (num_points, 1)), estimator.label_units("input", estimator.input_labels())
         points[:, index] = np.linspace(low[index], high[index], num_points)
-        return cls(index, points, _format_axis_name(estimator.input_labels(), index, median))
+        return cls(index, points, _format_axis_name(labels, index, median))
 
     @property
     def axis(self) -> np.ndarray:
@@ -104,7 +104,7 @@ class Bands:
         lower, upper = _predict_interval(estimator, X, level, noise, kinds, shape)
         draws = np.empty((0, *shape))
         if check_integer("num_draws", num_draws, minimum=0):
-            draws = estimator.sample_functions(num_draws, random_state=0)(points).reshape(-1, *shape)
+            draws = estimator.sample_functions(num_draws, random_state=0)(X).reshape(-1, *shape)
             draws = compute_mean_response(estimator, draws) if noise else draws
         return cls(mean, lower, upper, draws, kinds)
 

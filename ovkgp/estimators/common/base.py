@@ -19,7 +19,7 @@ from ovkgp.estimators.common.estimator import Estimator
 from ovkgp.estimators.common.field_parts import FieldPartsMixin
 from ovkgp.estimators.common.prediction_columns import PredictionColumns, PredictionRequest
 from ovkgp.estimators.common.scaling import ScaledDraws
-from ovkgp.estimators.common.validation import check_observed, input_table, output_table
+from ovkgp.estimators.common.validation import check_observed, convert_output_times, input_table, output_table
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
 from ovkgp.inference.likelihoods import Likelihood
@@ -39,7 +39,12 @@ POSTERIOR_ATTRIBUTES = (  # fitted attributes of every regressor with a `posteri
     "_is_flat",
     "_has_names",
 )
-INPUT_ATTRIBUTES = {"n_features_in_", "feature_names_in_"}  # fitted attributes that the validation of X sets
+INPUT_ATTRIBUTES = {
+    "n_features_in_",
+    "feature_names_in_",
+    "input_times_",
+    "output_times_",
+}  # set by the validation of data
 LENGTHSCALE = "lengthscale"  # last part of the names of lengthscales
 
 
@@ -87,7 +92,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, Estimator):
     def _enter(self, X, Y) -> tuple[np.ndarray, np.ndarray]:
         """Check X (n, d) and Y (n, p), store their columns, and remove the attributes of an earlier fit."""
         X = input_table(self, X, reset=True)
-        Y, names, self._is_flat = output_table(Y, X)
+        Y, names, self._is_flat = output_table(convert_output_times(self, Y, reset=True), X)
         check_observed(np.isfinite(Y).sum(0), names)
         for fitted in [name for name in vars(self) if name.endswith("_") and name not in INPUT_ATTRIBUTES]:
             delattr(self, fitted)
@@ -98,7 +103,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, Estimator):
 
     def _outputs(self, Y, X: np.ndarray) -> np.ndarray:
         """Check further outputs (n, p); if named, their names must be those of the fit."""
-        table, names, _ = output_table(Y, X)
+        table, names, _ = output_table(convert_output_times(self, Y, reset=False), X)
         if table.shape[1] != self.n_outputs_:
             raise InputError(f"Y must have {self.n_outputs_} columns, as in fit, got {table.shape[1]}.")
         if names is not None and self._has_names and names != self.output_names_:
@@ -263,7 +268,7 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         """
         check_is_fitted(self, "posterior_")
         draws = self.posterior_.sample_functions(k, random_state=random_state)
-        return ScaledDraws(draws, self.scaling_, self._is_flat)
+        return ScaledDraws(draws, self.scaling_, self._is_flat, getattr(self, "input_times_", None))
 
     def training_data(self) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the stored training rows X (n, d) and Y (n, p) in original units; None if the model stores none."""

@@ -6,6 +6,7 @@ adds up the statistics of all rows over the ranks. One process is a group of one
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,9 +16,17 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from tqdm import tqdm
 
+from ovkgp.estimators.common.dates import Origins, check_kinds, to_days
 from ovkgp.estimators.common.options import check_constraints
 from ovkgp.estimators.common.scaling import Moments, Scaling
-from ovkgp.estimators.common.validation import Table, as_array, check_observed, input_table, output_table
+from ovkgp.estimators.common.validation import (
+    Table,
+    as_array,
+    check_observed,
+    input_table,
+    output_names,
+    output_table,
+)
 from ovkgp.exceptions import InputError
 from ovkgp.inference import OperatorValuedGP, Statistics
 from ovkgp.inference.model.row_sample import RowSample
@@ -29,25 +38,32 @@ SAMPLE_ROWS = 10_000  # default number of rows sampled from a stream
 SCAN_LABEL, ACCUMULATE_LABEL = "scanning the data", "accumulating statistics"
 """Names of the two passes in error messages of other ranks."""
 
+Times = tuple[Origins | None, Origins | None]  # origins of the dates of inputs and outputs, None if there are none
+
 
 class Columns(NamedTuple):
-    """Columns that all chunks of a table share; None for unknown names."""
+    """Columns that all chunks of a table share; None for unknown names.
+
+    `times` are the origins of dates of inputs and outputs, None if there are no dates.
+    """
 
     num_inputs: int
     num_outputs: int
     inputs: tuple[str, ...] | None
     outputs: tuple[str, ...] | None
     is_flat: bool
+    times: Times = (None, None)
 
 
 class Chunks:
     """Validated pass over the chunks of a table.
 
     `chunks` are pairs (X, Y): X (k, d) finite, Y (k, p) or (k,), NaN where missing; its attributes `inputs` and `outputs`, if any,
-    are the names of the columns. `columns` are those of an earlier pass, which must be the same.
+    are the names of the columns. `columns` are those of an earlier pass, which must be the same. Dates become days since the
+    earliest date of the first chunk, or since those of `times`.
     """
 
-    def __init__(self, chunks: Iterable, columns: Columns | None = None, verbose: int = 0):
+    def __init__(self, chunks: Iterable, columns: Columns | None = None, verbose: int = 0, times: Times | None = None):
         if not hasattr(chunks, "__iter__"):
             raise InputError(
                 f"chunks must be a list of pairs (X, Y) or another re-iterable collection, got {type(chunks).__name__}."
@@ -57,6 +73,7 @@ class Chunks:
                 "chunks must be re-iterable (a fit makes two passes). Pass a list or ovkgp.datasets.stream(path, inputs, outputs)."
             )
         self.chunks, self.columns, self.verbose = chunks, columns, verbose
+        self._times = times if columns is None else columns.times
         self._validator = _ColumnValidator()
 
     def __iter__(self) -> Iterator[Table]:
@@ -77,14 +94,25 @@ class Chunks:
             yield from table.parts(CHUNK_ROWS)
 
     def _checked(self, X, Y) -> Table:
+        X, Y = self._convert_times(X, Y)
         X = input_table(self._validator, X, reset=not hasattr(self._validator, "n_features_in_"))
         Y, outputs, is_flat = output_table(Y, X)
         inputs = getattr(self._validator, "feature_names_in_", None)
         names = self._stated("inputs") or inputs, self._stated("outputs") or outputs
         names = (None if listed is None else tuple(map(str, listed)) for listed in names)
-        found = Columns(X.shape[1], Y.shape[1], *names, is_flat)
+        found = Columns(X.shape[1], Y.shape[1], *names, is_flat, self._times)
         self.columns = found if self.columns is None else merge_columns(self.columns, found)
         return Table(X, Y)
+
+    def _convert_times(self, X, Y) -> tuple:
+        """Convert dates to days since those of the first chunk."""
+        fitted = self._times or (None, None)
+        (X, inputs), (Y, outputs) = to_days(X, fitted[0]), to_days(Y, fitted[1], "Y")
+        self._times = self._times or (inputs, outputs)
+        for table, name, found, known in ((X, "X", inputs, self._times[0]), (Y, "Y", outputs, self._times[1])):
+            if (found or known) and (not found or not known or len(found) == len(known)):
+                check_kinds(found, known, output_names(table) or range(len(found or known)), name)
+        return X, Y
 
     def _stated(self, role: str) -> tuple[str, ...] | None:
         """Return the column names that a stream states."""
@@ -104,7 +132,9 @@ def merge_columns(first: Columns, second: Columns) -> Columns:
                 f"All chunks must have the same {what} in the same order, got {list(yours)} after {list(mine)}."
             )
     names = (first.inputs or second.inputs, first.outputs or second.outputs)
-    return Columns(*first[:2], *names, first.is_flat and second.is_flat)
+    if first.times != second.times:
+        raise InputError("All chunks must have dates in the same columns.")
+    return Columns(*first[:2], *names, first.is_flat and second.is_flat, first.times)
 
 
 class _ColumnValidator(BaseEstimator):
@@ -146,7 +176,8 @@ def scan(chunks: Iterable, limit: int, ranks: Ranks | None = None, *, verbose: i
     samples of all ranks.
     """
     ranks = ranks or Ranks.single_process()
-    mine = ranks.run_on_all(lambda: _scan_rank(chunks, limit, verbose and ranks.rank == 0), SCAN_LABEL)
+    times = _first_times(chunks, ranks)
+    mine = ranks.run_on_all(lambda: _scan_rank(chunks, limit, verbose and ranks.rank == 0, times), SCAN_LABEL)
     total = None
     for rank, part in enumerate(ranks.gather(mine, SCAN_LABEL)):
         try:
@@ -160,6 +191,22 @@ def scan(chunks: Iterable, limit: int, ranks: Ranks | None = None, *, verbose: i
     return total
 
 
+def _first_times(chunks: Iterable, ranks: Ranks) -> Times | None:
+    """Return the origins of dates of the first chunk of all ranks; None if there is one rank, which finds them on its way."""
+    if ranks.size == 1:
+        return None
+
+    def read() -> Times | None:
+        checked = Chunks(chunks)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the pass that follows warns
+            next(iter(checked), None)
+        return None if checked.columns is None else checked.columns.times
+
+    found = ranks.gather(ranks.run_on_all(read, SCAN_LABEL), SCAN_LABEL)
+    return next((times for times in found if times is not None), None)
+
+
 def store_columns(estimator, found: StreamScan) -> Table:
     """Store the columns of a scan in an estimator, as its own validation of X and Y does; return the sample."""
     estimator._enter(found.sample.X, found.sample.Y)
@@ -168,12 +215,15 @@ def store_columns(estimator, found: StreamScan) -> Table:
         estimator.feature_names_in_ = np.array(columns.inputs, dtype=object)
     if columns.outputs is not None:
         estimator.output_names_ = list(columns.outputs)
+    for name, times in zip(("input_times_", "output_times_"), columns.times, strict=True):
+        if times is not None:
+            setattr(estimator, name, times)
     estimator._has_names, estimator._is_flat = columns.outputs is not None, columns.is_flat
     return found.table
 
 
-def _scan_rank(chunks: Iterable, limit: int, verbose: int) -> StreamScan | None:
-    checked, total = Chunks(chunks, verbose=verbose), None
+def _scan_rank(chunks: Iterable, limit: int, verbose: int, times: Times | None = None) -> StreamScan | None:
+    checked, total = Chunks(chunks, verbose=verbose, times=times), None
     for table in checked:
         X, Y, num_observed = table.X, table.Y, int(np.isfinite(table.Y).any(1).sum())
         sample = RowSample.from_table(X, Y, limit)

@@ -54,8 +54,13 @@ class ColumnNames(NamedTuple):
 
     @classmethod
     def of(cls, estimator) -> ColumnNames:
-        """Return the names of a fitted estimator; `x0`, `y0`, … if it has none or they are not distinct."""
-        return cls(*axis_names(estimator), getattr(estimator, "kernel_", None))
+        """Return the names of a fitted estimator; `x0`, `y0`, … if it has none or they are not distinct.
+
+        Columns of dates and durations are followed by "(days)", the unit of their lengthscales.
+        """
+        inputs, outputs = axis_names(estimator)
+        inputs, outputs = _add_days(inputs, estimator, "input_times_"), _add_days(outputs, estimator, "output_times_")
+        return cls(inputs, outputs, getattr(estimator, "kernel_", None))
 
 
 class Hyperparameter(NamedTuple):
@@ -78,6 +83,11 @@ def axis_names(estimator) -> tuple[list[str], list[str]]:
     output_names = getattr(estimator, "output_names_", [])
     outputs = [f"y{a}" for a in range(len(output_names))]
     return _distinct(getattr(estimator, "feature_names_in_", inputs), inputs), _distinct(output_names, outputs)
+
+
+def _add_days(names: list[str], estimator, attribute: str) -> list[str]:
+    times = getattr(estimator, attribute, None) or [None] * len(names)
+    return [name if time is None else f"{name} (days)" for name, time in zip(names, times, strict=True)]
 
 
 def _distinct(names, numbered: list[str]) -> list[str]:
@@ -200,7 +210,7 @@ def format_values(values: dict[str, Tensor], estimator, structure: str, scaling:
     draws = {n: draws_in_original_units(n, value, structure, scaling) for n, value in draws.items()}
     return _listed(
         f"{row.parameter} ({', '.join(filter(None, row[1:3]))}) = {row.draws.item():.4g}".replace(" ()", "")
-        for row in list_hyperparameters(draws, ColumnNames(*axis_names(estimator), structure))
+        for row in list_hyperparameters(draws, ColumnNames.of(estimator)._replace(structure=structure))
     )
 
 
@@ -209,6 +219,15 @@ def summarize(estimator) -> Summary:
     counts, evidence = estimator._num_observed, evidence_name(estimator)
     lines = [f"GPRegressor: {estimator.kernel_} kernel, {_approximation(estimator)}"]
     about = {"data": _data(estimator)}
+    names, roles = axis_names(estimator), ("input", "output")
+    units = [
+        label
+        for role, own in zip(roles, names, strict=True)
+        for label in estimator.label_units(role, own)
+        if label not in own
+    ]
+    if units:
+        about["dates"] = ", ".join(units)
     about[evidence] = f"{estimator.log_evidence_:.4g} ({estimator.log_evidence_ / counts.sum():.4g} per observed entry)"
     if estimator.fit_report_ is not None:
         about[evidence] += f"; optimization: {estimator.fit_report_.message}"
@@ -231,8 +250,8 @@ def summarize(estimator) -> Summary:
 
 def summarize_facts(estimator) -> Summary:
     """Summarize columns, classes, training and selected numbers of any fitted estimator, one per line."""
-    inputs = estimator.input_names or range(estimator.n_features_in_)
-    found = {"estimator": type(estimator).__name__, "inputs": ", ".join(map(str, inputs))}
+    inputs = estimator.label_units("input", estimator.input_names or range(estimator.n_features_in_))
+    found = {"estimator": type(estimator).__name__, "inputs": ", ".join(inputs)}
     for attribute, label in {"output_names_": "outputs", "classes_": "classes"}.items():
         if hasattr(estimator, attribute):
             names = getattr(estimator, attribute)

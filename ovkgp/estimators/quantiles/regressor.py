@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_array, column_or_1d
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils import check_array, check_X_y, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from torch import Tensor
 
 from ovkgp.checks import as_seed
@@ -35,7 +35,7 @@ from ovkgp.estimators.common.prediction_columns import (
 )
 from ovkgp.estimators.common.summary import Hyperparameter, Summary, pluralize
 from ovkgp.estimators.common.task_options import canonical_lam, list_input_lengthscales
-from ovkgp.estimators.common.validation import as_array, as_inputs, input_table, output_names
+from ovkgp.estimators.common.validation import as_inputs, convert_output_times, input_table, output_names
 from ovkgp.estimators.quantiles.conformal import CrossValidationFits, conformal_margin, fit_folds
 from ovkgp.estimators.quantiles.deep import build_deep_model
 from ovkgp.estimators.quantiles.model import (
@@ -321,7 +321,9 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
         if y is None:
             raise InputError("This estimator requires y to be passed, but the target y is None.")
         names = output_names(y) or ["y"]
-        X, y = validate_data(self, as_array(X), as_array(y), dtype=np.float64, y_numeric=True, multi_output=True)
+        X = input_table(self, X, reset=True).astype(np.float64)
+        y = convert_output_times(self, y, reset=True)
+        X, y = check_X_y(X, y, y_numeric=True, multi_output=True, estimator=self)
         if y.ndim > 1 and y.shape[1] != 1:
             raise InputError(f"y has shape {y.shape}, expected (n,) or (n, 1). Fit one model per column.")
         y = column_or_1d(y, dtype=np.float64, warn=True)
@@ -500,9 +502,9 @@ class InfiniteQuantileRegressor(RegressorMixin, Estimator):
             return check_levels(quantiles)
         return np.array(default) if self.coupling == "infinite" else finite_levels(self)
 
-    @staticmethod
-    def _target(y, predicted: np.ndarray) -> np.ndarray:
-        y = column_or_1d(check_array(as_array(y), ensure_2d=False, dtype=np.float64, input_name="y"))
+    def _target(self, y, predicted: np.ndarray) -> np.ndarray:
+        y = convert_output_times(self, y, reset=False)
+        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y"))
         check_consistent_length(predicted, y)
         return y
 

@@ -139,7 +139,8 @@ def in_units(estimator, name: str, group: xarray.Dataset) -> xarray.Dataset:
     scaling = estimator.scaling_
     if name in ("posterior", "prior"):
         attrs = {**group.attrs, "units": units_of(estimator)}
-        return named_terms_group(values_in_units(estimator, group), ColumnNames.of(estimator), attrs)
+        names = ColumnNames(*axis_names(estimator), estimator.kernel_)
+        return named_terms_group(values_in_units(estimator, group), names, attrs)
     if name in ("posterior_predictive", "observed_data"):
         moved = group["y"].values * scaling.output_scale + scaling.output_offset
         return group.assign(y=(group["y"].dims, moved))

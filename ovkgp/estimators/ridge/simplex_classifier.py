@@ -24,7 +24,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.model_selection import check_cv
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y
 from tqdm import tqdm
 
 from ovkgp.checks import as_seed
@@ -201,7 +201,7 @@ class SimplexClassifier(ClassifierMixin, Estimator):
         with restore_on_error(self):
             self.check_options()
             self.output_names_ = output_names(y) or ["y"]
-            X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
+            X, y = check_X_y(input_table(self, X, reset=True), as_array(y), dtype=None, estimator=self)
             check_classification_targets(y)
             weight = _row_weights(sample_weight, len(X))
             self.classes_ = np.unique(y[weight > 0])

@@ -99,7 +99,7 @@ def storable(
     """
 
     def register(kind: type) -> type:
-        names = ("feature_names_in_", *optional)
+        names = ("feature_names_in_", "input_times_", "output_times_", *optional)
         ESTIMATORS[kind.__name__] = SavedAttributes(kind, required, names, builder, parts, finish)
         return kind
 

@@ -10,7 +10,7 @@ import torch
 from gpytorch.kernels import Kernel
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y
 from torch import Tensor
 
 from ovkgp.checks import as_seed
@@ -240,7 +240,7 @@ class InfiniteCostSensitiveClassifier(ClassifierMixin, Estimator):
         with restore_on_error(self):
             self.check_options()
             self.output_names_ = output_names(y) or ["y"]
-            X, y = validate_data(self, as_array(X), as_array(y), reset=True, dtype=[np.float64, np.float32])
+            X, y = check_X_y(input_table(self, X, reset=True), as_array(y), dtype=None, estimator=self)
             self.classes_, labels = _two_classes(y)
             self._seed = as_seed(self.random_state)
             vars(self).pop("_replicates", None)

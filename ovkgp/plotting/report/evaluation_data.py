@@ -30,11 +30,7 @@ class Rows:
     X: pd.DataFrame | np.ndarray
     Y: np.ndarray | None
     is_given: bool
-
-    @property
-    def inputs(self) -> np.ndarray:
-        """X as an array."""
-        return np.asarray(self.X, dtype=np.float64)
+    inputs: np.ndarray  # X as numbers, with dates in days
 
 
 @dataclass(frozen=True)
@@ -75,13 +71,14 @@ def collect_rows(estimator, X=None, Y=None) -> Rows | None:
         raise InputError("X and Y must be given together or not at all. Pass both, in the form used for fit.")
     table = _check_table(lambda: input_table(estimator, _add_column_names(estimator, as_array(X)), reset=False), "X")
     outputs = None if estimator.kind == "none" else _check_outputs(estimator, Y, table)
-    return Rows(_add_column_names(estimator, table), outputs, True)
+    return Rows(as_inputs(estimator, table), outputs, True, np.asarray(table, dtype=np.float64))
 
 
 def _add_column_names(estimator, X):
     """Add the column names of the fit to an array, if there are any."""
     is_array = output_names(X) is None and np.ndim(X) == 2 and np.shape(X)[1] == estimator.n_features_in_
-    return as_inputs(estimator, X) if is_array else X
+    names = estimator.input_names
+    return pd.DataFrame(X, columns=names) if is_array and names is not None else X
 
 
 def _check_outputs(estimator, Y, X: np.ndarray) -> np.ndarray:
@@ -124,7 +121,9 @@ def _check_table(read, name: str):
 def get_training_rows(estimator) -> Rows | None:
     """Return the training rows that a fitted estimator stores; None if it stores none."""
     found = estimator.training_data()
-    return None if found is None else Rows(_add_column_names(estimator, found[0]), found[1], False)
+    if found is None:
+        return None
+    return Rows(as_inputs(estimator, found[0]), found[1], False, np.asarray(found[0], dtype=np.float64))
 
 
 def predict_held_out(estimator, rows: Rows | None) -> HeldOutPredictions | None:

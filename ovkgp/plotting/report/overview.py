@@ -114,7 +114,8 @@ def summarize_data(estimator, rows: Rows | None) -> DataSummary:
     if rows is None:
         sentence, inputs, outputs, hint = *_summarize_without_rows(estimator), HINT
     else:
-        sentence, inputs = _describe_data(estimator, rows), summarize_columns(rows.inputs, estimator.input_labels())
+        labels = estimator.label_units("input", estimator.input_labels())
+        sentence, inputs = _describe_data(estimator, rows), summarize_columns(rows.inputs, labels)
         if estimator.kind == "labels":
             classes = tuple((str(name), int((name == rows.Y).sum())) for name in estimator.classes_)
         elif rows.Y is not None:

@@ -194,7 +194,7 @@ def test_collect_rows_rejects_x_without_y(coupled, given):
         (np.zeros((2, 1)), np.zeros((3, 3)), "Y does not match"),
         (np.zeros((2, 1)), pd.DataFrame(np.zeros((2, 3)), columns=["u", "w", "v"]), "order|columns"),
         (np.array([[np.nan], [0.0]]), np.zeros((2, 3)), "NaN"),
-        (np.array([["a"], ["b"]]), np.zeros((2, 3)), "X does not match"),
+        (np.array([["a"], ["b"]]), np.zeros((2, 3)), "must hold numbers, got the text 'a'"),
     ],
 )
 def test_collect_rows_rejects_other_columns(coupled, X, Y, text):
