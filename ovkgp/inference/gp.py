@@ -27,7 +27,7 @@ from ovkgp.inference.model.observations import Observations, validate_observatio
 from ovkgp.inference.model.parameter_vector import ParameterVector
 from ovkgp.inference.model.parameter_vector import hyperparameters as named_hyperparameters
 from ovkgp.inference.model.row_sample import draw_training_subset
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut, expand_rows, group_index
 from ovkgp.inference.posteriors.mixture import condition_on_draws
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
@@ -295,22 +295,41 @@ class OperatorValuedGP(Module):
         with torch.no_grad():
             return streaming_strategy(self.model).statistics(self.model, data, into)
 
-    def leave_one_out(self, X, Y, noise=None) -> LeaveOneOut:
-        """Compute the predictive density of each observed entry given all others, in closed form.
+    def leave_one_out(self, X, Y, noise=None, *, groups="entries") -> LeaveOneOut | LeaveGroupOut:
+        """Compute the predictive density of each observed entry, row or group of rows given all others, in closed form.
 
         Parameters
         ----------
         X, Y, noise
             See `condition`.
+        groups : {"entries", "rows"} or array-like of shape (n,), default="entries"
+            What is held out together: single entries (the other outputs of their row are then known), rows, or all rows
+            with the same label (tracks, stations).
 
         Returns
         -------
-        LeaveOneOut
+        LeaveOneOut or LeaveGroupOut
+            Means and standard deviations (n, p), NaN where Y is missing. Log densities (n, p) of entries; joint ones of
+            rows (n,), NaN for rows without observed outputs, or of groups (G,) in the order of the sorted labels, 0 for
+            groups without observed outputs.
+
+        Notes
+        -----
+        Complexity: one factorization, and O(Σ m³) for groups of m observed entries.
         """
         with torch.no_grad():
             data = self.observe(X, Y, noise)
             strategy = select_strategy(self.model, data, self.strategy)
-            return strategy.leave_one_out(self.model, data).expand_rows(data.kept)
+            if isinstance(groups, str) and groups == "entries":
+                return strategy.leave_one_out(self.model, data).expand_rows(data.kept)
+            num_rows = data.num_rows if data.kept is None else len(data.kept)
+            index = group_index(groups, num_rows).to(data.Y.device)
+            labels, kept = (index if data.kept is None else index[data.kept]).unique(return_inverse=True)
+            found = strategy.leave_groups_out(self.model, data, kept)
+            fill = torch.nan if isinstance(groups, str) else 0.0
+            densities = (part.new_full((int(index.max()) + 1,), fill) for part in found[2:])
+            densities = (whole.index_copy(0, labels, part) for whole, part in zip(densities, found[2:], strict=True))
+            return LeaveGroupOut(*(expand_rows(part, data.kept) for part in found[:2]), *densities)
 
     def fit(
         self,

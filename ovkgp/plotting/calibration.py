@@ -30,7 +30,7 @@ INTERVAL_LEVEL = 0.9  # level of the intervals of `plot_leave_one_out`
 SQUARE_PANEL_INCHES = (4.2, 4.2)
 
 
-def plot_pit(estimator, X=None, Y=None, *, output=None, bins: int = 10, ax=None) -> Axes | np.ndarray:
+def plot_pit(estimator, X=None, Y=None, *, groups="rows", output=None, bins: int = 10, ax=None) -> Axes | np.ndarray:
     """Plot histograms of the probability integral transform P(y′ ≤ y).
 
     The histogram of a calibrated model is flat. Overconfident models have high bins at both ends, underconfident
@@ -41,7 +41,10 @@ def plot_pit(estimator, X=None, Y=None, *, output=None, bins: int = 10, ax=None)
     estimator : GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor
         Fitted estimator.
     X, Y : array-like of shape (n, d) and (n, p), default=None
-        Held-out data, NaN in Y where missing. If None, leave-one-out predictions of the stored training data are used.
+        Held-out data, NaN in Y where missing. If None, each row of the stored training data is predicted from all others.
+    groups : {"rows", "entries"} or array-like of shape (n,), default="rows"
+        Labels of the training rows X and Y: all rows of a label (a track, a station) are predicted from the others. Without X
+        and Y, "entries" holds out single entries instead of rows.
     output : str, int or list, default=None
         Name or index of one output, or a list of them. If None, every output gets a panel.
     bins : int, default=10
@@ -64,7 +67,7 @@ def plot_pit(estimator, X=None, Y=None, *, output=None, bins: int = 10, ax=None)
     'output 0 (60 entries)'
     """
     bins = check_integer("bins", bins, minimum=2)
-    values = pit_values(estimator, X, Y)
+    values = pit_values(estimator, X, Y, groups=groups)
 
     def draw(axes: Axes, a: int, name: str) -> None:
         observed = values[np.isfinite(values[:, a]), a]
@@ -87,15 +90,15 @@ def _set_title(axes: Axes, name: str, numbers: str) -> None:
     axes.set_title(format_label(f"{name} ({numbers})", 36), fontsize="medium")
 
 
-def plot_coverage(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | np.ndarray:
+def plot_coverage(estimator, X=None, Y=None, *, groups="rows", output=None, ax=None) -> Axes | np.ndarray:
     """Plot the coverage of central intervals against their nominal level.
 
     The curve of a calibrated model lies on the diagonal; the curve of an overconfident model lies below it. The band
-    contains the coverage of a calibrated model with probability 90 % at each level.
+    contains the whole curve of a calibrated model, at all levels, with probability 90 %.
 
     Parameters
     ----------
-    estimator, X, Y, output, ax
+    estimator, X, Y, groups, output, ax
         As in `plot_pit`.
 
     Returns
@@ -112,8 +115,8 @@ def plot_coverage(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | 
     >>> ax.get_ylabel()
     'fraction of observations inside'
     """
-    coverage = Coverage.of(pit_values(estimator, X, Y))
-    lower, upper = coverage.band(CONSISTENCY_LEVEL)
+    coverage = Coverage.of(pit_values(estimator, X, Y, groups=groups), groups=groups)
+    lower, upper = coverage.band(CONSISTENCY_LEVEL, simultaneous=True)
 
     def draw(axes: Axes, a: int, name: str) -> None:
         band = {"color": BAND_COLOR, "linewidth": 0, "label": CONSISTENCY_LABEL}
@@ -127,7 +130,7 @@ def plot_coverage(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | 
     return plot_outputs(estimator, output, ax, draw, SQUARE_PANEL_INCHES)
 
 
-def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | np.ndarray:
+def plot_residuals(estimator, X=None, Y=None, *, groups="rows", output=None, ax=None) -> Axes | np.ndarray:
     """Plot standardized residuals (y − E y)/std(y) against the predicted mean E y.
 
     The standard deviation includes the noise. The residuals of a calibrated model scatter around zero without a
@@ -135,7 +138,7 @@ def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes |
 
     Parameters
     ----------
-    estimator, X, Y, output, ax
+    estimator, X, Y, groups, output, ax
         As in `plot_pit`.
 
     Returns
@@ -158,7 +161,7 @@ def plot_residuals(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes |
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('predicted mean', 'standardized residual')
     """
-    distribution = predictive(estimator, X, Y)
+    distribution = predictive(estimator, X, Y, groups)
     scores, kind = distribution.scores(), "standardized" if distribution.is_gaussian else "quantile"
 
     def draw(axes: Axes, a: int, name: str) -> None:
@@ -185,7 +188,7 @@ def _draw_residuals(axes: Axes, mean: np.ndarray, scores: np.ndarray) -> None:
     axes.set_ylim(-limit, limit)
 
 
-def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Axes | np.ndarray:
+def plot_leave_one_out(estimator, X=None, Y=None, *, groups="rows", output=None, ax=None) -> Axes | np.ndarray:
     """Plot observations against their leave-one-out predictions with 90 % intervals.
 
     Squares mark observations outside of their interval.
@@ -195,7 +198,10 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
     estimator : GPRegressor, OVKRidge or ORFFRidge
         Fitted estimator with Gaussian noise.
     X, Y : array-like of shape (n, d) and (n, p), default=None
-        Training data, NaN in Y where missing. Required only if the model does not store them (random features).
+        Training data, NaN in Y where missing. Required only if the model does not store them (random features), or for
+        labels `groups`.
+    groups : {"rows", "entries"} or array-like of shape (n,), default="rows"
+        What is held out together: all outputs of a row, single entries, or all rows with the same label.
     output, ax
         As in `plot_pit`.
 
@@ -206,8 +212,7 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
 
     Notes
     -----
-    Each entry is held out separately: the other outputs of its row are kept. If predictions average over sampled
-    hyperparameters, intervals are those of the Gaussian with the mean and variance of the average.
+    If predictions average over sampled hyperparameters, intervals are those of the Gaussian with the mean and variance of the average.
 
     Complexity: one factorization, or one per draw that predictions average over.
 
@@ -220,7 +225,7 @@ def plot_leave_one_out(estimator, X=None, Y=None, *, output=None, ax=None) -> Ax
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('leave-one-out prediction', 'observed')
     """
-    entries = estimator.leave_one_out_entries(X, Y)
+    entries = estimator.leave_one_out_entries(X, Y, groups)
 
     def draw(axes: Axes, a: int, name: str) -> None:
         observed = np.isfinite(entries.Y[:, a])

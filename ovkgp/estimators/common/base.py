@@ -26,6 +26,7 @@ from ovkgp.inference.likelihoods import Likelihood
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.model.parameter_vector import hyperparameters
 from ovkgp.inference.posteriors.exact import stored_observations
+from ovkgp.inference.posteriors.leave_one_out import group_index
 from ovkgp.inference.posteriors.mixture import MixturePosterior
 from ovkgp.inference.posteriors.prediction import Prediction
 from ovkgp.metrics import r2_score
@@ -346,13 +347,26 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
         """Whether there is a closed form, which variational models do not have, and training rows are stored."""
         return self.likelihood_ is None and self.training_observations() is not None
 
-    def leave_one_out_entries(self, X=None, Y=None) -> EntryPredictions:
-        """Predict each training entry from all others in closed form.
+    def leave_one_out_entries(self, X=None, Y=None, groups="rows") -> EntryPredictions:
+        """Predict each training entry from the rows other than its own, in closed form.
 
-        X and Y are the training rows, which a model with features does not store; without them the stored rows are used.
+        Parameters
+        ----------
+        X, Y : array-like of shape (n, d) and (n, p), default=None
+            Training rows, which a model with features does not store. If None, the stored rows are used.
+        groups : {"rows", "entries"} or array-like of shape (n,), default="rows"
+            What is held out together: rows, single entries (other outputs of the row are then known), or all rows with the
+            same label. Labels belong to the rows of X and Y, which are then required.
+
+        Returns
+        -------
+        EntryPredictions
+            Predictions in original units.
 
         Raises
         ------
+        InputError
+            If labels are passed without X and Y, or do not match them.
         OptionError
             If no rows are stored and none are passed, or the model has no closed form.
         """
@@ -361,17 +375,33 @@ class PosteriorRegressor(FieldPartsMixin, TableRegressor):
                 "A variational model has no closed-form leave-one-out predictions. Use rows X, Y that were held out of the fit."
             )
         if X is not None or Y is not None:
-            X, Y = self.check_rows(X, Y)
-            data = Observations(self.scaling_.inputs(X), self.scaling_.outputs(Y))
+            data = self._given_observations(X, Y)
+        elif not isinstance(groups, str):
+            raise InputError("groups must be passed with X and Y, the training rows that the labels belong to.")
         elif (data := self.training_observations()) is None:
             raise OptionError(
                 "The model stores no training rows. Pass X and Y: the training rows for leave-one-out, or held-out rows."
             )
-        predictions = (gp.leave_one_out(data.X, data.Y, data.noise) for gp in self._drawn_models())
-        mean, std, cdf, is_gaussian = combine_leave_one_out(predictions, data.Y)
+        is_by_entry = isinstance(groups, str) and groups == "entries"
+        index = None if is_by_entry else group_index(groups, data.num_rows)
+        predictions = (gp.leave_one_out(data.X, data.Y, data.noise, groups=groups) for gp in self._drawn_models())
+        mean, std, cdf, is_gaussian = combine_leave_one_out(predictions, data.Y, index)
         scaling = self.scaling_
         u = cdf.numpy()
         return EntryPredictions(scaling.mean(data.Y), scaling.mean(mean), scaling.std(std), u, u, is_gaussian)
+
+    def _given_observations(self, X, Y) -> Observations:
+        """Return given training rows in standardized units, with the known noise of the stored rows if there is any."""
+        X, Y = self.check_rows(X, Y)
+        given, stored = Observations(self.scaling_.inputs(X), self.scaling_.outputs(Y)), self.training_observations()
+        if stored is None or stored.noise is None:
+            return given
+        pairs = (given.X, stored.X), (given.Y, stored.Y)
+        if all(a.shape == b.shape and torch.allclose(a.double(), b.double(), equal_nan=True) for a, b in pairs):
+            return stored
+        raise OptionError(
+            "Leave-one-out predictions of a model with known noise are supported only for its training rows, in their order. Pass these, or omit X and Y."
+        )
 
     def _inputs(self, X) -> torch.Tensor:
         X = self._points(X)  # which checks that the estimator is fitted

@@ -54,7 +54,7 @@ class Estimator(SavableMixin, BaseEstimator):
     has_trained_hyperparameters : bool
         Whether hyperparameters are trained on the evidence, as those of a `GPRegressor`.
     has_leave_one_out : bool
-        Whether stored training entries can be predicted from all others.
+        Whether stored training rows can be predicted from all others.
     learned_levels : ndarray or None
         Quantile levels that predictions are restricted to.
     hyperparameter_draws : ArviZ object or None
@@ -96,8 +96,8 @@ class Estimator(SavableMixin, BaseEstimator):
             f"{type(self).__name__} has no predictive distributions. Use GPRegressor, OVKRidge, ORFFRidge or InfiniteQuantileRegressor."
         )
 
-    def leave_one_out_entries(self, X=None, Y=None) -> EntryPredictions:
-        """Predict each training entry from all others; raise OptionError if there is no closed form."""
+    def leave_one_out_entries(self, X=None, Y=None, groups="rows") -> EntryPredictions:
+        """Predict each training entry without its row or group; raise OptionError if there is no closed form."""
         if not self.has_predictive:
             return self.predictive(X)  # raises
         raise OptionError(

@@ -557,15 +557,16 @@ class GPRegressor(PosteriorRegressor):
         """Return the hyperparameters as an ArviZ object, in original units.
 
         With draws ("laplace", "svi", "nuts") it has the groups of `sample_hyperparameters`. Otherwise the posterior has one
-        draw, and its attribute `elpd_loo` is the sum of the closed-form leave-one-out log densities, which a variational model
-        does not have. Hyperparameters of independent outputs have the dimension `output`; those of sums are prefixed, as in
-        `curl_free.lengthscale` or `component_1.output_matrix`.
+        draw, and its attribute `elpd_loo` is the sum of the closed-form leave-one-row-out log densities; a variational model
+        has a log_likelihood of 1000 draws of the latent functions instead, for `az.loo`. Hyperparameters of independent
+        outputs have the dimension `output`; those of sums are prefixed, as in `curl_free.lengthscale` or
+        `component_1.output_matrix`.
 
         Parameters
         ----------
         X, Y, noise : array-like or None, default=None
-            Training data, for the log_likelihood of a model without draws that does not store them (one with features) or
-            stores them per output (independent outputs with missing entries).
+            Training data, for the log_likelihood of a model without draws that does not store them: one with features, or a
+            variational one that was loaded from a file.
 
         Returns
         -------

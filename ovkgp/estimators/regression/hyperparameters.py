@@ -10,7 +10,6 @@ import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from ovkgp.checks import suggest_name
 from ovkgp.estimators.common.options import FRACTION, check_constraints, integer, one_of, reject_variational
@@ -19,8 +18,6 @@ from ovkgp.estimators.common.summary import ColumnNames, axis_names, split_outpu
 from ovkgp.estimators.common.validation import Table
 from ovkgp.exceptions import FitWarning, InputError, OptionError
 from ovkgp.inference import OperatorValuedGP
-from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.posteriors.exact import ExactPosterior, IndependentPosterior
 from ovkgp.inference.sampling.arviz_data import (
     Axes,
     groups_of,
@@ -120,6 +117,8 @@ def export(estimator, X=None, Y=None, noise=None):
         raise OptionError("X, Y and noise are not supported for a model with draws. Call to_arviz() without data.")
     data = _point(estimator, X, Y, noise) if draws is None else draws
     groups = {name: in_units(estimator, name, group) for name, group in groups_of(data)}
+    if "log_likelihood" in groups:
+        groups["log_likelihood"] = _densities_in_units(estimator, groups["log_likelihood"], groups["observed_data"])
     attrs = groups["posterior"].attrs
     if draws is None:
         trained = "elbo" if estimator.approximation_ == "variational" else "evidence"
@@ -144,11 +143,14 @@ def in_units(estimator, name: str, group: xarray.Dataset) -> xarray.Dataset:
     if name in ("posterior_predictive", "observed_data"):
         moved = group["y"].values * scaling.output_scale + scaling.output_offset
         return group.assign(y=(group["y"].dims, moved))
-    if name == "log_likelihood":
-        columns = {label: a for a, label in enumerate(axis_names(estimator)[1])}
-        shift = np.log(scaling.output_scale)[[columns[label] for label in group["output"].values.tolist()]]
-        return group.assign(y=(group["y"].dims, group["y"].values - shift))
     return group.copy(deep=True)
+
+
+def _densities_in_units(estimator, group: xarray.Dataset, observed_data: xarray.Dataset) -> xarray.Dataset:
+    """Shift the log densities of rows by −log s_a for each of their observed outputs."""
+    observed = np.isfinite(observed_data["y"].values)[group["row"].values]
+    shift = observed @ np.log(estimator.scaling_.output_scale)
+    return group.assign(y=(group["y"].dims, group["y"].values - shift))
 
 
 def named_terms_group(values: dict[str, np.ndarray], names: ColumnNames, attrs: dict) -> xarray.Dataset:
@@ -183,32 +185,15 @@ def _point(estimator, X, Y, noise):
     if (X is None) != (Y is None):
         raise InputError("X and Y must be passed together. Pass the training data or neither.")
     names = dict(zip(("input_names", "output_names"), axis_names(estimator), strict=True))
-    is_variational = estimator.approximation_ == "variational"
-    if X is not None and is_variational:
-        raise OptionError(
-            "X and Y are not supported for a variational model, which has no closed-form leave-one-out densities. Call to_arviz()."
-        )
     if X is not None:
         given = estimator._further_table(X, Y, noise).scaled(estimator.scaling_)
         return point_arviz(estimator.gp_, *given, **names)
-    if (data := _stored_data(estimator)) is not None:
+    data = estimator.training_observations()
+    if estimator.approximation_ == "variational":
+        data = estimator.gp_.observations_  # None if the model was loaded
+    if data is not None:
         return point_arviz(estimator.gp_, data.X, data.Y, data.noise, **names)
     values = {name: value[None, None] for name, value in named_values(estimator.gp_).items()}
-    reason = "omitted: a model with features stores no data; to_arviz(X, Y) computes it"
-    if is_variational:
-        reason = "omitted: a variational model has no closed-form leave-one-out densities"
+    reason = "omitted: the model stores no training rows; to_arviz(X, Y) computes it"
     axes = Axes.of(estimator.n_features_in_, estimator.n_outputs_, **names)
     return to_arviz_object({"posterior": make_named_group(values, axes, {"log_likelihood": reason})})
-
-
-def _stored_data(estimator) -> Observations | None:
-    """Return the data that the posterior stores; None if it has features instead."""
-    posterior = estimator.posterior_
-    parts = posterior.parts if isinstance(posterior, IndependentPosterior) else [posterior]
-    if not all(isinstance(part, ExactPosterior) for part in parts):
-        return None
-    first, *rest = (part.data for part in parts)
-    if all(torch.equal(other.X, first.X) for other in rest):  # whole rows again
-        noise = None if first.noise is None else torch.cat([part.data.noise for part in parts], 1)
-        return Observations(first.X, torch.cat([part.data.Y for part in parts], 1), noise)
-    return posterior.data

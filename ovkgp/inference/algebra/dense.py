@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import cached_property
 
 import torch
 from linear_operator.utils.warnings import NumericalWarning
@@ -144,7 +145,20 @@ class DenseSolver:
     @torch.no_grad()
     def inverse_diagonal(self) -> Tensor:
         """Compute the diagonal of C⁻¹ (n, p), zero if missing. 2N³/3."""
-        return self._scatter(inverse_from_cholesky(self.chol).diagonal()).view(self.observed.shape)
+        return self._scatter(self.inverse.diagonal()).view(self.observed.shape)
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """C⁻¹ (N, N). 2N³/3."""
+        return inverse_from_cholesky(self.chol)
+
+    @torch.no_grad()
+    def inverse_blocks(self, rows: Tensor) -> Tensor:
+        """Compute the blocks (k, m·p, m·p) of C⁻¹ between the entries of `rows` (k, m), zero if missing."""
+        observed = self.observed[rows].flatten(1)
+        entries = (self.observed.flatten().cumsum(0) - 1).view(self.observed.shape)[rows].flatten(1).clamp_min(0)
+        blocks = self.inverse[entries.unsqueeze(-1), entries.unsqueeze(-2)]
+        return blocks * (observed.unsqueeze(-1) & observed.unsqueeze(-2))
 
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
         """Compute K_* C⁻¹ K_*ᵀ, in the form of `gram_in_form`, for K_* (m·q, n·p); q is p by default. O(m q N²)."""

@@ -277,6 +277,20 @@ class IterativeSolver:
             diagonal[entries] = self.solve(units)[entries, columns]
         return diagonal.view(self.alpha.shape)
 
+    @torch.no_grad()
+    def inverse_blocks(self, rows: Tensor) -> Tensor:
+        """Compute the blocks (k, m·p, m·p) of C⁻¹ between the entries of `rows` (k, m), by one solve per entry."""
+        p = self.alpha.shape[1]
+        entries = (rows.unsqueeze(-1) * p + torch.arange(p, device=rows.device)).flatten(1)  # (k, m·p)
+        blocks = self.alpha.new_zeros(*entries.shape, entries.shape[1])
+        for part in torch.arange(entries.numel(), device=rows.device).split(CHUNK_COLUMNS):
+            group, column = part // entries.shape[1], part % entries.shape[1]
+            units = self.alpha.new_zeros(self.alpha.numel(), len(part))
+            units[entries.flatten()[part], torch.arange(len(part), device=rows.device)] = 1.0
+            solved = self.solve(units)  # (n·p, columns)
+            blocks[group, :, column] = solved[entries[group], torch.arange(len(part), device=rows.device).unsqueeze(-1)]
+        return (blocks + blocks.mT) / 2
+
     def explained(self, cross: Tensor, form: str, num_outputs: int | None = None) -> Tensor:
         """Compute K_* C⁻¹ K_*ᵀ as `DenseSolver.explained` does; differentiable once: dK_* S + (dK_* S)ᵀ, S fixed."""
         q = self.alpha.shape[1] if num_outputs is None else num_outputs

@@ -29,6 +29,7 @@ from ovkgp.inference.algebra.dense import (
 
 PROPORTIONALITY_TOLERANCE = 1e-12
 """Maximum distance of L⁻¹ Γ L⁻ᵀ, with Σ = L Lᵀ, to γ I, relative to γ, for Γ to be treated as γ Σ."""
+CHUNK_ENTRIES = 1 << 23  # numbers of eigenvectors that are copied together
 
 
 def kronecker_log_density(K: Tensor, output_matrix: Tensor, noise: Tensor, residuals: Tensor) -> Tensor:
@@ -148,6 +149,15 @@ class KroneckerSolver(SeparableSolver):
         """Compute the diagonal of C⁻¹ (n, p)."""
         return self.U.square() @ (1 / self.values) @ self.W.square().mT
 
+    @torch.no_grad()
+    def inverse_blocks(self, rows: Tensor) -> Tensor:
+        """Compute the blocks (k, m·p, m·p) of C⁻¹ between the entries of `rows` (k, m). O(k m² n p) for large n."""
+        inner, values = [], self.values
+        for part in rows.split(max(CHUNK_ENTRIES // (rows.shape[1] * len(values)), 1)):
+            U = self.U[part]  # (k, m, n)
+            inner.append(torch.stack([(U / column) @ U.mT for column in values.mT]))  # (p, k, m, m)
+        return torch.einsum("jkil,aj,bj->kialb", torch.cat(inner, 1), self.W, self.W).flatten(3).flatten(1, 2)
+
     def explained(self, cross: Tensor, form: str) -> Tensor:
         """Compute K_* C⁻¹ K_*ᵀ for K_* = k ⊗ Γ with the *scalar* covariance `cross` = k (m, n), differentiable in k."""
         return spectral_in_form(cross @ self.U, self.values, self.mixing, form)
@@ -216,7 +226,18 @@ class ProportionalSolver(SeparableSolver):
     @torch.no_grad()
     def inverse_diagonal(self) -> Tensor:
         """Compute the diagonal of C⁻¹ (n, p). 2n³/3."""
-        return inverse_from_cholesky(self.chol).diagonal().unsqueeze(-1) * self.W.square().sum(1)
+        return self.inverse.diagonal().unsqueeze(-1) * self.W.square().sum(1)
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """M⁻¹ (n, n). 2n³/3."""
+        return inverse_from_cholesky(self.chol)
+
+    @torch.no_grad()
+    def inverse_blocks(self, rows: Tensor) -> Tensor:
+        """Compute the blocks (k, m·p, m·p) of C⁻¹ between the entries of `rows` (k, m)."""
+        inner = self.inverse[rows.unsqueeze(-1), rows.unsqueeze(-2)]  # (k, m, m)
+        return torch.einsum("kil,ab->kialb", inner, self.W @ self.W.mT).flatten(3).flatten(1, 2)
 
     def explained(self, cross: Tensor, form: str) -> Tensor:
         """Compute K_* C⁻¹ K_*ᵀ = (k M⁻¹ kᵀ) ⊗ (Γ Σ⁻¹ Γ) for K_* = k ⊗ Γ with `cross` = k (m, n)."""

@@ -2,8 +2,12 @@
 
 Dimensions are `chain` and `draw`, then `input` for ARD lengthscales, `output` (and `output_bis`) for noise, mean and
 output matrix. ArviZ 0.x reads an `InferenceData`, ArviZ 1.x an `xarray.DataTree`; both are imported inside the
-functions, since `import ovkgp` must load neither. ArviZ cannot estimate leave-one-out densities from a single draw:
-`point_arviz` stores the closed form Σ log p(y_ij | y_−ij, θ), with its standard error √(N Var), as `elpd_loo`.
+functions, since `import ovkgp` must load neither.
+
+The log_likelihood of a row, from which ArviZ estimates leave-one-row-out densities by importance sampling, is log p(y_i | y_−i, θ_s)
+in closed form, or log p(y_i | f_i, θ_s) at a draw of f from q(f | θ_s) for a variational model. ArviZ cannot use a single draw:
+`point_arviz` also stores the closed form Σ log p(y_i | y_−i, θ), with its standard error √(n Var), as `elpd_loo`, and for a
+variational model many draws of f at the present θ.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from torch import Tensor
 from ovkgp.checks import check_one_of
 from ovkgp.exceptions import FitWarning, InputError, OptionError, OvkgpError
 from ovkgp.inference.model.observations import as_floating, validate_inputs
+from ovkgp.inference.posteriors.leave_one_out import group_index
 from ovkgp.inference.posteriors.posterior import draw_normal, spawn_seeds
 from ovkgp.inference.sampling.prior_predictive import draw_prior, set_parameters
 from ovkgp.inference.strategies.selection import select_strategy
@@ -35,6 +40,7 @@ KINDS = ("auto", "inference_data", "datatree")
 SAMPLES = ("chain", "draw")
 MAX_JOINT_ENTRIES = 500
 """Up to this many entries, Y is drawn jointly by the exact covariance; above, by random functions."""
+NUM_FUNCTION_DRAWS = 1000  # draws of f in the log_likelihood of a variational point estimate
 EIGH_COST_RATIO = 10  # approximate cost of an eigendecomposition relative to a Cholesky factorization
 MAX_GROUP_VALUES = 5e7  # maximum number of values (draws × entries) of a group
 MAX_AUTO_OPERATIONS = 2e11  # maximum number of elementary operations for a group with "auto": about half a minute
@@ -195,18 +201,13 @@ class DrawGroups:
         """Return the sampler's statistics of each draw."""
         return {"sample_stats": make_dataset(stats, dict.fromkeys(stats, SAMPLES))}
 
-    def log_likelihood(self, wanted: bool | str) -> Groups:
-        """Return log p(y_ij | y_−ij, θ_s) of the observed entries; {} if it is too expensive or the model has none."""
+    def log_likelihood(self, wanted: bool | str, random_state=0) -> Groups:
+        """Return the log density of each row with observed outputs at each draw; {} if it is too expensive."""
 
         def compute() -> Groups:
-            values = log_likelihoods(self.gp, self.raw, self.X, self.Y, self.noise)
-            rows, columns = np.nonzero(observed_entries(self.Y))
-            coords = {"row": ("entry", rows), "output": ("entry", np.array(self.axes.outputs)[columns])}
-            values = values.reshape(*self.shape, -1)
-            return {"log_likelihood": make_dataset({"y": values}, {"y": (*SAMPLES, "entry")}, coords)}
+            values = log_likelihoods(self.gp, self.raw, self.X, self.Y, self.noise, random_state=random_state)
+            return row_densities_group(values.reshape(*self.shape, -1), self.Y)
 
-        if not hasattr(self.gp, "leave_one_out"):
-            return self._omit("log_likelihood", wanted, "the model has no leave-one-out densities in closed form")
         return self._compute_if_affordable("log_likelihood", wanted, factorization_cost, compute)
 
     def posterior_predictive(self, wanted: bool | str, random_state) -> Groups:
@@ -258,18 +259,22 @@ class DrawGroups:
 
 
 def point_arviz(gp, X, Y, noise=None, *, input_names=None, output_names=None):
-    """Return the present hyperparameters as one draw: posterior, log_likelihood, observed_data and elpd_loo."""
+    """Return the present hyperparameters as one draw: posterior, log_likelihood, observed_data and elpd_loo.
+
+    The log_likelihood of a variational model has `NUM_FUNCTION_DRAWS` draws of f, and there is no elpd_loo.
+    """
     gp = deepcopy(gp)
     raw = {name: parameter.detach().cpu().numpy()[None, None] for name, parameter in gp.named_parameters()}
     writer = DrawGroups(gp, raw, None, X, Y, noise, input_names, output_names)
-    likelihood = writer.log_likelihood(True)
-    pointwise = likelihood["log_likelihood"]["y"].to_numpy().ravel()
-    attrs = {
-        "inference_library": "ovkgp",
-        "method": "point",
-        "elpd_loo": float(pointwise.sum()),
-        "elpd_loo_se": float(np.sqrt(len(pointwise) * pointwise.var())),
-    }
+    attrs = {"inference_library": "ovkgp", "method": "point"}
+    if is_variational(gp):
+        values = function_log_likelihoods(gp, X, Y, noise, NUM_FUNCTION_DRAWS)
+        likelihood = row_densities_group(values[None], Y)
+    else:
+        likelihood = writer.log_likelihood(True)
+        pointwise = likelihood["log_likelihood"]["y"].to_numpy().ravel()
+        attrs["elpd_loo"] = float(pointwise.sum())
+        attrs["elpd_loo_se"] = float(np.sqrt(len(pointwise) * pointwise.var()))
     return to_arviz_object(writer.posterior(writer.variables(), attrs) | likelihood | writer.observed_data())
 
 
@@ -288,11 +293,43 @@ def iterate_draws(gp: Model, raw: Mapping[str, np.ndarray]) -> Iterator[Model]:
         yield gp
 
 
-def log_likelihoods(gp, raw: Mapping[str, np.ndarray], X, Y, noise=None) -> np.ndarray:
-    """Return log p(y_ij | y_−ij, θ_s) of the observed entries, row by row: (draws, entries), chain after chain."""
-    mask = observed_entries(Y)
-    found = [model.leave_one_out(X, Y, noise).log_density.cpu().numpy() for model in iterate_draws(gp, raw)]
-    return np.stack([values.reshape(mask.shape)[mask] for values in found])
+def log_likelihoods(
+    gp, raw: Mapping[str, np.ndarray], X, Y, noise=None, *, groups="rows", random_state=0
+) -> np.ndarray:
+    """Return log p(y_i | y_−i, θ_s) of the rows or groups with observed outputs: (draws, rows), chain after chain.
+
+    For a variational model it is log p(y_i | f_i, θ_s) at one draw of f per θ_s; `groups` must then be "rows".
+    """
+    if is_variational(gp):
+        if not isinstance(groups, str):
+            raise OptionError(
+                "groups is not supported with variational models, which have no closed-form leave-one-out densities. Use cross-validation, such as cv=GroupKFold()."
+            )
+        count = int(np.prod(next(iter(raw.values())).shape[:2])) if raw else 1
+        pairs = zip(iterate_draws(gp, raw), spawn_seeds(random_state, count), strict=True)
+        return np.concatenate([function_log_likelihoods(model, X, Y, noise, 1, seed) for model, seed in pairs])
+    observed = observed_entries(Y).any(1)
+    kept = np.bincount(group_index(groups, len(observed)).numpy(), observed) > 0
+    found = [model.leave_one_out(X, Y, noise, groups=groups).log_density.cpu() for model in iterate_draws(gp, raw)]
+    return torch.stack(found).numpy()[:, kept]
+
+
+def is_variational(gp) -> bool:
+    """Whether a model has no closed-form leave-one-out densities but a distribution q(f)."""
+    return not hasattr(gp, "leave_one_out")
+
+
+def function_log_likelihoods(gp, X, Y, noise, num_draws: int, seed: int = 0) -> np.ndarray:
+    """Return log p(y_i | f_i) of the rows with observed outputs at draws of f from q(f) of a variational model."""
+    data = gp.observe(X, Y, noise)
+    posterior = deepcopy(gp).condition(data.X, data.Y, noise=data.noise)
+    return posterior.row_log_densities(data, num_draws, seed).cpu().numpy()
+
+
+def row_densities_group(values: np.ndarray, Y) -> Groups:
+    """Return the group log_likelihood of values (chains, draws, rows) of the rows of Y with observed outputs."""
+    rows = np.flatnonzero(observed_entries(Y).any(1))
+    return {"log_likelihood": make_dataset({"y": values}, {"y": (*SAMPLES, "row")}, {"row": rows})}
 
 
 def draw_replicates(gp, raw: Mapping[str, np.ndarray], X, Y, noise=None, random_state=None) -> np.ndarray:

@@ -94,7 +94,7 @@ def sample_hyperparameters(
         | unconstrained_posterior | the raw parameters by qualified name, which `gp.condition(hyperparameters=…)` reads |
         | prior | the same names as in posterior, drawn from the priors |
         | sample_stats | lp; for NUTS also diverging, acceptance_rate, energy, n_steps, step_size |
-        | log_likelihood | y (chain, draw, entry): log p(y_ij given all others, θ_s), observed entries, coords row and output |
+        | log_likelihood | y (chain, draw, row): log p(y_i given all other rows, θ_s) of each row with observed outputs; for a `VariationalGP` log p(y_i given f_i, θ_s) at a draw of f |
         | posterior_predictive | y (chain, draw, row, output): replicated data at X, noise included |
         | observed_data | y (row, output), NaN where missing |
 
@@ -159,7 +159,7 @@ def sample_hyperparameters(
     writer = DrawGroups(log_posterior.gp, raw, names, X, Y, noise, input_names, output_names)
     groups = writer.sample_stats(sampled.stats) | writer.prior(prior_draws, for_prior)
     if Y is not None:
-        groups |= writer.log_likelihood(log_likelihood)
+        groups |= writer.log_likelihood(log_likelihood, for_replicates)
         groups |= writer.posterior_predictive(posterior_predictive, for_replicates) | writer.observed_data()
     variables = writer.variables()
     attrs = _posterior_attributes(log_posterior, sampled, variables, writer.axes)

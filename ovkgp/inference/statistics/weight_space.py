@@ -118,6 +118,12 @@ class WeightSystem:
         precision = torch.diag_embed(precision) if precision.dim() == 2 else precision
         return precision - precision @ self.variance(Phi, "output", num_outputs) @ precision
 
+    def inverse_block(self, Phi: LinearOperator, precision: Tensor) -> Tensor:
+        """Compute the block (m·p, m·p) of (ΦΦᵀ + N)⁻¹ between all entries of some rows, as for `inverse_diagonal`."""
+        num_outputs = precision.shape[1]
+        total = torch.diag(precision.flatten()) if precision.dim() == 2 else torch.block_diag(*precision)
+        return total - total @ self.variance(Phi, "full", num_outputs) @ total
+
     def alpha(self, Phi: LinearOperator, precision: Tensor, residuals: Tensor) -> Tensor:
         """Compute (ΦΦᵀ + N)⁻¹ (y − m) = N⁻¹ (y − m − Φ θ̂) at some rows, (n, p), from `residuals` y − m (n, p)."""
         gap = torch.nan_to_num(residuals) - (Phi @ self.weights).unflatten(-1, (-1, residuals.shape[1]))

@@ -23,7 +23,7 @@ from ovkgp.inference.algebra.kronecker import (
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ExactPosterior, KroneckerPosterior
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.posterior import Conditioning, KernelProcess
 from ovkgp.kernels import components
 from ovkgp.kernels.evaluation import evaluate_kernel
@@ -49,6 +49,12 @@ class ExactStrategy:
         data = check_exact_size(data)
         solver = self.solver(model, data)
         return LeaveOneOut.from_inverse(data, solver.alpha, solver.inverse_diagonal())
+
+    def leave_groups_out(self, model: Model, data: Observations, groups: Tensor) -> LeaveGroupOut:
+        """Compute the predictive density of each group of rows given all others."""
+        data = check_exact_size(data)
+        solver = self.solver(model, data)
+        return LeaveGroupOut.from_groups(data, solver.alpha, groups, solver.inverse_blocks)
 
 
 class KroneckerStrategy(ExactStrategy):

@@ -6,7 +6,7 @@ independent of the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -22,7 +22,7 @@ from ovkgp.features.operators import FeatureOperator
 from ovkgp.inference.algebra.inverse_roots import common_variance, quadrature_nodes
 from ovkgp.inference.model.mean_noise import Model, OutputNoise
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, Conditioning, KernelProcess
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor, WeightPosterior
 from ovkgp.inference.statistics.accumulation import choose_layout, compute_statistics, whitening_roots
@@ -100,6 +100,24 @@ class FeatureStrategy:
         """Compute the predictive density of each entry given all others, in a second pass over the data."""
         system = self.weight_system_from_statistics(model, self.statistics(model, data))
         return LeaveOneOut.stack([_leave_chunk_out(model, system, chunk) for chunk in _chunks(system, data)])
+
+    def leave_groups_out(self, model: Model, data: Observations, groups: Tensor) -> LeaveGroupOut:
+        """Compute the predictive density of each group of rows given all others, in a second pass over the data."""
+        data = data.double()
+        system = self.weight_system_from_statistics(model, self.statistics(model, data))
+        noise, is_diagonal = model.noise.matrix(), model.noise.is_diagonal
+
+        def blocks(rows: Tensor) -> Tensor:
+            if rows.shape[1] == 1:
+                chunks = rows.flatten().split(_chunk_rows(system, data))
+                return torch.cat([block(part, system.inverse_blocks) for part in chunks])
+            return torch.stack([block(part, system.inverse_block) for part in rows])
+
+        def block(rows: Tensor, compute: Callable) -> Tensor:
+            part = data.rows(rows)
+            return compute(model.features(part.X), row_precision(part, noise, is_diagonal))
+
+        return LeaveGroupOut.from_groups(data, _alpha(model, system, data), groups, blocks)
 
     def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
         """Compute C^(−½) (y − m) with the symmetric root, (n, p), NaN if missing."""
@@ -234,7 +252,11 @@ def predictive_noise(model: Model, statistics: Statistics) -> Tensor:
 
 
 def _chunks(system: WeightSystem, data: Observations) -> Iterator[Observations]:
-    return data.chunks(max(CHUNK_ENTRIES // (system.num_features * data.num_outputs), 1))
+    return data.chunks(_chunk_rows(system, data))
+
+
+def _chunk_rows(system: WeightSystem, data: Observations) -> int:
+    return max(CHUNK_ENTRIES // (system.num_features * data.num_outputs), 1)
 
 
 def _leave_chunk_out(model: Model, system: WeightSystem, chunk: Observations) -> LeaveOneOut:

@@ -11,7 +11,7 @@ from ovkgp.features import ORFF
 from ovkgp.inference.model.mean_noise import MeanColumn, Model, NoiseEntry
 from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import IndependentPosterior
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut, expand_rows
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut, expand_rows
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.features import FeatureStrategy, check_every_output
 from ovkgp.kernels import IndependentKernel
@@ -48,6 +48,19 @@ class IndependentStrategy:
         for a, (strategy, *problem) in enumerate(self._problems(model, data)):
             parts.append(strategy.leave_one_out(*problem).expand_rows(data.observed[:, a]))
         return LeaveOneOut(*(torch.cat(fields, -1) for fields in zip(*parts, strict=True)))
+
+    def leave_groups_out(self, model: Model, data: Observations, groups: Tensor) -> LeaveGroupOut:
+        """Compute the density of each group as the product of those of its outputs."""
+        mean, std = (torch.full_like(data.Y, torch.nan, dtype=torch.float64) for _ in range(2))
+        log_density, quadratic = (mean.new_zeros(int(groups.max()) + 1) for _ in range(2))
+        for a, (strategy, *problem) in enumerate(self._problems(model, data)):
+            rows = data.observed[:, a]
+            labels, index = groups[rows].unique(return_inverse=True)
+            part = strategy.leave_groups_out(*problem, index)
+            mean[rows, a], std[rows, a] = part.mean.squeeze(-1), part.std.squeeze(-1)
+            log_density[labels] += part.log_density
+            quadratic[labels] += part.quadratic
+        return LeaveGroupOut(mean, std, log_density, quadratic)
 
     def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
         """Compute the whitened residuals of each output."""

@@ -23,7 +23,7 @@ from ovkgp.checks import check_one_of
 from ovkgp.exceptions import InputError, OptionError
 from ovkgp.inference.model.mean_noise import Model
 from ovkgp.inference.model.observations import Observations
-from ovkgp.inference.posteriors.leave_one_out import LeaveOneOut
+from ovkgp.inference.posteriors.leave_one_out import LeaveGroupOut, LeaveOneOut
 from ovkgp.inference.posteriors.posterior import Posterior
 from ovkgp.inference.statistics.statistics import OutputStatistics, Statistics
 from ovkgp.inference.strategies.exact import DenseStrategy, IterativeStrategy, KroneckerStrategy
@@ -55,6 +55,9 @@ class Strategy(Protocol):
 
     def leave_one_out(self, model: Model, data: Observations) -> LeaveOneOut:
         """Compute the predictive density of each entry given all others."""
+
+    def leave_groups_out(self, model: Model, data: Observations, groups: Tensor) -> LeaveGroupOut:
+        """Compute the predictive density of each group given all others; `groups` (n,) has the indices 0, …, G − 1."""
 
     def whitened_residuals(self, model: Model, data: Observations) -> Tensor:
         """Compute C^(−½) (y − m) with the symmetric root, (n, p), NaN if missing."""

@@ -109,6 +109,7 @@ class VariationalGP(Module):
 
     fit_report_: FitReport | None = None
     q_: WeightGaussian | None = None
+    observations_: Observations | None = None
 
     def __init__(
         self,
@@ -411,6 +412,7 @@ class VariationalGP(Module):
         bound = self._bound(data)
         elbo = float(bound.value(self.initial_weights(bound))) if elbo is None else elbo
         self._fitted_data = choose_landmarks(data, num_landmarks), noise, elbo
+        self.observations_ = data
 
 
 def _check_kernel_and_features(kernel: Kernel, features: FeatureMap | None, inducing) -> None:

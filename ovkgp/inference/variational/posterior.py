@@ -16,8 +16,9 @@ from ovkgp.checks import as_seed, check_integer
 from ovkgp.features import FeatureMap
 from ovkgp.inference.likelihoods import Likelihood, LikelihoodPrediction
 from ovkgp.inference.model.mean_noise import OutputMean
+from ovkgp.inference.model.observations import Observations
 from ovkgp.inference.posteriors.exact import ProcessPosterior
-from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, spawn_seeds
+from ovkgp.inference.posteriors.posterior import CHUNK_ENTRIES, FunctionDraws, Process, draw_normal, spawn_seeds
 from ovkgp.inference.posteriors.prediction import FORMS, Prediction, check_form
 from ovkgp.inference.posteriors.weight_posterior import VarianceFloor
 from ovkgp.inference.variational.families import WeightGaussian
@@ -92,6 +93,17 @@ class VariationalPosterior(ProcessPosterior):
         for_function, for_noise = spawn_seeds(random_state, 2)
         values = super().sample(X, k, random_state=for_function)
         return self.likelihood.draw(values, torch.Generator().manual_seed(for_noise))
+
+    @torch.no_grad()
+    def row_log_densities(self, data: Observations, k: int, random_state=None) -> Tensor:
+        """Compute log p(y_i | f_i) (k, n) of each row at k draws of f_i from its marginal distribution. O(k n p²)."""
+        found = self.predict(data.X, "output")
+        mean, covariance = found.mean, found.cov
+        values, vectors = torch.linalg.eigh(covariance)  # singular if the output matrix is
+        root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+        scores = draw_normal((k, *mean.shape), as_seed(random_state), mean)
+        density = self.likelihood.log_density(data.Y, mean + (root @ scores.unsqueeze(-1)).squeeze(-1), data.noise)
+        return density if density.dim() == 2 else density.sum(-1)
 
     @torch.no_grad()
     def sample_functions(self, k: int = 1, *, random_state=None, num_frequencies: int = 2000) -> FunctionDraws:

@@ -42,11 +42,17 @@ class HeldOutPredictions:
     preface: str = ""  # sentence on the choice of the rows
     caveat: str = ""  # sentence on rows that may be training rows
     rows_name: str = "the given rows"
+    groups: np.ndarray | str = "rows"  # labels of rows that were held out together
 
     @property
     def is_leave_one_out(self) -> bool:
-        """Whether these are leave-one-out predictions of stored rows."""
-        return self.rows[0] is None
+        """Whether these are leave-one-out predictions of training rows."""
+        return self.rows[0] is None or self.has_groups
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether groups of training rows were held out."""
+        return not isinstance(self.groups, str)
 
     @property
     def explained(self) -> np.ndarray:
@@ -55,6 +61,11 @@ class HeldOutPredictions:
         centered = self.distribution.Y - column_means(self.distribution.Y)
         total = np.nansum(centered**2, axis=0)
         return np.where(total > 0, 1 - error / np.where(total > 0, total, 1.0), np.nan)
+
+
+def describe_hold_out(held_out: HeldOutPredictions) -> str:
+    """Describe what leave-one-out predictions hold out together."""
+    return "all rows of a group are held out" if held_out.has_groups else "all outputs of a row are held out"
 
 
 def format_output_name(estimator, name: str) -> str:
@@ -126,8 +137,10 @@ def get_training_rows(estimator) -> Rows | None:
     return Rows(as_inputs(estimator, found[0]), found[1], False, np.asarray(found[0], dtype=np.float64))
 
 
-def predict_held_out(estimator, rows: Rows | None) -> HeldOutPredictions | None:
-    """Predict held-out entries of a regressor with predictive distributions; None if there are none."""
+def predict_held_out(estimator, rows: Rows | None, groups=None) -> HeldOutPredictions | None:
+    """Predict held-out rows, or groups of them, of a regressor with predictive distributions; None if there are none."""
+    if groups is not None:
+        return _predict_groups(estimator, rows, groups)
     if not estimator.has_predictive:
         return None
     if rows is None or not rows.is_given:
@@ -162,6 +175,17 @@ def _make_keys(rows: Rows, reference: Rows) -> np.ndarray:
     std = column_stds(reference_table)
     digits = np.round((table - column_means(reference_table)) / np.where(std > 0, std, 1.0), 6) + 0.0
     return np.array([row.tobytes().hex() for row in np.nan_to_num(digits, nan=1e300)])
+
+
+def _predict_groups(estimator, rows: Rows | None, groups) -> HeldOutPredictions:
+    """Predict each group of the given training rows from all others."""
+    if rows is None or not rows.is_given:
+        raise InputError("groups must be passed with X and Y, the training rows that the labels belong to.")
+    distribution, is_stored = predictive(estimator, rows.X, rows.Y, groups), get_training_rows(estimator) is not None
+    if is_stored and not (find_training_rows(estimator, rows) | ~np.isfinite(rows.Y).any(1)).all():
+        raise InputError("X and Y must be the training rows if groups is given. Omit groups to evaluate other rows.")
+    labels = np.asarray(groups)
+    return HeldOutPredictions(distribution, (rows.X, rows.Y), groups=labels)
 
 
 def _predict_leave_one_out(estimator, preface: str = "") -> HeldOutPredictions:

@@ -22,7 +22,7 @@ from ovkgp.plotting.axes import GUIDE_COLOR, LINE_COLOR
 from ovkgp.plotting.fields import BACKGROUND_LABELS, FIELD_SCALARS
 from ovkgp.plotting.relevance import compute_relevance
 from ovkgp.plotting.report import class_figures
-from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, column_stds
+from ovkgp.plotting.report.evaluation_data import HeldOutPredictions, Rows, column_stds, describe_hold_out
 from ovkgp.plotting.report.fit_warnings import compute_input_sensitivity
 from ovkgp.plotting.report.sections import ReportFigure
 
@@ -190,14 +190,12 @@ def _make_held_out_figures(estimator, held_out: HeldOutPredictions | None) -> Re
     if held_out.is_leave_one_out:
         plot = plotting.plot_leave_one_out
         alt = "Observations against their leave-one-out predictions, with 90 % intervals."
-        caption = (
-            "Observed entries against their leave-one-out predictions. Squares lie outside of their 90 % interval."
-        )
+        caption = f"Observed entries against their leave-one-out predictions ({describe_hold_out(held_out)}). Squares lie outside of their 90 % interval."
     else:
         plot = plotting.plot_residuals
         alt = f"Standardized residuals of {held_out.rows_name} against their predictions."
         caption = f"Residuals of {held_out.rows_name}, in standard deviations of the prediction. Those of a calibrated model scatter around zero without a pattern."
-    yield render_panels(plot, estimator, held_out.rows, alt, caption)
+    yield render_panels(plot, estimator, held_out.rows, alt, caption, groups=held_out.groups)
 
 
 def _make_relevance_figures(estimator) -> ReportFigures:

@@ -91,7 +91,7 @@ def _describe_explained_variance(names: list[str], held_out: HeldOutPredictions)
     known = [(name, value) for name, value in zip(names, held_out.explained, strict=True) if np.isfinite(value)]
     if not known:
         return ""
-    quantity = "Leave-one-out explained variance"
+    quantity = f"Leave-one-{'group' if held_out.has_groups else 'row'}-out explained variance"
     if not held_out.is_leave_one_out:
         quantity = f"Explained variance on {held_out.rows_name}"
     if len(names) == 1:
