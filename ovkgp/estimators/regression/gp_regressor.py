@@ -16,11 +16,13 @@ from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import POSTERIOR_ATTRIBUTES, PosteriorRegressor
 from ovkgp.estimators.common.descriptions import NO_VARIANCE_FLOOR, Description, describe_gp, list_likelihood_formulas
 from ovkgp.estimators.common.named_kernels import (
+    ALIASES,
     BASE_KERNEL,
     STRUCTURES,
     approximate,
     choose_approximation,
     feature_kind,
+    name_structure,
     num_features,
 )
 from ovkgp.estimators.common.options import (
@@ -98,8 +100,8 @@ class GPRegressor(PosteriorRegressor):
     Parameters
     ----------
     kernel : {"auto", "independent", "decomposable", "lmc", "curl_free", "divergence_free", "helmholtz"} or Kernel, default="auto"
-        Structure of the kernel. "auto" selects "independent" or "decomposable" (ICM) by evidence; "lmc" is a sum of `rank`
-        decomposable kernels; the last three are for vector fields. A kernel object is copied.
+        Structure of the kernel. "auto" selects "independent" or "decomposable" (also "icm") by evidence; "lmc" is a sum of
+        `rank` decomposable kernels; the last three are for vector fields. A kernel object is copied.
     base_kernel : {"matern52", "matern32", "matern12", "rbf", "rq", "laplace"} or Kernel, default="matern52"
         Scalar kernel of the named structures. The inputs of a kernel object are not scaled.
     rank : int, default=2
@@ -189,7 +191,7 @@ class GPRegressor(PosteriorRegressor):
     )
     has_trained_hyperparameters = True
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "kernel": [one_of("auto", *STRUCTURES), Kernel],
+        "kernel": [one_of("auto", *STRUCTURES, *ALIASES), Kernel],
         "base_kernel": BASE_KERNEL,
         "rank": [integer()],
         "approximation": [one_of("auto", "exact", "orff", "nystrom", "variational")],
@@ -297,13 +299,10 @@ class GPRegressor(PosteriorRegressor):
         job = TrainingJob(self, table, seed, checkpoint, moments, is_real)
 
         models, criteria = {}, {}
-        if isinstance(self.kernel, Kernel):
-            name = "given"
-        elif self.kernel != "auto":
-            name = self.kernel
-        elif table.Y.shape[1] == 1 or self.hyperparameters == "fixed":
+        name = name_structure(self.kernel)
+        if name == "auto" and (table.Y.shape[1] == 1 or self.hyperparameters == "fixed"):
             name = "independent"
-        else:
+        elif name == "auto":
             models, criteria = train_candidates(job, train_variational_candidate if variational else train_candidate)
             name = max(criteria, key=criteria.get)
         kernel = job.make_kernel(name)

@@ -8,14 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
 from linear_operator import LinearOperator
 from sklearn.utils.validation import check_is_fitted
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.base import TableRegressor
 from ovkgp.estimators.common.descriptions import Description
-from ovkgp.estimators.common.named_kernels import RIDGE_KERNEL_CONSTRAINTS, check_base, ridge_kernel
+from ovkgp.estimators.common.named_kernels import RIDGE_KERNEL_CONSTRAINTS, check_base, name_structure, ridge_kernel
 from ovkgp.estimators.common.options import FRACTION, POSITIVE, RANDOM_STATE, VERBOSE, integer, restore_on_error
 from ovkgp.estimators.common.validation import input_table
 from ovkgp.exceptions import FitWarning, OptionError
@@ -147,7 +146,7 @@ class ConstrainedORFF(TableRegressor):
         with restore_on_error(self):
             self.check_options()
             X, Y = (table.astype(np.float64) for table in self._enter(X, y))
-            self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
+            self.kernel_ = name_structure(self.kernel)
             kernel, seed = ridge_kernel(self, X, Y), as_seed(self.random_state)
             # iid as the bound assumes, not orthogonal as in the other estimators
             orff = ORFF(kernel, self.num_frequencies, num_dims=X.shape[1], random_state=seed)

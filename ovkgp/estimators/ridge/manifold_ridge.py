@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ovkgp.checks import as_seed
 from ovkgp.estimators.common.descriptions import Description
-from ovkgp.estimators.common.named_kernels import random_features, ridge_kernel, scale_kernel
+from ovkgp.estimators.common.named_kernels import name_structure, random_features, ridge_kernel, scale_kernel
 from ovkgp.estimators.common.options import (
     NONNEGATIVE,
     POSITIVE,
@@ -188,7 +188,7 @@ class ManifoldRidge(RidgeEstimator):
             self.manifold_ = self._penalty(data.X)
             base, strength = ridge_kernel(self, data.X, data.Y), float(self.lam_manifold / self.lam)
             self._kernel = ManifoldKernel(base, data.X, self.manifold_, strength).double()
-            self.kernel_ = "given" if isinstance(self.kernel, Kernel) else self.kernel
+            self.kernel_ = name_structure(self.kernel)
             self.scaling_ = make_scaling(data.X.shape[1], data.mean(), fit_intercept=self.fit_intercept)
             self._counts = data.num_rows, data.num_observed
             self.lam_ = float(self.lam)
